@@ -1,0 +1,218 @@
+//! Points in time and spans of time, both in integer nanoseconds.
+
+use std::fmt;
+use std::ops::{Add, AddAssign, Div, Mul, Sub};
+use std::time::Duration;
+
+/// A point in time: nanoseconds since an epoch that the caller chose (the start of the engine's clock, or of
+/// a simulation). Times of different clocks must not be mixed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(u64);
+
+/// A span of time in nanoseconds, never negative.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Span(u64);
+
+impl Time {
+    /// The epoch of the clock.
+    pub const ZERO: Self = Self(0);
+
+    /// The point `nanos` nanoseconds after the epoch.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the epoch.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Microseconds since the epoch, wrapped to 32 bits: the form in which timestamps travel.
+    pub const fn as_wrapped_micros(self) -> u32 {
+        (self.0 / 1_000) as u32
+    }
+
+    /// The span from `earlier` to `self`; zero if `earlier` is later.
+    pub const fn since(self, earlier: Self) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+    /// Longer than any transfer.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A span of nanoseconds.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// A span of microseconds.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros.saturating_mul(1_000))
+    }
+
+    /// A span of milliseconds.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// A span of seconds.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(1_000_000_000))
+    }
+
+    /// A span of seconds given as a number that may have a fraction; negative and non-finite become zero.
+    pub fn from_secs_f64(secs: f64) -> Self {
+        if secs.is_finite() && secs > 0.0 {
+            Self((secs * 1e9) as u64)
+        } else {
+            Self::ZERO
+        }
+    }
+
+    /// Nanoseconds.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole microseconds.
+    pub const fn as_micros(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// Seconds with a fraction.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// Milliseconds with a fraction.
+    pub fn as_millis_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    /// The span times `factor`; a negative or non-finite factor gives zero.
+    #[must_use]
+    pub fn mul_f64(self, factor: f64) -> Self {
+        Self::from_secs_f64(self.as_secs_f64() * factor)
+    }
+
+    /// `self - other`, or zero.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl From<Duration> for Span {
+    fn from(d: Duration) -> Self {
+        Self(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Span> for Duration {
+    fn from(s: Span) -> Self {
+        Duration::from_nanos(s.0)
+    }
+}
+
+impl Add<Span> for Time {
+    type Output = Self;
+    fn add(self, span: Span) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl AddAssign<Span> for Time {
+    fn add_assign(&mut self, span: Span) {
+        *self = *self + span;
+    }
+}
+
+impl Sub<Span> for Time {
+    type Output = Self;
+    /// Saturates at the epoch.
+    fn sub(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
+impl Add for Span {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl Mul<u64> for Span {
+    type Output = Self;
+    fn mul(self, factor: u64) -> Self {
+        Self(self.0.saturating_mul(factor))
+    }
+}
+
+impl Div<u64> for Span {
+    type Output = Self;
+    fn div(self, divisor: u64) -> Self {
+        Self(self.0 / divisor)
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "t+{}", Span(self.0))
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            n if n >= 1_000_000_000 => write!(f, "{:.3} s", n as f64 / 1e9),
+            n if n >= 1_000_000 => write!(f, "{:.3} ms", n as f64 / 1e6),
+            n if n >= 1_000 => write!(f, "{:.3} us", n as f64 / 1e3),
+            n => write!(f, "{n} ns"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates_and_never_wraps() {
+        assert_eq!(Time::ZERO - Span::from_secs(1), Time::ZERO);
+        assert_eq!(Time::from_nanos(5).since(Time::from_nanos(9)), Span::ZERO);
+        assert_eq!(
+            Time::from_nanos(u64::MAX) + Span::from_secs(1),
+            Time::from_nanos(u64::MAX)
+        );
+    }
+
+    #[test]
+    fn fractions_of_seconds_round_trip() {
+        assert_eq!(Span::from_secs_f64(0.25), Span::from_millis(250));
+        assert_eq!(Span::from_secs_f64(f64::NAN), Span::ZERO);
+        assert_eq!(Span::from_millis(10).mul_f64(1.5), Span::from_millis(15));
+    }
+
+    #[test]
+    fn micros_wrap_at_thirty_two_bits() {
+        let t = Time::from_nanos((u64::from(u32::MAX) + 3) * 1_000);
+        assert_eq!(t.as_wrapped_micros(), 2);
+    }
+
+    #[test]
+    fn display_picks_the_unit() {
+        assert_eq!(Span::from_micros(1500).to_string(), "1.500 ms");
+        assert_eq!(Span::from_nanos(7).to_string(), "7 ns");
+    }
+}

@@ -1,0 +1,289 @@
+//! Rates, sizes and probabilities, with the spellings that the command line accepts.
+//!
+//! Rates are bits per second with decimal prefixes (`800Mbit`, `1.5Gbit`); sizes are bytes with decimal or
+//! binary prefixes (`1GB`, `64KiB`). A bare number is refused: bits and bytes differ from tool to tool.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Span;
+
+/// A rate in bits per second.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Rate(u64);
+
+/// A number of bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Bytes(pub u64);
+
+/// A probability or share in `[0, 1]`.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug, Default)]
+pub struct Probability(f64);
+
+/// Why a text is no quantity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// The number has no unit.
+    #[error("`{0}` has no unit; write for example {1}")]
+    NoUnit(String, &'static str),
+    /// The unit is not one that is known for this quantity.
+    #[error("`{0}` is not a unit here; write for example {1}")]
+    UnknownUnit(String, &'static str),
+    /// There is no number in front of the unit.
+    #[error("`{0}` does not start with a number; write for example {1}")]
+    NoNumber(String, &'static str),
+    /// The value does not fit.
+    #[error("`{0}` is out of range; {1}")]
+    OutOfRange(String, &'static str),
+}
+
+const RATE_EXAMPLES: &str = "800Mbit or 1.5Gbit";
+const SIZE_EXAMPLES: &str = "64KiB or 1GB";
+const SPAN_EXAMPLES: &str = "50ms, 10s or 2m";
+
+impl Rate {
+    /// No transmission at all.
+    pub const ZERO: Self = Self(0);
+    /// Without bound.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A rate in bits per second.
+    pub const fn from_bps(bps: u64) -> Self {
+        Self(bps)
+    }
+
+    /// A rate in megabits (10^6) per second.
+    pub const fn from_mbps(mbps: u64) -> Self {
+        Self(mbps.saturating_mul(1_000_000))
+    }
+
+    /// Bits per second.
+    pub const fn as_bps(self) -> u64 {
+        self.0
+    }
+
+    /// The rate at which `bytes` cross in `span`; zero if no time passed.
+    pub fn from_transfer(bytes: u64, span: Span) -> Self {
+        if span == Span::ZERO {
+            return Self::ZERO;
+        }
+        let bps = u128::from(bytes) * 8_000_000_000 / u128::from(span.as_nanos());
+        Self(u64::try_from(bps).unwrap_or(u64::MAX))
+    }
+
+    /// How long `bytes` take at this rate, rounded up; `Span::MAX` at rate zero.
+    pub fn time_for(self, bytes: u64) -> Span {
+        if self.0 == 0 {
+            return Span::MAX;
+        }
+        let nanos = (u128::from(bytes) * 8_000_000_000).div_ceil(u128::from(self.0));
+        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// How many whole bytes cross in `span`.
+    pub fn bytes_in(self, span: Span) -> u64 {
+        let bytes = u128::from(self.0) * u128::from(span.as_nanos()) / 8_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// The rate times `factor`; a negative or non-finite factor gives zero.
+    #[must_use]
+    pub fn mul_f64(self, factor: f64) -> Self {
+        if factor.is_finite() && factor > 0.0 {
+            Self((self.0 as f64 * factor) as u64)
+        } else {
+            Self::ZERO
+        }
+    }
+}
+
+impl Probability {
+    /// Certainly not.
+    pub const ZERO: Self = Self(0.0);
+
+    /// A probability, if `p` lies in `[0, 1]`.
+    pub fn new(p: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&p).then_some(Self(p))
+    }
+
+    /// The value in `[0, 1]`.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bps = self.0 as f64;
+        match self.0 {
+            u64::MAX => f.write_str("unlimited"),
+            n if n >= 1_000_000_000 => write!(f, "{:.2} Gbit/s", bps / 1e9),
+            n if n >= 1_000_000 => write!(f, "{:.1} Mbit/s", bps / 1e6),
+            n if n >= 1_000 => write!(f, "{:.1} kbit/s", bps / 1e3),
+            n => write!(f, "{n} bit/s"),
+        }
+    }
+}
+
+impl fmt::Debug for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let b = self.0 as f64;
+        match self.0 {
+            n if n >= 1_000_000_000_000 => write!(f, "{:.2} TB", b / 1e12),
+            n if n >= 1_000_000_000 => write!(f, "{:.2} GB", b / 1e9),
+            n if n >= 1_000_000 => write!(f, "{:.1} MB", b / 1e6),
+            n if n >= 1_000 => write!(f, "{:.1} kB", b / 1e3),
+            n => write!(f, "{n} B"),
+        }
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn split(text: &str, examples: &'static str) -> Result<(f64, String), UnitError> {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let value: f64 = number
+        .parse()
+        .map_err(|_| UnitError::NoNumber(text.to_owned(), examples))?;
+    if unit.trim().is_empty() {
+        return Err(UnitError::NoUnit(text.to_owned(), examples));
+    }
+    Ok((value, unit.trim().to_ascii_lowercase()))
+}
+
+fn scaled(text: &str, value: f64, factor: f64) -> Result<u64, UnitError> {
+    let scaled = value * factor;
+    if scaled.is_finite() && scaled < u64::MAX as f64 {
+        Ok(scaled.round() as u64)
+    } else {
+        Err(UnitError::OutOfRange(text.to_owned(), "it must fit in 64 bits"))
+    }
+}
+
+impl FromStr for Rate {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (value, unit) = split(text, RATE_EXAMPLES)?;
+        let unit = unit.trim_end_matches("/s").trim_end_matches("ps");
+        let factor = match unit {
+            "bit" => 1.0,
+            "kbit" => 1e3,
+            "mbit" => 1e6,
+            "gbit" => 1e9,
+            "tbit" => 1e12,
+            _ => return Err(UnitError::UnknownUnit(text.to_owned(), RATE_EXAMPLES)),
+        };
+        match scaled(text, value, factor)? {
+            0 => Err(UnitError::OutOfRange(
+                text.to_owned(),
+                "a rate must be above zero",
+            )),
+            bps => Ok(Self(bps)),
+        }
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (value, unit) = split(text, SIZE_EXAMPLES)?;
+        let factor = match unit.as_str() {
+            "b" => 1.0,
+            "kb" => 1e3,
+            "mb" => 1e6,
+            "gb" => 1e9,
+            "tb" => 1e12,
+            "kib" => 1024.0,
+            "mib" => 1024.0 * 1024.0,
+            "gib" => 1024.0 * 1024.0 * 1024.0,
+            "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+            _ => return Err(UnitError::UnknownUnit(text.to_owned(), SIZE_EXAMPLES)),
+        };
+        scaled(text, value, factor).map(Self)
+    }
+}
+
+impl FromStr for Span {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (value, unit) = split(text, SPAN_EXAMPLES)?;
+        let factor = match unit.as_str() {
+            "ns" => 1.0,
+            "us" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "m" | "min" => 60e9,
+            "h" => 3_600e9,
+            "d" => 86_400e9,
+            _ => return Err(UnitError::UnknownUnit(text.to_owned(), SPAN_EXAMPLES)),
+        };
+        scaled(text, value, factor).map(Self::from_nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn rates_sizes_and_times_parse_as_the_command_line_promises() {
+        assert_eq!("800Mbit".parse(), Ok(Rate::from_mbps(800)));
+        assert_eq!("1.5Gbit".parse(), Ok(Rate::from_mbps(1500)));
+        assert_eq!("10 gbit/s".parse(), Ok(Rate::from_mbps(10_000)));
+        assert_eq!("64KiB".parse(), Ok(Bytes(65_536)));
+        assert_eq!("1GB".parse(), Ok(Bytes(1_000_000_000)));
+        assert_eq!("50ms".parse(), Ok(Span::from_millis(50)));
+        assert_eq!("2m".parse(), Ok(Span::from_secs(120)));
+    }
+
+    #[test]
+    fn a_bare_number_is_refused_with_a_hint() {
+        let error = "800".parse::<Rate>().unwrap_err();
+        assert!(error.to_string().contains("800Mbit"), "{error}");
+        assert!("1000".parse::<Bytes>().is_err());
+        assert!("10".parse::<Span>().is_err());
+    }
+
+    #[test]
+    fn bits_are_no_size_and_bytes_no_rate() {
+        assert!("10Mbit".parse::<Bytes>().is_err());
+        assert!("10MB".parse::<Rate>().is_err());
+        assert!("0Mbit".parse::<Rate>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_never_panics(text in ".{0,24}") {
+            let _ = text.parse::<Rate>();
+            let _ = text.parse::<Bytes>();
+            let _ = text.parse::<Span>();
+        }
+
+        #[test]
+        fn time_for_and_bytes_in_agree(bps in 1_000u64..1_000_000_000_000, bytes in 0u64..1_000_000_000) {
+            let rate = Rate::from_bps(bps);
+            let back = rate.bytes_in(rate.time_for(bytes));
+            // Rounding up the time by less than a nanosecond adds at most rate * 1 ns.
+            prop_assert!(back >= bytes && back <= bytes + bps / 8_000_000_000 + 1);
+        }
+    }
+}

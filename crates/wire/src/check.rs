@@ -1,0 +1,207 @@
+//! The rules of the formats as functions, for fuzz targets and tests. Each takes arbitrary bytes, panics if a
+//! rule is broken, and says whether the bytes were accepted.
+//!
+//! The rules: a parser never panics; what it accepts is written back to the same bytes (for feedback, where a
+//! block has several encodings, to the same meaning); and what it accepts is within its documented ranges.
+
+use crate::control::{self, ControlMessage, FrameDecoder, FrameError, RelPath};
+use crate::packet::{
+    Block, COMMON_HEADER_LEN, CommonHeader, DATA_BODY_LEN, DataBody, FeedbackView, FeedbackWriter,
+    HELLO_HEADER_LEN, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, PacketKind, ProbeBody,
+    SEGMENT_WORDS,
+};
+
+/// Checks [`CommonHeader`] and [`HelloHeader`].
+///
+/// # Panics
+/// If a rule is broken.
+pub fn packet_headers(bytes: &[u8]) -> bool {
+    let common = CommonHeader::parse(bytes);
+    if let Ok(header) = common {
+        assert!(header.pn <= MAX_PN);
+        let mut again = [0; COMMON_HEADER_LEN];
+        header.write(&mut again);
+        assert!(bytes.starts_with(&again), "the common header changed");
+    }
+    if let Ok(header) = HelloHeader::parse(bytes) {
+        let mut again = [0; HELLO_HEADER_LEN];
+        header.write(&mut again);
+        assert!(bytes.starts_with(&again), "the HELLO header changed");
+        assert_eq!(
+            common,
+            Ok(CommonHeader {
+                kind: PacketKind::Hello,
+                pn: header.pn
+            })
+        );
+    }
+    common.is_ok()
+}
+
+/// Checks [`DataBody`], as either kind of data packet.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn data_body(bytes: &[u8]) -> bool {
+    let last = DataBody::parse(PacketKind::DataFin, bytes);
+    let data = DataBody::parse(PacketKind::Data, bytes);
+    if let Ok(body) = last {
+        let mut again = [0; DATA_BODY_LEN];
+        body.write(&mut again);
+        assert_eq!(again, bytes[..DATA_BODY_LEN]);
+        assert!(body.seq <= MAX_SEQ);
+        assert!(body.offset + (bytes.len() - DATA_BODY_LEN) as u64 <= MAX_OFFSET);
+        // Only the rule about an empty payload tells the two kinds apart.
+        assert_eq!(data.is_ok(), bytes.len() > DATA_BODY_LEN);
+    } else {
+        assert!(data.is_err());
+    }
+    last.is_ok()
+}
+
+/// Checks [`FeedbackView`], its blocks, and [`FeedbackWriter`].
+///
+/// # Panics
+/// If a rule is broken.
+pub fn feedback(bytes: &[u8]) -> bool {
+    let Ok(view) = FeedbackView::parse(bytes) else {
+        return false;
+    };
+    assert!(view.header.complete_below <= view.header.highest && view.header.highest <= MAX_SEQ + 1);
+    let mut room = vec![0; bytes.len()];
+    let again = rewrite(&view, &mut room);
+    let view_again = FeedbackView::parse(again).expect("what the writer writes parses");
+    assert_eq!(view.header, view_again.header);
+    assert!(
+        view.blocks().map(meaning).eq(view_again.blocks().map(meaning)),
+        "the blocks changed"
+    );
+    if again.len() == bytes.len() {
+        assert_eq!(again, bytes, "equally long, yet different");
+    }
+    true
+}
+
+/// Writes the feedback again, in at most as many bytes.
+fn rewrite<'a>(view: &FeedbackView<'_>, room: &'a mut [u8]) -> &'a [u8] {
+    let mut writer = FeedbackWriter::new(room, &view.header).expect("the fields fit, they did before");
+    for block in view.blocks() {
+        let mut words = [0; SEGMENT_WORDS];
+        let words = &mut words[..block.words];
+        words
+            .iter_mut()
+            .zip(block.bitmap())
+            .for_each(|(to, from)| *to = from);
+        writer
+            .push(block.segment, block.first_word, words)
+            .expect("the writer picks the shortest encoding");
+    }
+    let len = writer.finish();
+    &room[..len]
+}
+
+/// What a block says, whatever its encoding.
+fn meaning(block: Block<'_>) -> (u64, usize, [u64; SEGMENT_WORDS]) {
+    let mut words = [0; SEGMENT_WORDS];
+    words
+        .iter_mut()
+        .zip(block.bitmap())
+        .for_each(|(to, from)| *to = from);
+    (block.first_seq(), block.words, words)
+}
+
+/// Checks [`HelloBody`] and [`ProbeBody`].
+///
+/// # Panics
+/// If a rule is broken.
+pub fn hello(bytes: &[u8]) -> bool {
+    // Filled with ones, so that padding that is not written shows.
+    let mut again = vec![0xff; bytes.len()];
+    let hello = HelloBody::parse(bytes);
+    if let Ok(body) = hello {
+        body.write(&mut again);
+        assert_eq!(again, bytes);
+        assert!(usize::from(body.size) >= COMMON_HEADER_LEN + bytes.len());
+    }
+    again.fill(0xff);
+    let probe = ProbeBody::parse(bytes);
+    if let Ok(body) = probe {
+        body.write(&mut again);
+        assert_eq!(again, bytes);
+        assert!(usize::from(body.size) >= COMMON_HEADER_LEN + bytes.len());
+    }
+    hello.is_ok() || probe.is_ok()
+}
+
+/// Checks [`FrameDecoder`] and [`control::encode_frame`]: accepted frames are written back to the same bytes,
+/// and it does not matter in what pieces they arrive. Accepted means that at least one message came out.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn control_frames(bytes: &[u8]) -> bool {
+    let (messages, end) = decode_in_pieces(bytes, bytes.len().max(1));
+    let mut again = Vec::new();
+    for message in &messages {
+        control::encode_frame(message, &mut again).expect("what was decoded can be encoded");
+    }
+    assert!(bytes.starts_with(&again), "an accepted frame changed");
+    for size in [1, 3, 64] {
+        assert_eq!(
+            decode_in_pieces(bytes, size),
+            (messages.clone(), end.clone()),
+            "in pieces of {size}"
+        );
+    }
+    !messages.is_empty()
+}
+
+/// Every message up to the end of the bytes or the first error.
+fn decode_in_pieces(bytes: &[u8], size: usize) -> (Vec<ControlMessage>, Option<FrameError>) {
+    let mut decoder = FrameDecoder::new();
+    let mut messages = Vec::new();
+    for piece in bytes.chunks(size) {
+        decoder.feed(piece);
+        loop {
+            match decoder.next_message() {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break,
+                Err(error) => return (messages, Some(error)),
+            }
+        }
+    }
+    (messages, None)
+}
+
+/// Checks [`RelPath`]: what is accepted stays below the directory where it starts.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn rel_path(bytes: &[u8]) -> bool {
+    let Ok(path) = RelPath::new(bytes) else {
+        return false;
+    };
+    assert_eq!(path.as_bytes(), bytes);
+    assert!(bytes.len() <= control::MAX_PATH && !bytes.contains(&0) && !bytes.starts_with(b"/"));
+    assert!(
+        path.components()
+            .all(|c| (1..=control::MAX_COMPONENT).contains(&c.len()))
+    );
+    assert!(path.components().all(|c| c != b"." && c != b".."));
+    #[cfg(unix)]
+    {
+        // The standard library's own idea of components must agree that there are only normal ones.
+        use std::path::Component;
+        let mut count = 0;
+        assert!(
+            path.as_path()
+                .components()
+                .inspect(|_| count += 1)
+                .all(|c| matches!(c, Component::Normal(_)))
+        );
+        assert_eq!(count, path.components().count());
+    }
+    if let Some(parent) = path.parent() {
+        assert_eq!(parent.join(path.file_name()).as_ref(), Ok(&path));
+    }
+    true
+}

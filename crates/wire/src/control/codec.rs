@@ -1,0 +1,413 @@
+use postcard::ser_flavors::Flavor;
+use serde::Serialize;
+
+use super::{ControlMessage, InvalidEntry};
+
+/// Longest body of a frame in bytes.
+pub const MAX_FRAME: usize = 1 << 20;
+
+/// Bytes of the length in front of each body.
+const LENGTH_LEN: usize = 4;
+
+/// Above this capacity an emptied receive buffer is given back.
+const KEEP_CAPACITY: usize = 64 * 1024;
+
+/// Why a frame cannot be written or read. After a failed read the channel is of no more use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The frame to read claims to be longer than permitted.
+    #[error("the peer announced a control message of {len} bytes; {limit} are permitted")]
+    TooLong {
+        /// What it claims.
+        len: usize,
+        /// What is permitted.
+        limit: usize,
+    },
+    /// The message to write does not fit a frame.
+    #[error("a control message does not fit its frame of {MAX_FRAME} bytes")]
+    DoesNotFit,
+    /// The body is not a message of this version of the protocol.
+    #[error("the peer sent a control message that is damaged or of another version ({0})")]
+    Malformed(postcard::Error),
+    /// There are bytes behind the message.
+    #[error("the peer sent a control message with {0} bytes too many")]
+    Trailing(usize),
+    /// The message is not encoded in its shortest form.
+    #[error("the peer sent a control message in a form that no correct program writes")]
+    NotCanonical,
+    /// The message holds a value out of its range.
+    #[error("a control message holds an impossible value: {0}")]
+    Invalid(#[from] InvalidEntry),
+}
+
+/// Appends `message` to `out` as one frame. On an error `out` is as it was.
+pub fn encode_frame(message: &ControlMessage, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    message.validate()?;
+    let start = out.len();
+    out.extend_from_slice(&[0; LENGTH_LEN]);
+    let body_start = out.len();
+    let end = body_start + MAX_FRAME;
+    if postcard::serialize_with_flavor(message, Append { out, end }).is_err() {
+        // The types serialise without conditions, so only the room can have been missing.
+        out.truncate(start);
+        return Err(FrameError::DoesNotFit);
+    }
+    let len = (out.len() - body_start) as u32;
+    out[start..body_start].copy_from_slice(&len.to_be_bytes());
+    Ok(())
+}
+
+/// How many bytes `value` takes in a frame's body, for example one entry, to fill frames without
+/// overrunning [`MAX_FRAME`]. A list takes at most 10 bytes more than its elements, a message 1 more than
+/// its contents.
+pub fn encoded_len<T: Serialize + ?Sized>(value: &T) -> usize {
+    // Counting cannot fail, and the types of this crate serialise without conditions.
+    postcard::serialize_with_flavor(value, Count(0)).unwrap_or(usize::MAX)
+}
+
+/// Reads frames from a byte stream that arrives in pieces of any size.
+///
+/// Memory holds what was fed and not yet taken, never what a length field promises: feed what one read
+/// returned, then call [`FrameDecoder::next_message`] until it has no more.
+#[derive(Debug)]
+pub struct FrameDecoder {
+    buffer: Vec<u8>,
+    taken: usize,
+    limit: usize,
+    failed: Option<FrameError>,
+}
+
+impl Default for FrameDecoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FrameDecoder {
+    /// A decoder of frames up to [`MAX_FRAME`].
+    pub const fn new() -> Self {
+        Self {
+            buffer: Vec::new(),
+            taken: 0,
+            limit: MAX_FRAME,
+            failed: None,
+        }
+    }
+
+    /// Changes the longest body that is accepted, at most [`MAX_FRAME`]: less while the peer has not proved
+    /// who it is, more afterwards. Holds from the next frame on.
+    pub fn set_limit(&mut self, bytes: usize) {
+        self.limit = bytes.min(MAX_FRAME);
+    }
+
+    /// Takes the next bytes of the stream.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if self.failed.is_some() {
+            return;
+        }
+        if self.taken > 0 {
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next message; `None` until more bytes are fed. An error is final: it is returned again, and
+    /// further bytes are ignored.
+    pub fn next_message(&mut self) -> Result<Option<ControlMessage>, FrameError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        match split_frame(&self.buffer[self.taken..], self.limit) {
+            Ok(None) => Ok(None),
+            Ok(Some(body)) => {
+                let decoded = decode_body(body);
+                self.taken += LENGTH_LEN + body.len();
+                self.give_back();
+                decoded.map(Some).map_err(|error| self.fail(error))
+            }
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// Bytes that were fed and are not yet part of a message. Not zero at the end of the stream means that
+    /// the stream broke off inside a frame.
+    pub fn buffered(&self) -> usize {
+        self.buffer.len() - self.taken
+    }
+
+    fn give_back(&mut self) {
+        if self.taken == self.buffer.len() {
+            self.taken = 0;
+            self.buffer.clear();
+            if self.buffer.capacity() > KEEP_CAPACITY {
+                self.buffer = Vec::new();
+            }
+        }
+    }
+
+    fn fail(&mut self, error: FrameError) -> FrameError {
+        self.failed = Some(error.clone());
+        self.buffer = Vec::new();
+        self.taken = 0;
+        error
+    }
+}
+
+/// The body of the first frame in `bytes`, if all of it is there.
+fn split_frame(bytes: &[u8], limit: usize) -> Result<Option<&[u8]>, FrameError> {
+    let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_LEN>() else {
+        return Ok(None);
+    };
+    let len = u32::from_be_bytes(*length) as usize;
+    if len > limit {
+        return Err(FrameError::TooLong { len, limit });
+    }
+    Ok(rest.get(..len))
+}
+
+/// Decodes a frame's body, all of it, and accepts only what [`encode_frame`] writes.
+fn decode_body(body: &[u8]) -> Result<ControlMessage, FrameError> {
+    let (message, rest) = postcard::take_from_bytes::<ControlMessage>(body).map_err(FrameError::Malformed)?;
+    if !rest.is_empty() {
+        return Err(FrameError::Trailing(rest.len()));
+    }
+    message.validate()?;
+    // Numbers of variable length can be written longer than needed, which postcard reads without complaint.
+    match postcard::serialize_with_flavor(&message, Compare(body)) {
+        Ok([]) => Ok(message),
+        _ => Err(FrameError::NotCanonical),
+    }
+}
+
+/// Appends to a vector up to a length.
+struct Append<'a> {
+    out: &'a mut Vec<u8>,
+    end: usize,
+}
+
+impl Flavor for Append<'_> {
+    type Output = ();
+
+    fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
+        if data.len() > self.end - self.out.len() {
+            return Err(postcard::Error::SerializeBufferFull);
+        }
+        self.out.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn try_push(&mut self, data: u8) -> postcard::Result<()> {
+        self.try_extend(&[data])
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+/// Counts bytes.
+struct Count(usize);
+
+impl Flavor for Count {
+    type Output = usize;
+
+    fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
+        self.0 += data.len();
+        Ok(())
+    }
+
+    fn try_push(&mut self, _: u8) -> postcard::Result<()> {
+        self.0 += 1;
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<usize> {
+        Ok(self.0)
+    }
+}
+
+/// Compares with bytes that are there already; gives what is left of them.
+struct Compare<'a>(&'a [u8]);
+
+impl<'a> Flavor for Compare<'a> {
+    type Output = &'a [u8];
+
+    fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
+        self.0 = self
+            .0
+            .strip_prefix(data)
+            .ok_or(postcard::Error::SerializeBufferFull)?;
+        Ok(())
+    }
+
+    fn try_push(&mut self, data: u8) -> postcard::Result<()> {
+        self.try_extend(&[data])
+    }
+
+    fn finalize(self) -> postcard::Result<&'a [u8]> {
+        Ok(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Entry, EntryKind, FileDigest, RelPath};
+
+    fn decode(bytes: &[u8]) -> Result<Option<ControlMessage>, FrameError> {
+        let mut decoder = FrameDecoder::new();
+        decoder.feed(bytes);
+        decoder.next_message()
+    }
+
+    fn frame(body: &[u8]) -> Vec<u8> {
+        [&(body.len() as u32).to_be_bytes()[..], body].concat()
+    }
+
+    #[test]
+    fn a_length_past_the_limit_is_refused_before_any_of_the_body() {
+        let announced = (MAX_FRAME as u32 + 1).to_be_bytes();
+        assert_eq!(
+            decode(&announced),
+            Err(FrameError::TooLong {
+                len: MAX_FRAME + 1,
+                limit: MAX_FRAME
+            })
+        );
+        assert_eq!(decode(&(MAX_FRAME as u32).to_be_bytes()), Ok(None));
+    }
+
+    #[test]
+    fn memory_follows_what_was_fed_and_not_what_was_announced() {
+        let mut decoder = FrameDecoder::new();
+        decoder.feed(&(MAX_FRAME as u32).to_be_bytes());
+        assert_eq!(decoder.next_message(), Ok(None));
+        assert!(decoder.buffer.capacity() < 1024);
+        // 2^32 digests are announced and none is there.
+        assert!(decode(&frame(&[6, 0xff, 0xff, 0xff, 0xff, 0x0f])).is_err());
+    }
+
+    #[test]
+    fn the_limit_can_be_lower_for_strangers() {
+        let mut decoder = FrameDecoder::new();
+        decoder.set_limit(1);
+        decoder.feed(&[frame(&[12]), frame(&[10, 1])].concat());
+        assert_eq!(decoder.next_message(), Ok(Some(ControlMessage::Bye)));
+        assert_eq!(
+            decoder.next_message(),
+            Err(FrameError::TooLong { len: 2, limit: 1 })
+        );
+        decoder.set_limit(usize::MAX);
+        assert_eq!(decoder.limit, MAX_FRAME);
+    }
+
+    #[test]
+    fn an_error_is_final() {
+        let mut decoder = FrameDecoder::new();
+        decoder.feed(&[frame(&[200]), frame(&[12])].concat());
+        let error = decoder.next_message().unwrap_err();
+        assert!(matches!(error, FrameError::Malformed(_)));
+        decoder.feed(&frame(&[12]));
+        assert_eq!(decoder.next_message(), Err(error));
+        assert_eq!(decoder.buffered(), 0);
+    }
+
+    #[test]
+    fn only_the_one_encoding_is_accepted() {
+        assert_eq!(decode(&frame(&[10, 0])), Ok(Some(ControlMessage::Ping(0))));
+        assert_eq!(decode(&frame(&[10, 0x80, 0])), Err(FrameError::NotCanonical));
+        assert_eq!(decode(&frame(&[10, 0, 0, 0])), Err(FrameError::Trailing(2)));
+        assert!(matches!(decode(&frame(&[10])), Err(FrameError::Malformed(_))));
+        assert!(matches!(decode(&frame(&[])), Err(FrameError::Malformed(_))));
+    }
+
+    fn entry(mode: u32, mtime_nanos: u32, kind: EntryKind) -> ControlMessage {
+        let path = RelPath::new(*b"a").unwrap();
+        ControlMessage::Entries(vec![Entry {
+            path,
+            kind,
+            mode,
+            mtime_secs: 0,
+            mtime_nanos,
+        }])
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_in_both_directions() {
+        let link = |target: &[u8]| EntryKind::Symlink {
+            target: target.to_vec(),
+        };
+        let refused = [
+            (entry(0o10_000, 0, EntryKind::Directory), InvalidEntry::Mode),
+            (
+                entry(0, 1_000_000_000, EntryKind::Directory),
+                InvalidEntry::Nanoseconds,
+            ),
+            (entry(0, 0, EntryKind::File { size: 1 << 48 }), InvalidEntry::Size),
+            (entry(0, 0, link(b"")), InvalidEntry::Target),
+            (entry(0, 0, link(b"a\0")), InvalidEntry::Target),
+            (entry(0, 0, link(&[b'a'; 4097])), InvalidEntry::Target),
+        ];
+        for (message, error) in refused {
+            let mut out = vec![1, 2, 3];
+            assert_eq!(encode_frame(&message, &mut out), Err(FrameError::Invalid(error)));
+            assert_eq!(out, [1, 2, 3]);
+            let body = postcard::to_allocvec(&message).unwrap();
+            assert_eq!(decode(&frame(&body)), Err(FrameError::Invalid(error)));
+        }
+        let largest = entry(0o7777, 999_999_999, EntryKind::File { size: (1 << 48) - 1 });
+        assert!(encode_frame(&largest, &mut Vec::new()).is_ok());
+    }
+
+    #[test]
+    fn a_path_that_escapes_is_refused() {
+        let good = postcard::to_allocvec(&entry(0, 0, EntryKind::Directory)).unwrap();
+        assert_eq!(good, [4, 1, 1, b'a', 1, 0, 0, 0]);
+        assert!(decode(&frame(&good)).is_ok());
+        assert!(decode(&frame(&[4, 1, 2, b'.', b'.', 1, 0, 0, 0])).is_err());
+        assert!(decode(&frame(&[4, 1, 1, b'/', 1, 0, 0, 0])).is_err());
+    }
+
+    #[test]
+    fn a_full_frame_fits_and_one_more_does_not() {
+        let digest = |entry| FileDigest {
+            entry,
+            result: Ok([0; 32]),
+        };
+        let per_frame = (MAX_FRAME - 1 - 10) / encoded_len(&digest(0));
+        let mut digests = vec![digest(0); per_frame];
+        let mut out = Vec::new();
+        encode_frame(&ControlMessage::Digests(digests.clone()), &mut out).unwrap();
+        assert_eq!(
+            out.len(),
+            4 + encoded_len(&ControlMessage::Digests(digests.clone()))
+        );
+        assert!(matches!(decode(&out), Ok(Some(ControlMessage::Digests(d))) if d == digests));
+
+        digests.push(digest(0));
+        let before = out.clone();
+        assert_eq!(
+            encode_frame(&ControlMessage::Digests(digests), &mut out),
+            Err(FrameError::DoesNotFit)
+        );
+        assert_eq!(out, before);
+    }
+
+    #[test]
+    fn a_large_buffer_is_given_back_when_it_is_empty() {
+        let mut decoder = FrameDecoder::new();
+        let mut out = Vec::new();
+        let digests = vec![
+            FileDigest {
+                entry: 0,
+                result: Ok([0; 32])
+            };
+            4000
+        ];
+        encode_frame(&ControlMessage::Digests(digests), &mut out).unwrap();
+        decoder.feed(&out);
+        assert!(decoder.next_message().unwrap().is_some());
+        assert_eq!(decoder.buffer.capacity(), 0);
+    }
+}

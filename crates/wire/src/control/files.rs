@@ -1,0 +1,123 @@
+use serde::{Deserialize, Serialize};
+
+use super::{Fault, RelPath};
+use crate::packet::MAX_OFFSET;
+
+/// Highest value of [`Entry::mode`]: permissions with set-user-ID, set-group-ID and sticky bits.
+pub const MAX_MODE: u32 = 0o7777;
+/// Longest target of a symbolic link in bytes (`PATH_MAX` of Linux).
+pub const MAX_SYMLINK_TARGET: usize = 4096;
+
+/// One thing of a file set. Entries are numbered from 0 in the order in which they are sent; a directory
+/// comes before what is in it. The contents of the regular files, in that order, are the object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Where it belongs, relative to the destination.
+    pub path: RelPath,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Permission bits, at most [`MAX_MODE`].
+    pub mode: u32,
+    /// Time of last modification, whole seconds since 1970-01-01 00:00 UTC, rounded down.
+    pub mtime_secs: i64,
+    /// The rest of that time in nanoseconds, below 1,000,000,000.
+    pub mtime_nanos: u32,
+}
+
+/// What an [`Entry`] is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntryKind {
+    /// A regular file of `size` bytes, which are part of the object.
+    File {
+        /// Length in bytes.
+        size: u64,
+    },
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink {
+        /// What it points to, as it stands in the link: not empty, no NUL, at most
+        /// [`MAX_SYMLINK_TARGET`] bytes. It may point anywhere.
+        target: Vec<u8>,
+    },
+    /// The sender could not read it; reported, and nothing of it is sent.
+    Failed(Fault),
+}
+
+/// Why an [`Entry`] is not valid although it could be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEntry {
+    /// `mode` has bits outside [`MAX_MODE`].
+    #[error("an entry's mode has bits outside 0o7777")]
+    Mode,
+    /// `mtime_nanos` is a second or more.
+    #[error("an entry's modification time has a second or more of nanoseconds")]
+    Nanoseconds,
+    /// A file is larger than the largest object.
+    #[error("an entry's size is more than {MAX_OFFSET} bytes")]
+    Size,
+    /// The target of a symbolic link is empty, too long, or has a NUL byte.
+    #[error("an entry's symbolic link has an impossible target")]
+    Target,
+}
+
+impl Entry {
+    /// Checks the ranges that the types do not hold. Encoding and decoding check this too.
+    pub fn validate(&self) -> Result<(), InvalidEntry> {
+        if self.mode > MAX_MODE {
+            return Err(InvalidEntry::Mode);
+        }
+        if self.mtime_nanos >= 1_000_000_000 {
+            return Err(InvalidEntry::Nanoseconds);
+        }
+        match &self.kind {
+            EntryKind::File { size } if *size > MAX_OFFSET => Err(InvalidEntry::Size),
+            EntryKind::Symlink { target }
+                if target.is_empty() || target.len() > MAX_SYMLINK_TARGET || target.contains(&0) =>
+            {
+                Err(InvalidEntry::Target)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How many bytes of the object belong to this entry.
+    pub const fn object_bytes(&self) -> u64 {
+        match self.kind {
+            EntryKind::File { size } => size,
+            _ => 0,
+        }
+    }
+}
+
+/// What a regular file's bytes hash to, by the sender.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileDigest {
+    /// Number of the entry.
+    pub entry: u64,
+    /// BLAKE3 of the contents as they were read and sent, or why they could not be read to the end (what was
+    /// sent in their place is void).
+    pub result: Result<[u8; 32], Fault>,
+}
+
+/// What became of one entry at the receiver. Final: committed, or failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Number of the entry.
+    pub entry: u64,
+    /// Why it failed; `None` if it is where it belongs.
+    pub fault: Option<Fault>,
+}
+
+/// The whole transfer as the receiver has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many entries were announced.
+    pub entries: u64,
+    /// How many of them failed.
+    pub failed: u64,
+    /// Bytes of the object that were received.
+    pub bytes: u64,
+    /// Digest of the whole set.
+    pub digest: [u8; 32],
+}

@@ -1,0 +1,78 @@
+use serde::{Deserialize, Serialize};
+
+use super::{Accept, Entry, Fault, FileDigest, Hello, InvalidEntry, Outcome, Summary};
+
+/// Everything that the control channel carries. New messages are added at the end: the position is what
+/// travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlMessage {
+    /// Client to server, first: who it is and what it wants.
+    Hello(Hello),
+    /// Server to client: the session begins.
+    Accept(Accept),
+    /// Server to client: it does not; the server closes.
+    Refuse(Fault),
+    /// Server to client: the first HELLO packet has authenticated.
+    UdpSeen {
+        /// Size of that datagram: UDP payload bytes.
+        hello_size: u16,
+    },
+    /// Sender to receiver: the next entries of the set.
+    Entries(Vec<Entry>),
+    /// Sender to receiver: there are no more.
+    EntriesEnd {
+        /// How many entries there were.
+        entries: u64,
+        /// Length of the object: the sum of the sizes of the regular files.
+        bytes: u64,
+    },
+    /// Sender to receiver: digests of regular files, in any order.
+    Digests(Vec<FileDigest>),
+    /// Receiver to sender: entries whose fate is final, in any order.
+    Outcomes(Vec<Outcome>),
+    /// Receiver to sender: everything is final. The sender answers [`ControlMessage::Bye`].
+    Finish(Summary),
+    /// Bench, sender to receiver: how long the object turned out to be.
+    ObjectSent {
+        /// Its length.
+        bytes: u64,
+    },
+    /// Are you there? Any number.
+    Ping(u64),
+    /// Yes. The number of the ping.
+    Pong(u64),
+    /// Regular end; the channel closes.
+    Bye,
+    /// Irregular end; the channel closes.
+    Abort(Fault),
+}
+
+impl ControlMessage {
+    /// Checks the ranges that the types do not hold. Encoding and decoding check this too.
+    pub fn validate(&self) -> Result<(), InvalidEntry> {
+        match self {
+            Self::Entries(entries) => entries.iter().try_for_each(Entry::validate),
+            _ => Ok(()),
+        }
+    }
+
+    /// The name of the message's kind, for logs and errors.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "hello",
+            Self::Accept(_) => "accept",
+            Self::Refuse(_) => "refuse",
+            Self::UdpSeen { .. } => "udp-seen",
+            Self::Entries(_) => "entries",
+            Self::EntriesEnd { .. } => "entries-end",
+            Self::Digests(_) => "digests",
+            Self::Outcomes(_) => "outcomes",
+            Self::Finish(_) => "finish",
+            Self::ObjectSent { .. } => "object-sent",
+            Self::Ping(_) => "ping",
+            Self::Pong(_) => "pong",
+            Self::Bye => "bye",
+            Self::Abort(_) => "abort",
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Messages of the control channel and their framing.
+//!
+//! A frame is `length u32 big-endian | body`, the body one [`ControlMessage`] in
+//! [postcard](https://postcard.jamesmunns.com/wire-format) encoding. The channel is an ordered, authenticated
+//! byte stream (TLS 1.3 over TCP).
+
+mod codec;
+mod fault;
+mod files;
+mod message;
+mod path;
+mod setup;
+
+pub use codec::{FrameDecoder, FrameError, MAX_FRAME, encode_frame, encoded_len};
+pub use fault::{Fault, FaultCode};
+pub use files::{Entry, EntryKind, FileDigest, InvalidEntry, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary};
+pub use message::ControlMessage;
+pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
+pub use setup::{Accept, BenchLimit, Cipher, Hello, Layout, PROTOCOL_VERSION, Request, Settings};
+
+#[cfg(test)]
+mod vectors;

@@ -1,0 +1,129 @@
+use serde::{Deserialize, Serialize};
+
+/// The version that this crate speaks. Sides with different versions do not talk.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// The client's first message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL_VERSION`] of the client.
+    pub version: u16,
+    /// Proof that the client knows the URL's secret: BLAKE3, keyed with the secret, of the TLS exporter
+    /// (RFC 8446 section 7.5) labelled `EXPORTER-haul-auth`.
+    pub proof: [u8; 32],
+    /// Ciphers for the packets, most wanted first. [`Cipher::None`] only if a person asked for it.
+    pub ciphers: Vec<Cipher>,
+    /// What the session is for.
+    pub request: Request,
+    /// How it should run.
+    pub settings: Settings,
+}
+
+/// What the client wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// The client sends files.
+    Put {
+        /// Where to, a path below the server's root; empty is the root itself.
+        destination: Vec<u8>,
+        /// How the entries lie at the destination.
+        layout: Layout,
+    },
+    /// The client receives files.
+    Get {
+        /// Paths below the server's root.
+        sources: Vec<Vec<u8>>,
+    },
+    /// The client sends memory.
+    BenchSend,
+    /// The server sends memory.
+    BenchReceive,
+    /// Nothing is moved; the client only wants to know whether it could be.
+    Check,
+}
+
+/// How the entries of a [`Request::Put`] lie at the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Layout {
+    /// Below it: the destination is, or becomes, a directory.
+    Into,
+    /// In its place: the single source takes the destination's name, unless that is an existing directory.
+    As,
+}
+
+/// How a session runs. The client asks, and the server's [`Accept`] says what is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Bytes that the sender reads and the receiver writes at a time.
+    pub chunk_bytes: u64,
+    /// Name of the rate controller.
+    pub controller: String,
+    /// Ceiling of the sending rate in bits per second of UDP payload; `None` if there is none.
+    pub rate_bps: Option<u64>,
+    /// Whether segmentation and receive offload (GSO, GRO) may be used.
+    pub offload: bool,
+    /// Longest time between two feedback packets while data arrives, in microseconds.
+    pub feedback_interval_us: u32,
+    /// When a bench ends.
+    pub bench_limit: BenchLimit,
+    /// Further parameters of the recipe, key and value.
+    pub extra: Vec<(String, String)>,
+}
+
+/// When a bench ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum BenchLimit {
+    /// When one side stops it.
+    #[default]
+    Unlimited,
+    /// After so many bytes.
+    Bytes(u64),
+    /// After so many microseconds of sending.
+    Micros(u64),
+}
+
+/// The server's answer to a [`Hello`] that it will serve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accept {
+    /// Names the session in HELLO packets.
+    pub session: u32,
+    /// The cipher of the packets, one of those that the client offered.
+    pub cipher: Cipher,
+    /// Where the client's packets go.
+    pub udp_port: u16,
+    /// Name and version of the server's program, for people.
+    pub server: String,
+    /// The settings in force: those that the client asked for, within what the server permits.
+    pub settings: Settings,
+}
+
+/// How packets are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Cipher {
+    /// AES-128 in Galois/counter mode (RFC 5116).
+    Aes128Gcm,
+    /// AES-256 in Galois/counter mode (RFC 5116).
+    Aes256Gcm,
+    /// `ChaCha20` and Poly1305 (RFC 8439).
+    ChaCha20Poly1305,
+    /// No secrecy: a token per packet keeps strangers and strays out.
+    None,
+}
+
+impl Cipher {
+    /// The name for people and scripts, for example `aes-128-gcm`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Aes128Gcm => "aes-128-gcm",
+            Self::Aes256Gcm => "aes-256-gcm",
+            Self::ChaCha20Poly1305 => "chacha20-poly1305",
+            Self::None => "none",
+        }
+    }
+}
+
+impl std::fmt::Display for Cipher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,188 @@
+//! Literal bytes of every message, without the length in front. They freeze the format: a change here is a
+//! new protocol version.
+
+use super::*;
+
+fn settings() -> Settings {
+    Settings {
+        chunk_bytes: 300,
+        controller: "bbr".into(),
+        rate_bps: Some(1000),
+        offload: true,
+        feedback_interval_us: 2,
+        bench_limit: BenchLimit::Micros(3),
+        extra: vec![("k".into(), "v".into())],
+    }
+}
+
+const SETTINGS: &[u8] = b"\xac\x02\x03bbr\x01\xe8\x07\x01\x02\x02\x03\x01\x01k\x01v";
+
+fn fault() -> Fault {
+    Fault {
+        code: FaultCode::DiskFull,
+        message: "full".into(),
+        hint: "rm".into(),
+        retryable: false,
+    }
+}
+
+const FAULT: &[u8] = b"\x07\x04full\x02rm\x00";
+
+fn joined(parts: &[&[u8]]) -> Vec<u8> {
+    parts.concat()
+}
+
+#[track_caller]
+fn frozen(message: &ControlMessage, body: &[u8]) {
+    let mut frame = Vec::new();
+    encode_frame(message, &mut frame).unwrap();
+    assert_eq!(frame[..4], (body.len() as u32).to_be_bytes());
+    assert_eq!(
+        frame[4..].escape_ascii().to_string(),
+        body.escape_ascii().to_string()
+    );
+    let mut decoder = FrameDecoder::new();
+    decoder.feed(&frame);
+    assert_eq!(decoder.next_message().as_ref(), Ok(&Some(message.clone())));
+    assert_eq!(decoder.buffered(), 0);
+}
+
+#[test]
+fn hello() {
+    let with = |request| {
+        ControlMessage::Hello(Hello {
+            version: 1,
+            proof: [0xaa; 32],
+            ciphers: vec![Cipher::ChaCha20Poly1305, Cipher::Aes128Gcm],
+            request,
+            settings: settings(),
+        })
+    };
+    let bytes = |request: &[u8]| joined(&[&[0, 1], &[0xaa; 32], &[2, 2, 0], request, SETTINGS]);
+    frozen(
+        &with(Request::Put {
+            destination: b"up".to_vec(),
+            layout: Layout::As,
+        }),
+        &bytes(b"\x00\x02up\x01"),
+    );
+    frozen(
+        &with(Request::Get {
+            sources: vec![b"a".to_vec(), vec![]],
+        }),
+        &bytes(b"\x01\x02\x01a\x00"),
+    );
+    frozen(&with(Request::BenchSend), &bytes(&[2]));
+    frozen(&with(Request::BenchReceive), &bytes(&[3]));
+    frozen(&with(Request::Check), &bytes(&[4]));
+}
+
+#[test]
+fn accept() {
+    let accept = Accept {
+        session: 0x0102_0304,
+        cipher: Cipher::Aes256Gcm,
+        udp_port: 300,
+        server: "s".into(),
+        settings: settings(),
+    };
+    let head = [1, 0x84, 0x86, 0x88, 0x08, 1, 0xac, 0x02, 1, b's'];
+    frozen(&ControlMessage::Accept(accept), &joined(&[&head, SETTINGS]));
+}
+
+#[test]
+fn refuse_and_abort() {
+    frozen(&ControlMessage::Refuse(fault()), &joined(&[&[2], FAULT]));
+    frozen(&ControlMessage::Abort(fault()), &joined(&[&[13], FAULT]));
+}
+
+#[test]
+fn entries() {
+    let entry = |path: &[u8], kind| Entry {
+        path: RelPath::new(path).unwrap(),
+        kind,
+        mode: 0o644,
+        mtime_secs: -1,
+        mtime_nanos: 5,
+    };
+    let message = ControlMessage::Entries(vec![
+        entry(b"d/f", EntryKind::File { size: 128 }),
+        entry(b"d", EntryKind::Directory),
+        entry(
+            b"l",
+            EntryKind::Symlink {
+                target: b"..".to_vec(),
+            },
+        ),
+        entry(b"x", EntryKind::Failed(fault())),
+    ]);
+    let tail: &[u8] = b"\xa4\x03\x01\x05";
+    let body = joined(&[
+        b"\x04\x04",
+        b"\x03d/f\x00\x80\x01",
+        tail,
+        b"\x01d\x01",
+        tail,
+        b"\x01l\x02\x02..",
+        tail,
+        b"\x01x\x03",
+        FAULT,
+        tail,
+    ]);
+    frozen(&message, &body);
+}
+
+#[test]
+fn digests_and_outcomes() {
+    let digests = ControlMessage::Digests(vec![
+        FileDigest {
+            entry: 1,
+            result: Ok([7; 32]),
+        },
+        FileDigest {
+            entry: 2,
+            result: Err(fault()),
+        },
+    ]);
+    frozen(&digests, &joined(&[&[6, 2, 1, 0], &[7; 32], &[2, 1], FAULT]));
+    let outcomes = ControlMessage::Outcomes(vec![
+        Outcome {
+            entry: 1,
+            fault: None,
+        },
+        Outcome {
+            entry: 2,
+            fault: Some(fault()),
+        },
+    ]);
+    frozen(&outcomes, &joined(&[&[7, 2, 1, 0, 2, 1], FAULT]));
+}
+
+#[test]
+fn messages_of_numbers() {
+    frozen(&ControlMessage::UdpSeen { hello_size: 1200 }, &[3, 0xb0, 0x09]);
+    frozen(
+        &ControlMessage::EntriesEnd {
+            entries: 2,
+            bytes: 128,
+        },
+        &[5, 2, 0x80, 0x01],
+    );
+    let summary = Summary {
+        entries: 3,
+        failed: 1,
+        bytes: 0,
+        digest: [9; 32],
+    };
+    frozen(
+        &ControlMessage::Finish(summary),
+        &joined(&[&[8, 3, 1, 0], &[9; 32]]),
+    );
+    frozen(&ControlMessage::ObjectSent { bytes: 1 }, &[9, 1]);
+    frozen(&ControlMessage::Ping(0), &[10, 0]);
+    frozen(
+        &ControlMessage::Pong(u64::MAX),
+        &joined(&[&[11], &[0xff; 9], &[1]]),
+    );
+    frozen(&ControlMessage::Bye, &[12]);
+}

@@ -1,0 +1,461 @@
+use super::field::{Reader, Writer, split};
+use super::{LAST_WORD_BITS, MAX_SEQ, PacketError, SEGMENT_PACKETS, SEGMENT_WORDS};
+
+/// Bytes of the fields in front of the blocks.
+pub const FEEDBACK_HEADER_LEN: usize = 68;
+/// Bytes of a block in front of its words.
+pub const BLOCK_HEADER_LEN: usize = 7;
+
+const WORD_LEN: usize = 8;
+
+/// What the receiver of the data knows, as totals since the session began, so that a lost feedback packet
+/// costs nothing. The first four fields mean something only when `packets` is not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct FeedbackHeader {
+    /// Largest packet number that arrived.
+    pub largest_pn: u64,
+    /// Timestamp of the data packet that arrived last: microseconds of the sender's clock, wrapped.
+    pub echo_timestamp: u32,
+    /// How long ago it arrived, in microseconds.
+    pub echo_delay_us: u32,
+    /// When it arrived: microseconds of the receiver's clock, wrapped.
+    pub received_at: u32,
+    /// Data packets that arrived and authenticated, duplicates included; 48 bits.
+    pub packets: u64,
+    /// Bytes of the object that arrived, each counted once.
+    pub bytes: u64,
+    /// Data packets that arrived again, wrapping.
+    pub duplicates: u32,
+    /// Packets marked "congestion experienced" (RFC 3168), wrapping.
+    pub ecn_ce: u32,
+    /// Socket buffers that the receiver's kernel dropped because the receive buffer was full, wrapping.
+    pub socket_drops: u32,
+    /// Datagrams that did not authenticate or parse, wrapping.
+    pub rejected: u32,
+    /// Size of the largest PROBE that arrived, UDP payload bytes; 0 before the first.
+    pub largest_probe: u16,
+    /// Flow control: the sender may send bytes of the object below this offset.
+    pub limit: u64,
+    /// Every packet with a sequence number below this has arrived.
+    pub complete_below: u64,
+    /// Highest sequence number that arrived, plus 1; 0 before the first. Not below `complete_below`.
+    pub highest: u64,
+}
+
+impl FeedbackHeader {
+    fn read(fields: &[u8; FEEDBACK_HEADER_LEN]) -> Self {
+        let mut fields = Reader(fields);
+        Self {
+            largest_pn: fields.u48(),
+            echo_timestamp: fields.u32(),
+            echo_delay_us: fields.u32(),
+            received_at: fields.u32(),
+            packets: fields.u48(),
+            bytes: fields.u64(),
+            duplicates: fields.u32(),
+            ecn_ce: fields.u32(),
+            socket_drops: fields.u32(),
+            rejected: fields.u32(),
+            largest_probe: fields.u16(),
+            limit: fields.u48(),
+            complete_below: fields.u48(),
+            highest: fields.u48(),
+        }
+    }
+
+    /// Reads the fields of a plain body; the blocks are not looked at.
+    pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
+        let header = Self::read(split(body)?.0);
+        if header.highest > MAX_SEQ + 1 {
+            return Err(PacketError::Sequence(header.highest));
+        }
+        if header.complete_below > header.highest {
+            return Err(PacketError::Contradiction);
+        }
+        Ok(header)
+    }
+
+    /// Writes the fields to the start of `body`.
+    ///
+    /// # Panics
+    /// If `body` is shorter than [`FEEDBACK_HEADER_LEN`].
+    pub fn write(&self, body: &mut [u8]) {
+        debug_assert!(self.complete_below <= self.highest && self.highest <= MAX_SEQ + 1);
+        Writer(&mut body[..FEEDBACK_HEADER_LEN])
+            .u48(self.largest_pn)
+            .u32(self.echo_timestamp)
+            .u32(self.echo_delay_us)
+            .u32(self.received_at)
+            .u48(self.packets)
+            .u64(self.bytes)
+            .u32(self.duplicates)
+            .u32(self.ecn_ce)
+            .u32(self.socket_drops)
+            .u32(self.rejected)
+            .u16(self.largest_probe)
+            .u48(self.limit)
+            .u48(self.complete_below)
+            .u48(self.highest);
+    }
+}
+
+/// How a block says which packets arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Encoding {
+    /// By its words: bit 1 = arrived.
+    Bits = 0,
+    /// None of its packets arrived.
+    AllMissing = 1,
+    /// All of its packets arrived.
+    AllReceived = 2,
+}
+
+impl Encoding {
+    const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Bits,
+            1 => Self::AllMissing,
+            2 => Self::AllReceived,
+            _ => return None,
+        })
+    }
+}
+
+/// The bits that exist in word `word` of a segment's bitmap: all, or the low 16 of the last word.
+const fn word_mask(word: usize) -> u64 {
+    if word + 1 == SEGMENT_WORDS {
+        (1 << LAST_WORD_BITS) - 1
+    } else {
+        u64::MAX
+    }
+}
+
+/// A stretch of one segment's bitmap. Bit `b` (of value `1 << b`) of word `w` stands for the sequence number
+/// `segment * 10,000 + w * 64 + b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block<'a> {
+    /// Number of the segment.
+    pub segment: u32,
+    /// First word of the segment's bitmap that the block is about.
+    pub first_word: usize,
+    /// How many words it is about, at least 1; `first_word + words` is at most [`SEGMENT_WORDS`].
+    pub words: usize,
+    /// How it says what arrived.
+    pub encoding: Encoding,
+    bits: &'a [u8],
+}
+
+impl<'a> Block<'a> {
+    /// Reads one block from the front of `bytes`; gives what follows it.
+    fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), PacketError> {
+        let (fields, rest) = split::<BLOCK_HEADER_LEN>(bytes)?;
+        let mut fields = Reader(fields);
+        let segment = fields.u32();
+        let first_word = usize::from(fields.u8());
+        let words = usize::from(fields.u8());
+        let encoding = Encoding::from_byte(fields.u8()).ok_or(PacketError::Block)?;
+        if words == 0 || first_word + words > SEGMENT_WORDS {
+            return Err(PacketError::Block);
+        }
+        let len = if encoding == Encoding::Bits {
+            words * WORD_LEN
+        } else {
+            0
+        };
+        let (bits, rest) = rest.split_at_checked(len).ok_or(PacketError::Truncated {
+            len: rest.len(),
+            needed: len,
+        })?;
+        let block = Self {
+            segment,
+            first_word,
+            words,
+            encoding,
+            bits,
+        };
+        let last = words - 1;
+        if encoding == Encoding::Bits && block.word(last) & !word_mask(first_word + last) != 0 {
+            return Err(PacketError::Block);
+        }
+        Ok((block, rest))
+    }
+
+    /// The `i`-th word of the block, whatever its encoding: bit 1 = arrived. Bits that stand for no packet
+    /// are 0.
+    ///
+    /// # Panics
+    /// If `i` is not below `words`.
+    pub fn word(&self, i: usize) -> u64 {
+        assert!(i < self.words, "word {i} of a block of {}", self.words);
+        match self.encoding {
+            Encoding::Bits => Reader(&self.bits[i * WORD_LEN..]).u64(),
+            Encoding::AllMissing => 0,
+            Encoding::AllReceived => word_mask(self.first_word + i),
+        }
+    }
+
+    /// Every word of the block in order, as [`Block::word`] gives them.
+    pub fn bitmap(self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
+        (0..self.words).map(move |i| self.word(i))
+    }
+
+    /// The sequence number of the first bit of the first word.
+    pub fn first_seq(&self) -> u64 {
+        u64::from(self.segment) * SEGMENT_PACKETS + self.first_word as u64 * 64
+    }
+}
+
+/// A checked feedback body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeedbackView<'a> {
+    /// The fields in front of the blocks.
+    pub header: FeedbackHeader,
+    blocks: &'a [u8],
+}
+
+impl<'a> FeedbackView<'a> {
+    /// Reads a plain body and checks every block, so that the iteration cannot fail.
+    pub fn parse(body: &'a [u8]) -> Result<Self, PacketError> {
+        let header = FeedbackHeader::parse(body)?;
+        let blocks = &body[FEEDBACK_HEADER_LEN..];
+        let mut rest = blocks;
+        while !rest.is_empty() {
+            rest = Block::split(rest)?.1;
+        }
+        Ok(Self { header, blocks })
+    }
+
+    /// The blocks in the order in which they were written. They may lie in any order and overlap: a packet
+    /// arrived if any block says so.
+    pub const fn blocks(&self) -> Blocks<'a> {
+        Blocks { rest: self.blocks }
+    }
+}
+
+/// The blocks of a [`FeedbackView`].
+#[derive(Clone, Debug)]
+pub struct Blocks<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Blocks<'a> {
+    type Item = Block<'a>;
+
+    fn next(&mut self) -> Option<Block<'a>> {
+        // The view checked every block, so the error side is only the end.
+        let (block, rest) = Block::split(self.rest).ok()?;
+        self.rest = rest;
+        Some(block)
+    }
+}
+
+impl std::iter::FusedIterator for Blocks<'_> {}
+
+/// There is no room for the rest; what was written before stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no room left in the feedback packet")]
+pub struct NoRoom;
+
+/// Writes a feedback body into bytes of the caller, up to their end.
+#[derive(Debug)]
+pub struct FeedbackWriter<'a> {
+    body: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> FeedbackWriter<'a> {
+    /// Starts with the fields. Refuses bytes shorter than [`FEEDBACK_HEADER_LEN`].
+    pub fn new(body: &'a mut [u8], header: &FeedbackHeader) -> Result<Self, NoRoom> {
+        if body.len() < FEEDBACK_HEADER_LEN {
+            return Err(NoRoom);
+        }
+        header.write(body);
+        Ok(Self {
+            body,
+            len: FEEDBACK_HEADER_LEN,
+        })
+    }
+
+    /// Adds a block for `bitmap`, the words of `segment` from `first_word` on, in the shortest encoding. Bits
+    /// that stand for no packet are ignored. Writes nothing if it does not fit.
+    ///
+    /// # Panics
+    /// If `bitmap` is empty or goes past the end of the segment.
+    pub fn push(&mut self, segment: u32, first_word: usize, bitmap: &[u64]) -> Result<(), NoRoom> {
+        let masked = || {
+            bitmap
+                .iter()
+                .enumerate()
+                .map(|(i, &w)| (w, word_mask(first_word + i)))
+        };
+        if masked().all(|(word, mask)| word & mask == 0) {
+            self.push_missing(segment, first_word, bitmap.len())
+        } else if masked().all(|(word, mask)| word & mask == mask) {
+            self.push_received(segment, first_word, bitmap.len())
+        } else {
+            let mut bits = self.begin(segment, first_word, bitmap.len(), Encoding::Bits)?;
+            masked().for_each(|(word, mask)| {
+                bits.u64(word & mask);
+            });
+            Ok(())
+        }
+    }
+
+    /// Adds a block that says that none of the packets of these words arrived.
+    ///
+    /// # Panics
+    /// If `words` is 0 or goes past the end of the segment.
+    pub fn push_missing(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), NoRoom> {
+        self.begin(segment, first_word, words, Encoding::AllMissing)
+            .map(drop)
+    }
+
+    /// Adds a block that says that all of the packets of these words arrived.
+    ///
+    /// # Panics
+    /// If `words` is 0 or goes past the end of the segment.
+    pub fn push_received(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), NoRoom> {
+        self.begin(segment, first_word, words, Encoding::AllReceived)
+            .map(drop)
+    }
+
+    /// How many words a block of bits could have that still fits; 0 if none does.
+    pub const fn words_left(&self) -> usize {
+        let words = (self.body.len() - self.len).saturating_sub(BLOCK_HEADER_LEN) / WORD_LEN;
+        if words < SEGMENT_WORDS {
+            words
+        } else {
+            SEGMENT_WORDS
+        }
+    }
+
+    /// Ends the body; gives its length.
+    pub const fn finish(self) -> usize {
+        self.len
+    }
+
+    /// Writes a block's header; gives the place of its words.
+    fn begin(
+        &mut self,
+        segment: u32,
+        first_word: usize,
+        words: usize,
+        encoding: Encoding,
+    ) -> Result<Writer<'_>, NoRoom> {
+        assert!(
+            words > 0 && first_word + words <= SEGMENT_WORDS,
+            "words {first_word} + {words} of a segment"
+        );
+        let bits = if encoding == Encoding::Bits {
+            words * WORD_LEN
+        } else {
+            0
+        };
+        let end = self.len + BLOCK_HEADER_LEN + bits;
+        let place = self.body.get_mut(self.len..end).ok_or(NoRoom)?;
+        self.len = end;
+        let mut writer = Writer(place);
+        writer
+            .u32(segment)
+            .u8(first_word as u8)
+            .u8(words as u8)
+            .u8(encoding as u8);
+        Ok(writer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body_with(block: &[u8]) -> Vec<u8> {
+        let mut body = vec![0; FEEDBACK_HEADER_LEN];
+        body.extend_from_slice(block);
+        body
+    }
+
+    #[test]
+    fn impossible_blocks_are_refused() {
+        let refused: [(&str, &[u8]); 6] = [
+            ("no words", &[0, 0, 0, 0, 0, 0, 2]),
+            ("past the segment", &[0, 0, 0, 0, 1, 157, 2]),
+            ("far past the segment", &[0, 0, 0, 0, 255, 255, 1]),
+            ("unknown encoding", &[0, 0, 0, 0, 0, 1, 3]),
+            (
+                "a bit for packet 10,000 of the segment",
+                &[0, 0, 0, 0, 156, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0],
+            ),
+            ("half a header behind a block", &[0, 0, 0, 0, 0, 1, 2, 0, 0, 0]),
+        ];
+        for (why, block) in refused {
+            assert!(FeedbackView::parse(&body_with(block)).is_err(), "{why}");
+        }
+        assert!(FeedbackView::parse(&body_with(&[0, 0, 0, 0, 0, 157, 2])).is_ok());
+    }
+
+    #[test]
+    fn a_cut_anywhere_but_between_blocks_is_an_error() {
+        let mut body = body_with(&[0, 0, 0, 1, 0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 2, 0, 1, 2]);
+        let between = [FEEDBACK_HEADER_LEN, FEEDBACK_HEADER_LEN + 15, body.len()];
+        while !body.is_empty() {
+            assert_eq!(
+                FeedbackView::parse(&body).is_ok(),
+                between.contains(&body.len()),
+                "{}",
+                body.len()
+            );
+            body.pop();
+        }
+    }
+
+    #[test]
+    fn contradicting_fields_are_refused() {
+        let mut body = [0; FEEDBACK_HEADER_LEN];
+        Writer(&mut body[56..]).u48(2).u48(1);
+        assert_eq!(FeedbackView::parse(&body), Err(PacketError::Contradiction));
+        Writer(&mut body[56..]).u48(2).u48(MAX_SEQ + 2);
+        assert_eq!(
+            FeedbackView::parse(&body),
+            Err(PacketError::Sequence(MAX_SEQ + 2))
+        );
+    }
+
+    #[test]
+    fn the_writer_refuses_what_does_not_fit_and_keeps_the_rest() {
+        let mut room = [0; FEEDBACK_HEADER_LEN + BLOCK_HEADER_LEN * 2 + 8];
+        assert!(FeedbackWriter::new(&mut room[..67], &FeedbackHeader::default()).is_err());
+        let mut writer = FeedbackWriter::new(&mut room, &FeedbackHeader::default()).unwrap();
+        assert_eq!(writer.words_left(), 1);
+        assert_eq!(writer.push(0, 0, &[1, 1]), Err(NoRoom));
+        writer.push(0, 0, &[1]).unwrap();
+        assert_eq!(writer.words_left(), 0);
+        assert_eq!(writer.push(0, 1, &[1]), Err(NoRoom));
+        writer.push(0, 1, &[u64::MAX]).unwrap();
+        assert_eq!(writer.push_missing(0, 2, 1), Err(NoRoom));
+        assert_eq!(writer.finish(), room.len());
+        assert_eq!(FeedbackView::parse(&room).unwrap().blocks().count(), 2);
+    }
+
+    #[test]
+    fn a_whole_segment_fits_a_common_datagram() {
+        let mut room = [0; 1472 - 7 - 16];
+        let mut writer = FeedbackWriter::new(&mut room, &FeedbackHeader::default()).unwrap();
+        assert_eq!(writer.words_left(), SEGMENT_WORDS);
+        writer
+            .push(7, 0, &[0x5555_5555_5555_5555; SEGMENT_WORDS])
+            .unwrap();
+        let len = writer.finish();
+        let view = FeedbackView::parse(&room[..len]).unwrap();
+        let received: u32 = view.blocks().flat_map(Block::bitmap).map(u64::count_ones).sum();
+        assert_eq!(received, 5000);
+    }
+
+    #[test]
+    #[should_panic(expected = "of a segment")]
+    fn a_block_past_the_segment_is_a_defect() {
+        let mut room = [0; 200];
+        let mut writer = FeedbackWriter::new(&mut room, &FeedbackHeader::default()).unwrap();
+        let _ = writer.push_received(0, 157, 1);
+    }
+}

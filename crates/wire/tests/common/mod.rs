@@ -1,0 +1,250 @@
+//! Strategies for valid values, shared by the property tests and the smoke test.
+#![expect(clippy::unwrap_used, reason = "test code")]
+
+use haul_wire::control::{
+    Accept, BenchLimit, Cipher, ControlMessage, Entry, EntryKind, Fault, FaultCode, FileDigest, Hello,
+    Layout, MAX_MODE, Outcome, RelPath, Request, Settings, Summary, encode_frame,
+};
+use haul_wire::packet::{
+    FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
+};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+/// A number of up to `max`, with the ends more often than chance would have them.
+pub(crate) fn up_to(max: u64) -> impl Strategy<Value = u64> {
+    prop_oneof![1 => Just(0), 1 => Just(max), 2 => 0..=max.min(300), 4 => 0..=max]
+}
+
+fn text() -> impl Strategy<Value = String> {
+    vec(any::<char>(), 0..12).prop_map(String::from_iter)
+}
+
+/// One component of a path.
+pub(crate) fn component() -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop_oneof![4 => b'a'..=b'z', 1 => Just(b'.'), 1 => 1..=255u8]
+        .prop_filter("no slash", |&b| b != b'/');
+    vec(byte, 1..12).prop_filter("no dots", |c| c != b"." && c != b"..")
+}
+
+/// A valid path.
+pub(crate) fn rel_path() -> impl Strategy<Value = RelPath> {
+    vec(component(), 1..6).prop_map(|parts| RelPath::new(parts.join(&b'/')).unwrap())
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    (0..FaultCode::ALL.len(), text(), text(), any::<bool>()).prop_map(|(code, message, hint, retryable)| {
+        Fault {
+            code: FaultCode::ALL[code],
+            message,
+            hint,
+            retryable,
+        }
+    })
+}
+
+fn cipher() -> impl Strategy<Value = Cipher> {
+    prop_oneof![
+        Just(Cipher::Aes128Gcm),
+        Just(Cipher::Aes256Gcm),
+        Just(Cipher::ChaCha20Poly1305),
+        Just(Cipher::None)
+    ]
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let limit = prop_oneof![
+        Just(BenchLimit::Unlimited),
+        any::<u64>().prop_map(BenchLimit::Bytes),
+        any::<u64>().prop_map(BenchLimit::Micros)
+    ];
+    let extra = vec((text(), text()), 0..3);
+    (
+        any::<u64>(),
+        text(),
+        option::of(any::<u64>()),
+        any::<bool>(),
+        any::<u32>(),
+        limit,
+        extra,
+    )
+        .prop_map(
+            |(chunk_bytes, controller, rate_bps, offload, feedback_interval_us, bench_limit, extra)| {
+                Settings {
+                    chunk_bytes,
+                    controller,
+                    rate_bps,
+                    offload,
+                    feedback_interval_us,
+                    bench_limit,
+                    extra,
+                }
+            },
+        )
+}
+
+fn hello() -> impl Strategy<Value = Hello> {
+    let bytes = || vec(any::<u8>(), 0..20);
+    let layout = prop_oneof![Just(Layout::Into), Just(Layout::As)];
+    let request = prop_oneof![
+        (bytes(), layout).prop_map(|(destination, layout)| Request::Put { destination, layout }),
+        vec(bytes(), 0..4).prop_map(|sources| Request::Get { sources }),
+        Just(Request::BenchSend),
+        Just(Request::BenchReceive),
+        Just(Request::Check),
+    ];
+    (
+        any::<u16>(),
+        any::<[u8; 32]>(),
+        vec(cipher(), 0..5),
+        request,
+        settings(),
+    )
+        .prop_map(|(version, proof, ciphers, request, settings)| Hello {
+            version,
+            proof,
+            ciphers,
+            request,
+            settings,
+        })
+}
+
+fn accept() -> impl Strategy<Value = Accept> {
+    (any::<u32>(), cipher(), any::<u16>(), text(), settings()).prop_map(
+        |(session, cipher, udp_port, server, settings)| Accept {
+            session,
+            cipher,
+            udp_port,
+            server,
+            settings,
+        },
+    )
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let target = vec(1..=255u8, 1..20);
+    let kind = prop_oneof![
+        up_to(MAX_OFFSET).prop_map(|size| EntryKind::File { size }),
+        Just(EntryKind::Directory),
+        target.prop_map(|target| EntryKind::Symlink { target }),
+        fault().prop_map(EntryKind::Failed),
+    ];
+    (rel_path(), kind, 0..=MAX_MODE, any::<i64>(), 0..1_000_000_000u32).prop_map(
+        |(path, kind, mode, mtime_secs, mtime_nanos)| Entry {
+            path,
+            kind,
+            mode,
+            mtime_secs,
+            mtime_nanos,
+        },
+    )
+}
+
+fn digest() -> impl Strategy<Value = FileDigest> {
+    let result = prop_oneof![any::<[u8; 32]>().prop_map(Ok), fault().prop_map(Err)];
+    (any::<u64>(), result).prop_map(|(entry, result)| FileDigest { entry, result })
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    (any::<u64>(), option::of(fault())).prop_map(|(entry, fault)| Outcome { entry, fault })
+}
+
+fn summary() -> impl Strategy<Value = Summary> {
+    (any::<u64>(), any::<u64>(), any::<u64>(), any::<[u8; 32]>()).prop_map(
+        |(entries, failed, bytes, digest)| Summary {
+            entries,
+            failed,
+            bytes,
+            digest,
+        },
+    )
+}
+
+/// Any message that can be sent.
+pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
+    prop_oneof![
+        hello().prop_map(ControlMessage::Hello),
+        accept().prop_map(ControlMessage::Accept),
+        fault().prop_map(ControlMessage::Refuse),
+        any::<u16>().prop_map(|hello_size| ControlMessage::UdpSeen { hello_size }),
+        vec(entry(), 0..4).prop_map(ControlMessage::Entries),
+        any::<(u64, u64)>().prop_map(|(entries, bytes)| ControlMessage::EntriesEnd { entries, bytes }),
+        vec(digest(), 0..4).prop_map(ControlMessage::Digests),
+        vec(outcome(), 0..4).prop_map(ControlMessage::Outcomes),
+        summary().prop_map(ControlMessage::Finish),
+        any::<u64>().prop_map(|bytes| ControlMessage::ObjectSent { bytes }),
+        any::<u64>().prop_map(ControlMessage::Ping),
+        any::<u64>().prop_map(ControlMessage::Pong),
+        Just(ControlMessage::Bye),
+        fault().prop_map(ControlMessage::Abort),
+    ]
+}
+
+/// The frames of a few messages.
+pub(crate) fn frames(messages: &[ControlMessage]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for message in messages {
+        encode_frame(message, &mut bytes).unwrap();
+    }
+    bytes
+}
+
+/// The fields of feedback, consistent with each other.
+pub(crate) fn feedback_header() -> impl Strategy<Value = FeedbackHeader> {
+    let places = up_to(MAX_SEQ + 1).prop_flat_map(|highest| (up_to(highest), Just(highest)));
+    let times = any::<(u32, u32, u32)>();
+    let counts = any::<(u64, u32, u32, u32, u32, u16)>();
+    (
+        up_to(MAX_PN),
+        times,
+        up_to(MAX_PN),
+        counts,
+        up_to(MAX_OFFSET),
+        places,
+    )
+        .prop_map(
+            |(largest_pn, times, packets, counts, limit, (complete_below, highest))| FeedbackHeader {
+                largest_pn,
+                echo_timestamp: times.0,
+                echo_delay_us: times.1,
+                received_at: times.2,
+                packets,
+                bytes: counts.0,
+                duplicates: counts.1,
+                ecn_ce: counts.2,
+                socket_drops: counts.3,
+                rejected: counts.4,
+                largest_probe: counts.5,
+                limit,
+                complete_below,
+                highest,
+            },
+        )
+}
+
+/// Segment, first word, and the words of one block, none reaching past the segment.
+pub(crate) type BlockValue = (u32, usize, Vec<u64>);
+
+/// A block of feedback; bits past the end of the segment may be set.
+pub(crate) fn block() -> impl Strategy<Value = BlockValue> {
+    let word = prop_oneof![1 => Just(0), 1 => Just(u64::MAX), 2 => any::<u64>()];
+    let words = prop_oneof![3 => vec(word, 1..6), 1 => vec(Just(u64::MAX), 1..SEGMENT_WORDS), 1 => vec(Just(0), 1..9)];
+    words.prop_flat_map(|words| {
+        let room = SEGMENT_WORDS - words.len();
+        (any::<u32>(), prop_oneof![0..=room, Just(room)], Just(words))
+    })
+}
+
+/// A feedback body with these blocks.
+pub(crate) fn feedback_body(header: &FeedbackHeader, blocks: &[BlockValue]) -> Vec<u8> {
+    let room: usize = blocks.iter().map(|(_, _, words)| 7 + 8 * words.len()).sum();
+    let mut bytes = vec![0; FEEDBACK_HEADER_LEN + room];
+    let mut writer = FeedbackWriter::new(&mut bytes, header).unwrap();
+    for (segment, first, words) in blocks {
+        writer.push(*segment, *first, words).unwrap();
+    }
+    let len = writer.finish();
+    bytes.truncate(len);
+    bytes
+}

@@ -1,0 +1,6 @@
+//! A stream of control frames, in pieces of several sizes.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    haul_wire::check::control_frames(bytes);
+});
