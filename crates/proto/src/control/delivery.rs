@@ -1,0 +1,307 @@
+//! Follows the delivery rate: the default until a law that listens to the diagnosis replaces it.
+//!
+//! Like BBR (Cardwell et al., CACM 60(2), 2017) it keeps the highest delivery rate of the last rounds and the
+//! smallest round-trip time, sends at that rate and probes above it now and then. Unlike it, rates are
+//! measured by the receiver's clock, so late or lost feedback does not distort them; the window leaves room
+//! for the interval of feedback; and persistent heavy loss makes the law forget its old maximum at once.
+
+use haul_base::{Rate, Span, Time};
+
+use super::{
+    ControllerConfig, ControllerError, FeedbackSample, Limits, Permit, RateController, RateState, SentBatch,
+    burst_for,
+};
+
+/// Bytes in flight before anything was measured: 64 full packets.
+const INITIAL_WINDOW: u64 = 64 * 1_472;
+/// Never less in flight than this, or a single loss stops the clock.
+const MIN_WINDOW: u64 = 16 * 1_472;
+const MIN_RATE: Rate = Rate::from_bps(500_000);
+/// Doubles the sending rate each round trip.
+const STARTUP_GAIN: f64 = 2.0;
+/// Start-up ends after this many rounds without [`STARTUP_GROWTH`] (BBR, section "startup").
+const STARTUP_ROUNDS: u32 = 3;
+const STARTUP_GROWTH: f64 = 1.25;
+const DRAIN_GAIN: f64 = 0.5;
+/// One round above the known rate, one below to drain what that queued, then six at it.
+const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+const WINDOW_GAIN: f64 = 2.0;
+/// Share of a round's packets whose loss says that the receiver or path cannot take this rate.
+const HEAVY_LOSS: f64 = 0.10;
+/// Losses below this number in a round are no statement about the rate.
+const HEAVY_LOSS_PACKETS: u64 = 16;
+/// The maximum of delivery rates is remembered for one to two such stretches, counted in rounds.
+const MEMORY_ROUNDS: u32 = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Startup { best: Rate, stalled: u32 },
+    Drain,
+    Cruise { step: usize },
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Delivery {
+    ceiling: Rate,
+    feedback_interval: Span,
+    min_rtt: Span,
+    phase: Phase,
+    /// Highest delivery rate in the present and in the previous stretch of rounds.
+    best: [Rate; 2],
+    latest: Rate,
+    round_end: Time,
+    rounds: u32,
+    round_acked: u64,
+    round_lost: u64,
+    app_limited_round: bool,
+}
+
+impl Delivery {
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "the registry's signature: other laws need parameters"
+    )]
+    pub(super) fn build(config: &ControllerConfig) -> Result<Box<dyn RateController>, ControllerError> {
+        Ok(Box::new(Self::new(config)))
+    }
+
+    /// Starts without knowledge of the path but for a guess of its round-trip time.
+    pub fn new(config: &ControllerConfig) -> Self {
+        Self {
+            ceiling: config.ceiling.unwrap_or(Rate::MAX),
+            feedback_interval: config.feedback_interval,
+            min_rtt: config.initial_rtt,
+            phase: Phase::Startup {
+                best: Rate::ZERO,
+                stalled: 0,
+            },
+            best: [Rate::ZERO; 2],
+            latest: Rate::ZERO,
+            round_end: Time::ZERO,
+            rounds: 0,
+            round_acked: 0,
+            round_lost: 0,
+            app_limited_round: false,
+        }
+    }
+
+    fn known_rate(&self) -> Option<Rate> {
+        let best = self.best[0].max(self.best[1]);
+        (best > Rate::ZERO).then_some(best)
+    }
+
+    /// The time for which data is in flight before its feedback arrives.
+    fn loop_time(&self) -> Span {
+        self.min_rtt + self.feedback_interval
+    }
+
+    fn gain(&self) -> f64 {
+        match self.phase {
+            Phase::Startup { .. } => STARTUP_GAIN,
+            Phase::Drain => DRAIN_GAIN,
+            Phase::Cruise { step } => CYCLE[step],
+        }
+    }
+
+    fn rate(&self) -> Rate {
+        let base = match self.known_rate() {
+            Some(rate) => rate.mul_f64(self.gain()),
+            None => Rate::from_transfer(INITIAL_WINDOW, self.loop_time().max(Span::from_micros(100))),
+        };
+        base.max(MIN_RATE).min(self.ceiling)
+    }
+
+    fn window(&self) -> u64 {
+        let Some(rate) = self.known_rate() else {
+            return INITIAL_WINDOW;
+        };
+        let gain = if matches!(self.phase, Phase::Startup { .. }) {
+            STARTUP_GAIN + 1.0
+        } else {
+            WINDOW_GAIN
+        };
+        let window = rate.mul_f64(gain).bytes_in(self.loop_time());
+        window.max(if matches!(self.phase, Phase::Startup { .. }) {
+            INITIAL_WINDOW
+        } else {
+            MIN_WINDOW
+        })
+    }
+
+    fn on_round(&mut self, now: Time, in_flight: u64) {
+        let packets = self.round_acked + self.round_lost;
+        let heavy =
+            self.round_lost >= HEAVY_LOSS_PACKETS && self.round_lost as f64 > HEAVY_LOSS * packets as f64;
+        if heavy && self.latest > Rate::ZERO {
+            self.best = [self.latest; 2];
+        }
+        self.phase = self.next_phase(heavy, in_flight);
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(MEMORY_ROUNDS) && !self.app_limited_round {
+            self.best = [Rate::ZERO.max(self.latest), self.best[0]];
+        }
+        self.round_acked = 0;
+        self.round_lost = 0;
+        self.app_limited_round = false;
+        self.round_end = now + self.loop_time();
+    }
+
+    fn next_phase(&self, heavy: bool, in_flight: u64) -> Phase {
+        match self.phase {
+            Phase::Startup { .. } if heavy => Phase::Drain,
+            Phase::Startup { best, stalled } => {
+                let known = self.known_rate().unwrap_or(Rate::ZERO);
+                if known >= best.mul_f64(STARTUP_GROWTH) || self.app_limited_round {
+                    Phase::Startup {
+                        best: known,
+                        stalled: 0,
+                    }
+                } else if stalled + 1 >= STARTUP_ROUNDS {
+                    Phase::Drain
+                } else {
+                    Phase::Startup {
+                        best,
+                        stalled: stalled + 1,
+                    }
+                }
+            }
+            Phase::Drain => {
+                let target = self
+                    .known_rate()
+                    .map_or(MIN_WINDOW, |r| r.bytes_in(self.loop_time()));
+                if in_flight <= target.max(MIN_WINDOW) {
+                    Phase::Cruise { step: 2 }
+                } else {
+                    Phase::Drain
+                }
+            }
+            Phase::Cruise { .. } if heavy => Phase::Cruise { step: 1 },
+            Phase::Cruise { step } => Phase::Cruise {
+                step: (step + 1) % CYCLE.len(),
+            },
+        }
+    }
+}
+
+impl RateController for Delivery {
+    fn permit(&self) -> Permit {
+        let rate = self.rate();
+        Permit::Go(Limits {
+            rate,
+            window: Some(self.window()),
+            burst: burst_for(rate),
+        })
+    }
+
+    fn on_sent(&mut self, _: &SentBatch) {}
+
+    fn on_feedback(&mut self, feedback: &FeedbackSample<'_>) {
+        self.min_rtt = feedback.rtt.min();
+        self.round_acked += feedback.acked_packets;
+        self.round_lost += feedback.lost_packets;
+        self.app_limited_round |= feedback.app_limited;
+        if let Some(rate) = feedback.delivery_rate {
+            // A sender without data says nothing about the path, unless it went faster than ever.
+            if !feedback.app_limited || self.known_rate().is_none_or(|known| rate > known) {
+                self.latest = rate;
+                self.best[0] = self.best[0].max(rate);
+            }
+        }
+        if feedback.now >= self.round_end {
+            self.on_round(feedback.now, feedback.in_flight);
+        }
+    }
+
+    fn on_silence(&mut self, _: Time, count: u32) {
+        if count >= 3 {
+            self.best = self.best.map(|rate| rate.mul_f64(0.5));
+        }
+    }
+
+    fn state(&self) -> RateState {
+        let phase = match self.phase {
+            Phase::Startup { .. } => "startup",
+            Phase::Drain => "drain",
+            Phase::Cruise { step: 0 } => "probe",
+            Phase::Cruise { .. } => "cruise",
+        };
+        RateState {
+            phase,
+            rate: self.rate(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rtt::RttEstimator;
+
+    const RTT: Span = Span::from_millis(50);
+
+    fn config() -> ControllerConfig {
+        ControllerConfig {
+            ceiling: None,
+            initial_rtt: RTT,
+            feedback_interval: Span::from_millis(2),
+        }
+    }
+
+    /// Feeds one feedback a round trip from a path that delivers at most `capacity`.
+    fn rounds(c: &mut Delivery, now: &mut Time, n: usize, capacity: Rate, loss: f64) {
+        let mut rtt = RttEstimator::new(RTT);
+        rtt.on_sample(RTT);
+        for _ in 0..n {
+            *now += RTT + Span::from_millis(3);
+            let Permit::Go(limits) = c.permit() else {
+                panic!("held")
+            };
+            let windowed = Rate::from_transfer(limits.window.unwrap_or(u64::MAX), RTT);
+            let delivered = limits.rate.min(windowed).mul_f64(1.0 - loss).min(capacity);
+            c.on_feedback(&FeedbackSample {
+                now: *now,
+                acked_packets: 1000,
+                lost_packets: (1000.0 * loss / (1.0 - loss)) as u64,
+                in_flight: delivered.bytes_in(RTT),
+                rtt: &rtt,
+                delivery_rate: Some(delivered),
+                app_limited: false,
+            });
+        }
+    }
+
+    #[test]
+    fn startup_reaches_a_gigabit_within_twelve_rounds_and_then_cruises() {
+        let (mut c, mut now) = (Delivery::new(&config()), Time::ZERO);
+        let gigabit = Rate::from_mbps(1000);
+        rounds(&mut c, &mut now, 12, gigabit, 0.0);
+        assert!(c.known_rate().unwrap() >= gigabit.mul_f64(0.99), "{c:?}");
+        rounds(&mut c, &mut now, 10, gigabit, 0.0);
+        assert!(matches!(c.phase, Phase::Cruise { .. }), "{c:?}");
+    }
+
+    #[test]
+    fn one_percent_of_random_loss_does_not_slow_it() {
+        let (mut c, mut now) = (Delivery::new(&config()), Time::ZERO);
+        let capacity = Rate::from_mbps(990);
+        rounds(&mut c, &mut now, 60, capacity, 0.01);
+        assert!(c.known_rate().unwrap() >= capacity.mul_f64(0.97), "{c:?}");
+    }
+
+    #[test]
+    fn a_path_that_shrinks_is_followed_down_within_twelve_rounds() {
+        let (mut c, mut now) = (Delivery::new(&config()), Time::ZERO);
+        rounds(&mut c, &mut now, 30, Rate::from_mbps(1000), 0.0);
+        rounds(&mut c, &mut now, 12, Rate::from_mbps(100), 0.0);
+        assert!(c.known_rate().unwrap() <= Rate::from_mbps(101), "{c:?}");
+    }
+
+    #[test]
+    fn heavy_loss_forgets_the_old_maximum_at_once() {
+        let (mut c, mut now) = (Delivery::new(&config()), Time::ZERO);
+        rounds(&mut c, &mut now, 30, Rate::from_mbps(1000), 0.0);
+        rounds(&mut c, &mut now, 2, Rate::from_mbps(300), 0.4);
+        assert!(c.known_rate().unwrap() <= Rate::from_mbps(301), "{c:?}");
+    }
+}

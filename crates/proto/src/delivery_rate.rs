@@ -1,0 +1,98 @@
+//! The rate at which data arrives at the receiver, measured by the receiver's own clock.
+
+use std::collections::VecDeque;
+
+use haul_base::{Rate, Span};
+
+/// Arrival of `bytes` in total up to the receiver's time `at` (unwrapped microseconds).
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    at: u64,
+    bytes: u64,
+}
+
+/// Turns the counters in feedback into delivery rates over about one round trip. Because it uses the
+/// receiver's counters and clock, lost, late or bunched feedback does not distort it (compare the sender-side
+/// `rate_sample` of Linux).
+#[derive(Clone, Debug)]
+pub(crate) struct DeliveryMeter {
+    history: VecDeque<Arrived>,
+}
+
+/// Feedback remembered. At one every half millisecond this spans 128 ms.
+const HISTORY: usize = 256;
+
+/// Shorter stretches measure the bunching of the receive path, not the path.
+const SHORTEST: Span = Span::from_millis(1);
+
+impl Default for DeliveryMeter {
+    fn default() -> Self {
+        Self {
+            history: VecDeque::with_capacity(HISTORY),
+        }
+    }
+}
+
+impl DeliveryMeter {
+    /// Takes the receiver's byte counter and its wrapped clock in microseconds, and returns the rate over the
+    /// last `span` or a little more. `None` while too little is known, and for feedback that came late.
+    pub(crate) fn on_feedback(&mut self, received_at: u32, bytes: u64, span: Span) -> Option<Rate> {
+        let at = match self.history.back() {
+            None => u64::from(received_at),
+            Some(last) => {
+                let step = received_at.wrapping_sub(last.at as u32).cast_signed();
+                if step <= 0 || bytes < last.bytes {
+                    return None;
+                }
+                last.at + step as u64
+            }
+        };
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(Arrived { at, bytes });
+        let span = span.max(SHORTEST).as_micros();
+        // The newest entry that is at least `span` old, so that the stretch is as short as allowed.
+        while self.history.len() > 2 && at - self.history[1].at >= span {
+            self.history.pop_front();
+        }
+        let from = self.history.front()?;
+        let stretch = at - from.at;
+        (stretch >= span).then(|| Rate::from_transfer(bytes - from.bytes, Span::from_micros(stretch)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_stream_measures_its_rate_even_across_the_wrap_of_the_clock() {
+        let mut meter = DeliveryMeter::default();
+        let mut clock = u32::MAX - 5_000;
+        let mut last = None;
+        for n in 1..100u64 {
+            clock = clock.wrapping_add(1_000);
+            last = meter.on_feedback(clock, n * 125_000, Span::from_millis(10));
+        }
+        assert_eq!(last, Some(Rate::from_mbps(1000)));
+    }
+
+    #[test]
+    fn lost_feedback_does_not_change_the_rate() {
+        let mut meter = DeliveryMeter::default();
+        let rates: Vec<_> = (1..200u64)
+            .filter(|n| n % 7 != 0 && n % 5 != 0)
+            .filter_map(|n| meter.on_feedback(n as u32 * 1_000, n * 12_500, Span::from_millis(20)))
+            .collect();
+        assert!(!rates.is_empty());
+        assert!(rates.iter().all(|&r| r == Rate::from_mbps(100)), "{rates:?}");
+    }
+
+    #[test]
+    fn old_feedback_is_ignored() {
+        let mut meter = DeliveryMeter::default();
+        meter.on_feedback(10_000, 1_000_000, Span::from_millis(1));
+        assert_eq!(meter.on_feedback(9_000, 900_000, Span::from_millis(1)), None);
+    }
+}

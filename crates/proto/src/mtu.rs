@@ -1,0 +1,208 @@
+//! Path MTU discovery by probing (DPLPMTUD, RFC 8899), in sizes of UDP payload.
+
+use haul_base::{Span, Time};
+
+/// The size that every path is assumed to carry (`BASE_PLPMTU`, RFC 8899 section 5.1.2).
+pub const BASE_DATAGRAM: u16 = 1_200;
+
+/// Sizes tried first: Ethernet and jumbo frames with IPv4, then with IPv6.
+const LADDER: [u16; 4] = [1_452, 1_472, 8_952, 8_972];
+
+/// Probes of one size before it counts as too large (`MAX_PROBES`, RFC 8899 section 5.1.2).
+const MAX_PROBES: u8 = 3;
+
+/// How close the search comes to the largest size that works.
+const RESOLUTION: u16 = 16;
+
+/// Time after which a finished search looks for a larger size again (`PMTU_RAISE_TIMER`, RFC 8899 section 5.1.1).
+const RAISE: Span = Span::from_secs(600);
+
+/// Searches the largest datagram that crosses the path in one direction.
+#[derive(Clone, Debug)]
+pub struct MtuSearch {
+    /// Largest size known to work.
+    current: u16,
+    /// Smallest size known or assumed not to work.
+    ceiling: u16,
+    /// The most the local interface and peer can take.
+    limit: u16,
+    probe: Option<Probe>,
+    /// When the next probe may leave.
+    next_at: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    size: u16,
+    tries: u8,
+    in_flight: bool,
+}
+
+impl MtuSearch {
+    /// A search that starts from `validated` (at least [`BASE_DATAGRAM`]) and never exceeds `limit`.
+    pub fn new(validated: u16, limit: u16) -> Self {
+        let limit = limit.max(BASE_DATAGRAM);
+        let current = validated.clamp(BASE_DATAGRAM, limit);
+        let mut search = Self {
+            current,
+            ceiling: limit.saturating_add(1),
+            limit,
+            probe: None,
+            next_at: Time::ZERO,
+        };
+        search.choose();
+        search
+    }
+
+    /// Largest size that is safe to send.
+    pub fn current(&self) -> u16 {
+        self.current
+    }
+
+    /// The size to probe now, if one is due.
+    pub fn poll_probe(&mut self, now: Time, timeout: Span) -> Option<u16> {
+        if now < self.next_at {
+            return None;
+        }
+        if self.probe.is_none() {
+            // The search had finished: look again for what may have become possible.
+            self.ceiling = self.limit.saturating_add(1);
+            self.choose();
+        } else if self.probe.is_some_and(|p| p.in_flight) {
+            self.on_timeout(now);
+        }
+        let Some(probe) = self.probe.as_mut() else {
+            self.next_at = now + RAISE;
+            return None;
+        };
+        probe.tries += 1;
+        probe.in_flight = true;
+        self.next_at = now + timeout;
+        Some(probe.size)
+    }
+
+    /// When [`MtuSearch::poll_probe`] should be called next.
+    pub fn deadline(&self) -> Time {
+        self.next_at
+    }
+
+    /// The peer has received a probe of `size`. Returns whether the safe size grew.
+    pub fn on_received(&mut self, now: Time, size: u16) -> bool {
+        if size <= self.current || size > self.limit {
+            return false;
+        }
+        self.current = size;
+        self.ceiling = self.ceiling.max(size.saturating_add(1));
+        self.choose();
+        self.next_at = if self.probe.is_some() { now } else { now + RAISE };
+        true
+    }
+
+    /// The local stack refused a probe of `size` (EMSGSIZE).
+    pub fn on_refused(&mut self, now: Time, size: u16) {
+        if self.probe.is_some_and(|p| p.size == size) {
+            self.fail(now);
+        }
+    }
+
+    /// Full-size packets vanish while small ones pass: fall back and search anew (black hole, RFC 8899
+    /// section 4.3).
+    pub fn on_black_hole(&mut self, now: Time) {
+        self.ceiling = self.current;
+        self.current = BASE_DATAGRAM;
+        self.choose();
+        self.next_at = now;
+    }
+
+    fn on_timeout(&mut self, now: Time) {
+        if self.probe.is_some_and(|p| p.tries >= MAX_PROBES) {
+            self.fail(now);
+        }
+    }
+
+    fn fail(&mut self, now: Time) {
+        if let Some(probe) = self.probe.take() {
+            self.ceiling = self.ceiling.min(probe.size);
+            self.choose();
+            self.next_at = if self.probe.is_some() { now } else { now + RAISE };
+        }
+    }
+
+    /// Picks the next size: the next step of the ladder inside the bracket, else its middle.
+    fn choose(&mut self) {
+        let inside = |size: u16| size > self.current && size < self.ceiling;
+        let step = LADDER.into_iter().chain([self.limit]).find(|&size| inside(size));
+        let middle = self.current + (self.ceiling - self.current) / 2;
+        let size = step.or((self.ceiling - self.current > RESOLUTION).then_some(middle));
+        self.probe = size.map(|size| Probe {
+            size,
+            tries: 0,
+            in_flight: false,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TIMEOUT: Span = Span::from_millis(100);
+
+    /// Runs the search against a path that carries `path` bytes; returns the size found and the probes sent.
+    fn search(path: u16, limit: u16) -> (u16, usize) {
+        let mut search = MtuSearch::new(BASE_DATAGRAM, limit);
+        let (mut now, mut probes) = (Time::ZERO, 0);
+        while now < Time::ZERO + Span::from_secs(60) {
+            if let Some(size) = search.poll_probe(now, TIMEOUT) {
+                probes += 1;
+                assert!(size <= limit);
+                if size <= path {
+                    search.on_received(now, size);
+                }
+            }
+            now += Span::from_millis(10);
+        }
+        (search.current(), probes)
+    }
+
+    #[test]
+    fn ethernet_and_jumbo_frames_are_found_exactly() {
+        assert_eq!(search(1_472, 8_972).0, 1_472);
+        assert_eq!(search(8_972, 8_972).0, 8_972);
+        assert_eq!(search(1_472, 1_472).0, 1_472);
+    }
+
+    #[test]
+    fn a_lost_probe_is_tried_again() {
+        let mut search = MtuSearch::new(BASE_DATAGRAM, 1_472);
+        let first = search.poll_probe(Time::ZERO, TIMEOUT).unwrap();
+        assert_eq!(
+            search.poll_probe(Time::ZERO + Span::from_millis(50), TIMEOUT),
+            None
+        );
+        let second = search.poll_probe(Time::ZERO + TIMEOUT, TIMEOUT).unwrap();
+        assert_eq!(first, second);
+    }
+
+    #[test]
+    fn a_black_hole_falls_back_to_the_base_and_searches_below() {
+        let mut search = MtuSearch::new(1_472, 1_472);
+        search.on_black_hole(Time::ZERO);
+        assert_eq!(search.current(), BASE_DATAGRAM);
+        let size = search.poll_probe(Time::ZERO, TIMEOUT).unwrap();
+        assert!(size > BASE_DATAGRAM && size < 1_472, "{size}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_size_found_works_and_is_close_to_the_largest(path in 1_200u16..9_100, limit in 1_200u16..9_100) {
+            let (found, probes) = search(path, limit);
+            let best = path.min(limit);
+            prop_assert!(found <= best);
+            prop_assert!(best - found <= RESOLUTION, "found {} of {}", found, best);
+            prop_assert!(probes < 60, "{} probes", probes);
+        }
+    }
+}

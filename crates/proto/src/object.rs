@@ -1,0 +1,37 @@
+//! The two ends of an object: where its bytes come from and where they go.
+
+use haul_base::Piece;
+
+/// How much of an object can be read now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Available {
+    /// Bytes `[0, upto)` can be read. Never decreases.
+    pub upto: u64,
+    /// Whether `upto` is the length of the object.
+    pub end: bool,
+}
+
+/// Where the sender machine reads the object. Called on the data path: it must not block.
+pub trait ObjectSource: Send {
+    /// How much can be read now.
+    fn available(&mut self) -> Available;
+
+    /// Fills `into` from `offset`; the whole range lies below [`Available::upto`]. A source that can no
+    /// longer read its bytes fills with zeros and reports the failure on its own way.
+    fn read(&mut self, offset: u64, into: &mut [u8]);
+
+    /// Everything below `offset` has been delivered and will not be read again.
+    fn release(&mut self, offset: u64);
+}
+
+/// Where received pieces go. Called on the data path: it must not block.
+pub trait ObjectSink: Send {
+    /// New pieces of the object, `data[piece.range]` at `piece.offset`. No byte is delivered twice.
+    fn deliver(&mut self, data: &[u8], pieces: &[Piece]);
+
+    /// Flow control: the sender may send bytes below this offset. Never decreases.
+    fn limit(&mut self) -> u64;
+
+    /// Every byte of the object has been delivered; its length is `len`. Called once.
+    fn complete(&mut self, len: u64);
+}

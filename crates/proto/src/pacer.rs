@@ -1,0 +1,114 @@
+//! Pacing by debt: packets are released on a schedule, and a late wake-up is made good afterwards.
+
+use haul_base::{Rate, Span, Time};
+
+/// Releases bytes at a rate. It knows a rate and nothing of the law behind it.
+///
+/// Two clocks run: the *schedule*, which falls behind when the sender wakes late, by at most `debt`; and the
+/// *spacing*, which lets a late sender catch up at no more than 1.25 times the rate. So a descheduled sender
+/// does not lose rate, its catch-up is no burst, and the bytes sent since the start never exceed
+/// rate x time plus one batch.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    schedule: Time,
+    spacing: Time,
+    debt: Span,
+}
+
+/// How much faster than its rate a late sender may go until it has caught up.
+const CATCH_UP_GAIN: f64 = 1.25;
+
+/// Lateness that is made good at once; longer lateness is repaid at [`CATCH_UP_GAIN`].
+const SLACK: Span = Span::from_millis(1);
+
+impl Pacer {
+    /// A pacer that makes good at most `debt` of lateness.
+    pub fn new(debt: Span) -> Self {
+        Self {
+            schedule: Time::ZERO,
+            spacing: Time::ZERO,
+            debt,
+        }
+    }
+
+    /// When the next batch may leave.
+    pub fn release_at(&self) -> Time {
+        self.schedule.max(self.spacing)
+    }
+
+    /// Notes that `bytes` left at `now` under `rate`.
+    pub fn on_sent(&mut self, now: Time, bytes: u64, rate: Rate) {
+        self.schedule = self.schedule.max(now - self.debt) + rate.time_for(bytes);
+        self.spacing = self.spacing.max(now - SLACK) + rate.mul_f64(CATCH_UP_GAIN).time_for(bytes);
+    }
+
+    /// Notes that there was nothing to send at `now`: time not used is no credit.
+    pub fn on_idle(&mut self, now: Time) {
+        self.schedule = self.schedule.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RATE: Rate = Rate::from_mbps(1000);
+
+    /// Sends 15,000-byte batches whenever released until `until`, waking late by what `lateness` says.
+    fn run(until: Time, mut lateness: impl FnMut(u64) -> Span) -> u64 {
+        let mut pacer = Pacer::new(Span::from_millis(100));
+        let (mut now, mut sent, mut n) = (Time::ZERO, 0, 0);
+        pacer.on_idle(now);
+        while now < until {
+            if pacer.release_at() <= now {
+                pacer.on_sent(now, 15_000, RATE);
+                sent += 15_000;
+            } else {
+                now = pacer.release_at() + lateness(n);
+                n += 1;
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn a_punctual_sender_gets_its_rate_exactly() {
+        let sent = run(Time::ZERO + Span::from_secs(1), |_| Span::ZERO);
+        assert!((125_000_000..=125_015_000).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn late_wake_ups_do_not_lose_rate() {
+        // 15 ms late about every 120 ms: without debt that would cost an eighth of the rate.
+        let sent = run(Time::ZERO + Span::from_secs(2), |n| {
+            if n % 1_000 == 999 {
+                Span::from_millis(15)
+            } else {
+                Span::from_micros(60)
+            }
+        });
+        assert!(sent > 247_000_000, "{sent}");
+    }
+
+    #[test]
+    fn idle_time_is_no_credit() {
+        let mut pacer = Pacer::new(Span::from_millis(100));
+        let later = Time::ZERO + Span::from_secs(5);
+        pacer.on_idle(later);
+        pacer.on_sent(later, 125_000, RATE);
+        assert_eq!(pacer.release_at(), later + Span::from_millis(1));
+    }
+
+    proptest! {
+        #[test]
+        fn the_rate_is_never_exceeded_whatever_the_lateness(late in prop::collection::vec(0u64..40_000_000, 1..50)) {
+            let until = Time::ZERO + Span::from_millis(500);
+            let sent = run(until, |n| Span::from_nanos(late[n as usize % late.len()]));
+            // The loop may overshoot `until` by one lateness of at most 40 ms.
+            let bound = RATE.bytes_in(Span::from_millis(540)) + 15_000;
+            prop_assert!(sent <= bound, "{} > {}", sent, bound);
+        }
+    }
+}

@@ -1,0 +1,553 @@
+//! The sending machine: cuts the object into packets, paces them, repeats exactly what is missing.
+
+mod feedback;
+mod outstanding;
+mod waiting;
+
+use std::fmt;
+
+use haul_base::{Bytes, Deadline, DeadlineReason, Ecn, Machine, PathId, Received, Span, Time, Transmit};
+use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN, DataBody, PROBE_BODY_MIN, PacketKind, ProbeBody};
+
+use crate::control::{Limits, Permit, RateController, RateState, SentBatch};
+use crate::delivery_rate::DeliveryMeter;
+use crate::link::Link;
+use crate::mtu::MtuSearch;
+use crate::object::ObjectSource;
+use crate::pacer::Pacer;
+use crate::rtt::RttEstimator;
+use outstanding::Outstanding;
+use waiting::Clock;
+
+pub use waiting::{Waiting, WaitingFor};
+
+/// How a sender works.
+#[derive(Clone, Copy, Debug)]
+pub struct SenderConfig {
+    /// The object is cut at multiples of this size; no packet straddles a cut (FOBS: 100 MB).
+    pub chunk: Bytes,
+    /// Datagram size that is known to pass, UDP payload bytes.
+    pub datagram: u16,
+    /// Largest datagram that may ever be tried.
+    pub max_datagram: u16,
+    /// Most datagrams in one batch.
+    pub max_batch: usize,
+    /// First guess of the round-trip time.
+    pub initial_rtt: Span,
+    /// How often the receiver reports at least.
+    pub feedback_interval: Span,
+    /// Lateness that the pacer makes good.
+    pub pacing_debt: Span,
+    /// Packets between the oldest unacknowledged one and the newest.
+    pub max_outstanding: u64,
+    /// Silence of the receiver after which [`SenderEvent::Silent`] is raised.
+    pub silence: Span,
+}
+
+impl Default for SenderConfig {
+    fn default() -> Self {
+        Self {
+            chunk: Bytes(100_000_000),
+            datagram: crate::mtu::BASE_DATAGRAM,
+            max_datagram: 8_972,
+            max_batch: 64,
+            initial_rtt: Span::from_millis(100),
+            feedback_interval: Span::from_millis(2),
+            pacing_debt: Span::from_millis(100),
+            max_outstanding: 400_000,
+            silence: Span::from_secs(15),
+        }
+    }
+}
+
+/// What the sender tells its runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SenderEvent {
+    /// Every byte has arrived at the receiver.
+    Delivered,
+    /// A larger or smaller datagram size is in use now.
+    PathMtu(u16),
+    /// Nothing authentic has come from the receiver for the configured time.
+    Silent(Span),
+}
+
+/// Counters of a sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderStats {
+    /// Data packets sent, repeated ones included.
+    pub packets: u64,
+    /// Of these, repeated ones.
+    pub resent: u64,
+    /// UDP payload bytes of data packets.
+    pub datagram_bytes: u64,
+    /// Packets declared lost.
+    pub lost: u64,
+    /// Object bytes that were sent at least once.
+    pub object_sent: u64,
+    /// Object bytes known to have arrived.
+    pub object_acked: u64,
+    /// Packets known to have arrived.
+    pub acked: u64,
+    /// Feedback packets processed.
+    pub feedback: u64,
+    /// Packets that did not authenticate or made no sense.
+    pub rejected: u64,
+    /// Socket buffers dropped at the receiver, as it last said.
+    pub receiver_drops: u32,
+    /// Duplicates at the receiver, as it last said.
+    pub receiver_duplicates: u32,
+    /// Packets marked "congestion experienced", as the receiver last said.
+    pub ecn_ce: u32,
+    /// Probe timeouts.
+    pub probe_timeouts: u32,
+    /// Datagram size in use, UDP payload bytes.
+    pub datagram: u16,
+    /// Smoothed round-trip time.
+    pub rtt: Span,
+    /// Smallest round-trip time.
+    pub min_rtt: Span,
+    /// The highest delivery rate seen over about a round trip, bits per second of UDP payload.
+    pub peak_delivery_bps: u64,
+    /// Where time went while nothing could be sent.
+    pub waiting: Waiting,
+}
+
+/// The sending end of one object.
+pub struct Sender {
+    config: SenderConfig,
+    link: Link,
+    source: Box<dyn ObjectSource>,
+    controller: Box<dyn RateController>,
+    pacer: Pacer,
+    rtt: RttEstimator,
+    meter: DeliveryMeter,
+    mtu: MtuSearch,
+    outstanding: Outstanding,
+    stats: SenderStats,
+    clock: Clock,
+    next_offset: u64,
+    fin_sent: bool,
+    /// The receiver takes bytes below this offset.
+    limit: u64,
+    /// Packet number of the newest feedback.
+    newest_feedback: Option<u64>,
+    largest_acked_pn: Option<u64>,
+    /// Packets below this number left while the source had nothing more.
+    app_limited_below: u64,
+    /// How many times the base reordering window is in force (RFC 8985 section 6.2).
+    reordering_steps: u32,
+    released: u64,
+    /// Since when the probe timer runs.
+    timer_base: Time,
+    timeouts_in_row: u32,
+    /// Datagrams that may leave although the window is full.
+    probe_credit: u32,
+    heard_at: Time,
+    silent: bool,
+    delivered: bool,
+    events: std::collections::VecDeque<SenderEvent>,
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender")
+            .field("stats", &self.stats)
+            .field("controller", &self.controller)
+            .field("in_flight", &self.outstanding.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Longest wait between two probes of a silent path.
+const LONGEST_TIMEOUT: Span = Span::from_secs(2);
+
+/// Packets sent again when the probe timer fires.
+const PROBE_PACKETS: usize = 2;
+
+/// Time between two path MTU probes is at least this.
+const SHORTEST_MTU_TIMEOUT: Span = Span::from_millis(200);
+
+/// What stands in the way of the next packet.
+enum Next {
+    Again {
+        seq: u64,
+        offset: u64,
+        len: usize,
+        fin: bool,
+    },
+    New {
+        offset: u64,
+        len: usize,
+        fin: bool,
+    },
+}
+
+impl Sender {
+    /// A sender that starts at `now`.
+    pub fn new(
+        now: Time,
+        config: SenderConfig,
+        link: Link,
+        source: Box<dyn ObjectSource>,
+        controller: Box<dyn RateController>,
+        first_limit: u64,
+    ) -> Self {
+        let overhead = link.overhead() + DATA_BODY_LEN;
+        let mtu = MtuSearch::new(config.datagram, config.max_datagram);
+        let stats = SenderStats {
+            datagram: mtu.current(),
+            ..SenderStats::default()
+        };
+        Self {
+            pacer: Pacer::new(config.pacing_debt),
+            rtt: RttEstimator::new(config.initial_rtt),
+            meter: DeliveryMeter::default(),
+            mtu,
+            outstanding: Outstanding::new(overhead),
+            stats,
+            clock: Clock::new(now),
+            next_offset: 0,
+            fin_sent: false,
+            limit: first_limit,
+            newest_feedback: None,
+            largest_acked_pn: None,
+            app_limited_below: 0,
+            reordering_steps: 1,
+            released: 0,
+            timer_base: now,
+            timeouts_in_row: 0,
+            probe_credit: 0,
+            heard_at: now,
+            silent: false,
+            delivered: false,
+            events: std::collections::VecDeque::with_capacity(16),
+            config,
+            link,
+            source,
+            controller,
+        }
+    }
+
+    /// The counters so far.
+    pub fn stats(&self) -> SenderStats {
+        SenderStats {
+            rejected: self.link.rejected(),
+            datagram: self.mtu.current(),
+            rtt: self.rtt.smoothed(),
+            min_rtt: self.rtt.min(),
+            waiting: self.clock.waiting(),
+            ..self.stats
+        }
+    }
+
+    /// The controller's state, for progress and traces.
+    pub fn rate_state(&self) -> RateState {
+        self.controller.state()
+    }
+
+    /// UDP payload bytes in flight.
+    pub fn in_flight(&self) -> u64 {
+        self.outstanding.in_flight()
+    }
+
+    /// Whether every byte has arrived.
+    pub fn is_delivered(&self) -> bool {
+        self.delivered
+    }
+
+    /// The socket refused a datagram of this size as too large for the local interface.
+    pub fn on_too_large(&mut self, now: Time, size: usize) {
+        self.mtu.on_refused(now, size as u16);
+    }
+
+    fn overhead(&self) -> usize {
+        self.link.overhead() + DATA_BODY_LEN
+    }
+
+    fn mtu_timeout(&self) -> Span {
+        self.rtt
+            .probe_timeout(self.config.feedback_interval)
+            .max(SHORTEST_MTU_TIMEOUT)
+    }
+
+    fn poll_mtu_probe(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        if self.delivered || now < self.mtu.deadline() {
+            return None;
+        }
+        let timeout = self.mtu_timeout();
+        let size = usize::from(self.mtu.poll_probe(now, timeout)?);
+        let tag = self.link.overhead() - COMMON_HEADER_LEN;
+        let packet = slot.get_mut(..size)?;
+        debug_assert!(size > COMMON_HEADER_LEN + PROBE_BODY_MIN + tag);
+        let pn = self.link.begin(PacketKind::Probe, packet);
+        ProbeBody { size: size as u16 }.write(&mut packet[COMMON_HEADER_LEN..size - tag]);
+        Some(self.link.finish_single(now, packet, size, pn))
+    }
+
+    /// How many datagrams of `size` may leave now, and why not if none may.
+    fn allowance(&mut self, now: Time, limits: Limits, size: u64, slot: u64) -> Result<u64, WaitingFor> {
+        let batch = (limits.burst / size)
+            .min(slot / size)
+            .min(self.config.max_batch as u64)
+            .max(1);
+        if self.probe_credit > 0 {
+            return Ok(batch.min(u64::from(self.probe_credit)));
+        }
+        if self.pacer.release_at() > now {
+            return Err(WaitingFor::Pacer);
+        }
+        let room = limits
+            .window
+            .map_or(u64::MAX, |w| w.saturating_sub(self.outstanding.in_flight()));
+        match room / size {
+            0 => Err(WaitingFor::Window),
+            packets => Ok(batch.min(packets)),
+        }
+    }
+
+    /// Decides on the next packet: first what is missing, then what is new.
+    fn next(&mut self, payload_max: usize) -> Result<Next, WaitingFor> {
+        if let Some((seq, record)) = self.outstanding.peek_lost() {
+            let (offset, len, fin) = (record.offset, usize::from(record.len), record.fin);
+            return Ok(Next::Again {
+                seq,
+                offset,
+                len,
+                fin,
+            });
+        }
+        if self.fin_sent {
+            return Err(WaitingFor::Acknowledgement);
+        }
+        if self.outstanding.span() >= self.config.max_outstanding {
+            return Err(WaitingFor::Window);
+        }
+        let available = self.source.available();
+        let offset = self.next_offset;
+        let chunk = self.config.chunk.0.max(1);
+        let cut = (offset / chunk + 1) * chunk;
+        let wanted = (offset + payload_max as u64).min(cut);
+        let end = wanted.min(available.upto);
+        let fin = available.end && end == available.upto;
+        if end > self.limit {
+            return Err(WaitingFor::Receiver);
+        }
+        // A short packet only where the object or a chunk ends.
+        if !fin && end < wanted {
+            return Err(WaitingFor::Source);
+        }
+        Ok(Next::New {
+            offset,
+            len: (end - offset) as usize,
+            fin,
+        })
+    }
+
+    /// Writes the next packet to the start of `slot`; `stride` is the size that the batch prescribes.
+    fn write_packet(
+        &mut self,
+        now: Time,
+        slot: &mut [u8],
+        stride: Option<usize>,
+        payload_max: usize,
+    ) -> Result<Option<usize>, WaitingFor> {
+        let next = self.next(payload_max)?;
+        let (Next::Again { offset, len, fin, .. } | Next::New { offset, len, fin }) = next;
+        let total = self.overhead() + len;
+        if stride.is_some_and(|s| total > s) || total > slot.len() {
+            return Ok(None);
+        }
+        let kind = if fin {
+            PacketKind::DataFin
+        } else {
+            PacketKind::Data
+        };
+        let pn = self.link.begin(kind, slot);
+        let timestamp = now.as_wrapped_micros();
+        let seq = match next {
+            Next::Again { seq, .. } => {
+                self.outstanding.resent(pn, timestamp);
+                self.stats.resent += 1;
+                seq
+            }
+            Next::New { .. } => {
+                let seq = self.outstanding.next_seq();
+                self.outstanding.push(offset, len as u16, fin, pn, timestamp);
+                self.next_offset = offset + len as u64;
+                self.fin_sent = fin;
+                self.stats.object_sent = self.next_offset;
+                seq
+            }
+        };
+        let body = &mut slot[COMMON_HEADER_LEN..];
+        DataBody {
+            seq,
+            offset,
+            timestamp,
+        }
+        .write(body);
+        self.source
+            .read(offset, &mut body[DATA_BODY_LEN..DATA_BODY_LEN + len]);
+        Ok(Some(total))
+    }
+
+    /// Fills `slot` with up to `count` datagrams of one size (the last may be shorter); returns how many, the
+    /// bytes used and the size.
+    fn fill(
+        &mut self,
+        now: Time,
+        slot: &mut [u8],
+        count: u64,
+        payload_max: usize,
+    ) -> Result<(u64, usize, usize), WaitingFor> {
+        let (mut packets, mut len, mut stride) = (0, 0, None);
+        while packets < count {
+            let written = match self.write_packet(now, &mut slot[len..], stride, payload_max) {
+                Err(reason) if packets == 0 => return Err(reason),
+                Err(_) | Ok(None) => break,
+                Ok(Some(written)) => written,
+            };
+            packets += 1;
+            len += written;
+            if written < *stride.get_or_insert(written) {
+                break;
+            }
+        }
+        Ok((packets, len, stride.unwrap_or(len)))
+    }
+
+    fn poll_data(&mut self, now: Time, slot: &mut [u8]) -> Result<Transmit, WaitingFor> {
+        if self.delivered {
+            return Err(WaitingFor::Acknowledgement);
+        }
+        let Permit::Go(limits) = self.controller.permit() else {
+            return Err(WaitingFor::Window);
+        };
+        let size = usize::from(self.mtu.current());
+        let count = self.allowance(now, limits, size as u64, slot.len() as u64)?;
+        let was_idle = self.outstanding.in_flight() == 0;
+        let first_pn = self.link.next_pn();
+        let (packets, len, stride) = self.fill(now, slot, count, size - self.overhead())?;
+        self.link.seal(&mut slot[..len], stride, first_pn);
+        self.probe_credit = self.probe_credit.saturating_sub(packets as u32);
+        self.pacer.on_sent(now, len as u64, limits.rate);
+        if was_idle {
+            self.timer_base = now;
+        }
+        self.stats.packets += packets;
+        self.stats.datagram_bytes += len as u64;
+        let in_flight = self.outstanding.in_flight();
+        self.controller.on_sent(&SentBatch {
+            now,
+            bytes: len as u64,
+            in_flight,
+        });
+        let (ecn, path) = (Ecn::NotEct, PathId::default());
+        Ok(Transmit {
+            len,
+            segment_size: stride,
+            ecn,
+            path,
+            release: now,
+        })
+    }
+
+    fn on_waiting(&mut self, now: Time, reason: WaitingFor) {
+        match reason {
+            WaitingFor::Source | WaitingFor::Receiver => {
+                self.app_limited_below = self.link.next_pn();
+                self.pacer.on_idle(now);
+            }
+            WaitingFor::Window | WaitingFor::Acknowledgement => self.pacer.on_idle(now),
+            WaitingFor::Pacer => {}
+        }
+        self.clock.wait(now, reason);
+    }
+
+    fn probe_deadline(&self) -> Option<Time> {
+        if self.delivered || (self.outstanding.is_empty() && !self.outstanding.has_lost()) {
+            return None;
+        }
+        let timeout = self.rtt.probe_timeout(self.config.feedback_interval);
+        let backed_off = timeout * (1 << self.timeouts_in_row.min(10));
+        Some(self.timer_base + backed_off.min(LONGEST_TIMEOUT.max(timeout)))
+    }
+
+    fn on_probe_timeout(&mut self, now: Time) {
+        self.timer_base = now;
+        self.timeouts_in_row += 1;
+        self.stats.probe_timeouts += 1;
+        self.outstanding.expire_oldest(PROBE_PACKETS);
+        self.probe_credit = PROBE_PACKETS as u32;
+        self.controller.on_silence(now, self.timeouts_in_row);
+    }
+}
+
+impl Machine for Sender {
+    type Event = SenderEvent;
+
+    fn on_receive(&mut self, now: Time, batch: &mut Received<'_>) {
+        let stride = batch.stride.max(1);
+        for packet in batch.data.chunks_mut(stride) {
+            self.on_packet(now, packet);
+        }
+    }
+
+    fn on_deadline(&mut self, now: Time) {
+        if self.probe_deadline().is_some_and(|at| at <= now) {
+            self.on_probe_timeout(now);
+        }
+        if !self.silent && !self.delivered && now.since(self.heard_at) >= self.config.silence {
+            self.silent = true;
+            self.events.push_back(SenderEvent::Silent(self.config.silence));
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        if let Some(transmit) = self.link.poll_hello_ack(now, slot) {
+            return Some(transmit);
+        }
+        if let Some(transmit) = self.poll_mtu_probe(now, slot) {
+            return Some(transmit);
+        }
+        match self.poll_data(now, slot) {
+            Ok(transmit) => {
+                self.clock.busy(now);
+                Some(transmit)
+            }
+            Err(reason) => {
+                self.on_waiting(now, reason);
+                None
+            }
+        }
+    }
+
+    fn poll_event(&mut self) -> Option<SenderEvent> {
+        self.events.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Deadline> {
+        if self.delivered {
+            return None;
+        }
+        let pacing = (self.clock.reason() == Some(WaitingFor::Pacer)).then(|| Deadline {
+            at: self.pacer.release_at(),
+            reason: DeadlineReason::Pacing,
+        });
+        let probe = self.probe_deadline().map(|at| Deadline {
+            at,
+            reason: DeadlineReason::ProbeTimeout,
+        });
+        let mtu = Some(Deadline {
+            at: self.mtu.deadline(),
+            reason: DeadlineReason::PathMtu,
+        });
+        let silence = (!self.silent).then(|| Deadline {
+            at: self.heard_at + self.config.silence,
+            reason: DeadlineReason::Silence,
+        });
+        [pacing, probe, mtu, silence]
+            .into_iter()
+            .fold(None, Deadline::earlier)
+    }
+}

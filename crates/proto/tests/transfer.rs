@@ -1,0 +1,221 @@
+//! Sender and receiver over a seeded lossy channel in virtual time.
+
+mod common;
+
+use common::{Channel, World};
+use haul_base::{Machine, Rate, Span, Time};
+use proptest::prelude::*;
+
+const GIGABIT: Rate = Rate::from_mbps(1_000);
+
+fn ms(n: u64) -> Span {
+    Span::from_millis(n)
+}
+
+fn path(rtt: Span, loss: f64) -> (Channel, Channel) {
+    let forward = Channel {
+        loss,
+        ..Channel::clean(rtt / 2, GIGABIT)
+    };
+    (forward, forward)
+}
+
+fn world(seed: u64, len: u64, controller: &str, rate: Option<Rate>, rtt: Span, loss: f64) -> World {
+    let (forward, back) = path(rtt, loss);
+    World::new(seed, len, controller, rate, forward, back)
+}
+
+/// Goodput in Mbit/s up to the moment at which the sender knows that all arrived.
+fn goodput(world: &World, len: u64) -> f64 {
+    let time = world.out.delivered_at.expect("delivered").since(Time::ZERO);
+    Rate::from_transfer(len, time).as_bps() as f64 / 1e6
+}
+
+#[test]
+fn an_empty_object_arrives() {
+    let mut w = world(1, 0, "delivery", None, ms(50), 0.0);
+    w.run(Span::from_secs(5));
+    w.assert_whole(0);
+}
+
+#[test]
+fn objects_of_every_small_size_arrive() {
+    for len in [1, 2, 1_160, 1_161, 1_162, 1_433, 1_434, 5_000, 100_001] {
+        let mut w = world(len, len, "delivery", None, ms(5), 0.05);
+        w.run(Span::from_secs(20));
+        w.assert_whole(len);
+    }
+}
+
+#[test]
+fn fixed_at_one_percent_loss_both_ways_keeps_its_rate_and_repeats_only_what_is_missing() {
+    let len = 300_000_000;
+    let mut w = world(7, len, "fixed", Some(Rate::from_mbps(950)), ms(20), 0.01);
+    w.run(Span::from_secs(30));
+    w.assert_whole(len);
+    let stats = w.sender.stats();
+    let ideal = (stats.packets - stats.resent) as f64 / 0.99;
+    let share = stats.packets as f64 / ideal;
+    assert!(share <= 1.005, "sent {share} of the ideal; {stats:?}");
+    let g = goodput(&w, len);
+    // Three round trips at the end are allowed for.
+    assert!(g >= 0.95 * 950.0 * 0.99, "{g} Mbit/s; {stats:?}");
+}
+
+#[test]
+fn the_default_fills_a_long_lossy_gigabit() {
+    let len = 600_000_000;
+    let mut w = world(11, len, "delivery", None, ms(50), 0.001);
+    w.run(Span::from_secs(60));
+    w.assert_whole(len);
+    let g = goodput(&w, len);
+    assert!(g > 800.0, "{g} Mbit/s; {:?}", w.sender.stats());
+}
+
+#[test]
+fn duplication_reordering_corruption_and_truncation_are_survived() {
+    let len = 20_000_000;
+    let (mut forward, mut back) = path(ms(30), 0.02);
+    for channel in [&mut forward, &mut back] {
+        channel.duplicate = 0.02;
+        channel.reorder = 0.05;
+        channel.corrupt = 0.01;
+        channel.truncate = 0.005;
+    }
+    let mut w = World::new(13, len, "delivery", None, forward, back);
+    w.run(Span::from_secs(60));
+    w.assert_whole(len);
+    assert!(w.receiver.stats().rejected > 0 && w.sender.stats().rejected > 0);
+    assert!(w.receiver.stats().duplicates > 0);
+}
+
+#[test]
+fn an_outage_of_three_seconds_costs_little_more_than_itself() {
+    let len = 200_000_000;
+    let run = |outage| {
+        let mut w = world(17, len, "delivery", None, ms(40), 0.0);
+        w.outage = outage;
+        w.run(Span::from_secs(60));
+        w.assert_whole(len);
+        w.out.elapsed
+    };
+    let from = Time::ZERO + ms(1_000);
+    let (plain, broken) = (run(None), run(Some((from, from + ms(3_000)))));
+    assert!(broken <= plain + ms(7_000), "{plain} without, {broken} with");
+}
+
+#[test]
+fn lost_feedback_costs_no_data_packets() {
+    let len = 50_000_000;
+    let (forward, mut back) = path(ms(30), 0.0);
+    back.loss = 0.3;
+    let mut w = World::new(19, len, "fixed", Some(Rate::from_mbps(500)), forward, back);
+    w.run(Span::from_secs(30));
+    w.assert_whole(len);
+    let stats = w.sender.stats();
+    assert!(stats.resent <= 4, "{stats:?}");
+}
+
+#[test]
+fn the_receivers_limit_is_never_overrun() {
+    let len = 30_000_000;
+    let mut w = world(23, len, "fixed", Some(Rate::from_mbps(900)), ms(10), 0.0);
+    // 200 kB every 10 ms: 160 Mbit/s.
+    w.drain = Some(200_000);
+    w.sunk.lock().unwrap().limit = 200_000;
+    let (forward, back) = (w.forward, w.back);
+    let mut w2 = World::new(23, len, "fixed", Some(Rate::from_mbps(900)), forward, back);
+    drop(w);
+    w2.drain = Some(200_000);
+    w2.run(Span::from_secs(30));
+    // The first limit was unlimited, so only the receiver's own check counts: nothing above it is delivered
+    // before it is allowed, and all arrives in the end.
+    w2.assert_whole(len);
+    assert!(w2.out.elapsed >= ms(1_400), "{}", w2.out.elapsed);
+}
+
+#[test]
+fn jumbo_frames_are_found_while_running_and_used() {
+    let len = 100_000_000;
+    let (mut forward, back) = path(ms(10), 0.0);
+    forward.mtu = 8_972;
+    let mut w = World::new(29, len, "delivery", None, forward, back);
+    w.run(Span::from_secs(30));
+    w.assert_whole(len);
+    assert_eq!(w.sender.stats().datagram, 8_972);
+}
+
+#[test]
+fn silence_of_the_peer_is_told_once_and_the_session_recovers() {
+    let len = 40_000_000;
+    let mut w = world(31, len, "delivery", None, ms(20), 0.0);
+    let from = Time::ZERO + ms(100);
+    w.outage = Some((from, from + ms(20_000)));
+    w.run(Span::from_secs(60));
+    w.assert_whole(len);
+    let silent = w.out.events.iter().filter(|e| e.starts_with("Silent")).count();
+    assert_eq!(silent, 2, "one on each side: {:?}", w.out.events);
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    let run = |seed| {
+        let mut w = world(seed, 5_000_000, "delivery", None, ms(30), 0.01);
+        w.run(Span::from_secs(30));
+        (w.out.elapsed, w.out.sent_wire, w.out.dropped, w.sender.stats())
+    };
+    assert_eq!(run(5), run(5));
+    assert_ne!(run(5), run(6));
+}
+
+#[test]
+fn hostile_bytes_are_counted_and_change_nothing() {
+    let mut w = world(37, 1_000_000, "delivery", None, ms(10), 0.0);
+    let mut rng = haul_base::Rng::from_seed(37);
+    for n in 0..2_000u64 {
+        let mut junk = vec![0; 1 + (n % 1_500) as usize];
+        rng.fill(&mut junk);
+        junk[0] = (n % 8) as u8;
+        let stride = junk.len();
+        let mut batch = haul_base::Received {
+            data: &mut junk,
+            stride,
+            arrival: None,
+            path: haul_base::PathId::default(),
+            ecn: haul_base::Ecn::NotEct,
+            socket_drops: None,
+        };
+        w.sender.on_receive(Time::ZERO, &mut batch);
+        w.receiver.on_receive(Time::ZERO, &mut batch);
+    }
+    assert_eq!(w.sender.stats().rejected, 2_000);
+    assert_eq!(w.receiver.stats().rejected, 2_000);
+    w.run(Span::from_secs(10));
+    w.assert_whole(1_000_000);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn every_object_arrives_whole_over_every_bad_path(
+        seed in any::<u64>(),
+        len in 0u64..3_000_000,
+        rtt_us in 50u64..200_000,
+        loss in 0.0f64..0.2,
+        back_loss in 0.0f64..0.2,
+        duplicate in 0.0f64..0.05,
+        reorder in 0.0f64..0.2,
+        corrupt in 0.0f64..0.02,
+        mbps in 5u64..2_000,
+        fixed in any::<bool>(),
+    ) {
+        let one_way = Span::from_micros(rtt_us / 2);
+        let rate = Rate::from_mbps(mbps);
+        let forward = Channel { loss, duplicate, reorder, corrupt, ..Channel::clean(one_way, rate) };
+        let back = Channel { loss: back_loss, ..forward };
+        let (name, ceiling) = if fixed { ("fixed", Some(rate)) } else { ("delivery", None) };
+        let mut w = World::new(seed, len, name, ceiling, forward, back);
+        w.run(Span::from_secs(120));
+        w.assert_whole(len);
+    }
+}
