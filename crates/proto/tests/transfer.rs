@@ -119,19 +119,27 @@ fn lost_feedback_costs_no_data_packets() {
 #[test]
 fn the_receivers_limit_is_never_overrun() {
     let len = 30_000_000;
-    let mut w = world(23, len, "fixed", Some(Rate::from_mbps(900)), ms(10), 0.0);
-    // 200 kB every 10 ms: 160 Mbit/s.
-    w.drain = Some(200_000);
-    w.sunk.lock().unwrap().limit = 200_000;
-    let (forward, back) = (w.forward, w.back);
-    let mut w2 = World::new(23, len, "fixed", Some(Rate::from_mbps(900)), forward, back);
-    drop(w);
-    w2.drain = Some(200_000);
-    w2.run(Span::from_secs(30));
-    // The first limit was unlimited, so only the receiver's own check counts: nothing above it is delivered
-    // before it is allowed, and all arrives in the end.
-    w2.assert_whole(len);
-    assert!(w2.out.elapsed >= ms(1_400), "{}", w2.out.elapsed);
+    // 200 kB every 10 ms: 160 Mbit/s where the sender would go at 900.
+    let channels = path(ms(10), 0.0);
+    let mut w = World::with_drain(
+        23,
+        len,
+        "fixed",
+        Some(Rate::from_mbps(900)),
+        channels,
+        Some(200_000),
+    );
+    w.run(Span::from_secs(30));
+    w.assert_whole(len);
+    assert!(w.out.elapsed >= ms(1_480), "{}", w.out.elapsed);
+    // The receiver refuses what lies above the limit that it gave.
+    assert_eq!(w.receiver.stats().rejected, 0);
+    assert_eq!(w.sender.stats().resent, 0, "{:?}", w.sender.stats());
+    assert!(
+        w.sender.stats().waiting.receiver > ms(1_000),
+        "{:?}",
+        w.sender.stats()
+    );
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! A seeded lossy channel in virtual time between a sender and a receiver machine. It serves until the
 //! simulator comes.
 
+
+#![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex};
@@ -213,8 +216,21 @@ impl World {
         forward: Channel,
         back: Channel,
     ) -> Self {
+        Self::with_drain(seed, len, controller, ceiling, (forward, back), None)
+    }
+
+    /// As `new`; with `drain` the sink takes that much every 10 ms, else everything at once.
+    pub(crate) fn with_drain(
+        seed: u64,
+        len: u64,
+        controller: &str,
+        ceiling: Option<Rate>,
+        (forward, back): (Channel, Channel),
+        drain: Option<u64>,
+    ) -> Self {
         println!("seed {seed}");
         let now = Time::ZERO;
+        let first_limit = drain.unwrap_or(u64::MAX >> 16);
         let sunk = Arc::new(Mutex::new(Sunk {
             limit: u64::MAX,
             ..Sunk::default()
@@ -243,13 +259,13 @@ impl World {
         };
         Self {
             now,
-            sender: Sender::new(now, sender_config, link(), source, controller, u64::MAX >> 16),
+            sender: Sender::new(now, sender_config, link(), source, controller, first_limit),
             receiver: Receiver::new(now, receiver_config, link(), Box::new(Shared(sunk.clone()))),
             sunk,
             forward,
             back,
             outage: None,
-            drain: None,
+            drain,
             rng: Rng::from_seed(seed),
             flights: BinaryHeap::new(),
             free_at: [now; 2],
