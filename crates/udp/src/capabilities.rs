@@ -1,0 +1,317 @@
+//! What a socket can do, what it has to do without, and what that costs.
+
+use std::fmt;
+
+use haul_base::Bytes;
+
+/// Whether something works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// It works.
+    Available,
+    /// The caller did not want it.
+    Off,
+    /// It works in part or by other means, for this reason.
+    Limited(String),
+    /// It does not work, for this reason.
+    Unavailable(String),
+}
+
+impl Support {
+    /// Whether it works at least in part.
+    pub fn works(&self) -> bool {
+        matches!(self, Self::Available | Self::Limited(_))
+    }
+
+    /// Why it does not work, or not fully, although it was wanted.
+    pub fn shortfall(&self) -> Option<&str> {
+        match self {
+            Self::Available | Self::Off => None,
+            Self::Limited(why) | Self::Unavailable(why) => Some(why),
+        }
+    }
+}
+
+impl fmt::Display for Support {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Available => "yes",
+            Self::Off => "off",
+            Self::Limited(_) => "limited",
+            Self::Unavailable(_) => "no",
+        })
+    }
+}
+
+/// Segmentation on the way out (`UDP_SEGMENT`): one call and one pass through the stack for many datagrams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gso {
+    /// Whether it works. [`Support::Limited`] if the number of segments had to be assumed.
+    pub support: Support,
+    /// Most datagrams in one call; 1 where it does not work.
+    pub max_segments: usize,
+}
+
+/// A buffer of the socket, in the kernel's accounting of whole socket buffers. As the kernel doubles what it
+/// is asked for, to make room for its own overhead, `granted` is half of what it says it has set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferGrant {
+    /// What was asked for.
+    pub asked: Bytes,
+    /// What the kernel gave, comparable with `asked`.
+    pub granted: Bytes,
+}
+
+/// Something that the socket has to do without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    /// What is missing or smaller than asked for.
+    pub what: &'static str,
+    /// Why.
+    pub why: String,
+    /// What the way round it costs.
+    pub cost: &'static str,
+    /// What to do about it.
+    pub hint: String,
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {}; {}. To mend it: {}",
+            self.what, self.why, self.cost, self.hint
+        )
+    }
+}
+
+/// What one socket can do, found out by trying when it was opened.
+///
+/// The text form has one line of facts and then one line for each fallback.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Segmentation on the way out.
+    pub gso: Gso,
+    /// Coalescing on the way in (`UDP_GRO`): one message for many datagrams.
+    pub gro: Support,
+    /// Setting the ECN bits of what is sent.
+    pub ecn_send: Support,
+    /// Seeing the ECN bits of what is received.
+    pub ecn_receive: Support,
+    /// Arrival times from the kernel (`SO_TIMESTAMPNS`).
+    pub timestamps: Support,
+    /// Drop counts on received messages (`SO_RXQ_OVFL`).
+    pub drop_counts: Support,
+    /// No fragments, and no use of the path MTU that the kernel thinks it knows (`IP_PMTUDISC_PROBE`).
+    pub dont_fragment: Support,
+    /// Errors from the network (`IP_RECVERR`).
+    pub error_queue: Support,
+    /// Room for what arrives.
+    pub recv_buffer: BufferGrant,
+    /// Room for what is sent.
+    pub send_buffer: BufferGrant,
+}
+
+impl Capabilities {
+    /// What is missing although it was wanted, with what to do about it; empty on a well-tuned machine.
+    pub fn fallbacks(&self) -> Vec<Fallback> {
+        let gso = if self.gso.support.works() {
+            GSO_ASSUMED
+        } else {
+            GSO
+        };
+        let features = [
+            (&self.gso.support, gso),
+            (&self.gro, GRO),
+            (&self.ecn_send, ECN_SEND),
+            (&self.ecn_receive, ECN_RECEIVE),
+            (&self.timestamps, TIMESTAMPS),
+            (&self.drop_counts, DROP_COUNTS),
+            (&self.dont_fragment, DONT_FRAGMENT),
+            (&self.error_queue, ERROR_QUEUE),
+        ];
+        let missing = features
+            .into_iter()
+            .filter_map(|(support, text)| text.fallback(support));
+        let buffers = [
+            buffer_fallback(
+                self.recv_buffer,
+                "receive buffer",
+                "net.core.rmem_max",
+                RECV_BUFFER_COST,
+            ),
+            buffer_fallback(
+                self.send_buffer,
+                "send buffer",
+                "net.core.wmem_max",
+                SEND_BUFFER_COST,
+            ),
+        ];
+        missing.chain(buffers.into_iter().flatten()).collect()
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GSO {}", self.gso.support)?;
+        if self.gso.support.works() {
+            write!(f, " ({} segments)", self.gso.max_segments)?;
+        }
+        write!(
+            f,
+            ", GRO {}, ECN out {}, ECN in {}, timestamps {}, drop counts {}, don't fragment {}, error queue {}, \
+             receive buffer {}, send buffer {}",
+            self.gro,
+            self.ecn_send,
+            self.ecn_receive,
+            self.timestamps,
+            self.drop_counts,
+            self.dont_fragment,
+            self.error_queue,
+            self.recv_buffer.granted,
+            self.send_buffer.granted,
+        )?;
+        self.fallbacks()
+            .iter()
+            .try_for_each(|fallback| write!(f, "\n{fallback}"))
+    }
+}
+
+/// The words for one feature.
+#[derive(Clone, Copy)]
+struct Words {
+    what: &'static str,
+    cost: &'static str,
+    hint: &'static str,
+}
+
+impl Words {
+    fn fallback(self, support: &Support) -> Option<Fallback> {
+        let why = support.shortfall()?.to_owned();
+        Some(Fallback {
+            what: self.what,
+            why,
+            cost: self.cost,
+            hint: self.hint.to_owned(),
+        })
+    }
+}
+
+const GSO: Words = Words {
+    what: "GSO (UDP_SEGMENT)",
+    cost: "datagrams pass the stack one by one, which takes several times the CPU per byte",
+    hint: "use Linux 4.18 or later",
+};
+const GSO_ASSUMED: Words = Words {
+    what: "GSO (UDP_SEGMENT)",
+    cost: "perhaps twice as many system calls as needed for small datagrams",
+    hint: "ip link set lo up",
+};
+const GRO: Words = Words {
+    what: "GRO (UDP_GRO)",
+    cost: "datagrams are received one by one, which takes several times the CPU per byte",
+    hint: "use Linux 5.0 or later",
+};
+const ECN_SEND: Words = Words {
+    what: "ECN on sent packets",
+    cost: "one more system call at each change of the bits, or no ECN at all",
+    hint: "use Linux 3.13 or later, outside of system call emulators",
+};
+const ECN_RECEIVE: Words = Words {
+    what: "ECN on received packets",
+    cost: "congestion marks are not seen, only losses",
+    hint: "use a kernel with IP_RECVTOS and IPV6_RECVTCLASS",
+};
+const TIMESTAMPS: Words = Words {
+    what: "kernel arrival times",
+    cost: "the time at which the program reads a packet stands in, so its own delays look like the network's",
+    hint: "use a kernel with SO_TIMESTAMPNS",
+};
+const DROP_COUNTS: Words = Words {
+    what: "socket drop counts",
+    cost: "drops at this host cannot be placed between packets",
+    hint: "use a kernel with SO_RXQ_OVFL",
+};
+const DONT_FRAGMENT: Words = Words {
+    what: "don't fragment",
+    cost: "large datagrams may be fragmented, and path MTU probes prove nothing",
+    hint: "use a kernel with IP_PMTUDISC_PROBE, or set a packet size that fits the path",
+};
+const ERROR_QUEUE: Words = Words {
+    what: "error queue",
+    cost: "unreachable peers and full local queues are not seen, only silence and losses",
+    hint: "use a kernel with IP_RECVERR",
+};
+const RECV_BUFFER_COST: &str = "shorter pauses of the receiving process lose packets";
+const SEND_BUFFER_COST: &str = "the sender has to be woken more often";
+
+fn buffer_fallback(
+    grant: BufferGrant,
+    what: &'static str,
+    sysctl: &str,
+    cost: &'static str,
+) -> Option<Fallback> {
+    (grant.granted < grant.asked).then(|| Fallback {
+        what,
+        why: format!("{} granted of {} asked", grant.granted, grant.asked),
+        cost,
+        hint: format!("sysctl -w {sysctl}={}", grant.asked.0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete() -> Capabilities {
+        let grant = BufferGrant {
+            asked: Bytes(100),
+            granted: Bytes(100),
+        };
+        Capabilities {
+            gso: Gso {
+                support: Support::Available,
+                max_segments: 128,
+            },
+            gro: Support::Available,
+            ecn_send: Support::Available,
+            ecn_receive: Support::Available,
+            timestamps: Support::Available,
+            drop_counts: Support::Available,
+            dont_fragment: Support::Available,
+            error_queue: Support::Available,
+            recv_buffer: grant,
+            send_buffer: grant,
+        }
+    }
+
+    #[test]
+    fn nothing_missing_is_one_line() {
+        let text = complete().to_string();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.starts_with("GSO yes (128 segments), GRO yes"), "{text}");
+    }
+
+    #[test]
+    fn each_fallback_has_a_line_with_its_hint() {
+        let mut some = complete();
+        some.recv_buffer.granted = Bytes(40);
+        some.gro = Support::Unavailable("no such option".to_owned());
+        let text = some.to_string();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines[1].starts_with("GRO (UDP_GRO): no such option; "), "{text}");
+        assert!(lines[2].ends_with("sysctl -w net.core.rmem_max=100"), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_wanted_is_no_fallback() {
+        let mut some = complete();
+        some.gso = Gso {
+            support: Support::Off,
+            max_segments: 1,
+        };
+        some.gro = Support::Off;
+        assert_eq!(some.fallbacks(), []);
+    }
+}

@@ -1,0 +1,246 @@
+//! What can go wrong, sorted by what the caller can do about it.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// A socket could not be opened, bound or connected.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// No socket at all.
+    #[error(
+        "cannot open a UDP socket: {0}; check the limit of open files (`ulimit -n`) and that the address family is enabled"
+    )]
+    Open(#[source] io::Error),
+    /// The local address cannot be had.
+    #[error("cannot bind a UDP socket to {addr}: {source}; {}", bind_hint(source))]
+    Bind {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The peer cannot be reached from here.
+    #[error("cannot connect the UDP socket to {peer}: {source}; {}", connect_hint(source))]
+    Connect {
+        /// The peer asked for.
+        peer: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// An open socket did not answer a question.
+    #[error("cannot read the state of the UDP socket: {0}")]
+    Query(#[source] io::Error),
+}
+
+fn bind_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another program holds this UDP port: stop it or choose another port (`ss -ulpn` lists them)"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine does not have that address (`ip address` lists what it has)"
+        }
+        io::ErrorKind::PermissionDenied => "ports below 1024 need privilege: choose a higher one",
+        _ => "choose another address or port",
+    }
+}
+
+fn connect_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => {
+            "there is no route to it (`ip route get ADDRESS` shows why)"
+        }
+        Some(libc::EAFNOSUPPORT) => "the socket and the peer are of different address families",
+        Some(libc::EINVAL) => "the socket's local address cannot reach it",
+        _ => "check the address",
+    }
+}
+
+/// Where a datagram found no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Full {
+    /// In the socket's send buffer (`EAGAIN`): wait until the socket is writable.
+    SocketBuffer,
+    /// In a queue of this machine below the socket (`ENOBUFS`: queueing discipline or device). The socket
+    /// stays "writable", so waiting for that would spin: try again a little later.
+    LocalQueue,
+}
+
+/// Nothing was sent. Only [`SendError::Io`] means that the socket is of no more use.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// No room now; see [`Full`] for what to wait for.
+    #[error("no room for the datagram now ({0:?})")]
+    WouldBlock(Full),
+    /// A datagram is larger than the MTU of the outgoing interface, or than 65,507 bytes. What a probe for
+    /// the path MTU wants to know. Datagrams too large for a link further away are *not* reported here (they
+    /// are lost, and may show in [`Stats::packet_too_big`](crate::Stats)).
+    #[error("the datagram is larger than the interface's MTU allows; send smaller ones")]
+    TooLarge,
+    /// The peer's machine answered an earlier datagram with "port unreachable". It may be back for the next.
+    #[error("the peer refuses datagrams: nothing listens on its port now")]
+    Refused,
+    /// There is no way to the peer now: no route, interface down, or a router said so.
+    #[error("the peer is unreachable now: {0}")]
+    Unreachable(#[source] io::Error),
+    /// A local rule (firewall, security module) forbids it, or a router on the way said that it does.
+    #[error(
+        "sending is not permitted: {0}; look for a firewall rule that rejects outgoing UDP (`nft list ruleset`)"
+    )]
+    NotPermitted(#[source] io::Error),
+    /// Anything else.
+    #[error("cannot send: {0}")]
+    Io(#[source] io::Error),
+}
+
+/// Nothing was received. Only [`RecvError::Io`] means that the socket is of no more use.
+#[derive(Debug, thiserror::Error)]
+pub enum RecvError {
+    /// Nothing is waiting.
+    #[error("no datagram is waiting")]
+    WouldBlock,
+    /// The peer's machine answered a datagram of ours with "port unreachable". Receive again.
+    #[error("the peer refuses datagrams: nothing listens on its port now")]
+    Refused,
+    /// A router (or this machine) said that a datagram of ours was too large. Receive again.
+    #[error("a datagram of ours was too large for the path")]
+    PacketTooBig,
+    /// A router said that the peer is unreachable. Receive again.
+    #[error("the peer is unreachable now: {0}")]
+    Unreachable(#[source] io::Error),
+    /// Anything else.
+    #[error("cannot receive: {0}")]
+    Io(#[source] io::Error),
+}
+
+/// The sorts of errors that the kernel gives for UDP. ICMP errors arrive as the codes of the kernel's
+/// `icmp_err_convert` and `icmpv6_err_convert` tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    Interrupted,
+    Full(Full),
+    TooLarge,
+    Refused,
+    Unreachable,
+    NotPermitted,
+    /// GSO not possible on this route, or not with this size.
+    Offload,
+    Other,
+}
+
+impl Sort {
+    pub(crate) fn of(error: &io::Error) -> Self {
+        error.raw_os_error().map_or(Self::Other, Self::of_errno)
+    }
+
+    pub(crate) fn of_errno(errno: i32) -> Self {
+        match errno {
+            libc::EINTR => Self::Interrupted,
+            libc::EAGAIN => Self::Full(Full::SocketBuffer),
+            libc::ENOBUFS => Self::Full(Full::LocalQueue),
+            libc::EMSGSIZE => Self::TooLarge,
+            libc::ECONNREFUSED => Self::Refused,
+            libc::EPERM | libc::EACCES => Self::NotPermitted,
+            libc::EIO | libc::EINVAL => Self::Offload,
+            libc::ENETUNREACH
+            | libc::EHOSTUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENETDOWN
+            | libc::ENONET
+            | libc::ENOPROTOOPT
+            | libc::EPROTO
+            | libc::EOPNOTSUPP => Self::Unreachable,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl SendError {
+    /// Whether the socket is of no more use.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Io(_))
+    }
+
+    pub(crate) fn from_os(error: io::Error) -> Self {
+        match Sort::of(&error) {
+            Sort::Full(full) => Self::WouldBlock(full),
+            Sort::TooLarge => Self::TooLarge,
+            Sort::Refused => Self::Refused,
+            Sort::Unreachable => Self::Unreachable(error),
+            Sort::NotPermitted => Self::NotPermitted(error),
+            Sort::Interrupted | Sort::Offload | Sort::Other => Self::Io(error),
+        }
+    }
+}
+
+impl RecvError {
+    /// Whether the socket is of no more use.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Io(_))
+    }
+
+    pub(crate) fn from_os(error: io::Error) -> Self {
+        match Sort::of(&error) {
+            Sort::Full(Full::SocketBuffer) => Self::WouldBlock,
+            Sort::TooLarge => Self::PacketTooBig,
+            Sort::Refused => Self::Refused,
+            Sort::Unreachable | Sort::NotPermitted => Self::Unreachable(error),
+            _ => Self::Io(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn os(code: i32) -> io::Error {
+        io::Error::from_raw_os_error(code)
+    }
+
+    #[test]
+    fn both_kinds_of_full_are_would_block_and_can_be_told_apart() {
+        assert!(matches!(
+            SendError::from_os(os(libc::EAGAIN)),
+            SendError::WouldBlock(Full::SocketBuffer)
+        ));
+        assert!(matches!(
+            SendError::from_os(os(libc::ENOBUFS)),
+            SendError::WouldBlock(Full::LocalQueue)
+        ));
+        assert!(matches!(
+            RecvError::from_os(os(libc::EAGAIN)),
+            RecvError::WouldBlock
+        ));
+    }
+
+    #[test]
+    fn what_the_network_says_is_never_fatal() {
+        for code in [
+            libc::ECONNREFUSED,
+            libc::EHOSTUNREACH,
+            libc::ENETUNREACH,
+            libc::EMSGSIZE,
+            libc::EACCES,
+        ] {
+            assert!(!SendError::from_os(os(code)).is_fatal(), "{code}");
+            assert!(!RecvError::from_os(os(code)).is_fatal(), "{code}");
+        }
+        assert!(SendError::from_os(os(libc::EBADF)).is_fatal());
+        assert!(RecvError::from_os(os(libc::EBADF)).is_fatal());
+    }
+
+    #[test]
+    fn messages_say_what_to_do() {
+        let addr = "127.0.0.1:80".parse().unwrap();
+        let text = SocketError::Bind {
+            addr,
+            source: os(libc::EADDRINUSE),
+        }
+        .to_string();
+        assert!(
+            text.contains("127.0.0.1:80") && text.contains("ss -ulpn"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! The socket's error queue (`IP_RECVERR`): what routers and the peer's machine say about our datagrams.
+//!
+//! The queue has to be on, for two reasons: without it the kernel hides "host unreachable" from UDP, and
+//! swallows `ENOBUFS` when a queue of this machine is full. It has to be emptied, since its messages take room
+//! in the receive buffer and keep the socket "in error" for pollers.
+
+use crate::cmsg::Control;
+use crate::errors::Sort;
+use crate::socket::UdpSocket;
+use crate::sys;
+
+/// Most messages taken at a time, so that a flood of ICMP cannot hold the caller.
+const MAX_DRAINED: usize = 64;
+/// `SO_EE_ORIGIN_LOCAL` of linux/errqueue.h: this machine says so, in answer to a call that failed as well.
+const ORIGIN_LOCAL: u8 = 1;
+
+/// The fields of `struct sock_extended_err` (linux/errqueue.h) that matter here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extended {
+    errno: i32,
+    origin: u8,
+    /// The MTU, if the error is `EMSGSIZE`.
+    info: u32,
+}
+
+impl Extended {
+    fn read(data: &[u8]) -> Option<Self> {
+        let errno = i32::from_ne_bytes(*data.first_chunk()?);
+        let origin = *data.get(4)?;
+        let info = u32::from_ne_bytes(*data.get(8..)?.first_chunk()?);
+        Some(Self { errno, origin, info })
+    }
+
+    fn find<const N: usize>(control: &Control<N>) -> Option<Self> {
+        let is_error = |level, kind| {
+            (level, kind) == (libc::SOL_IP, libc::IP_RECVERR)
+                || (level, kind) == (libc::SOL_IPV6, libc::IPV6_RECVERR)
+        };
+        let (_, _, data) = control
+            .messages()
+            .find(|&(level, kind, _)| is_error(level, kind))?;
+        Self::read(data)
+    }
+}
+
+impl UdpSocket {
+    /// Takes what waits in the error queue, counts it in [`stats`](UdpSocket::stats), and returns how many
+    /// errors came from the network. Failed sends and receives do this by themselves; call it when a poller
+    /// reports an error for the socket.
+    pub fn drain_errors(&self) -> usize {
+        let mut remote = 0;
+        for _ in 0..MAX_DRAINED {
+            let mut control = Control::EMPTY;
+            if sys::recv_error(self.fd(), &mut control).is_err() {
+                break;
+            }
+            let Some(error) = Extended::find(&control) else {
+                continue;
+            };
+            if error.origin != ORIGIN_LOCAL {
+                remote += 1;
+                self.count_icmp(error);
+            }
+        }
+        remote
+    }
+
+    fn count_icmp(&self, error: Extended) {
+        let sort = Sort::of_errno(error.errno);
+        self.count_remote(sort);
+        if sort == Sort::TooLarge && error.info > 0 {
+            self.counters.set_reported_mtu(error.info);
+        }
+    }
+
+    /// Counts an error that came from the network.
+    fn count_remote(&self, sort: Sort) {
+        match sort {
+            Sort::Refused => self.counters.refused.add_one(),
+            Sort::TooLarge => self.counters.packet_too_big.add_one(),
+            _ => self.counters.unreachable.add_one(),
+        }
+    }
+
+    /// A call failed with `sort`, which may come from the network: empties the queue and counts. Returns how
+    /// many errors came from the network, this one included.
+    pub(crate) fn note_error(&self, sort: Sort) -> usize {
+        let drained = self.drain_errors();
+        // "Too large" and "not permitted" without a message in the queue are this machine's own words.
+        if drained == 0 && matches!(sort, Sort::Refused | Sort::Unreachable) {
+            self.count_remote(sort);
+            return 1;
+        }
+        drained
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_can_be_read(data in prop::collection::vec(any::<u8>(), 0..40)) {
+            prop_assert_eq!(Extended::read(&data).is_some(), data.len() >= 12);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Receiving batches of datagrams.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use haul_base::Ecn;
+
+use crate::clock::Arrival;
+use crate::cmsg;
+use crate::errors::{RecvError, Sort};
+use crate::socket::UdpSocket;
+use crate::sys::{self, MAX_MESSAGES, Slot};
+
+/// Size of a buffer that takes whatever GRO joins: 64 KiB, as no UDP message is longer than 65,507 bytes.
+const GRO_BUFFER: usize = 65_536;
+/// Buffers with GRO: 1 MiB in all, so that what was received is still in the cache when it is worked on.
+const GRO_BUFFERS: usize = 16;
+/// Size of a buffer for one datagram without GRO: the 9,000 bytes of jumbo frames and some more.
+const PLAIN_BUFFER: usize = 9_216;
+
+/// One received message: one datagram, or several of one size that the kernel has joined (GRO).
+#[derive(Debug)]
+pub struct Datagrams<'a> {
+    /// The datagrams, one behind the other.
+    pub data: &'a mut [u8],
+    /// Size of every datagram but the last, which may be shorter.
+    pub stride: usize,
+    /// Where they come from.
+    pub source: SocketAddr,
+    /// The ECN bits that all of them carry.
+    pub ecn: Ecn,
+    /// When the kernel received the first of them.
+    pub arrival: Option<Arrival>,
+    /// The socket's count of dropped socket buffers when this one was queued, wrapping; `None` until the
+    /// first drop, and where the kernel does not say. With GRO one drop can be dozens of datagrams.
+    pub drops: Option<u32>,
+}
+
+impl Datagrams<'_> {
+    /// How many datagrams there are; at least one.
+    pub fn count(&self) -> usize {
+        self.data.len().div_ceil(self.stride.max(1)).max(1)
+    }
+
+    /// The datagrams, in order of arrival. None for a datagram without content.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.data.chunks_mut(self.stride.max(1))
+    }
+}
+
+/// What a receiver had to throw away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecvCounts {
+    /// Messages longer than a buffer. Haulage never sends such; without GRO the limit is 9,216 bytes.
+    pub truncated: u64,
+    /// Messages whose source address could not be read.
+    pub unreadable: u64,
+}
+
+/// What a received message came with.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    len: usize,
+    stride: usize,
+    source: SocketAddr,
+    ecn: Ecn,
+    arrival: Option<Arrival>,
+    drops: Option<u32>,
+}
+
+/// Buffers for received messages, allocated once.
+pub struct Receiver {
+    buffer: Box<[u8]>,
+    size: usize,
+    slots: Box<[Slot]>,
+    facts: Box<[Option<Facts>]>,
+    filled: usize,
+    counts: RecvCounts,
+}
+
+impl Receiver {
+    /// Buffers that suit `socket`: 16 of 64 KiB with GRO, else 64 of 9,216 bytes.
+    pub fn new(socket: &UdpSocket) -> Self {
+        if socket.capabilities().gro.works() {
+            Self::with_buffers(GRO_BUFFERS, GRO_BUFFER)
+        } else {
+            Self::with_buffers(MAX_MESSAGES, PLAIN_BUFFER)
+        }
+    }
+
+    /// `count` buffers (1 to 64) of `size` bytes. With GRO, buffers below 64 KiB lose messages.
+    pub fn with_buffers(count: usize, size: usize) -> Self {
+        let (count, size) = (count.clamp(1, MAX_MESSAGES), size.max(1));
+        Self {
+            buffer: vec![0; count * size].into(),
+            size,
+            slots: vec![Slot::EMPTY; count].into(),
+            facts: vec![None; count].into(),
+            filled: 0,
+            counts: RecvCounts::default(),
+        }
+    }
+
+    /// Receives what is waiting, up to the number of buffers, with one system call and without blocking.
+    /// Returns how many messages can be read from [`datagrams`](Self::datagrams); what was there before is gone.
+    /// It is 0 if messages came but all of them had to be thrown away ([`counts`](Self::counts)).
+    ///
+    /// # Errors
+    /// [`RecvError::WouldBlock`] if nothing is waiting; else see [`RecvError`].
+    pub fn recv(&mut self, socket: &UdpSocket) -> Result<usize, RecvError> {
+        self.filled = 0;
+        let filled = loop {
+            match sys::recv_many(socket.fd(), &mut self.buffer, self.size, &mut self.slots) {
+                Ok(filled) => break filled,
+                Err(error) => match Sort::of(&error) {
+                    Sort::Interrupted => {}
+                    Sort::Full(_) => return Err(RecvError::from_os(error)),
+                    sort => {
+                        socket.note_error(sort);
+                        return Err(RecvError::from_os(error));
+                    }
+                },
+            }
+        };
+        self.filled = filled;
+        let mut usable = 0;
+        for (slot, facts) in self.slots[..filled].iter().zip(&mut self.facts) {
+            *facts = read_facts(slot, &mut self.counts);
+            usable += usize::from(facts.is_some());
+        }
+        Ok(usable)
+    }
+
+    /// What the last [`recv`](Self::recv) has received, in order of arrival.
+    pub fn datagrams(&mut self) -> impl Iterator<Item = Datagrams<'_>> {
+        let parts = self.buffer.chunks_exact_mut(self.size);
+        parts.zip(&self.facts[..self.filled]).filter_map(|(part, facts)| {
+            let Facts {
+                len,
+                stride,
+                source,
+                ecn,
+                arrival,
+                drops,
+            } = (*facts)?;
+            Some(Datagrams {
+                data: &mut part[..len],
+                stride,
+                source,
+                ecn,
+                arrival,
+                drops,
+            })
+        })
+    }
+
+    /// What had to be thrown away so far.
+    pub fn counts(&self) -> RecvCounts {
+        self.counts
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver")
+            .field("buffers", &self.slots.len())
+            .field("size", &self.size)
+            .field("filled", &self.filled)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read_facts(slot: &Slot, counts: &mut RecvCounts) -> Option<Facts> {
+    if slot.flags & libc::MSG_TRUNC != 0 {
+        counts.truncated += 1;
+        return None;
+    }
+    let Some(source) = slot.name.addr() else {
+        counts.unreadable += 1;
+        return None;
+    };
+    let len = slot.len;
+    let mut facts = Facts {
+        len,
+        stride: len,
+        source,
+        ecn: Ecn::NotEct,
+        arrival: None,
+        drops: None,
+    };
+    for (level, kind, data) in slot.control.messages() {
+        match (level, kind) {
+            (libc::SOL_UDP, sys::UDP_GRO) => {
+                let stride = cmsg::int(data).and_then(|stride| usize::try_from(stride).ok());
+                facts.stride = stride.filter(|stride| (1..=len).contains(stride)).unwrap_or(len);
+            }
+            (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
+                facts.ecn = cmsg::int(data).map_or(Ecn::NotEct, |tos| Ecn::from_bits(tos as u8));
+            }
+            (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS) => facts.arrival = Arrival::from_timespec(data),
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => facts.drops = cmsg::int(data).map(|drops| drops as u32),
+            _ => {}
+        }
+    }
+    Some(facts)
+}

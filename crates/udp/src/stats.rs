@@ -1,0 +1,115 @@
+//! What happened at a socket, counted.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use haul_base::Bytes;
+
+/// Counts of a socket since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Sends that found the socket's send buffer full.
+    pub socket_full: u64,
+    /// Sends that found a queue below the socket full (queueing discipline or device of this machine).
+    /// Nothing was lost: the caller was told.
+    pub queue_full: u64,
+    /// "Port unreachable" of the peer's machine.
+    pub refused: u64,
+    /// "Fragmentation needed" or "packet too big" of a router on the way. Not authenticated: a hint.
+    pub packet_too_big: u64,
+    /// The MTU that the last of these named, headers included. Not authenticated: a hint.
+    pub reported_mtu: Option<NonZeroU32>,
+    /// Other ICMP errors: no route, prohibited, time exceeded.
+    pub unreachable: u64,
+    /// Calls for which the kernel refused GSO, so that they went out with `sendmmsg`.
+    pub gso_refused: u64,
+}
+
+/// The counts behind [`Stats`]; plain additions, since no other memory depends on them.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) socket_full: Counter,
+    pub(crate) queue_full: Counter,
+    pub(crate) refused: Counter,
+    pub(crate) packet_too_big: Counter,
+    pub(crate) unreachable: Counter,
+    pub(crate) gso_refused: Counter,
+    reported_mtu: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Counters {
+    pub(crate) fn set_reported_mtu(&self, mtu: u32) {
+        self.reported_mtu.store(mtu, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Stats {
+        Stats {
+            socket_full: self.socket_full.get(),
+            queue_full: self.queue_full.get(),
+            refused: self.refused.get(),
+            packet_too_big: self.packet_too_big.get(),
+            reported_mtu: NonZeroU32::new(self.reported_mtu.load(Ordering::Relaxed)),
+            unreachable: self.unreachable.get(),
+            gso_refused: self.gso_refused.get(),
+        }
+    }
+}
+
+/// The kernel's account of a socket (`SO_MEMINFO` of `linux/sock_diag.h`). All memory is counted in whole socket
+/// buffers, headers and slack included, which is more than the bytes of the datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketMemory {
+    /// Held by datagrams that wait to be received.
+    pub receive_used: Bytes,
+    /// Above this, arriving datagrams are dropped.
+    pub receive_limit: Bytes,
+    /// Held by datagrams that have not left yet.
+    pub send_used: Bytes,
+    /// Above this, sending would block.
+    pub send_limit: Bytes,
+    /// Socket buffers dropped on arrival, wrapping. With GRO one of them can be dozens of datagrams.
+    pub drops: u32,
+}
+
+impl SocketMemory {
+    /// How many integers of `SO_MEMINFO` are read.
+    pub(crate) const WORDS: usize = 9;
+
+    /// From the words of `SO_MEMINFO`; `None` if the kernel wrote too few.
+    pub(crate) fn from_words(words: &[u32]) -> Option<Self> {
+        let [
+            receive_used,
+            receive_limit,
+            send_used,
+            send_limit,
+            _,
+            _,
+            _,
+            _,
+            drops,
+        ] = *words
+        else {
+            return None;
+        };
+        Some(Self {
+            receive_used: Bytes(receive_used.into()),
+            receive_limit: Bytes(receive_limit.into()),
+            send_used: Bytes(send_used.into()),
+            send_limit: Bytes(send_limit.into()),
+            drops,
+        })
+    }
+}
