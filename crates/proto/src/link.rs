@@ -1,8 +1,8 @@
-//! One side's end of a protected UDP path: packet numbers, sealing, opening, and the answers to HELLOs. Sender
-//! and receiver both stand on it.
+//! One side's end of a protected UDP path: packet numbers, sealing and opening. Sender and receiver both
+//! stand on it.
 
 use haul_base::{Ecn, PathId, Time, Transmit};
-use haul_wire::packet::{COMMON_HEADER_LEN, CommonHeader, HELLO_HEADER_LEN, HelloBody, PacketKind};
+use haul_wire::packet::{COMMON_HEADER_LEN, CommonHeader, PacketKind};
 
 use crate::{Open, Seal};
 
@@ -13,7 +13,6 @@ pub struct Link {
     open: Box<dyn Open>,
     next_pn: u64,
     rejected: u64,
-    hello: Option<HelloBody>,
 }
 
 /// An opened packet.
@@ -22,8 +21,6 @@ pub(crate) struct Opened<'a> {
     pub(crate) kind: PacketKind,
     pub(crate) pn: u64,
     pub(crate) body: &'a mut [u8],
-    /// Where the body starts in the packet.
-    pub(crate) body_at: usize,
 }
 
 impl Link {
@@ -34,7 +31,6 @@ impl Link {
             open,
             next_pn,
             rejected: 0,
-            hello: None,
         }
     }
 
@@ -58,28 +54,29 @@ impl Link {
         self.rejected += 1;
     }
 
-    /// Opens one packet in place; `None` (and a count) if it is not authentic.
+    /// Opens one packet in place; `None` (and a count) if it is not authentic. Packets of the HELLO exchange
+    /// have other keys and other readers: they are passed over.
     pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<Opened<'a>> {
-        let opened = self.try_open(packet);
+        let header = CommonHeader::parse(packet);
+        if matches!(
+            header,
+            Ok(CommonHeader {
+                kind: PacketKind::Hello | PacketKind::HelloAck,
+                ..
+            })
+        ) {
+            return None;
+        }
+        let opened = header.ok().and_then(|header| self.open_body(header, packet));
         self.rejected += u64::from(opened.is_none());
         opened
     }
 
-    fn try_open<'a>(&mut self, packet: &'a mut [u8]) -> Option<Opened<'a>> {
-        let CommonHeader { kind, pn } = CommonHeader::parse(packet).ok()?;
-        let body_at = if kind == PacketKind::Hello {
-            HELLO_HEADER_LEN
-        } else {
-            COMMON_HEADER_LEN
-        };
-        let len = self.open.open(packet, body_at, pn).ok()?;
-        let body = packet.get_mut(body_at..body_at + len)?;
-        Some(Opened {
-            kind,
-            pn,
-            body,
-            body_at,
-        })
+    fn open_body<'a>(&mut self, header: CommonHeader, packet: &'a mut [u8]) -> Option<Opened<'a>> {
+        let CommonHeader { kind, pn } = header;
+        let len = self.open.open(packet, COMMON_HEADER_LEN, pn).ok()?;
+        let body = packet.get_mut(COMMON_HEADER_LEN..COMMON_HEADER_LEN + len)?;
+        Some(Opened { kind, pn, body })
     }
 
     /// Seals `batch`, whose packets carry the numbers `first_pn`, …, `next_pn - 1`.
@@ -99,28 +96,6 @@ impl Link {
     pub(crate) fn finish_single(&mut self, now: Time, slot: &mut [u8], len: usize, pn: u64) -> Transmit {
         self.seal(&mut slot[..len], len, pn);
         single(now, len)
-    }
-
-    /// A HELLO is to be answered (the client repeats it until it is). `size` is that of the datagram, which
-    /// the answer takes too, and which it must name.
-    pub(crate) fn on_hello(&mut self, body: &[u8], size: usize) {
-        match HelloBody::parse(body) {
-            Ok(hello) if usize::from(hello.size) == size => self.hello = Some(hello),
-            _ => self.reject(),
-        }
-    }
-
-    /// The answer to the last HELLO, of the same size.
-    pub(crate) fn poll_hello_ack(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
-        let hello = self.hello.take()?;
-        let len = usize::from(hello.size);
-        if len > slot.len() {
-            return None;
-        }
-        let body_end = len - self.seal.tag_len();
-        let pn = self.begin(PacketKind::HelloAck, slot);
-        hello.write(&mut slot[COMMON_HEADER_LEN..body_end]);
-        Some(self.finish_single(now, slot, len, pn))
     }
 }
 

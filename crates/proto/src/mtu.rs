@@ -26,6 +26,7 @@ pub struct MtuSearch {
     ceiling: u16,
     /// The most the local interface and peer can take.
     limit: u16,
+    likely: u16,
     probe: Option<Probe>,
     /// When the next probe may leave.
     next_at: Time,
@@ -39,14 +40,16 @@ struct Probe {
 }
 
 impl MtuSearch {
-    /// A search that starts from `validated` (at least [`BASE_DATAGRAM`]) and never exceeds `limit`.
-    pub fn new(validated: u16, limit: u16) -> Self {
+    /// A search that starts from `validated` (at least [`BASE_DATAGRAM`]), tries `likely` first if that is more,
+    /// and never exceeds `limit`.
+    pub fn new(validated: u16, likely: u16, limit: u16) -> Self {
         let limit = limit.max(BASE_DATAGRAM);
         let current = validated.clamp(BASE_DATAGRAM, limit);
         let mut search = Self {
             current,
             ceiling: limit.saturating_add(1),
             limit,
+            likely,
             probe: None,
             next_at: Time::ZERO,
         };
@@ -109,6 +112,7 @@ impl MtuSearch {
     /// section 4.3).
     pub fn on_black_hole(&mut self, now: Time) {
         self.ceiling = self.current;
+        self.likely = BASE_DATAGRAM;
         self.current = BASE_DATAGRAM;
         self.choose();
         self.next_at = now;
@@ -131,7 +135,11 @@ impl MtuSearch {
     /// Picks the next size: the next step of the ladder inside the bracket, else its middle.
     fn choose(&mut self) {
         let inside = |size: u16| size > self.current && size < self.ceiling;
-        let step = LADDER.into_iter().chain([self.limit]).find(|&size| inside(size));
+        let step = [self.likely]
+            .into_iter()
+            .chain(LADDER)
+            .chain([self.limit])
+            .find(|&size| inside(size));
         let middle = self.current + (self.ceiling - self.current) / 2;
         let size = step.or((self.ceiling - self.current > RESOLUTION).then_some(middle));
         self.probe = size.map(|size| Probe {
@@ -152,7 +160,7 @@ mod tests {
 
     /// Runs the search against a path that carries `path` bytes; returns the size found and the probes sent.
     fn search(path: u16, limit: u16) -> (u16, usize) {
-        let mut search = MtuSearch::new(BASE_DATAGRAM, limit);
+        let mut search = MtuSearch::new(BASE_DATAGRAM, BASE_DATAGRAM, limit);
         let (mut now, mut probes) = (Time::ZERO, 0);
         while now < Time::ZERO + Span::from_secs(60) {
             if let Some(size) = search.poll_probe(now, TIMEOUT) {
@@ -176,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_lost_probe_is_tried_again() {
-        let mut search = MtuSearch::new(BASE_DATAGRAM, 1_472);
+        let mut search = MtuSearch::new(BASE_DATAGRAM, BASE_DATAGRAM, 1_472);
         let first = search.poll_probe(Time::ZERO, TIMEOUT).unwrap();
         assert_eq!(
             search.poll_probe(Time::ZERO + Span::from_millis(50), TIMEOUT),
@@ -188,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_black_hole_falls_back_to_the_base_and_searches_below() {
-        let mut search = MtuSearch::new(1_472, 1_472);
+        let mut search = MtuSearch::new(1_472, 1_472, 1_472);
         search.on_black_hole(Time::ZERO);
         assert_eq!(search.current(), BASE_DATAGRAM);
         let size = search.poll_probe(Time::ZERO, TIMEOUT).unwrap();

@@ -158,7 +158,7 @@ impl Receiver {
         match opened.kind {
             PacketKind::Data | PacketKind::DataFin => match DataBody::parse(opened.kind, opened.body) {
                 Ok(data) => {
-                    let start = at + opened.body_at + DATA_BODY_LEN;
+                    let start = at + COMMON_HEADER_LEN + DATA_BODY_LEN;
                     let range = start..start + opened.body.len() - DATA_BODY_LEN;
                     let fin = opened.kind == PacketKind::DataFin;
                     self.on_data(
@@ -178,9 +178,7 @@ impl Receiver {
                 Ok(probe) if usize::from(probe.size) == size => self.report.on_probe(probe.size),
                 _ => self.link.reject(),
             },
-            PacketKind::Hello => self.link.on_hello(opened.body, size),
-            PacketKind::HelloAck => {}
-            PacketKind::Feedback => self.link.reject(),
+            PacketKind::Feedback | PacketKind::Hello | PacketKind::HelloAck => self.link.reject(),
         }
     }
 
@@ -281,9 +279,6 @@ impl Machine for Receiver {
     }
 
     fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
-        if let Some(transmit) = self.link.poll_hello_ack(now, slot) {
-            return Some(transmit);
-        }
         if !self.report.start(now, &mut self.arrivals) {
             return None;
         }

@@ -16,7 +16,6 @@ const MAX_REORDERING_STEPS: u32 = 16;
 
 impl Sender {
     pub(super) fn on_packet(&mut self, now: Time, packet: &mut [u8]) {
-        let size = packet.len();
         let Some(opened) = self.link.open(packet) else {
             return;
         };
@@ -27,9 +26,7 @@ impl Sender {
                 Ok(view) if self.is_possible(&view.header) => self.on_feedback(now, opened.pn, &view),
                 _ => self.link.reject(),
             },
-            PacketKind::Hello => self.link.on_hello(opened.body, size),
-            PacketKind::HelloAck => {}
-            PacketKind::Data | PacketKind::DataFin | PacketKind::Probe => self.link.reject(),
+            _ => self.link.reject(),
         }
     }
 

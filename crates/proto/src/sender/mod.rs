@@ -28,6 +28,8 @@ pub struct SenderConfig {
     pub chunk: Bytes,
     /// Datagram size that is known to pass, UDP payload bytes.
     pub datagram: u16,
+    /// Size that probably passes, because it did in the other direction: tried first.
+    pub likely_datagram: u16,
     /// Largest datagram that may ever be tried.
     pub max_datagram: u16,
     /// Most datagrams in one batch.
@@ -49,6 +51,7 @@ impl Default for SenderConfig {
         Self {
             chunk: Bytes(100_000_000),
             datagram: crate::mtu::BASE_DATAGRAM,
+            likely_datagram: crate::mtu::BASE_DATAGRAM,
             max_datagram: 8_972,
             max_batch: 64,
             initial_rtt: Span::from_millis(100),
@@ -193,7 +196,7 @@ impl Sender {
         first_limit: u64,
     ) -> Self {
         let overhead = link.overhead() + DATA_BODY_LEN;
-        let mtu = MtuSearch::new(config.datagram, config.max_datagram);
+        let mtu = MtuSearch::new(config.datagram, config.likely_datagram, config.max_datagram);
         let stats = SenderStats {
             datagram: mtu.current(),
             ..SenderStats::default()
@@ -253,6 +256,11 @@ impl Sender {
     /// Whether every byte has arrived.
     pub fn is_delivered(&self) -> bool {
         self.delivered
+    }
+
+    /// Datagrams of this size are known to pass (the HELLO exchange has shown it).
+    pub fn on_size_passed(&mut self, now: Time, size: u16) {
+        self.mtu.on_received(now, size);
     }
 
     /// The socket refused a datagram of this size as too large for the local interface.
@@ -504,9 +512,6 @@ impl Machine for Sender {
     }
 
     fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
-        if let Some(transmit) = self.link.poll_hello_ack(now, slot) {
-            return Some(transmit);
-        }
         if let Some(transmit) = self.poll_mtu_probe(now, slot) {
             return Some(transmit);
         }

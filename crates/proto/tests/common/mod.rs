@@ -1,7 +1,6 @@
 //! A seeded lossy channel in virtual time between a sender and a receiver machine. It serves until the
 //! simulator comes.
 
-
 #![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
 use std::cmp::Reverse;
