@@ -1,6 +1,7 @@
-//! The fields of data packets.
+//! The fields of data packets, whole and in parts.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     haul_wire::check::data_body(bytes);
+    haul_wire::check::part_body(bytes);
 });

@@ -151,12 +151,7 @@ mod tests {
 
     #[test]
     fn the_earlier_deadline_wins_and_none_loses() {
-        let at = |n| {
-            Some(Deadline {
-                at: Time::from_nanos(n),
-                reason: DeadlineReason::Pacing,
-            })
-        };
+        let at = |n| Some(Deadline { at: Time::from_nanos(n), reason: DeadlineReason::Pacing });
         assert_eq!(Deadline::earlier(at(3), at(2)), at(2));
         assert_eq!(Deadline::earlier(None, at(2)), at(2));
         assert_eq!(Deadline::earlier(None, None), None);

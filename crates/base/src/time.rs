@@ -66,11 +66,7 @@ impl Span {
 
     /// A span of seconds given as a number that may have a fraction; negative and non-finite become zero.
     pub fn from_secs_f64(secs: f64) -> Self {
-        if secs.is_finite() && secs > 0.0 {
-            Self((secs * 1e9) as u64)
-        } else {
-            Self::ZERO
-        }
+        if secs.is_finite() && secs > 0.0 { Self((secs * 1e9) as u64) } else { Self::ZERO }
     }
 
     /// Nanoseconds.
@@ -191,10 +187,7 @@ mod tests {
     fn arithmetic_saturates_and_never_wraps() {
         assert_eq!(Time::ZERO - Span::from_secs(1), Time::ZERO);
         assert_eq!(Time::from_nanos(5).since(Time::from_nanos(9)), Span::ZERO);
-        assert_eq!(
-            Time::from_nanos(u64::MAX) + Span::from_secs(1),
-            Time::from_nanos(u64::MAX)
-        );
+        assert_eq!(Time::from_nanos(u64::MAX) + Span::from_secs(1), Time::from_nanos(u64::MAX));
     }
 
     #[test]

@@ -89,11 +89,7 @@ impl Rate {
     /// The rate times `factor`; a negative or non-finite factor gives zero.
     #[must_use]
     pub fn mul_f64(self, factor: f64) -> Self {
-        if factor.is_finite() && factor > 0.0 {
-            Self((self.0 as f64 * factor) as u64)
-        } else {
-            Self::ZERO
-        }
+        if factor.is_finite() && factor > 0.0 { Self((self.0 as f64 * factor) as u64) } else { Self::ZERO }
     }
 }
 
@@ -152,13 +148,9 @@ impl fmt::Debug for Bytes {
 
 fn split(text: &str, examples: &'static str) -> Result<(f64, String), UnitError> {
     let text = text.trim();
-    let end = text
-        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
-    let value: f64 = number
-        .parse()
-        .map_err(|_| UnitError::NoNumber(text.to_owned(), examples))?;
+    let value: f64 = number.parse().map_err(|_| UnitError::NoNumber(text.to_owned(), examples))?;
     if unit.trim().is_empty() {
         return Err(UnitError::NoUnit(text.to_owned(), examples));
     }
@@ -189,10 +181,7 @@ impl FromStr for Rate {
             _ => return Err(UnitError::UnknownUnit(text.to_owned(), RATE_EXAMPLES)),
         };
         match scaled(text, value, factor)? {
-            0 => Err(UnitError::OutOfRange(
-                text.to_owned(),
-                "a rate must be above zero",
-            )),
+            0 => Err(UnitError::OutOfRange(text.to_owned(), "a rate must be above zero")),
             bps => Ok(Self(bps)),
         }
     }

@@ -27,9 +27,7 @@ const SHORTEST: Span = Span::from_millis(1);
 
 impl Default for DeliveryMeter {
     fn default() -> Self {
-        Self {
-            history: VecDeque::with_capacity(HISTORY),
-        }
+        Self { history: VecDeque::with_capacity(HISTORY) }
     }
 }
 

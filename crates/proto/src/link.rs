@@ -26,12 +26,7 @@ pub(crate) struct Opened<'a> {
 impl Link {
     /// A link whose next packet gets the number `next_pn`; lower ones may have been used during set-up.
     pub fn new(seal: Box<dyn Seal>, open: Box<dyn Open>, next_pn: u64) -> Self {
-        Self {
-            seal,
-            open,
-            next_pn,
-            rejected: 0,
-        }
+        Self { seal, open, next_pn, rejected: 0 }
     }
 
     /// Bytes of a datagram beside the body.
@@ -58,13 +53,7 @@ impl Link {
     /// have other keys and other readers: they are passed over.
     pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<Opened<'a>> {
         let header = CommonHeader::parse(packet);
-        if matches!(
-            header,
-            Ok(CommonHeader {
-                kind: PacketKind::Hello | PacketKind::HelloAck,
-                ..
-            })
-        ) {
+        if matches!(header, Ok(CommonHeader { kind: PacketKind::Hello | PacketKind::HelloAck, .. })) {
             return None;
         }
         let opened = header.ok().and_then(|header| self.open_body(header, packet));
@@ -101,11 +90,5 @@ impl Link {
 
 /// A transmit of one datagram.
 pub(crate) fn single(now: Time, len: usize) -> Transmit {
-    Transmit {
-        len,
-        segment_size: len,
-        ecn: Ecn::NotEct,
-        path: PathId::default(),
-        release: now,
-    }
+    Transmit { len, segment_size: len, ecn: Ecn::NotEct, path: PathId::default(), release: now }
 }

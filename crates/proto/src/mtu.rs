@@ -89,8 +89,14 @@ impl MtuSearch {
         self.next_at
     }
 
-    /// The peer has received a probe of `size`. Returns whether the safe size grew.
+    /// The peer says that the last probe it received was of `size`. Returns whether the safe size grew. Only the
+    /// probe that is under way counts: what passed earlier may not pass now.
     pub fn on_received(&mut self, now: Time, size: u16) -> bool {
+        self.probe.is_some_and(|p| p.in_flight && p.size == size) && self.on_passed(now, size)
+    }
+
+    /// Datagrams of `size` pass now. Returns whether the safe size grew.
+    pub fn on_passed(&mut self, now: Time, size: u16) -> bool {
         if size <= self.current || size > self.limit {
             return false;
         }
@@ -135,18 +141,10 @@ impl MtuSearch {
     /// Picks the next size: the next step of the ladder inside the bracket, else its middle.
     fn choose(&mut self) {
         let inside = |size: u16| size > self.current && size < self.ceiling;
-        let step = [self.likely]
-            .into_iter()
-            .chain(LADDER)
-            .chain([self.limit])
-            .find(|&size| inside(size));
+        let step = [self.likely].into_iter().chain(LADDER).chain([self.limit]).find(|&size| inside(size));
         let middle = self.current + (self.ceiling - self.current) / 2;
         let size = step.or((self.ceiling - self.current > RESOLUTION).then_some(middle));
-        self.probe = size.map(|size| Probe {
-            size,
-            tries: 0,
-            in_flight: false,
-        });
+        self.probe = size.map(|size| Probe { size, tries: 0, in_flight: false });
     }
 }
 
@@ -186,10 +184,7 @@ mod tests {
     fn a_lost_probe_is_tried_again() {
         let mut search = MtuSearch::new(BASE_DATAGRAM, BASE_DATAGRAM, 1_472);
         let first = search.poll_probe(Time::ZERO, TIMEOUT).unwrap();
-        assert_eq!(
-            search.poll_probe(Time::ZERO + Span::from_millis(50), TIMEOUT),
-            None
-        );
+        assert_eq!(search.poll_probe(Time::ZERO + Span::from_millis(50), TIMEOUT), None);
         let second = search.poll_probe(Time::ZERO + TIMEOUT, TIMEOUT).unwrap();
         assert_eq!(first, second);
     }

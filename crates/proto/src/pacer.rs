@@ -24,11 +24,7 @@ const SLACK: Span = Span::from_millis(1);
 impl Pacer {
     /// A pacer that makes good at most `debt` of lateness.
     pub fn new(debt: Span) -> Self {
-        Self {
-            schedule: Time::ZERO,
-            spacing: Time::ZERO,
-            debt,
-        }
+        Self { schedule: Time::ZERO, spacing: Time::ZERO, debt }
     }
 
     /// When the next batch may leave.
@@ -83,11 +79,7 @@ mod tests {
     fn late_wake_ups_do_not_lose_rate() {
         // 15 ms late about every 120 ms: without debt that would cost an eighth of the rate.
         let sent = run(Time::ZERO + Span::from_secs(2), |n| {
-            if n % 1_000 == 999 {
-                Span::from_millis(15)
-            } else {
-                Span::from_micros(60)
-            }
+            if n % 1_000 == 999 { Span::from_millis(15) } else { Span::from_micros(60) }
         });
         assert!(sent > 247_000_000, "{sent}");
     }

@@ -15,13 +15,7 @@ pub struct RttEstimator {
 impl RttEstimator {
     /// Starts from a guess (for example the round trip of the handshake), which the first sample replaces.
     pub fn new(initial: Span) -> Self {
-        Self {
-            latest: initial,
-            smoothed: initial,
-            variation: initial / 2,
-            min: initial,
-            measured: false,
-        }
+        Self { latest: initial, smoothed: initial, variation: initial / 2, min: initial, measured: false }
     }
 
     /// Takes one sample, with the receiver's own delay already subtracted.
@@ -35,10 +29,7 @@ impl RttEstimator {
             return;
         }
         self.min = self.min.min(sample);
-        let difference = self
-            .smoothed
-            .saturating_sub(sample)
-            .max(sample.saturating_sub(self.smoothed));
+        let difference = self.smoothed.saturating_sub(sample).max(sample.saturating_sub(self.smoothed));
         // RFC 6298: beta = 1/4, alpha = 1/8.
         self.variation = (self.variation * 3 + difference) / 4;
         self.smoothed = (self.smoothed * 7 + sample) / 8;

@@ -34,10 +34,7 @@ struct Endless;
 
 impl ObjectSource for Endless {
     fn available(&mut self) -> Available {
-        Available {
-            upto: 1 << 40,
-            end: false,
-        }
+        Available { upto: 1 << 40, end: false }
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) {
@@ -85,14 +82,7 @@ impl Pair {
         let now = Time::ZERO;
         Self {
             now,
-            sender: Sender::new(
-                now,
-                SenderConfig::default(),
-                link(),
-                Box::new(Endless),
-                controller,
-                1 << 40,
-            ),
+            sender: Sender::new(now, SenderConfig::default(), link(), Box::new(Endless), controller, 1 << 40),
             receiver: Receiver::new(now, receiver_config, link(), Box::new(Nowhere)),
             slot: vec![0; 65_536],
             batches: 0,
@@ -124,14 +114,7 @@ impl Pair {
 }
 
 fn received(data: &mut [u8], stride: usize) -> Received<'_> {
-    Received {
-        data,
-        stride,
-        arrival: None,
-        path: PathId::default(),
-        ecn: Ecn::NotEct,
-        socket_drops: None,
-    }
+    Received { data, stride, arrival: None, path: PathId::default(), ecn: Ecn::NotEct, socket_drops: None }
 }
 
 fn main() {
@@ -143,13 +126,6 @@ fn main() {
     let change = region.change();
     let stats = pair.sender.stats();
     assert!(stats.resent > 5_000, "losses were to be repaired: {stats:?}");
-    assert_eq!(
-        change.allocations + change.reallocations,
-        0,
-        "{change:?} in 500,000 packets"
-    );
-    println!(
-        "0 allocations in 500,000 packets, of which {} were repeated",
-        stats.resent
-    );
+    assert_eq!(change.allocations + change.reallocations, 0, "{change:?} in 500,000 packets");
+    println!("0 allocations in 500,000 packets, of which {} were repeated", stats.resent);
 }

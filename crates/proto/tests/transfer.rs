@@ -13,10 +13,7 @@ fn ms(n: u64) -> Span {
 }
 
 fn path(rtt: Span, loss: f64) -> (Channel, Channel) {
-    let forward = Channel {
-        loss,
-        ..Channel::clean(rtt / 2, GIGABIT)
-    };
+    let forward = Channel { loss, ..Channel::clean(rtt / 2, GIGABIT) };
     (forward, forward)
 }
 
@@ -121,25 +118,14 @@ fn the_receivers_limit_is_never_overrun() {
     let len = 30_000_000;
     // 200 kB every 10 ms: 160 Mbit/s where the sender would go at 900.
     let channels = path(ms(10), 0.0);
-    let mut w = World::with_drain(
-        23,
-        len,
-        "fixed",
-        Some(Rate::from_mbps(900)),
-        channels,
-        Some(200_000),
-    );
+    let mut w = World::with_drain(23, len, "fixed", Some(Rate::from_mbps(900)), channels, Some(200_000));
     w.run(Span::from_secs(30));
     w.assert_whole(len);
     assert!(w.out.elapsed >= ms(1_480), "{}", w.out.elapsed);
     // The receiver refuses what lies above the limit that it gave.
     assert_eq!(w.receiver.stats().rejected, 0);
     assert_eq!(w.sender.stats().resent, 0, "{:?}", w.sender.stats());
-    assert!(
-        w.sender.stats().waiting.receiver > ms(1_000),
-        "{:?}",
-        w.sender.stats()
-    );
+    assert!(w.sender.stats().waiting.receiver > ms(1_000), "{:?}", w.sender.stats());
 }
 
 #[test]
@@ -151,6 +137,22 @@ fn jumbo_frames_are_found_while_running_and_used() {
     w.run(Span::from_secs(30));
     w.assert_whole(len);
     assert_eq!(w.sender.stats().datagram, 8_972);
+}
+
+#[test]
+fn a_path_whose_mtu_shrinks_is_survived() {
+    let len = 150_000_000;
+    for (before, after) in [(8_972, 1_472), (1_472, 1_300), (8_972, 1_200)] {
+        let (mut forward, back) = path(ms(20), 0.001);
+        forward.mtu = before;
+        let mut w = World::new(41, len, "delivery", None, forward, back);
+        w.shrink = Some((Time::ZERO + ms(700), after));
+        w.run(Span::from_secs(60));
+        w.assert_whole(len);
+        let size = usize::from(w.sender.stats().datagram);
+        assert!(size <= after, "{before} -> {after}: {size}");
+        assert!(w.out.elapsed < Span::from_secs(8), "{}", w.out.elapsed);
+    }
 }
 
 #[test]

@@ -26,14 +26,8 @@ const USAGE: &str = "usage: blaster recv --bind ADDR:PORT [--plain]
        blaster send --to ADDR:PORT [--seconds 5] [--size 1448] [--plain]";
 
 enum Job {
-    Recv {
-        bind: SocketAddr,
-    },
-    Send {
-        to: SocketAddr,
-        time: Duration,
-        size: usize,
-    },
+    Recv { bind: SocketAddr },
+    Send { to: SocketAddr, time: Duration, size: usize },
 }
 
 fn main() -> ExitCode {
@@ -84,8 +78,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<(Job, Offload), Strin
 }
 
 fn number<T: std::str::FromStr>(flag: &str, text: &str, example: &str) -> Result<T, String> {
-    text.parse()
-        .map_err(|_| format!("`{text}` will not do for {flag}; write for example {example}"))
+    text.parse().map_err(|_| format!("`{text}` will not do for {flag}; write for example {example}"))
 }
 
 /// Processor time of this process so far in seconds, if the kernel tells (`/proc/self/schedstat`).
@@ -109,19 +102,9 @@ struct Report {
 
 impl Report {
     fn print(&self) {
-        let Self {
-            role,
-            bytes,
-            packets,
-            calls,
-            ..
-        } = self;
+        let Self { role, bytes, packets, calls, .. } = self;
         let seconds = self.took.as_secs_f64();
-        let gbit = if seconds > 0.0 {
-            *bytes as f64 * 8e-9 / seconds
-        } else {
-            0.0
-        };
+        let gbit = if seconds > 0.0 { *bytes as f64 * 8e-9 / seconds } else { 0.0 };
         let or_null = |value: Option<String>| value.unwrap_or_else(|| "null".to_owned());
         let drops = or_null(self.drops.map(|drops| drops.to_string()));
         let cpu = or_null(self.cpu.map(|cpu| format!("{cpu:.3}")));
@@ -135,13 +118,7 @@ impl Report {
 }
 
 fn receive(bind: SocketAddr, offload: Offload) -> Result<(), Box<dyn Error>> {
-    let socket = UdpSocket::bind(
-        bind,
-        &Options {
-            offload,
-            ..Options::default()
-        },
-    )?;
+    let socket = UdpSocket::bind(bind, &Options { offload, ..Options::default() })?;
     eprintln!("{}", socket.capabilities());
     let mut receiver = Receiver::new(&socket);
     while !socket.wait(Interest::Read, Duration::from_secs(3600))? {}
@@ -169,33 +146,13 @@ fn receive(bind: SocketAddr, offload: Offload) -> Result<(), Box<dyn Error>> {
     let drops = socket.socket_memory().ok().map(|memory| memory.drops);
     // The quiet second itself takes no processor time.
     let cpu = cpu_seconds().zip(cpu_start).map(|(end, start)| end - start);
-    Report {
-        role: "recv",
-        offload,
-        bytes,
-        packets,
-        calls,
-        drops,
-        took: end - start,
-        cpu,
-    }
-    .print();
+    Report { role: "recv", offload, bytes, packets, calls, drops, took: end - start, cpu }.print();
     Ok(())
 }
 
 fn send(to: SocketAddr, time: Duration, size: usize, offload: Offload) -> Result<(), Box<dyn Error>> {
-    let any: IpAddr = if to.is_ipv4() {
-        Ipv4Addr::UNSPECIFIED.into()
-    } else {
-        Ipv6Addr::UNSPECIFIED.into()
-    };
-    let mut socket = UdpSocket::bind(
-        SocketAddr::new(any, 0),
-        &Options {
-            offload,
-            ..Options::default()
-        },
-    )?;
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let mut socket = UdpSocket::bind(SocketAddr::new(any, 0), &Options { offload, ..Options::default() })?;
     socket.connect(to)?;
     eprintln!("{}", socket.capabilities());
     let slot = vec![0x5a; SLOT / size * size];
@@ -220,17 +177,7 @@ fn send(to: SocketAddr, time: Duration, size: usize, offload: Offload) -> Result
     }
     let took = start.elapsed();
     let cpu = cpu_seconds().zip(cpu_start).map(|(end, start)| end - start);
-    Report {
-        role: "send",
-        offload,
-        bytes,
-        packets,
-        calls,
-        drops: None,
-        took,
-        cpu,
-    }
-    .print();
+    Report { role: "send", offload, bytes, packets, calls, drops: None, took, cpu }.print();
     let stats = socket.stats();
     if stats != haul_udp::Stats::default() {
         eprintln!("{stats:?}");

@@ -77,11 +77,7 @@ pub struct Fallback {
 
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {}; {}. To mend it: {}",
-            self.what, self.why, self.cost, self.hint
-        )
+        write!(f, "{}: {}; {}. To mend it: {}", self.what, self.why, self.cost, self.hint)
     }
 }
 
@@ -115,11 +111,7 @@ pub struct Capabilities {
 impl Capabilities {
     /// What is missing although it was wanted, with what to do about it; empty on a well-tuned machine.
     pub fn fallbacks(&self) -> Vec<Fallback> {
-        let gso = if self.gso.support.works() {
-            GSO_ASSUMED
-        } else {
-            GSO
-        };
+        let gso = if self.gso.support.works() { GSO_ASSUMED } else { GSO };
         let features = [
             (&self.gso.support, gso),
             (&self.gro, GRO),
@@ -130,22 +122,10 @@ impl Capabilities {
             (&self.dont_fragment, DONT_FRAGMENT),
             (&self.error_queue, ERROR_QUEUE),
         ];
-        let missing = features
-            .into_iter()
-            .filter_map(|(support, text)| text.fallback(support));
+        let missing = features.into_iter().filter_map(|(support, text)| text.fallback(support));
         let buffers = [
-            buffer_fallback(
-                self.recv_buffer,
-                "receive buffer",
-                "net.core.rmem_max",
-                RECV_BUFFER_COST,
-            ),
-            buffer_fallback(
-                self.send_buffer,
-                "send buffer",
-                "net.core.wmem_max",
-                SEND_BUFFER_COST,
-            ),
+            buffer_fallback(self.recv_buffer, "receive buffer", "net.core.rmem_max", RECV_BUFFER_COST),
+            buffer_fallback(self.send_buffer, "send buffer", "net.core.wmem_max", SEND_BUFFER_COST),
         ];
         missing.chain(buffers.into_iter().flatten()).collect()
     }
@@ -171,9 +151,7 @@ impl fmt::Display for Capabilities {
             self.recv_buffer.granted,
             self.send_buffer.granted,
         )?;
-        self.fallbacks()
-            .iter()
-            .try_for_each(|fallback| write!(f, "\n{fallback}"))
+        self.fallbacks().iter().try_for_each(|fallback| write!(f, "\n{fallback}"))
     }
 }
 
@@ -188,12 +166,7 @@ struct Words {
 impl Words {
     fn fallback(self, support: &Support) -> Option<Fallback> {
         let why = support.shortfall()?.to_owned();
-        Some(Fallback {
-            what: self.what,
-            why,
-            cost: self.cost,
-            hint: self.hint.to_owned(),
-        })
+        Some(Fallback { what: self.what, why, cost: self.cost, hint: self.hint.to_owned() })
     }
 }
 
@@ -264,15 +237,9 @@ mod tests {
     use super::*;
 
     fn complete() -> Capabilities {
-        let grant = BufferGrant {
-            asked: Bytes(100),
-            granted: Bytes(100),
-        };
+        let grant = BufferGrant { asked: Bytes(100), granted: Bytes(100) };
         Capabilities {
-            gso: Gso {
-                support: Support::Available,
-                max_segments: 128,
-            },
+            gso: Gso { support: Support::Available, max_segments: 128 },
             gro: Support::Available,
             ecn_send: Support::Available,
             ecn_receive: Support::Available,
@@ -307,10 +274,7 @@ mod tests {
     #[test]
     fn what_was_not_wanted_is_no_fallback() {
         let mut some = complete();
-        some.gso = Gso {
-            support: Support::Off,
-            max_segments: 1,
-        };
+        some.gso = Gso { support: Support::Off, max_segments: 1 };
         some.gro = Support::Off;
         assert_eq!(some.fallbacks(), []);
     }

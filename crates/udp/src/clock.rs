@@ -28,10 +28,7 @@ impl Arrival {
                 i32::from_ne_bytes(*data.get(4..)?.first_chunk()?).into(),
             )
         } else {
-            (
-                i64::from_ne_bytes(*data.first_chunk()?),
-                i64::from_ne_bytes(*data.get(8..)?.first_chunk()?),
-            )
+            (i64::from_ne_bytes(*data.first_chunk()?), i64::from_ne_bytes(*data.get(8..)?.first_chunk()?))
         };
         let nanos = u32::try_from(nanos).ok().filter(|n| *n < 1_000_000_000)?;
         Some(Self(Duration::new(u64::try_from(secs).ok()?, nanos)))
@@ -59,10 +56,7 @@ impl ArrivalClock {
 
     /// It is `now` on the caller's clock.
     pub fn sync(&mut self, now: Time) {
-        self.together = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .ok()
-            .map(|today| (now, today));
+        self.together = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|today| (now, today));
     }
 
     /// `arrival` on the caller's clock, never later than the `now` of the last [`sync`](Self::sync). `None`
@@ -81,21 +75,13 @@ mod tests {
     use super::*;
 
     fn clock() -> ArrivalClock {
-        ArrivalClock {
-            together: Some((Time::from_nanos(5_000), Duration::new(100, 400))),
-        }
+        ArrivalClock { together: Some((Time::from_nanos(5_000), Duration::new(100, 400))) }
     }
 
     #[test]
     fn arrivals_lie_as_far_back_as_the_clock_of_the_day_says() {
-        assert_eq!(
-            clock().time_of(Arrival(Duration::new(100, 100))),
-            Some(Time::from_nanos(4_700))
-        );
-        assert_eq!(
-            clock().time_of(Arrival(Duration::new(100, 900))),
-            Some(Time::from_nanos(5_000))
-        );
+        assert_eq!(clock().time_of(Arrival(Duration::new(100, 100))), Some(Time::from_nanos(4_700)));
+        assert_eq!(clock().time_of(Arrival(Duration::new(100, 900))), Some(Time::from_nanos(5_000)));
     }
 
     #[test]

@@ -24,10 +24,7 @@ pub(crate) struct Control<const N: usize> {
 }
 
 impl<const N: usize> Control<N> {
-    pub(crate) const EMPTY: Self = Self {
-        bytes: [0; N],
-        len: 0,
-    };
+    pub(crate) const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
     /// Appends a message. Returns false, and appends nothing, if there is no room.
     pub(crate) fn push(&mut self, level: i32, kind: i32, data: &[u8]) -> bool {
@@ -61,9 +58,7 @@ impl<const N: usize> Control<N> {
 
     /// The messages: level, type, data.
     pub(crate) fn messages(&self) -> Messages<'_> {
-        Messages {
-            rest: self.as_bytes(),
-        }
+        Messages { rest: self.as_bytes() }
     }
 }
 

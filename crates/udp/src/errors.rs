@@ -200,29 +200,15 @@ mod tests {
 
     #[test]
     fn both_kinds_of_full_are_would_block_and_can_be_told_apart() {
-        assert!(matches!(
-            SendError::from_os(os(libc::EAGAIN)),
-            SendError::WouldBlock(Full::SocketBuffer)
-        ));
-        assert!(matches!(
-            SendError::from_os(os(libc::ENOBUFS)),
-            SendError::WouldBlock(Full::LocalQueue)
-        ));
-        assert!(matches!(
-            RecvError::from_os(os(libc::EAGAIN)),
-            RecvError::WouldBlock
-        ));
+        assert!(matches!(SendError::from_os(os(libc::EAGAIN)), SendError::WouldBlock(Full::SocketBuffer)));
+        assert!(matches!(SendError::from_os(os(libc::ENOBUFS)), SendError::WouldBlock(Full::LocalQueue)));
+        assert!(matches!(RecvError::from_os(os(libc::EAGAIN)), RecvError::WouldBlock));
     }
 
     #[test]
     fn what_the_network_says_is_never_fatal() {
-        for code in [
-            libc::ECONNREFUSED,
-            libc::EHOSTUNREACH,
-            libc::ENETUNREACH,
-            libc::EMSGSIZE,
-            libc::EACCES,
-        ] {
+        for code in [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EMSGSIZE, libc::EACCES]
+        {
             assert!(!SendError::from_os(os(code)).is_fatal(), "{code}");
             assert!(!RecvError::from_os(os(code)).is_fatal(), "{code}");
         }
@@ -233,14 +219,7 @@ mod tests {
     #[test]
     fn messages_say_what_to_do() {
         let addr = "127.0.0.1:80".parse().unwrap();
-        let text = SocketError::Bind {
-            addr,
-            source: os(libc::EADDRINUSE),
-        }
-        .to_string();
-        assert!(
-            text.contains("127.0.0.1:80") && text.contains("ss -ulpn"),
-            "{text}"
-        );
+        let text = SocketError::Bind { addr, source: os(libc::EADDRINUSE) }.to_string();
+        assert!(text.contains("127.0.0.1:80") && text.contains("ss -ulpn"), "{text}");
     }
 }

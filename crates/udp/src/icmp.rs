@@ -36,9 +36,7 @@ impl Extended {
             (level, kind) == (libc::SOL_IP, libc::IP_RECVERR)
                 || (level, kind) == (libc::SOL_IPV6, libc::IPV6_RECVERR)
         };
-        let (_, _, data) = control
-            .messages()
-            .find(|&(level, kind, _)| is_error(level, kind))?;
+        let (_, _, data) = control.messages().find(|&(level, kind, _)| is_error(level, kind))?;
         Self::read(data)
     }
 }

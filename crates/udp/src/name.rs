@@ -16,10 +16,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    pub(crate) const EMPTY: Self = Self {
-        bytes: [0; NAME_BYTES],
-        len: 0,
-    };
+    pub(crate) const EMPTY: Self = Self { bytes: [0; NAME_BYTES], len: 0 };
 
     pub(crate) fn new(addr: SocketAddr) -> Self {
         let mut bytes = [0; NAME_BYTES];

@@ -45,10 +45,7 @@ fn try_on(ip: IpAddr) -> io::Result<Found> {
     // Keeps the batch whole, so that trying costs one socket buffer; without GRO it is cut up, no more.
     let _ = sys::set_option(socket.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1);
     sys::send(socket.as_fd(), &[0], None, &[])?;
-    Ok(Found {
-        max_segments: segments(&socket),
-        ecn_per_call: ecn_per_call(&socket, ip),
-    })
+    Ok(Found { max_segments: segments(&socket), ecn_per_call: ecn_per_call(&socket, ip) })
 }
 
 fn segments(socket: &Socket) -> Result<usize, String> {
@@ -56,12 +53,7 @@ fn segments(socket: &Socket) -> Result<usize, String> {
     push_segment_size(&mut control, 1);
     let mut failure = String::new();
     for limit in SEGMENT_LIMITS {
-        match sys::send(
-            socket.as_fd(),
-            &[0; SEGMENT_LIMITS[0]][..limit],
-            None,
-            control.as_bytes(),
-        ) {
+        match sys::send(socket.as_fd(), &[0; SEGMENT_LIMITS[0]][..limit], None, control.as_bytes()) {
             Ok(_) => return Ok(limit),
             Err(error) => failure = format!("the kernel refuses it ({error})"),
         }

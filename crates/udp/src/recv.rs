@@ -135,22 +135,8 @@ impl Receiver {
     pub fn datagrams(&mut self) -> impl Iterator<Item = Datagrams<'_>> {
         let parts = self.buffer.chunks_exact_mut(self.size);
         parts.zip(&self.facts[..self.filled]).filter_map(|(part, facts)| {
-            let Facts {
-                len,
-                stride,
-                source,
-                ecn,
-                arrival,
-                drops,
-            } = (*facts)?;
-            Some(Datagrams {
-                data: &mut part[..len],
-                stride,
-                source,
-                ecn,
-                arrival,
-                drops,
-            })
+            let Facts { len, stride, source, ecn, arrival, drops } = (*facts)?;
+            Some(Datagrams { data: &mut part[..len], stride, source, ecn, arrival, drops })
         })
     }
 
@@ -181,14 +167,7 @@ fn read_facts(slot: &Slot, counts: &mut RecvCounts) -> Option<Facts> {
         return None;
     };
     let len = slot.len;
-    let mut facts = Facts {
-        len,
-        stride: len,
-        source,
-        ecn: Ecn::NotEct,
-        arrival: None,
-        drops: None,
-    };
+    let mut facts = Facts { len, stride: len, source, ecn: Ecn::NotEct, arrival: None, drops: None };
     for (level, kind, data) in slot.control.messages() {
         match (level, kind) {
             (libc::SOL_UDP, sys::UDP_GRO) => {

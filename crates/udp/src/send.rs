@@ -69,10 +69,7 @@ impl SendState {
             return Method::Plain;
         }
         let count_down = |left: u32| left.checked_sub(1);
-        match self
-            .without_gso
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, count_down)
-        {
+        match self.without_gso.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count_down) {
             Ok(_) => Method::Fallback,
             Err(_) => Method::Gso,
         }
@@ -132,21 +129,9 @@ impl UdpSocket {
             return Err(SendError::Io(io::ErrorKind::InvalidInput.into()));
         }
         let control = self.ecn_control(v4, ecn).map_err(SendError::from_os)?;
-        let batch = Batch {
-            segment_size,
-            to,
-            control,
-        };
-        let method = if data.len() > segment_size {
-            self.sending.method()
-        } else {
-            Method::Plain
-        };
-        let mut sent = Sent {
-            bytes: 0,
-            datagrams: 0,
-            method,
-        };
+        let batch = Batch { segment_size, to, control };
+        let method = if data.len() > segment_size { self.sending.method() } else { Method::Plain };
+        let mut sent = Sent { bytes: 0, datagrams: 0, method };
         match self.send_batch(&batch, data, &mut sent) {
             Err(error) if sent.bytes == 0 => Err(error),
             _ => Ok(sent),
@@ -186,11 +171,7 @@ impl UdpSocket {
 
     /// One system call. Returns the bytes that the kernel took, and whether it took all it was given.
     fn send_some(&self, batch: &Batch<'_>, rest: &[u8], method: Method) -> io::Result<(usize, bool)> {
-        let Batch {
-            segment_size,
-            to,
-            control,
-        } = batch;
+        let Batch { segment_size, to, control } = batch;
         if rest.len() <= *segment_size {
             let bytes = sys::send(self.fd(), rest, *to, control.as_bytes())?;
             return Ok((bytes, true));
@@ -214,9 +195,7 @@ impl UdpSocket {
             tracing::warn!(%error, peer = ?self.peer_addr(), "GSO refused on this route, sending datagram by datagram");
         }
         self.counters.gso_refused.add_one();
-        self.sending
-            .without_gso
-            .store(CALLS_WITHOUT_GSO, Ordering::Relaxed);
+        self.sending.without_gso.store(CALLS_WITHOUT_GSO, Ordering::Relaxed);
     }
 
     fn give_up(&self, sort: Sort, error: io::Error) -> SendError {
@@ -252,11 +231,7 @@ fn is_v4(ip: IpAddr) -> bool {
 }
 
 fn ecn_option(v4: bool) -> (i32, i32) {
-    if v4 {
-        (libc::IPPROTO_IP, libc::IP_TOS)
-    } else {
-        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
-    }
+    if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) }
 }
 
 pub(crate) fn push_ecn(control: &mut Control<SEND_CONTROL>, v4: bool, ecn: Ecn) {
@@ -267,11 +242,7 @@ pub(crate) fn push_ecn(control: &mut Control<SEND_CONTROL>, v4: bool, ecn: Ecn) 
 
 pub(crate) fn push_segment_size(control: &mut Control<SEND_CONTROL>, segment_size: usize) {
     // More than 65,535 never comes here: such a batch does not fit into one call.
-    let fits = control.push(
-        libc::SOL_UDP,
-        sys::UDP_SEGMENT,
-        &(segment_size as u16).to_ne_bytes(),
-    );
+    let fits = control.push(libc::SOL_UDP, sys::UDP_SEGMENT, &(segment_size as u16).to_ne_bytes());
     debug_assert!(fits, "SEND_CONTROL has room for one of each");
 }
 
@@ -313,28 +284,15 @@ mod tests {
         sys::set_option(sending.fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         let data = [9; 10_000];
         let sent = sending.send(&data, 1_000, Ecn::NotEct).unwrap();
-        assert_eq!(
-            sent,
-            Sent {
-                bytes: 10_000,
-                datagrams: 10,
-                method: Method::Fallback
-            }
-        );
+        assert_eq!(sent, Sent { bytes: 10_000, datagrams: 10, method: Method::Fallback });
         assert_eq!(sending.stats().gso_refused, 1);
         assert_eq!(received(&receiving).0, data);
         sys::set_option(sending.fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 0).unwrap();
         for _ in 0..CALLS_WITHOUT_GSO {
-            assert_eq!(
-                sending.send(&data, 5_000, Ecn::NotEct).unwrap().method,
-                Method::Fallback
-            );
+            assert_eq!(sending.send(&data, 5_000, Ecn::NotEct).unwrap().method, Method::Fallback);
             received(&receiving);
         }
-        assert_eq!(
-            sending.send(&data, 5_000, Ecn::NotEct).unwrap().method,
-            Method::Gso
-        );
+        assert_eq!(sending.send(&data, 5_000, Ecn::NotEct).unwrap().method, Method::Gso);
         assert_eq!(sending.stats().gso_refused, 1);
     }
 
@@ -355,10 +313,7 @@ mod tests {
         for segment_size in [1, 100, 1_448, 8_972, 40_000, 65_507] {
             let bytes = sending.sending.gso_bytes(segment_size);
             assert!(bytes <= MAX_CALL && bytes <= max * segment_size && bytes.is_multiple_of(segment_size));
-            assert!(
-                bytes + segment_size > MAX_CALL || bytes == max * segment_size,
-                "as many as fit"
-            );
+            assert!(bytes + segment_size > MAX_CALL || bytes == max * segment_size, "as many as fit");
         }
     }
 }

@@ -17,12 +17,8 @@ type Opt = (i32, i32);
 
 /// An open socket, not yet bound.
 pub(crate) fn open(addr: SocketAddr, options: &Options) -> Result<(Socket, Capabilities), SocketError> {
-    let socket = Socket::new(
-        Domain::for_address(addr),
-        Type::DGRAM.cloexec().nonblocking(),
-        None,
-    )
-    .map_err(SocketError::Open)?;
+    let socket = Socket::new(Domain::for_address(addr), Type::DGRAM.cloexec().nonblocking(), None)
+        .map_err(SocketError::Open)?;
     if options.reuse_port {
         socket.set_reuse_port(true).map_err(SocketError::Open)?;
     }
@@ -41,11 +37,7 @@ fn capabilities(socket: &Socket, v6: bool, options: &Options) -> io::Result<Capa
             Offload::Auto => support(sys::set_option(socket.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1)),
         },
         ecn_send: ecn_send(&found),
-        ecn_receive: ip(
-            (libc::IPPROTO_IP, libc::IP_RECVTOS),
-            (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
-            1,
-        ),
+        ecn_receive: ip((libc::IPPROTO_IP, libc::IP_RECVTOS), (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS), 1),
         timestamps: own(libc::SO_TIMESTAMPNS),
         drop_counts: own(libc::SO_RXQ_OVFL),
         dont_fragment: ip(
@@ -53,11 +45,7 @@ fn capabilities(socket: &Socket, v6: bool, options: &Options) -> io::Result<Capa
             (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
             libc::IP_PMTUDISC_PROBE, // the same number for IPv6
         ),
-        error_queue: ip(
-            (libc::IPPROTO_IP, libc::IP_RECVERR),
-            (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
-            1,
-        ),
+        error_queue: ip((libc::IPPROTO_IP, libc::IP_RECVERR), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR), 1),
         recv_buffer: buffer(socket, options.recv_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)?,
         send_buffer: buffer(socket, options.send_buffer, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)?,
     })
@@ -74,43 +62,24 @@ fn support(result: io::Result<()>) -> Support {
 /// IPv4 addresses (`::ffff:a.b.c.d`); a kernel without IPv4 may refuse that.
 fn set_ip(socket: &Socket, v6: bool, v4_option: Opt, v6_option: Opt, value: i32) -> io::Result<()> {
     let v4_result = sys::set_option(socket.as_fd(), v4_option.0, v4_option.1, value);
-    if v6 {
-        sys::set_option(socket.as_fd(), v6_option.0, v6_option.1, value)
-    } else {
-        v4_result
-    }
+    if v6 { sys::set_option(socket.as_fd(), v6_option.0, v6_option.1, value) } else { v4_result }
 }
 
 fn gso(socket: &Socket, offload: Offload, found: &Result<probe::Found, String>) -> Gso {
     if offload == Offload::Off {
-        return Gso {
-            support: Support::Off,
-            max_segments: 1,
-        };
+        return Gso { support: Support::Off, max_segments: 1 };
     }
     // Size 0 changes nothing; the kernel only has to know the option.
     if let Err(error) = sys::set_option(socket.as_fd(), libc::SOL_UDP, sys::UDP_SEGMENT, 0) {
         let why = format!("the kernel does not know it ({error})");
-        return Gso {
-            support: Support::Unavailable(why),
-            max_segments: 1,
-        };
+        return Gso { support: Support::Unavailable(why), max_segments: 1 };
     }
     match found.as_ref().map(|found| &found.max_segments) {
-        Ok(Ok(max_segments)) => Gso {
-            support: Support::Available,
-            max_segments: *max_segments,
-        },
-        Ok(Err(why)) => Gso {
-            support: Support::Unavailable(why.clone()),
-            max_segments: 1,
-        },
+        Ok(Ok(max_segments)) => Gso { support: Support::Available, max_segments: *max_segments },
+        Ok(Err(why)) => Gso { support: Support::Unavailable(why.clone()), max_segments: 1 },
         Err(why) => {
             let why = format!("{why}: {} segments assumed", probe::SEGMENTS_OF_OLD);
-            Gso {
-                support: Support::Limited(why),
-                max_segments: probe::SEGMENTS_OF_OLD,
-            }
+            Gso { support: Support::Limited(why), max_segments: probe::SEGMENTS_OF_OLD }
         }
     }
 }
@@ -133,8 +102,5 @@ fn buffer(socket: &Socket, asked: Bytes, force: i32, plain: i32) -> io::Result<B
     }
     let mut doubled = [0];
     sys::get_option(socket.as_fd(), libc::SOL_SOCKET, plain, &mut doubled)?;
-    Ok(BufferGrant {
-        asked,
-        granted: Bytes(u64::from(doubled[0] / 2)),
-    })
+    Ok(BufferGrant { asked, granted: Bytes(u64::from(doubled[0] / 2)) })
 }

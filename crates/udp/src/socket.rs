@@ -45,18 +45,10 @@ impl UdpSocket {
     /// but shows in [`capabilities`](Self::capabilities).
     pub fn bind(addr: SocketAddr, options: &Options) -> Result<Self, SocketError> {
         let (socket, capabilities) = setup::open(addr, options)?;
-        socket
-            .bind(&addr.into())
-            .map_err(|source| SocketError::Bind { addr, source })?;
+        socket.bind(&addr.into()).map_err(|source| SocketError::Bind { addr, source })?;
         tracing::debug!(%addr, %capabilities, "UDP socket");
         let sending = SendState::new(&capabilities);
-        Ok(Self {
-            socket,
-            capabilities,
-            peer: None,
-            sending,
-            counters: Counters::default(),
-        })
+        Ok(Self { socket, capabilities, peer: None, sending, counters: Counters::default() })
     }
 
     /// Opens a socket that is bound to `local` and connected to `peer`, for a session beside a listener on the
@@ -78,9 +70,7 @@ impl UdpSocket {
     /// # Errors
     /// [`SocketError::Connect`], for example without a route.
     pub fn connect(&mut self, peer: SocketAddr) -> Result<(), SocketError> {
-        self.socket
-            .connect(&peer.into())
-            .map_err(|source| SocketError::Connect { peer, source })?;
+        self.socket.connect(&peer.into()).map_err(|source| SocketError::Connect { peer, source })?;
         self.peer = Some(peer);
         Ok(())
     }
@@ -91,8 +81,7 @@ impl UdpSocket {
     /// [`SocketError::Query`] if the kernel does not say.
     pub fn local_addr(&self) -> Result<SocketAddr, SocketError> {
         let addr = self.socket.local_addr().map_err(SocketError::Query)?;
-        addr.as_socket()
-            .ok_or_else(|| SocketError::Query(io::ErrorKind::Unsupported.into()))
+        addr.as_socket().ok_or_else(|| SocketError::Query(io::ErrorKind::Unsupported.into()))
     }
 
     /// The peer, once [`connect`](Self::connect) has set it.
@@ -148,9 +137,6 @@ impl AsFd for UdpSocket {
 impl fmt::Debug for UdpSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let local = self.local_addr().ok();
-        f.debug_struct("UdpSocket")
-            .field("local", &local)
-            .field("peer", &self.peer)
-            .finish_non_exhaustive()
+        f.debug_struct("UdpSocket").field("local", &local).field("peer", &self.peer).finish_non_exhaustive()
     }
 }

@@ -90,18 +90,7 @@ impl SocketMemory {
 
     /// From the words of `SO_MEMINFO`; `None` if the kernel wrote too few.
     pub(crate) fn from_words(words: &[u32]) -> Option<Self> {
-        let [
-            receive_used,
-            receive_limit,
-            send_used,
-            send_limit,
-            _,
-            _,
-            _,
-            _,
-            drops,
-        ] = *words
-        else {
+        let [receive_used, receive_limit, send_used, send_limit, _, _, _, _, drops] = *words else {
             return None;
         };
         Some(Self {

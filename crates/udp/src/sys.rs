@@ -1,9 +1,6 @@
 //! The system calls. All unsafe code of this crate is here: each function takes slices and gives a checked
 //! result, and no pointer outlives its call.
-#![expect(
-    unsafe_code,
-    reason = "sendmsg, sendmmsg, recvmsg, recvmmsg and socket options need pointers"
-)]
+#![expect(unsafe_code, reason = "sendmsg, sendmmsg, recvmsg, recvmmsg and socket options need pointers")]
 
 use std::ffi::c_int;
 use std::io;
@@ -41,12 +38,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) const EMPTY: Self = Self {
-        name: Name::EMPTY,
-        control: Control::EMPTY,
-        len: 0,
-        flags: 0,
-    };
+    pub(crate) const EMPTY: Self = Self { name: Name::EMPTY, control: Control::EMPTY, len: 0, flags: 0 };
 }
 
 fn checked(result: isize) -> io::Result<usize> {
@@ -70,15 +62,8 @@ pub(crate) fn get_option(
 ) -> io::Result<usize> {
     let mut len = size_of_val(into) as libc::socklen_t;
     // SAFETY: the pointer and `len` describe `into`, exclusively borrowed; any bits are valid for u32.
-    let result = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            into.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
+    let result =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, into.as_mut_ptr().cast(), &raw mut len) };
     checked(result as isize)?;
     Ok(len as usize / size_of::<u32>())
 }
@@ -102,10 +87,7 @@ fn send_header(vector: *mut libc::iovec, to: Option<&Name>, control: &[u8]) -> l
 }
 
 fn send_vector(data: &[u8]) -> libc::iovec {
-    libc::iovec {
-        iov_base: data.as_ptr().cast_mut().cast(),
-        iov_len: data.len(),
-    }
+    libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() }
 }
 
 /// One `sendmsg`, without blocking; returns how many bytes the kernel took.
@@ -130,25 +112,15 @@ pub(crate) fn send_many(
     let (mut headers, mut vectors): ([libc::mmsghdr; MAX_MESSAGES], [libc::iovec; MAX_MESSAGES]) =
         unsafe { (mem::zeroed(), mem::zeroed()) };
     let mut count = 0;
-    for ((header, vector), part) in headers
-        .iter_mut()
-        .zip(&mut vectors)
-        .zip(data.chunks(segment_size))
-    {
+    for ((header, vector), part) in headers.iter_mut().zip(&mut vectors).zip(data.chunks(segment_size)) {
         *vector = send_vector(part);
         header.msg_hdr = send_header(vector, to, control);
         count += 1;
     }
     // SAFETY: the first `count` headers point at vectors, data, name and control that are alive until the
     // call returns; sendmmsg writes only msg_len of these headers.
-    let sent = unsafe {
-        libc::sendmmsg(
-            fd.as_raw_fd(),
-            headers.as_mut_ptr(),
-            count,
-            libc::MSG_DONTWAIT as _,
-        )
-    };
+    let sent =
+        unsafe { libc::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
     checked(sent as isize)
 }
 
@@ -166,10 +138,7 @@ pub(crate) fn recv_many(
     let mut count = 0;
     let parts = buffer.chunks_exact_mut(size).zip(slots.iter_mut());
     for ((header, vector), (part, slot)) in headers.iter_mut().zip(&mut vectors).zip(parts) {
-        *vector = libc::iovec {
-            iov_base: part.as_mut_ptr().cast(),
-            iov_len: part.len(),
-        };
+        *vector = libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() };
         point_at(&mut header.msg_hdr, &mut slot.name, slot.control.space_mut());
         header.msg_hdr.msg_iov = vector;
         header.msg_hdr.msg_iovlen = 1;
@@ -179,13 +148,7 @@ pub(crate) fn recv_many(
     // borrowed until the call returns, and at `vectors`; all lengths are those of the parts.
     let received = unsafe {
         let flags = libc::MSG_DONTWAIT as _;
-        libc::recvmmsg(
-            fd.as_raw_fd(),
-            headers.as_mut_ptr(),
-            count,
-            flags,
-            ptr::null_mut(),
-        )
+        libc::recvmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), count, flags, ptr::null_mut())
     };
     let received = checked(received as isize)?;
     for (slot, header) in slots.iter_mut().zip(&headers[..received]) {
@@ -224,11 +187,7 @@ pub(crate) fn recv_error(fd: BorrowedFd<'_>, control: &mut Control<ERROR_CONTROL
 /// Waits until one of `events` (`POLLIN`, `POLLOUT`) or an error is there; false if `timeout` passed first
 /// or a signal came.
 pub(crate) fn wait(fd: BorrowedFd<'_>, events: i16, timeout: Duration) -> io::Result<bool> {
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events,
-        revents: 0,
-    };
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: timespec is made of integers, for which zero is a valid value.
     let mut until: libc::timespec = unsafe { mem::zeroed() };
     until.tv_sec = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX).into();
@@ -252,9 +211,6 @@ mod tests {
         // SAFETY: both only calculate from their argument.
         let (len, space) = unsafe { (libc::CMSG_LEN(2), libc::CMSG_SPACE(2)) };
         assert_eq!(control.as_bytes().len(), space as usize);
-        assert_eq!(
-            control.as_bytes()[..size_of::<usize>()],
-            (len as usize).to_ne_bytes()
-        );
+        assert_eq!(control.as_bytes()[..size_of::<usize>()], (len as usize).to_ne_bytes());
     }
 }

@@ -22,54 +22,28 @@ struct Loop {
 
 impl Loop {
     fn new(addr: &str, offload: Offload) -> Self {
-        let options = Options {
-            recv_buffer: Bytes(200_000),
-            offload,
-            ..Options::default()
-        };
+        let options = Options { recv_buffer: Bytes(200_000), offload, ..Options::default() };
         let addr = addr.parse().expect("a literal");
         let receiving = UdpSocket::bind(addr, &options).expect("loopback is there");
         let mut sending = UdpSocket::bind(addr, &options).expect("loopback is there");
-        sending
-            .connect(receiving.local_addr().expect("bound"))
-            .expect("loopback is there");
+        sending.connect(receiving.local_addr().expect("bound")).expect("loopback is there");
         let receiver = Receiver::new(&receiving);
         let (data, too_large) = (vec![5; 50_000], vec![5; 70_000]);
-        Self {
-            sending,
-            receiving,
-            receiver,
-            data,
-            too_large,
-            clock: ArrivalClock::new(),
-        }
+        Self { sending, receiving, receiver, data, too_large, clock: ArrivalClock::new() }
     }
 
     /// One batch there, including what happens when nothing waits and when a datagram is too large.
     fn round(&mut self) -> usize {
-        assert!(matches!(
-            self.receiver.recv(&self.receiving),
-            Err(RecvError::WouldBlock)
-        ));
+        assert!(matches!(self.receiver.recv(&self.receiving), Err(RecvError::WouldBlock)));
         let too_large = self.sending.send(&self.too_large, 70_000, Ecn::NotEct);
         assert!(matches!(too_large, Err(SendError::TooLarge)));
-        let sent = self
-            .sending
-            .send(&self.data, 1_400, Ecn::Ect0)
-            .expect("there is room");
-        self.receiving
-            .wait(Interest::Read, Duration::from_secs(5))
-            .expect("poll works");
+        let sent = self.sending.send(&self.data, 1_400, Ecn::Ect0).expect("there is room");
+        self.receiving.wait(Interest::Read, Duration::from_secs(5)).expect("poll works");
         let mut bytes = 0;
         while bytes < sent.bytes && self.receiver.recv(&self.receiving).is_ok() {
             self.clock.sync(Time::from_nanos(1 << 40));
             for batch in self.receiver.datagrams() {
-                assert!(
-                    batch
-                        .arrival
-                        .and_then(|arrival| self.clock.time_of(arrival))
-                        .is_some()
-                );
+                assert!(batch.arrival.and_then(|arrival| self.clock.time_of(arrival)).is_some());
                 bytes += batch.data.len();
             }
         }
@@ -80,9 +54,7 @@ impl Loop {
 
 fn main() {
     let v6 = "[::1]:0";
-    let families = ["127.0.0.1:0"]
-        .into_iter()
-        .chain(std::net::UdpSocket::bind(v6).is_ok().then_some(v6));
+    let families = ["127.0.0.1:0"].into_iter().chain(std::net::UdpSocket::bind(v6).is_ok().then_some(v6));
     for addr in families {
         for offload in [Offload::Auto, Offload::Off] {
             let mut run = Loop::new(addr, offload);
@@ -91,11 +63,7 @@ fn main() {
             let bytes: usize = (0..100).map(|_| run.round()).sum();
             let change = region.change();
             assert!(bytes > 0);
-            assert_eq!(
-                (change.allocations, change.reallocations),
-                (0, 0),
-                "{addr} {offload:?}"
-            );
+            assert_eq!((change.allocations, change.reallocations), (0, 0), "{addr} {offload:?}");
         }
     }
 }

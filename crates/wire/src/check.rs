@@ -7,8 +7,8 @@
 use crate::control::{self, ControlMessage, FrameDecoder, FrameError, RelPath};
 use crate::packet::{
     Block, COMMON_HEADER_LEN, CommonHeader, DATA_BODY_LEN, DataBody, FeedbackView, FeedbackWriter,
-    HELLO_HEADER_LEN, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, PacketKind, ProbeBody,
-    SEGMENT_WORDS,
+    HELLO_HEADER_LEN, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, PART_BODY_LEN, PacketKind,
+    PartBody, ProbeBody, SEGMENT_WORDS,
 };
 
 /// Checks [`CommonHeader`] and [`HelloHeader`].
@@ -27,13 +27,7 @@ pub fn packet_headers(bytes: &[u8]) -> bool {
         let mut again = [0; HELLO_HEADER_LEN];
         header.write(&mut again);
         assert!(bytes.starts_with(&again), "the HELLO header changed");
-        assert_eq!(
-            common,
-            Ok(CommonHeader {
-                kind: PacketKind::Hello,
-                pn: header.pn
-            })
-        );
+        assert_eq!(common, Ok(CommonHeader { kind: PacketKind::Hello, pn: header.pn }));
     }
     common.is_ok()
 }
@@ -72,10 +66,7 @@ pub fn feedback(bytes: &[u8]) -> bool {
     let again = rewrite(&view, &mut room);
     let view_again = FeedbackView::parse(again).expect("what the writer writes parses");
     assert_eq!(view.header, view_again.header);
-    assert!(
-        view.blocks().map(meaning).eq(view_again.blocks().map(meaning)),
-        "the blocks changed"
-    );
+    assert!(view.blocks().map(meaning).eq(view_again.blocks().map(meaning)), "the blocks changed");
     if again.len() == bytes.len() {
         assert_eq!(again, bytes, "equally long, yet different");
     }
@@ -88,13 +79,8 @@ fn rewrite<'a>(view: &FeedbackView<'_>, room: &'a mut [u8]) -> &'a [u8] {
     for block in view.blocks() {
         let mut words = [0; SEGMENT_WORDS];
         let words = &mut words[..block.words];
-        words
-            .iter_mut()
-            .zip(block.bitmap())
-            .for_each(|(to, from)| *to = from);
-        writer
-            .push(block.segment, block.first_word, words)
-            .expect("the writer picks the shortest encoding");
+        words.iter_mut().zip(block.bitmap()).for_each(|(to, from)| *to = from);
+        writer.push(block.segment, block.first_word, words).expect("the writer picks the shortest encoding");
     }
     let len = writer.finish();
     &room[..len]
@@ -103,11 +89,25 @@ fn rewrite<'a>(view: &FeedbackView<'_>, room: &'a mut [u8]) -> &'a [u8] {
 /// What a block says, whatever its encoding.
 fn meaning(block: Block<'_>) -> (u64, usize, [u64; SEGMENT_WORDS]) {
     let mut words = [0; SEGMENT_WORDS];
-    words
-        .iter_mut()
-        .zip(block.bitmap())
-        .for_each(|(to, from)| *to = from);
+    words.iter_mut().zip(block.bitmap()).for_each(|(to, from)| *to = from);
     (block.first_seq(), block.words, words)
+}
+
+/// Checks [`PartBody`].
+///
+/// # Panics
+/// If a rule is broken.
+pub fn part_body(bytes: &[u8]) -> bool {
+    let part = PartBody::parse(bytes);
+    if let Ok(body) = part {
+        let mut again = [0; PART_BODY_LEN];
+        body.write(&mut again);
+        assert_eq!(again, bytes[..PART_BODY_LEN]);
+        let payload = bytes.len() - PART_BODY_LEN;
+        assert!(payload > 0 && usize::from(body.skip) + payload <= usize::from(body.whole));
+        assert!(body.seq <= MAX_SEQ && body.offset + u64::from(body.whole) <= MAX_OFFSET);
+    }
+    part.is_ok()
 }
 
 /// Checks [`HelloBody`] and [`ProbeBody`].
@@ -146,11 +146,7 @@ pub fn control_frames(bytes: &[u8]) -> bool {
     }
     assert!(bytes.starts_with(&again), "an accepted frame changed");
     for size in [1, 3, 64] {
-        assert_eq!(
-            decode_in_pieces(bytes, size),
-            (messages.clone(), end.clone()),
-            "in pieces of {size}"
-        );
+        assert_eq!(decode_in_pieces(bytes, size), (messages.clone(), end.clone()), "in pieces of {size}");
     }
     !messages.is_empty()
 }
@@ -182,10 +178,7 @@ pub fn rel_path(bytes: &[u8]) -> bool {
     };
     assert_eq!(path.as_bytes(), bytes);
     assert!(bytes.len() <= control::MAX_PATH && !bytes.contains(&0) && !bytes.starts_with(b"/"));
-    assert!(
-        path.components()
-            .all(|c| (1..=control::MAX_COMPONENT).contains(&c.len()))
-    );
+    assert!(path.components().all(|c| (1..=control::MAX_COMPONENT).contains(&c.len())));
     assert!(path.components().all(|c| c != b"." && c != b".."));
     #[cfg(unix)]
     {
@@ -193,10 +186,7 @@ pub fn rel_path(bytes: &[u8]) -> bool {
         use std::path::Component;
         let mut count = 0;
         assert!(
-            path.as_path()
-                .components()
-                .inspect(|_| count += 1)
-                .all(|c| matches!(c, Component::Normal(_)))
+            path.as_path().components().inspect(|_| count += 1).all(|c| matches!(c, Component::Normal(_)))
         );
         assert_eq!(count, path.components().count());
     }

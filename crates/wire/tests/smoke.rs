@@ -7,8 +7,8 @@ use common::{block, feedback_body, feedback_header, frames, message, rel_path, u
 use haul_base::Rng;
 use haul_wire::check;
 use haul_wire::packet::{
-    CommonHeader, DATA_BODY_LEN, DataBody, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, PacketKind,
-    ProbeBody,
+    CommonHeader, DATA_BODY_LEN, DataBody, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ,
+    PART_BODY_LEN, PacketKind, PartBody, ProbeBody,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,16 +27,9 @@ fn drive(valid: impl Strategy<Value = Vec<u8>>, check: impl Fn(&[u8]) -> bool) {
     let mut rng = Rng::from_seed(SEED);
     let (mut accepted, mut refused) = (0, 0);
     for round in 0..ITERATIONS {
-        let mut bytes = valid
-            .new_tree(&mut runner)
-            .expect("the strategies always find a value")
-            .current();
+        let mut bytes = valid.new_tree(&mut runner).expect("the strategies always find a value").current();
         match round % 4 {
-            0 => assert!(
-                check(&bytes),
-                "a valid input was refused: {}",
-                bytes.escape_ascii()
-            ),
+            0 => assert!(check(&bytes), "a valid input was refused: {}", bytes.escape_ascii()),
             3 => {
                 bytes.resize(rng.below(150) as usize, 0);
                 rng.fill(&mut bytes);
@@ -49,10 +42,7 @@ fn drive(valid: impl Strategy<Value = Vec<u8>>, check: impl Fn(&[u8]) -> bool) {
             refused += 1;
         }
     }
-    assert!(
-        accepted > ITERATIONS / 4 && refused > 100,
-        "accepted {accepted}, refused {refused}"
-    );
+    assert!(accepted > ITERATIONS / 4 && refused > 100, "accepted {accepted}, refused {refused}");
 }
 
 /// Damages the bytes in one place.
@@ -91,24 +81,27 @@ fn packet_headers() {
 
 #[test]
 fn data_body() {
-    let fields = (
-        up_to(MAX_SEQ),
-        up_to(MAX_OFFSET - 50),
-        any::<u32>(),
-        vec(any::<u8>(), 0..50),
-    );
+    let fields = (up_to(MAX_SEQ), up_to(MAX_OFFSET - 50), any::<u32>(), vec(any::<u8>(), 0..50));
     let valid = fields.prop_map(|(seq, offset, timestamp, payload)| {
         let mut bytes = vec![0; DATA_BODY_LEN];
-        DataBody {
-            seq,
-            offset,
-            timestamp,
-        }
-        .write(&mut bytes);
+        DataBody { seq, offset, timestamp }.write(&mut bytes);
         bytes.extend(payload);
         bytes
     });
     drive(valid, check::data_body);
+}
+
+#[test]
+fn part_body() {
+    let fields =
+        (0..=MAX_SEQ, 0..MAX_OFFSET / 2, any::<u32>(), 0u16..2_000, 0u16..2_000, any::<bool>(), 1usize..99);
+    let valid = fields.prop_map(|(seq, offset, timestamp, skip, behind, fin, payload)| {
+        let mut bytes = vec![0; PART_BODY_LEN + payload];
+        let whole = skip + payload as u16 + behind;
+        PartBody { seq, offset, timestamp, skip, whole, fin }.write(&mut bytes);
+        bytes
+    });
+    drive(valid, check::part_body);
 }
 
 #[test]
@@ -135,16 +128,10 @@ fn hello() {
 
 #[test]
 fn control_frames() {
-    drive(
-        vec(message(), 1..4).prop_map(|messages| frames(&messages)),
-        check::control_frames,
-    );
+    drive(vec(message(), 1..4).prop_map(|messages| frames(&messages)), check::control_frames);
 }
 
 #[test]
 fn rel_paths() {
-    drive(
-        rel_path().prop_map(|path| path.as_bytes().to_vec()),
-        check::rel_path,
-    );
+    drive(rel_path().prop_map(|path| path.as_bytes().to_vec()), check::rel_path);
 }

@@ -58,10 +58,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    #[expect(
-        clippy::unnecessary_wraps,
-        reason = "the registry's signature: other laws need parameters"
-    )]
+    #[expect(clippy::unnecessary_wraps, reason = "the registry's signature: other laws need parameters")]
     pub(super) fn build(config: &ControllerConfig) -> Result<Box<dyn RateController>, ControllerError> {
         Ok(Box::new(Self::new(config)))
     }
@@ -72,10 +69,7 @@ impl Delivery {
             ceiling: config.ceiling.unwrap_or(Rate::MAX),
             feedback_interval: config.feedback_interval,
             min_rtt: config.initial_rtt,
-            phase: Phase::Startup {
-                best: Rate::ZERO,
-                stalled: 0,
-            },
+            phase: Phase::Startup { best: Rate::ZERO, stalled: 0 },
             best: [Rate::ZERO; 2],
             latest: Rate::ZERO,
             round_end: Time::ZERO,
@@ -116,17 +110,9 @@ impl Delivery {
         let Some(rate) = self.known_rate() else {
             return INITIAL_WINDOW;
         };
-        let gain = if matches!(self.phase, Phase::Startup { .. }) {
-            STARTUP_GAIN + 1.0
-        } else {
-            WINDOW_GAIN
-        };
+        let gain = if matches!(self.phase, Phase::Startup { .. }) { STARTUP_GAIN + 1.0 } else { WINDOW_GAIN };
         let window = rate.mul_f64(gain).bytes_in(self.loop_time());
-        window.max(if matches!(self.phase, Phase::Startup { .. }) {
-            INITIAL_WINDOW
-        } else {
-            MIN_WINDOW
-        })
+        window.max(if matches!(self.phase, Phase::Startup { .. }) { INITIAL_WINDOW } else { MIN_WINDOW })
     }
 
     fn on_round(&mut self, now: Time, in_flight: u64) {
@@ -153,33 +139,19 @@ impl Delivery {
             Phase::Startup { best, stalled } => {
                 let known = self.known_rate().unwrap_or(Rate::ZERO);
                 if known >= best.mul_f64(STARTUP_GROWTH) || self.app_limited_round {
-                    Phase::Startup {
-                        best: known,
-                        stalled: 0,
-                    }
+                    Phase::Startup { best: known, stalled: 0 }
                 } else if stalled + 1 >= STARTUP_ROUNDS {
                     Phase::Drain
                 } else {
-                    Phase::Startup {
-                        best,
-                        stalled: stalled + 1,
-                    }
+                    Phase::Startup { best, stalled: stalled + 1 }
                 }
             }
             Phase::Drain => {
-                let target = self
-                    .known_rate()
-                    .map_or(MIN_WINDOW, |r| r.bytes_in(self.loop_time()));
-                if in_flight <= target.max(MIN_WINDOW) {
-                    Phase::Cruise { step: 2 }
-                } else {
-                    Phase::Drain
-                }
+                let target = self.known_rate().map_or(MIN_WINDOW, |r| r.bytes_in(self.loop_time()));
+                if in_flight <= target.max(MIN_WINDOW) { Phase::Cruise { step: 2 } } else { Phase::Drain }
             }
             Phase::Cruise { .. } if heavy => Phase::Cruise { step: 1 },
-            Phase::Cruise { step } => Phase::Cruise {
-                step: (step + 1) % CYCLE.len(),
-            },
+            Phase::Cruise { step } => Phase::Cruise { step: (step + 1) % CYCLE.len() },
         }
     }
 }
@@ -187,11 +159,7 @@ impl Delivery {
 impl RateController for Delivery {
     fn permit(&self) -> Permit {
         let rate = self.rate();
-        Permit::Go(Limits {
-            rate,
-            window: Some(self.window()),
-            burst: burst_for(rate),
-        })
+        Permit::Go(Limits { rate, window: Some(self.window()), burst: burst_for(rate) })
     }
 
     fn on_sent(&mut self, _: &SentBatch) {}
@@ -226,10 +194,7 @@ impl RateController for Delivery {
             Phase::Cruise { step: 0 } => "probe",
             Phase::Cruise { .. } => "cruise",
         };
-        RateState {
-            phase,
-            rate: self.rate(),
-        }
+        RateState { phase, rate: self.rate() }
     }
 }
 
@@ -241,11 +206,7 @@ mod tests {
     const RTT: Span = Span::from_millis(50);
 
     fn config() -> ControllerConfig {
-        ControllerConfig {
-            ceiling: None,
-            initial_rtt: RTT,
-            feedback_interval: Span::from_millis(2),
-        }
+        ControllerConfig { ceiling: None, initial_rtt: RTT, feedback_interval: Span::from_millis(2) }
     }
 
     /// Feeds one feedback a round trip from a path that delivers at most `capacity`.
@@ -254,9 +215,7 @@ mod tests {
         rtt.on_sample(RTT);
         for _ in 0..n {
             *now += RTT + Span::from_millis(3);
-            let Permit::Go(limits) = c.permit() else {
-                panic!("held")
-            };
+            let Permit::Go(limits) = c.permit() else { panic!("held") };
             let windowed = Rate::from_transfer(limits.window.unwrap_or(u64::MAX), RTT);
             let delivered = limits.rate.min(windowed).mul_f64(1.0 - loss).min(capacity);
             c.on_feedback(&FeedbackSample {

@@ -27,11 +27,7 @@ impl Fixed {
 
 impl RateController for Fixed {
     fn permit(&self) -> Permit {
-        Permit::Go(Limits {
-            rate: self.rate,
-            window: None,
-            burst: burst_for(self.rate),
-        })
+        Permit::Go(Limits { rate: self.rate, window: None, burst: burst_for(self.rate) })
     }
 
     fn on_sent(&mut self, _: &SentBatch) {}
@@ -41,9 +37,6 @@ impl RateController for Fixed {
     fn on_silence(&mut self, _: Time, _: u32) {}
 
     fn state(&self) -> RateState {
-        RateState {
-            phase: "fixed",
-            rate: self.rate,
-        }
+        RateState { phase: "fixed", rate: self.rate }
     }
 }

@@ -115,11 +115,7 @@ type Build = fn(&ControllerConfig) -> Result<Box<dyn RateController>, Controller
 
 /// Every controller by name.
 pub const CONTROLLERS: &[(&str, &str, Build)] = &[
-    (
-        "delivery",
-        "follows the rate at which data is delivered (default)",
-        Delivery::build,
-    ),
+    ("delivery", "follows the rate at which data is delivered (default)", Delivery::build),
     ("fixed", "sends at the given rate, whatever is lost", Fixed::build),
 ];
 
@@ -133,9 +129,7 @@ pub fn build_controller(
     config: &ControllerConfig,
 ) -> Result<Box<dyn RateController>, ControllerError> {
     let found = CONTROLLERS.iter().find(|c| c.0 == name);
-    found
-        .ok_or_else(|| ControllerError::Unknown(name.to_owned()))
-        .and_then(|c| (c.2)(config))
+    found.ok_or_else(|| ControllerError::Unknown(name.to_owned())).and_then(|c| (c.2)(config))
 }
 
 /// Bytes that may leave back to back at `rate`: half a millisecond's worth, at least two and at most one
@@ -161,10 +155,7 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let error = build_controller("warp", &config(None)).unwrap_err().to_string();
-        assert!(
-            error.contains("warp") && error.contains("fixed") && error.contains("delivery"),
-            "{error}"
-        );
+        assert!(error.contains("warp") && error.contains("fixed") && error.contains("delivery"), "{error}");
     }
 
     #[test]
@@ -176,14 +167,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Op {
         Sent(u64),
-        Feedback {
-            acked: u64,
-            lost: u64,
-            rtt_us: u64,
-            rate_bps: Option<u64>,
-            in_flight: u64,
-            app: bool,
-        },
+        Feedback { acked: u64, lost: u64, rtt_us: u64, rate_bps: Option<u64>, in_flight: u64, app: bool },
         Silence(u32),
     }
 
@@ -216,20 +200,9 @@ mod tests {
         for op in ops {
             now += Span::from_micros(700);
             match *op {
-                Op::Sent(bytes) => controller.on_sent(&SentBatch {
-                    now,
-                    bytes,
-                    in_flight: bytes,
-                }),
+                Op::Sent(bytes) => controller.on_sent(&SentBatch { now, bytes, in_flight: bytes }),
                 Op::Silence(count) => controller.on_silence(now, count),
-                Op::Feedback {
-                    acked,
-                    lost,
-                    rtt_us,
-                    rate_bps,
-                    in_flight,
-                    app,
-                } => {
+                Op::Feedback { acked, lost, rtt_us, rate_bps, in_flight, app } => {
                     rtt.on_sample(Span::from_micros(rtt_us));
                     controller.on_feedback(&FeedbackSample {
                         now,

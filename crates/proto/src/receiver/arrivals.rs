@@ -30,11 +30,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    const EMPTY: Self = Self {
-        bits: [0; WORDS],
-        count: 0,
-        dirty: false,
-    };
+    const EMPTY: Self = Self { bits: [0; WORDS], count: 0, dirty: false };
 
     /// The bitmap; bits beyond packet 9,999 are zero.
     pub(crate) fn bits(&self) -> &[u64; WORDS] {
@@ -62,11 +58,7 @@ pub(crate) struct Arrivals {
 
 impl Arrivals {
     pub(crate) fn new() -> Self {
-        Self {
-            base: 0,
-            segments: VecDeque::with_capacity(MAX_SEGMENTS as usize),
-            highest: 0,
-        }
+        Self { base: 0, segments: VecDeque::with_capacity(MAX_SEGMENTS as usize), highest: 0 }
     }
 
     /// Highest sequence number that arrived, plus one; 0 if none did.
@@ -82,6 +74,16 @@ impl Arrivals {
         let word = first.first_incomplete_word();
         let ones = first.bits.get(word).map_or(0, |w| w.trailing_ones());
         self.base * PACKETS + word as u64 * 64 + u64::from(ones)
+    }
+
+    /// Whether `seq` has arrived.
+    pub(crate) fn contains(&self, seq: u64) -> bool {
+        let Some(slot) = (seq / PACKETS).checked_sub(self.base) else {
+            return true;
+        };
+        let index = (seq % PACKETS) as usize;
+        let segment = self.segments.get(slot as usize);
+        segment.is_some_and(|s| s.bits[index / 64] >> (index % 64) & 1 == 1)
     }
 
     /// Notes the arrival of `seq`.

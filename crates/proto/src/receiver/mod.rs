@@ -1,6 +1,7 @@
 //! The receiving machine: takes data packets, says what arrived, delivers pieces of the object.
 
 mod arrivals;
+mod parts;
 mod report;
 
 use std::fmt;
@@ -8,12 +9,14 @@ use std::ops::Range;
 
 use haul_base::{Deadline, DeadlineReason, Ecn, Machine, Piece, Received, Span, Time, Transmit};
 use haul_wire::packet::{
-    COMMON_HEADER_LEN, DATA_BODY_LEN, DataBody, FeedbackHeader, MAX_OFFSET, PacketKind, ProbeBody,
+    COMMON_HEADER_LEN, DATA_BODY_LEN, DataBody, FeedbackHeader, MAX_OFFSET, PART_BODY_LEN, PacketKind,
+    PartBody, ProbeBody,
 };
 
 use crate::ObjectSink;
 use crate::link::Link;
 use arrivals::{Arrival, Arrivals};
+use parts::Parts;
 use report::Report;
 
 /// A higher limit is worth a feedback packet of its own when it rose by this many bytes.
@@ -68,6 +71,7 @@ pub struct Receiver {
     link: Link,
     sink: Box<dyn ObjectSink>,
     arrivals: Arrivals,
+    parts: Parts,
     report: Report,
     pieces: Vec<Piece>,
     stats: ReceiverStats,
@@ -77,6 +81,11 @@ pub struct Receiver {
     complete: Completion,
     heard_at: Time,
     silence: Silence,
+}
+
+/// A range of a packet's payload as a range of the buffer in which the payload starts at `at`.
+fn shift(range: &Range<u64>, at: usize) -> Range<usize> {
+    at + range.start as usize..at + range.end as usize
 }
 
 /// A data packet, opened and parsed.
@@ -108,10 +117,7 @@ enum Completion {
 
 impl fmt::Debug for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver")
-            .field("stats", &self.stats)
-            .field("end", &self.end)
-            .finish_non_exhaustive()
+        f.debug_struct("Receiver").field("stats", &self.stats).field("end", &self.end).finish_non_exhaustive()
     }
 }
 
@@ -125,6 +131,7 @@ impl Receiver {
             link,
             sink,
             arrivals: Arrivals::new(),
+            parts: Parts::default(),
             pieces: Vec::with_capacity(128),
             stats: ReceiverStats::default(),
             end: None,
@@ -137,10 +144,7 @@ impl Receiver {
 
     /// The counters so far.
     pub fn stats(&self) -> ReceiverStats {
-        ReceiverStats {
-            rejected: self.link.rejected(),
-            ..self.stats
-        }
+        ReceiverStats { rejected: self.link.rejected(), ..self.stats }
     }
 
     /// Whether the whole object has arrived.
@@ -161,16 +165,15 @@ impl Receiver {
                     let start = at + COMMON_HEADER_LEN + DATA_BODY_LEN;
                     let range = start..start + opened.body.len() - DATA_BODY_LEN;
                     let fin = opened.kind == PacketKind::DataFin;
-                    self.on_data(
-                        now,
-                        Data {
-                            pn: opened.pn,
-                            fin,
-                            size,
-                            body: data,
-                            range,
-                        },
-                    );
+                    self.on_data(now, Data { pn: opened.pn, fin, size, body: data, range });
+                }
+                Err(_) => self.link.reject(),
+            },
+            PacketKind::DataPart => match PartBody::parse(opened.body) {
+                Ok(part) => {
+                    let start = at + COMMON_HEADER_LEN + PART_BODY_LEN;
+                    let range = start..start + opened.body.len() - PART_BODY_LEN;
+                    self.on_part(now, opened.pn, part, range, size);
                 }
                 Err(_) => self.link.reject(),
             },
@@ -183,48 +186,91 @@ impl Receiver {
     }
 
     fn on_data(&mut self, now: Time, data: Data) {
-        let end = data.body.offset + data.range.len() as u64;
-        if end > self.limit || self.contradicts_end(&data, end) {
+        let DataBody { seq, offset, timestamp } = data.body;
+        let len = data.range.len() as u64;
+        if !self.is_welcome(seq, offset + len, data.fin) {
             self.link.reject();
             return;
         }
-        let arrival = self.arrivals.insert(data.body.seq);
+        let arrival = self.arrivals.insert(seq);
         if arrival == Arrival::TooFar {
             self.link.reject();
             return;
         }
-        self.stats.packets += 1;
-        self.stats.datagram_bytes += data.size as u64;
-        self.report.on_data(
-            now,
-            data.pn,
-            data.body.timestamp,
-            arrival == Arrival::New { gap: true },
-        );
+        self.count(now, data.pn, timestamp, data.size, arrival);
         if arrival == Arrival::Duplicate {
-            self.stats.duplicates += 1;
             return;
         }
-        self.stats.object_bytes += data.range.len() as u64;
         if data.fin {
-            self.end = Some((data.body.seq, end));
-            self.stats.object_len = Some(end);
+            self.note_end(seq, offset + len);
         }
-        if !data.range.is_empty() {
-            self.pieces.push(Piece {
-                offset: data.body.offset,
-                range: data.range,
-            });
+        match self.parts.take_missing(seq, len) {
+            None => self.push_piece(offset, data.range),
+            Some(missing) => {
+                for gap in missing {
+                    self.push_piece(offset + gap.start, shift(&gap, data.range.start));
+                }
+            }
         }
     }
 
-    /// Whether the packet and the end of the object, as either says it, exclude each other.
-    fn contradicts_end(&self, data: &Data, end: u64) -> bool {
-        let seq = data.body.seq;
-        match self.end {
-            Some((last, len)) => seq > last || end > len || (data.fin && (seq, end) != (last, len)),
-            None => data.fin && seq + 1 < self.arrivals.highest(),
+    /// A part of a packet: its bytes are delivered at once, the packet counts when all of them are here.
+    fn on_part(&mut self, now: Time, pn: u64, part: PartBody, range: Range<usize>, size: usize) {
+        let PartBody { seq, offset, timestamp, skip, whole, fin } = part;
+        let end = offset + u64::from(whole);
+        if !self.is_welcome(seq, end, fin) {
+            self.link.reject();
+            return;
         }
+        if self.arrivals.contains(seq) {
+            self.count(now, pn, timestamp, size, Arrival::Duplicate);
+            return;
+        }
+        let skip = u64::from(skip);
+        let Some(fresh) = self.parts.insert(seq, skip..skip + range.len() as u64) else {
+            self.link.reject();
+            return;
+        };
+        for gap in fresh {
+            let here = gap.start - skip..gap.end - skip;
+            self.push_piece(offset + gap.start, shift(&here, range.start));
+        }
+        let mut arrival = Arrival::New { gap: false };
+        if self.parts.take_complete(seq, u64::from(whole)) {
+            arrival = self.arrivals.insert(seq);
+            if fin {
+                self.note_end(seq, end);
+            }
+        }
+        self.count(now, pn, timestamp, size, arrival);
+    }
+
+    fn count(&mut self, now: Time, pn: u64, timestamp: u32, size: usize, arrival: Arrival) {
+        self.stats.packets += 1;
+        self.stats.datagram_bytes += size as u64;
+        self.stats.duplicates += u64::from(arrival == Arrival::Duplicate);
+        self.report.on_data(now, pn, timestamp, arrival == Arrival::New { gap: true });
+    }
+
+    fn push_piece(&mut self, offset: u64, range: Range<usize>) {
+        if !range.is_empty() {
+            self.stats.object_bytes += range.len() as u64;
+            self.pieces.push(Piece { offset, range });
+        }
+    }
+
+    fn note_end(&mut self, seq: u64, end: u64) {
+        self.end = Some((seq, end));
+        self.stats.object_len = Some(end);
+    }
+
+    /// Whether a packet is below the granted limit and agrees with what is known of the object's end.
+    fn is_welcome(&self, seq: u64, end: u64, fin: bool) -> bool {
+        end <= self.limit
+            && match self.end {
+                Some((last, len)) => seq <= last && end <= len && (!fin || (seq, end) == (last, len)),
+                None => !fin || seq + 1 >= self.arrivals.highest(),
+            }
     }
 
     fn deliver(&mut self, data: &[u8]) {
@@ -317,14 +363,9 @@ impl Machine for Receiver {
     }
 
     fn deadline(&self) -> Option<Deadline> {
-        let feedback = Deadline {
-            at: self.report.due(),
-            reason: DeadlineReason::Feedback,
-        };
-        let silence = (self.silence == Silence::None).then(|| Deadline {
-            at: self.heard_at + self.config.silence,
-            reason: DeadlineReason::Silence,
-        });
+        let feedback = Deadline { at: self.report.due(), reason: DeadlineReason::Feedback };
+        let silence = (self.silence == Silence::None)
+            .then(|| Deadline { at: self.heard_at + self.config.silence, reason: DeadlineReason::Silence });
         Deadline::earlier(Some(feedback), silence)
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Report {
     echo_timestamp: u32,
     echo_at: Time,
     received_at: Time,
-    largest_probe: u16,
+    last_probe: u16,
     /// What the present round of feedback still has to say.
     queue: VecDeque<Part>,
     /// Whether a round has begun and its first packet is still to be written.
@@ -61,7 +61,7 @@ impl Report {
             echo_timestamp: 0,
             echo_at: now,
             received_at: now,
-            largest_probe: 0,
+            last_probe: 0,
             queue: VecDeque::with_capacity(1_024),
             started: false,
             cursor: 0,
@@ -80,7 +80,7 @@ impl Report {
     }
 
     pub(super) fn on_probe(&mut self, size: u16) {
-        self.largest_probe = self.largest_probe.max(size);
+        self.last_probe = size;
         self.urgent = true;
     }
 
@@ -133,15 +133,8 @@ impl Report {
         let open = last.saturating_sub(first) as usize;
         let changed = self.queue.len();
         for _ in 0..repeated.min(open - changed.min(open)) {
-            self.cursor = if (first..last).contains(&(self.cursor + 1)) {
-                self.cursor + 1
-            } else {
-                first
-            };
-            self.queue.push_back(Part {
-                segment: self.cursor,
-                from: 0,
-            });
+            self.cursor = if (first..last).contains(&(self.cursor + 1)) { self.cursor + 1 } else { first };
+            self.queue.push_back(Part { segment: self.cursor, from: 0 });
         }
     }
 
@@ -152,7 +145,7 @@ impl Report {
             echo_timestamp: self.echo_timestamp,
             echo_delay_us: u32::try_from(now.since(self.echo_at).as_micros()).unwrap_or(u32::MAX),
             received_at: self.received_at.as_wrapped_micros(),
-            largest_probe: self.largest_probe,
+            last_probe: self.last_probe,
             ..FeedbackHeader::default()
         }
     }
@@ -185,11 +178,8 @@ fn write_part(writer: &mut FeedbackWriter<'_>, part: &mut Part, arrivals: &Arriv
         part.from = solid;
     }
     let behind = part.segment < arrivals.highest() / SEGMENT_PACKETS;
-    let end = if behind {
-        SEGMENT_WORDS
-    } else {
-        (arrivals.highest() % SEGMENT_PACKETS).div_ceil(64) as usize
-    };
+    let end =
+        if behind { SEGMENT_WORDS } else { (arrivals.highest() % SEGMENT_PACKETS).div_ceil(64) as usize };
     while part.from < end {
         let words = writer.words_left().min(end - part.from);
         if words == 0 {
@@ -259,10 +249,7 @@ mod tests {
         report.on_data(at(10), 7, 700, false);
         report.on_data(at(20), 5, 500, false);
         let header = report.header(at(110));
-        assert_eq!(
-            (header.largest_pn, header.echo_timestamp, header.echo_delay_us),
-            (7, 700, 100)
-        );
+        assert_eq!((header.largest_pn, header.echo_timestamp, header.echo_delay_us), (7, 700, 100));
     }
 
     proptest! {

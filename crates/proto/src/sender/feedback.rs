@@ -38,10 +38,10 @@ impl Sender {
     fn on_feedback(&mut self, now: Time, pn: u64, view: &FeedbackView<'_>) {
         let newest = self.newest_feedback.is_none_or(|newest| pn > newest);
         self.stats.feedback += 1;
-        self.timeouts_in_row = 0;
         let delivery_rate = newest.then(|| self.on_scalars(now, pn, &view.header)).flatten();
         let change = self.on_statements(view);
         if change.acked_packets > 0 {
+            self.timeouts_in_row = 0;
             self.timer_base = now;
         }
         self.stats.acked += change.acked_packets;
@@ -69,16 +69,13 @@ impl Sender {
         self.stats.receiver_drops = header.socket_drops;
         self.stats.receiver_duplicates = header.duplicates;
         self.stats.ecn_ce = header.ecn_ce;
-        if self.mtu.on_received(now, header.largest_probe) {
+        if self.mtu.on_received(now, header.last_probe) {
             self.events.push_back(SenderEvent::PathMtu(self.mtu.current()));
         }
         if header.highest == 0 {
             return None;
         }
-        if self
-            .largest_acked_pn
-            .is_none_or(|largest| header.largest_pn > largest)
-        {
+        if self.largest_acked_pn.is_none_or(|largest| header.largest_pn > largest) {
             self.largest_acked_pn = Some(header.largest_pn);
             self.on_echo(now, header);
         }
@@ -119,9 +116,7 @@ impl Sender {
         for block in view.blocks() {
             for i in 0..block.words {
                 let word = block.word(i);
-                total += self
-                    .outstanding
-                    .on_word(u64::from(block.segment), block.first_word + i, word, rule);
+                total += self.outstanding.on_word(u64::from(block.segment), block.first_word + i, word, rule);
             }
         }
         total += self.outstanding.on_nothing_from(header.highest, rule);
@@ -130,11 +125,7 @@ impl Sender {
     }
 
     fn after_feedback(&mut self) {
-        if let Some(offset) = self
-            .outstanding
-            .released()
-            .filter(|&offset| offset > self.released)
-        {
+        if let Some(offset) = self.outstanding.released().filter(|&offset| offset > self.released) {
             self.released = offset;
             self.source.release(offset);
         }

@@ -7,7 +7,10 @@ mod waiting;
 use std::fmt;
 
 use haul_base::{Bytes, Deadline, DeadlineReason, Ecn, Machine, PathId, Received, Span, Time, Transmit};
-use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN, DataBody, PROBE_BODY_MIN, PacketKind, ProbeBody};
+use haul_wire::packet::{
+    COMMON_HEADER_LEN, DATA_BODY_LEN, DataBody, PART_BODY_LEN, PROBE_BODY_MIN, PacketKind, PartBody,
+    ProbeBody,
+};
 
 use crate::control::{Limits, Permit, RateController, RateState, SentBatch};
 use crate::delivery_rate::DeliveryMeter;
@@ -139,6 +142,9 @@ pub struct Sender {
     app_limited_below: u64,
     /// How many times the base reordering window is in force (RFC 8985 section 6.2).
     reordering_steps: u32,
+    /// The packet at the front of the retransmission queue, and how much of it has left if it goes in parts.
+    part_of: Option<u64>,
+    part_sent: u16,
     released: u64,
     /// Since when the probe timer runs.
     timer_base: Time,
@@ -164,6 +170,9 @@ impl fmt::Debug for Sender {
 /// Longest wait between two probes of a silent path.
 const LONGEST_TIMEOUT: Span = Span::from_secs(2);
 
+/// Probe timeouts in a row after which full-size packets are suspected to vanish (RFC 8899 section 4.3).
+const BLACK_HOLE_TIMEOUTS: u32 = 3;
+
 /// Packets sent again when the probe timer fires.
 const PROBE_PACKETS: usize = 2;
 
@@ -172,17 +181,8 @@ const SHORTEST_MTU_TIMEOUT: Span = Span::from_millis(200);
 
 /// What stands in the way of the next packet.
 enum Next {
-    Again {
-        seq: u64,
-        offset: u64,
-        len: usize,
-        fin: bool,
-    },
-    New {
-        offset: u64,
-        len: usize,
-        fin: bool,
-    },
+    Again { seq: u64, offset: u64, len: usize, fin: bool },
+    New { offset: u64, len: usize, fin: bool },
 }
 
 impl Sender {
@@ -197,10 +197,7 @@ impl Sender {
     ) -> Self {
         let overhead = link.overhead() + DATA_BODY_LEN;
         let mtu = MtuSearch::new(config.datagram, config.likely_datagram, config.max_datagram);
-        let stats = SenderStats {
-            datagram: mtu.current(),
-            ..SenderStats::default()
-        };
+        let stats = SenderStats { datagram: mtu.current(), ..SenderStats::default() };
         Self {
             pacer: Pacer::new(config.pacing_debt),
             rtt: RttEstimator::new(config.initial_rtt),
@@ -216,6 +213,8 @@ impl Sender {
             largest_acked_pn: None,
             app_limited_below: 0,
             reordering_steps: 1,
+            part_of: None,
+            part_sent: 0,
             released: 0,
             timer_base: now,
             timeouts_in_row: 0,
@@ -260,7 +259,7 @@ impl Sender {
 
     /// Datagrams of this size are known to pass (the HELLO exchange has shown it).
     pub fn on_size_passed(&mut self, now: Time, size: u16) {
-        self.mtu.on_received(now, size);
+        self.mtu.on_passed(now, size);
     }
 
     /// The socket refused a datagram of this size as too large for the local interface.
@@ -273,9 +272,7 @@ impl Sender {
     }
 
     fn mtu_timeout(&self) -> Span {
-        self.rtt
-            .probe_timeout(self.config.feedback_interval)
-            .max(SHORTEST_MTU_TIMEOUT)
+        self.rtt.probe_timeout(self.config.feedback_interval).max(SHORTEST_MTU_TIMEOUT)
     }
 
     fn poll_mtu_probe(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
@@ -294,19 +291,14 @@ impl Sender {
 
     /// How many datagrams of `size` may leave now, and why not if none may.
     fn allowance(&mut self, now: Time, limits: Limits, size: u64, slot: u64) -> Result<u64, WaitingFor> {
-        let batch = (limits.burst / size)
-            .min(slot / size)
-            .min(self.config.max_batch as u64)
-            .max(1);
+        let batch = (limits.burst / size).min(slot / size).min(self.config.max_batch as u64).max(1);
         if self.probe_credit > 0 {
             return Ok(batch.min(u64::from(self.probe_credit)));
         }
         if self.pacer.release_at() > now {
             return Err(WaitingFor::Pacer);
         }
-        let room = limits
-            .window
-            .map_or(u64::MAX, |w| w.saturating_sub(self.outstanding.in_flight()));
+        let room = limits.window.map_or(u64::MAX, |w| w.saturating_sub(self.outstanding.in_flight()));
         match room / size {
             0 => Err(WaitingFor::Window),
             packets => Ok(batch.min(packets)),
@@ -316,13 +308,12 @@ impl Sender {
     /// Decides on the next packet: first what is missing, then what is new.
     fn next(&mut self, payload_max: usize) -> Result<Next, WaitingFor> {
         if let Some((seq, record)) = self.outstanding.peek_lost() {
+            if self.part_of != Some(seq) {
+                self.part_of = Some(seq);
+                self.part_sent = 0;
+            }
             let (offset, len, fin) = (record.offset, usize::from(record.len), record.fin);
-            return Ok(Next::Again {
-                seq,
-                offset,
-                len,
-                fin,
-            });
+            return Ok(Next::Again { seq, offset, len, fin });
         }
         if self.fin_sent {
             return Err(WaitingFor::Acknowledgement);
@@ -344,11 +335,7 @@ impl Sender {
         if !fin && end < wanted {
             return Err(WaitingFor::Source);
         }
-        Ok(Next::New {
-            offset,
-            len: (end - offset) as usize,
-            fin,
-        })
+        Ok(Next::New { offset, len: (end - offset) as usize, fin })
     }
 
     /// Writes the next packet to the start of `slot`; `stride` is the size that the batch prescribes.
@@ -361,15 +348,16 @@ impl Sender {
     ) -> Result<Option<usize>, WaitingFor> {
         let next = self.next(payload_max)?;
         let (Next::Again { offset, len, fin, .. } | Next::New { offset, len, fin }) = next;
+        if let Next::Again { seq, .. } = next
+            && len > payload_max
+        {
+            return Ok(self.write_part(now, slot, stride, payload_max, seq));
+        }
         let total = self.overhead() + len;
         if stride.is_some_and(|s| total > s) || total > slot.len() {
             return Ok(None);
         }
-        let kind = if fin {
-            PacketKind::DataFin
-        } else {
-            PacketKind::Data
-        };
+        let kind = if fin { PacketKind::DataFin } else { PacketKind::Data };
         let pn = self.link.begin(kind, slot);
         let timestamp = now.as_wrapped_micros();
         let seq = match next {
@@ -388,15 +376,41 @@ impl Sender {
             }
         };
         let body = &mut slot[COMMON_HEADER_LEN..];
-        DataBody {
-            seq,
-            offset,
-            timestamp,
-        }
-        .write(body);
-        self.source
-            .read(offset, &mut body[DATA_BODY_LEN..DATA_BODY_LEN + len]);
+        DataBody { seq, offset, timestamp }.write(body);
+        self.source.read(offset, &mut body[DATA_BODY_LEN..DATA_BODY_LEN + len]);
         Ok(Some(total))
+    }
+
+    /// Writes the next part of a lost packet that no longer fits the path.
+    fn write_part(
+        &mut self,
+        now: Time,
+        slot: &mut [u8],
+        stride: Option<usize>,
+        payload_max: usize,
+        seq: u64,
+    ) -> Option<usize> {
+        let (_, record) = self.outstanding.peek_lost()?;
+        let room = payload_max - (PART_BODY_LEN - DATA_BODY_LEN);
+        let skip = self.part_sent;
+        let len = room.min(usize::from(record.len - skip));
+        let total = self.link.overhead() + PART_BODY_LEN + len;
+        if stride.is_some_and(|s| total > s) || total > slot.len() {
+            return None;
+        }
+        let pn = self.link.begin(PacketKind::DataPart, slot);
+        let timestamp = now.as_wrapped_micros();
+        let body = &mut slot[COMMON_HEADER_LEN..];
+        let (offset, whole, fin) = (record.offset, record.len, record.fin);
+        PartBody { seq, offset, timestamp, skip, whole, fin }.write(body);
+        self.source.read(offset + u64::from(skip), &mut body[PART_BODY_LEN..PART_BODY_LEN + len]);
+        self.part_sent += len as u16;
+        if self.part_sent == whole {
+            self.part_of = None;
+            self.outstanding.resent(pn, timestamp);
+            self.stats.resent += 1;
+        }
+        Some(total)
     }
 
     /// Fills `slot` with up to `count` datagrams of one size (the last may be shorter); returns how many, the
@@ -445,19 +459,9 @@ impl Sender {
         self.stats.packets += packets;
         self.stats.datagram_bytes += len as u64;
         let in_flight = self.outstanding.in_flight();
-        self.controller.on_sent(&SentBatch {
-            now,
-            bytes: len as u64,
-            in_flight,
-        });
+        self.controller.on_sent(&SentBatch { now, bytes: len as u64, in_flight });
         let (ecn, path) = (Ecn::NotEct, PathId::default());
-        Ok(Transmit {
-            len,
-            segment_size: stride,
-            ecn,
-            path,
-            release: now,
-        })
+        Ok(Transmit { len, segment_size: stride, ecn, path, release: now })
     }
 
     fn on_waiting(&mut self, now: Time, reason: WaitingFor) {
@@ -487,6 +491,10 @@ impl Sender {
         self.stats.probe_timeouts += 1;
         self.outstanding.expire_oldest(PROBE_PACKETS);
         self.probe_credit = PROBE_PACKETS as u32;
+        if self.timeouts_in_row == BLACK_HOLE_TIMEOUTS && self.mtu.current() > crate::mtu::BASE_DATAGRAM {
+            self.mtu.on_black_hole(now);
+            self.events.push_back(SenderEvent::PathMtu(self.mtu.current()));
+        }
         self.controller.on_silence(now, self.timeouts_in_row);
     }
 }
@@ -535,24 +543,12 @@ impl Machine for Sender {
         if self.delivered {
             return None;
         }
-        let pacing = (self.clock.reason() == Some(WaitingFor::Pacer)).then(|| Deadline {
-            at: self.pacer.release_at(),
-            reason: DeadlineReason::Pacing,
-        });
-        let probe = self.probe_deadline().map(|at| Deadline {
-            at,
-            reason: DeadlineReason::ProbeTimeout,
-        });
-        let mtu = Some(Deadline {
-            at: self.mtu.deadline(),
-            reason: DeadlineReason::PathMtu,
-        });
-        let silence = (!self.silent).then(|| Deadline {
-            at: self.heard_at + self.config.silence,
-            reason: DeadlineReason::Silence,
-        });
-        [pacing, probe, mtu, silence]
-            .into_iter()
-            .fold(None, Deadline::earlier)
+        let pacing = (self.clock.reason() == Some(WaitingFor::Pacer))
+            .then(|| Deadline { at: self.pacer.release_at(), reason: DeadlineReason::Pacing });
+        let probe = self.probe_deadline().map(|at| Deadline { at, reason: DeadlineReason::ProbeTimeout });
+        let mtu = Some(Deadline { at: self.mtu.deadline(), reason: DeadlineReason::PathMtu });
+        let silence = (!self.silent)
+            .then(|| Deadline { at: self.heard_at + self.config.silence, reason: DeadlineReason::Silence });
+        [pacing, probe, mtu, silence].into_iter().fold(None, Deadline::earlier)
     }
 }

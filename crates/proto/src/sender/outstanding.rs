@@ -44,12 +44,7 @@ struct Segment {
 impl Segment {
     fn new() -> Self {
         let records = vec![Record::default(); PACKETS as usize].into_boxed_slice();
-        Self {
-            records,
-            acked: [0; WORDS],
-            sent: 0,
-            acked_count: 0,
-        }
+        Self { records, acked: [0; WORDS], sent: 0, acked_count: 0 }
     }
 
     fn reset(&mut self) {
@@ -159,10 +154,7 @@ impl Outstanding {
 
     /// The offset below which everything has arrived, at the granularity of segments.
     pub(crate) fn released(&self) -> Option<u64> {
-        self.segments
-            .front()
-            .filter(|s| s.sent > 0)
-            .map(|s| s.records[0].offset)
+        self.segments.front().filter(|s| s.sent > 0).map(|s| s.records[0].offset)
     }
 
     /// Whether a retransmission may be waiting.
@@ -178,14 +170,7 @@ impl Outstanding {
             self.segments.push_back(segment);
         }
         if let Some(segment) = self.segments.back_mut() {
-            segment.records[index] = Record {
-                offset,
-                pn,
-                sent_at,
-                len,
-                state: State::InFlight,
-                fin,
-            };
+            segment.records[index] = Record { offset, pn, sent_at, len, state: State::InFlight, fin };
             segment.sent = index as u16 + 1;
         }
         self.next_seq += 1;
@@ -381,11 +366,7 @@ mod tests {
     }
 
     fn rule(largest_pn: u64, reordering_us: u64) -> LossRule {
-        LossRule {
-            largest_pn,
-            echo_ts: largest_pn as u32 * 10,
-            reordering: Span::from_micros(reordering_us),
-        }
+        LossRule { largest_pn, echo_ts: largest_pn as u32 * 10, reordering: Span::from_micros(reordering_us) }
     }
 
     #[test]
@@ -423,11 +404,7 @@ mod tests {
         out.resent(100, 5_000);
         let change = out.on_nothing_from(
             91,
-            LossRule {
-                largest_pn: 100,
-                echo_ts: 5_000,
-                reordering: Span::from_micros(100),
-            },
+            LossRule { largest_pn: 100, echo_ts: 5_000, reordering: Span::from_micros(100) },
         );
         assert_eq!(change.lost_packets, 9);
     }

@@ -44,11 +44,7 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn new(now: Time) -> Self {
-        Self {
-            waiting: Waiting::default(),
-            reason: None,
-            since: now,
-        }
+        Self { waiting: Waiting::default(), reason: None, since: now }
     }
 
     pub(super) fn wait(&mut self, now: Time, reason: WaitingFor) {

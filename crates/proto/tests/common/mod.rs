@@ -20,9 +20,9 @@ pub(crate) struct Checksum;
 const TAG: usize = 8;
 
 fn checksum(data: &[u8], pn: u64) -> [u8; TAG] {
-    let hash = data.iter().fold(0xcbf2_9ce4_8422_2325 ^ pn, |h, &b| {
-        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
-    });
+    let hash = data
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325 ^ pn, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
     hash.to_be_bytes()
 }
 
@@ -42,11 +42,7 @@ impl Seal for Checksum {
 
 impl Open for Checksum {
     fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
-        let at = packet
-            .len()
-            .checked_sub(TAG)
-            .filter(|&at| at >= header_len)
-            .ok_or(Unauthentic)?;
+        let at = packet.len().checked_sub(TAG).filter(|&at| at >= header_len).ok_or(Unauthentic)?;
         if checksum(&packet[..at], pn) != packet[at..] {
             return Err(Unauthentic);
         }
@@ -82,17 +78,11 @@ pub(crate) struct PatternSource {
 
 impl ObjectSource for PatternSource {
     fn available(&mut self) -> Available {
-        Available {
-            upto: self.len,
-            end: true,
-        }
+        Available { upto: self.len, end: true }
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) {
-        assert!(
-            offset >= *self.released.lock().unwrap(),
-            "read below what was released"
-        );
+        assert!(offset >= *self.released.lock().unwrap(), "read below what was released");
         assert!(offset + into.len() as u64 <= self.len);
         for (i, byte) in into.iter_mut().enumerate() {
             *byte = byte_at(offset + i as u64);
@@ -111,19 +101,12 @@ impl ObjectSink for Shared {
         let mut sunk = self.0.lock().unwrap();
         for piece in pieces {
             let bytes = &data[piece.range.clone()];
-            sunk.wrong += bytes
-                .iter()
-                .enumerate()
-                .filter(|&(i, &b)| b != byte_at(piece.offset + i as u64))
-                .count() as u64;
+            sunk.wrong +=
+                bytes.iter().enumerate().filter(|&(i, &b)| b != byte_at(piece.offset + i as u64)).count()
+                    as u64;
             let before = sunk.ranges.total();
-            sunk.ranges
-                .insert(piece.offset..piece.offset + bytes.len() as u64);
-            assert_eq!(
-                sunk.ranges.total() - before,
-                bytes.len() as u64,
-                "bytes delivered twice"
-            );
+            sunk.ranges.insert(piece.offset..piece.offset + bytes.len() as u64);
+            assert_eq!(sunk.ranges.total() - before, bytes.len() as u64, "bytes delivered twice");
             sunk.delivered += bytes.len() as u64;
         }
     }
@@ -195,6 +178,8 @@ pub(crate) struct World {
     pub(crate) sunk: Arc<Mutex<Sunk>>,
     pub(crate) forward: Channel,
     pub(crate) back: Channel,
+    /// From then on larger datagrams vanish, both ways.
+    pub(crate) shrink: Option<(Time, usize)>,
     /// While this holds every packet is dropped, both ways.
     pub(crate) outage: Option<(Time, Time)>,
     /// The sink's limit grows by this much every 10 ms from the start, up to all; `None`: no limit.
@@ -230,27 +215,14 @@ impl World {
         println!("seed {seed}");
         let now = Time::ZERO;
         let first_limit = drain.unwrap_or(u64::MAX >> 16);
-        let sunk = Arc::new(Mutex::new(Sunk {
-            limit: u64::MAX,
-            ..Sunk::default()
-        }));
+        let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX, ..Sunk::default() }));
         let rtt = forward.delay + back.delay;
         let interval = Span::from_millis(2);
-        let config = ControllerConfig {
-            ceiling,
-            initial_rtt: rtt,
-            feedback_interval: interval,
-        };
+        let config = ControllerConfig { ceiling, initial_rtt: rtt, feedback_interval: interval };
         let controller = build_controller(controller, &config).unwrap();
-        let source = Box::new(PatternSource {
-            len,
-            released: Arc::default(),
-        });
-        let sender_config = SenderConfig {
-            initial_rtt: rtt,
-            feedback_interval: interval,
-            ..SenderConfig::default()
-        };
+        let source = Box::new(PatternSource { len, released: Arc::default() });
+        let sender_config =
+            SenderConfig { initial_rtt: rtt, feedback_interval: interval, ..SenderConfig::default() };
         let receiver_config = ReceiverConfig {
             feedback_interval: interval,
             feedback_datagram: 1_200,
@@ -263,6 +235,7 @@ impl World {
             sunk,
             forward,
             back,
+            shrink: None,
             outage: None,
             drain,
             rng: Rng::from_seed(seed),
@@ -321,13 +294,7 @@ impl World {
         let deadlines = [self.sender.deadline(), self.receiver.deadline()];
         let next_flight = self.flights.peek().map(|f| f.0.at);
         let drain_tick = self.drain.map(|_| self.now + Span::from_millis(10));
-        let next = deadlines
-            .into_iter()
-            .flatten()
-            .map(|d| d.at)
-            .chain(next_flight)
-            .chain(drain_tick)
-            .min();
+        let next = deadlines.into_iter().flatten().map(|d| d.at).chain(next_flight).chain(drain_tick).min();
         // A machine may ask for the present; time still has to move.
         self.now = next.unwrap_or(self.now).max(self.now + Span::from_nanos(100));
         self.sender.on_deadline(self.now);
@@ -364,11 +331,10 @@ impl World {
         self.out.sent_wire += packet.len() as u64;
         let direction = usize::from(forward);
         let start = self.free_at[direction].max(self.now);
-        let out = self
-            .outage
-            .is_some_and(|(from, to)| self.now >= from && self.now < to);
+        let out = self.outage.is_some_and(|(from, to)| self.now >= from && self.now < to);
         if out
             || packet.len() > channel.mtu
+            || self.shrink.is_some_and(|(from, mtu)| self.now >= from && packet.len() > mtu)
             || start.since(self.now) > channel.queue
             || self.rng.chance(channel.loss)
         {
@@ -392,31 +358,16 @@ impl World {
         let copies = 1 + usize::from(self.rng.chance(channel.duplicate));
         for _ in 0..copies {
             self.ids += 1;
-            self.flights.push(Reverse(Flight {
-                at,
-                id: self.ids,
-                to_receiver: forward,
-                data: data.clone(),
-            }));
+            self.flights.push(Reverse(Flight { at, id: self.ids, to_receiver: forward, data: data.clone() }));
         }
     }
 
     /// Panics unless the object arrived whole, once and right.
     pub(crate) fn assert_whole(&self, len: u64) {
         let sunk = self.sunk.lock().unwrap();
-        assert_eq!(
-            sunk.complete,
-            Some(len),
-            "events {:?}, sender {:?}",
-            self.out.events,
-            self.sender
-        );
+        assert_eq!(sunk.complete, Some(len), "events {:?}, sender {:?}", self.out.events, self.sender);
         assert_eq!(sunk.wrong, 0);
         assert_eq!(sunk.delivered, len);
-        assert!(
-            self.out.delivered_at.is_some(),
-            "the sender does not know: {:?}",
-            self.sender
-        );
+        assert!(self.out.delivered_at.is_some(), "the sender does not know: {:?}", self.sender);
     }
 }

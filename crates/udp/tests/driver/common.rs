@@ -11,19 +11,12 @@ const V6: &str = "[::1]:0";
 
 /// Both address families, or IPv4 alone on a machine without IPv6.
 pub(crate) fn families() -> impl Iterator<Item = &'static str> {
-    [V4, V6]
-        .into_iter()
-        .filter(|addr| *addr == V4 || std::net::UdpSocket::bind(addr).is_ok())
+    [V4, V6].into_iter().filter(|addr| *addr == V4 || std::net::UdpSocket::bind(addr).is_ok())
 }
 
 /// Buffers that are granted everywhere, so that tests do not depend on the machine.
 pub(crate) fn options(offload: Offload) -> Options {
-    Options {
-        recv_buffer: Bytes(200_000),
-        send_buffer: Bytes(200_000),
-        offload,
-        ..Options::default()
-    }
+    Options { recv_buffer: Bytes(200_000), send_buffer: Bytes(200_000), offload, ..Options::default() }
 }
 
 pub(crate) fn bind(addr: &str, options: &Options) -> UdpSocket {
@@ -34,9 +27,7 @@ pub(crate) fn bind(addr: &str, options: &Options) -> UdpSocket {
 pub(crate) fn pair(addr: &str, offload: Offload) -> (UdpSocket, UdpSocket) {
     let receiving = bind(addr, &options(offload));
     let mut sending = bind(addr, &options(offload));
-    sending
-        .connect(receiving.local_addr().expect("bound"))
-        .expect("loopback is there");
+    sending.connect(receiving.local_addr().expect("bound")).expect("loopback is there");
     (sending, receiving)
 }
 
@@ -52,9 +43,7 @@ pub(crate) struct Message {
 
 /// Everything that is waiting; waits for the first.
 pub(crate) fn receive(receiver: &mut Receiver, socket: &UdpSocket) -> Vec<Message> {
-    socket
-        .wait(Interest::Read, Duration::from_secs(5))
-        .expect("poll works");
+    socket.wait(Interest::Read, Duration::from_secs(5)).expect("poll works");
     let mut messages = Vec::new();
     loop {
         match receiver.recv(socket) {
@@ -63,13 +52,7 @@ pub(crate) fn receive(receiver: &mut Receiver, socket: &UdpSocket) -> Vec<Messag
                 let datagrams: Vec<_> = batch.iter_mut().map(|datagram| datagram.to_vec()).collect();
                 assert!(datagrams.is_empty() || datagrams.len() == count);
                 let (source, ecn, arrival, drops) = (batch.source, batch.ecn, batch.arrival, batch.drops);
-                Message {
-                    datagrams,
-                    source,
-                    ecn,
-                    arrival,
-                    drops,
-                }
+                Message { datagrams, source, ecn, arrival, drops }
             })),
             Err(RecvError::WouldBlock) => return messages,
             Err(error) => panic!("{error}"),

@@ -51,10 +51,7 @@ fn a_peer_that_refuses_is_told_apart_and_may_come_back() {
         let back = bind(&nobody.to_string(), &options(Offload::Auto));
         sending.send(b"there!", 100, Ecn::NotEct).unwrap();
         assert_eq!(receive(&mut Receiver::new(&back), &back).len(), 1);
-        assert!(
-            !sending.wait(Interest::Read, Duration::ZERO).unwrap(),
-            "no error is left behind"
-        );
+        assert!(!sending.wait(Interest::Read, Duration::ZERO).unwrap(), "no error is left behind");
     }
 }
 
@@ -86,10 +83,7 @@ fn a_batch_that_is_cut_short_says_how_far_it_came() {
     // On the loopback interface the refusal is back before the next datagram of the same call.
     let (sending, _) = towards_nobody(V4, Offload::Off);
     let sent = sending.send(&pattern(5_000), 1_000, Ecn::NotEct).unwrap();
-    assert!(
-        sent.bytes < 5_000 && sent.bytes == sent.datagrams * 1_000,
-        "{sent:?}"
-    );
+    assert!(sent.bytes < 5_000 && sent.bytes == sent.datagrams * 1_000, "{sent:?}");
     assert!(sending.stats().refused >= 1);
 }
 
@@ -113,10 +107,7 @@ fn a_listener_is_not_disturbed_by_peers_that_are_gone() {
 #[test]
 fn segments_of_nothing_are_refused() {
     let (sending, _receiving) = pair(V4, Offload::Auto);
-    assert!(matches!(
-        sending.send(b"x", 0, Ecn::NotEct),
-        Err(SendError::Io(_))
-    ));
+    assert!(matches!(sending.send(b"x", 0, Ecn::NotEct), Err(SendError::Io(_))));
 }
 
 #[test]

@@ -11,16 +11,10 @@ fn carry(addr: &str, offload: Offload, len: usize, segment_size: usize) -> (usiz
     let (sending, receiving) = pair(addr, offload);
     let mut receiver = Receiver::new(&receiving);
     let data = pattern(len);
-    let sent = sending
-        .send(&data, segment_size, Ecn::NotEct)
-        .expect("there is room");
+    let sent = sending.send(&data, segment_size, Ecn::NotEct).expect("there is room");
     assert_eq!((sent.bytes, sent.datagrams), (len, len.div_ceil(segment_size)));
     let messages = receive(&mut receiver, &receiving);
-    assert!(
-        messages
-            .iter()
-            .all(|m| m.source == sending.local_addr().expect("bound"))
-    );
+    assert!(messages.iter().all(|m| m.source == sending.local_addr().expect("bound")));
     let datagrams: Vec<_> = messages.iter().flat_map(|m| m.datagrams.clone()).collect();
     let expected: Vec<_> = data.chunks(segment_size).map(<[u8]>::to_vec).collect();
     assert_eq!(datagrams, expected);
@@ -30,14 +24,9 @@ fn carry(addr: &str, offload: Offload, len: usize, segment_size: usize) -> (usiz
 #[test]
 fn datagrams_keep_their_boundaries_with_and_without_offload() {
     for addr in families() {
-        for (len, segment_size) in [
-            (1, 1200),
-            (1200, 1200),
-            (1201, 1200),
-            (40_000, 1448),
-            (65_507, 8972),
-            (300, 1),
-        ] {
+        for (len, segment_size) in
+            [(1, 1200), (1200, 1200), (1201, 1200), (40_000, 1448), (65_507, 8972), (300, 1)]
+        {
             for offload in [Offload::Auto, Offload::Off] {
                 carry(addr, offload, len, segment_size);
             }
@@ -97,10 +86,7 @@ fn ecn_bits_arrive() {
                 sending.send(&pattern(3_000), 1_000, ecn).unwrap();
                 let messages = receive(&mut receiver, &receiving);
                 assert!(!messages.is_empty());
-                assert!(
-                    messages.iter().all(|m| m.ecn == ecn),
-                    "{addr} {offload:?} {ecn:?}"
-                );
+                assert!(messages.iter().all(|m| m.ecn == ecn), "{addr} {offload:?} {ecn:?}");
             }
         }
     }
@@ -114,10 +100,7 @@ fn an_ipv6_socket_serves_ipv4_peers() {
     let receiving = bind("[::]:0", &options(Offload::Auto));
     let port = receiving.local_addr().unwrap().port();
     let mut sending = bind("0.0.0.0:0", &options(Offload::Auto));
-    if sending
-        .connect(format!("127.0.0.1:{port}").parse().unwrap())
-        .is_err()
-    {
+    if sending.connect(format!("127.0.0.1:{port}").parse().unwrap()).is_err() {
         return;
     }
     sending.send(&pattern(3_000), 1_000, Ecn::Ect1).unwrap();
@@ -126,9 +109,7 @@ fn an_ipv6_socket_serves_ipv4_peers() {
     for message in messages {
         assert_eq!(message.ecn, Ecn::Ect1);
         // And the way back, with ECN, to an address of the form ::ffff:127.0.0.1.
-        receiving
-            .send_to(&pattern(2_000), 1_000, Ecn::Ce, message.source)
-            .unwrap();
+        receiving.send_to(&pattern(2_000), 1_000, Ecn::Ce, message.source).unwrap();
         let back = receive(&mut Receiver::new(&sending), &sending);
         assert!(back.iter().all(|m| m.ecn == Ecn::Ce) && !back.is_empty());
     }
@@ -160,11 +141,7 @@ fn arrival_times_lie_between_sending_and_reading() {
 
 #[test]
 fn drops_are_counted_and_placed_between_packets() {
-    let tiny = Options {
-        recv_buffer: Bytes(8_192),
-        offload: Offload::Off,
-        ..Options::default()
-    };
+    let tiny = Options { recv_buffer: Bytes(8_192), offload: Offload::Off, ..Options::default() };
     let receiving = bind(V4, &tiny);
     let mut sending = bind(V4, &options(Offload::Off));
     sending.connect(receiving.local_addr().unwrap()).unwrap();
@@ -172,10 +149,7 @@ fn drops_are_counted_and_placed_between_packets() {
     sending.send(&pattern(100 * 1_000), 1_000, Ecn::NotEct).unwrap();
     let first = receive(&mut receiver, &receiving);
     assert!(first.len() < 100);
-    assert!(
-        first.iter().all(|m| m.drops.is_none()),
-        "these came before the first drop"
-    );
+    assert!(first.iter().all(|m| m.drops.is_none()), "these came before the first drop");
     sending.send(&[1], 1_000, Ecn::NotEct).unwrap();
     let second = receive(&mut receiver, &receiving);
     let lost = (100 - first.len()) as u32;
@@ -207,10 +181,7 @@ fn a_message_larger_than_its_buffer_is_thrown_away_and_counted() {
 
 #[test]
 fn a_session_socket_shares_the_port_with_its_listener() {
-    let shared = Options {
-        reuse_port: true,
-        ..options(Offload::Auto)
-    };
+    let shared = Options { reuse_port: true, ..options(Offload::Auto) };
     let listener = bind(V4, &shared);
     let addr = listener.local_addr().unwrap();
     let mut client = bind(V4, &options(Offload::Auto));
@@ -220,30 +191,20 @@ fn a_session_socket_shares_the_port_with_its_listener() {
     client.send(b"for the session", 100, Ecn::NotEct).unwrap();
     assert_eq!(receive(&mut Receiver::new(&session), &session).len(), 1);
     let stranger = bind(V4, &options(Offload::Auto));
-    stranger
-        .send_to(b"for the listener", 100, Ecn::NotEct, addr)
-        .unwrap();
+    stranger.send_to(b"for the listener", 100, Ecn::NotEct, addr).unwrap();
     assert_eq!(receive(&mut Receiver::new(&listener), &listener).len(), 1);
 }
 
 #[test]
 fn buffers_are_reported_as_granted() {
     let asked = Bytes(1 << 40);
-    let socket = bind(
-        V4,
-        &Options {
-            recv_buffer: asked,
-            ..Options::default()
-        },
-    );
+    let socket = bind(V4, &Options { recv_buffer: asked, ..Options::default() });
     let grant = socket.capabilities().recv_buffer;
     assert_eq!(grant.asked, asked);
     assert!(grant.granted > Bytes(0) && grant.granted < asked);
     let fallbacks = socket.capabilities().fallbacks();
     assert!(
-        fallbacks
-            .iter()
-            .any(|f| f.hint == format!("sysctl -w net.core.rmem_max={}", asked.0)),
+        fallbacks.iter().any(|f| f.hint == format!("sysctl -w net.core.rmem_max={}", asked.0)),
         "{fallbacks:?}"
     );
 }

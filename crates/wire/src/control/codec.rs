@@ -86,12 +86,7 @@ impl Default for FrameDecoder {
 impl FrameDecoder {
     /// A decoder of frames up to [`MAX_FRAME`].
     pub const fn new() -> Self {
-        Self {
-            buffer: Vec::new(),
-            taken: 0,
-            limit: MAX_FRAME,
-            failed: None,
-        }
+        Self { buffer: Vec::new(), taken: 0, limit: MAX_FRAME, failed: None }
     }
 
     /// Changes the longest body that is accepted, at most [`MAX_FRAME`]: less while the peer has not proved
@@ -234,10 +229,7 @@ impl<'a> Flavor for Compare<'a> {
     type Output = &'a [u8];
 
     fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
-        self.0 = self
-            .0
-            .strip_prefix(data)
-            .ok_or(postcard::Error::SerializeBufferFull)?;
+        self.0 = self.0.strip_prefix(data).ok_or(postcard::Error::SerializeBufferFull)?;
         Ok(())
     }
 
@@ -268,13 +260,7 @@ mod tests {
     #[test]
     fn a_length_past_the_limit_is_refused_before_any_of_the_body() {
         let announced = (MAX_FRAME as u32 + 1).to_be_bytes();
-        assert_eq!(
-            decode(&announced),
-            Err(FrameError::TooLong {
-                len: MAX_FRAME + 1,
-                limit: MAX_FRAME
-            })
-        );
+        assert_eq!(decode(&announced), Err(FrameError::TooLong { len: MAX_FRAME + 1, limit: MAX_FRAME }));
         assert_eq!(decode(&(MAX_FRAME as u32).to_be_bytes()), Ok(None));
     }
 
@@ -294,10 +280,7 @@ mod tests {
         decoder.set_limit(1);
         decoder.feed(&[frame(&[12]), frame(&[10, 1])].concat());
         assert_eq!(decoder.next_message(), Ok(Some(ControlMessage::Bye)));
-        assert_eq!(
-            decoder.next_message(),
-            Err(FrameError::TooLong { len: 2, limit: 1 })
-        );
+        assert_eq!(decoder.next_message(), Err(FrameError::TooLong { len: 2, limit: 1 }));
         decoder.set_limit(usize::MAX);
         assert_eq!(decoder.limit, MAX_FRAME);
     }
@@ -324,26 +307,15 @@ mod tests {
 
     fn entry(mode: u32, mtime_nanos: u32, kind: EntryKind) -> ControlMessage {
         let path = RelPath::new(*b"a").unwrap();
-        ControlMessage::Entries(vec![Entry {
-            path,
-            kind,
-            mode,
-            mtime_secs: 0,
-            mtime_nanos,
-        }])
+        ControlMessage::Entries(vec![Entry { path, kind, mode, mtime_secs: 0, mtime_nanos }])
     }
 
     #[test]
     fn values_out_of_range_are_refused_in_both_directions() {
-        let link = |target: &[u8]| EntryKind::Symlink {
-            target: target.to_vec(),
-        };
+        let link = |target: &[u8]| EntryKind::Symlink { target: target.to_vec() };
         let refused = [
             (entry(0o10_000, 0, EntryKind::Directory), InvalidEntry::Mode),
-            (
-                entry(0, 1_000_000_000, EntryKind::Directory),
-                InvalidEntry::Nanoseconds,
-            ),
+            (entry(0, 1_000_000_000, EntryKind::Directory), InvalidEntry::Nanoseconds),
             (entry(0, 0, EntryKind::File { size: 1 << 48 }), InvalidEntry::Size),
             (entry(0, 0, link(b"")), InvalidEntry::Target),
             (entry(0, 0, link(b"a\0")), InvalidEntry::Target),
@@ -371,26 +343,17 @@ mod tests {
 
     #[test]
     fn a_full_frame_fits_and_one_more_does_not() {
-        let digest = |entry| FileDigest {
-            entry,
-            result: Ok([0; 32]),
-        };
+        let digest = |entry| FileDigest { entry, result: Ok([0; 32]) };
         let per_frame = (MAX_FRAME - 1 - 10) / encoded_len(&digest(0));
         let mut digests = vec![digest(0); per_frame];
         let mut out = Vec::new();
         encode_frame(&ControlMessage::Digests(digests.clone()), &mut out).unwrap();
-        assert_eq!(
-            out.len(),
-            4 + encoded_len(&ControlMessage::Digests(digests.clone()))
-        );
+        assert_eq!(out.len(), 4 + encoded_len(&ControlMessage::Digests(digests.clone())));
         assert!(matches!(decode(&out), Ok(Some(ControlMessage::Digests(d))) if d == digests));
 
         digests.push(digest(0));
         let before = out.clone();
-        assert_eq!(
-            encode_frame(&ControlMessage::Digests(digests), &mut out),
-            Err(FrameError::DoesNotFit)
-        );
+        assert_eq!(encode_frame(&ControlMessage::Digests(digests), &mut out), Err(FrameError::DoesNotFit));
         assert_eq!(out, before);
     }
 
@@ -398,13 +361,7 @@ mod tests {
     fn a_large_buffer_is_given_back_when_it_is_empty() {
         let mut decoder = FrameDecoder::new();
         let mut out = Vec::new();
-        let digests = vec![
-            FileDigest {
-                entry: 0,
-                result: Ok([0; 32])
-            };
-            4000
-        ];
+        let digests = vec![FileDigest { entry: 0, result: Ok([0; 32]) }; 4000];
         encode_frame(&ControlMessage::Digests(digests), &mut out).unwrap();
         decoder.feed(&out);
         assert!(decoder.next_message().unwrap().is_some());

@@ -18,12 +18,7 @@ pub struct Fault {
 impl Fault {
     /// A fault with a message and a hint; [`FaultCode::is_retryable`] says whether it is retryable.
     pub fn new(code: FaultCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            hint: hint.into(),
-            retryable: code.is_retryable(),
-        }
+        Self { code, message: message.into(), hint: hint.into(), retryable: code.is_retryable() }
     }
 }
 
@@ -44,13 +39,7 @@ impl fmt::Display for Fault {
 /// Writes `text` with every control character replaced by U+FFFD.
 pub(crate) fn write_printable(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     use fmt::Write as _;
-    text.chars().try_for_each(|c| {
-        f.write_char(if c.is_control() {
-            char::REPLACEMENT_CHARACTER
-        } else {
-            c
-        })
-    })
+    text.chars().try_for_each(|c| f.write_char(if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }))
 }
 
 /// Kinds of failure. New kinds are added at the end: the position is what travels.
@@ -245,9 +234,6 @@ mod tests {
     #[test]
     fn a_peer_cannot_send_terminal_sequences() {
         let fault = Fault::new(FaultCode::Io, "bad\x1b[2Jdisk\u{9b}", "replace\r it");
-        assert_eq!(
-            fault.to_string(),
-            "bad\u{fffd}[2Jdisk\u{fffd} (replace\u{fffd} it)"
-        );
+        assert_eq!(fault.to_string(), "bad\u{fffd}[2Jdisk\u{fffd} (replace\u{fffd} it)");
     }
 }

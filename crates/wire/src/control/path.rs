@@ -85,11 +85,7 @@ impl RelPath {
 
     /// The last component.
     pub fn file_name(&self) -> &[u8] {
-        let start = self
-            .0
-            .iter()
-            .rposition(|&b| b == b'/')
-            .map_or(0, |slash| slash + 1);
+        let start = self.0.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
         &self.0[start..]
     }
 
@@ -164,11 +160,7 @@ mod tests {
     #[test]
     fn each_rule_refuses_its_kind_of_path() {
         let long = [b'x'; MAX_COMPONENT + 1];
-        let deep = b"x/"
-            .repeat(MAX_PATH / 2)
-            .into_iter()
-            .chain(*b"x")
-            .collect::<Vec<_>>();
+        let deep = b"x/".repeat(MAX_PATH / 2).into_iter().chain(*b"x").collect::<Vec<_>>();
         let refused: [(&[u8], PathError); 14] = [
             (b"", PathError::Empty),
             (b"/", PathError::Absolute),
@@ -192,16 +184,7 @@ mod tests {
 
     #[test]
     fn unusual_names_are_fine() {
-        for bytes in [
-            &b"..."[..],
-            b"..a",
-            b"a..",
-            b".hidden/-rf",
-            b"a b\n",
-            b"\xff\xfe",
-            b"\\..\\",
-            b"~",
-        ] {
+        for bytes in [&b"..."[..], b"..a", b"a..", b".hidden/-rf", b"a b\n", b"\xff\xfe", b"\\..\\", b"~"] {
             assert_eq!(RelPath::new(bytes).unwrap().as_bytes(), bytes);
         }
         assert!(RelPath::new([b'x'; MAX_COMPONENT]).is_ok());
@@ -235,9 +218,6 @@ mod tests {
 
     #[test]
     fn a_path_is_shown_without_control_characters() {
-        assert_eq!(
-            RelPath::new(*b"a\x1b[2J\xff").unwrap().to_string(),
-            "a\u{fffd}[2J\u{fffd}"
-        );
+        assert_eq!(RelPath::new(*b"a\x1b[2J\xff").unwrap().to_string(), "a\u{fffd}[2J\u{fffd}");
     }
 }

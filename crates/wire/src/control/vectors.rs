@@ -18,12 +18,7 @@ fn settings() -> Settings {
 const SETTINGS: &[u8] = b"\xac\x02\x03bbr\x01\xe8\x07\x01\x02\x02\x03\x01\x01k\x01v";
 
 fn fault() -> Fault {
-    Fault {
-        code: FaultCode::DiskFull,
-        message: "full".into(),
-        hint: "rm".into(),
-        retryable: false,
-    }
+    Fault { code: FaultCode::DiskFull, message: "full".into(), hint: "rm".into(), retryable: false }
 }
 
 const FAULT: &[u8] = b"\x07\x04full\x02rm\x00";
@@ -37,10 +32,7 @@ fn frozen(message: &ControlMessage, body: &[u8]) {
     let mut frame = Vec::new();
     encode_frame(message, &mut frame).unwrap();
     assert_eq!(frame[..4], (body.len() as u32).to_be_bytes());
-    assert_eq!(
-        frame[4..].escape_ascii().to_string(),
-        body.escape_ascii().to_string()
-    );
+    assert_eq!(frame[4..].escape_ascii().to_string(), body.escape_ascii().to_string());
     let mut decoder = FrameDecoder::new();
     decoder.feed(&frame);
     assert_eq!(decoder.next_message().as_ref(), Ok(&Some(message.clone())));
@@ -60,18 +52,10 @@ fn hello() {
     };
     let bytes = |request: &[u8]| joined(&[&[0, 1], &[0xaa; 32], &[2, 2, 0], request, SETTINGS]);
     frozen(
-        &with(Request::Put {
-            destination: b"up".to_vec(),
-            layout: Layout::As,
-        }),
+        &with(Request::Put { destination: b"up".to_vec(), layout: Layout::As }),
         &bytes(b"\x00\x02up\x01"),
     );
-    frozen(
-        &with(Request::Get {
-            sources: vec![b"a".to_vec(), vec![]],
-        }),
-        &bytes(b"\x01\x02\x01a\x00"),
-    );
+    frozen(&with(Request::Get { sources: vec![b"a".to_vec(), vec![]] }), &bytes(b"\x01\x02\x01a\x00"));
     frozen(&with(Request::BenchSend), &bytes(&[2]));
     frozen(&with(Request::BenchReceive), &bytes(&[3]));
     frozen(&with(Request::Check), &bytes(&[4]));
@@ -108,12 +92,7 @@ fn entries() {
     let message = ControlMessage::Entries(vec![
         entry(b"d/f", EntryKind::File { size: 128 }),
         entry(b"d", EntryKind::Directory),
-        entry(
-            b"l",
-            EntryKind::Symlink {
-                target: b"..".to_vec(),
-            },
-        ),
+        entry(b"l", EntryKind::Symlink { target: b"..".to_vec() }),
         entry(b"x", EntryKind::Failed(fault())),
     ]);
     let tail: &[u8] = b"\xa4\x03\x01\x05";
@@ -135,25 +114,13 @@ fn entries() {
 #[test]
 fn digests_and_outcomes() {
     let digests = ControlMessage::Digests(vec![
-        FileDigest {
-            entry: 1,
-            result: Ok([7; 32]),
-        },
-        FileDigest {
-            entry: 2,
-            result: Err(fault()),
-        },
+        FileDigest { entry: 1, result: Ok([7; 32]) },
+        FileDigest { entry: 2, result: Err(fault()) },
     ]);
     frozen(&digests, &joined(&[&[6, 2, 1, 0], &[7; 32], &[2, 1], FAULT]));
     let outcomes = ControlMessage::Outcomes(vec![
-        Outcome {
-            entry: 1,
-            fault: None,
-        },
-        Outcome {
-            entry: 2,
-            fault: Some(fault()),
-        },
+        Outcome { entry: 1, fault: None },
+        Outcome { entry: 2, fault: Some(fault()) },
     ]);
     frozen(&outcomes, &joined(&[&[7, 2, 1, 0, 2, 1], FAULT]));
 }
@@ -161,28 +128,11 @@ fn digests_and_outcomes() {
 #[test]
 fn messages_of_numbers() {
     frozen(&ControlMessage::UdpSeen { hello_size: 1200 }, &[3, 0xb0, 0x09]);
-    frozen(
-        &ControlMessage::EntriesEnd {
-            entries: 2,
-            bytes: 128,
-        },
-        &[5, 2, 0x80, 0x01],
-    );
-    let summary = Summary {
-        entries: 3,
-        failed: 1,
-        bytes: 0,
-        digest: [9; 32],
-    };
-    frozen(
-        &ControlMessage::Finish(summary),
-        &joined(&[&[8, 3, 1, 0], &[9; 32]]),
-    );
+    frozen(&ControlMessage::EntriesEnd { entries: 2, bytes: 128 }, &[5, 2, 0x80, 0x01]);
+    let summary = Summary { entries: 3, failed: 1, bytes: 0, digest: [9; 32] };
+    frozen(&ControlMessage::Finish(summary), &joined(&[&[8, 3, 1, 0], &[9; 32]]));
     frozen(&ControlMessage::ObjectSent { bytes: 1 }, &[9, 1]);
     frozen(&ControlMessage::Ping(0), &[10, 0]);
-    frozen(
-        &ControlMessage::Pong(u64::MAX),
-        &joined(&[&[11], &[0xff; 9], &[1]]),
-    );
+    frozen(&ControlMessage::Pong(u64::MAX), &joined(&[&[11], &[0xff; 9], &[1]]));
     frozen(&ControlMessage::Bye, &[12]);
 }

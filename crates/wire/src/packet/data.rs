@@ -21,11 +21,7 @@ impl DataBody {
     pub fn parse(kind: PacketKind, body: &[u8]) -> Result<Self, PacketError> {
         let (fields, payload) = split::<DATA_BODY_LEN>(body)?;
         let mut fields = Reader(fields);
-        let parsed = Self {
-            seq: fields.u48(),
-            offset: fields.u48(),
-            timestamp: fields.u32(),
-        };
+        let parsed = Self { seq: fields.u48(), offset: fields.u48(), timestamp: fields.u32() };
         match kind {
             PacketKind::Data if payload.is_empty() => return Err(PacketError::NoPayload),
             PacketKind::Data | PacketKind::DataFin => {}
@@ -46,10 +42,7 @@ impl DataBody {
     /// If `body` is shorter than [`DATA_BODY_LEN`].
     pub fn write(&self, body: &mut [u8]) {
         debug_assert!(self.seq <= MAX_SEQ, "sequence number {} out of range", self.seq);
-        Writer(&mut body[..DATA_BODY_LEN])
-            .u48(self.seq)
-            .u48(self.offset)
-            .u32(self.timestamp);
+        Writer(&mut body[..DATA_BODY_LEN]).u48(self.seq).u48(self.offset).u32(self.timestamp);
     }
 }
 
@@ -80,10 +73,7 @@ mod tests {
     #[test]
     fn other_kinds_have_no_data_body() {
         let bytes = body(0, 0, 1);
-        assert_eq!(
-            DataBody::parse(PacketKind::Probe, &bytes),
-            Err(PacketError::Kind(6))
-        );
+        assert_eq!(DataBody::parse(PacketKind::Probe, &bytes), Err(PacketError::Kind(6)));
     }
 
     #[test]
@@ -91,13 +81,7 @@ mod tests {
         let bytes = body(0, 0, 0);
         for len in 0..DATA_BODY_LEN {
             let cut = DataBody::parse(PacketKind::DataFin, &bytes[..len]);
-            assert_eq!(
-                cut,
-                Err(PacketError::Truncated {
-                    len,
-                    needed: DATA_BODY_LEN
-                })
-            );
+            assert_eq!(cut, Err(PacketError::Truncated { len, needed: DATA_BODY_LEN }));
         }
     }
 }

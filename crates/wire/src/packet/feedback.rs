@@ -32,8 +32,8 @@ pub struct FeedbackHeader {
     pub socket_drops: u32,
     /// Datagrams that did not authenticate or parse, wrapping.
     pub rejected: u32,
-    /// Size of the largest PROBE that arrived, UDP payload bytes; 0 before the first.
-    pub largest_probe: u16,
+    /// Size of the PROBE that arrived last, UDP payload bytes; 0 before the first.
+    pub last_probe: u16,
     /// Flow control: the sender may send bytes of the object below this offset.
     pub limit: u64,
     /// Every packet with a sequence number below this has arrived.
@@ -56,7 +56,7 @@ impl FeedbackHeader {
             ecn_ce: fields.u32(),
             socket_drops: fields.u32(),
             rejected: fields.u32(),
-            largest_probe: fields.u16(),
+            last_probe: fields.u16(),
             limit: fields.u48(),
             complete_below: fields.u48(),
             highest: fields.u48(),
@@ -92,7 +92,7 @@ impl FeedbackHeader {
             .u32(self.ecn_ce)
             .u32(self.socket_drops)
             .u32(self.rejected)
-            .u16(self.largest_probe)
+            .u16(self.last_probe)
             .u48(self.limit)
             .u48(self.complete_below)
             .u48(self.highest);
@@ -124,11 +124,7 @@ impl Encoding {
 
 /// The bits that exist in word `word` of a segment's bitmap: all, or the low 16 of the last word.
 const fn word_mask(word: usize) -> u64 {
-    if word + 1 == SEGMENT_WORDS {
-        (1 << LAST_WORD_BITS) - 1
-    } else {
-        u64::MAX
-    }
+    if word + 1 == SEGMENT_WORDS { (1 << LAST_WORD_BITS) - 1 } else { u64::MAX }
 }
 
 /// A stretch of one segment's bitmap. Bit `b` (of value `1 << b`) of word `w` stands for the sequence number
@@ -158,22 +154,10 @@ impl<'a> Block<'a> {
         if words == 0 || first_word + words > SEGMENT_WORDS {
             return Err(PacketError::Block);
         }
-        let len = if encoding == Encoding::Bits {
-            words * WORD_LEN
-        } else {
-            0
-        };
-        let (bits, rest) = rest.split_at_checked(len).ok_or(PacketError::Truncated {
-            len: rest.len(),
-            needed: len,
-        })?;
-        let block = Self {
-            segment,
-            first_word,
-            words,
-            encoding,
-            bits,
-        };
+        let len = if encoding == Encoding::Bits { words * WORD_LEN } else { 0 };
+        let (bits, rest) =
+            rest.split_at_checked(len).ok_or(PacketError::Truncated { len: rest.len(), needed: len })?;
+        let block = Self { segment, first_word, words, encoding, bits };
         let last = words - 1;
         if encoding == Encoding::Bits && block.word(last) & !word_mask(first_word + last) != 0 {
             return Err(PacketError::Block);
@@ -271,10 +255,7 @@ impl<'a> FeedbackWriter<'a> {
             return Err(NoRoom);
         }
         header.write(body);
-        Ok(Self {
-            body,
-            len: FEEDBACK_HEADER_LEN,
-        })
+        Ok(Self { body, len: FEEDBACK_HEADER_LEN })
     }
 
     /// Adds a block for `bitmap`, the words of `segment` from `first_word` on, in the shortest encoding. Bits
@@ -283,12 +264,7 @@ impl<'a> FeedbackWriter<'a> {
     /// # Panics
     /// If `bitmap` is empty or goes past the end of the segment.
     pub fn push(&mut self, segment: u32, first_word: usize, bitmap: &[u64]) -> Result<(), NoRoom> {
-        let masked = || {
-            bitmap
-                .iter()
-                .enumerate()
-                .map(|(i, &w)| (w, word_mask(first_word + i)))
-        };
+        let masked = || bitmap.iter().enumerate().map(|(i, &w)| (w, word_mask(first_word + i)));
         if masked().all(|(word, mask)| word & mask == 0) {
             self.push_missing(segment, first_word, bitmap.len())
         } else if masked().all(|(word, mask)| word & mask == mask) {
@@ -307,8 +283,7 @@ impl<'a> FeedbackWriter<'a> {
     /// # Panics
     /// If `words` is 0 or goes past the end of the segment.
     pub fn push_missing(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), NoRoom> {
-        self.begin(segment, first_word, words, Encoding::AllMissing)
-            .map(drop)
+        self.begin(segment, first_word, words, Encoding::AllMissing).map(drop)
     }
 
     /// Adds a block that says that all of the packets of these words arrived.
@@ -316,18 +291,13 @@ impl<'a> FeedbackWriter<'a> {
     /// # Panics
     /// If `words` is 0 or goes past the end of the segment.
     pub fn push_received(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), NoRoom> {
-        self.begin(segment, first_word, words, Encoding::AllReceived)
-            .map(drop)
+        self.begin(segment, first_word, words, Encoding::AllReceived).map(drop)
     }
 
     /// How many words a block of bits could have that still fits; 0 if none does.
     pub const fn words_left(&self) -> usize {
         let words = (self.body.len() - self.len).saturating_sub(BLOCK_HEADER_LEN) / WORD_LEN;
-        if words < SEGMENT_WORDS {
-            words
-        } else {
-            SEGMENT_WORDS
-        }
+        if words < SEGMENT_WORDS { words } else { SEGMENT_WORDS }
     }
 
     /// Ends the body; gives its length.
@@ -347,20 +317,12 @@ impl<'a> FeedbackWriter<'a> {
             words > 0 && first_word + words <= SEGMENT_WORDS,
             "words {first_word} + {words} of a segment"
         );
-        let bits = if encoding == Encoding::Bits {
-            words * WORD_LEN
-        } else {
-            0
-        };
+        let bits = if encoding == Encoding::Bits { words * WORD_LEN } else { 0 };
         let end = self.len + BLOCK_HEADER_LEN + bits;
         let place = self.body.get_mut(self.len..end).ok_or(NoRoom)?;
         self.len = end;
         let mut writer = Writer(place);
-        writer
-            .u32(segment)
-            .u8(first_word as u8)
-            .u8(words as u8)
-            .u8(encoding as u8);
+        writer.u32(segment).u8(first_word as u8).u8(words as u8).u8(encoding as u8);
         Ok(writer)
     }
 }
@@ -382,10 +344,7 @@ mod tests {
             ("past the segment", &[0, 0, 0, 0, 1, 157, 2]),
             ("far past the segment", &[0, 0, 0, 0, 255, 255, 1]),
             ("unknown encoding", &[0, 0, 0, 0, 0, 1, 3]),
-            (
-                "a bit for packet 10,000 of the segment",
-                &[0, 0, 0, 0, 156, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0],
-            ),
+            ("a bit for packet 10,000 of the segment", &[0, 0, 0, 0, 156, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0]),
             ("half a header behind a block", &[0, 0, 0, 0, 0, 1, 2, 0, 0, 0]),
         ];
         for (why, block) in refused {
@@ -399,12 +358,7 @@ mod tests {
         let mut body = body_with(&[0, 0, 0, 1, 0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 2, 0, 1, 2]);
         let between = [FEEDBACK_HEADER_LEN, FEEDBACK_HEADER_LEN + 15, body.len()];
         while !body.is_empty() {
-            assert_eq!(
-                FeedbackView::parse(&body).is_ok(),
-                between.contains(&body.len()),
-                "{}",
-                body.len()
-            );
+            assert_eq!(FeedbackView::parse(&body).is_ok(), between.contains(&body.len()), "{}", body.len());
             body.pop();
         }
     }
@@ -415,10 +369,7 @@ mod tests {
         Writer(&mut body[56..]).u48(2).u48(1);
         assert_eq!(FeedbackView::parse(&body), Err(PacketError::Contradiction));
         Writer(&mut body[56..]).u48(2).u48(MAX_SEQ + 2);
-        assert_eq!(
-            FeedbackView::parse(&body),
-            Err(PacketError::Sequence(MAX_SEQ + 2))
-        );
+        assert_eq!(FeedbackView::parse(&body), Err(PacketError::Sequence(MAX_SEQ + 2)));
     }
 
     #[test]
@@ -442,9 +393,7 @@ mod tests {
         let mut room = [0; 1472 - 7 - 16];
         let mut writer = FeedbackWriter::new(&mut room, &FeedbackHeader::default()).unwrap();
         assert_eq!(writer.words_left(), SEGMENT_WORDS);
-        writer
-            .push(7, 0, &[0x5555_5555_5555_5555; SEGMENT_WORDS])
-            .unwrap();
+        writer.push(7, 0, &[0x5555_5555_5555_5555; SEGMENT_WORDS]).unwrap();
         let len = writer.finish();
         let view = FeedbackView::parse(&room[..len]).unwrap();
         let received: u32 = view.blocks().flat_map(Block::bitmap).map(u64::count_ones).sum();

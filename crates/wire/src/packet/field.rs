@@ -7,10 +7,7 @@ pub(super) const U48_LEN: usize = 6;
 
 /// Splits the `N` bytes of the fixed fields from the rest.
 pub(super) fn split<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), PacketError> {
-    bytes.split_first_chunk::<N>().ok_or(PacketError::Truncated {
-        len: bytes.len(),
-        needed: N,
-    })
+    bytes.split_first_chunk::<N>().ok_or(PacketError::Truncated { len: bytes.len(), needed: N })
 }
 
 /// Reads fields from bytes whose length was checked before.
@@ -18,10 +15,7 @@ pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (field, rest) = self
-            .0
-            .split_first_chunk::<N>()
-            .expect("the length of all fields was checked");
+        let (field, rest) = self.0.split_first_chunk::<N>().expect("the length of all fields was checked");
         self.0 = rest;
         *field
     }

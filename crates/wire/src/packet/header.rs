@@ -22,6 +22,8 @@ pub enum PacketKind {
     HelloAck = 5,
     /// Data sender to data receiver: does a datagram of this size pass?
     Probe = 6,
+    /// A part of a piece of the object: what was sent whole before and no longer fits the path.
+    DataPart = 7,
 }
 
 impl PacketKind {
@@ -34,6 +36,7 @@ impl PacketKind {
             4 => Self::Hello,
             5 => Self::HelloAck,
             6 => Self::Probe,
+            7 => Self::DataPart,
             _ => return None,
         })
     }
@@ -63,10 +66,7 @@ impl CommonHeader {
         let mut fields = Reader(fields);
         let byte = fields.u8();
         let kind = PacketKind::from_byte(byte).ok_or(PacketError::Kind(byte))?;
-        Ok(Self {
-            kind,
-            pn: fields.u48(),
-        })
+        Ok(Self { kind, pn: fields.u48() })
     }
 
     /// Writes the header to the start of `packet`.
@@ -74,9 +74,7 @@ impl CommonHeader {
     /// # Panics
     /// If `packet` is shorter than [`COMMON_HEADER_LEN`].
     pub fn write(&self, packet: &mut [u8]) {
-        Writer(&mut packet[..COMMON_HEADER_LEN])
-            .u8(self.kind as u8)
-            .u48(self.pn);
+        Writer(&mut packet[..COMMON_HEADER_LEN]).u8(self.kind as u8).u48(self.pn);
     }
 }
 
@@ -97,10 +95,7 @@ impl HelloHeader {
             return Err(PacketError::Kind(common.kind as u8));
         }
         let (fields, _) = split::<HELLO_HEADER_LEN>(packet)?;
-        Ok(Self {
-            pn: common.pn,
-            session: Reader(&fields[COMMON_HEADER_LEN..]).u32(),
-        })
+        Ok(Self { pn: common.pn, session: Reader(&fields[COMMON_HEADER_LEN..]).u32() })
     }
 
     /// Writes the header to the start of `packet`.
@@ -108,10 +103,7 @@ impl HelloHeader {
     /// # Panics
     /// If `packet` is shorter than [`HELLO_HEADER_LEN`].
     pub fn write(&self, packet: &mut [u8]) {
-        Writer(&mut packet[..HELLO_HEADER_LEN])
-            .u8(PacketKind::Hello as u8)
-            .u48(self.pn)
-            .u32(self.session);
+        Writer(&mut packet[..HELLO_HEADER_LEN]).u8(PacketKind::Hello as u8).u48(self.pn).u32(self.session);
     }
 }
 
@@ -123,27 +115,17 @@ mod tests {
     fn a_header_that_ends_early_is_an_error() {
         let packet = [4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2];
         for len in 0..COMMON_HEADER_LEN {
-            assert_eq!(
-                CommonHeader::parse(&packet[..len]),
-                Err(PacketError::Truncated { len, needed: 7 })
-            );
+            assert_eq!(CommonHeader::parse(&packet[..len]), Err(PacketError::Truncated { len, needed: 7 }));
         }
         for len in COMMON_HEADER_LEN..HELLO_HEADER_LEN {
-            assert_eq!(
-                HelloHeader::parse(&packet[..len]),
-                Err(PacketError::Truncated { len, needed: 11 })
-            );
+            assert_eq!(HelloHeader::parse(&packet[..len]), Err(PacketError::Truncated { len, needed: 11 }));
         }
     }
 
     #[test]
     fn only_a_hello_has_a_session() {
         let mut packet = [0; 32];
-        CommonHeader {
-            kind: PacketKind::HelloAck,
-            pn: 1,
-        }
-        .write(&mut packet);
+        CommonHeader { kind: PacketKind::HelloAck, pn: 1 }.write(&mut packet);
         assert_eq!(HelloHeader::parse(&packet), Err(PacketError::Kind(5)));
     }
 
@@ -151,10 +133,6 @@ mod tests {
     #[cfg(debug_assertions)]
     #[should_panic(expected = "does not fit 48 bits")]
     fn a_packet_number_past_the_last_is_a_defect() {
-        CommonHeader {
-            kind: PacketKind::Data,
-            pn: 1 << 48,
-        }
-        .write(&mut [0; 7]);
+        CommonHeader { kind: PacketKind::Data, pn: 1 << 48 }.write(&mut [0; 7]);
     }
 }

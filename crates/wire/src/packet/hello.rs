@@ -22,10 +22,7 @@ impl HelloBody {
     pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
         let (fields, padding) = split::<HELLO_BODY_MIN>(body)?;
         let mut fields = Reader(fields);
-        let parsed = Self {
-            nonce: fields.u64(),
-            size: fields.u16(),
-        };
+        let parsed = Self { nonce: fields.u64(), size: fields.u16() };
         check_padding(padding, body.len(), parsed.size)?;
         Ok(parsed)
     }
@@ -52,9 +49,7 @@ impl ProbeBody {
     /// Reads a plain body, with the checks of [`HelloBody::parse`].
     pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
         let (fields, padding) = split::<PROBE_BODY_MIN>(body)?;
-        let parsed = Self {
-            size: Reader(fields).u16(),
-        };
+        let parsed = Self { size: Reader(fields).u16() };
         check_padding(padding, body.len(), parsed.size)?;
         Ok(parsed)
     }
@@ -98,20 +93,8 @@ mod tests {
     fn a_body_that_ends_early_is_an_error() {
         for len in 0..HELLO_BODY_MIN {
             let cut = HelloBody::parse(&[0xff; HELLO_BODY_MIN][..len]);
-            assert_eq!(
-                cut,
-                Err(PacketError::Truncated {
-                    len,
-                    needed: HELLO_BODY_MIN
-                })
-            );
+            assert_eq!(cut, Err(PacketError::Truncated { len, needed: HELLO_BODY_MIN }));
         }
-        assert_eq!(
-            ProbeBody::parse(&[1]),
-            Err(PacketError::Truncated {
-                len: 1,
-                needed: PROBE_BODY_MIN
-            })
-        );
+        assert_eq!(ProbeBody::parse(&[1]), Err(PacketError::Truncated { len: 1, needed: PROBE_BODY_MIN }));
     }
 }

@@ -12,6 +12,7 @@ mod feedback;
 mod field;
 mod header;
 mod hello;
+mod part;
 
 pub use data::{DATA_BODY_LEN, DataBody};
 pub use feedback::{
@@ -20,6 +21,7 @@ pub use feedback::{
 };
 pub use header::{COMMON_HEADER_LEN, CommonHeader, HELLO_HEADER_LEN, HelloHeader, PacketKind};
 pub use hello::{HELLO_BODY_MIN, HelloBody, PROBE_BODY_MIN, ProbeBody};
+pub use part::{PART_BODY_LEN, PartBody};
 
 /// Packets of one segment of the object.
 pub const SEGMENT_PACKETS: u64 = 10_000;
@@ -63,6 +65,9 @@ pub enum PacketError {
     /// A block of the feedback is impossible.
     #[error("a block of the feedback is out of range")]
     Block,
+    /// A part does not lie within its whole.
+    #[error("a part of a packet does not lie within it")]
+    Part,
     /// Padding is not zero, or the size does not match.
     #[error("the padding is not zero or not as long as announced")]
     Padding,

@@ -5,10 +5,7 @@ use super::*;
 #[test]
 fn common_header() {
     let bytes = [6, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc];
-    let header = CommonHeader {
-        kind: PacketKind::Probe,
-        pn: 0x1234_5678_9abc,
-    };
+    let header = CommonHeader { kind: PacketKind::Probe, pn: 0x1234_5678_9abc };
     assert_eq!(CommonHeader::parse(&bytes), Ok(header));
     let mut out = [0; 7];
     header.write(&mut out);
@@ -16,7 +13,7 @@ fn common_header() {
 }
 
 #[test]
-fn kinds_are_numbered_from_1_to_6() {
+fn kinds_are_numbered_from_1_to_7() {
     let kinds = [
         PacketKind::Data,
         PacketKind::DataFin,
@@ -24,27 +21,22 @@ fn kinds_are_numbered_from_1_to_6() {
         PacketKind::Hello,
         PacketKind::HelloAck,
         PacketKind::Probe,
+        PacketKind::DataPart,
     ];
     for (number, kind) in (1..).zip(kinds) {
         assert_eq!(PacketKind::from_byte(number), Some(kind));
         assert_eq!(kind as u8, number);
     }
-    for number in (0..1).chain(7..=255) {
+    for number in (0..1).chain(8..=255) {
         assert_eq!(PacketKind::from_byte(number), None);
-        assert_eq!(
-            CommonHeader::parse(&[number, 0, 0, 0, 0, 0, 0]),
-            Err(PacketError::Kind(number))
-        );
+        assert_eq!(CommonHeader::parse(&[number, 0, 0, 0, 0, 0, 0]), Err(PacketError::Kind(number)));
     }
 }
 
 #[test]
 fn hello_header() {
     let bytes = [4, 0, 0, 0, 0, 0, 7, 0xde, 0xad, 0xbe, 0xef];
-    let header = HelloHeader {
-        pn: 7,
-        session: 0xdead_beef,
-    };
+    let header = HelloHeader { pn: 7, session: 0xdead_beef };
     assert_eq!(HelloHeader::parse(&bytes), Ok(header));
     let mut out = [0; 11];
     header.write(&mut out);
@@ -61,11 +53,7 @@ fn data_body() {
         0x01, 0x02, 0x03, 0x04, // timestamp
         b'h', b'i', // payload
     ];
-    let body = DataBody {
-        seq: 123_456,
-        offset: 0x0a0b_0c0d_0e0f,
-        timestamp: 0x0102_0304,
-    };
+    let body = DataBody { seq: 123_456, offset: 0x0a0b_0c0d_0e0f, timestamp: 0x0102_0304 };
     assert_eq!(DataBody::parse(PacketKind::Data, &bytes), Ok(body));
     let mut out = [0; 18];
     body.write(&mut out);
@@ -76,16 +64,9 @@ fn data_body() {
 #[test]
 fn last_data_body_may_be_empty() {
     let bytes = [0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0x10, 0, 0xff, 0xff, 0xff, 0xff];
-    let body = DataBody {
-        seq: 9,
-        offset: 4096,
-        timestamp: u32::MAX,
-    };
+    let body = DataBody { seq: 9, offset: 4096, timestamp: u32::MAX };
     assert_eq!(DataBody::parse(PacketKind::DataFin, &bytes), Ok(body));
-    assert_eq!(
-        DataBody::parse(PacketKind::Data, &bytes),
-        Err(PacketError::NoPayload)
-    );
+    assert_eq!(DataBody::parse(PacketKind::Data, &bytes), Err(PacketError::NoPayload));
 }
 
 const FEEDBACK: [u8; 68 + 23 + 7 + 7] = [
@@ -99,7 +80,7 @@ const FEEDBACK: [u8; 68 + 23 + 7 + 7] = [
     0, 0, 0, 0x08, // ecn_ce
     0, 0, 0, 0x09, // socket_drops
     0, 0, 0, 0x0a, // rejected
-    0x23, 0x0c, // largest_probe 8,972
+    0x23, 0x0c, // last_probe 8,972
     0, 0, 0, 0, 0, 0x0c, // limit
     0, 0, 0, 0, 0, 0x0d, // complete_below
     0, 0, 0, 0, 0x4e, 0x20, // highest 20,000
@@ -122,7 +103,7 @@ fn feedback_header() -> FeedbackHeader {
         ecn_ce: 8,
         socket_drops: 9,
         rejected: 10,
-        largest_probe: 8972,
+        last_probe: 8972,
         limit: 12,
         complete_below: 13,
         highest: 20_000,
@@ -135,20 +116,11 @@ fn feedback_is_read() {
     assert_eq!(view.header, feedback_header());
     let blocks: Vec<_> = view.blocks().collect();
     assert_eq!(blocks.len(), 3);
-    assert_eq!(
-        (blocks[0].segment, blocks[0].first_word, blocks[0].words),
-        (1, 155, 2)
-    );
+    assert_eq!((blocks[0].segment, blocks[0].first_word, blocks[0].words), (1, 155, 2));
     assert_eq!(blocks[0].first_seq(), 10_000 + 155 * 64);
-    assert_eq!(
-        blocks[0].bitmap().collect::<Vec<_>>(),
-        [0x8000_0000_0000_0001, 0x8000]
-    );
+    assert_eq!(blocks[0].bitmap().collect::<Vec<_>>(), [0x8000_0000_0000_0001, 0x8000]);
     assert_eq!(blocks[1].encoding, Encoding::AllReceived);
-    assert_eq!(
-        (blocks[1].word(0), blocks[1].word(155), blocks[1].word(156)),
-        (u64::MAX, u64::MAX, 0xffff)
-    );
+    assert_eq!((blocks[1].word(0), blocks[1].word(155), blocks[1].word(156)), (u64::MAX, u64::MAX, 0xffff));
     assert_eq!(blocks[2].first_seq(), u64::from(u32::MAX) * 10_000 + 192);
     assert_eq!(blocks[2].word(0), 0);
 }
@@ -158,9 +130,7 @@ fn feedback_is_written() {
     let mut out = [0xee; FEEDBACK.len()];
     let mut writer = FeedbackWriter::new(&mut out, &feedback_header()).unwrap();
     // Bits past the end of the segment are dropped.
-    writer
-        .push(1, 155, &[0x8000_0000_0000_0001, 0xabcd_0000_0000_8000])
-        .unwrap();
+    writer.push(1, 155, &[0x8000_0000_0000_0001, 0xabcd_0000_0000_8000]).unwrap();
     writer.push_received(0, 0, 157).unwrap();
     writer.push(u32::MAX, 3, &[0]).unwrap();
     assert_eq!(writer.finish(), FEEDBACK.len());
@@ -170,10 +140,7 @@ fn feedback_is_written() {
 #[test]
 fn hello_body() {
     let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 0x00, 0x29, 0, 0, 0];
-    let body = HelloBody {
-        nonce: 0x0102_0304_0506_0708,
-        size: 41,
-    };
+    let body = HelloBody { nonce: 0x0102_0304_0506_0708, size: 41 };
     assert_eq!(HelloBody::parse(&bytes), Ok(body));
     let mut out = [0xff; 13];
     body.write(&mut out);

@@ -35,12 +35,7 @@ pub(crate) fn rel_path() -> impl Strategy<Value = RelPath> {
 
 fn fault() -> impl Strategy<Value = Fault> {
     (0..FaultCode::ALL.len(), text(), text(), any::<bool>()).prop_map(|(code, message, hint, retryable)| {
-        Fault {
-            code: FaultCode::ALL[code],
-            message,
-            hint,
-            retryable,
-        }
+        Fault { code: FaultCode::ALL[code], message, hint, retryable }
     })
 }
 
@@ -60,28 +55,17 @@ fn settings() -> impl Strategy<Value = Settings> {
         any::<u64>().prop_map(BenchLimit::Micros)
     ];
     let extra = vec((text(), text()), 0..3);
-    (
-        any::<u64>(),
-        text(),
-        option::of(any::<u64>()),
-        any::<bool>(),
-        any::<u32>(),
-        limit,
-        extra,
+    (any::<u64>(), text(), option::of(any::<u64>()), any::<bool>(), any::<u32>(), limit, extra).prop_map(
+        |(chunk_bytes, controller, rate_bps, offload, feedback_interval_us, bench_limit, extra)| Settings {
+            chunk_bytes,
+            controller,
+            rate_bps,
+            offload,
+            feedback_interval_us,
+            bench_limit,
+            extra,
+        },
     )
-        .prop_map(
-            |(chunk_bytes, controller, rate_bps, offload, feedback_interval_us, bench_limit, extra)| {
-                Settings {
-                    chunk_bytes,
-                    controller,
-                    rate_bps,
-                    offload,
-                    feedback_interval_us,
-                    bench_limit,
-                    extra,
-                }
-            },
-        )
 }
 
 fn hello() -> impl Strategy<Value = Hello> {
@@ -94,20 +78,9 @@ fn hello() -> impl Strategy<Value = Hello> {
         Just(Request::BenchReceive),
         Just(Request::Check),
     ];
-    (
-        any::<u16>(),
-        any::<[u8; 32]>(),
-        vec(cipher(), 0..5),
-        request,
-        settings(),
+    (any::<u16>(), any::<[u8; 32]>(), vec(cipher(), 0..5), request, settings()).prop_map(
+        |(version, proof, ciphers, request, settings)| Hello { version, proof, ciphers, request, settings },
     )
-        .prop_map(|(version, proof, ciphers, request, settings)| Hello {
-            version,
-            proof,
-            ciphers,
-            request,
-            settings,
-        })
 }
 
 fn accept() -> impl Strategy<Value = Accept> {
@@ -131,13 +104,7 @@ fn entry() -> impl Strategy<Value = Entry> {
         fault().prop_map(EntryKind::Failed),
     ];
     (rel_path(), kind, 0..=MAX_MODE, any::<i64>(), 0..1_000_000_000u32).prop_map(
-        |(path, kind, mode, mtime_secs, mtime_nanos)| Entry {
-            path,
-            kind,
-            mode,
-            mtime_secs,
-            mtime_nanos,
-        },
+        |(path, kind, mode, mtime_secs, mtime_nanos)| Entry { path, kind, mode, mtime_secs, mtime_nanos },
     )
 }
 
@@ -151,14 +118,8 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 }
 
 fn summary() -> impl Strategy<Value = Summary> {
-    (any::<u64>(), any::<u64>(), any::<u64>(), any::<[u8; 32]>()).prop_map(
-        |(entries, failed, bytes, digest)| Summary {
-            entries,
-            failed,
-            bytes,
-            digest,
-        },
-    )
+    (any::<u64>(), any::<u64>(), any::<u64>(), any::<[u8; 32]>())
+        .prop_map(|(entries, failed, bytes, digest)| Summary { entries, failed, bytes, digest })
 }
 
 /// Any message that can be sent.
@@ -195,32 +156,24 @@ pub(crate) fn feedback_header() -> impl Strategy<Value = FeedbackHeader> {
     let places = up_to(MAX_SEQ + 1).prop_flat_map(|highest| (up_to(highest), Just(highest)));
     let times = any::<(u32, u32, u32)>();
     let counts = any::<(u64, u32, u32, u32, u32, u16)>();
-    (
-        up_to(MAX_PN),
-        times,
-        up_to(MAX_PN),
-        counts,
-        up_to(MAX_OFFSET),
-        places,
+    (up_to(MAX_PN), times, up_to(MAX_PN), counts, up_to(MAX_OFFSET), places).prop_map(
+        |(largest_pn, times, packets, counts, limit, (complete_below, highest))| FeedbackHeader {
+            largest_pn,
+            echo_timestamp: times.0,
+            echo_delay_us: times.1,
+            received_at: times.2,
+            packets,
+            bytes: counts.0,
+            duplicates: counts.1,
+            ecn_ce: counts.2,
+            socket_drops: counts.3,
+            rejected: counts.4,
+            last_probe: counts.5,
+            limit,
+            complete_below,
+            highest,
+        },
     )
-        .prop_map(
-            |(largest_pn, times, packets, counts, limit, (complete_below, highest))| FeedbackHeader {
-                largest_pn,
-                echo_timestamp: times.0,
-                echo_delay_us: times.1,
-                received_at: times.2,
-                packets,
-                bytes: counts.0,
-                duplicates: counts.1,
-                ecn_ce: counts.2,
-                socket_drops: counts.3,
-                rejected: counts.4,
-                largest_probe: counts.5,
-                limit,
-                complete_below,
-                highest,
-            },
-        )
 }
 
 /// Segment, first word, and the words of one block, none reaching past the segment.
