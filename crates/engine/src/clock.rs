@@ -1,0 +1,33 @@
+//! The engine's clock, the only one.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use haul_base::{Span, Time};
+
+/// Turns the machine's monotonic clock into [`Time`]. Copies share the epoch, so their times can be compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    epoch: Instant,
+}
+
+impl Clock {
+    /// A clock whose epoch is now.
+    pub fn start() -> Self {
+        Self { epoch: Instant::now() }
+    }
+
+    /// The present time.
+    pub fn now(&self) -> Time {
+        self.time(Instant::now())
+    }
+
+    /// The time of an instant; the epoch for what lies before it.
+    pub fn time(&self, instant: Instant) -> Time {
+        Time::ZERO + Span::from(instant.saturating_duration_since(self.epoch))
+    }
+}
+
+/// Seconds since 1970 by the system's clock; zero if that is set to before.
+pub(crate) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}

@@ -1,0 +1,74 @@
+//! From a host's name to a TCP connection.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use haul_base::Span;
+
+use crate::EngineError;
+
+/// Connects to the first address of the host that answers, and says how long that took: one round trip.
+/// The time is shared among the addresses, so that a dead one leaves enough for the next.
+pub(super) fn dial(host: &str, port: u16, timeout: Duration) -> Result<(TcpStream, Span), EngineError> {
+    let addresses = resolve(host, port)?;
+    let until = Instant::now() + timeout;
+    let mut last = io::Error::new(io::ErrorKind::TimedOut, "no time left");
+    for (index, address) in addresses.iter().enumerate() {
+        let others = (addresses.len() - index) as u32;
+        let share = until.saturating_duration_since(Instant::now()) / others;
+        if share.is_zero() {
+            break;
+        }
+        let started = Instant::now();
+        match TcpStream::connect_timeout(address, share) {
+            Ok(tcp) => return Ok((tcp, started.elapsed().into())),
+            Err(error) => {
+                tracing::debug!(%address, %error, "cannot connect");
+                last = error;
+            }
+        }
+    }
+    let authority = addresses.first().map_or_else(String::new, |a| describe(host, *a));
+    Err(EngineError::Connect { authority, kind: last.kind(), reason: last.to_string() })
+}
+
+/// Every address of the host, at least one.
+fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+    let failed = |reason: String| EngineError::Resolve { host: host.to_owned(), reason };
+    let addresses = (host, port).to_socket_addrs().map_err(|e| failed(e.to_string()))?;
+    let addresses: Vec<_> = addresses.collect();
+    if addresses.is_empty() { Err(failed("it has no address".to_owned())) } else { Ok(addresses) }
+}
+
+/// The address, with the name it came from.
+fn describe(host: &str, address: SocketAddr) -> String {
+    if host.parse() == Ok(address.ip()) { address.to_string() } else { format!("{host} ({address})") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_of_a_host_is_tried() {
+        // `localhost` usually has two addresses; the server has one of them.
+        for addr in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = std::net::TcpListener::bind(addr).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let host = listener.local_addr().unwrap().ip().to_string();
+            assert!(dial(&host, port, Duration::from_secs(5)).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_closed_port_is_refused_and_an_unknown_name_not_found() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let error = dial("127.0.0.1", free, Duration::from_secs(5)).unwrap_err();
+        let refused = io::ErrorKind::ConnectionRefused;
+        assert!(matches!(&error, EngineError::Connect { kind, .. } if *kind == refused), "{error}");
+        let error = dial("no-such-host.invalid", 7000, Duration::from_secs(5)).unwrap_err();
+        assert!(matches!(&error, EngineError::Resolve { .. }), "{error}");
+        assert!(error.to_string().contains("no-such-host.invalid"));
+    }
+}

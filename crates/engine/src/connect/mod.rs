@@ -1,0 +1,183 @@
+//! The client's way from a URL to a session.
+
+mod dial;
+mod secure;
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use haul_base::Span;
+use haul_udp::UdpSocket;
+use haul_wire::control::{
+    Accept, Cipher, ControlMessage, Hello, PROTOCOL_VERSION, Request, Settings, encoded_len,
+};
+
+use crate::clock::unix_now;
+use crate::control::{STRANGER_ROOM, Timing};
+use crate::data_path::send_hellos;
+use crate::hello::{HelloDriver, HelloExchange};
+use crate::identity::random;
+use crate::session::{UdpSide, udp_options};
+use crate::tls::SessionSecrets;
+use crate::{Clock, Control, EngineError, HaulUrl, Role, Session};
+
+/// What a client wants from a server, and how.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// What the session is for.
+    pub request: Request,
+    /// How it should run.
+    pub settings: Settings,
+    /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
+    pub ciphers: Vec<Cipher>,
+    /// For the TCP connections to all the host's addresses together.
+    pub connect_timeout: Duration,
+    /// For the TLS handshake, and again for the server's answer to the request.
+    pub answer_timeout: Duration,
+}
+
+impl ConnectOptions {
+    /// What suits most clients.
+    pub fn new(request: Request, settings: Settings) -> Self {
+        Self {
+            request,
+            settings,
+            ciphers: vec![Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305],
+            connect_timeout: Duration::from_secs(10),
+            answer_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Opens a session with the server of `url`. When it returns, the server has accepted the request, and HELLO
+/// packets are on their way: data may follow them at once.
+///
+/// # Errors
+/// [`EngineError::Expired`] before anything is sent; [`EngineError::Resolve`], [`EngineError::Connect`],
+/// [`EngineError::NotHaul`] or [`EngineError::Certificate`] if there is no such server;
+/// [`EngineError::Peer`] if it refuses (wrong secret, expired, version, cipher, or its own reasons);
+/// [`EngineError::TimedOut`] if it does not decide; [`EngineError::TooLong`] if the request names too much.
+pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, EngineError> {
+    if url.is_expired(unix_now()) {
+        return Err(EngineError::Expired { authority: url.authority() });
+    }
+    check_length(&options)?;
+    let (tcp, dial_time) = dial::dial(&url.host, url.port, options.connect_timeout)?;
+    let (tls, tls_time) = secure::secure(url, &tcp, Instant::now() + options.answer_timeout)?;
+    let secrets = SessionSecrets::export(&tls)?;
+    let udp = Udp::open(&tcp, &options.settings, &secrets)?;
+    let control = Control::start(tls, tcp, Timing::default())?;
+    control.trust();
+    let proof = *secrets.proof(&url.secret).as_bytes();
+    control.send(ControlMessage::Hello(hello(&options, proof)))?;
+    let (udp, accept) = udp.wait_for_accept(&control, options.answer_timeout)?;
+    check_accept(&accept, &secrets, &options.ciphers).inspect_err(|error| control.abort(error.fault()))?;
+    Ok(session(udp, control, &secrets, accept, options.request, dial_time.min(tls_time)))
+}
+
+fn hello(options: &ConnectOptions, proof: [u8; 32]) -> Hello {
+    Hello {
+        version: PROTOCOL_VERSION,
+        proof,
+        ciphers: options.ciphers.clone(),
+        request: options.request.clone(),
+        settings: options.settings.clone(),
+    }
+}
+
+/// The server does not take a longer Hello from a client that it does not know.
+fn check_length(options: &ConnectOptions) -> Result<(), EngineError> {
+    let len = encoded_len(&ControlMessage::Hello(hello(options, [0; 32])));
+    if len <= STRANGER_ROOM {
+        return Ok(());
+    }
+    let text = format!("the request takes {len} bytes; {STRANGER_ROOM} are possible");
+    Err(EngineError::TooLong(text))
+}
+
+/// The server must keep to what was offered to it, and be at the other end of the same TLS connection.
+fn check_accept(accept: &Accept, secrets: &SessionSecrets, offered: &[Cipher]) -> Result<(), EngineError> {
+    let without_need = accept.cipher == Cipher::None && offered.iter().any(|&c| c != Cipher::None);
+    if !offered.contains(&accept.cipher) || without_need {
+        return Err(EngineError::Cipher(accept.cipher));
+    }
+    if accept.session != secrets.session {
+        return Err(EngineError::protocol("it accepted another session than this one"));
+    }
+    Ok(())
+}
+
+fn session(
+    udp: Udp,
+    control: Control,
+    secrets: &SessionSecrets,
+    accept: Accept,
+    request: Request,
+    round_trip: Span,
+) -> Session {
+    Session {
+        role: Role::Client,
+        peer: udp.peer,
+        control,
+        request,
+        settings: accept.settings,
+        program: accept.server,
+        keys: secrets.data_keys(accept.cipher),
+        round_trip,
+        clock: udp.clock,
+        udp: Some(UdpSide::Client(Box::new((udp.socket, udp.driver)))),
+    }
+}
+
+/// The client's UDP socket, and the HELLOs that it sends while the server has not decided yet.
+struct Udp {
+    peer: SocketAddr,
+    socket: UdpSocket,
+    driver: HelloDriver,
+    clock: Clock,
+}
+
+impl Udp {
+    /// A socket from the same address, to the same address and port as the TCP connection.
+    fn open(tcp: &TcpStream, settings: &Settings, secrets: &SessionSecrets) -> Result<Self, EngineError> {
+        let failed = |e| EngineError::system("cannot read the addresses of the TCP connection", e);
+        let peer = tcp.peer_addr().map_err(failed)?;
+        let mut local = tcp.local_addr().map_err(failed)?;
+        local.set_port(0);
+        let socket = UdpSocket::connected(local, peer, &udp_options(settings, false))
+            .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
+        let nonce = u64::from_be_bytes(random()?);
+        let clock = Clock::start();
+        let driver = HelloDriver::new(clock.now(), secrets.session, peer, &secrets.hello_keys, nonce);
+        Ok(Self { peer, socket, driver, clock })
+    }
+
+    /// Repeats HELLOs until the server accepts. Answers and data that come meanwhile wait in the socket.
+    fn wait_for_accept(self, control: &Control, timeout: Duration) -> Result<(Self, Accept), EngineError> {
+        let Self { peer, socket, driver, clock } = self;
+        let until = Instant::now() + timeout;
+        let mut hello = HelloExchange::Driver(driver);
+        let message = loop {
+            let now = clock.now();
+            hello.on_deadline(now);
+            send_hellos(&socket, &mut hello, now);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let (what, seconds) = ("the server's answer to the request", timeout.as_secs_f64());
+                return Err(EngineError::TimedOut { what, seconds });
+            }
+            let wait = hello.deadline().map_or(left, |at| at.since(now).into()).min(left);
+            if let Some(message) = control.try_recv(wait)? {
+                break message;
+            }
+        };
+        let ControlMessage::Accept(accept) = message else {
+            return Err(EngineError::protocol(format!("{} instead of accept", message.name())));
+        };
+        let HelloExchange::Driver(mut driver) = hello else {
+            return Err(EngineError::Closed);
+        };
+        driver.on_accepted(clock.now());
+        Ok((Self { peer, socket, driver, clock }, accept))
+    }
+}

@@ -1,0 +1,189 @@
+//! The control channel: messages over TLS over TCP, carried by a thread of their own.
+
+mod pump;
+mod state;
+
+use std::fmt;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use haul_base::Span;
+use haul_wire::control::{ControlMessage, Fault};
+use rustls::Connection;
+
+use self::pump::Pump;
+pub(crate) use self::state::STRANGER_ROOM;
+use self::state::{Farewell, Room, Shared};
+use crate::EngineError;
+
+/// How long [`Control::close`] waits for the peer's goodbye after its own has gone out.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// How long [`Control::abort`] tries to get its message out.
+const ABORT: Duration = Duration::from_secs(1);
+
+/// How often to show life and how long to believe in the peer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    /// Time between pings.
+    pub(crate) ping: Duration,
+    /// Nothing heard for so long: the peer is gone.
+    pub(crate) silence: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { ping: Duration::from_secs(1), silence: Duration::from_secs(15) }
+    }
+}
+
+/// One end of a session's control channel. Clones are the same channel, and any thread may use them.
+///
+/// The channel pings the peer every second, and takes it for lost ([`EngineError::ControlLost`]) when nothing
+/// is heard for 15 seconds, or when the connection breaks or ends without a goodbye. Pings, their answers
+/// and `UdpSeen` are handled here and never come out of [`Control::recv`]; a `Refuse` or `Abort` of the peer
+/// comes out as [`EngineError::Peer`]. When the last clone is dropped the connection is closed without a
+/// goodbye, after what was sent before.
+#[derive(Clone)]
+pub struct Control {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.update(|state| state.abandoned = true);
+        self.shared.wake_thread();
+    }
+}
+
+impl Control {
+    /// Starts the channel on a connection whose handshake is complete. `tcp` is non-blocking.
+    pub(crate) fn start(tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
+        let shared = Arc::new(Shared::new()?);
+        let pump = Pump::new(shared.clone(), tls, tcp, timing);
+        std::thread::Builder::new()
+            .name("haul-control".to_owned())
+            .spawn(move || pump.run())
+            .map_err(|e| EngineError::system("cannot start a thread", e))?;
+        Ok(Self { handle: Arc::new(Handle { shared }) })
+    }
+
+    /// The peer has proved who it is: it may send long messages now.
+    pub(crate) fn trust(&self) {
+        self.shared().trusted.store(true, Ordering::Relaxed);
+        self.shared().wake_thread();
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.handle.shared
+    }
+
+    /// Sends a message. Waits while more than 8 MiB are queued.
+    ///
+    /// # Errors
+    /// How the channel ended, or [`EngineError::Closed`] after [`Control::close`];
+    /// [`EngineError::TooLong`] if the message does not fit a frame.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a message is made to be sent, and then of no more use"
+    )]
+    pub fn send(&self, message: ControlMessage) -> Result<(), EngineError> {
+        self.shared().push(&message, farewell_of(&message), Room::Wait)
+    }
+
+    /// Sends a message without waiting for room.
+    pub(crate) fn send_now(&self, message: &ControlMessage) -> Result<(), EngineError> {
+        self.shared().push(message, farewell_of(message), Room::Ignore)
+    }
+
+    /// The next message. Messages that came before the end of the channel are given out before its end.
+    ///
+    /// # Errors
+    /// How the channel ended; [`EngineError::TimedOut`] if nothing comes within `timeout` (`None`: no limit).
+    pub fn recv(&self, timeout: Option<Duration>) -> Result<ControlMessage, EngineError> {
+        let until = timeout.map(|t| Instant::now() + t);
+        self.shared().take(until)?.ok_or(EngineError::TimedOut {
+            what: "the next message of the other side",
+            seconds: timeout.unwrap_or_default().as_secs_f64(),
+        })
+    }
+
+    /// The next message, or `None` if none comes within `timeout`.
+    ///
+    /// # Errors
+    /// How the channel ended.
+    pub fn try_recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, EngineError> {
+        self.shared().take(Some(Instant::now() + timeout))
+    }
+
+    /// How the channel failed, if it has; `None` while it works and after a regular end. Cheap enough for a
+    /// data path to ask every few milliseconds.
+    pub fn failure(&self) -> Option<EngineError> {
+        let ended = self.shared().lock().ended.clone();
+        ended.filter(|error| !matches!(error, EngineError::Closed))
+    }
+
+    /// Size of the first HELLO that the server saw, once it has told this client so.
+    pub fn udp_seen(&self) -> Option<u16> {
+        let size = self.shared().udp_seen.load(Ordering::Relaxed);
+        (size != 0).then_some(size)
+    }
+
+    /// The round trip of the latest ping, including what was queued in front of it.
+    pub fn round_trip(&self) -> Option<Span> {
+        self.shared().lock().round_trip.map(Span::from)
+    }
+
+    /// Ends the session regularly: sends what is queued and a goodbye, and waits up to 2 seconds for the
+    /// peer's. Later sends fail with [`EngineError::Closed`]. May be called again.
+    ///
+    /// # Errors
+    /// How the channel ended, if not regularly.
+    pub fn close(&self) -> Result<(), EngineError> {
+        // Refused if one of the two has said goodbye already; then there is only the rest to wait for.
+        let _ = self.shared().push(&ControlMessage::Bye, Some(Farewell::Bye), Room::Ignore);
+        self.shared().wait(None, |state| (state.farewell_sent || state.ended.is_some()).then_some(()));
+        let until = Some(Instant::now() + GOODBYE);
+        let ended = self.shared().wait(until, |state| state.ended.clone());
+        match ended {
+            None | Some(EngineError::Closed) => Ok(()),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Ends the session irregularly and tells the peer why. Waits up to a second for the message to go out.
+    pub fn abort(&self, fault: Fault) {
+        self.end_with(&ControlMessage::Abort(fault));
+    }
+
+    /// Sends the last message of an irregular end.
+    pub(crate) fn end_with(&self, message: &ControlMessage) {
+        if self.shared().push(message, Some(Farewell::Abort), Room::Ignore).is_ok() {
+            let until = Some(Instant::now() + ABORT);
+            self.shared().wait(until, |state| (state.farewell_sent || state.ended.is_some()).then_some(()));
+        }
+    }
+}
+
+fn farewell_of(message: &ControlMessage) -> Option<Farewell> {
+    match message {
+        ControlMessage::Bye => Some(Farewell::Bye),
+        ControlMessage::Abort(_) | ControlMessage::Refuse(_) => Some(Farewell::Abort),
+        _ => None,
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared().lock();
+        f.debug_struct("Control").field("ended", &state.ended).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+//! The thread that owns a control channel's TCP socket and TLS state.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use haul_wire::control::{ControlMessage, FrameDecoder, PROTOCOL_VERSION};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::Connection;
+
+use super::Timing;
+use super::state::{Farewell, Room, Shared};
+use crate::EngineError;
+
+/// Plain bytes that rustls may hold for the network.
+const TLS_BUFFER: usize = 256 << 10;
+/// How long the last words may take, and how long the peer's end of the connection is waited for.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Bytes of the stream that are kept until the first message is understood: enough to find its version.
+const PREAMBLE: usize = 8;
+
+pub(super) struct Pump {
+    shared: Arc<Shared>,
+    tls: Connection,
+    tcp: TcpStream,
+    timing: Timing,
+    decoder: FrameDecoder,
+    buffer: Vec<u8>,
+    frame: Vec<u8>,
+    written: usize,
+    started: Instant,
+    last_heard: Instant,
+    next_ping: Instant,
+    abandoned_at: Option<Instant>,
+    /// The first bytes that came, as long as they are not understood.
+    preamble: Option<Vec<u8>>,
+    at_end: bool,
+}
+
+impl Pump {
+    pub(super) fn new(shared: Arc<Shared>, mut tls: Connection, tcp: TcpStream, timing: Timing) -> Self {
+        tls.set_buffer_limit(Some(TLS_BUFFER));
+        let now = Instant::now();
+        Self {
+            shared,
+            tls,
+            tcp,
+            timing,
+            decoder: FrameDecoder::new(),
+            buffer: vec![0; 64 << 10],
+            frame: Vec::new(),
+            written: 0,
+            started: now,
+            last_heard: now,
+            next_ping: now + timing.ping,
+            abandoned_at: None,
+            preamble: Some(Vec::new()),
+            at_end: false,
+        }
+    }
+
+    /// Serves the channel until it ends, and says how it ended.
+    pub(super) fn run(mut self) {
+        let end = self.serve().err();
+        if let Some(error @ (EngineError::Protocol { .. } | EngineError::Version { .. })) = &end {
+            let abort = ControlMessage::Abort(error.fault());
+            // The peer should know what it did; it need not.
+            let _ = self.shared.push(&abort, Some(Farewell::Abort), Room::Ignore);
+            let _ = self.send_pending();
+        }
+        self.shared.update(|state| state.ended = Some(end.unwrap_or(EngineError::Closed)));
+        self.linger();
+    }
+
+    /// `Ok` after a regular end.
+    fn serve(&mut self) -> Result<(), EngineError> {
+        self.take_received()?;
+        loop {
+            let now = Instant::now();
+            self.tick(now)?;
+            self.send_all()?;
+            if self.is_over(now) {
+                return Ok(());
+            }
+            if self.wait(now)? {
+                self.receive()?;
+            }
+        }
+    }
+
+    /// What time brings: a ping, the end of patience.
+    fn tick(&mut self, now: Instant) -> Result<(), EngineError> {
+        if self.shared.is_full() {
+            // The peer is made to wait, so its silence means nothing.
+            self.last_heard = now;
+        }
+        if now.duration_since(self.last_heard) >= self.timing.silence {
+            let seconds = self.timing.silence.as_secs_f64();
+            return Err(EngineError::lost(format!("nothing was heard for {seconds} seconds")));
+        }
+        if now >= self.next_ping {
+            self.next_ping = now + self.timing.ping;
+            // What is queued already shows that this side is alive.
+            if !self.has_pending() {
+                let micros = now.duration_since(self.started).as_micros() as u64;
+                let _ = self.shared.push(&ControlMessage::Ping(micros), None, Room::Ignore);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_pending(&self) -> bool {
+        self.written < self.frame.len() || self.tls.wants_write() || self.shared.lock().has_outgoing()
+    }
+
+    /// Sends; if that fails, what the peer said before is better than the bare error.
+    fn send_all(&mut self) -> Result<(), EngineError> {
+        if let Err(error) = self.send_pending() {
+            self.receive()?;
+            return Err(lost(&error));
+        }
+        if !self.at_end && self.farewell_is_out() {
+            self.at_end = true;
+            self.tls.send_close_notify();
+            let _ = self.write_tls();
+            let _ = self.tcp.shutdown(Shutdown::Write);
+            self.shared.update(|state| state.farewell_sent = true);
+        }
+        Ok(())
+    }
+
+    fn farewell_is_out(&self) -> bool {
+        let state = self.shared.lock();
+        let all_taken = state.farewell.is_some() && !state.has_outgoing();
+        all_taken && self.written == self.frame.len() && !self.tls.wants_write()
+    }
+
+    /// Moves frames to TLS and TLS records to TCP until one of them has no more.
+    fn send_pending(&mut self) -> io::Result<()> {
+        loop {
+            if self.written == self.frame.len() {
+                self.written = 0;
+                self.frame = self.shared.next_frame().unwrap_or_default();
+            }
+            self.written += self.tls.writer().write(&self.frame[self.written..])?;
+            if !self.write_tls()? || !self.has_pending() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes TLS records; false when TCP takes no more now.
+    fn write_tls(&mut self) -> io::Result<bool> {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut &self.tcp) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_over(&mut self, now: Instant) -> bool {
+        let (over, abandoned) = {
+            let state = self.shared.lock();
+            let answered = state.bye_received || state.farewell == Some(Farewell::Abort);
+            (state.farewell_sent && answered, state.abandoned)
+        };
+        if !abandoned {
+            return over;
+        }
+        let since = *self.abandoned_at.get_or_insert(now);
+        over || !self.has_pending() || now.duration_since(since) >= LAST_WORDS
+    }
+
+    /// Waits for the network, a user or the time; whether there may be something to read.
+    fn wait(&self, now: Instant) -> Result<bool, EngineError> {
+        let mut until = self.next_ping.min(self.last_heard + self.timing.silence);
+        if let Some(since) = self.abandoned_at {
+            until = until.min(since + LAST_WORDS);
+        }
+        let mut interest = PollFlags::empty();
+        interest.set(PollFlags::IN, !self.shared.is_full());
+        interest.set(PollFlags::OUT, self.tls.wants_write());
+        let mut fds = [PollFd::new(&self.tcp, interest), PollFd::new(&self.shared.wake, PollFlags::IN)];
+        let timeout = Timespec::try_from(until.saturating_duration_since(now)).ok();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(EngineError::system("cannot wait for the network", e)),
+        }
+        let events = fds[0].revents();
+        if !fds[1].revents().is_empty() {
+            self.shared.clear_wake();
+        }
+        let broken = PollFlags::HUP | PollFlags::ERR;
+        Ok(events.intersects(PollFlags::IN) || events.intersects(broken))
+    }
+
+    /// Reads all that has come.
+    fn receive(&mut self) -> Result<(), EngineError> {
+        loop {
+            match self.tls.read_tls(&mut &self.tcp) {
+                Ok(0) => return self.on_eof(),
+                Ok(_) => self.last_heard = Instant::now(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return self.on_broken(&e),
+            }
+            self.tls
+                .process_new_packets()
+                .map_err(|e| EngineError::lost(format!("the encryption broke: {e}")))?;
+            self.take_received()?;
+            if self.shared.is_full() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn on_eof(&self) -> Result<(), EngineError> {
+        self.end_of_connection("the other side went away without saying goodbye")
+    }
+
+    fn on_broken(&self, error: &io::Error) -> Result<(), EngineError> {
+        self.end_of_connection(&error.to_string())
+    }
+
+    /// The connection is gone: regular if both ends are through.
+    fn end_of_connection(&self, reason: &str) -> Result<(), EngineError> {
+        let state = self.shared.lock();
+        if state.farewell_sent || state.bye_received {
+            return Err(EngineError::Closed);
+        }
+        Err(EngineError::lost(reason))
+    }
+
+    /// Takes the plain bytes that TLS holds.
+    fn take_received(&mut self) -> Result<(), EngineError> {
+        loop {
+            // An error means that there is nothing now, or nothing any more; TCP will tell.
+            let Ok(len @ 1..) = self.tls.reader().read(&mut self.buffer) else {
+                return Ok(());
+            };
+            if let Some(preamble) = &mut self.preamble {
+                preamble.extend(self.buffer[..len].iter().take(PREAMBLE - preamble.len()));
+            }
+            self.decoder.feed(&self.buffer[..len]);
+            self.take_messages()?;
+        }
+    }
+
+    fn take_messages(&mut self) -> Result<(), EngineError> {
+        loop {
+            self.decoder.set_limit(self.shared.frame_limit());
+            let before = self.decoder.buffered();
+            match self.decoder.next_message() {
+                Ok(None) => return Ok(()),
+                Ok(Some(message)) => {
+                    self.preamble = None;
+                    self.dispatch(message, before - self.decoder.buffered())?;
+                }
+                Err(error) => {
+                    let version = self.preamble.as_deref().and_then(hello_version);
+                    return Err(match version {
+                        Some(theirs) if theirs != PROTOCOL_VERSION => EngineError::Version { theirs },
+                        _ => EngineError::protocol(error.to_string()),
+                    });
+                }
+            }
+        }
+    }
+
+    fn dispatch(&mut self, message: ControlMessage, len: usize) -> Result<(), EngineError> {
+        match message {
+            ControlMessage::Ping(n) if self.shared.lock().has_outgoing() => {
+                // Whoever floods with pings gets no answer to each.
+                tracing::trace!(n, "ping not answered: there is more to send");
+            }
+            ControlMessage::Ping(n) => {
+                let _ = self.shared.push(&ControlMessage::Pong(n), None, Room::Ignore);
+            }
+            ControlMessage::Pong(n) => self.on_pong(n),
+            ControlMessage::UdpSeen { hello_size } => {
+                self.shared.udp_seen.store(hello_size, Ordering::Relaxed);
+            }
+            ControlMessage::Refuse(fault) | ControlMessage::Abort(fault) => {
+                return Err(EngineError::Peer(fault));
+            }
+            ControlMessage::Bye => {
+                self.shared.update(|state| state.bye_received = true);
+                self.shared.deliver(ControlMessage::Bye, len);
+                // Ignored if this side has said it already.
+                let _ = self.shared.push(&ControlMessage::Bye, Some(Farewell::Bye), Room::Ignore);
+            }
+            message => self.shared.deliver(message, len),
+        }
+        Ok(())
+    }
+
+    fn on_pong(&mut self, micros: u64) {
+        let round_trip = self.started.elapsed().checked_sub(Duration::from_micros(micros));
+        self.shared.update(|state| state.round_trip = round_trip.or(state.round_trip));
+    }
+
+    /// Closes with what is left to say, and waits shortly for the peer to close: closing a socket with
+    /// unread bytes resets the connection, and a reset can overtake what was sent last.
+    fn linger(mut self) {
+        let until = Instant::now() + LAST_WORDS;
+        let _ = self.tcp.shutdown(Shutdown::Write);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(timeout) = Timespec::try_from(left) else {
+                return;
+            };
+            let mut fds = [PollFd::new(&self.tcp, PollFlags::IN)];
+            if left.is_zero() || !matches!(poll(&mut fds, Some(&timeout)), Ok(1..)) {
+                return;
+            }
+            if !matches!((&self.tcp).read(&mut self.buffer), Ok(1..)) {
+                return;
+            }
+        }
+    }
+}
+
+fn lost(error: &io::Error) -> EngineError {
+    EngineError::lost(error.to_string())
+}
+
+/// The version that a peer's first message names, if that is a Hello of whatever version: behind the frame's
+/// length stand the message's number, 0, and the version as a varint (postcard).
+fn hello_version(preamble: &[u8]) -> Option<u16> {
+    let (&number, varint) = preamble.get(4..)?.split_first()?;
+    if number != 0 {
+        return None;
+    }
+    let mut version = 0u32;
+    for (index, byte) in varint.iter().take(3).enumerate() {
+        version |= u32::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return u16::try_from(version).ok();
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_an_unknown_hello_is_found() {
+        assert_eq!(hello_version(&[0, 0, 1, 0, 0, 2, 99]), Some(2));
+        assert_eq!(hello_version(&[0, 0, 1, 0, 0, 0xac, 0x02]), Some(300));
+        assert_eq!(hello_version(&[0, 0, 1, 0, 7, 2]), None);
+        assert_eq!(hello_version(&[0, 0, 1, 0, 0, 0xff, 0xff]), None);
+        assert_eq!(hello_version(&[0, 0]), None);
+    }
+}

@@ -1,0 +1,208 @@
+//! What the control channel's thread and its users share.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul_wire::control::{ControlMessage, MAX_FRAME, encode_frame};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::EngineError;
+
+/// Above this many bytes in the outgoing queue [`Shared::push`] waits.
+const OUTGOING_ROOM: usize = 8 << 20;
+/// Above this many bytes of messages that nobody has taken, nothing more is read from the peer.
+const INCOMING_ROOM: usize = 16 << 20;
+/// Longest frame, and most bytes waiting, of a peer that has not proved who it is.
+pub(crate) const STRANGER_ROOM: usize = 128 << 10;
+
+/// What this end said last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Farewell {
+    /// Regular end: the peer is expected to say it too.
+    Bye,
+    /// Irregular end: no answer is expected.
+    Abort,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    outgoing: VecDeque<Vec<u8>>,
+    outgoing_bytes: usize,
+    incoming: VecDeque<(ControlMessage, usize)>,
+    incoming_bytes: usize,
+    /// After it nothing more is sent.
+    pub(super) farewell: Option<Farewell>,
+    /// Everything up to the farewell has gone to the kernel.
+    pub(super) farewell_sent: bool,
+    pub(super) bye_received: bool,
+    /// No user holds the channel any more.
+    pub(super) abandoned: bool,
+    /// Set once, when the thread stops: [`EngineError::Closed`] after a regular end.
+    pub(super) ended: Option<EngineError>,
+    pub(super) round_trip: Option<Duration>,
+}
+
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Signalled at every change that a user may be waiting for.
+    changed: Condvar,
+    pub(super) wake: OwnedFd,
+    pub(super) trusted: AtomicBool,
+    /// Size of the HELLO that the server saw first; 0 before.
+    pub(super) udp_seen: AtomicU16,
+}
+
+/// Whether to wait for room in the outgoing queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    Wait,
+    Ignore,
+}
+
+impl Shared {
+    pub(super) fn new() -> Result<Self, EngineError> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| EngineError::system("cannot make an eventfd", e))?;
+        Ok(Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            wake,
+            trusted: AtomicBool::new(false),
+            udp_seen: AtomicU16::new(0),
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and wakes its users.
+    pub(super) fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let result = change(&mut self.lock());
+        self.changed.notify_all();
+        result
+    }
+
+    /// Wakes the thread.
+    pub(super) fn wake_thread(&self) {
+        // The only failure is a full counter, and then the thread is awake anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn clear_wake(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+    }
+
+    /// Waits until `done` gives a value or `until` has passed.
+    pub(super) fn wait<R>(
+        &self,
+        until: Option<Instant>,
+        mut done: impl FnMut(&mut State) -> Option<R>,
+    ) -> Option<R> {
+        let mut state = self.lock();
+        loop {
+            if let Some(result) = done(&mut state) {
+                return Some(result);
+            }
+            state = match until.map(|at| at.saturating_duration_since(Instant::now())) {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return None,
+                Some(left) => {
+                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Puts a message into the outgoing queue, as the last one if it is a farewell.
+    pub(super) fn push(
+        &self,
+        message: &ControlMessage,
+        farewell: Option<Farewell>,
+        room: Room,
+    ) -> Result<(), EngineError> {
+        let mut frame = Vec::new();
+        encode_frame(message, &mut frame).map_err(|e| EngineError::TooLong(e.to_string()))?;
+        let pushed = self.wait(None, |state| match state.refusal() {
+            Some(error) => Some(Err(error)),
+            None if room == Room::Wait && state.outgoing_bytes > OUTGOING_ROOM => None,
+            None => {
+                state.enqueue(std::mem::take(&mut frame), farewell);
+                Some(Ok(()))
+            }
+        });
+        self.wake_thread();
+        pushed.unwrap_or(Err(EngineError::Closed))
+    }
+
+    /// The next frame for the network.
+    pub(super) fn next_frame(&self) -> Option<Vec<u8>> {
+        self.update(|state| {
+            let frame = state.outgoing.pop_front()?;
+            state.outgoing_bytes -= frame.len();
+            Some(frame)
+        })
+    }
+
+    /// Hands a message of `len` bytes to the users.
+    pub(super) fn deliver(&self, message: ControlMessage, len: usize) {
+        self.update(|state| {
+            state.incoming_bytes += len;
+            state.incoming.push_back((message, len));
+        });
+    }
+
+    /// Takes the next message; `None` if there is none by `until`.
+    pub(super) fn take(&self, until: Option<Instant>) -> Result<Option<ControlMessage>, EngineError> {
+        let limit = self.incoming_room();
+        let mut was_full = false;
+        let taken = self.wait(until, |state| {
+            was_full = state.incoming_bytes > limit;
+            match state.incoming.pop_front() {
+                Some((message, len)) => {
+                    state.incoming_bytes -= len;
+                    Some(Ok(message))
+                }
+                None => state.ended.clone().map(Err),
+            }
+        });
+        if was_full {
+            self.wake_thread();
+        }
+        taken.transpose()
+    }
+
+    /// Whether so much waits for the users that the peer must wait too.
+    pub(super) fn is_full(&self) -> bool {
+        self.lock().incoming_bytes > self.incoming_room()
+    }
+
+    /// Longest frame that is accepted now.
+    pub(super) fn frame_limit(&self) -> usize {
+        if self.trusted.load(Ordering::Relaxed) { MAX_FRAME } else { STRANGER_ROOM }
+    }
+
+    fn incoming_room(&self) -> usize {
+        if self.trusted.load(Ordering::Relaxed) { INCOMING_ROOM } else { STRANGER_ROOM }
+    }
+}
+
+impl State {
+    /// Why nothing more can be sent.
+    fn refusal(&self) -> Option<EngineError> {
+        self.ended.clone().or_else(|| self.farewell.map(|_| EngineError::Closed))
+    }
+
+    pub(super) fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    fn enqueue(&mut self, frame: Vec<u8>, farewell: Option<Farewell>) {
+        self.outgoing_bytes += frame.len();
+        self.outgoing.push_back(frame);
+        self.farewell = farewell;
+    }
+}

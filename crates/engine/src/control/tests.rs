@@ -1,0 +1,180 @@
+use std::io::Write;
+
+use haul_wire::control::{FaultCode, encode_frame};
+
+use super::*;
+use crate::tls::pair;
+
+const SECOND: Option<Duration> = Some(Duration::from_secs(10));
+
+fn timing(silence_ms: u64) -> Timing {
+    Timing { ping: Duration::from_millis(50), silence: Duration::from_millis(silence_ms) }
+}
+
+fn channels(timing: Timing) -> [Control; 2] {
+    pair().map(|(tls, tcp)| {
+        let control = Control::start(tls, tcp, timing).unwrap();
+        control.trust();
+        control
+    })
+}
+
+fn text(len: usize) -> ControlMessage {
+    ControlMessage::Digests(vec![haul_wire::control::FileDigest { entry: 7, result: Ok([7; 32]) }; len / 32])
+}
+
+#[test]
+fn messages_arrive_in_order_both_ways() {
+    let [a, b] = channels(Timing::default());
+    for bytes in 0..100 {
+        a.send(ControlMessage::ObjectSent { bytes }).unwrap();
+        b.send(ControlMessage::EntriesEnd { entries: 1, bytes }).unwrap();
+    }
+    for bytes in 0..100 {
+        assert_eq!(b.recv(SECOND).unwrap(), ControlMessage::ObjectSent { bytes });
+        assert_eq!(a.recv(SECOND).unwrap(), ControlMessage::EntriesEnd { entries: 1, bytes });
+    }
+}
+
+#[test]
+fn many_large_messages_pass_in_both_directions_at_once_with_little_memory() {
+    let [a, b] = channels(Timing::default());
+    let pour =
+        |to: Control| std::thread::spawn(move || (0..60).for_each(|_| to.send(text(900_000)).unwrap()));
+    let drain = |from: Control| {
+        std::thread::spawn(move || {
+            (0..60).for_each(|_| assert_eq!(from.recv(SECOND).unwrap(), text(900_000)));
+        })
+    };
+    let threads = [pour(a.clone()), pour(b.clone()), drain(a), drain(b)];
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_reader_that_sleeps_makes_the_sender_wait_and_nobody_is_taken_for_dead() {
+    let [a, b] = channels(timing(2000));
+    let sender = a.clone();
+    let thread = std::thread::spawn(move || (0..50).for_each(|_| sender.send(text(900_000)).unwrap()));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!thread.is_finished(), "50 MB fit nowhere");
+    for _ in 0..50 {
+        b.recv(SECOND).unwrap();
+    }
+    thread.join().unwrap();
+    assert!(a.failure().is_none() && b.failure().is_none());
+}
+
+#[test]
+fn closing_sends_everything_and_ends_both_sides_regularly() {
+    let [a, b] = channels(Timing::default());
+    for _ in 0..10 {
+        a.send(text(900_000)).unwrap();
+    }
+    a.close().unwrap();
+    for _ in 0..10 {
+        b.recv(SECOND).unwrap();
+    }
+    assert_eq!(b.recv(SECOND).unwrap(), ControlMessage::Bye);
+    assert!(matches!(b.recv(SECOND), Err(EngineError::Closed)));
+    assert!(matches!(b.send(ControlMessage::Ping(1)), Err(EngineError::Closed)));
+    assert!(a.failure().is_none() && b.failure().is_none());
+    b.close().unwrap();
+    a.close().unwrap();
+}
+
+#[test]
+fn an_abort_reaches_the_peer_with_its_fault() {
+    let [a, b] = channels(Timing::default());
+    let fault = Fault::new(FaultCode::DiskFull, "disk full", "make room");
+    a.send(ControlMessage::ObjectSent { bytes: 1 }).unwrap();
+    a.abort(fault.clone());
+    assert_eq!(b.recv(SECOND).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
+    assert_eq!(b.recv(SECOND).unwrap_err().fault(), fault);
+    assert_eq!(b.failure().unwrap().fault(), fault);
+}
+
+#[test]
+fn a_dropped_channel_is_a_lost_connection_for_the_peer_after_what_was_sent() {
+    let [a, b] = channels(Timing::default());
+    a.send(text(900_000)).unwrap();
+    drop(a);
+    assert_eq!(b.recv(SECOND).unwrap(), text(900_000));
+    let error = b.recv(SECOND).unwrap_err();
+    assert!(matches!(error, EngineError::ControlLost { .. }), "{error}");
+    assert!(error.fault().retryable);
+    assert!(matches!(b.failure(), Some(EngineError::ControlLost { .. })));
+}
+
+#[test]
+fn a_silent_peer_is_given_up() {
+    let [client, server] = pair();
+    let control = Control::start(client.0, client.1, timing(300)).unwrap();
+    let error = control.recv(SECOND).unwrap_err();
+    assert!(matches!(&error, EngineError::ControlLost { reason } if reason.contains("nothing was heard")));
+    drop(server);
+}
+
+#[test]
+fn pings_keep_an_idle_channel_alive_and_measure_the_round_trip() {
+    let [a, b] = channels(timing(1500));
+    assert!(a.try_recv(Duration::from_secs(2)).unwrap().is_none());
+    while a.round_trip().is_none() || b.round_trip().is_none() {
+        assert!(b.try_recv(Duration::from_millis(20)).unwrap().is_none());
+    }
+    assert!(matches!(a.recv(Some(Duration::ZERO)), Err(EngineError::TimedOut { .. })));
+}
+
+#[test]
+fn udp_seen_is_noted_and_not_delivered() {
+    let [a, b] = channels(Timing::default());
+    b.send(ControlMessage::UdpSeen { hello_size: 1472 }).unwrap();
+    b.send(ControlMessage::ObjectSent { bytes: 5 }).unwrap();
+    assert_eq!(a.recv(SECOND).unwrap(), ControlMessage::ObjectSent { bytes: 5 });
+    assert_eq!(a.udp_seen(), Some(1472));
+}
+
+#[test]
+fn a_peer_that_sends_garbage_is_told_and_dropped() {
+    let [(mut tls, mut tcp), server] = pair();
+    let control = Control::start(server.0, server.1, Timing::default()).unwrap();
+    tls.writer().write_all(&[0, 0, 0, 3, 200, 1, 2]).unwrap();
+    tls.write_tls(&mut tcp).unwrap();
+    assert!(matches!(control.recv(SECOND), Err(EngineError::Protocol { .. })));
+    let peer = Control::start(tls, tcp, Timing::default()).unwrap();
+    assert_eq!(peer.recv(SECOND).unwrap_err().fault().code, FaultCode::Internal);
+}
+
+#[test]
+fn a_hello_of_another_version_is_answered_with_both_versions() {
+    let [(mut tls, mut tcp), server] = pair();
+    let control = Control::start(server.0, server.1, Timing::default()).unwrap();
+    // A Hello (0) of version 2, of which this version understands no more.
+    tls.writer().write_all(&[0, 0, 0, 5, 0, 2, 0xff, 0xff, 0xff]).unwrap();
+    tls.write_tls(&mut tcp).unwrap();
+    assert!(matches!(control.recv(SECOND), Err(EngineError::Version { theirs: 2 })));
+    let fault = Control::start(tls, tcp, Timing::default()).unwrap().recv(SECOND).unwrap_err().fault();
+    assert_eq!(fault.code, FaultCode::VersionMismatch);
+    assert!(fault.message.contains("version 2") && fault.message.contains("version 1"), "{fault}");
+}
+
+#[test]
+fn a_stranger_cannot_send_long_messages() {
+    let [(tls, tcp), server] = pair();
+    let control = Control::start(server.0, server.1, Timing::default()).unwrap();
+    let stranger = Control::start(tls, tcp, Timing::default()).unwrap();
+    let mut frame = Vec::new();
+    encode_frame(&text(STRANGER_ROOM + 1000), &mut frame).unwrap();
+    assert!(frame.len() > STRANGER_ROOM);
+    stranger.send(text(STRANGER_ROOM + 1000)).unwrap();
+    assert!(matches!(control.recv(SECOND), Err(EngineError::Protocol { .. })));
+}
+
+#[test]
+fn two_ends_that_close_at_once_both_end_regularly() {
+    let [a, b] = channels(Timing::default());
+    let other = std::thread::spawn(move || b.close());
+    a.close().unwrap();
+    other.join().unwrap().unwrap();
+}

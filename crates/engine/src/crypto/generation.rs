@@ -1,0 +1,134 @@
+//! Key generations: generation g serves the packet numbers `g << 22 ..`, and each secret is derived from the
+//! one before, which is then dropped.
+
+use aws_lc_rs::aead;
+use haul_proto::Unauthentic;
+use haul_wire::control::Cipher;
+
+use super::siphash::SipKey;
+
+/// Packet numbers per generation, as a power of two. 2^22 packets stay below the 2^23 that RFC 9001,
+/// section 6.6, allows under one AES-GCM key.
+const GENERATION_BITS: u32 = 22;
+/// Bytes of an AEAD tag (RFC 5116, section 5; RFC 8439).
+const AEAD_TAG_LEN: usize = 16;
+/// Bytes of the tag of a session without encryption.
+const TOKEN_TAG_LEN: usize = 8;
+/// The longest header that a packet has: kind, packet number, session.
+const MAX_HEADER_LEN: usize = 16;
+
+const NEXT_CONTEXT: &str = "haulage 1 data key ratchet: next generation";
+const KEY_CONTEXT: &str = "haulage 1 data key ratchet: packet key and nonce";
+
+/// The generation that a packet number belongs to.
+pub(super) const fn generation_of(pn: u64) -> u64 {
+    pn >> GENERATION_BITS
+}
+
+/// Bytes of the tag behind each packet.
+pub(super) const fn tag_len(cipher: Cipher) -> usize {
+    match cipher {
+        Cipher::None => TOKEN_TAG_LEN,
+        Cipher::Aes128Gcm | Cipher::Aes256Gcm | Cipher::ChaCha20Poly1305 => AEAD_TAG_LEN,
+    }
+}
+
+/// The secret that one generation of one direction starts from.
+#[derive(Clone)]
+pub(super) struct Secret(pub(super) [u8; 32]);
+
+impl Secret {
+    /// The secret of the next generation. It does not tell the present one.
+    pub(super) fn next(&self) -> Self {
+        Self(blake3::derive_key(NEXT_CONTEXT, &self.0))
+    }
+
+    /// The expanded packet key of this generation.
+    pub(super) fn packet_key(&self, cipher: Cipher) -> PacketKey {
+        let mut material = [0; 44];
+        let mut hasher = blake3::Hasher::new_derive_key(KEY_CONTEXT);
+        hasher.update(&self.0).finalize_xof().fill(&mut material);
+        PacketKey::new(cipher, &material)
+    }
+}
+
+/// The expanded key of one generation.
+pub(super) enum PacketKey {
+    Aead { key: aead::LessSafeKey, iv: [u8; 12] },
+    Token(SipKey),
+}
+
+impl PacketKey {
+    fn new(cipher: Cipher, material: &[u8; 44]) -> Self {
+        let algorithm = match cipher {
+            Cipher::Aes128Gcm => &aead::AES_128_GCM,
+            Cipher::Aes256Gcm => &aead::AES_256_GCM,
+            Cipher::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+            Cipher::None => {
+                let mut bytes = [0; 16];
+                bytes.copy_from_slice(&material[..16]);
+                return Self::Token(SipKey::new(&bytes));
+            }
+        };
+        let key = aead::UnboundKey::new(algorithm, &material[..algorithm.key_len()])
+            .expect("the slice has the length that the algorithm asks for");
+        let mut iv = [0; 12];
+        iv.copy_from_slice(&material[32..]);
+        Self::Aead { key: aead::LessSafeKey::new(key), iv }
+    }
+
+    /// Encrypts the body and writes the tag. `packet` is header, body and room for the tag.
+    pub(super) fn seal(&self, packet: &mut [u8], header_len: usize, pn: u64) {
+        let (header, rest) = packet.split_at_mut(header_len);
+        match self {
+            Self::Aead { key, iv } => {
+                let (body, tag) = rest.split_at_mut(rest.len() - AEAD_TAG_LEN);
+                let sealed = key
+                    .seal_in_place_separate_tag(nonce(iv, pn), aead::Aad::from(&*header), body)
+                    .expect("a datagram is shorter than what an AEAD can seal");
+                tag.copy_from_slice(sealed.as_ref());
+            }
+            Self::Token(key) => {
+                let at = rest.len() - TOKEN_TAG_LEN;
+                let token = token(*key, header, rest.len(), pn);
+                rest[at..].copy_from_slice(&token.to_be_bytes());
+            }
+        }
+    }
+
+    /// Authenticates and decrypts in place; gives the length of the body.
+    pub(super) fn open(&self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
+        let (header, rest) = packet.split_at_mut_checked(header_len).ok_or(Unauthentic)?;
+        match self {
+            Self::Aead { key, iv } => {
+                let opened = key.open_in_place(nonce(iv, pn), aead::Aad::from(&*header), rest);
+                opened.map(|body| body.len()).map_err(|_| Unauthentic)
+            }
+            Self::Token(key) => {
+                let body_len = rest.len().checked_sub(TOKEN_TAG_LEN).ok_or(Unauthentic)?;
+                let token = token(*key, header, rest.len(), pn).to_be_bytes();
+                let same = aws_lc_rs::constant_time::verify_slices_are_equal(&token, &rest[body_len..]);
+                same.map(|()| body_len).map_err(|_| Unauthentic)
+            }
+        }
+    }
+}
+
+/// The packet number, as the last bytes of a 96-bit string, XOR the IV (RFC 8446, section 5.3).
+fn nonce(iv: &[u8; 12], pn: u64) -> aead::Nonce {
+    let mut bytes = *iv;
+    for (byte, pn_byte) in bytes[4..].iter_mut().zip(pn.to_be_bytes()) {
+        *byte ^= pn_byte;
+    }
+    aead::Nonce::assume_unique_for_key(bytes)
+}
+
+/// The tag without encryption: binds header, packet number and length to the session, and not the body.
+fn token(key: SipKey, header: &[u8], rest_len: usize, pn: u64) -> u64 {
+    let mut input = [0; MAX_HEADER_LEN + 16];
+    let header = &header[..header.len().min(MAX_HEADER_LEN)];
+    input[..header.len()].copy_from_slice(header);
+    input[MAX_HEADER_LEN..MAX_HEADER_LEN + 8].copy_from_slice(&pn.to_be_bytes());
+    input[MAX_HEADER_LEN + 8..].copy_from_slice(&(rest_len as u64).to_be_bytes());
+    key.hash(&input)
+}

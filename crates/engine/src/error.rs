@@ -1,0 +1,284 @@
+//! What can go wrong between two ends, in words for people.
+
+use std::io;
+use std::net::SocketAddr;
+
+use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
+
+use crate::{Direction, UrlError};
+
+/// A failure of the engine. [`EngineError::fault`] gives the form that travels and that people read.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The URL cannot be used as it is.
+    #[error("{0}")]
+    Url(#[from] UrlError),
+    /// The controller asked for cannot be had.
+    #[error("{0}")]
+    Controller(#[from] haul_proto::ControllerError),
+    /// The URL has expired before anything was sent.
+    #[error("the URL for {authority} has expired")]
+    Expired {
+        /// Host and port.
+        authority: String,
+    },
+    /// The host's name cannot be resolved.
+    #[error("cannot find the address of {host}: {reason}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// No TCP connection to any address of the host.
+    #[error("cannot connect to {authority} (TCP): {}", connect_reason(*kind, reason))]
+    Connect {
+        /// Host and port.
+        authority: String,
+        /// What kind of error the last address gave.
+        kind: io::ErrorKind,
+        /// What the system said.
+        reason: String,
+    },
+    /// Something listens there, and it does not speak TLS.
+    #[error("{authority} does not answer like a haul server: {reason}")]
+    NotHaul {
+        /// Host and port.
+        authority: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// The server is not the one that the URL was made by.
+    #[error("the certificate of {authority} does not match the URL")]
+    Certificate {
+        /// Host and port.
+        authority: String,
+    },
+    /// The TLS handshake failed in another way.
+    #[error("the encrypted connection to {peer} could not be set up: {reason}")]
+    Tls {
+        /// The peer.
+        peer: String,
+        /// What rustls said.
+        reason: String,
+    },
+    /// The peer said so, with a [`Refuse`](haul_wire::control::ControlMessage::Refuse) or an
+    /// [`Abort`](haul_wire::control::ControlMessage::Abort).
+    #[error("{}", .0.message)]
+    Peer(Fault),
+    /// The server chose a cipher that was not offered to it.
+    #[error("the server chose the cipher {0}, which was not offered")]
+    Cipher(Cipher),
+    /// Packets do not get through in one direction.
+    #[error("UDP packets do not get through {direction} (UDP port {port} of the server)")]
+    UdpBlocked {
+        /// The server's UDP port.
+        port: u16,
+        /// The direction in which nothing arrives.
+        direction: Direction,
+    },
+    /// The control channel broke.
+    #[error("the connection to the other side was lost: {reason}")]
+    ControlLost {
+        /// How.
+        reason: String,
+    },
+    /// The other side broke the rules of the protocol.
+    #[error("the other side does not keep to the protocol: {reason}")]
+    Protocol {
+        /// What it did.
+        reason: String,
+    },
+    /// The other side speaks another version of the protocol.
+    #[error("the other side speaks version {theirs} of the protocol, this side version {PROTOCOL_VERSION}")]
+    Version {
+        /// The other side's version.
+        theirs: u16,
+    },
+    /// Nothing came in the time that was given.
+    #[error("{what} did not come within {seconds:.1} seconds")]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        seconds: f64,
+    },
+    /// The session has ended regularly.
+    #[error("the session has ended")]
+    Closed,
+    /// What was to be sent does not fit a control message.
+    #[error("{0}")]
+    TooLong(String),
+    /// The server's address and port cannot be had.
+    #[error("cannot listen on {addr}: {reason}")]
+    Listen {
+        /// The address and port asked for.
+        addr: SocketAddr,
+        /// What the system said.
+        reason: String,
+    },
+    /// The system refused something that should always work.
+    #[error("{what}: {reason}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+fn connect_reason(kind: io::ErrorKind, reason: &str) -> String {
+    match kind {
+        io::ErrorKind::ConnectionRefused => "connection refused, nothing listens there".to_owned(),
+        io::ErrorKind::TimedOut => "no answer".to_owned(),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            format!("unreachable ({reason})")
+        }
+        _ => reason.to_owned(),
+    }
+}
+
+impl EngineError {
+    /// A system call failed that should always work.
+    #[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
+    pub(crate) fn system(what: &'static str, error: impl ToString) -> Self {
+        Self::System { what, reason: error.to_string() }
+    }
+
+    /// The control channel broke.
+    pub(crate) fn lost(reason: impl Into<String>) -> Self {
+        Self::ControlLost { reason: reason.into() }
+    }
+
+    /// The peer broke the rules.
+    pub(crate) fn protocol(reason: impl Into<String>) -> Self {
+        Self::Protocol { reason: reason.into() }
+    }
+
+    /// What kind of failure it is.
+    pub fn code(&self) -> FaultCode {
+        match self {
+            Self::Url(_) | Self::TooLong(_) | Self::Controller(_) => FaultCode::Usage,
+            Self::Expired { .. } => FaultCode::Expired,
+            Self::Resolve { .. } | Self::Connect { .. } | Self::NotHaul { .. } => FaultCode::Unreachable,
+            Self::Certificate { .. } => FaultCode::NotAuthorised,
+            Self::Tls { .. } | Self::ControlLost { .. } => FaultCode::ControlLost,
+            Self::Peer(fault) => fault.code,
+            Self::Cipher(_) => FaultCode::NotPermitted,
+            Self::Version { .. } => FaultCode::VersionMismatch,
+            Self::UdpBlocked { .. } => FaultCode::UdpBlocked,
+            Self::TimedOut { .. } => FaultCode::PeerSilent,
+            Self::Protocol { .. } | Self::Closed | Self::System { .. } => FaultCode::Internal,
+            Self::Listen { .. } => FaultCode::Io,
+        }
+    }
+
+    /// What to do about it; empty if nobody knows.
+    pub fn hint(&self) -> String {
+        let hint = match self {
+            Self::Url(error) => error.hint(),
+            Self::Controller(_) => "`haul presets` lists controllers and presets; --rate gives a rate",
+            Self::Expired { .. } => "ask for a new URL: start `haul serve` again on the server",
+            Self::Resolve { .. } => "check the host's name in the URL, or put its IP address there",
+            Self::Connect { kind, .. } => connect_hint(*kind),
+            Self::NotHaul { .. } => {
+                "check host and port in the URL; another program may have the port, or a proxy is in between"
+            }
+            Self::Certificate { .. } => {
+                "`haul serve` makes a new certificate at each start: use the URL that it printed last. If \
+                 you did, someone else answers at this address: do not trust it"
+            }
+            Self::Peer(fault) => return fault.hint.clone(),
+            Self::UdpBlocked { port, direction } => return udp_hint(*port, *direction),
+            Self::Tls { .. } | Self::ControlLost { .. } | Self::TimedOut { .. } => {
+                "run the same command again: it goes on where it stopped"
+            }
+            Self::Cipher(_) | Self::Protocol { .. } | Self::Version { .. } => {
+                "install the same version of haul on both sides"
+            }
+            Self::TooLong(_) => "name fewer paths in one command, or a directory that holds them",
+            Self::Listen { .. } => {
+                "choose another address or port with --listen (`ss -tulpn` shows which are in use, \
+                 `ip address` which addresses this machine has)"
+            }
+            Self::System { .. } => "check the limits of this process (`ulimit -a`) and free memory",
+            Self::Closed => "",
+        };
+        hint.to_owned()
+    }
+
+    /// The failure in the form that travels to the peer and to people.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Peer(fault) => fault.clone(),
+            _ => Fault::new(self.code(), self.to_string(), self.hint()),
+        }
+    }
+}
+
+fn connect_hint(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::ConnectionRefused => {
+            "check that `haul serve` still runs there, and the port in the URL"
+        }
+        io::ErrorKind::TimedOut => {
+            "check that the host is up and that no firewall drops this TCP port on the way"
+        }
+        _ => "check the network of this machine and the host in the URL (`ip route get ADDRESS`)",
+    }
+}
+
+fn udp_hint(port: u16, direction: Direction) -> String {
+    match direction {
+        Direction::ClientToServer => format!(
+            "TCP works and UDP does not: let UDP port {port} in at the server's firewall, or choose a port \
+             that is open for UDP with `haul serve --listen`"
+        ),
+        Direction::ServerToClient => format!(
+            "the server hears the client: let answers from UDP port {port} in at the client's firewall or NAT"
+        ),
+    }
+}
+
+impl From<EngineError> for Fault {
+    fn from(error: EngineError) -> Self {
+        error.fault()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_say_what_happened_and_what_to_do() {
+        let refused = EngineError::Connect {
+            authority: "host:7000".to_owned(),
+            kind: io::ErrorKind::ConnectionRefused,
+            reason: "os error 111".to_owned(),
+        };
+        let fault = refused.fault();
+        assert_eq!(fault.code, FaultCode::Unreachable);
+        assert!(fault.message.contains("host:7000") && fault.message.contains("refused"), "{fault}");
+        assert!(fault.hint.contains("haul serve"), "{fault}");
+    }
+
+    #[test]
+    fn blocked_udp_names_port_and_direction() {
+        let fault = EngineError::UdpBlocked { port: 7011, direction: Direction::ServerToClient }.fault();
+        assert_eq!(fault.code, FaultCode::UdpBlocked);
+        assert!(fault.message.contains("7011") && fault.message.contains("from the server to the client"));
+    }
+
+    #[test]
+    fn a_lost_connection_can_be_retried_with_the_same_command() {
+        let fault = EngineError::lost("reset").fault();
+        assert!(fault.retryable && fault.hint.contains("same command"), "{fault}");
+    }
+
+    #[test]
+    fn what_the_peer_said_is_passed_on_unchanged() {
+        let fault = Fault::new(FaultCode::DiskFull, "disk full", "make room");
+        assert_eq!(EngineError::Peer(fault.clone()).fault(), fault);
+    }
+}

@@ -1,0 +1,107 @@
+//! Who a server is for as long as it runs: a fresh certificate, a fresh secret, and when both end.
+
+use std::fmt;
+use std::time::Duration;
+
+use aws_lc_rs::digest;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use crate::EngineError;
+use crate::clock::unix_now;
+
+/// A server's certificate and key, the secret that lets clients in, and the expiry of both.
+pub(crate) struct ServerIdentity {
+    certificate: CertificateDer<'static>,
+    key: PrivatePkcs8KeyDer<'static>,
+    secret: [u8; 32],
+    expires: Option<u64>,
+}
+
+impl ServerIdentity {
+    /// A new identity, valid from now on for `lifetime`, or for as long as it is held.
+    pub(crate) fn generate(lifetime: Option<Duration>) -> Result<Self, EngineError> {
+        let certified = rcgen::generate_simple_self_signed(vec!["haul".to_owned()])
+            .map_err(|e| EngineError::system("cannot make a certificate", e))?;
+        Ok(Self {
+            certificate: certified.cert.der().clone(),
+            key: PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()),
+            secret: random()?,
+            expires: lifetime.map(|l| unix_now().saturating_add(l.as_secs().max(1))),
+        })
+    }
+
+    /// The certificate as the TLS server shows it.
+    pub(crate) fn certificate(&self) -> CertificateDer<'static> {
+        self.certificate.clone()
+    }
+
+    /// The certificate's private key.
+    pub(crate) fn key(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::Pkcs8(self.key.clone_key())
+    }
+
+    /// What clients must know.
+    pub(crate) fn secret(&self) -> &[u8; 32] {
+        &self.secret
+    }
+
+    /// Seconds since 1970 from which on nobody is let in.
+    pub(crate) fn expires(&self) -> Option<u64> {
+        self.expires
+    }
+
+    /// Whether nobody is let in any more.
+    pub(crate) fn is_expired(&self) -> bool {
+        self.expires.is_some_and(|at| unix_now() >= at)
+    }
+
+    /// SHA-256 of the certificate.
+    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+        fingerprint(&self.certificate)
+    }
+}
+
+impl fmt::Debug for ServerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerIdentity").field("expires", &self.expires).finish_non_exhaustive()
+    }
+}
+
+/// SHA-256 of a certificate in DER.
+pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
+    let digest = digest::digest(&digest::SHA256, certificate);
+    let mut out = [0; 32];
+    out.copy_from_slice(digest.as_ref());
+    out
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], EngineError> {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|e| EngineError::system("no random numbers", e))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_identity_is_new() {
+        let a = ServerIdentity::generate(None).unwrap();
+        let b = ServerIdentity::generate(None).unwrap();
+        assert_ne!(a.fingerprint(), b.fingerprint());
+        assert_ne!(a.secret(), b.secret());
+        assert!(!a.is_expired());
+        assert!(!format!("{a:?}").contains("secret"));
+    }
+
+    #[test]
+    fn the_expiry_lies_a_lifetime_ahead() {
+        let lifetime = Duration::from_secs(3600);
+        let before = unix_now();
+        let identity = ServerIdentity::generate(Some(lifetime)).unwrap();
+        let at = identity.expires().unwrap();
+        assert!((before + 3600..=unix_now() + 3600).contains(&at));
+    }
+}

@@ -1,0 +1,37 @@
+//! Haulage on real sockets, threads and clocks: `haul://` URLs, the TLS 1.3 control channel, authentication,
+//! data keys, the listener, and the way from a URL to a running session.
+//!
+//! A server binds a [`Listener`], hands out [`Listener::url`] and takes [`Incoming`] sessions from it; a
+//! client calls [`connect`]. Both get a [`Session`]: its [`Control`] channel carries messages, and
+//! [`Session::start_sending`] and [`Session::start_receiving`] move one object on a thread of their own.
+//! `docs/security.md` says what is protected, and how.
+
+mod clock;
+mod connect;
+mod control;
+mod crypto;
+mod data_path;
+mod error;
+mod hello;
+mod identity;
+mod listener;
+mod role;
+mod session;
+mod tls;
+mod transfer;
+mod url;
+
+pub use clock::Clock;
+pub use connect::{ConnectOptions, connect};
+pub use control::Control;
+pub use crypto::{DataKeys, Opener, Sealer};
+pub use data_path::DataPath;
+pub use error::EngineError;
+pub use hello::{
+    DatagramSizes, HelloDriver, HelloExchange, HelloResponder, MAX_HELLO, MIN_DATAGRAM, is_hello,
+};
+pub use listener::{Incoming, ListenOptions, Listener, ListenerStats};
+pub use role::{Direction, Role};
+pub use session::Session;
+pub use transfer::{Counters, FIRST_LIMIT, Sending, Transfer, Waker, controller_for};
+pub use url::{HaulUrl, UrlError};

@@ -1,0 +1,216 @@
+//! The server's door: one port for TCP and UDP, an identity of its own, and as many sessions at once as come.
+
+mod accept;
+mod gate;
+mod greet;
+mod incoming;
+mod router;
+mod slot;
+mod stats;
+mod table;
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use haul_base::Bytes;
+use haul_udp::{Options, UdpSocket};
+use haul_wire::control::Cipher;
+use rustix::event::{EventfdFlags, eventfd};
+use rustls::ServerConfig;
+
+use self::gate::Gate;
+pub use self::incoming::Incoming;
+use self::stats::Counters;
+pub use self::stats::ListenerStats;
+pub(crate) use self::table::Registration;
+use self::table::SessionTable;
+use crate::identity::ServerIdentity;
+use crate::tls::server_config;
+use crate::{EngineError, HaulUrl};
+
+/// HELLOs only; data has sockets of its own.
+const UDP_BUFFER: Bytes = Bytes(1 << 20);
+/// Ports tried when the system chooses one and it is free for TCP only.
+const PORT_TRIES: u32 = 16;
+
+/// How to listen.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// Address and port for both TCP and UDP; port 0 lets the system choose, `[::]` serves IPv4 too.
+    pub addr: SocketAddr,
+    /// The URL is good for so long; `None`: while the listener exists.
+    pub expires: Option<Duration>,
+    /// Ciphers that clients may choose from, [`Cipher::None`] apart.
+    pub ciphers: Vec<Cipher>,
+    /// Whether a client that wants no encryption gets none.
+    pub permit_cipher_none: bool,
+    /// Connections that may be in the handshake at once.
+    pub max_handshakes: usize,
+    /// A handshake may take so long.
+    pub handshake_timeout: Duration,
+    /// Authenticated clients that may wait for [`Listener::accept`].
+    pub max_waiting: usize,
+    /// UDP is taken for blocked when no HELLO comes so long after [`Incoming::accept`].
+    pub udp_timeout: Duration,
+}
+
+impl ListenOptions {
+    /// What suits most servers, on this address and port.
+    pub fn new(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            expires: None,
+            ciphers: vec![Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305],
+            permit_cipher_none: false,
+            max_handshakes: 64,
+            handshake_timeout: Duration::from_secs(10),
+            max_waiting: 64,
+            udp_timeout: Duration::from_secs(3),
+        }
+    }
+}
+
+/// What the listener's threads share.
+struct Server {
+    options: ListenOptions,
+    identity: ServerIdentity,
+    tls: Arc<ServerConfig>,
+    table: Arc<SessionTable>,
+    gate: Arc<Gate>,
+    counters: Counters,
+    waiting: Sender<Incoming>,
+    /// Readable when the listener stops.
+    stop: OwnedFd,
+}
+
+/// A server that accepts sessions. Handshakes run in threads of their own, so that a slow or hostile peer
+/// holds up nobody. Dropping it stops listening; sessions that were accepted go on.
+pub struct Listener {
+    server: Arc<Server>,
+    local: SocketAddr,
+    incoming: Receiver<Incoming>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Listens, with a new certificate and a new secret.
+    ///
+    /// # Errors
+    /// [`EngineError::Listen`] if the address or port cannot be had for both TCP and UDP;
+    /// [`EngineError::System`].
+    pub fn bind(options: ListenOptions) -> Result<Self, EngineError> {
+        let (tcp, udp) = bind_both(options.addr)?;
+        let local = tcp.local_addr().map_err(|e| listen_error(options.addr, e))?;
+        let identity = ServerIdentity::generate(options.expires)?;
+        let (waiting, incoming) = crossbeam_channel::bounded(options.max_waiting);
+        let server = Arc::new(Server {
+            tls: Arc::new(server_config(&identity)?),
+            identity,
+            table: Arc::default(),
+            gate: Arc::default(),
+            counters: Counters::default(),
+            waiting,
+            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|e| EngineError::system("cannot make an eventfd", e))?,
+            options,
+        });
+        let mut listener = Self { server: server.clone(), local, incoming, threads: Vec::new() };
+        let routed = server.clone();
+        listener.start("haul-accept", move || accept::run(&server, &tcp))?;
+        listener.start("haul-route", move || router::run(&routed, &udp))?;
+        Ok(listener)
+    }
+
+    fn start(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), EngineError> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        self.threads.push(thread.map_err(|e| EngineError::system("cannot start a thread", e))?);
+        Ok(())
+    }
+
+    /// The address and port that it listens on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The URL of `path` below the server's root, for clients that reach this machine as `host`.
+    pub fn url(&self, host: &str, path: &[u8]) -> HaulUrl {
+        HaulUrl {
+            host: host.to_owned(),
+            port: self.local.port(),
+            path: path.to_vec(),
+            fingerprint: self.server.identity.fingerprint(),
+            secret: *self.server.identity.secret(),
+            expires: self.server.identity.expires(),
+        }
+    }
+
+    /// The next client that has authenticated; `None` if none comes within `timeout`. Any number of threads
+    /// may wait.
+    ///
+    /// # Errors
+    /// [`EngineError::Closed`] if the listener has stopped.
+    pub fn accept(&self, timeout: Duration) -> Result<Option<Incoming>, EngineError> {
+        let until = Instant::now() + timeout;
+        loop {
+            match self.incoming.recv_deadline(until) {
+                Ok(incoming) if incoming.is_gone() => {}
+                Ok(incoming) => return Ok(Some(incoming)),
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+                Err(RecvTimeoutError::Disconnected) => return Err(EngineError::Closed),
+            }
+        }
+    }
+
+    /// What has come to this port so far.
+    pub fn stats(&self) -> ListenerStats {
+        self.server.counters.read()
+    }
+
+    /// Sessions that exist now, those in their handshake included.
+    pub fn sessions(&self) -> usize {
+        self.server.table.len()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // It stays readable: both threads see it.
+        let _ = rustix::io::write(&self.server.stop, &1u64.to_ne_bytes());
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
+fn listen_error(addr: SocketAddr, error: impl ToString) -> EngineError {
+    EngineError::Listen { addr, reason: error.to_string() }
+}
+
+/// One port for both. If the system chooses it, it may have to choose again.
+fn bind_both(addr: SocketAddr) -> Result<(TcpListener, UdpSocket), EngineError> {
+    let options = Options { reuse_port: true, recv_buffer: UDP_BUFFER, ..Options::default() };
+    let mut tries = if addr.port() == 0 { PORT_TRIES } else { 1 };
+    loop {
+        let tcp = TcpListener::bind(addr).map_err(|e| listen_error(addr, e))?;
+        tcp.set_nonblocking(true).map_err(|e| listen_error(addr, e))?;
+        let local = tcp.local_addr().map_err(|e| listen_error(addr, e))?;
+        tries -= 1;
+        match UdpSocket::bind(local, &options) {
+            Ok(udp) => return Ok((tcp, udp)),
+            Err(_) if tries > 0 => {}
+            Err(error) => return Err(listen_error(local, error)),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The sessions that HELLOs can be for.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use haul_wire::packet::HelloBody;
+
+use super::slot::Slot;
+use crate::crypto::Opener;
+use crate::hello::LateHellos;
+
+/// HELLOs kept for sessions that may be about to exist.
+const MAX_EARLY: usize = 64;
+
+/// The sessions by their number.
+#[derive(Default)]
+pub(crate) struct SessionTable {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    slots: HashMap<u32, Arc<Slot>>,
+    early: VecDeque<Early>,
+}
+
+/// A HELLO that has overtaken the end of its session's TLS handshake, as it usually does.
+struct Early {
+    session: u32,
+    source: SocketAddr,
+    datagram: Vec<u8>,
+}
+
+/// Whom a HELLO is for.
+pub(super) enum Lookup {
+    Found(Arc<Slot>),
+    /// Kept for a while.
+    Early,
+    Unknown,
+}
+
+impl SessionTable {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for a session; `None` if another one has its number (one in four thousand million).
+    pub(super) fn register(self: &Arc<Self>, session: u32, open: Opener) -> Option<Registration> {
+        let slot = Arc::new(Slot::new(open));
+        let mut state = self.lock();
+        if state.slots.contains_key(&session) {
+            return None;
+        }
+        state.slots.insert(session, slot.clone());
+        let all = std::mem::take(&mut state.early);
+        let (mine, others) = all.into_iter().partition(|early| early.session == session);
+        state.early = others;
+        drop(state);
+        for Early { source, mut datagram, .. } in mine {
+            slot.on_hello(&mut datagram, source);
+        }
+        Some(Registration { session, slot, table: Arc::downgrade(self) })
+    }
+
+    /// Finds the session of a HELLO. If there is none and `expecting` says that there may soon be, the HELLO
+    /// is kept, in the place of the oldest if there are many.
+    pub(super) fn find(&self, session: u32, expecting: bool, datagram: &[u8], source: SocketAddr) -> Lookup {
+        let mut state = self.lock();
+        if let Some(slot) = state.slots.get(&session) {
+            return Lookup::Found(slot.clone());
+        }
+        if !expecting {
+            state.early.clear();
+            return Lookup::Unknown;
+        }
+        if state.early.len() == MAX_EARLY {
+            state.early.pop_front();
+        }
+        state.early.push_back(Early { session, source, datagram: datagram.to_vec() });
+        Lookup::Early
+    }
+
+    /// How many sessions there are, from the end of the TLS handshake on.
+    pub(super) fn len(&self) -> usize {
+        self.lock().slots.len()
+    }
+}
+
+/// A session's place in the table, for as long as it is held.
+pub(crate) struct Registration {
+    session: u32,
+    slot: Arc<Slot>,
+    table: Weak<SessionTable>,
+}
+
+impl Registration {
+    pub(crate) fn session(&self) -> u32 {
+        self.session
+    }
+
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// The HELLOs that came, and still come, by the listener's socket.
+    pub(crate) fn into_late_hellos(self) -> Arc<dyn LateHellos> {
+        Arc::new(self)
+    }
+}
+
+impl LateHellos for Registration {
+    fn drain(&self, into: &mut Vec<HelloBody>) {
+        self.slot.drain(into);
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            table.lock().slots.remove(&self.session);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Time;
+    use haul_wire::control::Cipher;
+
+    use super::*;
+    use crate::Role;
+    use crate::crypto::DataKeys;
+    use crate::hello::{HelloDriver, MAX_HELLO};
+
+    const CLIENT: &str = "192.0.2.7:5000";
+
+    fn keys() -> DataKeys {
+        DataKeys::new(Cipher::Aes128Gcm, [1; 32], [2; 32])
+    }
+
+    fn hello(session: u32) -> Vec<u8> {
+        let mut driver = HelloDriver::new(Time::ZERO, session, CLIENT.parse().unwrap(), &keys(), 7);
+        let mut slot = vec![0; MAX_HELLO];
+        let len = driver.poll_transmit(Time::ZERO, &mut slot).unwrap();
+        slot[..len].to_vec()
+    }
+
+    fn waiting(registration: &Registration) -> usize {
+        let mut hellos = Vec::new();
+        registration.drain(&mut hellos);
+        hellos.len()
+    }
+
+    #[test]
+    fn a_hello_that_overtakes_the_handshake_finds_its_session_later() {
+        let table = Arc::new(SessionTable::default());
+        let source = CLIENT.parse().unwrap();
+        assert!(matches!(table.find(5, true, &hello(5), source), Lookup::Early));
+        assert!(matches!(table.find(6, true, &hello(6), source), Lookup::Early));
+        let registration = table.register(5, keys().opener(Role::Server)).unwrap();
+        assert_eq!(waiting(&registration), 1);
+        assert!(matches!(table.find(5, false, &hello(5), source), Lookup::Found(_)));
+        assert!(table.register(5, keys().opener(Role::Server)).is_none());
+        drop(registration);
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn strangers_can_fill_neither_memory_nor_a_session() {
+        let table = Arc::new(SessionTable::default());
+        let source = CLIENT.parse().unwrap();
+        let mut forged = hello(5);
+        forged[20] ^= 1;
+        for session in 0..1000 {
+            table.find(session % 7, true, &forged, source);
+        }
+        assert_eq!(table.lock().early.len(), MAX_EARLY);
+        let registration = table.register(5, keys().opener(Role::Server)).unwrap();
+        assert_eq!(waiting(&registration), 0);
+        assert!(matches!(table.find(9, false, &forged, source), Lookup::Unknown));
+        assert!(table.lock().early.is_empty());
+    }
+}

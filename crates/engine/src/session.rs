@@ -1,0 +1,135 @@
+//! A session: two ends that have proved themselves to each other and agreed on what to do.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use haul_base::Span;
+use haul_udp::{Offload, Options, UdpSocket};
+use haul_wire::control::{Cipher, Request, Settings};
+
+use crate::crypto::DataKeys;
+use crate::data_path::DataPath;
+use crate::hello::{HelloDriver, HelloExchange, HelloResponder};
+use crate::listener::Registration;
+use crate::{Clock, Control, EngineError, Role};
+
+/// One end of a running session.
+pub struct Session {
+    pub(crate) role: Role,
+    pub(crate) peer: SocketAddr,
+    pub(crate) control: Control,
+    pub(crate) request: Request,
+    pub(crate) settings: Settings,
+    pub(crate) program: String,
+    pub(crate) keys: DataKeys,
+    pub(crate) round_trip: Span,
+    pub(crate) clock: Clock,
+    pub(crate) udp: Option<UdpSide>,
+}
+
+/// What the UDP side of a session is until the data path is taken.
+pub(crate) enum UdpSide {
+    Client(Box<(UdpSocket, HelloDriver)>),
+    Server { registration: Registration, hello_keys: DataKeys },
+}
+
+impl Session {
+    /// Which end this is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The control channel.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// What the client asked for.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// How packets are protected.
+    pub fn cipher(&self) -> Cipher {
+        self.keys.cipher()
+    }
+
+    /// The peer's TCP address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Name and version of the server's program.
+    pub fn server(&self) -> &str {
+        &self.program
+    }
+
+    /// First estimate of the round trip, from the set-up of the connection.
+    pub fn round_trip(&self) -> Span {
+        self.round_trip
+    }
+
+    /// Gives the socket, the ciphers and the HELLO exchange to whoever moves the data.
+    ///
+    /// On the client this returns at once: data may follow the HELLOs before these are answered. On the server
+    /// it waits for the client's first HELLO, for up to 3 seconds from [`Incoming::accept`]; if none comes, the
+    /// client is told why the session ends. Call it soon after the accept, because HELLOs are answered by
+    /// the data path.
+    ///
+    /// [`Incoming::accept`]: crate::Incoming::accept
+    ///
+    /// # Errors
+    /// [`EngineError::UdpBlocked`] if no HELLO comes; how the control channel failed;
+    /// [`EngineError::System`] if the socket cannot be opened.
+    ///
+    /// # Panics
+    /// When called again after it has succeeded or failed.
+    pub fn take_data_path(&mut self) -> Result<DataPath, EngineError> {
+        let udp = self.udp.take().expect("the data path is taken once");
+        let (socket, hello) = match udp {
+            UdpSide::Client(udp) => (udp.0, HelloExchange::Driver(udp.1)),
+            UdpSide::Server { registration, hello_keys } => {
+                let socket = self.wait_for_hello(&registration)?;
+                let responder = HelloResponder::new(&hello_keys, registration.into_late_hellos());
+                (socket, HelloExchange::Responder(responder))
+            }
+        };
+        let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
+        Ok(DataPath {
+            role: self.role,
+            socket,
+            peer,
+            seal: Box::new(self.keys.sealer(self.role)),
+            open: Box::new(self.keys.opener(self.role)),
+            hello,
+            control: self.control.clone(),
+            settings: self.settings.clone(),
+            round_trip: self.round_trip,
+            clock: self.clock,
+        })
+    }
+
+    fn wait_for_hello(&self, registration: &Registration) -> Result<UdpSocket, EngineError> {
+        let waited = registration.slot().wait_for_socket(&self.control);
+        waited.inspect_err(|error| self.control.abort(error.fault()))
+    }
+}
+
+/// How a session's UDP socket is opened.
+pub(crate) fn udp_options(settings: &Settings, reuse_port: bool) -> Options {
+    let offload = if settings.offload { Offload::Auto } else { Offload::Off };
+    Options { reuse_port, offload, ..Options::default() }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Session");
+        out.field("role", &self.role).field("peer", &self.peer).field("request", &self.request);
+        out.finish_non_exhaustive()
+    }
+}

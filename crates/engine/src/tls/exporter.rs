@@ -1,0 +1,117 @@
+//! What a session's secrets are derived from: exported keying material (RFC 8446, section 7.5), which only
+//! the two ends of this TLS connection know.
+
+use haul_wire::control::Cipher;
+use rustls::Connection;
+
+use crate::crypto::DataKeys;
+use crate::{EngineError, Role};
+
+const AUTH_LABEL: &[u8] = b"EXPORTER-haul-auth";
+const DATA_LABEL: &[u8] = b"EXPORTER-haul-data";
+const HELLO_LABEL: &[u8] = b"EXPORTER-haul-hello";
+const SESSION_LABEL: &[u8] = b"EXPORTER-haul-session";
+/// HELLOs are sealed before the cipher of the session is agreed, so theirs is fixed.
+const HELLO_CIPHER: Cipher = Cipher::Aes128Gcm;
+const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
+
+/// Everything that is exported from the TLS connection of a session.
+pub(crate) struct SessionSecrets {
+    /// Names the session in HELLO packets; not secret.
+    pub(crate) session: u32,
+    /// Keys of HELLO and `HELLO_ACK`, with packet numbers of their own.
+    pub(crate) hello_keys: DataKeys,
+    auth: [u8; 32],
+    data: Vec<DataSecrets>,
+}
+
+struct DataSecrets {
+    cipher: Cipher,
+    from_client: [u8; 32],
+    from_server: [u8; 32],
+}
+
+impl SessionSecrets {
+    /// Exports them from a connection whose handshake is complete.
+    pub(crate) fn export(tls: &Connection) -> Result<Self, EngineError> {
+        let data = CIPHERS.map(|cipher| export_directions(tls, DATA_LABEL, cipher));
+        let hello = export_directions(tls, HELLO_LABEL, HELLO_CIPHER)?;
+        Ok(Self {
+            session: u32::from_be_bytes(export(tls, SESSION_LABEL, &[])?),
+            hello_keys: hello.keys(),
+            auth: export(tls, AUTH_LABEL, &[])?,
+            data: data.into_iter().collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// What proves that the client knows `secret`, on this connection only.
+    pub(crate) fn proof(&self, secret: &[u8; 32]) -> blake3::Hash {
+        blake3::keyed_hash(secret, &self.auth)
+    }
+
+    /// The packet keys for the cipher that was agreed.
+    pub(crate) fn data_keys(&self, cipher: Cipher) -> DataKeys {
+        let secrets = self.data.iter().find(|s| s.cipher == cipher);
+        secrets.expect("every cipher has its secrets").keys()
+    }
+}
+
+impl DataSecrets {
+    fn keys(&self) -> DataKeys {
+        DataKeys::new(self.cipher, self.from_client, self.from_server)
+    }
+}
+
+fn export_directions(tls: &Connection, label: &[u8], cipher: Cipher) -> Result<DataSecrets, EngineError> {
+    let from = |role| export(tls, label, &context(cipher, role));
+    Ok(DataSecrets { cipher, from_client: from(Role::Client)?, from_server: from(Role::Server)? })
+}
+
+/// Cipher and sender, one byte each: another cipher or direction is another key.
+fn context(cipher: Cipher, sender: Role) -> [u8; 2] {
+    let cipher = match cipher {
+        Cipher::Aes128Gcm => 1,
+        Cipher::Aes256Gcm => 2,
+        Cipher::ChaCha20Poly1305 => 3,
+        Cipher::None => 4,
+    };
+    let sender = match sender {
+        Role::Client => 1,
+        Role::Server => 2,
+    };
+    [cipher, sender]
+}
+
+fn export<const N: usize>(tls: &Connection, label: &[u8], context: &[u8]) -> Result<[u8; N], EngineError> {
+    tls.export_keying_material([0; N], label, Some(context))
+        .map_err(|e| EngineError::system("cannot derive keys from TLS", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_proto::{Open, Seal};
+
+    use super::*;
+    use crate::tls::pair;
+
+    #[test]
+    fn both_ends_derive_the_same_for_every_cipher_and_another_connection_does_not() {
+        let [client, server] = pair().map(|(tls, _)| SessionSecrets::export(&tls).unwrap());
+        let other = SessionSecrets::export(&pair()[0].0).unwrap();
+        assert_eq!(client.session, server.session);
+        assert_eq!(client.proof(&[7; 32]), server.proof(&[7; 32]));
+        assert_ne!(client.proof(&[7; 32]), client.proof(&[8; 32]));
+        assert_ne!(client.proof(&[7; 32]), other.proof(&[7; 32]));
+        for cipher in CIPHERS {
+            let mut packet = [0; 64];
+            client.data_keys(cipher).sealer(Role::Client).seal_batch(&mut packet, 64, 7, 3);
+            let opens = |secrets: &SessionSecrets, cipher| {
+                secrets.data_keys(cipher).opener(Role::Server).open(&mut packet.clone(), 7, 3).is_ok()
+            };
+            assert!(opens(&server, cipher));
+            assert!(!opens(&other, cipher));
+            let others = CIPHERS.into_iter().filter(|c| *c != cipher);
+            assert!(others.into_iter().all(|other| !opens(&server, other)), "{cipher}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The TLS handshake over a non-blocking socket, with a deadline.
+
+use std::io;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::Connection;
+use socket2::SockRef;
+
+use crate::EngineError;
+
+/// Why a handshake did not come to its end.
+#[derive(Debug)]
+pub(crate) enum HandshakeError {
+    /// The peer closed the connection.
+    Closed,
+    /// The deadline passed.
+    TimedOut,
+    /// The connection broke.
+    Io(io::Error),
+    /// TLS says no.
+    Tls(rustls::Error),
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Prepares a TCP connection for TLS and control messages: non-blocking, nothing held back, and with BBR
+/// where the system has it, as CUBIC suffers from losses that the data path does not mind.
+pub(crate) fn prepare_tcp(tcp: &TcpStream) -> Result<(), EngineError> {
+    let prepared = tcp.set_nonblocking(true).and_then(|()| tcp.set_nodelay(true));
+    prepared.map_err(|e| EngineError::system("cannot prepare the TCP connection", e))?;
+    if let Err(error) = SockRef::from(tcp).set_tcp_congestion(b"bbr") {
+        tracing::debug!(%error, "TCP stays with the system's congestion control");
+    }
+    Ok(())
+}
+
+/// Completes the handshake, until nothing of it is left to send. Gives the time between the last flight that
+/// waited for an answer and this answer: about one round trip.
+pub(crate) fn handshake(
+    tls: &mut Connection,
+    tcp: &TcpStream,
+    deadline: Instant,
+) -> Result<Duration, HandshakeError> {
+    let mut asked = Instant::now();
+    let mut round_trip = Duration::ZERO;
+    loop {
+        if flush(tls, tcp)? && tls.is_handshaking() {
+            asked = Instant::now();
+        }
+        if !tls.is_handshaking() && !tls.wants_write() {
+            return Ok(round_trip);
+        }
+        wait(tls, tcp, deadline)?;
+        if tls.is_handshaking() && receive(tls, tcp)? {
+            round_trip = asked.elapsed();
+        }
+    }
+}
+
+/// Writes what there is; whether anything was written.
+fn flush(tls: &mut Connection, mut tcp: &TcpStream) -> io::Result<bool> {
+    let mut written = false;
+    while tls.wants_write() {
+        match tls.write_tls(&mut tcp) {
+            Ok(_) => written = true,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(written)
+}
+
+/// Reads what there is; whether anything came.
+fn receive(tls: &mut Connection, mut tcp: &TcpStream) -> Result<bool, HandshakeError> {
+    match tls.read_tls(&mut tcp) {
+        Ok(0) => return Err(HandshakeError::Closed),
+        Ok(_) => {}
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            return Ok(false);
+        }
+        Err(e) => return Err(e.into()),
+    }
+    if let Err(error) = tls.process_new_packets() {
+        // The alert tells the peer why; if it cannot be sent, nothing is lost.
+        let _ = flush(tls, tcp);
+        return Err(HandshakeError::Tls(error));
+    }
+    Ok(true)
+}
+
+fn wait(tls: &Connection, tcp: &TcpStream, deadline: Instant) -> Result<(), HandshakeError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(HandshakeError::TimedOut);
+    }
+    let mut interest = PollFlags::IN;
+    interest.set(PollFlags::OUT, tls.wants_write());
+    let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(tcp, interest)], Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(io::Error::from(e).into()),
+    }
+}

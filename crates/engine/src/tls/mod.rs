@@ -1,0 +1,15 @@
+//! TLS 1.3 as Haulage uses it: the server's certificate is pinned by its fingerprint, there are no
+//! resumptions and no early data, and everything else that is secret comes from the exporter.
+
+mod config;
+mod exporter;
+mod handshake;
+
+pub(crate) use config::{ALPN, client_config, server_config};
+pub(crate) use exporter::SessionSecrets;
+pub(crate) use handshake::{HandshakeError, handshake, prepare_tcp};
+
+#[cfg(test)]
+mod test_pair;
+#[cfg(test)]
+pub(crate) use test_pair::pair;

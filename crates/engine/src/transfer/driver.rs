@@ -1,0 +1,264 @@
+//! Runs one machine on one socket: the data thread's loop.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use haul_base::{Machine, PathId, Received, Span, Time, Transmit};
+use haul_udp::{ArrivalClock, Full, Receiver as Buffers, RecvError, SendError, UdpSocket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::line::Line;
+use super::shared::Shared;
+use super::wake::Waker;
+use crate::data_path::send_hellos;
+use crate::hello::{HelloExchange, is_hello};
+use crate::{Clock, Control, EngineError};
+
+/// Room for one batch: no UDP message of the kernel is larger.
+const SLOT: usize = 65_536;
+/// Receive calls before it is time to send again, and batches sent before it is time to receive.
+const ROUNDS: usize = 4;
+/// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
+const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
+/// How often the counters are published.
+const PUBLISH: Span = Span::from_millis(50);
+/// How often the HELLO exchange is asked what it has to send.
+const HELLO_POLL: Span = Span::from_millis(1);
+/// Longest sleep: stop flags are also set with a wake-up, so this only bounds the unforeseen.
+const LONGEST_WAIT: Span = Span::from_millis(500);
+
+/// What the loop needs to know about its machine beside the [`Machine`] contract.
+pub(super) trait Driven: Machine {
+    /// The counters, to be published.
+    fn publish(&self, shared: &Shared);
+    /// Whether the loop should end by itself, or has failed.
+    fn on_event(&mut self, event: Self::Event, shared: &Shared) -> Result<Flow, EngineError>;
+    /// The local interface refused a datagram of this size.
+    fn on_too_large(&mut self, now: Time, size: usize);
+    /// Datagrams of this size are known to pass to the peer.
+    fn on_size_passed(&mut self, now: Time, size: u16);
+}
+
+/// What a data thread knows of its session beside the socket.
+pub(super) struct Peer {
+    pub(super) hello: HelloExchange,
+    pub(super) control: Control,
+    pub(super) clock: Clock,
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    GoOn,
+    Done,
+}
+
+/// One machine, its socket and its clock.
+pub(super) struct Driver<'a, M> {
+    pub(super) machine: M,
+    socket: &'a UdpSocket,
+    line: Line<'a>,
+    peer: Peer,
+    waker: Waker,
+    shared: &'a Shared,
+    buffers: Buffers,
+    slot: Box<[u8]>,
+    /// A batch that the kernel has not taken yet, and how much of it it has.
+    pending: Option<(Transmit, usize)>,
+    /// Nothing can be sent before, because a queue below the socket was full.
+    blocked_until: Option<Time>,
+    arrivals: ArrivalClock,
+    published: Time,
+    /// When the HELLO exchange was last asked what it has to send.
+    hello_polled: Time,
+}
+
+impl<'a, M: Driven> Driver<'a, M> {
+    pub(super) fn new(
+        machine: M,
+        socket: &'a UdpSocket,
+        peer: Peer,
+        waker: Waker,
+        shared: &'a Shared,
+    ) -> Self {
+        Self {
+            machine,
+            socket,
+            line: Line::new(socket),
+            peer,
+            waker,
+            shared,
+            buffers: Buffers::new(socket),
+            slot: vec![0; SLOT].into(),
+            pending: None,
+            blocked_until: None,
+            arrivals: ArrivalClock::new(),
+            published: Time::ZERO,
+            hello_polled: Time::ZERO,
+        }
+    }
+
+    /// Runs until the machine is done, fails or is told to stop.
+    pub(super) fn run(&mut self) -> Result<(), EngineError> {
+        let result = self.turn_until_done();
+        self.machine.publish(self.shared);
+        result
+    }
+
+    fn turn_until_done(&mut self) -> Result<(), EngineError> {
+        loop {
+            if self.shared.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let received = self.receive()?;
+            let now = self.peer.clock.now();
+            if self.machine.deadline().is_some_and(|d| d.at <= now) {
+                self.machine.on_deadline(now);
+            }
+            if now.since(self.hello_polled) >= HELLO_POLL {
+                self.hello_polled = now;
+                self.exchange_hellos(now)?;
+            }
+            let sent = self.transmit()?;
+            if self.take_events()? == Flow::Done {
+                return Ok(());
+            }
+            if now.since(self.published) >= PUBLISH {
+                self.published = now;
+                self.machine.publish(self.shared);
+            }
+            if !received && !sent {
+                self.wait()?;
+            }
+        }
+    }
+
+    fn take_events(&mut self) -> Result<Flow, EngineError> {
+        while let Some(event) = self.machine.poll_event() {
+            if self.machine.on_event(event, self.shared)? == Flow::Done {
+                return Ok(Flow::Done);
+            }
+        }
+        Ok(Flow::GoOn)
+    }
+
+    /// Takes what is waiting, a bounded number of calls; returns whether there may be more.
+    fn receive(&mut self) -> Result<bool, EngineError> {
+        for _ in 0..ROUNDS {
+            match self.buffers.recv(self.socket) {
+                Ok(_) => self.hand_over(),
+                Err(RecvError::WouldBlock) => return Ok(false),
+                Err(RecvError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
+                // What ICMP says of earlier packets is counted by the socket; silence is what ends a session.
+                Err(_) => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends what the HELLO exchange has to send; fails if it says that UDP is blocked.
+    fn exchange_hellos(&mut self, now: Time) -> Result<(), EngineError> {
+        self.peer.hello.on_deadline(now);
+        send_hellos(self.socket, &mut self.peer.hello, now);
+        let seen = self.peer.control.udp_seen().is_some();
+        self.peer.hello.failure(now, seen).map_or(Ok(()), Err)
+    }
+
+    fn hand_over(&mut self) {
+        let now = self.peer.clock.now();
+        self.arrivals.sync(now);
+        for mut message in self.buffers.datagrams() {
+            for datagram in message.iter_mut().filter(|datagram| is_hello(datagram)) {
+                if self.peer.hello.on_packet(now, datagram) {
+                    self.machine.on_size_passed(now, self.peer.hello.sizes().outgoing);
+                    // An answer may be due at once.
+                    self.hello_polled = Time::ZERO;
+                }
+            }
+            let mut batch = Received {
+                data: message.data,
+                stride: message.stride,
+                arrival: message.arrival.and_then(|at| self.arrivals.time_of(at)),
+                path: PathId::default(),
+                ecn: message.ecn,
+                socket_drops: message.drops,
+            };
+            self.machine.on_receive(now, &mut batch);
+        }
+    }
+
+    /// Sends what is due, a bounded number of batches; returns whether there may be more.
+    fn transmit(&mut self) -> Result<bool, EngineError> {
+        for _ in 0..ROUNDS {
+            let now = self.peer.clock.now();
+            if self.blocked_until.is_some_and(|until| now < until) {
+                return Ok(false);
+            }
+            self.blocked_until = None;
+            if self.pending.is_none() {
+                let Some(transmit) = self.machine.poll_transmit(now, &mut self.slot) else {
+                    return Ok(false);
+                };
+                self.pending = Some((transmit, 0));
+            }
+            if !self.flush(now)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives the pending batch to the kernel; false if it takes no more now.
+    fn flush(&mut self, now: Time) -> Result<bool, EngineError> {
+        while let Some((transmit, done)) = self.pending {
+            let rest = &self.slot[done..transmit.len];
+            match self.line.send(rest, transmit.segment_size, transmit.ecn) {
+                Ok(sent) if done + sent.bytes >= transmit.len => self.pending = None,
+                Ok(sent) => self.pending = Some((transmit, done + sent.bytes)),
+                Err(SendError::WouldBlock(full)) => {
+                    if full == Full::LocalQueue {
+                        self.blocked_until = Some(now + LOCAL_QUEUE_WAIT);
+                    }
+                    return Ok(false);
+                }
+                Err(SendError::TooLarge) => {
+                    self.machine.on_too_large(now, transmit.segment_size);
+                    self.pending = None;
+                }
+                Err(SendError::NotPermitted(error)) => {
+                    return Err(EngineError::system("sending UDP is not permitted here", error));
+                }
+                Err(SendError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
+                // Lost like any other packet.
+                Err(SendError::Refused | SendError::Unreachable(_)) => self.pending = None,
+            }
+        }
+        Ok(true)
+    }
+
+    fn wait(&mut self) -> Result<(), EngineError> {
+        let now = self.peer.clock.now();
+        let deadline = self.machine.deadline().map(|d| d.at);
+        let hello = self.peer.hello.deadline();
+        let until = [deadline, self.blocked_until, hello].into_iter().flatten().min();
+        let timeout = until.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT);
+        let mut events = PollFlags::IN;
+        if self.pending.is_some() && self.blocked_until.is_none() {
+            events |= PollFlags::OUT;
+        }
+        let waker = self.waker.clone();
+        let mut fds = [PollFd::new(self.socket, events), PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
+        let timeout = Timespec::try_from(Duration::from(timeout)).ok();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(EngineError::system("cannot wait for the UDP socket", error)),
+        }
+        if fds[0].revents().contains(PollFlags::ERR) {
+            self.socket.drain_errors();
+        }
+        if !fds[1].revents().is_empty() {
+            self.waker.reset();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// Datagrams that can be told apart.
+fn datagrams(count: u32, size: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|number| number.to_be_bytes().iter().copied().cycle().take(size).collect()).collect()
+}
+
+/// What leaves when `sent` go in.
+fn through(plan: &str, sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut mangler = Mangler::new(Plan::parse(plan).unwrap());
+    for datagram in sent {
+        mangler.pass(datagram);
+    }
+    left(&mangler)
+}
+
+fn left(mangler: &Mangler) -> Vec<Vec<u8>> {
+    mangler.queue.iter().flat_map(|run| run.bytes.chunks(run.segment).map(<[u8]>::to_vec)).collect()
+}
+
+#[test]
+fn each_fault_does_what_its_name_says() {
+    let sent = datagrams(1_000, 100);
+    assert_eq!(through("seed=1", &sent), sent);
+    assert!(through("loss=1", &sent).is_empty());
+    let twice: Vec<_> = sent.iter().flat_map(|d| [d.clone(), d.clone()]).collect();
+    assert_eq!(through("duplicate=1", &sent), twice);
+    let damaged = through("corrupt=1", &sent);
+    let bits = |(a, b): (&Vec<u8>, &Vec<u8>)| a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
+    assert!(damaged.len() == sent.len() && sent.iter().zip(&damaged).all(|pair| bits(pair) == 1));
+    assert!(through("truncate=1", &sent).iter().all(|d| (1..100).contains(&d.len())));
+}
+
+#[test]
+fn held_back_datagrams_come_later_and_whole() {
+    let sent = datagrams(10_000, 64);
+    let received = through("reorder=0.2,seed=3", &sent);
+    assert_ne!(received, sent);
+    let mut sorted = received.clone();
+    sorted.sort();
+    sorted.dedup();
+    assert_eq!(sorted.len(), received.len(), "none twice");
+    assert!(received.len() > 9_900 && received.iter().all(|datagram| sent.contains(datagram)));
+}
+
+#[test]
+fn replays_are_of_datagrams_that_were_sent_before() {
+    let sent = datagrams(2_000, 64);
+    let received = through("replay=0.5,seed=3", &sent);
+    assert!(received.len() > 2_800);
+    let mut firsts = received.clone();
+    let mut seen = std::collections::HashSet::new();
+    firsts.retain(|datagram| seen.insert(datagram.clone()));
+    assert_eq!(seen.len(), sent.len());
+}
+
+#[test]
+fn equal_seeds_damage_equally() {
+    let sent = datagrams(500, 200);
+    let plan =
+        |seed| format!("loss=0.1,duplicate=0.1,reorder=0.1,corrupt=0.1,truncate=0.1,replay=0.1,seed={seed}");
+    assert_eq!(through(&plan(7), &sent), through(&plan(7), &sent));
+    assert_ne!(through(&plan(7), &sent), through(&plan(8), &sent));
+}
+
+#[test]
+fn plans_that_make_no_sense_are_refused() {
+    for text in ["loss", "loss=2", "loss=-0.1", "loss=NaN", "delay=1", "seed=x", "=1"] {
+        assert!(Plan::parse(text).is_err(), "{text}");
+    }
+    assert_eq!(Plan::parse("").unwrap(), Plan::default());
+    assert_eq!(Plan::parse(" loss=0.5 , seed=9 ").unwrap(), Plan { loss: 0.5, seed: 9, ..Plan::default() });
+}
+
+proptest! {
+    #[test]
+    fn any_mix_of_sizes_comes_through_unharmed_if_nothing_is_planned(
+        sizes in prop::collection::vec(1_usize..9_000, 1..100),
+    ) {
+        let sent: Vec<Vec<u8>> = sizes.iter().enumerate().map(|(i, &size)| vec![i as u8; size]).collect();
+        let mut mangler = Mangler::new(Plan::default());
+        for datagram in &sent {
+            mangler.pass(datagram);
+        }
+        prop_assert!(mangler.queue.iter().all(|run| run.bytes.len() <= LONGEST_MESSAGE));
+        prop_assert_eq!(left(&mangler), sent);
+    }
+
+    #[test]
+    fn nothing_panics(text in "[a-z]{0,9}=?[0-9.]{0,4},?seed=[0-9]{1,3}", datagram in prop::collection::vec(any::<u8>(), 0..50)) {
+        if let Ok(plan) = Plan::parse(&text) {
+            let mut mangler = Mangler::new(plan);
+            (0..200).for_each(|_| mangler.pass(&datagram));
+        }
+    }
+}

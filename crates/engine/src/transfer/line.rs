@@ -1,0 +1,33 @@
+//! The way from a machine to its socket. In test builds (feature `faults`) it can be made a bad one.
+
+use haul_base::Ecn;
+use haul_udp::{SendError, Sent, UdpSocket};
+
+#[cfg(feature = "faults")]
+use super::faults::Faults;
+
+/// Where a data thread sends its batches.
+pub(super) struct Line<'a> {
+    socket: &'a UdpSocket,
+    #[cfg(feature = "faults")]
+    faults: Option<Faults>,
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn new(socket: &'a UdpSocket) -> Self {
+        Self {
+            socket,
+            #[cfg(feature = "faults")]
+            faults: Faults::from_environment(),
+        }
+    }
+
+    /// As [`UdpSocket::send`].
+    pub(super) fn send(&mut self, data: &[u8], segment_size: usize, ecn: Ecn) -> Result<Sent, SendError> {
+        #[cfg(feature = "faults")]
+        if let Some(faults) = &mut self.faults {
+            return faults.send(self.socket, data, segment_size, ecn);
+        }
+        self.socket.send(data, segment_size, ecn)
+    }
+}

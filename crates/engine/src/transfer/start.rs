@@ -1,0 +1,109 @@
+//! From a session's data path to a running machine.
+
+use std::net::{IpAddr, SocketAddr};
+
+use haul_base::{Bytes, Rate, Span};
+use haul_proto::{
+    ControllerConfig, ControllerError, Link, ObjectSink, ObjectSource, RateController, Receiver,
+    ReceiverConfig, Sender, SenderConfig, build_controller,
+};
+use haul_udp::UdpSocket;
+use haul_wire::control::Settings;
+
+use super::{Peer, Transfer, Waker};
+use crate::{DataPath, EngineError, Session};
+
+/// Silence after which the sender gives up: as long as the control channel waits.
+const SILENCE: Span = Span::from_secs(15);
+/// Feedback packets of this size pass on every path that is supported.
+const FEEDBACK_DATAGRAM: u16 = 1_200;
+/// Bytes that may be sent before the receiver has said how much it takes. Every sink must take as much.
+pub const FIRST_LIMIT: u64 = 64 << 20;
+/// Bounds of what a peer may ask for.
+const FEEDBACK_INTERVALS: std::ops::RangeInclusive<u32> = 100..=1_000_000;
+
+/// UDP payload of a jumbo frame of 9,000 bytes.
+fn largest_datagram(peer: SocketAddr) -> u16 {
+    match peer.ip() {
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_none() => 8_952,
+        _ => 8_972,
+    }
+}
+
+fn feedback_interval(settings: &Settings) -> Span {
+    let micros = settings.feedback_interval_us;
+    Span::from_micros(u64::from(micros.clamp(*FEEDBACK_INTERVALS.start(), *FEEDBACK_INTERVALS.end())))
+}
+
+/// The controller that the settings name; also for a check before anything is sent.
+///
+/// # Errors
+/// If there is none of that name, or it lacks a parameter.
+pub fn controller_for(
+    settings: &Settings,
+    initial_rtt: Span,
+) -> Result<Box<dyn RateController>, ControllerError> {
+    let config = ControllerConfig {
+        ceiling: settings.rate_bps.map(Rate::from_bps),
+        initial_rtt,
+        feedback_interval: feedback_interval(settings),
+    };
+    build_controller(&settings.controller, &config)
+}
+
+impl Session {
+    /// Sends an object on a thread of its own. `waker` is to be woken when `source` has more to read.
+    ///
+    /// # Errors
+    /// As [`Session::take_data_path`]; [`EngineError::Controller`] if the settings name no known controller.
+    pub fn start_sending(
+        &mut self,
+        source: Box<dyn ObjectSource>,
+        waker: Waker,
+    ) -> Result<Transfer, EngineError> {
+        let path = self.take_data_path()?;
+        let controller = controller_for(&path.settings, path.round_trip)?;
+        let sizes = path.hello.sizes();
+        let config = SenderConfig {
+            chunk: Bytes(path.settings.chunk_bytes.max(1)),
+            datagram: sizes.outgoing,
+            likely_datagram: sizes.incoming,
+            max_datagram: largest_datagram(path.peer),
+            initial_rtt: path.round_trip,
+            feedback_interval: feedback_interval(&path.settings),
+            silence: SILENCE,
+            ..SenderConfig::default()
+        };
+        let now = path.clock.now();
+        let (peer, link, socket) = split(path);
+        let sender = Sender::new(now, config, link, source, controller, FIRST_LIMIT);
+        Transfer::spawn("haul-send", sender, socket, peer, waker)
+    }
+
+    /// Receives an object on a thread of its own, until the transfer is stopped: feedback goes on after the
+    /// last byte, as the last feedback may be lost. `waker` is to be woken when `sink` has room again.
+    ///
+    /// # Errors
+    /// As [`Session::take_data_path`].
+    pub fn start_receiving(
+        &mut self,
+        sink: Box<dyn ObjectSink>,
+        waker: Waker,
+    ) -> Result<Transfer, EngineError> {
+        let path = self.take_data_path()?;
+        let config = ReceiverConfig {
+            feedback_interval: feedback_interval(&path.settings),
+            feedback_datagram: FEEDBACK_DATAGRAM,
+            silence: SILENCE,
+        };
+        let now = path.clock.now();
+        let (peer, link, socket) = split(path);
+        let receiver = Receiver::new(now, config, link, sink);
+        Transfer::spawn("haul-receive", receiver, socket, peer, waker)
+    }
+}
+
+fn split(path: DataPath) -> (Peer, Link, UdpSocket) {
+    let DataPath { socket, seal, open, hello, control, clock, .. } = path;
+    (Peer { hello, control, clock }, Link::new(seal, open, 0), socket)
+}

@@ -1,0 +1,269 @@
+//! Sessions that do not come about, or end badly: everyone is told why, and nobody else is harmed.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::support::{PATIENCE, Relay, accept, check, listen_options, listener, options, session_pair};
+use haul_engine::{Direction, EngineError, HaulUrl, Listener, connect};
+use haul_wire::control::{Cipher, FaultCode, Request};
+
+const HOST: &str = "127.0.0.1";
+
+/// A server of something else, which answers every connection with these bytes.
+fn other_server(answer: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind((HOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut tcp in listener.incoming().map_while(Result::ok) {
+            let _ = tcp.read(&mut [0; 1024]);
+            let _ = tcp.write_all(answer);
+        }
+    });
+    port
+}
+
+fn url_with_port(listener: &Listener, port: u16) -> HaulUrl {
+    HaulUrl { port, ..listener.url(HOST, b"") }
+}
+
+fn wait_for_failed(listener: &Listener, count: u64) {
+    let patience = Instant::now() + PATIENCE;
+    while listener.stats().failed < count {
+        assert!(Instant::now() < patience, "{:?}", listener.stats());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn another_server_with_another_certificate_is_not_trusted() {
+    let (ours, theirs) = (listener(HOST), listener(HOST));
+    let fault = check(&url_with_port(&ours, theirs.local_addr().port())).unwrap_err().fault();
+    assert_eq!(fault.code, FaultCode::NotAuthorised);
+    assert!(fault.message.contains("certificate") && fault.message.contains("does not match the URL"));
+    assert_eq!(theirs.stats().sessions, 0);
+}
+
+#[test]
+fn a_wrong_secret_is_refused() {
+    let listener = listener(HOST);
+    let url = HaulUrl { secret: [9; 32], ..listener.url(HOST, b"") };
+    let fault = check(&url).unwrap_err().fault();
+    assert_eq!(fault.code, FaultCode::NotAuthorised);
+    assert!(fault.message.contains("secret"), "{fault}");
+    assert!(listener.accept(Duration::from_millis(100)).unwrap().is_none());
+}
+
+#[test]
+fn an_expired_url_is_noticed_by_the_client_and_by_the_server() {
+    let mut listening = listen_options(HOST);
+    listening.expires = Some(Duration::from_secs(1));
+    let listener = Listener::bind(listening).unwrap();
+    let url = listener.url(HOST, b"");
+    std::thread::sleep(Duration::from_millis(2100));
+    assert!(matches!(check(&url), Err(EngineError::Expired { .. })));
+    assert_eq!(listener.stats().connections, 0);
+    let fault = check(&HaulUrl { expires: None, ..url }).unwrap_err().fault();
+    assert_eq!(fault.code, FaultCode::Expired);
+}
+
+#[test]
+fn no_encryption_is_refused_unless_the_server_permits_it() {
+    let listener = listener(HOST);
+    let mut wanted = options(Request::Check);
+    wanted.ciphers = vec![Cipher::None];
+    let fault = connect(&listener.url(HOST, b""), wanted).unwrap_err().fault();
+    assert_eq!(fault.code, FaultCode::NotPermitted);
+    assert!(fault.hint.contains("crypto=none"), "{fault}");
+}
+
+#[test]
+fn what_is_no_haul_server_is_named() {
+    let listener = listener(HOST);
+    for answer in [b"HTTP/1.1 400 Bad Request\r\n\r\n".as_slice(), b"SSH-2.0-OpenSSH_9.9\r\n", b""] {
+        let error = check(&url_with_port(&listener, other_server(answer))).unwrap_err();
+        assert!(matches!(error, EngineError::NotHaul { .. }), "{error}");
+        assert_eq!(error.fault().code, FaultCode::Unreachable);
+    }
+}
+
+#[test]
+fn a_closed_port_is_named() {
+    let port = TcpListener::bind((HOST, 0)).unwrap().local_addr().unwrap().port();
+    let fault = check(&url_with_port(&listener(HOST), port)).unwrap_err().fault();
+    assert_eq!(fault.code, FaultCode::Unreachable);
+    assert!(fault.message.contains(&port.to_string()) && fault.message.contains("refused"), "{fault}");
+}
+
+#[test]
+fn a_server_that_says_nothing_is_given_up() {
+    let silent = TcpListener::bind((HOST, 0)).unwrap();
+    let url = url_with_port(&listener(HOST), silent.local_addr().unwrap().port());
+    let mut wanted = options(Request::Check);
+    wanted.answer_timeout = Duration::from_millis(300);
+    assert!(matches!(connect(&url, wanted), Err(EngineError::NotHaul { .. })));
+}
+
+#[test]
+fn a_server_that_does_not_decide_is_given_up() {
+    let listener = listener(HOST);
+    let mut wanted = options(Request::Check);
+    wanted.answer_timeout = Duration::from_millis(500);
+    let error = connect(&listener.url(HOST, b""), wanted).unwrap_err();
+    assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
+    // Whether the listener has noticed yet or not, there is no session.
+    if let Some(incoming) = listener.accept(Duration::from_millis(500)).unwrap() {
+        let ended = incoming.accept().and_then(|session| session.control().recv(Some(PATIENCE)));
+        assert!(matches!(ended, Err(EngineError::ControlLost { .. })), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_request_that_is_too_long_is_a_mistake_of_the_user() {
+    let listener = listener(HOST);
+    let wanted = options(Request::Get { sources: vec![vec![b'x'; 4000]; 100] });
+    let error = connect(&listener.url(HOST, b""), wanted).unwrap_err();
+    assert_eq!(error.code(), FaultCode::Usage);
+    assert_eq!(listener.stats().connections, 0);
+}
+
+#[test]
+fn garbage_and_half_handshakes_disturb_nobody() {
+    let listener = listener(HOST);
+    let url = listener.url(HOST, b"");
+    let mut open = Vec::new();
+    for garbage in [b"GET / HTTP/1.0\r\n\r\n".as_slice(), &[0x16, 3, 1, 0xff, 0xff], &[0; 5000], b""] {
+        let mut tcp = TcpStream::connect(listener.local_addr()).unwrap();
+        let _ = tcp.write_all(garbage);
+        open.push(tcp);
+    }
+    let (client, _server) = session_pair(&listener, &url, options(Request::Check));
+    assert!(client.control().failure().is_none());
+    wait_for_failed(&listener, 2);
+}
+
+#[test]
+fn clients_that_hold_handshakes_open_do_not_keep_others_out() {
+    let mut listening = listen_options(HOST);
+    listening.max_handshakes = 4;
+    let listener = Listener::bind(listening).unwrap();
+    let slow: Vec<_> = (0..20).map(|_| TcpStream::connect(listener.local_addr()).unwrap()).collect();
+    for _ in 0..3 {
+        let (client, _server) = session_pair(&listener, &listener.url(HOST, b""), options(Request::Check));
+        assert!(client.control().failure().is_none());
+    }
+    assert!(listener.stats().evicted >= 16, "{:?}", listener.stats());
+    drop(slow);
+}
+
+#[test]
+fn handshakes_that_take_too_long_are_ended() {
+    let mut listening = listen_options(HOST);
+    listening.handshake_timeout = Duration::from_millis(200);
+    let listener = Listener::bind(listening).unwrap();
+    let mut slow = TcpStream::connect(listener.local_addr()).unwrap();
+    slow.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(slow.read(&mut [0; 10]).unwrap(), 0);
+    wait_for_failed(&listener, 1);
+}
+
+#[test]
+fn udp_blocked_towards_the_server_is_told_to_both_with_port_and_direction() {
+    let listener = listener(HOST);
+    let relay = Relay::start(listener.local_addr());
+    relay.to_server.store(false, Ordering::Relaxed);
+    let url = url_with_port(&listener, relay.port);
+    let started = Instant::now();
+    let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchSend));
+    let port = listener.local_addr().port();
+    let towards_server = |error: &EngineError| {
+        let text = error.to_string();
+        text.contains(&port.to_string()) && text.contains(&Direction::ClientToServer.to_string())
+    };
+    let error = server.take_data_path().unwrap_err();
+    assert!(matches!(error, EngineError::UdpBlocked { .. }) && towards_server(&error), "{error}");
+    let error = client.take_data_path().unwrap().exchange_hellos(PATIENCE).unwrap_err();
+    assert_eq!(error.code(), FaultCode::UdpBlocked);
+    assert!(started.elapsed() < Duration::from_secs(15), "five seconds, and slack for a busy machine");
+}
+
+#[test]
+fn udp_blocked_towards_the_client_is_noticed_there() {
+    let listener = listener(HOST);
+    let relay = Relay::start(listener.local_addr());
+    relay.to_client.store(false, Ordering::Relaxed);
+    let url = url_with_port(&listener, relay.port);
+    let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchReceive));
+    let mut here = server.take_data_path().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || here.exchange_hellos(Duration::from_secs(6)));
+        let error = client.take_data_path().unwrap().exchange_hellos(PATIENCE).unwrap_err();
+        let direction = Direction::ServerToClient;
+        let expected = EngineError::UdpBlocked { port: relay.port, direction };
+        assert_eq!(error.to_string(), expected.to_string());
+        client.control().abort(error.fault());
+    });
+    assert_eq!(server.control().failure().unwrap().code(), FaultCode::UdpBlocked);
+}
+
+#[test]
+fn a_path_that_opens_late_is_found() {
+    let listener = listener(HOST);
+    let relay = Relay::start(listener.local_addr());
+    relay.to_server.store(false, Ordering::Relaxed);
+    let url = url_with_port(&listener, relay.port);
+    let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchSend));
+    let mut there = client.take_data_path().unwrap();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(move || there.exchange_hellos(PATIENCE).map(|()| there.hello.sizes()));
+        std::thread::sleep(Duration::from_millis(600));
+        relay.to_server.store(true, Ordering::Relaxed);
+        let mut here = server.take_data_path().unwrap();
+        here.exchange_hellos(Duration::from_secs(1)).unwrap();
+        assert!(client.join().unwrap().unwrap().outgoing >= 1200);
+    });
+}
+
+#[test]
+fn a_peer_that_dies_is_a_lost_connection_and_other_sessions_go_on() {
+    let listener = listener(HOST);
+    let url = listener.url(HOST, b"");
+    let (client, server) = session_pair(&listener, &url, options(Request::Check));
+    let (other_client, other_server) = session_pair(&listener, &url, options(Request::Check));
+    drop(server);
+    let error = client.control().recv(Some(PATIENCE)).unwrap_err();
+    assert!(matches!(error, EngineError::ControlLost { .. }), "{error}");
+    assert!(error.fault().retryable && error.fault().hint.contains("same command"));
+    other_client.control().close().unwrap();
+    other_server.control().close().unwrap();
+}
+
+#[test]
+fn a_broken_connection_is_noticed_at_both_ends_also_while_waiting_for_udp() {
+    let listener = listener(HOST);
+    let relay = Relay::start(listener.local_addr());
+    relay.to_server.store(false, Ordering::Relaxed);
+    let url = url_with_port(&listener, relay.port);
+    let (client, mut server) = session_pair(&listener, &url, options(Request::Check));
+    relay.cut();
+    assert!(matches!(client.control().recv(Some(PATIENCE)), Err(EngineError::ControlLost { .. })));
+    assert!(matches!(server.take_data_path(), Err(EngineError::ControlLost { .. })));
+}
+
+#[test]
+fn too_many_waiting_clients_are_sent_away() {
+    let mut listening = listen_options(HOST);
+    listening.max_waiting = 1;
+    let listener = Listener::bind(listening).unwrap();
+    let url = listener.url(HOST, b"");
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| check(&url));
+        while listener.stats().sessions < 1 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(check(&url).unwrap_err().code(), FaultCode::Busy);
+        let _server = accept(&listener);
+        first.join().unwrap().unwrap();
+    });
+}

@@ -1,0 +1,8 @@
+//! Whole sessions over loopback: those that come about, and those that do not.
+
+#[cfg(test)]
+mod failures;
+#[cfg(test)]
+mod sessions;
+#[cfg(test)]
+mod support;

@@ -1,0 +1,221 @@
+//! Sessions that come about: both address families, every cipher, many at once.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use crate::support::{LOOPBACKS, PATIENCE, accept, check, listen_options, listener, options, session_pair};
+use haul_base::Ecn;
+use haul_engine::{DataPath, Role};
+use haul_udp::{Interest, Receiver};
+use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, Request};
+
+const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
+
+/// Sends one sealed packet and says what came out at the other end.
+fn pass(from: &mut DataPath, to: &mut DataPath, pn: u64) -> Vec<u8> {
+    let mut packet = vec![1];
+    packet.extend_from_slice(&pn.to_be_bytes()[2..]);
+    packet.extend_from_slice(b"the body");
+    packet.resize(packet.len() + from.seal.tag_len(), 0);
+    let len = packet.len();
+    from.seal.seal_batch(&mut packet, len, 7, pn);
+    from.socket.send(&packet, len, Ecn::NotEct).unwrap();
+    let mut receiver = Receiver::new(&to.socket);
+    loop {
+        assert!(to.socket.wait(Interest::Read, PATIENCE).unwrap(), "nothing came");
+        receiver.recv(&to.socket).unwrap();
+        for mut batch in receiver.datagrams() {
+            for datagram in batch.iter_mut() {
+                if !haul_engine::is_hello(datagram) {
+                    let len = to.open.open(datagram, 7, pn).unwrap();
+                    return datagram[7..7 + len].to_vec();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn both_ends_agree_and_packets_pass_with_every_cipher_on_both_families() {
+    for host in LOOPBACKS {
+        let mut listening = listen_options(host);
+        listening.permit_cipher_none = true;
+        let listener = haul_engine::Listener::bind(listening).unwrap();
+        for cipher in CIPHERS {
+            let request = Request::Put { destination: b"in/\xff".to_vec(), layout: Layout::Into };
+            let mut wanted = options(request.clone());
+            wanted.ciphers = vec![cipher];
+            let (mut client, mut server) = session_pair(&listener, &listener.url(host, b"x"), wanted);
+            assert_eq!((client.role(), server.role()), (Role::Client, Role::Server));
+            assert_eq!((client.cipher(), server.cipher()), (cipher, cipher));
+            assert_eq!((client.request(), server.request()), (&request, &request));
+            assert_eq!(client.settings(), server.settings());
+            let mut there = client.take_data_path().unwrap();
+            let mut here = server.take_data_path().unwrap();
+            assert_eq!(pass(&mut there, &mut here, 0), b"the body");
+            assert_eq!(pass(&mut here, &mut there, 0), b"the body");
+            client.control().close().unwrap();
+            assert_eq!(server.control().recv(Some(PATIENCE)).unwrap(), ControlMessage::Bye);
+            server.control().close().unwrap();
+        }
+        assert_eq!(listener.stats().sessions, 4);
+    }
+}
+
+#[test]
+fn a_server_on_all_addresses_is_reached_by_both_families() {
+    for (bound, hosts) in [("0.0.0.0", &LOOPBACKS[..1]), ("::", &LOOPBACKS[..])] {
+        let listener = listener(bound);
+        for host in hosts {
+            let url = listener.url(host, b"");
+            let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchReceive));
+            let mut there = client.take_data_path().unwrap();
+            let mut here = server.take_data_path().unwrap();
+            assert_eq!(pass(&mut here, &mut there, 0), b"the body", "{bound} {host}");
+            assert_eq!(pass(&mut there, &mut here, 0), b"the body", "{bound} {host}");
+        }
+    }
+}
+
+#[test]
+fn the_client_may_send_before_its_hellos_are_answered() {
+    let listener = listener("127.0.0.1");
+    let (mut client, mut server) =
+        session_pair(&listener, &listener.url("127.0.0.1", b""), options(Request::BenchSend));
+    let mut there = client.take_data_path().unwrap();
+    let mut here = server.take_data_path().unwrap();
+    for pn in 0..50 {
+        assert_eq!(pass(&mut there, &mut here, pn), b"the body");
+    }
+}
+
+#[test]
+fn the_hello_exchange_finds_the_datagram_sizes_and_the_round_trip() {
+    for host in LOOPBACKS {
+        let listener = listener(host);
+        let (mut client, mut server) =
+            session_pair(&listener, &listener.url(host, b""), options(Request::Check));
+        let mut there = client.take_data_path().unwrap();
+        let mut here = server.take_data_path().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| here.exchange_hellos(Duration::from_secs(2)).unwrap());
+            there.exchange_hellos(PATIENCE).unwrap();
+        });
+        let largest = if host == "::1" { 8952 } else { 8972 };
+        assert_eq!(there.hello.sizes().outgoing, largest);
+        assert_eq!(there.hello.sizes().incoming, largest);
+        assert_eq!(here.hello.sizes().incoming, largest);
+        assert!(there.hello.round_trip().is_some());
+        assert!(client.control().udp_seen().is_some());
+    }
+}
+
+#[test]
+fn many_sessions_at_once_do_not_mix() {
+    let listener = listener("127.0.0.1");
+    let url = listener.url("127.0.0.1", b"");
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..24u64)
+            .map(|number| {
+                let url = &url;
+                scope.spawn(move || {
+                    let request = Request::Get { sources: vec![number.to_be_bytes().to_vec()] };
+                    let mut session = haul_engine::connect(url, options(request)).unwrap();
+                    let mut path = session.take_data_path().unwrap();
+                    path.exchange_hellos(PATIENCE).unwrap();
+                    assert!(path.hello.round_trip().is_some());
+                    let answer = session.control().recv(Some(PATIENCE)).unwrap();
+                    assert_eq!(answer, ControlMessage::ObjectSent { bytes: number });
+                    session.control().close().unwrap();
+                })
+            })
+            .collect();
+        for _ in 0..clients.len() {
+            let mut session = accept(&listener);
+            scope.spawn(move || {
+                let Request::Get { sources } = session.request() else { panic!("not what was asked") };
+                let bytes = u64::from_be_bytes(sources[0].as_slice().try_into().unwrap());
+                let mut path = session.take_data_path().unwrap();
+                path.exchange_hellos(Duration::from_secs(1)).unwrap();
+                session.control().send(ControlMessage::ObjectSent { bytes }).unwrap();
+                assert_eq!(session.control().recv(Some(PATIENCE)).unwrap(), ControlMessage::Bye);
+            });
+        }
+    });
+    assert_eq!(listener.stats().sessions, 24);
+    assert_eq!(listener.stats().udp_foreign + listener.stats().udp_unauthentic, 0);
+    assert_eq!(listener.sessions(), 0);
+}
+
+#[test]
+fn the_server_may_change_the_settings() {
+    let listener = listener("127.0.0.1");
+    let url = listener.url("127.0.0.1", b"");
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| check(&url).unwrap());
+        let incoming = listener.accept(PATIENCE).unwrap().unwrap();
+        let mut settings = incoming.settings().clone();
+        settings.rate_bps = Some(1_000_000);
+        let _server = incoming.accept_with(settings).unwrap();
+        assert_eq!(client.join().unwrap().settings().rate_bps, Some(1_000_000));
+    });
+}
+
+#[test]
+fn the_server_may_refuse_with_its_reason() {
+    let listener = listener("127.0.0.1");
+    let url = listener.url("127.0.0.1", b"");
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| check(&url).unwrap_err());
+        let incoming = listener.accept(PATIENCE).unwrap().unwrap();
+        let fault = haul_wire::control::Fault::new(FaultCode::ReadOnly, "read only", "use --writable");
+        incoming.refuse(fault.clone());
+        assert_eq!(client.join().unwrap().fault(), fault);
+    });
+}
+
+#[test]
+fn sessions_outlive_their_listener() {
+    let listener = listener("127.0.0.1");
+    let (mut client, mut server) =
+        session_pair(&listener, &listener.url("127.0.0.1", b""), options(Request::Check));
+    let mut there = client.take_data_path().unwrap();
+    let mut here = server.take_data_path().unwrap();
+    drop(listener);
+    assert_eq!(pass(&mut there, &mut here, 0), b"the body");
+    client.control().send(ControlMessage::ObjectSent { bytes: 1 }).unwrap();
+    assert_eq!(server.control().recv(Some(PATIENCE)).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
+}
+
+#[test]
+fn strangers_get_no_answer_by_udp_and_are_counted() {
+    let listener = listener("127.0.0.1");
+    let (_client, _server) =
+        session_pair(&listener, &listener.url("127.0.0.1", b""), options(Request::Check));
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.connect(listener.local_addr()).unwrap();
+    let before = listener.stats();
+    for (kind, len) in [(1, 1200), (4, 11), (4, 1199), (9, 1200), (4, 1200), (4, 9000)] {
+        let mut packet = vec![0xa5; len];
+        packet[0] = kind;
+        stranger.send(&packet).unwrap();
+    }
+    let counted = || {
+        let stats = listener.stats();
+        (stats.udp_strays - before.udp_strays, stats.udp_unknown_sessions - before.udp_unknown_sessions)
+    };
+    while counted() != (4, 2) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    stranger.set_nonblocking(true).unwrap();
+    assert!(stranger.recv(&mut [0; 100]).is_err());
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let first = listener("127.0.0.1");
+    let mut taken = listen_options("127.0.0.1");
+    taken.addr = first.local_addr();
+    let fault = haul_engine::Listener::bind(taken).unwrap_err().fault();
+    assert!(fault.message.contains(&first.local_addr().to_string()) && fault.hint.contains("--listen"));
+}

@@ -1,0 +1,148 @@
+//! What the integration tests share: servers, clients, and a relay that can be told what to drop.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use haul_engine::{ConnectOptions, EngineError, HaulUrl, ListenOptions, Listener, Session, connect};
+use haul_wire::control::{BenchLimit, Request, Settings};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const LOOPBACKS: [&str; 2] = ["127.0.0.1", "::1"];
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        chunk_bytes: 1 << 20,
+        controller: "steady".to_owned(),
+        rate_bps: None,
+        offload: true,
+        feedback_interval_us: 10_000,
+        bench_limit: BenchLimit::Unlimited,
+        extra: Vec::new(),
+    }
+}
+
+pub(crate) fn listen_options(host: &str) -> ListenOptions {
+    ListenOptions::new(SocketAddr::new(host.parse().unwrap(), 0))
+}
+
+pub(crate) fn listener(host: &str) -> Listener {
+    Listener::bind(listen_options(host)).unwrap()
+}
+
+pub(crate) fn options(request: Request) -> ConnectOptions {
+    ConnectOptions::new(request, settings())
+}
+
+/// Connects in a thread of its own while the server accepts.
+pub(crate) fn session_pair(
+    listener: &Listener,
+    url: &HaulUrl,
+    options: ConnectOptions,
+) -> (Session, Session) {
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| connect(url, options));
+        let server = accept(listener);
+        (client.join().unwrap().unwrap(), server)
+    })
+}
+
+pub(crate) fn accept(listener: &Listener) -> Session {
+    listener.accept(PATIENCE).unwrap().expect("a client").accept().unwrap()
+}
+
+pub(crate) fn check(url: &HaulUrl) -> Result<Session, EngineError> {
+    connect(url, options(Request::Check))
+}
+
+/// Forwards TCP to a server, and UDP in the directions that are open.
+pub(crate) struct Relay {
+    pub(crate) port: u16,
+    pub(crate) to_server: Arc<AtomicBool>,
+    pub(crate) to_client: Arc<AtomicBool>,
+    tcp: Arc<std::sync::Mutex<Vec<TcpStream>>>,
+}
+
+impl Relay {
+    pub(crate) fn start(server: SocketAddr) -> Self {
+        let (tcp, udp) = bind_both();
+        let relay = Self {
+            port: tcp.local_addr().unwrap().port(),
+            to_server: Arc::new(AtomicBool::new(true)),
+            to_client: Arc::new(AtomicBool::new(true)),
+            tcp: Arc::default(),
+        };
+        let streams = relay.tcp.clone();
+        std::thread::spawn(move || {
+            for client in tcp.incoming().map_while(Result::ok) {
+                let Ok(to) = TcpStream::connect(server) else {
+                    return;
+                };
+                streams.lock().unwrap().extend([client.try_clone().unwrap(), to.try_clone().unwrap()]);
+                pump(client.try_clone().unwrap(), to.try_clone().unwrap());
+                pump(to, client);
+            }
+        });
+        let (to_server, to_client) = (relay.to_server.clone(), relay.to_client.clone());
+        std::thread::spawn(move || relay_udp(&udp, server, &to_server, &to_client));
+        relay
+    }
+
+    /// Breaks all TCP connections.
+    pub(crate) fn cut(&self) {
+        for stream in self.tcp.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn bind_both() -> (TcpListener, UdpSocket) {
+    loop {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()) {
+            return (tcp, udp);
+        }
+    }
+}
+
+fn pump(mut from: TcpStream, mut to: TcpStream) {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 16_384];
+        while let Ok(len @ 1..) = from.read(&mut buffer) {
+            if to.write_all(&buffer[..len]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    });
+}
+
+/// One client at a time is enough for the tests.
+fn relay_udp(front: &UdpSocket, server: SocketAddr, to_server: &AtomicBool, to_client: &AtomicBool) {
+    let back = UdpSocket::bind("127.0.0.1:0").unwrap();
+    back.connect(server).unwrap();
+    front.set_nonblocking(true).unwrap();
+    back.set_nonblocking(true).unwrap();
+    let mut client = None;
+    let mut buffer = vec![0; 65_536];
+    loop {
+        let mut idle = true;
+        if let Ok((len, from)) = front.recv_from(&mut buffer) {
+            (client, idle) = (Some(from), false);
+            if to_server.load(Ordering::Relaxed) {
+                let _ = back.send(&buffer[..len]);
+            }
+        }
+        if let (Ok(len), Some(client)) = (back.recv(&mut buffer), client) {
+            idle = false;
+            if to_client.load(Ordering::Relaxed) {
+                let _ = front.send_to(&buffer[..len], client);
+            }
+        }
+        if idle {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

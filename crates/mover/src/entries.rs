@@ -1,0 +1,365 @@
+//! The entries of a set, compactly: a million of them take about 150 bytes each with names of 30 bytes.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
+
+use haul_wire::control::{Entry, EntryKind, Fault, FaultCode};
+use haul_wire::packet::MAX_OFFSET;
+
+use crate::fault::{protocol, show};
+
+/// More entries than this end the job: it bounds what a peer can make us remember.
+const MAX_ENTRIES: usize = 1 << 26;
+
+/// What an entry is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A regular file; the number counts regular files only.
+    File(u32),
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// The sender could not read it, and sends nothing of it.
+    Unread,
+}
+
+/// How far an entry is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// Nothing has happened yet.
+    Waiting,
+    /// Its temporary file, or its directory, exists.
+    Started,
+    /// It is where it belongs.
+    Done,
+    /// It never will be.
+    Failed,
+}
+
+/// Permission bits and time of last modification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Attributes {
+    pub(crate) mtime_secs: i64,
+    pub(crate) mtime_nanos: u32,
+    pub(crate) mode: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    /// Where its contents begin in the object.
+    start: u64,
+    /// Bytes of the object, or length of a link's target.
+    size: u64,
+    attributes: Attributes,
+    name_start: u64,
+    name_len: u16,
+    state: State,
+    kind: Kind,
+    /// The directory that it lies in. An entry that was refused has none and keeps its whole path as name.
+    parent: Option<u32>,
+}
+
+/// A piece of a file: part of a range of the object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FilePiece {
+    pub(crate) entry: u32,
+    /// Where in the file.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// Size of the whole file.
+    pub(crate) size: u64,
+}
+
+/// Keys are keyed hashes already.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only u64 keys are hashed");
+    }
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+/// All entries so far, in order; finds them by number, by path and by place in the object.
+#[derive(Default)]
+pub(crate) struct EntryTable {
+    records: Vec<Record>,
+    names: Vec<u8>,
+    digests: Vec<[u8; 32]>,
+    by_name: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+    hasher: RandomState,
+    bytes: u64,
+    /// The directory of the last entry: the next one usually lies there too.
+    last_directory: Option<(Vec<u8>, u32)>,
+}
+
+impl EntryTable {
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.records.len() as u32
+    }
+
+    /// The sum of the sizes of all regular files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Appends an entry. `Ok(Some(fault))`: it is kept as failed, because the sender could not read it or
+    /// because it contradicts earlier entries.
+    ///
+    /// # Errors
+    /// No sane set has such an entry: the job cannot go on.
+    pub(crate) fn push(&mut self, entry: &Entry) -> Result<Option<Fault>, Fault> {
+        match self.place(entry) {
+            Ok(parent) => {
+                let path = entry.path.as_bytes();
+                let name = entry.path.file_name();
+                let index = self.append(entry, parent, name, State::Waiting)?;
+                // A second entry of a directory is the first one's.
+                let first = self.find(parent, name);
+                if first.is_none() {
+                    self.insert_name(parent, name, index);
+                }
+                if entry.kind == EntryKind::Directory {
+                    self.last_directory = Some((path.to_vec(), first.unwrap_or(index)));
+                }
+                Ok(None)
+            }
+            Err(fault) => self.push_failed(entry, fault).map(Some),
+        }
+    }
+
+    /// Appends an entry that is not to be made. Its contents keep their place in the object.
+    pub(crate) fn push_failed(&mut self, entry: &Entry, fault: Fault) -> Result<Fault, Fault> {
+        self.append(entry, None, entry.path.as_bytes(), State::Failed)?;
+        Ok(fault)
+    }
+
+    /// The directory that the entry lies in, or why it cannot lie there.
+    pub(crate) fn place(&mut self, entry: &Entry) -> Result<Option<u32>, Fault> {
+        if let EntryKind::Failed(fault) = &entry.kind {
+            return Err(fault.clone());
+        }
+        let path = entry.path.as_bytes();
+        let directory = &path[..path.len().saturating_sub(entry.path.file_name().len() + 1)];
+        let parent = self.directory(directory, path)?;
+        let earlier = self.find(parent, entry.path.file_name()).map(|index| self.kind(index));
+        let merges = earlier == Some(Kind::Directory) && entry.kind == EntryKind::Directory;
+        if earlier.is_some() && !merges {
+            return Err(Fault::new(
+                FaultCode::Usage,
+                format!("`{}` is in the set twice", show(path)),
+                "sources with the same name need different destinations",
+            ));
+        }
+        Ok(parent)
+    }
+
+    /// The entry of the directory `path`, where `below` is to lie.
+    fn directory(&mut self, path: &[u8], below: &[u8]) -> Result<Option<u32>, Fault> {
+        if path.is_empty() {
+            return Ok(None);
+        }
+        if let Some((last, index)) = &self.last_directory
+            && last == path
+        {
+            return Ok(Some(*index));
+        }
+        let mut at = None;
+        for component in path.split(|&b| b == b'/') {
+            let found = self.find(at, component);
+            let Some(index) = found else {
+                return Err(protocol(&format!("`{}` came before its directory", show(below))));
+            };
+            self.must_be_directory(index, below)?;
+            at = found;
+        }
+        self.last_directory = at.map(|index| (path.to_vec(), index));
+        Ok(at)
+    }
+
+    fn must_be_directory(&self, index: u32, below: &[u8]) -> Result<(), Fault> {
+        let (code, what) = match self.records[index as usize].kind {
+            Kind::Directory => return Ok(()),
+            Kind::Symlink => (FaultCode::PathEscape, "symbolic link"),
+            Kind::File(_) | Kind::Unread => (FaultCode::NotADirectory, "file"),
+        };
+        let message = format!("`{}` lies below a {what} of the same set", show(below));
+        Err(Fault::new(code, message, "nothing is ever written through a received link or file"))
+    }
+
+    fn append(
+        &mut self,
+        entry: &Entry,
+        parent: Option<u32>,
+        name: &[u8],
+        state: State,
+    ) -> Result<u32, Fault> {
+        let index = self.records.len();
+        let end = self.bytes.checked_add(entry.object_bytes()).filter(|&end| end <= MAX_OFFSET);
+        let (Some(end), true) = (end, index < MAX_ENTRIES) else {
+            return Err(protocol("the set is larger than any object may be"));
+        };
+        let name_start = self.names.len() as u64;
+        self.names.extend_from_slice(name);
+        let (kind, size) = match &entry.kind {
+            EntryKind::File { size } => {
+                self.digests.push([0; 32]);
+                (Kind::File(self.digests.len() as u32 - 1), *size)
+            }
+            EntryKind::Directory => (Kind::Directory, 0),
+            EntryKind::Symlink { target } => {
+                self.names.extend_from_slice(target);
+                (Kind::Symlink, target.len() as u64)
+            }
+            EntryKind::Failed(_) => (Kind::Unread, 0),
+        };
+        let attributes =
+            Attributes { mtime_secs: entry.mtime_secs, mtime_nanos: entry.mtime_nanos, mode: entry.mode };
+        let name_len = name.len() as u16;
+        self.records.push(Record {
+            start: self.bytes,
+            size,
+            attributes,
+            name_start,
+            name_len,
+            state,
+            kind,
+            parent,
+        });
+        self.bytes = end;
+        Ok(index as u32)
+    }
+
+    fn key(&self, parent: Option<u32>, name: &[u8]) -> u64 {
+        self.hasher.hash_one((parent, name))
+    }
+
+    fn insert_name(&mut self, parent: Option<u32>, name: &[u8], index: u32) {
+        let mut key = self.key(parent, name);
+        while self.by_name.contains_key(&key) {
+            key = key.wrapping_add(1);
+        }
+        self.by_name.insert(key, index);
+    }
+
+    fn find(&self, parent: Option<u32>, name: &[u8]) -> Option<u32> {
+        let mut key = self.key(parent, name);
+        loop {
+            let &index = self.by_name.get(&key)?;
+            let record = &self.records[index as usize];
+            if record.parent == parent && self.name_of(record) == name {
+                return Some(index);
+            }
+            key = key.wrapping_add(1);
+        }
+    }
+
+    fn name_of(&self, record: &Record) -> &[u8] {
+        let start = record.name_start as usize;
+        &self.names[start..start + record.name_len as usize]
+    }
+
+    /// The whole path, as it travels.
+    pub(crate) fn path(&self, index: u32) -> Vec<u8> {
+        let mut chain = vec![index];
+        let mut at = index;
+        while let Some(parent) = self.records[at as usize].parent {
+            chain.push(parent);
+            at = parent;
+        }
+        let names: Vec<&[u8]> =
+            chain.iter().rev().map(|&i| self.name_of(&self.records[i as usize])).collect();
+        names.join(&b'/')
+    }
+
+    /// What the entry is.
+    pub(crate) fn kind(&self, index: u32) -> Kind {
+        self.records[index as usize].kind
+    }
+
+    /// How far the entry is.
+    pub(crate) fn state(&self, index: u32) -> State {
+        self.records[index as usize].state
+    }
+
+    pub(crate) fn set_state(&mut self, index: u32, state: State) {
+        self.records[index as usize].state = state;
+    }
+
+    /// Whether the directory that the entry lies in has failed.
+    pub(crate) fn parent_failed(&self, index: u32) -> bool {
+        self.records[index as usize].parent.is_some_and(|parent| self.state(parent) == State::Failed)
+    }
+
+    /// Bytes of the file, 0 for anything else.
+    pub(crate) fn size(&self, index: u32) -> u64 {
+        let record = &self.records[index as usize];
+        if matches!(record.kind, Kind::File(_)) { record.size } else { 0 }
+    }
+
+    /// Where the contents begin in the object.
+    pub(crate) fn start(&self, index: u32) -> u64 {
+        self.records[index as usize].start
+    }
+
+    pub(crate) fn attributes(&self, index: u32) -> Attributes {
+        self.records[index as usize].attributes
+    }
+
+    /// The target of a symbolic link.
+    pub(crate) fn target(&self, index: u32) -> &[u8] {
+        let record = &self.records[index as usize];
+        let start = record.name_start as usize + record.name_len as usize;
+        let len = if record.kind == Kind::Symlink { record.size as usize } else { 0 };
+        &self.names[start..start + len]
+    }
+
+    pub(crate) fn digest(&self, index: u32) -> Option<&[u8; 32]> {
+        match self.kind(index) {
+            Kind::File(number) => Some(&self.digests[number as usize]),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn set_digest(&mut self, index: u32, digest: [u8; 32]) {
+        if let Kind::File(number) = self.kind(index) {
+            self.digests[number as usize] = digest;
+        }
+    }
+
+    /// The files that bytes `[offset, offset + len)` of the object belong to, in order. The range must lie
+    /// below [`EntryTable::bytes`].
+    pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<FilePiece> {
+        let (mut at, end) = (offset, offset + len);
+        let mut pieces = Vec::with_capacity(1);
+        let length = |r: &Record| {
+            if matches!(r.kind, Kind::File(_)) { r.size } else { 0 }
+        };
+        let first = self.records.partition_point(|r| r.start + length(r) <= offset);
+        for (index, record) in self.records.iter().enumerate().skip(first) {
+            if at >= end {
+                break;
+            }
+            let size = length(record);
+            let in_file = at - record.start;
+            let len = (size - in_file).min(end - at);
+            if len > 0 {
+                pieces.push(FilePiece { entry: index as u32, offset: in_file, len, size });
+                at += len;
+            }
+        }
+        pieces
+    }
+}
+
+#[cfg(test)]
+#[path = "entries_tests.rs"]
+mod tests;

@@ -1,0 +1,114 @@
+use haul_wire::control::RelPath;
+use proptest::prelude::*;
+
+use super::*;
+
+fn entry(path: &[u8], kind: EntryKind) -> Entry {
+    let path = RelPath::new(path.to_vec()).unwrap();
+    Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0 }
+}
+
+fn file(path: &str, size: u64) -> Entry {
+    entry(path.as_bytes(), EntryKind::File { size })
+}
+
+fn dir(path: &str) -> Entry {
+    entry(path.as_bytes(), EntryKind::Directory)
+}
+
+fn link(path: &str) -> Entry {
+    entry(path.as_bytes(), EntryKind::Symlink { target: b"/etc".to_vec() })
+}
+
+fn code(table: &mut EntryTable, entry: &Entry) -> Option<FaultCode> {
+    table.push(entry).unwrap().map(|fault| fault.code)
+}
+
+#[test]
+fn paths_come_back_from_their_parts() {
+    let mut table = EntryTable::default();
+    for e in [dir("a"), dir("a/b"), file("a/b/c", 3), file("top", 0), link("a/l")] {
+        assert_eq!(code(&mut table, &e), None);
+    }
+    let paths: Vec<_> = (0..table.len()).map(|i| table.path(i)).collect();
+    assert_eq!(paths, [&b"a"[..], b"a/b", b"a/b/c", b"top", b"a/l"]);
+    assert_eq!(table.target(4), b"/etc");
+    assert_eq!(table.target(2), b"");
+}
+
+#[test]
+fn contradictions_are_refused_one_by_one() {
+    let mut table = EntryTable::default();
+    for e in [dir("d"), file("f", 5), link("l")] {
+        assert_eq!(code(&mut table, &e), None);
+    }
+    assert_eq!(code(&mut table, &file("l/x", 1)), Some(FaultCode::PathEscape));
+    assert_eq!(code(&mut table, &file("f/x", 1)), Some(FaultCode::NotADirectory));
+    assert_eq!(code(&mut table, &file("none/x", 1)), Some(FaultCode::Internal));
+    assert_eq!(code(&mut table, &file("f", 1)), Some(FaultCode::Usage));
+    assert_eq!(code(&mut table, &link("d")), Some(FaultCode::Usage));
+    assert_eq!(code(&mut table, &dir("f")), Some(FaultCode::Usage));
+    // The same directory from two sources is one directory.
+    assert_eq!(code(&mut table, &dir("d")), None);
+    assert_eq!(code(&mut table, &file("d/x", 1)), None);
+    assert_eq!(code(&mut table, &dir("d")), None);
+    assert_eq!(code(&mut table, &file("d/x", 1)), Some(FaultCode::Usage));
+    assert_eq!(table.path(3), b"l/x");
+    assert_eq!(table.state(3), State::Failed);
+}
+
+#[test]
+fn refused_files_keep_their_place_in_the_object() {
+    let mut table = EntryTable::default();
+    table.push(&file("a", 10)).unwrap();
+    table.push(&file("a", 7)).unwrap();
+    table.push(&file("b", 5)).unwrap();
+    assert_eq!(table.bytes(), 22);
+    assert_eq!(table.pieces(17, 5), [FilePiece { entry: 2, offset: 0, len: 5, size: 5 }]);
+}
+
+#[test]
+fn an_object_that_is_too_long_ends_the_job() {
+    let mut table = EntryTable::default();
+    table.push(&file("a", MAX_OFFSET)).unwrap();
+    assert!(table.push(&file("b", 1)).is_err());
+}
+
+#[test]
+fn a_million_entries_stay_compact() {
+    let mut table = EntryTable::default();
+    for d in 0..1000 {
+        table.push(&dir(&format!("directory-{d:04}"))).unwrap();
+        for f in 0..1000 {
+            table.push(&file(&format!("directory-{d:04}/some-file-name-{f:05}"), 1)).unwrap();
+        }
+    }
+    let heap = table.records.capacity() * size_of::<Record>()
+        + table.names.capacity()
+        + table.digests.capacity() * 32
+        // A hash table keeps one byte beside each slot.
+        + table.by_name.capacity() * 8 / 7 * (size_of::<(u64, u32)>() + 1);
+    let per_entry = heap / table.len() as usize;
+    assert!(per_entry <= 200, "{per_entry} bytes per entry");
+}
+
+proptest! {
+    #[test]
+    fn every_byte_of_the_object_belongs_to_exactly_one_file(sizes in proptest::collection::vec(0u64..50, 1..40), from in 0u64..500, len in 0u64..500) {
+        let mut table = EntryTable::default();
+        let mut owner = Vec::new();
+        for (i, &size) in sizes.iter().enumerate() {
+            table.push(&dir(&format!("d{i}"))).unwrap();
+            table.push(&file(&format!("d{i}/f"), size)).unwrap();
+            owner.extend((0..size).map(|offset| (2 * i as u32 + 1, offset)));
+        }
+        let total = owner.len() as u64;
+        let (from, end) = (from.min(total), (from.min(total) + len).min(total));
+        let found: Vec<_> = table
+            .pieces(from, end - from)
+            .into_iter()
+            .flat_map(|p| (p.offset..p.offset + p.len).map(move |o| (p.entry, o)))
+            .collect();
+        prop_assert_eq!(&found[..], &owner[from as usize..end as usize]);
+    }
+}

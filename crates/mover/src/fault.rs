@@ -1,0 +1,156 @@
+//! Faults from errors of the operating system, with paths shown so that any byte can be told.
+
+use std::fmt::Write as _;
+
+use haul_wire::control::{Fault, FaultCode};
+use rustix::io::Errno;
+
+/// On which side of the job an error came up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    /// Where files are read.
+    Source,
+    /// Where files are written.
+    Destination,
+}
+
+/// How much an error ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Scope {
+    /// One entry; the others go on.
+    Entry,
+    /// The whole job: every further entry would fail in the same way.
+    Job,
+}
+
+/// A fault and how much it ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Trouble {
+    pub(crate) fault: Fault,
+    pub(crate) scope: Scope,
+}
+
+impl Trouble {
+    /// An error of the operating system while `doing` something to `path`.
+    pub(crate) fn new(side: Side, doing: &str, path: &[u8], errno: Errno) -> Self {
+        let (code, scope, hint) = classify(side, errno);
+        let why = std::io::Error::from(errno).to_string();
+        let why = why.split(" (os error").next().unwrap_or_default();
+        Self { fault: Fault::new(code, format!("cannot {doing} `{}`: {why}", show(path)), hint), scope }
+    }
+
+    /// A fault that ends one entry.
+    pub(crate) fn entry(code: FaultCode, message: String, hint: &str) -> Self {
+        Self { fault: Fault::new(code, message, hint), scope: Scope::Entry }
+    }
+}
+
+/// The fault code, the scope and the hint for an error number.
+fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
+    use FaultCode as C;
+    let at_source = side == Side::Source;
+    match errno {
+        Errno::NOSPC | Errno::DQUOT => (
+            C::DiskFull,
+            Scope::Job,
+            "free space or quota at the destination, then run the same command again",
+        ),
+        Errno::ROFS => {
+            (C::ReadOnly, Scope::Job, "the file system is mounted read-only; choose another destination")
+        }
+        Errno::IO | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::STALE if !at_source => {
+            (C::Io, Scope::Job, "look at the system log of the receiving machine")
+        }
+        Errno::MFILE | Errno::NFILE => (C::Io, Scope::Entry, "raise the limit on open files (ulimit -n)"),
+        Errno::NOENT if at_source => (C::NoSuchPath, Scope::Entry, "check the spelling of the path"),
+        Errno::NOENT => (C::NoSuchPath, Scope::Entry, "create the directory first"),
+        Errno::ACCESS | Errno::PERM if at_source => {
+            (C::Unreadable, Scope::Entry, "run as a user who may read it, or change its permissions")
+        }
+        Errno::ACCESS | Errno::PERM => {
+            (C::ReadOnly, Scope::Entry, "run as a user who may write there, or change the permissions")
+        }
+        Errno::NOTDIR => (C::NotADirectory, Scope::Entry, "something that is no directory is in the way"),
+        Errno::ISDIR => {
+            (C::IsADirectory, Scope::Entry, "move the directory out of the way, or choose another name")
+        }
+        Errno::LOOP | Errno::XDEV => (
+            C::PathEscape,
+            Scope::Entry,
+            "symbolic links on the way are not followed here; name the real path",
+        ),
+        Errno::NAMETOOLONG => {
+            (C::Io, Scope::Entry, "this file system does not take names or paths of that length")
+        }
+        Errno::INVAL | Errno::ILSEQ => (C::Io, Scope::Entry, "this file system may not take such a name"),
+        Errno::FBIG => (C::Io, Scope::Entry, "the file is larger than the file system or a limit permits"),
+        _ => (C::Io, Scope::Entry, ""),
+    }
+}
+
+/// The peer broke the protocol.
+pub(crate) fn protocol(what: &str) -> Fault {
+    Fault::new(
+        FaultCode::Internal,
+        format!("the other side broke the protocol: {what}"),
+        "use the same version of haul on both sides",
+    )
+}
+
+/// A path for people: control characters and bytes that are not UTF-8 as escapes.
+pub(crate) fn show(path: &[u8]) -> String {
+    let mut text = String::with_capacity(path.len());
+    for chunk in path.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() {
+                text.extend(c.escape_default());
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_bytes_of_a_path_are_shown_as_escapes() {
+        assert_eq!(show(b"a\nb\xff"), "a\\nb\\xff");
+        assert_eq!(show("größe".as_bytes()), "größe");
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_job_and_a_forbidden_file_only_itself() {
+        let full = Trouble::new(Side::Destination, "write", b"x", Errno::NOSPC);
+        assert_eq!((full.fault.code, full.scope), (FaultCode::DiskFull, Scope::Job));
+        let quota = Trouble::new(Side::Destination, "write", b"x", Errno::DQUOT);
+        assert_eq!(quota.fault.code, FaultCode::DiskFull);
+        let denied = Trouble::new(Side::Source, "open", b"x", Errno::ACCESS);
+        assert_eq!((denied.fault.code, denied.scope), (FaultCode::Unreadable, Scope::Entry));
+        assert!(
+            denied.fault.message.contains("cannot open `x`: Permission denied"),
+            "{}",
+            denied.fault.message
+        );
+        let frozen = Trouble::new(Side::Destination, "create", b"x", Errno::ROFS);
+        assert_eq!((frozen.fault.code, frozen.scope), (FaultCode::ReadOnly, Scope::Job));
+    }
+
+    #[test]
+    fn every_classified_error_has_a_hint() {
+        for errno in
+            [Errno::NOSPC, Errno::ROFS, Errno::NOENT, Errno::ACCESS, Errno::NOTDIR, Errno::ISDIR, Errno::LOOP]
+        {
+            for side in [Side::Source, Side::Destination] {
+                assert!(!classify(side, errno).2.is_empty(), "{errno:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Permissions and times.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, fchmod, futimens, utimensat};
+use rustix::io::Errno;
+
+use crate::entries::Attributes;
+
+/// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
+/// would lend the receiving user's rights to a program that someone else chose.
+const FILE_BITS: u32 = 0o0777;
+
+/// Of a directory also set-group-ID (group of new files) and sticky, which lend nothing.
+const DIRECTORY_BITS: u32 = 0o3777;
+
+/// Sets permissions and time of last modification through an open descriptor.
+pub(crate) fn set_on_open(fd: impl AsFd, attributes: Attributes, kind: FileType) -> Result<(), Errno> {
+    let bits = if kind == FileType::Directory { DIRECTORY_BITS } else { FILE_BITS };
+    fchmod(fd.as_fd(), Mode::from_raw_mode(attributes.mode & bits))?;
+    futimens(fd, &times(attributes))
+}
+
+/// Sets the time of a symbolic link itself. Links have no permissions.
+pub(crate) fn set_on_link(directory: impl AsFd, name: &str, attributes: Attributes) -> Result<(), Errno> {
+    match utimensat(directory, name, &times(attributes), AtFlags::SYMLINK_NOFOLLOW) {
+        // Some file systems keep no times of links.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        done => done,
+    }
+}
+
+fn times(attributes: Attributes) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: attributes.mtime_secs, tv_nsec: attributes.mtime_nanos.into() },
+    }
+}

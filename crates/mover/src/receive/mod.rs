@@ -1,0 +1,180 @@
+//! The receiving side.
+
+mod attributes;
+mod base;
+mod commit;
+mod peer;
+mod place;
+mod queue;
+mod shared;
+mod sink;
+mod verify;
+mod writer;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use haul_proto::ObjectSink;
+use haul_wire::control::{Fault, FaultCode, Layout};
+
+pub use shared::Durability;
+
+use crate::entries::{Kind, State};
+use crate::link::ControlLink;
+use crate::progress::{Progress, Wake};
+use crate::report::MoveReport;
+use crate::root::Root;
+use crate::threads;
+use base::open_base;
+use commit::Committer;
+use peer::Peer;
+use place::Place;
+use shared::Shared;
+use sink::FileSink;
+use verify::Verifier;
+use writer::Writer;
+
+/// Messages that may wait for the verifier.
+const CHECKS: usize = 1024;
+
+/// Messages that may wait for the committer.
+const SETTLES: usize = 4096;
+
+/// How a receiving job works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveOptions {
+    /// Names the temporary files; different for jobs that run at the same time.
+    pub session: u32,
+    /// Bytes of contents in memory at most; flow control holds the sender to it.
+    pub memory: u64,
+    /// When a file counts as received.
+    pub durability: Durability,
+}
+
+impl ReceiveOptions {
+    /// 160 MiB of memory, files synced.
+    pub fn new(session: u32) -> Self {
+        Self { session, memory: 160 << 20, durability: Durability::Synced }
+    }
+}
+
+/// A running job that receives files.
+pub struct ReceiveJob {
+    /// Where the data path delivers the contents.
+    pub sink: Box<dyn ObjectSink>,
+    /// The rest of the job.
+    pub handle: ReceiveHandle,
+}
+
+/// Watches and ends a receiving job. Dropping it aborts the job, waits for its threads and removes
+/// temporary files.
+pub struct ReceiveHandle {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Result<MoveReport, Fault>>>,
+}
+
+/// Receives a set to `destination`, which [`Root`] may confine. An existing directory takes the entries in;
+/// otherwise `layout` decides (see [`crate::layout_for`]). Files appear under their final names only whole
+/// and verified.
+///
+/// # Errors
+/// The destination does not exist, is not a directory where it has to be, or cannot be opened or written;
+/// then the peer is told nothing yet. Or the threads could not be started.
+pub fn receive_files(
+    destination: &[u8],
+    root: &Root,
+    layout: Layout,
+    link: Arc<dyn ControlLink>,
+    options: ReceiveOptions,
+) -> Result<ReceiveJob, Fault> {
+    let place = Place::new(open_base(root, destination, layout)?, options.session);
+    let shared = Arc::new(Shared::new(link, place, options.memory, options.durability));
+    let job = shared.clone();
+    let thread = threads::spawn("haul-receive", move || run(&job))?;
+    let sink = Box::new(FileSink::new(shared.clone()));
+    Ok(ReceiveJob { sink, handle: ReceiveHandle { shared, thread: Some(thread) } })
+}
+
+/// Runs the job to its end; every thread that it starts has ended when it returns, and no temporary file is
+/// left.
+fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
+    let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
+    let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
+    let writer = Writer::new(shared.clone(), checks.clone(), settles.clone());
+    let verifier = Verifier::new(shared.clone(), checks_in, settles.clone());
+    let committer = Committer::new(shared.clone(), settles_in);
+    let mut threads = Vec::new();
+    let started = threads::spawn("haul-write", move || writer.run())
+        .and_then(|thread| {
+            threads.push(thread);
+            threads::spawn("haul-verify", move || verifier.run())
+        })
+        .and_then(|thread| {
+            threads.push(thread);
+            threads.push(threads::spawn("haul-commit", move || committer.run())?);
+            Ok(())
+        });
+    if let Err(fault) = started {
+        shared.fail(fault);
+    }
+    let result = Peer::new(shared.clone(), checks, settles).listen();
+    shared.queue.close();
+    let joined = threads.into_iter().try_for_each(threads::join);
+    remove_temporaries(shared);
+    joined.and(result)
+}
+
+/// Nothing half stays behind.
+fn remove_temporaries(shared: &Shared) {
+    let unfinished = |table: &crate::entries::EntryTable| -> Vec<u32> {
+        let started = |&e: &u32| matches!(table.kind(e), Kind::File(_)) && table.state(e) == State::Started;
+        (0..table.len()).filter(started).collect()
+    };
+    let entries = unfinished(&shared.book().table);
+    for entry in entries {
+        shared.place.discard(entry, &shared.path(entry));
+    }
+}
+
+impl ReceiveHandle {
+    /// Live numbers.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.shared.progress.clone()
+    }
+
+    /// Names what is called, from any thread, when flow control permits materially more.
+    pub fn on_wake(&self, wake: Wake) {
+        self.shared.wake.set(wake);
+    }
+
+    /// Ends the job with `fault` and tells the peer.
+    pub fn abort(&self, fault: Fault) {
+        self.shared.fail(fault);
+    }
+
+    /// Whether [`ReceiveHandle::join`] would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until every entry is final and the sender knows.
+    ///
+    /// # Errors
+    /// What ended the whole job. Failures of single entries are in the report.
+    pub fn join(mut self) -> Result<MoveReport, Fault> {
+        match self.thread.take() {
+            Some(thread) => threads::join(thread)?,
+            None => Err(Fault::new(FaultCode::Internal, "the job was joined twice", "")),
+        }
+    }
+}
+
+impl Drop for ReceiveHandle {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.shared.fail(threads::dropped());
+            // Nobody is left to be told.
+            let _ = threads::join(thread);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Listens to the sender until the job is over.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, FileDigest};
+
+use crate::digest::set_digest;
+use crate::entries::Kind;
+use crate::fault::{protocol, show};
+use crate::receive::shared::{Check, Settle, Shared};
+use crate::receive::writer::over;
+use crate::report::{MoveReport, report};
+
+/// Longest wait before it is looked again whether the job is over.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long the sender may take to say good-bye after everything is final.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// The receiver's ear.
+pub(crate) struct Peer {
+    shared: Arc<Shared>,
+    checks: Sender<Check>,
+    settles: Sender<Settle>,
+    /// First component of the single top-level entry, where it takes another name.
+    top: Option<Vec<u8>>,
+    ended: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(shared: Arc<Shared>, checks: Sender<Check>, settles: Sender<Settle>) -> Self {
+        Self { shared, checks, settles, top: None, ended: false }
+    }
+
+    /// Handles the sender's messages; returns when the set is final or the job has failed.
+    pub(crate) fn listen(mut self) -> Result<MoveReport, Fault> {
+        let mut farewell = None;
+        loop {
+            let finished = self.shared.finished();
+            if finished && *farewell.get_or_insert_with(|| Instant::now() + FAREWELL) < Instant::now() {
+                return Ok(self.report());
+            }
+            if let (false, Some(ending)) = (finished, self.shared.ending()) {
+                if ending.tell_peer {
+                    // The channel may be what failed.
+                    let _ = self.shared.link.send(ControlMessage::Abort(ending.fault.clone()));
+                }
+                return Err(ending.fault.clone());
+            }
+            match self.shared.link.recv(LOOK_AGAIN) {
+                Ok(Some(ControlMessage::Bye)) | Err(_) if self.shared.finished() => return Ok(self.report()),
+                Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.shared.end(fault, false),
+                Ok(Some(message)) => {
+                    if let Err(fault) = self.handle(message) {
+                        self.shared.fail(fault);
+                    }
+                }
+                Ok(None) => {}
+            }
+        }
+    }
+
+    fn handle(&mut self, message: ControlMessage) -> Result<(), Fault> {
+        match message {
+            ControlMessage::Entries(entries) => self.entries(&entries),
+            ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
+            ControlMessage::Digests(digests) => self.digests(digests),
+            ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. } => Ok(()),
+            ControlMessage::Bye => {
+                let message = "the sender left before the transfer was complete";
+                Err(Fault::new(FaultCode::ControlLost, message, "run the same command again"))
+            }
+            other => Err(protocol(&format!("unexpected {} message", other.name()))),
+        }
+    }
+
+    fn entries(&mut self, entries: &[Entry]) -> Result<(), Fault> {
+        if self.ended {
+            return Err(protocol("entries after the last one"));
+        }
+        for entry in entries {
+            entry.validate().map_err(|e| protocol(&e.to_string()))?;
+            let refusal = self.refusal(entry);
+            let mut book = self.shared.book();
+            let index = book.table.len();
+            let failed = match refusal {
+                Some(fault) => Some(book.table.push_failed(entry, fault)?),
+                None => book.table.push(entry)?,
+            };
+            drop(book);
+            self.shared.progress.found(1, entry.object_bytes());
+            if let Some(fault) = failed {
+                let unread = matches!(entry.kind, EntryKind::Failed(_));
+                let settle = if unread { Settle::Unread(index, fault) } else { Settle::Failed(index, fault) };
+                self.settles.send(settle).map_err(over)?;
+            }
+        }
+        self.shared.queue.nudge();
+        Ok(())
+    }
+
+    /// Why this entry may not be made here whatever the others are.
+    fn refusal(&mut self, entry: &Entry) -> Option<Fault> {
+        if matches!(entry.kind, EntryKind::Failed(_)) {
+            return None;
+        }
+        if entry.path.components().any(|name| self.shared.place.is_reserved(name)) {
+            let message = format!("`{}` is a name for temporary files of this session", entry.path);
+            return Some(Fault::new(FaultCode::Usage, message, "rename the source"));
+        }
+        if !self.shared.place.renames() {
+            return None;
+        }
+        let first = entry.path.components().next().unwrap_or_default();
+        let top = self.top.get_or_insert_with(|| first.to_vec());
+        (top != first).then(|| {
+            let message =
+                format!("only one source can take the destination's name, not also `{}`", show(first));
+            Fault::new(
+                FaultCode::Usage,
+                message,
+                "end the destination with `/` to copy several sources into it",
+            )
+        })
+    }
+
+    fn entries_end(&mut self, entries: u64, bytes: u64) -> Result<(), Fault> {
+        let mut book = self.shared.book();
+        if self.ended || entries != u64::from(book.table.len()) || bytes != book.table.bytes() {
+            return Err(protocol("the entries are not as many as announced"));
+        }
+        book.object_len = Some(bytes);
+        drop(book);
+        self.ended = true;
+        self.shared.progress.found_all();
+        self.shared.queue.nudge();
+        self.settles.send(Settle::End(entries)).map_err(over)
+    }
+
+    fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {
+        let book = self.shared.book();
+        let of_files = digests.iter().all(|digest| {
+            let known = u32::try_from(digest.entry).ok().filter(|&e| e < book.table.len());
+            known.is_some_and(|e| matches!(book.table.kind(e), Kind::File(_)))
+        });
+        drop(book);
+        if !of_files {
+            return Err(protocol("a digest of an entry that is no file"));
+        }
+        self.checks.send(Check::Expected(digests)).map_err(over)
+    }
+
+    fn report(&self) -> MoveReport {
+        let book = self.shared.book();
+        report(&book.table, book.failures.clone(), set_digest(&book.table))
+    }
+}

@@ -1,0 +1,283 @@
+//! Received bytes between the data path and the writer.
+//!
+//! Pieces are copied into buffers of one block and coalesced into runs. A buffer that the writer has not
+//! taken yet is filled up first, so a busy writer gets large runs and an idle one gets them at once.
+//! Flow control counts bytes, not places: the sender may send below `bytes freed + budget`. As no byte
+//! comes twice, what is here never exceeds the budget, whatever is missing in between.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use haul_base::Piece;
+
+use crate::progress::WakeSlot;
+
+/// Size of a buffer.
+pub(crate) const BUFFER: usize = 1 << 20;
+
+/// Emptied buffers kept for the next bytes.
+const SPARE: usize = 8;
+
+/// The data path is woken each time the limit has risen by this many bytes.
+const WAKE_STEP: u64 = 4 << 20;
+
+/// The writer is woken at once for this many bytes; for less, after [`LINGER`].
+const NOTICE: u64 = 256 << 10;
+
+/// How long a few bytes may wait for more.
+const LINGER: Duration = Duration::from_millis(5);
+
+/// A stretch of the object in a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) offset: u64,
+    pub(crate) range: Range<usize>,
+}
+
+impl Run {
+    fn end(&self) -> u64 {
+        self.offset + self.range.len() as u64
+    }
+}
+
+/// A buffer with the runs in it.
+#[derive(Debug, Default)]
+struct Filling {
+    data: Vec<u8>,
+    runs: Vec<Run>,
+    /// End of the run that ends last in the object.
+    top: u64,
+}
+
+impl Filling {
+    fn append(&mut self, offset: u64, bytes: &[u8]) {
+        let at = self.data.len();
+        self.data.extend_from_slice(bytes);
+        let range = at..self.data.len();
+        match self.runs.last_mut() {
+            Some(last) if last.end() == offset => last.range.end = range.end,
+            _ => self.runs.push(Run { offset, range }),
+        }
+        self.top = self.top.max(offset + bytes.len() as u64);
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    buffers: VecDeque<Filling>,
+    spare: Vec<Vec<u8>>,
+    /// Bytes in `buffers`.
+    queued: u64,
+    writer_waits: bool,
+    /// There is other work for the writer.
+    nudged: bool,
+    completed: Option<u64>,
+}
+
+/// See the module's text.
+pub(crate) struct Queue {
+    inner: Mutex<Inner>,
+    ready: Condvar,
+    budget: u64,
+    /// Bytes that have left memory.
+    freed: AtomicU64,
+    /// `freed` at the last wake.
+    woken: AtomicU64,
+    /// Buffers that the verifier holds.
+    lent: AtomicUsize,
+    closed: AtomicBool,
+    wake: WakeSlot,
+}
+
+/// A buffer on its way to the disk. Its memory is counted as free when it is dropped.
+pub(crate) struct Lease {
+    pub(crate) data: Vec<u8>,
+    pub(crate) runs: Vec<Run>,
+    home: Arc<Queue>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.home.take_back(std::mem::take(&mut self.data));
+    }
+}
+
+/// What the writer is to do next.
+pub(crate) enum Work {
+    /// Bytes whose files are all known.
+    Bytes(Box<Lease>),
+    /// Something else may have changed: look.
+    Look,
+    /// The job is over.
+    Closed,
+}
+
+impl Queue {
+    pub(crate) fn new(budget: u64, wake: WakeSlot) -> Self {
+        Self {
+            inner: Mutex::default(),
+            ready: Condvar::new(),
+            budget,
+            freed: AtomicU64::new(0),
+            woken: AtomicU64::new(0),
+            lent: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            wake,
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes pieces from the data path. False: there are more bytes than flow control permitted.
+    pub(crate) fn push(&self, data: &[u8], pieces: &[Piece]) -> bool {
+        if self.closed.load(Ordering::Relaxed) {
+            return true;
+        }
+        let mut inner = self.inner();
+        for piece in pieces {
+            inner.append(piece.offset, &data[piece.range.clone()]);
+        }
+        let notify = inner.writer_waits && inner.queued >= NOTICE;
+        let fits = inner.queued <= self.budget;
+        drop(inner);
+        if notify {
+            self.ready.notify_one();
+        }
+        fits
+    }
+
+    /// The data path has delivered everything.
+    pub(crate) fn complete(&self, len: u64) {
+        let mut inner = self.inner();
+        inner.completed = Some(len);
+        inner.nudged = true;
+        drop(inner);
+        self.ready.notify_one();
+    }
+
+    /// Length of the object, once everything was delivered.
+    pub(crate) fn completed(&self) -> Option<u64> {
+        self.inner().completed
+    }
+
+    /// Gives the writer something to look at.
+    pub(crate) fn nudge(&self) {
+        self.inner().nudged = true;
+        self.ready.notify_one();
+    }
+
+    /// The job is over: nothing is taken any more.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let mut inner = self.inner();
+        inner.buffers.clear();
+        inner.queued = 0;
+        drop(inner);
+        self.ready.notify_all();
+        self.wake.call();
+    }
+
+    /// The end of what may be sent.
+    pub(crate) fn limit(&self) -> u64 {
+        self.freed.load(Ordering::Acquire) + self.budget
+    }
+
+    /// Waits for work: a buffer that lies wholly below `known`, or a nudge. Does not wait if `busy`.
+    pub(crate) fn take(self: &Arc<Self>, known: u64, busy: bool) -> Work {
+        let mut inner = self.inner();
+        let mut lingered = busy;
+        loop {
+            if self.closed.load(Ordering::Acquire) {
+                return Work::Closed;
+            }
+            let enough = lingered || inner.completed.is_some() || inner.queued >= NOTICE;
+            if let Some(filling) = if enough { inner.take_below(known) } else { None } {
+                drop(inner);
+                let Filling { data, runs, .. } = filling;
+                return Work::Bytes(Box::new(Lease { data, runs, home: self.clone() }));
+            }
+            if busy || std::mem::take(&mut inner.nudged) {
+                return Work::Look;
+            }
+            inner.writer_waits = true;
+            let (woken, timeout) =
+                self.ready.wait_timeout(inner, LINGER).unwrap_or_else(PoisonError::into_inner);
+            inner = woken;
+            inner.writer_waits = false;
+            lingered = timeout.timed_out();
+        }
+    }
+
+    fn take_back(&self, mut data: Vec<u8>) {
+        let freed = self.freed.fetch_add(data.len() as u64, Ordering::AcqRel) + data.len() as u64;
+        data.clear();
+        let mut inner = self.inner();
+        if inner.spare.len() < SPARE {
+            inner.spare.push(data);
+        }
+        drop(inner);
+        if freed - self.woken.load(Ordering::Relaxed) >= WAKE_STEP.min(self.budget / 4) {
+            self.woken.store(freed, Ordering::Relaxed);
+            self.wake.call();
+        }
+    }
+
+    /// Shares a lease with the verifier if it holds fewer than `most`.
+    pub(crate) fn lend(lease: &Arc<Lease>, most: usize) -> Option<Loan> {
+        let lent = &lease.home.lent;
+        let got = lent.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| (n < most).then_some(n + 1));
+        got.is_ok().then(|| Loan(lease.clone()))
+    }
+}
+
+/// A shared [`Lease`].
+pub(crate) struct Loan(Arc<Lease>);
+
+impl Loan {
+    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &self.0.data[range]
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.0.home.lent.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Inner {
+    fn append(&mut self, mut offset: u64, mut bytes: &[u8]) {
+        self.queued += bytes.len() as u64;
+        while !bytes.is_empty() {
+            if self.buffers.back().is_none_or(|b| b.data.len() == BUFFER) {
+                let mut data = self.spare.pop().unwrap_or_default();
+                data.reserve_exact(BUFFER);
+                self.buffers.push_back(Filling { data, ..Filling::default() });
+            }
+            let Some(back) = self.buffers.back_mut() else {
+                return;
+            };
+            let (now, later) = bytes.split_at(bytes.len().min(BUFFER - back.data.len()));
+            back.append(offset, now);
+            offset += now.len() as u64;
+            bytes = later;
+        }
+    }
+
+    /// The oldest buffer all of whose runs end at or below `known`.
+    fn take_below(&mut self, known: u64) -> Option<Filling> {
+        let index = self.buffers.iter().position(|b| b.top <= known)?;
+        let filling = self.buffers.remove(index)?;
+        self.queued -= filling.data.len() as u64;
+        Some(filling)
+    }
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,0 +1,90 @@
+use haul_base::Rng;
+
+use super::*;
+
+fn queue(budget: u64) -> Arc<Queue> {
+    Arc::new(Queue::new(budget, WakeSlot::default()))
+}
+
+fn push(queue: &Queue, offset: u64, bytes: &[u8]) -> bool {
+    queue.push(bytes, &[Piece { offset, range: 0..bytes.len() }])
+}
+
+fn take(queue: &Arc<Queue>, known: u64) -> Option<Box<Lease>> {
+    match queue.take(known, true) {
+        Work::Bytes(lease) => Some(lease),
+        Work::Look | Work::Closed => None,
+    }
+}
+
+#[test]
+fn neighbours_become_one_run() {
+    let queue = queue(1 << 30);
+    for offset in [0, 10, 20, 40, 50] {
+        push(&queue, offset, &[offset as u8; 10]);
+    }
+    let lease = take(&queue, 100).unwrap();
+    assert_eq!(lease.runs, [Run { offset: 0, range: 0..30 }, Run { offset: 40, range: 30..50 }]);
+}
+
+#[test]
+fn bytes_of_unknown_files_wait_and_count() {
+    let queue = queue(1000);
+    push(&queue, 500, &[1; 10]);
+    assert!(take(&queue, 100).is_none());
+    assert_eq!(queue.limit(), 1000);
+    drop(take(&queue, 510).unwrap());
+    assert_eq!(queue.limit(), 1010);
+}
+
+#[test]
+fn a_piece_may_lie_across_two_buffers() {
+    let queue = queue(1 << 30);
+    let bytes = vec![7; BUFFER + 5];
+    push(&queue, 3, &bytes);
+    assert_eq!(take(&queue, u64::MAX).unwrap().runs, [Run { offset: 3, range: 0..BUFFER }]);
+    assert_eq!(take(&queue, u64::MAX).unwrap().runs, [Run { offset: 3 + BUFFER as u64, range: 0..5 }]);
+}
+
+#[test]
+fn more_than_the_budget_is_noticed() {
+    let queue = queue(100);
+    assert!(push(&queue, 0, &[0; 100]));
+    assert!(!push(&queue, 100, &[0; 1]));
+}
+
+#[test]
+fn memory_is_free_when_the_last_holder_lets_go() {
+    let queue = queue(100);
+    push(&queue, 0, &[0; 50]);
+    let lease: Arc<Lease> = Arc::from(take(&queue, 100).unwrap());
+    let loan = Queue::lend(&lease, 1).unwrap();
+    assert!(Queue::lend(&lease, 1).is_none());
+    drop(lease);
+    assert_eq!(queue.limit(), 100);
+    drop(loan);
+    assert_eq!(queue.limit(), 150);
+}
+
+#[test]
+fn shuffled_pieces_come_out_whole() {
+    let mut rng = Rng::from_seed(3);
+    let object: Vec<u8> = (0..300_000u32).map(|i| (i / 7) as u8).collect();
+    let mut offsets: Vec<usize> = (0..object.len()).step_by(1400).collect();
+    for i in (1..offsets.len()).rev() {
+        offsets.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    let queue = queue(1 << 30);
+    for offset in offsets {
+        let end = (offset + 1400).min(object.len());
+        push(&queue, offset as u64, &object[offset..end]);
+    }
+    let mut back = vec![0; object.len()];
+    while let Some(lease) = take(&queue, u64::MAX) {
+        for run in &lease.runs {
+            let at = run.offset as usize;
+            back[at..at + run.range.len()].copy_from_slice(&lease.data[run.range.clone()]);
+        }
+    }
+    assert_eq!(back, object);
+}

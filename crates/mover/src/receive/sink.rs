@@ -1,0 +1,36 @@
+//! The object as the data path delivers it.
+
+use std::sync::Arc;
+
+use haul_base::Piece;
+use haul_proto::ObjectSink;
+
+use crate::fault::protocol;
+use crate::receive::shared::Shared;
+
+/// Takes received pieces; files are written by other threads.
+pub(crate) struct FileSink {
+    shared: Arc<Shared>,
+}
+
+impl FileSink {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+impl ObjectSink for FileSink {
+    fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
+        if !self.shared.queue.push(data, pieces) {
+            self.shared.fail(protocol("more was sent than the receiver permitted"));
+        }
+    }
+
+    fn limit(&mut self) -> u64 {
+        self.shared.queue.limit()
+    }
+
+    fn complete(&mut self, len: u64) {
+        self.shared.queue.complete(len);
+    }
+}

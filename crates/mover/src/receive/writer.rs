@@ -1,0 +1,222 @@
+//! Makes directories, writes received bytes to temporary files, and says what is whole.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+use haul_base::RangeSet;
+use haul_wire::control::{Fault, FaultCode};
+use rustix::io::Errno;
+
+use crate::entries::{FilePiece, Kind, State};
+use crate::fault::{Scope, Side, Trouble, protocol, show};
+use crate::receive::queue::{Lease, Queue, Work};
+use crate::receive::shared::{Check, Settle, Shared, Written};
+
+/// Entries prepared before bytes have their turn again.
+const PREPARE: u32 = 256;
+
+/// Buffers that the verifier may hold; beyond, it reads from the page cache.
+const LENT: usize = 16;
+
+/// The job is over; nobody listens any more.
+pub(crate) fn over<T>(_: T) -> Fault {
+    Fault::new(FaultCode::Interrupted, "the transfer is over", "")
+}
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    checks: Sender<Check>,
+    settles: Sender<Settle>,
+    /// What is written of files that are not whole.
+    partial: HashMap<u32, RangeSet>,
+    /// Entries below this number have been looked at; bytes of their files can be written.
+    prepared: u32,
+    prepared_bytes: u64,
+}
+
+impl Writer {
+    pub(crate) fn new(shared: Arc<Shared>, checks: Sender<Check>, settles: Sender<Settle>) -> Self {
+        Self { shared, checks, settles, partial: HashMap::new(), prepared: 0, prepared_bytes: 0 }
+    }
+
+    /// Works until the queue is closed.
+    pub(crate) fn run(mut self) {
+        if let Err(fault) = self.work() {
+            self.shared.fail(fault);
+        }
+    }
+
+    fn work(&mut self) -> Result<(), Fault> {
+        loop {
+            let more = self.prepare()?;
+            match self.shared.queue.take(self.prepared_bytes, more) {
+                Work::Bytes(lease) => self.write(&Arc::from(lease))?,
+                Work::Look => self.check_length()?,
+                Work::Closed => return Ok(()),
+            }
+        }
+    }
+
+    /// What the data path delivered must be what the entries promised.
+    fn check_length(&self) -> Result<(), Fault> {
+        let promised = self.shared.book().object_len;
+        match (promised, self.shared.queue.completed()) {
+            (Some(promised), Some(delivered)) if promised != delivered => {
+                Err(protocol(&format!("{promised} bytes were announced and {delivered} were sent")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the next directories and empty files. True: there are more to make.
+    fn prepare(&mut self) -> Result<bool, Fault> {
+        let known = self.shared.book().table.len();
+        let upto = known.min(self.prepared + PREPARE);
+        while self.prepared < upto {
+            self.prepare_one(self.prepared)?;
+            self.prepared += 1;
+        }
+        let book = self.shared.book();
+        self.prepared_bytes =
+            if upto == book.table.len() { book.table.bytes() } else { book.table.start(upto) };
+        Ok(upto < known)
+    }
+
+    fn prepare_one(&mut self, entry: u32) -> Result<(), Fault> {
+        let book = self.shared.book();
+        let (kind, state, size) = (book.table.kind(entry), book.table.state(entry), book.table.size(entry));
+        let path = book.table.path(entry);
+        let orphan = book.table.parent_failed(entry);
+        drop(book);
+        match kind {
+            _ if state == State::Failed => Ok(()),
+            _ if orphan => self.failed(entry, orphaned(&path)),
+            Kind::Directory => match self.shared.place.make_directory(&path) {
+                Ok(made) => {
+                    if made {
+                        self.shared.book().table.set_state(entry, State::Started);
+                    }
+                    self.settles.send(Settle::Held).map_err(over)
+                }
+                Err(trouble) => self.failed(entry, trouble),
+            },
+            Kind::Symlink => self.settles.send(Settle::Held).map_err(over),
+            Kind::File(_) if size == 0 => self.make_empty(entry),
+            Kind::File(_) | Kind::Unread => Ok(()),
+        }
+    }
+
+    fn make_empty(&mut self, entry: u32) -> Result<(), Fault> {
+        match self.start(entry, 0) {
+            Ok(_) => self.tell(Written { entry, offset: 0, bytes: None, contiguous: 0, size: 0 }),
+            Err(trouble) => self.failed(entry, trouble),
+        }
+    }
+
+    /// Makes the temporary file of an entry.
+    fn start(&self, entry: u32, size: u64) -> Result<Arc<File>, Trouble> {
+        let path = self.shared.path(entry);
+        let file = self.shared.place.create(entry, &path, size)?;
+        self.shared.book().table.set_state(entry, State::Started);
+        self.shared.progress.set_current(&path);
+        Ok(file)
+    }
+
+    fn failed(&self, entry: u32, trouble: Trouble) -> Result<(), Fault> {
+        if trouble.scope == Scope::Job {
+            return Err(trouble.fault);
+        }
+        let mut book = self.shared.book();
+        let started = book.table.state(entry) == State::Started;
+        book.table.set_state(entry, State::Failed);
+        let path = book.table.path(entry);
+        drop(book);
+        if started {
+            self.shared.place.discard(entry, &path);
+        }
+        self.settles.send(Settle::Failed(entry, trouble.fault)).map_err(over)
+    }
+
+    fn write(&mut self, lease: &Arc<Lease>) -> Result<(), Fault> {
+        for run in &lease.runs {
+            let len = run.range.len() as u64;
+            let pieces = self.shared.book().table.pieces(run.offset, len);
+            let mut at = run.range.start;
+            for piece in pieces {
+                let range = at..at + piece.len as usize;
+                at = range.end;
+                if let Err(trouble) = self.write_piece(piece, lease, range)? {
+                    self.failed(piece.entry, trouble)?;
+                }
+            }
+            self.shared.progress.add_done(len);
+        }
+        Ok(())
+    }
+
+    /// The outer error ends the job, the inner one may end only the file.
+    fn write_piece(
+        &mut self,
+        piece: FilePiece,
+        lease: &Arc<Lease>,
+        range: Range<usize>,
+    ) -> Result<Result<(), Trouble>, Fault> {
+        let opened = match self.open(piece) {
+            Ok(Some(file)) => file,
+            // The file has failed: its bytes are of no use.
+            Ok(None) => return Ok(Ok(())),
+            Err(trouble) => return Ok(Err(trouble)),
+        };
+        if let Err(error) = opened.write_all_at(&lease.data[range.clone()], piece.offset) {
+            let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+            let path = self.shared.path(piece.entry);
+            return Ok(Err(Trouble::new(Side::Destination, "write", &path, errno)));
+        }
+        let contiguous = self.note_written(piece);
+        let bytes = Queue::lend(lease, LENT).map(|loan| (loan, range));
+        let FilePiece { entry, offset, size, .. } = piece;
+        self.tell(Written { entry, offset, bytes, contiguous, size })?;
+        Ok(Ok(()))
+    }
+
+    fn open(&self, piece: FilePiece) -> Result<Option<Arc<File>>, Trouble> {
+        let book = self.shared.book();
+        let (state, orphan) = (book.table.state(piece.entry), book.table.parent_failed(piece.entry));
+        drop(book);
+        match state {
+            State::Failed => Ok(None),
+            State::Waiting if orphan => Err(orphaned(&self.shared.path(piece.entry))),
+            State::Waiting => self.start(piece.entry, piece.size).map(Some),
+            State::Started | State::Done => {
+                self.shared.place.file(piece.entry, || self.shared.path(piece.entry)).map(Some)
+            }
+        }
+    }
+
+    /// How far the file is written without a gap.
+    fn note_written(&mut self, piece: FilePiece) -> u64 {
+        if piece.offset == 0 && piece.len == piece.size {
+            return piece.size;
+        }
+        let written = self.partial.entry(piece.entry).or_default();
+        written.insert(piece.offset..piece.offset + piece.len);
+        let contiguous = written.containing(0).map_or(0, |range| range.end);
+        if contiguous == piece.size {
+            self.partial.remove(&piece.entry);
+        }
+        contiguous
+    }
+
+    fn tell(&self, written: Written) -> Result<(), Fault> {
+        self.checks.send(Check::Written(written)).map_err(over)
+    }
+}
+
+fn orphaned(path: &[u8]) -> Trouble {
+    let message = format!("`{}` has no directory to lie in: that failed", show(path));
+    Trouble::entry(FaultCode::NotADirectory, message, "see the failure of its directory")
+}

@@ -1,0 +1,140 @@
+//! Where sources and destinations may lie, and how their paths are read.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use haul_wire::control::{Fault, Layout};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use crate::confine::{Links, open_beneath};
+use crate::fault::{Side, Trouble};
+
+/// Where the paths of a job may lead.
+#[derive(Clone, Debug)]
+pub enum Root {
+    /// Anywhere: paths are those of this process, as a person gave them.
+    Anywhere,
+    /// Below this directory, whatever the paths say: a leading `/` is this directory, `..` is refused, and
+    /// symbolic links are followed only while they stay below it.
+    Beneath(Arc<OwnedFd>),
+}
+
+impl Root {
+    /// Confines a job to the directory `path`.
+    ///
+    /// # Errors
+    /// It does not exist, is no directory, or may not be entered.
+    pub fn beneath(path: &Path) -> Result<Self, Fault> {
+        use std::os::unix::ffi::OsStrExt as _;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = openat(CWD, path, flags, Mode::empty());
+        let fail =
+            |errno| Trouble::new(Side::Source, "open the root", path.as_os_str().as_bytes(), errno).fault;
+        Ok(Self::Beneath(Arc::new(opened.map_err(fail)?)))
+    }
+
+    /// Opens `path`. `O_CLOEXEC` is added.
+    pub(crate) fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        match self {
+            Self::Anywhere if path.is_empty() => Err(Errno::NOENT),
+            Self::Anywhere => openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty()),
+            Self::Beneath(root) => open_beneath(root.as_fd(), &without_dots(path)?, flags, Links::Within),
+        }
+    }
+
+    /// Reads a path into its directory and its name.
+    pub(crate) fn split(&self, path: &[u8]) -> Named {
+        let kept = trim_slashes(path);
+        let name_start = kept.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
+        let name = &kept[name_start..];
+        if matches!(name, b"" | b"." | b"..") {
+            return Named { directory: path.to_vec(), name: Vec::new(), slash: true };
+        }
+        let directory = match (&kept[..name_start], self) {
+            (b"", Self::Anywhere) => b".".to_vec(),
+            (directory, _) => directory.to_vec(),
+        };
+        Named { directory, name: name.to_vec(), slash: kept.len() < path.len() }
+    }
+}
+
+/// A path as the directory to open and the name in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Named {
+    /// The directory that the name lies in; the whole path if there is no name.
+    pub(crate) directory: Vec<u8>,
+    /// Empty for `.`, `..`, `/` and paths that end in them.
+    pub(crate) name: Vec<u8>,
+    /// Whether the path ends in a slash: it must be a directory, and a link to one is followed.
+    pub(crate) slash: bool,
+}
+
+fn trim_slashes(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |last| last + 1);
+    &path[..end]
+}
+
+/// The path without empty and `.` components; `..` is refused.
+fn without_dots(path: &[u8]) -> Result<Vec<u8>, Errno> {
+    let kept: Vec<&[u8]> = path.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
+    if kept.contains(&&b".."[..]) { Err(Errno::XDEV) } else { Ok(kept.join(&b'/')) }
+}
+
+/// Whether a source stands for what is in it, and not for itself: `.`, `..`, `/`, and paths that end in
+/// them. Every other source keeps its last component as its name at the destination.
+pub fn copies_content(source: &[u8]) -> bool {
+    Root::Anywhere.split(source).name.is_empty()
+}
+
+/// The layout that `cp` would use: [`Layout::As`] for one source that has a name, unless the destination
+/// says that it is a directory (`/` at its end, `.`, `..`, empty); otherwise [`Layout::Into`].
+pub fn layout_for<S: AsRef<[u8]>>(sources: &[S], destination: &[u8]) -> Layout {
+    let directory = destination.ends_with(b"/") || copies_content(destination);
+    match sources {
+        [one] if !directory && !copies_content(one.as_ref()) => Layout::As,
+        _ => Layout::Into,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_split_as_cp_reads_them() {
+        let split = |path: &str| {
+            let named = Root::Anywhere.split(path.as_bytes());
+            let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+            (text(named.directory), text(named.name), named.slash)
+        };
+        let want = |d: &str, n: &str, s| (d.to_owned(), n.to_owned(), s);
+        assert_eq!(split("a"), want(".", "a", false));
+        assert_eq!(split("x/a//"), want("x/", "a", true));
+        assert_eq!(split("/a"), want("/", "a", false));
+        assert_eq!(split("x/.."), want("x/..", "", true));
+        assert_eq!(split("/"), want("/", "", true));
+    }
+
+    #[test]
+    fn the_layout_follows_sources_and_destination() {
+        assert_eq!(layout_for(&["a"], b"b"), Layout::As);
+        assert_eq!(layout_for(&["a"], b"b/"), Layout::Into);
+        assert_eq!(layout_for(&["a"], b""), Layout::Into);
+        assert_eq!(layout_for(&["a", "c"], b"b"), Layout::Into);
+        assert_eq!(layout_for(&["a/."], b"b"), Layout::Into);
+    }
+
+    #[test]
+    fn a_root_confines_absolute_and_dotted_paths() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("in")).unwrap();
+        std::fs::write(dir.path().join("in/f"), "x").unwrap();
+        let root = Root::beneath(&dir.path().join("in")).unwrap();
+        assert!(root.open(b"/f", OFlags::RDONLY).is_ok());
+        assert!(root.open(b"", OFlags::PATH).is_ok());
+        assert_eq!(root.open(b"../in/f", OFlags::RDONLY).unwrap_err(), Errno::XDEV);
+        assert_eq!(root.open(b"/etc/passwd", OFlags::RDONLY).unwrap_err(), Errno::NOENT);
+    }
+}

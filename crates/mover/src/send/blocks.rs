@@ -1,0 +1,135 @@
+//! What has been read of the object and may still be asked for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::send::walk::Top;
+
+/// Bytes that are read at a time, and the size of a block.
+pub(crate) const BLOCK: usize = 1 << 20;
+
+/// Emptied blocks kept for the next ones.
+const SPARE: usize = 8;
+
+/// A stretch of the object in memory.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) offset: u64,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Block {
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+}
+
+/// A file of the object and how to open it again.
+#[derive(Debug)]
+pub(crate) struct SentFile {
+    pub(crate) start: u64,
+    pub(crate) size: u64,
+    pub(crate) top: Arc<Top>,
+    pub(crate) path: Vec<u8>,
+}
+
+/// Blocks and files from the first byte that was not released on.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    blocks: VecDeque<Arc<Block>>,
+    files: VecDeque<Arc<SentFile>>,
+    spare: Vec<Vec<u8>>,
+    held: u64,
+}
+
+impl Store {
+    /// A buffer of [`BLOCK`] bytes with anything in it.
+    pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.resize(BLOCK, 0);
+        buffer
+    }
+
+    /// Appends a block. While more than `budget` bytes are held, the oldest blocks below `sent` go: they are
+    /// read from their files again if they are lost on the way.
+    pub(crate) fn publish(&mut self, block: Block, sent: u64, budget: u64) {
+        self.held += block.data.len() as u64;
+        self.blocks.push_back(Arc::new(block));
+        while self.held > budget && self.blocks.front().is_some_and(|b| b.end() <= sent) {
+            self.drop_front();
+        }
+    }
+
+    /// Forgets everything that ends at or before `offset`.
+    pub(crate) fn release(&mut self, offset: u64) {
+        while self.blocks.front().is_some_and(|b| b.end() <= offset) {
+            self.drop_front();
+        }
+        while self.files.front().is_some_and(|f| f.start + f.size <= offset) {
+            self.files.pop_front();
+        }
+    }
+
+    fn drop_front(&mut self) {
+        let Some(block) = self.blocks.pop_front() else {
+            return;
+        };
+        self.held -= block.data.len() as u64;
+        if let Ok(block) = Arc::try_unwrap(block)
+            && self.spare.len() < SPARE
+            && block.data.capacity() >= BLOCK
+        {
+            self.spare.push(block.data);
+        }
+    }
+
+    /// The block that holds the byte at `offset`.
+    pub(crate) fn block_at(&self, offset: u64) -> Option<Arc<Block>> {
+        let index = self.blocks.partition_point(|b| b.end() <= offset);
+        self.blocks.get(index).filter(|b| b.offset <= offset).cloned()
+    }
+
+    pub(crate) fn add_file(&mut self, file: Arc<SentFile>) {
+        if file.size > 0 {
+            self.files.push_back(file);
+        }
+    }
+
+    /// The file that holds the byte at `offset`.
+    pub(crate) fn file_at(&self, offset: u64) -> Option<Arc<SentFile>> {
+        let index = self.files.partition_point(|f| f.start + f.size <= offset);
+        self.files.get(index).filter(|f| f.start <= offset).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(offset: u64, len: usize) -> Block {
+        Block { offset, data: vec![offset as u8; len] }
+    }
+
+    #[test]
+    fn blocks_are_found_by_their_bytes() {
+        let mut store = Store::default();
+        store.publish(block(0, 10), 0, 100);
+        store.publish(block(10, 5), 0, 100);
+        assert_eq!(store.block_at(9).unwrap().offset, 0);
+        assert_eq!(store.block_at(10).unwrap().offset, 10);
+        assert!(store.block_at(15).is_none());
+        store.release(10);
+        assert!(store.block_at(9).is_none());
+        assert_eq!(store.held, 5);
+    }
+
+    #[test]
+    fn only_what_was_sent_leaves_for_want_of_memory() {
+        let mut store = Store::default();
+        for i in 0..4 {
+            store.publish(block(i * 10, 10), 15, 20);
+        }
+        assert!(store.block_at(5).is_none(), "sent, and over the budget");
+        assert!(store.block_at(15).is_some(), "not wholly sent");
+    }
+}

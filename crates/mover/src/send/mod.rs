@@ -1,0 +1,134 @@
+//! The sending side.
+
+mod blocks;
+mod peer;
+mod plan;
+mod reader;
+mod shared;
+mod source;
+mod walk;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use haul_proto::ObjectSource;
+use haul_wire::control::{Entry, Fault, FaultCode};
+
+pub use shared::SendLimits;
+
+use crate::link::ControlLink;
+use crate::progress::{Progress, Wake};
+use crate::report::MoveReport;
+use crate::root::Root;
+use crate::threads;
+use plan::Planner;
+use reader::Reader;
+use shared::Shared;
+use source::FileSource;
+use walk::Walker;
+
+/// Files that may wait between the walk and the reader.
+const PLANNED_AHEAD: usize = 1 << 16;
+
+/// A running job that sends files.
+pub struct SendJob {
+    /// The contents, for the data path.
+    pub source: Box<dyn ObjectSource>,
+    /// The rest of the job.
+    pub handle: SendHandle,
+}
+
+/// Watches and ends a sending job. Dropping it aborts the job and waits for its threads.
+pub struct SendHandle {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Result<MoveReport, Fault>>>,
+}
+
+/// Sends `sources` (files, directories, symbolic links; any bytes) as `cp -a` would name them: each keeps its
+/// last component, except that `.`, `..` and `/` stand for what is in them. Symbolic links are sent as links;
+/// one that ends in `/` is followed. What cannot be read is reported and the rest goes on.
+///
+/// # Errors
+/// The threads could not be started.
+pub fn send_files(
+    sources: Vec<Vec<u8>>,
+    root: Root,
+    link: Arc<dyn ControlLink>,
+    limits: SendLimits,
+) -> Result<SendJob, Fault> {
+    let shared = Arc::new(Shared::new(link, limits));
+    let job = shared.clone();
+    let thread = threads::spawn("haul-send", move || run(&job, sources, root))?;
+    let source = Box::new(FileSource::new(shared.clone()));
+    Ok(SendJob { source, handle: SendHandle { shared, thread: Some(thread) } })
+}
+
+/// The entries that [`send_files`] would send, in order, without reading contents; for a dry run. What cannot
+/// be read comes as [`EntryKind::Failed`](haul_wire::control::EntryKind::Failed).
+pub fn list_entries(sources: Vec<Vec<u8>>, root: Root) -> impl Iterator<Item = Entry> {
+    Walker::new(root, sources).map(|found| found.entry)
+}
+
+/// Runs the job to its end; every thread that it starts has ended when it returns.
+fn run(shared: &Arc<Shared>, sources: Vec<Vec<u8>>, root: Root) -> Result<MoveReport, Fault> {
+    let (outgoing, incoming) = crossbeam_channel::bounded(PLANNED_AHEAD);
+    let planner = Planner::new(shared.clone(), outgoing);
+    let reader = Reader::new(shared.clone(), incoming);
+    let walker = Walker::new(root, sources);
+    let mut threads = Vec::new();
+    let started = threads::spawn("haul-walk", move || planner.run(walker)).and_then(|walk| {
+        threads.push(walk);
+        threads.push(threads::spawn("haul-read", move || reader.run())?);
+        Ok(())
+    });
+    if let Err(fault) = started {
+        shared.fail(fault);
+    }
+    let result = peer::listen(shared);
+    shared.stop();
+    threads.into_iter().try_for_each(threads::join)?;
+    result
+}
+
+impl SendHandle {
+    /// Live numbers.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.shared.progress.clone()
+    }
+
+    /// Names what is called, from any thread, when more of the object has become available.
+    pub fn on_wake(&self, wake: Wake) {
+        self.shared.wake.set(wake);
+    }
+
+    /// Ends the job with `fault` and tells the peer.
+    pub fn abort(&self, fault: Fault) {
+        self.shared.fail(fault);
+    }
+
+    /// Whether [`SendHandle::join`] would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until every entry is final at the receiver.
+    ///
+    /// # Errors
+    /// What ended the whole job. Failures of single entries are in the report.
+    pub fn join(mut self) -> Result<MoveReport, Fault> {
+        match self.thread.take() {
+            Some(thread) => threads::join(thread)?,
+            None => Err(Fault::new(FaultCode::Internal, "the job was joined twice", "")),
+        }
+    }
+}
+
+impl Drop for SendHandle {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.shared.fail(threads::dropped());
+            // Nobody is left to be told.
+            let _ = threads::join(thread);
+        }
+    }
+}

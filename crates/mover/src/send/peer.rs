@@ -1,0 +1,95 @@
+//! Listens to the receiver until the job is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_wire::control::{ControlMessage, Fault, FaultCode, Outcome, Summary};
+
+use crate::digest::set_digest;
+use crate::entries::{Kind, State};
+use crate::fault::protocol;
+use crate::report::MoveReport;
+use crate::send::shared::Shared;
+
+/// Longest wait before it is looked again whether the job was aborted here.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Handles the receiver's messages; returns when the set is final or the job has failed.
+pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
+    loop {
+        if let Some(fault) = shared.fault() {
+            return Err(fault);
+        }
+        let message = shared.link.recv(LOOK_AGAIN);
+        let handled = match message {
+            Ok(
+                None
+                | Some(ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. }),
+            ) => Ok(None),
+            Ok(Some(ControlMessage::Outcomes(outcomes))) => settle(shared, outcomes).map(|()| None),
+            Ok(Some(ControlMessage::Finish(summary))) => finish(shared, &summary).map(Some),
+            Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => {
+                shared.fail_silently(fault);
+                Ok(None)
+            }
+            Ok(Some(ControlMessage::Bye)) => {
+                shared.fail_silently(left_early());
+                Ok(None)
+            }
+            Ok(Some(other)) => Err(protocol(&format!("unexpected {} message", other.name()))),
+        };
+        match handled {
+            Ok(None) => {}
+            Ok(Some(report)) => return Ok(report),
+            Err(fault) => shared.fail(fault),
+        }
+    }
+}
+
+fn left_early() -> Fault {
+    Fault::new(
+        FaultCode::ControlLost,
+        "the receiver left before the transfer was complete",
+        "run the same command again",
+    )
+}
+
+fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
+    let mut ledger = shared.ledger();
+    for Outcome { entry, fault } in outcomes {
+        let known = u32::try_from(entry).ok().filter(|&e| e < ledger.table.len());
+        let Some(index) = known.filter(|&e| ledger.table.state(e) == State::Waiting) else {
+            return Err(protocol("an outcome of an entry that is not open"));
+        };
+        ledger.settled += 1;
+        if let Some(fault) = fault {
+            ledger.table.set_state(index, State::Failed);
+            let path = ledger.table.path(index);
+            ledger.failures.add(&path, fault);
+            shared.progress.one_failed();
+        } else {
+            ledger.table.set_state(index, State::Done);
+            if matches!(ledger.table.kind(index), Kind::File(_)) {
+                shared.progress.file_done();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Everything is final at the receiver: both sides must mean the same set.
+fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
+    let ledger = shared.ledger();
+    let entries = u64::from(ledger.table.len());
+    if !ledger.complete || ledger.settled != entries {
+        return Err(protocol("the receiver finished before everything was settled"));
+    }
+    let digest = set_digest(&ledger.table);
+    if summary.entries != entries || summary.digest != digest {
+        let message = "the set that the receiver has is not the one that was sent";
+        return Err(Fault::new(FaultCode::VerifyFailed, message, "run the same command again"));
+    }
+    // The receiver is content without it; the channel may close at once.
+    let _ = shared.link.send(ControlMessage::Bye);
+    Ok(crate::report::report(&ledger.table, ledger.failures.clone(), digest))
+}

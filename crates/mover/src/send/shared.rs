@@ -1,0 +1,169 @@
+//! What the threads of a sending job share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use haul_wire::control::{ControlMessage, Fault};
+
+use crate::entries::EntryTable;
+use crate::link::ControlLink;
+use crate::progress::{Progress, WakeSlot};
+use crate::report::Failures;
+use crate::send::blocks::{Block, Store};
+
+/// Longest wait before a thread looks again whether the job is over.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How much memory a sending job may use for contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendLimits {
+    /// Bytes read ahead of what was sent.
+    pub read_ahead: u64,
+    /// Bytes kept for retransmission; what is lost beyond is read from the files again.
+    pub keep: u64,
+}
+
+impl Default for SendLimits {
+    fn default() -> Self {
+        Self { read_ahead: 24 << 20, keep: 96 << 20 }
+    }
+}
+
+/// The set and what became of it.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    pub(crate) table: EntryTable,
+    pub(crate) failures: Failures,
+    /// Entries whose fate is known.
+    pub(crate) settled: u64,
+    /// All entries are known.
+    pub(crate) complete: bool,
+}
+
+pub(crate) struct Shared {
+    pub(crate) link: Arc<dyn ControlLink>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) wake: WakeSlot,
+    pub(crate) limits: SendLimits,
+    upto: AtomicU64,
+    ended: AtomicBool,
+    sent: AtomicU64,
+    stop: AtomicBool,
+    reader_waits: AtomicBool,
+    store: Mutex<Store>,
+    room: Condvar,
+    ledger: Mutex<Ledger>,
+    fault: OnceLock<Fault>,
+}
+
+impl Shared {
+    pub(crate) fn new(link: Arc<dyn ControlLink>, limits: SendLimits) -> Self {
+        Self {
+            link,
+            limits,
+            progress: Arc::default(),
+            wake: WakeSlot::default(),
+            upto: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            sent: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            reader_waits: AtomicBool::new(false),
+            store: Mutex::default(),
+            room: Condvar::new(),
+            ledger: Mutex::default(),
+            fault: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the job with `fault`, unless it has ended already, and tells the peer.
+    pub(crate) fn fail(&self, fault: Fault) {
+        if self.fault.set(fault.clone()).is_ok() {
+            // The channel may be what failed; the fault is kept anyway.
+            let _ = self.link.send(ControlMessage::Abort(fault));
+        }
+        self.stop();
+    }
+
+    /// The peer, or the channel, ended the job.
+    pub(crate) fn fail_silently(&self, fault: Fault) {
+        let _ = self.fault.set(fault);
+        self.stop();
+    }
+
+    /// Lets the threads end.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.room.notify_all();
+        self.wake.call();
+    }
+
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.fault.get().cloned()
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Bytes that can be read, and whether they are all.
+    pub(crate) fn available(&self) -> (u64, bool) {
+        let ended = self.ended.load(Ordering::Acquire);
+        (self.upto.load(Ordering::Acquire), ended)
+    }
+
+    /// Whether the data path has taken all that there was.
+    pub(crate) fn hungry(&self) -> bool {
+        self.sent.load(Ordering::Relaxed) >= self.upto.load(Ordering::Relaxed)
+    }
+
+    /// Makes a block available to the data path.
+    pub(crate) fn publish(&self, block: Block) {
+        let end = block.end();
+        self.store().publish(block, self.sent.load(Ordering::Relaxed), self.limits.keep);
+        self.upto.store(end, Ordering::Release);
+        self.wake.call();
+    }
+
+    /// The object ends here.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.wake.call();
+    }
+
+    /// The data path has read up to here (only it calls this).
+    pub(crate) fn note_sent(&self, end: u64) {
+        if end <= self.sent.load(Ordering::Relaxed) {
+            return;
+        }
+        self.sent.store(end, Ordering::Relaxed);
+        let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(end);
+        if self.reader_waits.load(Ordering::Relaxed) && ahead <= self.limits.read_ahead * 3 / 4 {
+            self.reader_waits.store(false, Ordering::Relaxed);
+            self.room.notify_all();
+        }
+    }
+
+    /// Waits until the reader may read on. False: the job is over.
+    pub(crate) fn wait_for_room(&self) -> bool {
+        let mut store = self.store();
+        while !self.stopped() {
+            let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(self.sent.load(Ordering::Relaxed));
+            if ahead < self.limits.read_ahead {
+                return true;
+            }
+            self.reader_waits.store(true, Ordering::Relaxed);
+            // A notice can fall between the look and the wait, hence the time limit.
+            store = self.room.wait_timeout(store, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        false
+    }
+}

@@ -1,0 +1,94 @@
+//! The object as the data path reads it.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use haul_proto::{Available, ObjectSource};
+use rustix::fs::OFlags;
+
+use crate::send::blocks::{Block, SentFile};
+use crate::send::shared::Shared;
+
+/// Files kept open for reading parts of them again.
+const OPEN_AGAIN: usize = 8;
+
+/// The contents of the regular files, one behind the other.
+pub(crate) struct FileSource {
+    shared: Arc<Shared>,
+    current: Option<Arc<Block>>,
+    again: VecDeque<(Arc<SentFile>, Option<File>)>,
+}
+
+impl FileSource {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, current: None, again: VecDeque::new() }
+    }
+
+    /// The block with the byte at `offset`; without a lock while reading goes on in the same block.
+    fn block_at(&mut self, offset: u64) -> Option<&Block> {
+        let hit = self.current.as_ref().is_some_and(|b| b.offset <= offset && offset < b.end());
+        if !hit {
+            self.current = self.shared.store().block_at(offset);
+        }
+        self.current.as_deref()
+    }
+
+    /// Reads from the file again what is no longer in memory; returns how many bytes are filled. What cannot
+    /// be read is filled with zeros: the receiver's verification finds out.
+    fn read_again(&mut self, offset: u64, into: &mut [u8]) -> usize {
+        let Some(file) = self.shared.store().file_at(offset) else {
+            into.fill(0);
+            return into.len();
+        };
+        let in_file = offset - file.start;
+        let len = (file.size - in_file).min(into.len() as u64) as usize;
+        let into = &mut into[..len];
+        if self.reopened(&file).is_none_or(|f| f.read_exact_at(into, in_file).is_err()) {
+            into.fill(0);
+        }
+        len
+    }
+
+    fn reopened(&mut self, file: &Arc<SentFile>) -> Option<&File> {
+        if let Some(index) = self.again.iter().position(|(known, _)| Arc::ptr_eq(known, file)) {
+            return self.again[index].1.as_ref();
+        }
+        if self.again.len() == OPEN_AGAIN {
+            self.again.pop_front();
+        }
+        let opened = file.top.open(&file.path, OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from);
+        self.again.push_back((file.clone(), opened));
+        self.again.back().and_then(|(_, opened)| opened.as_ref())
+    }
+}
+
+impl ObjectSource for FileSource {
+    fn available(&mut self) -> Available {
+        let (upto, end) = self.shared.available();
+        Available { upto, end }
+    }
+
+    fn read(&mut self, mut offset: u64, into: &mut [u8]) {
+        let mut left = into;
+        while !left.is_empty() {
+            let filled = if let Some(block) = self.block_at(offset) {
+                let from = &block.data[(offset - block.offset) as usize..];
+                let len = from.len().min(left.len());
+                left[..len].copy_from_slice(&from[..len]);
+                len
+            } else {
+                self.read_again(offset, left)
+            };
+            left = &mut left[filled..];
+            offset += filled as u64;
+        }
+        self.shared.note_sent(offset);
+    }
+
+    fn release(&mut self, offset: u64) {
+        self.shared.store().release(offset);
+        self.shared.progress.set_done(offset);
+    }
+}

@@ -1,0 +1,240 @@
+//! Two jobs joined by channels and by a transport that shuffles, loses and repeats.
+
+use std::fs;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use haul_base::{Piece, Rng};
+use haul_mover::{
+    ControlLink, Durability, MoveReport, ReceiveHandle, ReceiveJob, ReceiveOptions, Root, SendJob,
+    SendLimits, receive_files, send_files,
+};
+use haul_proto::{ObjectSink, ObjectSource};
+use haul_wire::control::{ControlMessage, Fault, FaultCode, Layout, encode_frame};
+
+/// Payload of a packet.
+const PACKET: usize = 1400;
+
+/// One end of a control channel in memory.
+pub(crate) struct Link {
+    out: Sender<ControlMessage>,
+    inc: Receiver<ControlMessage>,
+}
+
+/// Two ends.
+pub(crate) fn link_pair() -> (Arc<Link>, Arc<Link>) {
+    let (a, b) = (unbounded(), unbounded());
+    (Arc::new(Link { out: a.0, inc: b.1 }), Arc::new(Link { out: b.0, inc: a.1 }))
+}
+
+fn lost() -> Fault {
+    Fault::new(FaultCode::ControlLost, "the other end is gone", "")
+}
+
+impl ControlLink for Link {
+    fn send(&self, message: ControlMessage) -> Result<(), Fault> {
+        encode_frame(&message, &mut Vec::new()).expect("every message fits a frame");
+        self.out.send(message).map_err(|_| lost())
+    }
+
+    fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
+        match self.inc.recv_timeout(timeout) {
+            Ok(message) => Ok(Some(message)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(lost()),
+        }
+    }
+}
+
+/// A transport: takes pieces in random order out of a window, and loses some the first time.
+pub(crate) struct Pump<'a> {
+    pub(crate) seed: u64,
+    /// Bytes on the way at most.
+    pub(crate) window: u64,
+    /// Share of pieces that must be read again.
+    pub(crate) loss: f64,
+    /// Changes bytes on the way.
+    pub(crate) tamper: &'a dyn Fn(u64, &mut [u8]),
+    /// Gives up once so many bytes were delivered.
+    pub(crate) stop_after: Option<u64>,
+}
+
+impl Default for Pump<'_> {
+    fn default() -> Self {
+        Self { seed: 1, window: 1 << 20, loss: 0.02, tamper: &|_, _| {}, stop_after: None }
+    }
+}
+
+impl Pump<'_> {
+    /// Moves the object; ends early when `over` says so. Returns the bytes delivered.
+    pub(crate) fn run(
+        &self,
+        source: &mut dyn ObjectSource,
+        sink: &mut dyn ObjectSink,
+        over: &dyn Fn() -> bool,
+    ) -> u64 {
+        let mut rng = Rng::from_seed(self.seed);
+        let mut open: Vec<(u64, usize)> = Vec::new();
+        let (mut next, mut delivered) = (0, 0);
+        loop {
+            let available = source.available();
+            let low = open.iter().map(|p| p.0).min().unwrap_or(next);
+            source.release(low);
+            let end = available.upto.min(sink.limit()).min(low + self.window);
+            while next < end {
+                let len = (end - next).min(PACKET as u64);
+                open.push((next, len as usize));
+                next += len;
+            }
+            if open.is_empty() {
+                if available.end && next == available.upto {
+                    sink.complete(next);
+                    return delivered;
+                }
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            if over() || self.stop_after.is_some_and(|most| delivered >= most) {
+                return delivered;
+            }
+            delivered += self.batch(&mut rng, &mut open, source, sink);
+        }
+    }
+
+    fn batch(
+        &self,
+        rng: &mut Rng,
+        open: &mut Vec<(u64, usize)>,
+        source: &mut dyn ObjectSource,
+        sink: &mut dyn ObjectSink,
+    ) -> u64 {
+        let (mut data, mut pieces) = (Vec::new(), Vec::new());
+        for _ in 0..64.min(open.len()) {
+            let index = rng.below(open.len() as u64) as usize;
+            let (offset, len) = open[index];
+            let at = data.len();
+            data.resize(at + len, 0);
+            source.read(offset, &mut data[at..]);
+            if rng.chance(self.loss) {
+                data.truncate(at);
+                continue;
+            }
+            open.swap_remove(index);
+            (self.tamper)(offset, &mut data[at..]);
+            pieces.push(Piece { offset, range: at..at + len });
+        }
+        sink.deliver(&data, &pieces);
+        data.len() as u64
+    }
+}
+
+/// How both sides ended.
+pub(crate) struct Ends {
+    pub(crate) sent: Result<MoveReport, Fault>,
+    pub(crate) received: Result<MoveReport, Fault>,
+}
+
+impl Ends {
+    /// Both succeeded, without a failed entry, and agree.
+    pub(crate) fn clean(&self) -> &MoveReport {
+        let (sent, received) = (self.sent.as_ref().unwrap(), self.received.as_ref().unwrap());
+        assert_eq!(sent.failures.named(), &[]);
+        assert_eq!(sent, received);
+        sent
+    }
+
+    /// Both succeeded, agree, and one entry failed.
+    pub(crate) fn one_failure(&self) -> (&[u8], &Fault) {
+        let (sent, received) = (self.sent.as_ref().unwrap(), self.received.as_ref().unwrap());
+        assert_eq!(sent, received);
+        assert_eq!(sent.failures.count(), 1, "{:?}", sent.failures);
+        let (path, fault) = &sent.failures.named()[0];
+        (path, fault)
+    }
+}
+
+pub(crate) fn bytes(path: &Path) -> Vec<u8> {
+    path.as_os_str().as_bytes().to_vec()
+}
+
+/// Options of tests: no waiting for the disk.
+pub(crate) fn options() -> ReceiveOptions {
+    ReceiveOptions { durability: Durability::Cached, ..ReceiveOptions::new(0xabcd) }
+}
+
+/// A sending and a receiving job, joined.
+pub(crate) struct Pair {
+    pub(crate) send: SendJob,
+    pub(crate) receive: ReceiveJob,
+}
+
+pub(crate) fn start(
+    sources: Vec<Vec<u8>>,
+    destination: &Path,
+    layout: Layout,
+    limits: SendLimits,
+    options: ReceiveOptions,
+) -> Result<Pair, Fault> {
+    let (a, b) = link_pair();
+    let receive = receive_files(&bytes(destination), &Root::Anywhere, layout, b, options)?;
+    let send = send_files(sources, Root::Anywhere, a, limits)?;
+    Ok(Pair { send, receive })
+}
+
+impl Pair {
+    pub(crate) fn run(self, pump: &Pump<'_>) -> Ends {
+        let Self { mut send, mut receive } = self;
+        let over = || send.handle.is_finished() || receive.handle.is_finished();
+        pump.run(&mut *send.source, &mut *receive.sink, &over);
+        Ends { sent: send.handle.join(), received: receive.handle.join() }
+    }
+}
+
+/// Copies with everything at its default.
+pub(crate) fn copy(sources: &[&Path], destination: &Path, layout: Layout) -> Ends {
+    let sources = sources.iter().map(|path| bytes(path)).collect();
+    start(sources, destination, layout, SendLimits::default(), options()).unwrap().run(&Pump::default())
+}
+
+/// Waits for a receiver that should fail, and returns its fault.
+pub(crate) fn fault_of(handle: ReceiveHandle) -> Fault {
+    handle.join().unwrap_err()
+}
+
+/// Every name below a directory.
+pub(crate) fn names_below(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_path_buf()];
+    while let Some(at) = open.pop() {
+        for item in fs::read_dir(&at).unwrap() {
+            let path = item.unwrap().path();
+            if path.symlink_metadata().unwrap().is_dir() {
+                open.push(path.clone());
+            }
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// No temporary file is left.
+pub(crate) fn assert_no_parts(directory: &Path) {
+    let parts: Vec<_> =
+        names_below(directory).into_iter().filter(|p| p.as_os_str().as_bytes().ends_with(b".part")).collect();
+    assert!(parts.is_empty(), "{parts:?}");
+}
+
+/// A name of any bytes.
+pub(crate) fn name(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(std::ffi::OsString::from_vec(bytes.to_vec()))
+}
+
+/// Waits until a temporary file is there, which the receiver makes when it gets to it.
+pub(crate) fn await_part(directory: &Path) {
+    let is_part = |path: &PathBuf| path.as_os_str().as_bytes().ends_with(b".part");
+    while !(directory.exists() && names_below(directory).iter().any(is_part)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,284 @@
+//! A sender that lies gets nothing written where it should not be.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_base::Piece;
+use haul_mover::{ControlLink as _, MoveReport, ReceiveOptions, Root, receive_files};
+use haul_wire::control::{
+    ControlMessage, Entry, EntryKind, Fault, FaultCode, FileDigest, Layout, Outcome, RelPath,
+};
+use proptest::prelude::*;
+
+use crate::harness::{Link, assert_no_parts, bytes, link_pair, names_below, options};
+
+fn entry(path: &str, kind: EntryKind) -> Entry {
+    let path = RelPath::new(path.as_bytes().to_vec()).unwrap();
+    Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0 }
+}
+
+fn file(path: &str, contents: &str) -> (Entry, Vec<u8>) {
+    (entry(path, EntryKind::File { size: contents.len() as u64 }), contents.into())
+}
+
+fn directory(path: &str) -> (Entry, Vec<u8>) {
+    (entry(path, EntryKind::Directory), Vec::new())
+}
+
+fn link(path: &str, target: &str) -> (Entry, Vec<u8>) {
+    (entry(path, EntryKind::Symlink { target: target.into() }), Vec::new())
+}
+
+/// Outcomes until the receiver finishes.
+fn outcomes(link: &Arc<Link>) -> Vec<Outcome> {
+    let mut all = Vec::new();
+    loop {
+        match link.recv(Duration::from_secs(60)).unwrap() {
+            Some(ControlMessage::Outcomes(some)) => all.extend(some),
+            Some(ControlMessage::Finish(_)) => break,
+            Some(other) => panic!("{other:?}"),
+            None => panic!("the receiver is silent"),
+        }
+    }
+    link.send(ControlMessage::Bye).unwrap();
+    all.sort_by_key(|outcome| outcome.entry);
+    all
+}
+
+/// Sends a set by hand, with right digests; returns the code of each entry's failure.
+fn send(
+    set: &[(Entry, Vec<u8>)],
+    destination: &Path,
+    layout: Layout,
+) -> (Vec<Option<FaultCode>>, MoveReport) {
+    let (peer, link) = link_pair();
+    let options = ReceiveOptions { session: 5, ..options() };
+    let mut job = receive_files(&bytes(destination), &Root::Anywhere, layout, link, options).unwrap();
+    let object: Vec<u8> = set.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+    // Data comes before the entries that say where it goes.
+    job.sink.deliver(&object, &[Piece { offset: 0, range: 0..object.len() }]);
+    job.sink.complete(object.len() as u64);
+    peer.send(ControlMessage::Entries(set.iter().map(|(entry, _)| entry.clone()).collect())).unwrap();
+    peer.send(ControlMessage::EntriesEnd { entries: set.len() as u64, bytes: object.len() as u64 }).unwrap();
+    let is_file = |entry: &Entry| matches!(entry.kind, EntryKind::File { .. });
+    let digests = set
+        .iter()
+        .enumerate()
+        .filter(|(_, (entry, _))| is_file(entry))
+        .map(|(i, (_, bytes))| FileDigest { entry: i as u64, result: Ok(*blake3::hash(bytes).as_bytes()) });
+    peer.send(ControlMessage::Digests(digests.collect())).unwrap();
+    let codes = outcomes(&peer).into_iter().map(|o| o.fault.map(|f| f.code)).collect();
+    (codes, job.handle.join().unwrap())
+}
+
+#[test]
+fn nothing_is_written_through_a_received_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dst, outside) = (dir.path().join("dst"), dir.path().join("outside"));
+    fs::create_dir_all(&dst).unwrap();
+    fs::create_dir(&outside).unwrap();
+    let set = [
+        link("l", outside.to_str().unwrap()),
+        file("l/evil", "evil"),
+        link("up", ".."),
+        directory("up/sub"),
+        file("up/sub/evil", "evil"),
+        file("good", "good"),
+    ];
+    let (codes, report) = send(&set, &dst, Layout::Into);
+    assert_eq!(codes[0], None);
+    assert_eq!(codes[1], Some(FaultCode::PathEscape));
+    assert_eq!(codes[3], Some(FaultCode::PathEscape));
+    assert!(codes[4].is_some());
+    assert_eq!(codes[5], None);
+    assert_eq!(names_below(&outside), Vec::<std::path::PathBuf>::new());
+    assert_eq!(fs::read(dst.join("good")).unwrap(), b"good");
+    assert_eq!(report.failures.count(), 3);
+    assert_no_parts(dir.path());
+}
+
+#[test]
+fn contradictions_fail_alone() {
+    use FaultCode as C;
+    let dir = tempfile::tempdir().unwrap();
+    let set = [
+        file("f", "first"),
+        file("f", "second"),
+        file("f/below", "x"),
+        directory("f"),
+        file("nowhere/f", "x"),
+        directory("d"),
+        link("d", "/etc"),
+        directory("d"),
+        file("d/ok", "ok"),
+        file(".haul-00000005-8.part", "a name of this session"),
+        (entry("failed", EntryKind::Failed(Fault::new(FaultCode::Unreadable, "no", ""))), Vec::new()),
+    ];
+    let (codes, report) = send(&set, dir.path(), Layout::Into);
+    let wanted = [
+        None,
+        Some(C::Usage),
+        Some(C::NotADirectory),
+        Some(C::Usage),
+        Some(C::Internal),
+        None,
+        Some(C::Usage),
+        None,
+        None,
+        Some(C::Usage),
+    ];
+    assert_eq!(codes, wanted);
+    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"first");
+    assert_eq!(fs::read(dir.path().join("d/ok")).unwrap(), b"ok");
+    assert_eq!((report.failures.count(), report.entries), (7, 11));
+    assert_no_parts(dir.path());
+}
+
+#[test]
+fn links_that_are_there_already_are_not_followed_but_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dst, outside) = (dir.path().join("dst"), dir.path().join("outside"));
+    fs::create_dir_all(&dst).unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("keep"), "keep").unwrap();
+    symlink(&outside, dst.join("d")).unwrap();
+    symlink(outside.join("keep"), dst.join("f")).unwrap();
+    let set = [directory("d"), file("d/evil", "evil"), file("f", "new")];
+    let (codes, _) = send(&set, &dst, Layout::Into);
+    assert_eq!(codes[0], Some(FaultCode::PathEscape));
+    assert!(codes[1].is_some());
+    assert_eq!(codes[2], None);
+    assert!(!outside.join("evil").exists());
+    assert_eq!(fs::read(outside.join("keep")).unwrap(), b"keep");
+    assert!(!dst.join("f").is_symlink());
+    assert_eq!(fs::read(dst.join("f")).unwrap(), b"new");
+}
+
+#[test]
+fn one_name_is_for_one_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = [file("a", "a"), file("b", "b")];
+    let (codes, _) = send(&set, &dir.path().join("new"), Layout::As);
+    assert_eq!(codes, [None, Some(FaultCode::Usage)]);
+    assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"a");
+    assert_eq!(names_below(dir.path()).len(), 1);
+}
+
+/// Messages that no honest sender sends; each ends the job with a fault, and cleans up.
+#[test]
+fn lies_about_the_protocol_end_the_job() {
+    let entries = || ControlMessage::Entries(vec![file("f", "12345").0, directory("d").0]);
+    let digest = |entry| ControlMessage::Digests(vec![FileDigest { entry, result: Ok([0; 32]) }]);
+    let lies = [
+        vec![digest(0)],
+        vec![entries(), digest(1)],
+        vec![entries(), digest(u64::MAX)],
+        vec![entries(), ControlMessage::EntriesEnd { entries: 3, bytes: 5 }],
+        vec![entries(), ControlMessage::EntriesEnd { entries: 2, bytes: 6 }],
+        vec![entries(), ControlMessage::EntriesEnd { entries: 2, bytes: 5 }, entries()],
+        vec![entries(), ControlMessage::Outcomes(vec![])],
+        vec![ControlMessage::Bye],
+        vec![ControlMessage::Entries(vec![
+            entry("a", EntryKind::File { size: (1 << 48) - 1 }),
+            entry("b", EntryKind::File { size: 1 }),
+        ])],
+    ];
+    for lie in lies {
+        let dir = tempfile::tempdir().unwrap();
+        let (peer, link) = link_pair();
+        let mut job =
+            receive_files(&bytes(dir.path()), &Root::Anywhere, Layout::Into, link, options()).unwrap();
+        job.sink.deliver(b"123", &[Piece { offset: 0, range: 0..3 }]);
+        let shown = format!("{lie:?}");
+        for message in lie {
+            peer.send(message).unwrap();
+        }
+        let fault = job.handle.join().unwrap_err();
+        assert!(matches!(fault.code, FaultCode::Internal | FaultCode::ControlLost), "{shown}: {fault}");
+        assert_no_parts(dir.path());
+        assert!(!dir.path().join("f").exists());
+    }
+}
+
+#[test]
+fn more_or_fewer_bytes_than_announced_end_the_job() {
+    for len in [3usize, 7] {
+        let dir = tempfile::tempdir().unwrap();
+        let (peer, link) = link_pair();
+        let mut job =
+            receive_files(&bytes(dir.path()), &Root::Anywhere, Layout::Into, link, options()).unwrap();
+        peer.send(ControlMessage::Entries(vec![file("f", "12345").0])).unwrap();
+        peer.send(ControlMessage::EntriesEnd { entries: 1, bytes: 5 }).unwrap();
+        job.sink.deliver(&vec![0; len], &[Piece { offset: 0, range: 0..len }]);
+        job.sink.complete(len as u64);
+        assert_eq!(job.handle.join().unwrap_err().code, FaultCode::Internal);
+        assert_no_parts(dir.path());
+    }
+}
+
+#[test]
+fn a_receiver_that_lies_ends_the_sender() {
+    let lies = [
+        ControlMessage::Outcomes(vec![Outcome { entry: 9, fault: None }]),
+        ControlMessage::Finish(haul_wire::control::Summary {
+            entries: 1,
+            failed: 0,
+            bytes: 1,
+            digest: [0; 32],
+        }),
+        ControlMessage::Digests(vec![]),
+        ControlMessage::Bye,
+    ];
+    for lie in lies {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("f"), "x").unwrap();
+        let (link, peer) = link_pair();
+        let job = haul_mover::send_files(
+            vec![bytes(&dir.path().join("f"))],
+            Root::Anywhere,
+            link,
+            haul_mover::SendLimits::default(),
+        )
+        .unwrap();
+        peer.send(lie).unwrap();
+        let fault = job.handle.join().unwrap_err();
+        assert!(matches!(fault.code, FaultCode::Internal | FaultCode::ControlLost), "{fault}");
+    }
+}
+
+/// Paths of few names, so that they meet; everything that an entry can be.
+fn any_entry() -> impl Strategy<Value = (Entry, Vec<u8>)> {
+    let path = proptest::collection::vec(prop_oneof![Just("a"), Just("b"), Just("c")], 1..4);
+    (path, 0..4u8, 0..40usize).prop_map(|(path, kind, len)| {
+        let path = path.join("/");
+        match kind {
+            0 => file(&path, &"x".repeat(len)),
+            1 => link(&path, ["..", "../outside", "a", "/"][len % 4]),
+            _ => directory(&path),
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever is sent, every entry gets exactly one outcome, and nothing outside is touched.
+    #[test]
+    fn no_set_leads_out_of_the_destination(set in proptest::collection::vec(any_entry(), 0..30), again: bool) {
+        let dir = tempfile::tempdir().unwrap();
+        let (dst, outside) = (dir.path().join("dst"), dir.path().join("outside"));
+        fs::create_dir(&dst).unwrap();
+        fs::create_dir(&outside).unwrap();
+        for _ in 0..=u8::from(again) {
+            let (codes, report) = send(&set, &dst, Layout::Into);
+            prop_assert_eq!(codes.len(), set.len());
+            prop_assert_eq!(codes.iter().flatten().count() as u64, report.failures.count());
+        }
+        prop_assert_eq!(names_below(&outside).len(), 0);
+        prop_assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+        assert_no_parts(&dst);
+    }
+}

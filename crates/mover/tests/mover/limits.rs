@@ -1,0 +1,156 @@
+//! Full and read-only places. Some need root to be made; without it they say that they were skipped.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use haul_mover::SendLimits;
+use haul_wire::control::{FaultCode, Layout};
+
+use crate::harness::{Pump, assert_no_parts, bytes, copy, options, start};
+use crate::trees::{assert_same, contents, set_mode};
+
+/// A file system in memory, unmounted in the end.
+struct Tmpfs<'a>(&'a Path);
+
+impl<'a> Tmpfs<'a> {
+    fn mount(path: &'a Path, options: &str) -> Option<Self> {
+        fs::create_dir_all(path).unwrap();
+        let mounted = rustix::process::getuid().is_root()
+            && Command::new("mount")
+                .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+                .arg(path)
+                .status()
+                .is_ok_and(|s| s.success());
+        if !mounted {
+            eprintln!("SKIPPED: a tmpfs cannot be mounted here (needs root)");
+        }
+        mounted.then_some(Self(path))
+    }
+}
+
+impl Drop for Tmpfs<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_job_on_both_sides() {
+    let dir = tempfile::tempdir().unwrap();
+    let mount = dir.path().join("mnt");
+    let Some(_mounted) = Tmpfs::mount(&mount, "size=4m") else {
+        return;
+    };
+    // Large files are refused when their space is reserved, small ones when they are written.
+    for (name, files, len) in [("large", 3, 3 << 20), ("small", 20, 400_000)] {
+        let src = dir.path().join(name);
+        fs::create_dir(&src).unwrap();
+        for i in 0..files {
+            fs::write(src.join(format!("f{i}")), contents(len, i)).unwrap();
+        }
+        let dst = mount.join(name);
+        let ends = copy(&[&src], &dst, Layout::As);
+        for end in [ends.sent, ends.received] {
+            let fault = end.unwrap_err();
+            assert_eq!(fault.code, FaultCode::DiskFull, "{fault}");
+            assert!(!fault.hint.is_empty());
+        }
+        assert_no_parts(&mount);
+        for done in fs::read_dir(&dst).unwrap() {
+            let name = done.unwrap().file_name();
+            assert_eq!(fs::read(dst.join(&name)).unwrap(), fs::read(src.join(&name)).unwrap());
+        }
+        fs::remove_dir_all(&dst).unwrap();
+    }
+}
+
+#[test]
+fn a_read_only_file_system_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mount = dir.path().join("mnt");
+    let Some(_mounted) = Tmpfs::mount(&mount, "ro") else {
+        return;
+    };
+    fs::write(dir.path().join("f"), "x").unwrap();
+    let started =
+        start(vec![bytes(&dir.path().join("f"))], &mount, Layout::As, SendLimits::default(), options());
+    assert_eq!(started.err().map(|fault| fault.code), Some(FaultCode::ReadOnly));
+}
+
+/// Set for the child in which the test runs without root's rights.
+const UNPRIVILEGED: &str = "HAUL_TEST_UNPRIVILEGED";
+
+/// Runs the named test again as a user without rights, where permissions mean something. False: this is
+/// that child.
+fn again_without_rights(test: &str, dir: &Path) -> bool {
+    if std::env::var_os(UNPRIVILEGED).is_some() || !rustix::process::getuid().is_root() {
+        return false;
+    }
+    set_mode(dir, 0o777);
+    let program = dir.join("tests");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut command = Command::new(program);
+    command.args(["--exact", test]).env(UNPRIVILEGED, "1").env("TMPDIR", dir).uid(65_534).gid(65_534);
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+    true
+}
+
+#[test]
+fn missing_permissions_fail_what_they_forbid() {
+    let dir = tempfile::tempdir().unwrap();
+    if again_without_rights("limits::missing_permissions_fail_what_they_forbid", dir.path()) {
+        return;
+    }
+    let src = dir.path().join("src");
+    fs::create_dir_all(src.join("sub")).unwrap();
+    fs::create_dir(src.join("closed")).unwrap();
+    for file in ["open", "secret", "sub/f"] {
+        fs::write(src.join(file), contents(2000, 1)).unwrap();
+    }
+    set_mode(&src.join("secret"), 0);
+    set_mode(&src.join("closed"), 0);
+    let dst = dir.path().join("dst");
+    fs::create_dir_all(dst.join("sub")).unwrap();
+    set_mode(&dst.join("sub"), 0o555);
+    let ends = copy(&[&src.join(".")], &dst, Layout::Into);
+    let report = ends.sent.unwrap();
+    let code = |path: &str| {
+        report.failures.named().iter().find(|(p, _)| p == path.as_bytes()).map(|(_, fault)| fault.code)
+    };
+    assert_eq!(code("secret"), Some(FaultCode::Unreadable));
+    assert_eq!(code("closed"), Some(FaultCode::Unreadable));
+    assert_eq!(code("sub/f"), Some(FaultCode::ReadOnly));
+    assert_eq!(report.failures.count(), 3);
+    assert_eq!(report.exit_code(), 3);
+    assert_same(&src.join("open"), &dst.join("open"));
+    assert_no_parts(&dst);
+    for path in [src.join("closed"), dst.join("sub")] {
+        set_mode(&path, 0o755);
+    }
+}
+
+#[test]
+fn a_destination_that_may_not_be_written_ends_the_job() {
+    let dir = tempfile::tempdir().unwrap();
+    if again_without_rights("limits::a_destination_that_may_not_be_written_ends_the_job", dir.path()) {
+        return;
+    }
+    let src = dir.path().join("src");
+    fs::create_dir(&src).unwrap();
+    for i in 0..50 {
+        fs::write(src.join(format!("f{i}")), contents(20_000, i)).unwrap();
+    }
+    let dst = dir.path().join("dst");
+    fs::create_dir(&dst).unwrap();
+    set_mode(&dst, 0o555);
+    let pair =
+        start(vec![bytes(&src.join("."))], &dst, Layout::Into, SendLimits::default(), options()).unwrap();
+    let ends = pair.run(&Pump::default());
+    for end in [ends.sent, ends.received] {
+        assert_eq!(end.unwrap_err().code, FaultCode::ReadOnly);
+    }
+    set_mode(&dst, 0o755);
+}

@@ -1,0 +1,16 @@
+//! The mover as a whole, between real directories, over channels in memory.
+
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod limits;
+#[cfg(test)]
+mod random;
+#[cfg(test)]
+mod round_trip;
+#[cfg(test)]
+mod trees;
