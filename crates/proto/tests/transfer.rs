@@ -70,6 +70,21 @@ fn the_default_fills_a_long_lossy_gigabit() {
 }
 
 #[test]
+fn start_up_does_not_flood_a_queue_of_one_bandwidth_delay_product() {
+    let len = 100_000_000;
+    for rtt in [20, 50, 100] {
+        let (mut forward, back) = path(ms(rtt), 0.0);
+        forward.queue = ms(rtt);
+        let mut w = World::new(43, len, "delivery", None, forward, back);
+        w.run(Span::from_secs(60));
+        w.assert_whole(len);
+        let stats = w.sender.stats();
+        let share = stats.resent as f64 / stats.packets as f64;
+        assert!(share < 0.01, "rtt {rtt} ms: {share} of the packets resent; {stats:?}");
+    }
+}
+
+#[test]
 fn duplication_reordering_corruption_and_truncation_are_survived() {
     let len = 20_000_000;
     let (mut forward, mut back) = path(ms(30), 0.02);

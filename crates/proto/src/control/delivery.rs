@@ -7,6 +7,8 @@
 
 use haul_base::{Rate, Span, Time};
 
+use crate::rtt::RttEstimator;
+
 use super::{
     ControllerConfig, ControllerError, FeedbackSample, Limits, Permit, RateController, RateState, SentBatch,
     burst_for,
@@ -25,7 +27,12 @@ const STARTUP_GROWTH: f64 = 1.25;
 const DRAIN_GAIN: f64 = 0.5;
 /// One round above the known rate, one below to drain what that queued, then six at it.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// Twice the bandwidth-delay product: room to double each round trip in start-up (a rate that doubles has 1.44
+/// times the last measured product in flight), and no more than one product in the bottleneck's queue.
 const WINDOW_GAIN: f64 = 2.0;
+/// Start-up also ends when this many round trips in a row exceed the smallest by [`queue_delay`]: a queue
+/// builds (HyStart++, RFC 9406 section 4.2, which compares with the round before).
+const QUEUE_SAMPLES: u32 = 8;
 /// Share of a round's packets whose loss says that the receiver or path cannot take this rate.
 const HEAVY_LOSS: f64 = 0.10;
 /// Losses below this number in a round are no statement about the rate.
@@ -55,6 +62,8 @@ pub struct Delivery {
     round_acked: u64,
     round_lost: u64,
     app_limited_round: bool,
+    /// Round trips in a row that show a queue.
+    queued_samples: u32,
 }
 
 impl Delivery {
@@ -77,6 +86,7 @@ impl Delivery {
             round_acked: 0,
             round_lost: 0,
             app_limited_round: false,
+            queued_samples: 0,
         }
     }
 
@@ -110,9 +120,14 @@ impl Delivery {
         let Some(rate) = self.known_rate() else {
             return INITIAL_WINDOW;
         };
-        let gain = if matches!(self.phase, Phase::Startup { .. }) { STARTUP_GAIN + 1.0 } else { WINDOW_GAIN };
-        let window = rate.mul_f64(gain).bytes_in(self.loop_time());
+        let window = rate.mul_f64(WINDOW_GAIN).bytes_in(self.loop_time());
         window.max(if matches!(self.phase, Phase::Startup { .. }) { INITIAL_WINDOW } else { MIN_WINDOW })
+    }
+
+    fn shows_queue(&mut self, rtt: &RttEstimator) -> bool {
+        let queued = rtt.latest() > rtt.min() + queue_delay(rtt.min()) + self.feedback_interval;
+        self.queued_samples = if queued { self.queued_samples + 1 } else { 0 };
+        self.queued_samples >= QUEUE_SAMPLES
     }
 
     fn on_round(&mut self, now: Time, in_flight: u64) {
@@ -156,6 +171,11 @@ impl Delivery {
     }
 }
 
+/// A round trip longer by this shows a queue: an eighth, 4 to 16 ms (RFC 9406 section 4.2).
+fn queue_delay(min_rtt: Span) -> Span {
+    (min_rtt / 8).max(Span::from_millis(4)).min(Span::from_millis(16))
+}
+
 impl RateController for Delivery {
     fn permit(&self) -> Permit {
         let rate = self.rate();
@@ -175,6 +195,11 @@ impl RateController for Delivery {
                 self.latest = rate;
                 self.best[0] = self.best[0].max(rate);
             }
+        }
+        if let Phase::Startup { .. } = self.phase
+            && self.shows_queue(feedback.rtt)
+        {
+            self.phase = Phase::Drain;
         }
         if feedback.now >= self.round_end {
             self.on_round(feedback.now, feedback.in_flight);
@@ -201,7 +226,6 @@ impl RateController for Delivery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rtt::RttEstimator;
 
     const RTT: Span = Span::from_millis(50);
 
