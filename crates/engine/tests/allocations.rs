@@ -1,20 +1,28 @@
-//! Sealing and opening packets allocates nothing.
+//! What a running session allocates: nothing per packet. Without a test harness, whose threads would be counted.
 
 use std::alloc::System;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
 
-use haul_engine::{DataKeys, Role};
-use haul_proto::{Open, Seal};
-use haul_wire::control::Cipher;
-use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use haul_base::Piece;
+use haul_engine::{ConnectOptions, Counters, DataKeys, ListenOptions, Listener, Role, Waker, connect};
+use haul_proto::{Available, ObjectSink, ObjectSource, Open, Seal};
+use haul_wire::control::{BenchLimit, Cipher, Request, Settings};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-const PACKET: usize = 1400;
-const BATCH: usize = 44;
+fn main() {
+    sealing_and_opening();
+    a_whole_session();
+}
 
-#[test]
-fn batches_are_sealed_and_opened_without_allocation() {
+fn sealing_and_opening() {
+    const PACKET: usize = 1400;
+    const BATCH: usize = 44;
     for cipher in [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None] {
         let keys = DataKeys::new(cipher, [1; 32], [2; 32]);
         let (mut sealer, mut opener) = (keys.sealer(Role::Client), keys.opener(Role::Server));
@@ -24,10 +32,95 @@ fn batches_are_sealed_and_opened_without_allocation() {
             let first = round * BATCH as u64;
             sealer.seal_batch(&mut batch, PACKET, 7, first);
             for (pn, packet) in (first..).zip(batch.chunks_mut(PACKET)) {
-                opener.open(packet, 7, pn).unwrap();
+                opener.open(packet, 7, pn).expect("what was sealed opens");
             }
         }
         let change = region.change();
         assert_eq!((change.allocations, change.reallocations), (0, 0), "{cipher}");
+        println!("{cipher}: 0 allocations in {} packets sealed and opened", 20 * BATCH);
     }
+}
+
+const LEN: u64 = 768 << 20;
+/// Counting starts when pools are filled and the path MTU is found.
+const WARM: u64 = 128 << 20;
+
+/// Allocations of the process (both sides) when the source was read at `WARM` and at the end.
+type Marks = Arc<Mutex<Vec<Stats>>>;
+
+struct Zeros {
+    marks: Marks,
+    next_mark: u64,
+}
+
+impl ObjectSource for Zeros {
+    fn available(&mut self) -> Available {
+        Available { upto: LEN, end: true }
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) {
+        into.fill(0);
+        if offset >= self.next_mark {
+            self.marks.lock().expect("no panic elsewhere").push(ALLOCATOR.stats());
+            self.next_mark = if self.next_mark == WARM { LEN - (8 << 20) } else { u64::MAX };
+        }
+    }
+
+    fn release(&mut self, _: u64) {}
+}
+
+struct Nowhere;
+
+impl ObjectSink for Nowhere {
+    fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
+
+    fn limit(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    fn complete(&mut self, len: u64) {
+        assert_eq!(len, LEN);
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        chunk_bytes: 100_000_000,
+        controller: "delivery".to_owned(),
+        rate_bps: None,
+        offload: true,
+        feedback_interval_us: 2_000,
+        bench_limit: BenchLimit::Unlimited,
+        extra: Vec::new(),
+    }
+}
+
+/// Sends 768 MiB over loopback and counts what the whole process allocates on the way. The control channel may:
+/// it pings once a second.
+fn a_whole_session() {
+    let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let listener = Listener::bind(ListenOptions::new(address)).expect("loopback");
+    let url = listener.url("127.0.0.1", b"/");
+    let client =
+        std::thread::spawn(move || connect(&url, ConnectOptions::new(Request::BenchSend, settings())));
+    let patience = Duration::from_secs(20);
+    let incoming = listener.accept(patience).expect("listening").expect("a client");
+    let mut server = incoming.accept().expect("a session");
+    let mut client = client.join().expect("no panic").expect("a session");
+    let marks = Marks::default();
+    marks.lock().expect("no panic elsewhere").reserve(8);
+    let source = Zeros { marks: marks.clone(), next_mark: WARM };
+    let sending =
+        client.start_sending(Box::new(source), Waker::new().expect("a descriptor")).expect("a thread");
+    let receiving =
+        server.start_receiving(Box::new(Nowhere), Waker::new().expect("a descriptor")).expect("a thread");
+    assert!(sending.wait_delivered(Duration::from_secs(120)).expect("delivered"), "it took too long");
+    let Some(Counters::Sending(counters)) = sending.stop() else { panic!("no counters") };
+    drop(receiving);
+    let marks = marks.lock().expect("no panic elsewhere");
+    let (from, to) = (marks[0], marks[1]);
+    let allocations = to.allocations + to.reallocations - from.allocations - from.reallocations;
+    let packets = counters.stats.packets * (LEN - WARM - (8 << 20)) / LEN;
+    println!("{allocations} allocations of the whole process in {packets} packets sent and received");
+    assert!(allocations < 400, "{allocations} allocations in {packets} packets");
 }

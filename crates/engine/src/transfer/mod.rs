@@ -143,7 +143,7 @@ impl Driven for Sender {
                 tracing::debug!(size, "path MTU: larger datagrams");
                 Ok(Flow::GoOn)
             }
-            SenderEvent::Silent(span) => Err(silent("feedback from the receiver over UDP", span)),
+            SenderEvent::Silent(span) => Err(silent("a sign that UDP packets arrive at the receiver", span)),
         }
     }
 
