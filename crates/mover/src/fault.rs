@@ -34,14 +34,25 @@ impl Trouble {
     /// An error of the operating system while `doing` something to `path`.
     pub(crate) fn new(side: Side, doing: &str, path: &[u8], errno: Errno) -> Self {
         let (code, scope, hint) = classify(side, errno);
-        let why = std::io::Error::from(errno).to_string();
-        let why = why.split(" (os error").next().unwrap_or_default();
+        let why = why(errno);
         Self { fault: Fault::new(code, format!("cannot {doing} `{}`: {why}", show(path)), hint), scope }
     }
 
     /// A fault that ends one entry.
     pub(crate) fn entry(code: FaultCode, message: String, hint: &str) -> Self {
         Self { fault: Fault::new(code, message, hint), scope: Scope::Entry }
+    }
+}
+
+/// What the error number says; of a path that leaves its root, what it means here.
+fn why(errno: Errno) -> String {
+    match errno {
+        Errno::XDEV => "it leads out of the directory that is offered".to_owned(),
+        Errno::LOOP => "a symbolic link is on the way".to_owned(),
+        _ => {
+            let text = std::io::Error::from(errno).to_string();
+            text.split(" (os error").next().unwrap_or_default().to_owned()
+        }
     }
 }
 
@@ -74,11 +85,12 @@ fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
         Errno::ISDIR => {
             (C::IsADirectory, Scope::Entry, "move the directory out of the way, or choose another name")
         }
-        Errno::LOOP | Errno::XDEV => (
+        Errno::XDEV => (
             C::PathEscape,
             Scope::Entry,
-            "symbolic links on the way are not followed here; name the real path",
+            "name a path below it, without `..` and without links that lead out",
         ),
+        Errno::LOOP => (C::PathEscape, Scope::Entry, "links are not followed here; name the real path"),
         Errno::NAMETOOLONG => {
             (C::Io, Scope::Entry, "this file system does not take names or paths of that length")
         }
@@ -141,6 +153,13 @@ mod tests {
         );
         let frozen = Trouble::new(Side::Destination, "create", b"x", Errno::ROFS);
         assert_eq!((frozen.fault.code, frozen.scope), (FaultCode::ReadOnly, Scope::Job));
+    }
+
+    #[test]
+    fn a_path_that_leaves_the_root_is_called_so() {
+        let escape = Trouble::new(Side::Source, "read", b"../x", Errno::XDEV).fault;
+        assert_eq!(escape.code, FaultCode::PathEscape);
+        assert!(escape.message.contains("leads out of the directory"), "{}", escape.message);
     }
 
     #[test]

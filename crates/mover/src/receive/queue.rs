@@ -221,8 +221,10 @@ impl Queue {
             inner.spare.push(data);
         }
         drop(inner);
-        if freed - self.woken.load(Ordering::Relaxed) >= WAKE_STEP.min(self.budget / 4) {
-            self.woken.store(freed, Ordering::Relaxed);
+        // Another thread may have freed more and woken the reader meanwhile.
+        let since = freed.saturating_sub(self.woken.load(Ordering::Relaxed));
+        if since >= WAKE_STEP.min(self.budget / 4) {
+            self.woken.fetch_max(freed, Ordering::Relaxed);
             self.wake.call();
         }
     }
