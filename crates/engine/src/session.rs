@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use haul_base::Span;
+use haul_base::{Bytes, Span};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
 
@@ -123,7 +123,11 @@ impl Session {
 /// How a session's UDP socket is opened.
 pub(crate) fn udp_options(settings: &Settings, reuse_port: bool) -> Options {
     let offload = if settings.offload { Offload::Auto } else { Offload::Off };
-    Options { reuse_port, offload, ..Options::default() }
+    let asked = settings.extra.iter().find(|(key, _)| key == "socket_buffer");
+    let buffer = asked.and_then(|(_, bytes)| bytes.parse().ok()).map_or(Options::DEFAULT_BUFFER, Bytes);
+    // What a peer may ask of this machine's memory; the kernel's own limit is lower as a rule.
+    let buffer = buffer.clamp(Bytes(64 << 10), Bytes(256 << 20));
+    Options { reuse_port, offload, recv_buffer: buffer, send_buffer: buffer }
 }
 
 impl fmt::Debug for Session {

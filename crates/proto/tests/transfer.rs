@@ -183,6 +183,17 @@ fn silence_of_the_peer_is_told_once_and_the_session_recovers() {
 }
 
 #[test]
+fn feedback_that_tells_of_nothing_new_is_silence_too() {
+    let len = 40_000_000;
+    let (mut forward, back) = path(ms(20), 0.0);
+    forward.loss = 1.0;
+    let mut w = World::new(47, len, "delivery", None, forward, back);
+    w.run(Span::from_secs(30));
+    assert!(w.out.events.iter().any(|e| e.starts_with("Silent")), "{:?}", w.out.events);
+    assert!(w.out.delivered_at.is_none() && w.sender.stats().feedback > 0, "{:?}", w.sender.stats());
+}
+
+#[test]
 fn equal_seeds_give_equal_runs() {
     let run = |seed| {
         let mut w = world(seed, 5_000_000, "delivery", None, ms(30), 0.01);

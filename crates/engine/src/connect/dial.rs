@@ -4,13 +4,11 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use haul_base::Span;
-
 use crate::EngineError;
 
-/// Connects to the first address of the host that answers, and says how long that took: one round trip.
+/// Connects to the first address of the host that answers.
 /// The time is shared among the addresses, so that a dead one leaves enough for the next.
-pub(super) fn dial(host: &str, port: u16, timeout: Duration) -> Result<(TcpStream, Span), EngineError> {
+pub(super) fn dial(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, EngineError> {
     let addresses = resolve(host, port)?;
     let until = Instant::now() + timeout;
     let mut last = io::Error::new(io::ErrorKind::TimedOut, "no time left");
@@ -20,9 +18,8 @@ pub(super) fn dial(host: &str, port: u16, timeout: Duration) -> Result<(TcpStrea
         if share.is_zero() {
             break;
         }
-        let started = Instant::now();
         match TcpStream::connect_timeout(address, share) {
-            Ok(tcp) => return Ok((tcp, started.elapsed().into())),
+            Ok(tcp) => return Ok(tcp),
             Err(error) => {
                 tracing::debug!(%address, %error, "cannot connect");
                 last = error;

@@ -62,7 +62,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         return Err(EngineError::Expired { authority: url.authority() });
     }
     check_length(&options)?;
-    let (tcp, dial_time) = dial::dial(&url.host, url.port, options.connect_timeout)?;
+    let tcp = dial::dial(&url.host, url.port, options.connect_timeout)?;
     let (tls, tls_time) = secure::secure(url, &tcp, Instant::now() + options.answer_timeout)?;
     let secrets = SessionSecrets::export(&tls)?;
     let udp = Udp::open(&tcp, &options.settings, &secrets)?;
@@ -72,7 +72,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     control.send(ControlMessage::Hello(hello(&options, proof)))?;
     let (udp, accept) = udp.wait_for_accept(&control, options.answer_timeout)?;
     check_accept(&accept, &secrets, &options.ciphers).inspect_err(|error| control.abort(error.fault()))?;
-    Ok(session(udp, control, &secrets, accept, options.request, dial_time.min(tls_time)))
+    Ok(session(udp, control, &secrets, accept, options.request, tls_time))
 }
 
 fn hello(options: &ConnectOptions, proof: [u8; 32]) -> Hello {

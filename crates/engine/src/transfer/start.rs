@@ -62,14 +62,15 @@ impl Session {
         waker: Waker,
     ) -> Result<Transfer, EngineError> {
         let path = self.take_data_path()?;
-        let controller = controller_for(&path.settings, path.round_trip)?;
         let sizes = path.hello.sizes();
+        let initial_rtt = path.hello.round_trip().unwrap_or(path.round_trip);
+        let controller = controller_for(&path.settings, initial_rtt)?;
         let config = SenderConfig {
             chunk: Bytes(path.settings.chunk_bytes.max(1)),
             datagram: sizes.outgoing,
             likely_datagram: sizes.incoming,
             max_datagram: largest_datagram(path.peer),
-            initial_rtt: path.round_trip,
+            initial_rtt,
             feedback_interval: feedback_interval(&path.settings),
             silence: SILENCE,
             ..SenderConfig::default()

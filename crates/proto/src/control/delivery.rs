@@ -31,7 +31,7 @@ const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// times the last measured product in flight), and no more than one product in the bottleneck's queue.
 const WINDOW_GAIN: f64 = 2.0;
 /// Start-up also ends when this many round trips in a row exceed the smallest by [`queue_delay`]: a queue
-/// builds (HyStart++, RFC 9406 section 4.2, which compares with the round before).
+/// builds (`HyStart++`, RFC 9406 section 4.2, which compares with the round before).
 const QUEUE_SAMPLES: u32 = 8;
 /// Share of a round's packets whose loss says that the receiver or path cannot take this rate.
 const HEAVY_LOSS: f64 = 0.10;

@@ -19,8 +19,6 @@ impl Sender {
         let Some(opened) = self.link.open(packet) else {
             return;
         };
-        self.heard_at = now;
-        self.silent = false;
         match opened.kind {
             PacketKind::Feedback => match FeedbackView::parse(opened.body) {
                 Ok(view) if self.is_possible(&view.header) => self.on_feedback(now, opened.pn, &view),
@@ -38,6 +36,7 @@ impl Sender {
     fn on_feedback(&mut self, now: Time, pn: u64, view: &FeedbackView<'_>) {
         let newest = self.newest_feedback.is_none_or(|newest| pn > newest);
         self.stats.feedback += 1;
+        self.note_life(now, view.header.packets);
         let delivery_rate = newest.then(|| self.on_scalars(now, pn, &view.header)).flatten();
         let change = self.on_statements(view);
         if change.acked_packets > 0 {
@@ -58,6 +57,17 @@ impl Sender {
         };
         self.controller.on_feedback(&sample);
         self.after_feedback();
+    }
+
+    /// Feedback is a sign of life in both directions only if it tells of packets that have arrived since, or if
+    /// nothing is on its way.
+    fn note_life(&mut self, now: Time, arrived: u64) {
+        let nothing_sent = self.outstanding.is_empty() && !self.outstanding.has_lost();
+        if arrived > self.heard_of || nothing_sent {
+            self.heard_of = self.heard_of.max(arrived);
+            self.heard_at = now;
+            self.silent = false;
+        }
     }
 
     fn on_scalars(&mut self, now: Time, pn: u64, header: &FeedbackHeader) -> Option<Rate> {

@@ -16,7 +16,7 @@ use crate::control::{Limits, Permit, RateController, RateState, SentBatch};
 use crate::delivery_rate::DeliveryMeter;
 use crate::link::Link;
 use crate::mtu::MtuSearch;
-use crate::object::ObjectSource;
+use crate::object::{Available, ObjectSource};
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 use outstanding::Outstanding;
@@ -45,7 +45,7 @@ pub struct SenderConfig {
     pub pacing_debt: Span,
     /// Packets between the oldest unacknowledged one and the newest.
     pub max_outstanding: u64,
-    /// Silence of the receiver after which [`SenderEvent::Silent`] is raised.
+    /// Time without a sign that packets arrive after which [`SenderEvent::Silent`] is raised.
     pub silence: Span,
 }
 
@@ -73,7 +73,7 @@ pub enum SenderEvent {
     Delivered,
     /// A larger or smaller datagram size is in use now.
     PathMtu(u16),
-    /// Nothing authentic has come from the receiver for the configured time.
+    /// For the configured time, nothing authentic has come from the receiver, or only word that nothing arrives.
     Silent(Span),
 }
 
@@ -123,6 +123,8 @@ pub struct Sender {
     config: SenderConfig,
     link: Link,
     source: Box<dyn ObjectSource>,
+    /// What the source last said; asked again when that is used up.
+    available: Available,
     controller: Box<dyn RateController>,
     pacer: Pacer,
     rtt: RttEstimator,
@@ -151,7 +153,10 @@ pub struct Sender {
     timeouts_in_row: u32,
     /// Datagrams that may leave although the window is full.
     probe_credit: u32,
+    /// When the path was last known to work in both directions.
     heard_at: Time,
+    /// Packets that the receiver had got by then.
+    heard_of: u64,
     silent: bool,
     delivered: bool,
     events: std::collections::VecDeque<SenderEvent>,
@@ -206,6 +211,7 @@ impl Sender {
             outstanding: Outstanding::new(overhead),
             stats,
             clock: Clock::new(now),
+            available: Available { upto: 0, end: false },
             next_offset: 0,
             fin_sent: false,
             limit: first_limit,
@@ -220,6 +226,7 @@ impl Sender {
             timeouts_in_row: 0,
             probe_credit: 0,
             heard_at: now,
+            heard_of: 0,
             silent: false,
             delivered: false,
             events: std::collections::VecDeque::with_capacity(16),
@@ -321,11 +328,14 @@ impl Sender {
         if self.outstanding.span() >= self.config.max_outstanding {
             return Err(WaitingFor::Window);
         }
-        let available = self.source.available();
         let offset = self.next_offset;
         let chunk = self.config.chunk.0.max(1);
         let cut = (offset / chunk + 1) * chunk;
         let wanted = (offset + payload_max as u64).min(cut);
+        if wanted >= self.available.upto && !self.available.end {
+            self.available = self.source.available();
+        }
+        let available = self.available;
         let end = wanted.min(available.upto);
         let fin = available.end && end == available.upto;
         if end > self.limit {

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Accept, Entry, Fault, FileDigest, Hello, InvalidEntry, Outcome, Summary};
+use super::{Accept, Counted, Entry, Fault, FileDigest, Hello, InvalidEntry, Outcome, Summary};
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
 /// travels.
@@ -45,6 +45,9 @@ pub enum ControlMessage {
     Bye,
     /// Irregular end; the channel closes.
     Abort(Fault),
+    /// Either side, before its last message ([`ControlMessage::Finish`], [`ControlMessage::ObjectSent`] or
+    /// [`ControlMessage::Bye`]): what it has counted.
+    Counted(Counted),
 }
 
 impl ControlMessage {
@@ -73,6 +76,7 @@ impl ControlMessage {
             Self::Pong(_) => "pong",
             Self::Bye => "bye",
             Self::Abort(_) => "abort",
+            Self::Counted(_) => "counted",
         }
     }
 }

@@ -5,6 +5,7 @@
 //! byte stream (TLS 1.3 over TCP).
 
 mod codec;
+mod counted;
 mod fault;
 mod files;
 mod message;
@@ -12,6 +13,7 @@ mod path;
 mod setup;
 
 pub use codec::{FrameDecoder, FrameError, MAX_FRAME, encode_frame, encoded_len};
+pub use counted::{Counted, CountedSending};
 pub use fault::{Fault, FaultCode};
 pub use files::{Entry, EntryKind, FileDigest, InvalidEntry, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary};
 pub use message::ControlMessage;

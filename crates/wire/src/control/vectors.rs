@@ -78,6 +78,19 @@ fn accept() {
 fn refuse_and_abort() {
     frozen(&ControlMessage::Refuse(fault()), &joined(&[&[2], FAULT]));
     frozen(&ControlMessage::Abort(fault()), &joined(&[&[13], FAULT]));
+    let sending = CountedSending {
+        packets: 1,
+        resent: 2,
+        lost: 3,
+        receiver_drops: 4,
+        min_rtt_us: 5,
+        peak_delivery_bps: 6,
+        limited_by: "path".into(),
+        evidence: "e".into(),
+    };
+    let counted = |sending| ControlMessage::Counted(Counted { cpu_us: 300, sending });
+    frozen(&counted(None), b"\x0e\xac\x02\x00");
+    frozen(&counted(Some(sending)), b"\x0e\xac\x02\x01\x01\x02\x03\x04\x05\x06\x04path\x01e");
 }
 
 #[test]

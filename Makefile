@@ -1,0 +1,45 @@
+# What there is to do here: `make demo`, `make test`, `make bench`, `make fuzz`. docs/testing.md says more.
+
+CARGO ?= cargo
+# Builds with HAUL_FAULTS, for the end-to-end tests only.
+FAULTS := --features haul-cli/faults
+FUZZ_SECONDS ?= 30
+
+.PHONY: help demo test setup lint docs smoke unit bench fuzz
+
+help:
+	@echo 'make demo    build, and show a verified copy over an emulated long path'
+	@echo 'make test    everything that must hold: format, lints, documents, import rules, tests'
+	@echo 'make bench   the figures of docs/performance.md (root, an idle machine, some minutes)'
+	@echo 'make fuzz    every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)'
+	@echo 'make setup   install what is missing (root), or say what it is'
+
+setup:
+	@scripts/setup.sh
+
+demo: setup
+	$(CARGO) run --release --package haul-cli --bin haul -- demo
+
+# The tests come last, so that their summary is the last thing to be seen.
+test: setup lint docs smoke unit
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets $(FAULTS) -- -D warnings
+	$(CARGO) clippy --workspace -- -D warnings
+
+docs:
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps $(FAULTS)
+
+smoke:
+	scripts/smoke.sh
+
+# crates/cli/tests/architecture.rs checks who imports whom.
+unit:
+	$(CARGO) test --workspace $(FAULTS)
+
+bench: setup
+	scripts/bench/all.sh
+
+fuzz:
+	scripts/fuzz.sh $(FUZZ_SECONDS)

@@ -1,0 +1,208 @@
+//! From the words on the command line to an exit code.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+
+use crate::args::{Cli, Command, Diagnosis, Global, PresetsArgs, RecipeArgs};
+use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, resolve};
+use crate::fault::{self, Fault, FaultCode, Shown};
+use crate::logging;
+use crate::output::{EventLog, ProgressStyle, RunReport, Summary, json};
+use crate::run::{self, Context, DryRun};
+use crate::settings::{Preset, PresetSource, Recipe};
+use crate::signals::{self, INTERRUPTED};
+
+/// Runs the program with this process's arguments and environment.
+pub fn main() -> ExitCode {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    ExitCode::from(start(&argv))
+}
+
+fn start(argv: &[OsString]) -> u8 {
+    let wants_json = || argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    match resolve(argv, &Sources::of_process()) {
+        Ok(resolved) => {
+            let global = resolved.global.clone();
+            act(argv, resolved).unwrap_or_else(|fault| fail(&global, fault))
+        }
+        Err(StartError::Clap(error)) => {
+            // Help that nobody reads any more is no failure.
+            let _ = error.print();
+            if error.use_stderr() && wants_json() {
+                let message = error.to_string();
+                let message = message.lines().next().unwrap_or_default().trim_start_matches("error: ");
+                out(&json(&RunReport::failed(fault::usage(message, "see --help"))));
+            }
+            error.exit_code() as u8
+        }
+        Err(StartError::Fault(fault)) => fail(&Global { json: wants_json(), ..Global::default() }, fault),
+    }
+}
+
+/// Reports a run that failed before it began.
+fn fail(global: &Global, fault: Fault) -> u8 {
+    finish(global, &RunReport::failed(fault), None)
+}
+
+fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
+    logging::start(&resolved.global)?;
+    let Resolved { global, command, settings, mut rows, notes } = resolved;
+    for note in notes.iter().filter(|_| !global.quiet) {
+        eprintln!("note: {note}");
+    }
+    let preset = preset(&command.recipe())?;
+    if global.show_config {
+        let recipe = Recipe::collect(&preset, &settings)?;
+        rows.extend(recipe.rows());
+        show_config(&global, &rows);
+        return Ok(0);
+    }
+    match &command {
+        Command::Presets(args) => return presets(args),
+        Command::Completions(args) => return Ok(completions(args.shell)),
+        Command::Man => return man(),
+        Command::Cp(_) | Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => {}
+    }
+    note_diagnosis(&global, &command.recipe());
+    let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
+    let context = Context {
+        settings: build(&preset, &settings)?.settings,
+        named: settings
+            .iter()
+            .filter(|s| s.origin != Origin::Default)
+            .map(|s| s.assignment.key.clone())
+            .collect(),
+        cancel: signals::watch()?,
+        events: events(&command)?,
+        style: ProgressStyle::choose(&global),
+        quiet: global.quiet || global.json,
+        json: global.json,
+    };
+    run(argv, &global, &command, &context)
+}
+
+fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context) -> Result<u8, Fault> {
+    let report = match command {
+        Command::Cp(args) if args.transfer.dry_run => return Ok(plan(global, &run::plan_cp(context, args)?)),
+        Command::Bench(args) if args.transfer.dry_run => {
+            return Ok(plan(global, &run::plan_bench(context, args)?));
+        }
+        Command::Cp(args) => run::cp(context, args),
+        Command::Bench(args) => run::bench(context, args),
+        Command::Demo(args) => run::demo(context, args),
+        Command::Serve(args) => return run::serve(context, args),
+        Command::Presets(_) | Command::Completions(_) | Command::Man => return Ok(0),
+    };
+    let code = finish(global, &report, Some(argv));
+    context.events.finish()?;
+    Ok(code)
+}
+
+/// Prints the outcome and gives the exit code.
+fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 {
+    let code = report.exit_code();
+    if global.json {
+        out(&json(report));
+    }
+    if global.quiet || global.json {
+        eprint!("{}", Summary(report).failures());
+        if let Some(error) = &report.error {
+            eprintln!("{}", Shown(error));
+        }
+    } else {
+        eprint!("{}", Summary(report));
+    }
+    if let Some(argv) = argv.filter(|_| code == INTERRUPTED) {
+        eprintln!("Run it again with: {}", signals::command_line(argv));
+    }
+    code
+}
+
+fn plan(global: &Global, plan: &DryRun) -> u8 {
+    if global.json {
+        out(&plan.json());
+    } else {
+        out(plan.to_string().trim_end());
+    }
+    0
+}
+
+fn preset(recipe: &RecipeArgs) -> Result<Preset, Fault> {
+    recipe.preset.as_deref().map_or_else(|| Ok(Preset::default_preset()), Preset::find)
+}
+
+fn note_diagnosis(global: &Global, recipe: &RecipeArgs) {
+    if recipe.diagnosis.is_some_and(|mode| mode != Diagnosis::Off) && !global.quiet {
+        eprintln!("note: diagnosis comes in a later release; running without it");
+    }
+}
+
+fn events(command: &Command) -> Result<EventLog, Fault> {
+    let path = match command {
+        Command::Cp(args) => args.transfer.events.as_deref(),
+        Command::Bench(args) => args.transfer.events.as_deref(),
+        Command::Demo(args) => args.events.as_deref(),
+        _ => None,
+    };
+    path.map_or_else(|| Ok(EventLog::none()), EventLog::create)
+}
+
+fn show_config(global: &Global, rows: &[ConfigRow]) {
+    if global.json {
+        out(&serde_json::to_string(rows).expect("texts always have a JSON form"));
+    } else {
+        out(Show(rows).to_string().trim_end());
+    }
+}
+
+fn presets(args: &PresetsArgs) -> Result<u8, Fault> {
+    match &args.name {
+        Some(name) => {
+            let preset = Preset::find(name)?;
+            if let PresetSource::File(path) = &preset.source {
+                tracing::info!("recipe file {}", path.display());
+            }
+            out(preset.text.trim_end());
+        }
+        None => {
+            for preset in Preset::shipped() {
+                out(&format!("{:<10} {}", preset.name, preset.description()));
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn completions(shell: clap_complete::Shell) -> u8 {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "haul", &mut script);
+    out(String::from_utf8_lossy(&script).trim_end());
+    0
+}
+
+/// One page: the program, then each command.
+fn man() -> Result<u8, Fault> {
+    let problem = |e: std::io::Error| Fault::new(FaultCode::Internal, format!("no manual page: {e}"), "");
+    let mut page = Vec::new();
+    let mut command = Cli::command();
+    command.build();
+    clap_mangen::Man::new(command.clone()).render(&mut page).map_err(problem)?;
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        let man = clap_mangen::Man::new(sub.clone());
+        writeln!(page, ".SH \"HAUL {}\"", sub.get_name().to_uppercase()).map_err(problem)?;
+        man.render_synopsis_section(&mut page).map_err(problem)?;
+        man.render_description_section(&mut page).map_err(problem)?;
+        man.render_options_section(&mut page).map_err(problem)?;
+    }
+    out(String::from_utf8_lossy(&page).trim_end());
+    Ok(0)
+}
+
+/// Writes a result to stdout. Who closed the pipe has read enough.
+fn out(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+}

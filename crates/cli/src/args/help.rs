@@ -1,0 +1,49 @@
+//! Examples that close the help texts.
+
+pub(super) const EXAMPLES: &str = "\
+Start here:
+  haul demo                                    see it work on this machine, no set-up
+  haul serve --root /data                      offer /data, print a URL
+  haul cp results/ 'haul://host:2640/in?k=…'   copy to that server
+
+Every option can also stand in ~/.config/haul/config.toml or in the environment as HAUL_<OPTION>.";
+
+pub(super) const CP: &str = "\
+Examples:
+  haul cp big.h5 'haul://host:2640/in/?k=…'           upload a file into in/
+  haul cp -q 'haul://host:2640/run7?k=…' .            download a directory
+  haul cp --rate 800Mbit a b 'haul://host:2640/?k=…'  upload two, never faster than 800 Mbit/s
+  haul cp --json src dst > result.json                copy locally, result for a script
+
+Quote URLs: the shell would take ? and & for itself. A local name that looks like host:path is
+written ./host:path.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 some files failed, 4 verification failed,
+5 unreachable or UDP blocked, 6 not authorised, 7 local disk or permission,
+8 source changed while reading, 130 interrupted.";
+
+pub(super) const SERVE: &str = "\
+Examples:
+  haul serve --root /data                          read and write below /data
+  haul serve --root /data --read-only --expires 12h
+  haul serve --listen 0.0.0.0:5000 --host dtn.example.org --url-file ~/url
+  haul serve --set crypto=none                     permit sessions without encryption
+
+The URL is the key: whoever has it can do what this server permits.";
+
+pub(super) const BENCH: &str = "\
+Examples:
+  haul bench 'haul://host:2640/?k=…'               send for 10 s
+  haul bench --reverse --bytes 1GiB 'haul://host:2640/?k=…'
+  haul bench --controller fixed --rate 2Gbit --time 30s --json 'haul://host:2640/?k=…'";
+
+pub(super) const PRESETS: &str = "\
+Examples:
+  haul presets                      list them
+  haul presets default > mine.toml  start a recipe of your own; use it with --preset ./mine.toml";
+
+pub(super) const DEMO: &str = "\
+Examples:
+  haul demo                                   256 MB over 1 Gbit/s, 50 ms, 0.1 % loss
+  haul demo --rtt 200ms --loss 1% --size 1GB
+  haul demo --controller fixed --rate 900Mbit ~/data";

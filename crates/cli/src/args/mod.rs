@@ -1,0 +1,242 @@
+//! The command line as clap sees it. This is the one definition from which help, man page, completions, the
+//! configuration file's keys and the names of the environment variables all follow.
+
+mod help;
+mod values;
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use haul_base::{Bytes, Probability, Rate, Span};
+
+pub use values::{Assignment, Diagnosis, ListenAddress};
+
+/// Moves files fast over long networks, and says what limited it.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "haul", version, max_term_width = 100, after_help = help::EXAMPLES, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true)]
+pub struct Cli {
+    /// Options that every command takes.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do; none is allowed only with `--show-config`.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// Options that every command takes.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "General options")]
+pub struct Global {
+    /// Say more on stderr (-v what happens, -vv also why, -vvv everything)
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Print nothing but errors, failed files and the result asked for
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Print one JSON object as the result, on stdout
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print every setting, its value and where it came from, and do nothing else
+    #[arg(long, global = true)]
+    pub show_config: bool,
+}
+
+/// What `haul` can do.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Copy files and directories, in either direction
+    #[command(after_help = help::CP, override_usage = "haul cp [OPTIONS] SRC... DST")]
+    Cp(CpArgs),
+    /// Offer a directory to others and print the URL that lets them in
+    #[command(after_help = help::SERVE)]
+    Serve(ServeArgs),
+    /// Measure a path, memory to memory, without files
+    #[command(after_help = help::BENCH, override_usage = "haul bench [OPTIONS] URL")]
+    Bench(BenchArgs),
+    /// List the presets, or print one as a recipe
+    #[command(after_help = help::PRESETS)]
+    Presets(PresetsArgs),
+    /// Show the whole job on this machine: a receiver, an emulated long path, a verified copy
+    #[command(after_help = help::DEMO)]
+    Demo(DemoArgs),
+    /// Print a completion script for a shell
+    #[command(hide = true)]
+    Completions(CompletionsArgs),
+    /// Print the manual page (roff)
+    #[command(hide = true)]
+    Man,
+}
+
+impl Command {
+    /// The command's name as typed.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Cp(_) => "cp",
+            Self::Serve(_) => "serve",
+            Self::Bench(_) => "bench",
+            Self::Presets(_) => "presets",
+            Self::Demo(_) => "demo",
+            Self::Completions(_) => "completions",
+            Self::Man => "man",
+        }
+    }
+
+    /// The options that set a recipe's parameters, for the commands that have them.
+    pub fn recipe(&self) -> RecipeArgs {
+        match self {
+            Self::Cp(args) => args.transfer.recipe.clone(),
+            Self::Bench(args) => args.transfer.recipe.clone(),
+            Self::Demo(args) => args.recipe.clone(),
+            Self::Serve(args) => RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
+            Self::Presets(_) | Self::Completions(_) | Self::Man => RecipeArgs::default(),
+        }
+    }
+}
+
+/// Options that choose how data is carried.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "How to carry it")]
+pub struct RecipeArgs {
+    /// Preset by name (see `haul presets`) or a recipe file
+    #[arg(long, value_name = "NAME|FILE")]
+    pub preset: Option<String>,
+    /// Set one parameter of the recipe, for example chunk=64MB; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Assignment>,
+    /// Ceiling that is never exceeded, for example 800Mbit
+    #[arg(long)]
+    pub rate: Option<Rate>,
+    /// Control law of the rate: delivery or fixed
+    #[arg(long, value_name = "NAME")]
+    pub controller: Option<String>,
+    /// Diagnosis of the cause of loss: off (the others come in a later release)
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub diagnosis: Option<Diagnosis>,
+}
+
+/// Options of the commands that move data to or from a server.
+#[derive(Debug, Clone, Default, Args)]
+pub struct TransferArgs {
+    /// Connect and say what would be done, without doing it
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Start afresh even if an earlier attempt left something to resume
+    #[arg(long)]
+    pub no_resume: bool,
+    /// Write a trace of the run as one JSON object per line
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+    /// How data is carried.
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+}
+
+/// `haul cp`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct CpArgs {
+    /// One or more sources, then the destination: local paths or haul:// URLs
+    #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
+    pub paths: Vec<std::ffi::OsString>,
+    /// How to transfer.
+    #[command(flatten)]
+    pub transfer: TransferArgs,
+}
+
+/// `haul serve`.
+#[derive(Debug, Clone, Args)]
+pub struct ServeArgs {
+    /// Directory to offer; nothing outside it can be read or written
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub root: PathBuf,
+    /// Address and port to listen on, TCP and UDP alike
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:2640")]
+    pub listen: ListenAddress,
+    /// Also write the URL to a file that only you can read
+    #[arg(long, value_name = "FILE")]
+    pub url_file: Option<PathBuf>,
+    /// Let others read, never write
+    #[arg(long)]
+    pub read_only: bool,
+    /// Stop after the first session
+    #[arg(long)]
+    pub once: bool,
+    /// Refuse new sessions after this time, for example 12h
+    #[arg(long, value_name = "TIME")]
+    pub expires: Option<Span>,
+    /// Name or address of this machine to put into the URL
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+    /// What the server permits or prefers, for example crypto=none; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<Assignment>,
+}
+
+/// `haul bench`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct BenchArgs {
+    /// The URL that `haul serve` printed
+    #[arg(value_name = "URL", help_heading = "Arguments")]
+    pub url: Option<String>,
+    /// How long to send (10 s when neither --time nor --bytes is given)
+    #[arg(long, value_name = "TIME", conflicts_with = "bytes")]
+    pub time: Option<Span>,
+    /// How much to send
+    #[arg(long, value_name = "SIZE")]
+    pub bytes: Option<Bytes>,
+    /// The server sends
+    #[arg(long)]
+    pub reverse: bool,
+    /// How to transfer.
+    #[command(flatten)]
+    pub transfer: TransferArgs,
+}
+
+/// `haul presets`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct PresetsArgs {
+    /// Preset to print as TOML
+    pub name: Option<String>,
+}
+
+/// `haul demo`.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// What to copy; a generated file set if absent
+    pub path: Option<PathBuf>,
+    /// Size of the generated file set
+    #[arg(long, value_name = "SIZE", default_value = "256MB")]
+    pub size: Bytes,
+    /// How many files to generate
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub files: u32,
+    /// Round-trip time of the emulated path
+    #[arg(long, value_name = "TIME", default_value = "50ms")]
+    pub rtt: Span,
+    /// Bottleneck of the emulated path
+    #[arg(long, value_name = "RATE", default_value = "1Gbit")]
+    pub path_rate: Rate,
+    /// Share of packets that the emulated path loses at random: 0.001 or 0.1%
+    #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = values::share)]
+    pub loss: Probability,
+    /// Seed of the file set and of the losses
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Write a trace of the run as one JSON object per line
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+    /// How data is carried.
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+}
+
+/// `haul completions`.
+#[derive(Debug, Clone, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests;

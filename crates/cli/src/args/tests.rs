@@ -1,0 +1,78 @@
+use clap::CommandFactory;
+
+use super::*;
+
+fn help(command: Option<&str>) -> String {
+    let mut root = Cli::command().term_width(100);
+    root.build();
+    match command {
+        None => root.render_help().to_string(),
+        Some(name) => root.find_subcommand_mut(name).unwrap().render_help().to_string(),
+    }
+}
+
+#[test]
+fn the_definition_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn help_of_the_program() {
+    insta::assert_snapshot!(help(None));
+}
+
+#[test]
+fn help_of_cp() {
+    insta::assert_snapshot!(help(Some("cp")));
+}
+
+#[test]
+fn help_of_serve() {
+    insta::assert_snapshot!(help(Some("serve")));
+}
+
+#[test]
+fn help_of_bench() {
+    insta::assert_snapshot!(help(Some("bench")));
+}
+
+#[test]
+fn help_of_presets() {
+    insta::assert_snapshot!(help(Some("presets")));
+}
+
+#[test]
+fn help_of_demo() {
+    insta::assert_snapshot!(help(Some("demo")));
+}
+
+#[test]
+fn a_bare_number_is_refused_with_a_hint() {
+    for line in [
+        "haul cp --rate 800 a b",
+        "haul bench --time 10 url",
+        "haul bench --bytes 1000 url",
+        "haul demo --rtt 65",
+        "haul demo --size 256",
+        "haul serve --expires 12",
+    ] {
+        let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+        assert!(error.to_string().contains("has no unit; write for example"), "{error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+}
+
+#[test]
+fn general_options_stand_before_or_behind_the_command() {
+    for line in ["haul --json -v cp a b", "haul cp --json a b -v"] {
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        assert!(cli.global.json);
+        assert_eq!(cli.global.verbose, 1);
+    }
+}
+
+#[test]
+fn time_and_bytes_exclude_each_other() {
+    let words = ["haul", "bench", "u", "--time", "1s", "--bytes", "1MB"];
+    assert!(Cli::try_parse_from(words).is_err());
+}

@@ -1,0 +1,127 @@
+//! Types of option values that are particular to the command line.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use haul_base::Probability;
+
+/// `KEY=VALUE` as given to `--set`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// The parameter's name.
+    pub key: String,
+    /// The value, not yet parsed.
+    pub value: String,
+}
+
+impl FromStr for Assignment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.trim().is_empty() => {
+                Ok(Self { key: key.trim().to_owned(), value: value.trim().to_owned() })
+            }
+            _ => Err("write KEY=VALUE, for example chunk=64MB".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Assignment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.key, self.value)
+    }
+}
+
+/// What to use for diagnosing the cause of loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Diagnosis {
+    /// All evidence there is.
+    On,
+    /// None.
+    Off,
+    /// The pattern of losses only.
+    Signature,
+    /// The receiver's kernel only.
+    Kernel,
+}
+
+/// Where to listen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListenAddress(pub SocketAddr);
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    /// Takes `1.2.3.4:5000`, `[::1]:5000`, and `:5000` for every IPv4 address of the machine.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
+            return Ok(Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)));
+        }
+        text.parse().map(Self).map_err(|_| hint(text))
+    }
+}
+
+fn hint(text: &str) -> String {
+    if text.parse::<IpAddr>().is_ok() {
+        let shown = if text.contains(':') { format!("[{text}]") } else { text.to_owned() };
+        return format!("the port is missing; write for example {shown}:2640");
+    }
+    "write ADDR:PORT with a numeric address, for example 0.0.0.0:2640, [::]:2640 or :2640".to_owned()
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Parses a share in `[0, 1]`, written as a fraction (`0.001`) or in per cent (`0.1%`).
+pub(super) fn share(text: &str) -> Result<Probability, String> {
+    let (number, scale) = match text.trim().strip_suffix('%') {
+        Some(number) => (number.trim(), 0.01),
+        None => (text.trim(), 1.0),
+    };
+    let value: f64 = number.parse().map_err(|_| "write for example 0.001 or 0.1%".to_owned())?;
+    Probability::new(value * scale).ok_or_else(|| "it must lie between 0 and 1 (100%)".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn shares_are_fractions_or_per_cent() {
+        assert_eq!(share("0.25").unwrap(), Probability::new(0.25).unwrap());
+        assert_eq!(share("25 %").unwrap(), Probability::new(0.25).unwrap());
+        assert!(share("101%").is_err());
+        assert!(share("NaN").is_err());
+        assert!(share("").is_err());
+    }
+
+    #[test]
+    fn listen_addresses_need_a_port_and_say_so() {
+        let parse = |text: &str| text.parse::<ListenAddress>();
+        assert_eq!(parse(":5000").unwrap().to_string(), "0.0.0.0:5000");
+        assert_eq!(parse("[::1]:7").unwrap().to_string(), "[::1]:7");
+        assert!(parse("10.0.0.1").unwrap_err().contains("10.0.0.1:2640"));
+        assert!(parse("::1").unwrap_err().contains("[::1]:2640"));
+        assert!(parse("localhost:5").unwrap_err().contains("numeric"));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(text in ".{0,30}") {
+            let _ = text.parse::<ListenAddress>();
+            let _ = share(&text);
+            if let Ok(assignment) = text.parse::<Assignment>() {
+                prop_assert!(!assignment.key.is_empty());
+                prop_assert!(!assignment.key.contains('='));
+            }
+        }
+    }
+}

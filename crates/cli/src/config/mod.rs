@@ -1,0 +1,273 @@
+//! Where option values come from: the command line, the environment, the user's file, the system's file, and
+//! otherwise a preset or a default; the first that has a value wins.
+
+mod environment;
+mod file;
+mod options;
+mod show;
+mod sources;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+
+use crate::args::{Assignment, Cli, Command, Global};
+use crate::fault::{self, Fault};
+
+pub(crate) use file::scalar;
+pub(crate) use options::truth;
+use options::{Kind, OptionSpec};
+pub use show::{ConfigRow, Show};
+pub use sources::Sources;
+
+/// The command whose values `haul --show-config` shows.
+const COMMAND_SHOWN: &str = "cp";
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Built in.
+    Default,
+    /// A preset, by name or file.
+    Preset(String),
+    /// A configuration file.
+    File(PathBuf),
+    /// An environment variable, by name.
+    Environment(String),
+    /// The command line; the option's name.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Preset(name) => write!(f, "preset {name}"),
+            Self::File(path) => path.display().fmt(f),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Flag(name) => write!(f, "flag --{name}"),
+        }
+    }
+}
+
+/// One place that can hold values, for the command that was asked for.
+#[derive(Debug, Clone, Default)]
+struct Layer {
+    /// Values by the option's long name.
+    values: BTreeMap<String, (Origin, String)>,
+    /// What it says about single recipe parameters.
+    set: Vec<Setting>,
+}
+
+/// A recipe parameter with the place that set it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The place.
+    pub origin: Origin,
+    /// The parameter and its value.
+    pub assignment: Assignment,
+}
+
+/// The command line completed from all places.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// The general options that are in force.
+    pub global: Global,
+    /// The command with the options that are in force.
+    pub command: Command,
+    /// Recipe parameters in the order in which they apply: a later one beats an earlier one.
+    pub settings: Vec<Setting>,
+    /// Every option of the command with its value and origin.
+    pub rows: Vec<ConfigRow>,
+    /// Remarks about values that nothing reads.
+    pub notes: Vec<String>,
+}
+
+/// Why the command cannot start.
+#[derive(Debug)]
+pub enum StartError {
+    /// clap's words: help, version, or a usage error of the command line itself.
+    Clap(clap::Error),
+    /// Something in a configuration file or the environment.
+    Fault(Fault),
+}
+
+impl From<Fault> for StartError {
+    fn from(failure: Fault) -> Self {
+        Self::Fault(failure)
+    }
+}
+
+impl From<clap::Error> for StartError {
+    fn from(error: clap::Error) -> Self {
+        Self::Clap(error)
+    }
+}
+
+/// Completes the command line `argv` (with the program's name in front) from `sources`.
+///
+/// # Errors
+/// Usage errors of the command line, and failures that name the file or variable with a bad value.
+///
+/// # Panics
+/// Never: a command that was not typed is put in before it is looked for.
+pub fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartError> {
+    let typed = Cli::command().try_get_matches_from(argv)?;
+    if typed.subcommand_name().is_none() && !typed.get_flag("show_config") {
+        let words = "a command is needed, for example `haul cp`";
+        return Err(Cli::command().error(ErrorKind::MissingSubcommand, words).into());
+    }
+    let command = typed.subcommand_name().unwrap_or(COMMAND_SHOWN).to_owned();
+    let options = OptionSpec::of_command(&command);
+    let mut notes = Vec::new();
+    let layers = layers(&command, &options, sources, &mut notes)?;
+    let chosen = choose(&options, &typed, &layers);
+
+    let completed = complete(argv, &typed, &options, &chosen)?;
+    let matches = Cli::command()
+        .try_get_matches_from(&completed)
+        .map_err(|error| name_origin(error, &options, &chosen))?;
+    let Cli { global, command } = Cli::from_arg_matches(&matches)?;
+    let command = command.expect("a subcommand was typed, or was put in by `complete`");
+    let settings = settings(&layers, &options, &typed, &command);
+    let rows = show::rows(&options, &matches, &chosen, &typed);
+    Ok(Resolved { global, command, settings, rows, notes })
+}
+
+/// The places below the command line, from the strongest to the weakest.
+fn layers(
+    command: &str,
+    options: &[OptionSpec],
+    sources: &Sources,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Layer>, Fault> {
+    let mut layers = vec![environment::layer(options, sources, notes)?];
+    for path in [sources.user_file()?, sources.system_file()].into_iter().flatten() {
+        layers.push(file::layer(command, options, &path)?);
+    }
+    Ok(layers)
+}
+
+fn is_typed(matches: &ArgMatches, option: &OptionSpec) -> bool {
+    let scope = matches.subcommand().map_or(matches, |(_, sub)| sub);
+    scope.try_contains_id(&option.id).unwrap_or(false)
+        && scope.value_source(&option.id) == Some(ValueSource::CommandLine)
+}
+
+/// Options of which only one may be given; a stronger place's choice hides the weaker place's other one.
+const EXCLUSIVE: [(&str, &str); 2] = [("time", "bytes"), ("bytes", "time")];
+
+/// For each option that was not typed, the strongest place that has it.
+fn choose(
+    options: &[OptionSpec],
+    typed: &ArgMatches,
+    layers: &[Layer],
+) -> BTreeMap<String, (Origin, String)> {
+    let is_long_typed = |long: &str| options.iter().any(|o| o.long == long && is_typed(typed, o));
+    let mut chosen: BTreeMap<String, (Origin, String)> = BTreeMap::new();
+    for layer in layers {
+        for (long, value) in &layer.values {
+            let rival = EXCLUSIVE.iter().find(|(a, _)| a == long).map(|&(_, b)| b);
+            let hidden = rival
+                .is_some_and(|b| is_long_typed(b) || chosen.contains_key(b) && !layer.values.contains_key(b));
+            if !hidden && !is_long_typed(long) && !chosen.contains_key(long) {
+                chosen.insert(long.clone(), value.clone());
+            }
+        }
+    }
+    chosen
+}
+
+/// The command line with the chosen values written into it, right behind the command's name.
+fn complete(
+    argv: &[OsString],
+    typed: &ArgMatches,
+    options: &[OptionSpec],
+    chosen: &BTreeMap<String, (Origin, String)>,
+) -> Result<Vec<OsString>, Fault> {
+    let mut added = Vec::new();
+    for (long, (origin, value)) in chosen {
+        let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
+        added.extend(kind.spell(long, value).map_err(|problem| bad_value(origin, long, value, &problem))?);
+    }
+    // Options before the command take no values, so the first word that is none is the command.
+    let is_word = |word: &OsString| !word.as_encoded_bytes().starts_with(b"-");
+    let mut completed = argv.to_vec();
+    if typed.subcommand_name().is_none() {
+        completed.push(OsString::from(COMMAND_SHOWN));
+    }
+    let place = completed.iter().skip(1).position(is_word).map_or(completed.len(), |p| p + 2);
+    completed.splice(place..place, added.into_iter().map(OsString::from));
+    Ok(completed)
+}
+
+fn bad_value(origin: &Origin, long: &str, value: &str, problem: &str) -> Fault {
+    let name = options::key(long);
+    fault::usage(format!("{origin}: {name} = {value:?}: {problem}"), "`haul --help` explains the options")
+}
+
+/// Says which place a value came from that clap did not accept.
+fn name_origin(
+    error: clap::Error,
+    options: &[OptionSpec],
+    chosen: &BTreeMap<String, (Origin, String)>,
+) -> StartError {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return error.into();
+    };
+    let long = argument.trim_start_matches("--").split([' ', '=', '[']).next().unwrap_or_default();
+    match chosen.get(long) {
+        Some((origin, value)) if options.iter().any(|o| o.long == long) => {
+            bad_value(origin, long, value, &problem(&error)).into()
+        }
+        _ => error.into(),
+    }
+}
+
+fn problem(error: &clap::Error) -> String {
+    use std::error::Error as _;
+    if let Some(source) = error.source() {
+        return source.to_string();
+    }
+    match error.get(ContextKind::ValidValue) {
+        Some(ContextValue::Strings(valid)) => format!("possible values are {}", valid.join(", ")),
+        _ => "this value is not accepted".to_owned(),
+    }
+}
+
+/// Options that are also recipe parameters under the same name.
+const PARAMETER_OPTIONS: [&str; 2] = ["rate", "controller"];
+
+fn settings(layers: &[Layer], options: &[OptionSpec], typed: &ArgMatches, command: &Command) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    for layer in layers.iter().rev() {
+        settings.extend(layer.set.iter().cloned());
+        for name in PARAMETER_OPTIONS {
+            if let Some((origin, value)) = layer.values.get(name) {
+                settings.push(setting(origin.clone(), name, value));
+            }
+        }
+    }
+    for assignment in command.recipe().set {
+        settings.push(Setting { origin: Origin::Flag("set".to_owned()), assignment });
+    }
+    for option in options.iter().filter(|o| PARAMETER_OPTIONS.contains(&o.long.as_str())) {
+        if is_typed(typed, option) {
+            let value = show::raw(typed, option).unwrap_or_default();
+            settings.push(setting(Origin::Flag(option.long.clone()), &option.long, &value));
+        }
+    }
+    settings
+}
+
+fn setting(origin: Origin, key: &str, value: &str) -> Setting {
+    Setting { origin, assignment: Assignment { key: key.to_owned(), value: value.to_owned() } }
+}
+
+#[cfg(test)]
+mod tests;

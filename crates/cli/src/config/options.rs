@@ -1,0 +1,101 @@
+//! The options that a command has, read from its clap definition.
+
+use clap::{Arg, ArgAction, CommandFactory};
+
+use crate::args::Cli;
+
+/// How an option takes its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Present or absent.
+    Switch,
+    /// Counts how often it is given.
+    Count,
+    /// Takes one value.
+    Value,
+    /// `--set`: takes assignments, from all places together.
+    Set,
+}
+
+/// One option of a command.
+#[derive(Debug, Clone)]
+pub(super) struct OptionSpec {
+    /// clap's identifier.
+    pub id: String,
+    /// The name behind `--`.
+    pub long: String,
+    /// How it takes its value.
+    pub kind: Kind,
+}
+
+/// The key of an option in a configuration file.
+pub(super) fn key(long: &str) -> String {
+    long.replace('-', "_")
+}
+
+/// The environment variable of an option.
+pub(super) fn variable(long: &str) -> String {
+    format!("HAUL_{}", key(long).to_ascii_uppercase())
+}
+
+impl OptionSpec {
+    /// The options of `command`, the general ones included.
+    pub(super) fn of_command(command: &str) -> Vec<Self> {
+        let root = Cli::command();
+        let general = root.get_arguments();
+        let own = root.find_subcommand(command).into_iter().flat_map(clap::Command::get_arguments);
+        own.chain(general).filter_map(Self::new).collect()
+    }
+
+    /// The names of all commands.
+    pub(super) fn commands() -> Vec<String> {
+        Cli::command().get_subcommands().map(|sub| sub.get_name().to_owned()).collect()
+    }
+
+    /// The options of all commands, each once.
+    pub(super) fn of_all_commands() -> Vec<Self> {
+        let mut all: Vec<Self> = Self::commands().iter().flat_map(|name| Self::of_command(name)).collect();
+        all.sort_by(|a, b| a.long.cmp(&b.long));
+        all.dedup_by(|a, b| a.long == b.long);
+        all
+    }
+
+    fn new(arg: &Arg) -> Option<Self> {
+        let long = arg.get_long()?.to_owned();
+        let kind = match arg.get_action() {
+            ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version => return None,
+            _ if long == "show-config" => return None,
+            ArgAction::SetTrue => Kind::Switch,
+            ArgAction::Count => Kind::Count,
+            ArgAction::Append => Kind::Set,
+            _ => Kind::Value,
+        };
+        Some(Self { id: arg.get_id().to_string(), long, kind })
+    }
+}
+
+impl Kind {
+    /// The words that give `value` to the option on a command line.
+    pub(super) fn spell(self, long: &str, value: &str) -> Result<Vec<String>, String> {
+        match self {
+            Self::Switch => {
+                let on = truth(value).ok_or("write true or false")?;
+                Ok(on.then(|| format!("--{long}")).into_iter().collect())
+            }
+            Self::Count => {
+                let times: u8 = value.parse().map_err(|_| "write a small number, for example 1")?;
+                Ok(vec![format!("--{long}"); usize::from(times.min(9))])
+            }
+            Self::Value | Self::Set => Ok(vec![format!("--{long}={value}")]),
+        }
+    }
+}
+
+/// Reads yes or no in the usual spellings.
+pub(crate) fn truth(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "on" | "yes" | "1" => Some(true),
+        "false" | "off" | "no" | "0" | "" => Some(false),
+        _ => None,
+    }
+}

@@ -1,0 +1,158 @@
+use std::path::Path;
+
+use super::*;
+use crate::args::Command;
+use crate::fault::FaultCode;
+
+fn argv(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+fn failure(result: Result<Resolved, StartError>) -> Fault {
+    match result {
+        Err(StartError::Fault(failure)) => failure,
+        other => panic!("expected a failure, got {other:?}"),
+    }
+}
+
+fn row(resolved: &Resolved, key: &str) -> (Option<String>, String) {
+    let row = resolved.rows.iter().find(|row| row.key == key).unwrap();
+    (row.value.clone(), row.origin.clone())
+}
+
+/// Two files in `dir`: the system's and the user's.
+fn files(dir: &Path, system: &str, user: &str) -> (PathBuf, String) {
+    let (system_path, user_path) = (dir.join("system.toml"), dir.join("user.toml"));
+    std::fs::write(&system_path, system).unwrap();
+    std::fs::write(&user_path, user).unwrap();
+    (system_path, user_path.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn the_nearest_place_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let (system, user) = files(
+        dir.path(),
+        "rtt = '1ms'\nsize = '1MB'\nseed = 7\nfiles = 3\nloss = '0.5'",
+        "size = '2MB'\nseed = 8\n[demo]\nfiles = 4\nrtt = '2ms'",
+    );
+    let env = [("HAUL_CONFIG", user.as_str()), ("HAUL_SIZE", "3MB"), ("HAUL_RTT", "3ms")];
+    let sources = Sources::new(env, Some(system.clone()));
+    let resolved = resolve(&argv("haul demo --rtt 4ms"), &sources).unwrap();
+    assert_eq!(row(&resolved, "rtt"), (Some("4ms".into()), "flag --rtt".into()));
+    assert_eq!(row(&resolved, "size"), (Some("3MB".into()), "environment HAUL_SIZE".into()));
+    assert_eq!(row(&resolved, "seed"), (Some("8".into()), user.clone()));
+    assert_eq!(row(&resolved, "files"), (Some("4".into()), user));
+    assert_eq!(row(&resolved, "loss"), (Some("0.5".into()), system.display().to_string()));
+    assert_eq!(row(&resolved, "path_rate"), (Some("1Gbit".into()), "default".into()));
+    let Command::Demo(args) = resolved.command else { panic!() };
+    assert_eq!((args.seed, args.files), (8, 4));
+}
+
+#[test]
+fn settings_pile_up_from_the_weakest_to_the_strongest_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (system, user) =
+        files(dir.path(), "rate = '1Mbit'\n[set]\nchunk = '1MB'", "set = ['chunk=2MB', 'offload=off']");
+    let env = [("HAUL_CONFIG", user.as_str()), ("HAUL_SET", "chunk=3MB, rate=2Mbit"), ("HAUL_RATE", "3Mbit")];
+    let sources = Sources::new(env, Some(system));
+    let resolved = resolve(&argv("haul cp --set chunk=4MB --set rate=4Mbit a b"), &sources).unwrap();
+    let order: Vec<String> = resolved.settings.iter().map(|s| s.assignment.to_string()).collect();
+    assert_eq!(
+        order,
+        [
+            "chunk=1MB",
+            "rate=1Mbit",
+            "chunk=2MB",
+            "offload=off",
+            "chunk=3MB",
+            "rate=2Mbit",
+            "rate=3Mbit",
+            "chunk=4MB",
+            "rate=4Mbit",
+        ]
+    );
+    let Command::Cp(args) = resolved.command else { panic!() };
+    assert_eq!(args.paths, ["a", "b"]);
+}
+
+#[test]
+fn switches_can_be_turned_off_by_a_stronger_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (system, user) = files(dir.path(), "json = true\nquiet = true", "");
+    let env = [("HAUL_CONFIG", user.as_str()), ("HAUL_JSON", "off")];
+    let resolved = resolve(&argv("haul presets"), &Sources::new(env, Some(system))).unwrap();
+    assert!(!resolved.global.json);
+    assert!(resolved.global.quiet);
+}
+
+#[test]
+fn unknown_keys_name_file_key_and_the_nearest() {
+    let dir = tempfile::tempdir().unwrap();
+    for (text, needle) in [
+        ("raet = '1Mbit'", "unknown key `raet` in"),
+        ("raet = '1Mbit'", "did you mean `rate`?"),
+        ("[serve]\nrate = '1Mbit'", "unknown key `rate` in"),
+        ("[srve]\nonce = true", "did you mean `serve`?"),
+        ("rate = ['1Mbit']", "a text, a number"),
+        ("rate == 1", "user.toml"),
+    ] {
+        let (_, user) = files(dir.path(), "", text);
+        let sources = Sources::new([("HAUL_CONFIG", user.as_str())], None);
+        let failure = failure(resolve(&argv("haul cp a b"), &sources));
+        assert_eq!(failure.code, FaultCode::Usage);
+        assert!(failure.message.contains(needle), "{failure}");
+        assert!(failure.message.contains(&user), "{failure}");
+    }
+}
+
+#[test]
+fn bad_values_name_their_place() {
+    let sources = Sources::new([("HAUL_RATE", "800"), ("HAUL_CONFIG", "")], None);
+    let message = failure(resolve(&argv("haul cp a b"), &sources)).message;
+    assert!(message.starts_with("environment HAUL_RATE: rate = \"800\": `800` has no unit"), "{message}");
+    let sources = Sources::new([("HAUL_DIAGNOSIS", "perhaps")], None);
+    let message = failure(resolve(&argv("haul cp a b"), &sources)).message;
+    assert!(message.contains("possible values are on, off"), "{message}");
+    let sources = Sources::new([("HAUL_JSON", "perhaps")], None);
+    assert!(failure(resolve(&argv("haul cp a b"), &sources)).message.contains("write true or false"));
+    let sources = Sources::new([("HAUL_CONFIG", "/nonexistent/x.toml")], None);
+    assert!(failure(resolve(&argv("haul cp a b"), &sources)).message.contains("does not exist"));
+}
+
+#[test]
+fn a_typed_option_hides_its_rival_from_weaker_places() {
+    let sources = Sources::new([("HAUL_TIME", "3s")], None);
+    let resolved = resolve(&argv("haul bench --bytes 1MB url"), &sources).unwrap();
+    let Command::Bench(args) = resolved.command else { panic!() };
+    assert_eq!(args.time, None);
+    assert!(args.bytes.is_some());
+}
+
+#[test]
+fn strange_variables_are_remarked_on() {
+    let sources = Sources::new([("HAUL_RAET", "1Mbit"), ("HAUL_LOG", "debug")], None);
+    let notes = resolve(&argv("haul cp a b"), &sources).unwrap().notes;
+    assert_eq!(notes, ["nothing reads the environment variable HAUL_RAET (did you mean `HAUL_RATE`?)"]);
+}
+
+#[test]
+fn usage_errors_of_the_command_line_are_claps_and_exit_with_two() {
+    let none = Sources::default();
+    for line in ["haul cp --rate 800 a b", "haul frobnicate", "haul -v", "haul cp --set novalue a b"] {
+        match resolve(&argv(line), &none) {
+            Err(StartError::Clap(error)) => assert_eq!(error.exit_code(), 2, "{line}"),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn show_config_needs_no_command() {
+    let sources = Sources::new([("HAUL_RATE", "1Mbit")], None);
+    let resolved = resolve(&argv("haul --show-config"), &sources).unwrap();
+    assert!(resolved.global.show_config);
+    assert_eq!(row(&resolved, "rate"), (Some("1Mbit".into()), "environment HAUL_RATE".into()));
+    let text = Show(&resolved.rows).to_string();
+    assert!(text.lines().any(|line| line.starts_with("controller ") && line.ends_with("default")), "{text}");
+}

@@ -1,0 +1,212 @@
+//! A made-up set of files for the demo: everything that file trees have, the same for the same seed.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use haul_base::{Bytes, Rng};
+
+use crate::fault::{self, Fault, FaultCode};
+use crate::signals::Cancel;
+
+/// Bytes written at a time.
+const BLOCK: usize = 1 << 20;
+
+/// How large a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileSetSpec {
+    /// Bytes of all files together.
+    pub size: Bytes,
+    /// Number of files.
+    pub files: u32,
+    /// Seed of names, sizes and contents.
+    pub seed: u64,
+}
+
+/// A set of files, planned or on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileSet {
+    /// Relative paths and sizes, in the order in which they are made.
+    pub files: Vec<(PathBuf, Bytes)>,
+    /// Directories, each after the one that it is in; one of them stays empty.
+    pub directories: Vec<PathBuf>,
+    /// Symbolic links: path and target.
+    pub links: Vec<(PathBuf, PathBuf)>,
+    seed: u64,
+}
+
+impl FileSet {
+    /// Plans a set: one file with half of the bytes, a few medium ones with most of the rest, many small
+    /// ones, one empty, in nested directories, and a symbolic link.
+    pub fn plan(spec: &FileSetSpec) -> Self {
+        let mut rng = Rng::from_seed(spec.seed);
+        let sizes = sizes(spec, &mut rng);
+        let directories = ["empty", "runs", "runs/2026", "runs/2026/november"].map(PathBuf::from).to_vec();
+        let mut files: Vec<(PathBuf, Bytes)> = Vec::with_capacity(sizes.len());
+        for (number, &size) in sizes.iter().enumerate() {
+            // The big one is at the top, the others anywhere but in the empty directory.
+            let place = if number == 0 { 0 } else { rng.below(directories.len() as u64) as usize };
+            let parent = if place == 0 { Path::new("") } else { &directories[place] };
+            files.push((parent.join(name(number, size)), Bytes(size)));
+        }
+        let links =
+            files.first().map(|(big, _)| (PathBuf::from("latest"), big.clone())).into_iter().collect();
+        Self { files, directories, links, seed: spec.seed }
+    }
+
+    /// Bytes of all files together.
+    pub fn total(&self) -> Bytes {
+        Bytes(self.files.iter().map(|(_, size)| size.0).sum())
+    }
+
+    /// Writes the set below `root`, which must exist; stops between two blocks when `cancel` says so.
+    ///
+    /// # Errors
+    /// When the disk does not take it, or when it was stopped.
+    pub fn write(&self, root: &Path, cancel: &Cancel) -> Result<(), Fault> {
+        self.try_write(root, cancel).map_err(|e| match e.kind() {
+            io::ErrorKind::Interrupted => Fault::new(FaultCode::Interrupted, "interrupted", ""),
+            _ => fault::io(format!("cannot write the demo's files to {}", root.display()), &e),
+        })
+    }
+
+    fn try_write(&self, root: &Path, cancel: &Cancel) -> io::Result<()> {
+        for directory in &self.directories {
+            fs::create_dir_all(root.join(directory))?;
+        }
+        let mut block = vec![0; BLOCK];
+        for (number, (path, size)) in self.files.iter().enumerate() {
+            let mut rng = Rng::from_seed(self.seed ^ (number as u64 + 1).rotate_left(32));
+            let mut file = File::create(root.join(path))?;
+            let mut left = size.0;
+            while left > 0 {
+                if cancel.is_requested() {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                let part = &mut block[..left.min(BLOCK as u64) as usize];
+                rng.fill(part);
+                file.write_all(part)?;
+                left -= part.len() as u64;
+            }
+        }
+        self.links.iter().try_for_each(|(path, target)| std::os::unix::fs::symlink(target, root.join(path)))
+    }
+}
+
+/// The sizes: half the bytes in the first file, 40 % in a twelfth of the others, the rest spread unevenly
+/// over the small ones, and the last one empty if there are several.
+fn sizes(spec: &FileSetSpec, rng: &mut Rng) -> Vec<u64> {
+    let (total, files) = (spec.size.0, u64::from(spec.files.max(1)));
+    if files == 1 {
+        return vec![total];
+    }
+    let big = total / 2;
+    let medium_files = (files - 2).div_ceil(12);
+    let small_files = files - 2 - medium_files;
+    let medium = if medium_files == 0 { 0 } else { total * 2 / 5 };
+    let small = total - big - medium;
+    let mut sizes = vec![if files == 2 { total } else { big }];
+    if files > 2 {
+        let medium = if small_files == 0 { medium + small } else { medium };
+        sizes.extend(spread(medium, medium_files, rng));
+        sizes.extend(spread(small, small_files, rng));
+    }
+    sizes.push(0);
+    sizes
+}
+
+/// `total` in `parts` uneven parts that add up to it.
+fn spread(total: u64, parts: u64, rng: &mut Rng) -> Vec<u64> {
+    let weights: Vec<u64> = (0..parts).map(|_| 1 + rng.below(1_000)).collect();
+    let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
+    let mut left = total;
+    let last = weights.len().saturating_sub(1);
+    let share = |(number, &weight): (usize, &u64)| {
+        let part = if number == last { left } else { (u128::from(total) * u128::from(weight) / sum) as u64 };
+        left -= part;
+        part
+    };
+    weights.iter().enumerate().map(share).collect()
+}
+
+fn name(number: usize, size: u64) -> String {
+    let kind = match (number, size) {
+        (0, _) => "volume.dat",
+        (_, 0) => "empty.log",
+        (_, 1_000_000..) => "field.h5",
+        // Names that careless tools stumble over.
+        _ if number.is_multiple_of(7) => "note with spaces.txt",
+        _ if number.is_multiple_of(11) => "größe.csv",
+        _ => "point.json",
+    };
+    format!("{number:04}-{kind}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn spec(size: u64, files: u32) -> FileSetSpec {
+        FileSetSpec { size: Bytes(size), files, seed: 1 }
+    }
+
+    #[test]
+    fn the_usual_set_has_files_of_every_kind() {
+        let set = FileSet::plan(&spec(256_000_000, 64));
+        assert_eq!((set.files.len(), set.total()), (64, Bytes(256_000_000)));
+        assert_eq!(set.files[0].1, Bytes(128_000_000));
+        let count =
+            |range: std::ops::Range<u64>| set.files.iter().filter(|(_, s)| range.contains(&s.0)).count();
+        assert_eq!(count(0..1), 1);
+        assert!(count(1_000_000..100_000_000) >= 5);
+        assert!(count(1..1_000_000) >= 20);
+        assert!(set.files.iter().any(|(path, _)| path.starts_with("runs/2026/november")));
+    }
+
+    #[test]
+    fn equal_seeds_write_equal_trees() {
+        let set = FileSet::plan(&spec(3_000_000, 20));
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        set.write(a.path(), &Cancel::new()).unwrap();
+        FileSet::plan(&spec(3_000_000, 20)).write(b.path(), &Cancel::new()).unwrap();
+        for (path, size) in &set.files {
+            let bytes = fs::read(a.path().join(path)).unwrap();
+            assert_eq!(bytes.len() as u64, size.0);
+            assert!(bytes == fs::read(b.path().join(path)).unwrap());
+        }
+        assert!(a.path().join("empty").read_dir().unwrap().next().is_none());
+        assert_eq!(fs::read(a.path().join("latest")).unwrap().len(), 1_500_000);
+        let other = FileSet::plan(&FileSetSpec { seed: 2, ..spec(3_000_000, 20) });
+        assert_ne!(set, other);
+    }
+
+    #[test]
+    fn a_place_that_takes_no_files_is_named() {
+        let fault = FileSet::plan(&spec(10, 1)).write(Path::new("/dev/null/dir"), &Cancel::new());
+        let fault = fault.unwrap_err();
+        assert!(fault.message.contains("/dev/null/dir"), "{fault}");
+    }
+
+    #[test]
+    fn writing_stops_when_asked_to() {
+        let (dir, cancel) = (tempfile::tempdir().unwrap(), Cancel::new());
+        cancel.request();
+        let fault = FileSet::plan(&spec(10, 1)).write(dir.path(), &cancel).unwrap_err();
+        assert_eq!(fault.code, FaultCode::Interrupted);
+    }
+
+    proptest! {
+        #[test]
+        fn sizes_and_counts_are_as_asked(size in 0u64..1 << 40, files in 1u32..200, seed: u64) {
+            let set = FileSet::plan(&FileSetSpec { size: Bytes(size), files, seed });
+            prop_assert_eq!(set.total(), Bytes(size));
+            prop_assert_eq!(set.files.len(), files as usize);
+            let mut paths: Vec<_> = set.files.iter().map(|(path, _)| path).collect();
+            paths.sort();
+            paths.dedup();
+            prop_assert_eq!(paths.len(), files as usize);
+        }
+    }
+}

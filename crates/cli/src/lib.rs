@@ -1,0 +1,16 @@
+//! The `haul` program, as a library so that its parts can be tested.
+
+mod app;
+pub mod args;
+pub mod config;
+pub mod demo;
+pub mod endpoint;
+pub mod fault;
+mod logging;
+mod nearest;
+pub mod output;
+pub mod run;
+pub mod settings;
+pub mod signals;
+
+pub use app::main;

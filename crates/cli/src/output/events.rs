@@ -1,0 +1,109 @@
+//! The trace of a run: one JSON object per line, each with `t`, the seconds since the start, and `event`.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use serde_json::{Map, Value};
+
+use crate::fault::{self, Fault};
+
+/// Where events go; without a file they go nowhere.
+#[derive(Debug)]
+pub struct EventLog {
+    started: Instant,
+    file: Option<Mutex<Sink>>,
+}
+
+#[derive(Debug)]
+struct Sink {
+    path: PathBuf,
+    writer: BufWriter<File>,
+    /// The first failure to write; nothing is written after it.
+    broken: Option<std::io::Error>,
+}
+
+impl EventLog {
+    /// A log that keeps nothing.
+    pub fn none() -> Self {
+        Self { started: Instant::now(), file: None }
+    }
+
+    /// A log in `path`, which is replaced if it exists.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn create(path: &Path) -> Result<Self, Fault> {
+        let file = File::create(path)
+            .map_err(|e| fault::io(format!("cannot write the events to {}", path.display()), &e))?;
+        let sink = Sink { path: path.to_owned(), writer: BufWriter::new(file), broken: None };
+        Ok(Self { started: Instant::now(), file: Some(Mutex::new(sink)) })
+    }
+
+    /// Writes one event; `fields` is a JSON object with what there is to say.
+    pub fn write(&self, event: &str, fields: Value) {
+        let Some(file) = &self.file else { return };
+        let line = line(self.started.elapsed().as_secs_f64(), event, fields);
+        let Ok(mut sink) = file.lock() else { return };
+        if sink.broken.is_none() {
+            sink.broken = writeln!(sink.writer, "{line}").err();
+        }
+    }
+
+    /// Writes out what is buffered.
+    ///
+    /// # Errors
+    /// When any event could not be written.
+    pub fn finish(&self) -> Result<(), Fault> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let Ok(mut sink) = file.lock() else { return Ok(()) };
+        let flushed = sink.writer.flush();
+        let problem = sink.broken.take().or(flushed.err());
+        match problem {
+            Some(e) => Err(fault::io(format!("cannot write the events to {}", sink.path.display()), &e)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn line(seconds: f64, event: &str, fields: Value) -> String {
+    let mut object = Map::new();
+    object.insert("t".to_owned(), Value::from((seconds * 1e6).round() / 1e6));
+    object.insert("event".to_owned(), Value::from(event));
+    if let Value::Object(fields) = fields {
+        object.extend(fields);
+    }
+    Value::Object(object).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_line_is_an_object_with_time_and_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let log = EventLog::create(&path).unwrap();
+        log.write("start", json!({"sources": ["a"]}));
+        log.write("end", Value::Null);
+        log.finish().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert!(lines.iter().all(|line| line["t"].is_number()));
+        assert_eq!((&lines[0]["event"], &lines[0]["sources"][0]), (&json!("start"), &json!("a")));
+    }
+
+    #[test]
+    fn a_log_without_a_file_is_silent_and_a_bad_place_is_named() {
+        EventLog::none().write("start", Value::Null);
+        assert!(EventLog::none().finish().is_ok());
+        let fault = EventLog::create(Path::new("/dev/null/x")).unwrap_err();
+        assert!(fault.message.contains("/dev/null/x"), "{fault}");
+    }
+}

@@ -1,0 +1,128 @@
+//! The result as one JSON object: a contract with scripts (`schema` 1).
+
+use haul_base::Span;
+use serde::Serialize;
+
+use super::RunReport;
+use crate::fault::Fault;
+
+/// Version of the object's form.
+const SCHEMA: u32 = 1;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    ok: bool,
+    bytes: u64,
+    files: u64,
+    seconds: f64,
+    goodput_bps: f64,
+    rtt_ms: Option<f64>,
+    preset: &'a str,
+    controller: &'a str,
+    cipher: &'a str,
+    packets_sent: u64,
+    packets_resent: u64,
+    loss_rate: f64,
+    lost_by_cause: Causes,
+    limited_by: Option<&'a str>,
+    limited_by_evidence: Option<&'a str>,
+    digest: Option<&'a str>,
+    cpu_seconds: Cpu,
+    max_rss_bytes: Option<u64>,
+    resumed_bytes: u64,
+    fallbacks: &'a [String],
+    failed_files: u64,
+    failures: Vec<FailedFile<'a>>,
+    error: Option<ErrorObject>,
+}
+
+#[derive(Serialize)]
+struct Causes {
+    receiver_host: u64,
+    congestion: u64,
+    random: u64,
+    outage: u64,
+    inconclusive: u64,
+}
+
+#[derive(Serialize)]
+struct Cpu {
+    sender: Option<f64>,
+    receiver: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct FailedFile<'a> {
+    path: &'a str,
+    #[serde(flatten)]
+    error: ErrorObject,
+}
+
+#[derive(Serialize)]
+struct ErrorObject {
+    code: &'static str,
+    message: String,
+    hint: String,
+    retryable: bool,
+}
+
+impl From<Fault> for ErrorObject {
+    fn from(fault: Fault) -> Self {
+        let Fault { code, message, hint, retryable } = fault;
+        Self { code: code.as_str(), message, hint, retryable }
+    }
+}
+
+/// The report as one line of JSON.
+///
+/// # Panics
+/// Never: numbers, texts and lists always have a JSON form.
+pub fn json(report: &RunReport) -> String {
+    serde_json::to_string(&document(report)).expect("numbers, texts and lists always have a JSON form")
+}
+
+/// The report as a JSON object.
+pub(crate) fn json_value(report: &RunReport) -> serde_json::Value {
+    serde_json::to_value(document(report)).expect("numbers, texts and lists always have a JSON form")
+}
+
+fn document(report: &RunReport) -> Document<'_> {
+    let lost = report.lost;
+    Document {
+        schema: SCHEMA,
+        ok: report.is_ok(),
+        bytes: report.bytes,
+        files: report.files,
+        seconds: report.elapsed.as_secs_f64(),
+        goodput_bps: report.goodput.as_bps() as f64,
+        rtt_ms: report.rtt.map(Span::as_millis_f64),
+        preset: &report.preset,
+        controller: &report.controller,
+        cipher: &report.cipher,
+        packets_sent: report.packets.sent,
+        packets_resent: report.packets.resent,
+        loss_rate: report.loss_rate(),
+        lost_by_cause: Causes {
+            receiver_host: lost.receiver_host,
+            congestion: lost.congestion,
+            random: lost.random,
+            outage: lost.outage,
+            inconclusive: lost.inconclusive,
+        },
+        limited_by: report.limited_by.as_ref().map(|limit| limit.what.as_str()),
+        limited_by_evidence: report.limited_by.as_ref().map(|limit| limit.evidence.as_str()),
+        digest: report.digest.as_deref(),
+        cpu_seconds: Cpu { sender: report.cpu.sender, receiver: report.cpu.receiver },
+        max_rss_bytes: report.max_rss,
+        resumed_bytes: report.resumed_bytes,
+        fallbacks: &report.fallbacks,
+        failed_files: report.failed_files,
+        failures: report
+            .failed
+            .iter()
+            .map(|f| FailedFile { path: &f.path, error: ErrorObject::from(f.fault.clone()) })
+            .collect(),
+        error: report.visible_error().map(ErrorObject::from),
+    }
+}

@@ -1,0 +1,66 @@
+//! What people and scripts get to see: progress and words on stderr, results on stdout.
+
+mod events;
+mod json;
+mod progress;
+mod report;
+mod summary;
+
+pub use events::EventLog;
+pub use json::json;
+pub(crate) use json::json_value;
+pub use progress::{Progress, ProgressStyle, Snapshot};
+pub use report::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Packets, RunReport};
+pub use summary::Summary;
+
+use haul_base::{Bytes, Span};
+
+/// A size with its decimal unit, for people.
+fn size(bytes: u64) -> String {
+    Bytes(bytes).to_string()
+}
+
+/// A time for people: `27 ms`, `1.8 s`, `42 s`, `3:07`, `2:03:04`.
+fn clock(span: Span) -> String {
+    let seconds = span.as_secs_f64();
+    let whole = seconds.round() as u64;
+    match whole {
+        _ if seconds < 0.9995 => format!("{:.0} ms", seconds * 1e3),
+        0..10 => format!("{seconds:.1} s"),
+        10..60 => format!("{whole} s"),
+        60..3600 => format!("{}:{:02}", whole / 60, whole % 60),
+        _ => format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60),
+    }
+}
+
+/// `1 file`, `2 files`.
+fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", grouped(number)) }
+}
+
+/// A number with thousands separated.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A share in per cent, with as many digits as it takes to see that it is not zero.
+fn percent(share: f64) -> String {
+    match share * 100.0 {
+        0.0 => "0 %".to_owned(),
+        p if p >= 10.0 => format!("{p:.0} %"),
+        p if p >= 0.1 => format!("{p:.1} %"),
+        p if p >= 0.01 => format!("{p:.2} %"),
+        _ => "<0.01 %".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

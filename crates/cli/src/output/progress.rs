@@ -1,0 +1,248 @@
+//! How far it is, while it runs: one line that is rewritten on a terminal, a plain line every few seconds
+//! elsewhere, nothing with `--quiet` or `--json`.
+
+use std::collections::VecDeque;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use haul_base::{Rate, Span};
+use indicatif::{ProgressBar, ProgressDrawTarget};
+
+use super::{clock, count, percent, size};
+use crate::args::Global;
+
+/// Time between two plain lines.
+const PLAIN_INTERVAL: Duration = Duration::from_secs(3);
+/// Time between two drawings on a terminal.
+const DRAW_INTERVAL: Duration = Duration::from_millis(200);
+/// Without news for this long, the line says so.
+const SILENCE: Duration = Duration::from_secs(2);
+/// The rate "now" is that of this last stretch.
+const WINDOW: Span = Span::from_millis(1_500);
+/// Least time between two samples of it.
+const SAMPLE: Span = Span::from_millis(50);
+
+/// Where a transfer stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Bytes that the receiver has.
+    pub bytes: u64,
+    /// Bytes that there are; `None` while the set is still being listed.
+    pub total_bytes: Option<u64>,
+    /// Files that are finished; `None` if the transfer has none.
+    pub files: Option<u64>,
+    /// How long ago the other side was last heard.
+    pub silent_for: Span,
+}
+
+/// How progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProgressStyle {
+    /// Not at all.
+    Hidden,
+    /// Line by line.
+    Plain,
+    /// In one line of a terminal.
+    Terminal,
+}
+
+impl ProgressStyle {
+    /// What fits the options and stderr.
+    pub fn choose(global: &Global) -> Self {
+        if global.quiet || global.json {
+            Self::Hidden
+        } else if std::io::stderr().is_terminal() && std::env::var("TERM").is_ok_and(|term| term != "dumb") {
+            Self::Terminal
+        } else {
+            Self::Plain
+        }
+    }
+}
+
+/// Shows the progress of one transfer.
+#[derive(Debug)]
+pub struct Progress {
+    style: ProgressStyle,
+    started: Instant,
+    drawn: Option<Instant>,
+    meter: Meter,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Starts the clock.
+    ///
+    /// # Panics
+    /// Never: the template of the line is a constant.
+    pub fn start(style: ProgressStyle) -> Self {
+        let bar = (style == ProgressStyle::Terminal).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            bar.set_style(indicatif::ProgressStyle::with_template("{msg}").expect("the template is valid"));
+            bar
+        });
+        Self { style, started: Instant::now(), drawn: None, meter: Meter::default(), bar }
+    }
+
+    /// Takes the latest state; draws if it is time to. Call it several times a second.
+    pub fn update(&mut self, snapshot: &Snapshot) {
+        let elapsed = self.started.elapsed();
+        self.meter.take(elapsed.into(), snapshot.bytes);
+        let interval = match self.style {
+            ProgressStyle::Hidden => return,
+            ProgressStyle::Plain => PLAIN_INTERVAL,
+            ProgressStyle::Terminal => DRAW_INTERVAL,
+        };
+        if self.drawn.unwrap_or(self.started).elapsed() >= interval {
+            self.drawn = Some(Instant::now());
+            self.draw(&line(snapshot, &self.meter, elapsed.into()));
+        }
+    }
+
+    /// Writes a line for people without disturbing the progress.
+    pub fn say(&self, words: &str) {
+        if self.style != ProgressStyle::Hidden {
+            match &self.bar {
+                Some(bar) => bar.suspend(|| eprintln!("{words}")),
+                None => eprintln!("{words}"),
+            }
+        }
+    }
+
+    /// Removes the line.
+    pub fn finish(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn draw(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.set_message(line.to_owned()),
+            // A reader that went away is no reason to stop the transfer.
+            None => drop(writeln!(std::io::stderr(), "{line}")),
+        }
+    }
+}
+
+/// Measures the rate "now": over the last moments.
+#[derive(Debug, Clone, Default)]
+struct Meter {
+    /// Times and byte counts, the oldest at the front just out of the window.
+    samples: VecDeque<(Span, u64)>,
+}
+
+impl Meter {
+    fn take(&mut self, at: Span, bytes: u64) {
+        let newest = self.samples.back().map(|&(at, _)| at);
+        if newest.is_some_and(|newest| at.saturating_sub(newest) < SAMPLE) {
+            return;
+        }
+        self.samples.push_back((at, bytes));
+        while self.samples.get(1).is_some_and(|&(second, _)| at.saturating_sub(second) >= WINDOW) {
+            self.samples.pop_front();
+        }
+    }
+
+    fn now(&self) -> Rate {
+        match (self.samples.front(), self.samples.back()) {
+            (Some(&(from, before)), Some(&(to, after))) => {
+                Rate::from_transfer(after.saturating_sub(before), to.saturating_sub(from))
+            }
+            _ => Rate::ZERO,
+        }
+    }
+}
+
+/// Percent, bytes, rate now and mean, time left, files.
+fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
+    let mean = Rate::from_transfer(snapshot.bytes, elapsed);
+    let mut parts = Vec::new();
+    match snapshot.total_bytes {
+        Some(total) if total > 0 => {
+            parts.push(percent_done(snapshot.bytes, total));
+            parts.push(format!("{} of {}", size(snapshot.bytes), size(total)));
+        }
+        _ => parts.push(size(snapshot.bytes)),
+    }
+    parts.push(format!("{} now, {} mean", meter.now(), mean));
+    if let Some(total) = snapshot.total_bytes.filter(|_| mean > Rate::ZERO) {
+        let left = mean.time_for(total.saturating_sub(snapshot.bytes));
+        parts.push(format!("{} left", clock(left)));
+    }
+    if let Some(files) = snapshot.files {
+        parts.push(format!("{} done", count(files, "file")));
+    }
+    if Duration::from(snapshot.silent_for) >= SILENCE {
+        parts.push(format!("last contact {} ago", clock(snapshot.silent_for)));
+    }
+    parts.join(" | ")
+}
+
+/// Never 100 % before the last byte is there.
+fn percent_done(bytes: u64, total: u64) -> String {
+    let share = bytes as f64 / total as f64;
+    if bytes < total && share > 0.99 {
+        format!("{:.1} %", (share * 1000.0).floor() / 10.0)
+    } else {
+        percent(share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_line_has_everything_that_people_look_for() {
+        let mut meter = Meter::default();
+        for (second, bytes) in [(0, 0), (1, 100_000_000), (2, 220_000_000)] {
+            meter.take(Span::from_secs(second), bytes);
+        }
+        let snapshot = Snapshot {
+            bytes: 220_000_000,
+            total_bytes: Some(1_000_000_000),
+            files: Some(1_200),
+            silent_for: Span::from_secs(5),
+        };
+        assert_eq!(
+            line(&snapshot, &meter, Span::from_secs(2)),
+            "22 % | 220.0 MB of 1.00 GB | 880.0 Mbit/s now, 880.0 Mbit/s mean | 7.1 s left | 1,200 files done | \
+             last contact 5.0 s ago"
+        );
+    }
+
+    #[test]
+    fn the_rate_now_forgets_what_was_long_ago() {
+        let mut meter = Meter::default();
+        for tenth in 0..100 {
+            let bytes = if tenth < 50 { tenth * 10 } else { 500 + (tenth - 50) * 1_000 };
+            meter.take(Span::from_millis(tenth * 100), bytes);
+        }
+        assert_eq!(meter.now(), Rate::from_bps(80_000));
+        assert!(meter.samples.len() < 20);
+    }
+
+    #[test]
+    fn an_unknown_total_leaves_out_what_cannot_be_said() {
+        let snapshot = Snapshot { bytes: MIB, ..Snapshot::default() };
+        let text = line(&snapshot, &Meter::default(), Span::ZERO);
+        assert_eq!(text, "1.0 MB | 0 bit/s now, 0 bit/s mean");
+    }
+
+    #[test]
+    fn it_is_not_done_before_the_end() {
+        assert_eq!(percent_done(999_999, 1_000_000), "99.9 %");
+        assert_eq!(percent_done(1_000_000, 1_000_000), "100 %");
+        assert_eq!(percent_done(0, 10), "0 %");
+    }
+
+    #[test]
+    fn a_hidden_progress_takes_updates() {
+        let mut progress = Progress::start(ProgressStyle::Hidden);
+        progress.update(&Snapshot::default());
+        progress.say("nothing");
+        progress.finish();
+    }
+}

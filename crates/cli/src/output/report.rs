@@ -1,0 +1,156 @@
+//! What is known about a run when it is over.
+
+use haul_base::{Rate, Span};
+
+use crate::fault::{Fault, FaultCode};
+
+/// Exit code when some files failed and others did not.
+const SOME_FILES_FAILED: u8 = 3;
+
+/// Packets of the sending side.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Packets {
+    /// All that left, resent ones included.
+    pub sent: u64,
+    /// Of these, resent ones.
+    pub resent: u64,
+}
+
+/// Lost packets by their diagnosed cause.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LossCauses {
+    /// The receiving machine had no time or room.
+    pub receiver_host: u64,
+    /// A queue on the path was full.
+    pub congestion: u64,
+    /// The medium damaged them.
+    pub random: u64,
+    /// The path was down.
+    pub outage: u64,
+    /// No cause can be told.
+    pub inconclusive: u64,
+}
+
+/// Processor time of the two sides, where it is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CpuSeconds {
+    /// Of the sending side.
+    pub sender: Option<f64>,
+    /// Of the receiving side.
+    pub receiver: Option<f64>,
+}
+
+/// What kept the transfer from being faster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitedBy {
+    /// One word or two for scripts, for example `path` or `rate_ceiling`.
+    pub what: String,
+    /// What it was seen by, for people.
+    pub evidence: String,
+}
+
+/// One file that did not make it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileFailure {
+    /// Its path, for people.
+    pub path: String,
+    /// Why.
+    pub fault: Fault,
+}
+
+/// The outcome of one run of `cp`, `bench` or `demo`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunReport {
+    /// Bytes of the object that arrived.
+    pub bytes: u64,
+    /// Regular files that arrived.
+    pub files: u64,
+    /// Wall-clock time from the first connection to the verified end.
+    pub elapsed: Span,
+    /// Object bytes per second of that time.
+    pub goodput: Rate,
+    /// Smallest round-trip time seen.
+    pub rtt: Option<Span>,
+    /// Name of the preset.
+    pub preset: String,
+    /// Name of the rate controller.
+    pub controller: String,
+    /// The cipher that was agreed on.
+    pub cipher: String,
+    /// Packets of the sending side.
+    pub packets: Packets,
+    /// Packets that were lost, by cause.
+    pub lost: LossCauses,
+    /// The rate that could have been reached (a ceiling asked for, or a path whose rate is known), with its
+    /// name: `path` or `ceiling`.
+    pub capacity: Option<(Rate, &'static str)>,
+    /// What limited it.
+    pub limited_by: Option<LimitedBy>,
+    /// Digest of everything as the receiver has it; `None` if nothing was verified.
+    pub digest: Option<String>,
+    /// Processor time.
+    pub cpu: CpuSeconds,
+    /// Largest memory of this process in bytes.
+    pub max_rss: Option<u64>,
+    /// Bytes that an earlier run had moved already.
+    pub resumed_bytes: u64,
+    /// What this system could not do and what was done instead.
+    pub fallbacks: Vec<String>,
+    /// Files that did not make it.
+    pub failed: Vec<FileFailure>,
+    /// How many files failed; can be more than `failed` lists.
+    pub failed_files: u64,
+    /// The exit code that follows from the kinds of their failures; 3 if nobody says.
+    pub files_exit_code: Option<u8>,
+    /// One fault for all of them.
+    pub files_fault: Option<Fault>,
+    /// Why the run as a whole failed.
+    pub error: Option<Fault>,
+}
+
+impl RunReport {
+    /// A run that failed before anything was moved.
+    pub fn failed(error: Fault) -> Self {
+        Self { error: Some(error), ..Self::default() }
+    }
+
+    /// Whether everything asked for was done.
+    pub fn is_ok(&self) -> bool {
+        self.error.is_none() && self.failed_files == 0
+    }
+
+    /// Share of the packets sent that were lost.
+    pub fn loss_rate(&self) -> f64 {
+        let LossCauses { receiver_host, congestion, random, outage, inconclusive } = self.lost;
+        let lost = receiver_host + congestion + random + outage + inconclusive;
+        if self.packets.sent == 0 { 0.0 } else { lost as f64 / self.packets.sent as f64 }
+    }
+
+    /// The program's exit code: 0, that of the error, or 3 when only some files failed.
+    pub fn exit_code(&self) -> u8 {
+        match (&self.error, self.failed_files) {
+            (Some(error), _) => error.code.exit_code(),
+            (None, 0) => 0,
+            (None, _) => self.files_exit_code.unwrap_or(SOME_FILES_FAILED),
+        }
+    }
+
+    /// The error that a script sees; failed files alone are one too.
+    pub(super) fn visible_error(&self) -> Option<Fault> {
+        self.error.clone().or_else(|| self.files_fault.clone()).or_else(|| self.first_failure())
+    }
+
+    fn first_failure(&self) -> Option<Fault> {
+        if self.failed_files == 0 {
+            return None;
+        }
+        let first = self.failed.first();
+        let code = first.map_or(FaultCode::Io, |failure| failure.fault.code);
+        let mut message = format!("{} failed", super::count(self.failed_files, "file"));
+        if let Some(failure) = first {
+            message = format!("{message}; the first is {}: {}", failure.path, failure.fault.message);
+        }
+        let hint = first.map_or(String::new(), |failure| failure.fault.hint.clone());
+        Some(Fault::new(code, message, hint))
+    }
+}

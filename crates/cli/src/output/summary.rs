@@ -1,0 +1,137 @@
+//! The closing words for people.
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use haul_base::Span;
+
+use super::{RunReport, clock, count, grouped, percent, size};
+use crate::fault::{Fault, Shown, printable};
+
+/// The limit that names this system's shortcomings as its cause.
+const RECEIVER_HOST: &str = "receiver_host";
+
+/// A report for people. It closes with two lines: what was moved, and what limited it.
+pub struct Summary<'a>(pub &'a RunReport);
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        f.write_str(&self.failures())?;
+        if report.limited_by.as_ref().is_some_and(|limit| limit.what == RECEIVER_HOST) {
+            for fallback in &report.fallbacks {
+                writeln!(f, "note: {}", printable(fallback))?;
+            }
+        }
+        if let Some(error) = &report.error {
+            writeln!(f, "{}", Shown(error))?;
+            if report.bytes == 0 {
+                return Ok(());
+            }
+        }
+        if self.is_nothing_done() {
+            return writeln!(f, "Nothing was moved.");
+        }
+        self.write_details(f)?;
+        writeln!(f, "{}", self.moved())?;
+        self.write_limit(f)
+    }
+}
+
+impl Summary<'_> {
+    /// One line for each failed file that is known by name.
+    pub fn failures(&self) -> String {
+        let report = self.0;
+        let mut lines = String::new();
+        for failure in &report.failed {
+            let Fault { message, hint, .. } = &failure.fault;
+            let hint = if hint.is_empty() { String::new() } else { format!(" ({})", printable(hint)) };
+            let _ = writeln!(lines, "failed: {}: {}{hint}", printable(&failure.path), printable(message));
+        }
+        let unlisted = report.failed_files.saturating_sub(report.failed.len() as u64);
+        if unlisted > 0 {
+            let _ = writeln!(lines, "failed: {} more", grouped(unlisted));
+        }
+        lines
+    }
+
+    /// One line about how it was done.
+    fn write_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        let mut parts =
+            vec![format!("preset {}", report.preset), format!("controller {}", report.controller)];
+        if !report.cipher.is_empty() {
+            parts.push(format!("cipher {}", report.cipher));
+        }
+        if let Some(rtt) = report.rtt {
+            parts.push(format!("rtt {}", milliseconds(rtt)));
+        }
+        for (side, seconds) in [("sender", report.cpu.sender), ("receiver", report.cpu.receiver)] {
+            if let Some(seconds) = seconds {
+                parts.push(format!("cpu {side} {seconds:.2} s"));
+            }
+        }
+        if let Some(digest) = &report.digest {
+            parts.push(format!("blake3 {}", digest.get(..16).unwrap_or(digest)));
+        }
+        writeln!(f, "{}", parts.join(", "))
+    }
+
+    /// What was moved, at what rate and share of the path, what was resent, and whether it was verified.
+    pub fn moved(&self) -> String {
+        let report = self.0;
+        let what =
+            if report.files > 0 { format!(" in {}", count(report.files, "file")) } else { String::new() };
+        let mut line = format!(
+            "{} {}{what} in {} at {}",
+            self.verb(),
+            size(report.bytes),
+            clock(report.elapsed),
+            report.goodput
+        );
+        if let Some((capacity, name)) = report.capacity.filter(|(rate, _)| rate.as_bps() > 0) {
+            let share = report.goodput.as_bps() as f64 / capacity.as_bps() as f64;
+            let _ = write!(line, " ({} of the {name}'s {capacity})", percent(share));
+        }
+        let resent = report.packets.resent as f64 / report.packets.sent.max(1) as f64;
+        let _ = write!(line, ", {} resent, ", percent(resent));
+        if report.resumed_bytes > 0 {
+            let _ = write!(line, "{} resumed, ", size(report.resumed_bytes));
+        }
+        let verified = match (&report.digest, report.is_ok()) {
+            (Some(_), true) => "all verified",
+            (Some(_), false) => "the rest verified",
+            (None, _) => "nothing to verify",
+        };
+        line.push_str(if report.error.is_some() { "incomplete" } else { verified });
+        line
+    }
+
+    /// Every file failed.
+    pub fn is_nothing_done(&self) -> bool {
+        self.0.failed_files > 0 && self.0.files == 0 && self.0.bytes == 0
+    }
+
+    fn verb(&self) -> &'static str {
+        if self.0.files > 0 || self.0.digest.is_some() { "Moved" } else { "Carried" }
+    }
+
+    fn write_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.limited_by {
+            Some(limit) => {
+                writeln!(
+                    f,
+                    "Limited by: {} ({})",
+                    printable(&limit.what).replace('_', " "),
+                    printable(&limit.evidence)
+                )
+            }
+            None => writeln!(f, "Limited by: unknown (too short a run to tell)"),
+        }
+    }
+}
+
+fn milliseconds(span: Span) -> String {
+    let ms = span.as_millis_f64();
+    if ms < 10.0 { format!("{ms:.2} ms") } else { format!("{ms:.1} ms") }
+}

@@ -1,0 +1,122 @@
+use haul_base::{Rate, Span};
+
+use super::*;
+use crate::fault::{Fault, FaultCode};
+
+fn finished() -> RunReport {
+    RunReport {
+        bytes: 256_000_000,
+        files: 64,
+        elapsed: Span::from_millis(2_401),
+        goodput: Rate::from_bps(853_000_000),
+        rtt: Some(Span::from_micros(65_210)),
+        preset: "default".to_owned(),
+        controller: "delivery".to_owned(),
+        cipher: "aes-128-gcm".to_owned(),
+        packets: Packets { sent: 180_500, resent: 320 },
+        lost: LossCauses { random: 181, inconclusive: 100, ..LossCauses::default() },
+        capacity: Some((Rate::from_mbps(1_000), "path")),
+        limited_by: Some(LimitedBy {
+            what: "path".to_owned(),
+            evidence: "delivery rate stayed level".to_owned(),
+        }),
+        digest: Some("ab".repeat(32)),
+        cpu: CpuSeconds { sender: Some(0.5), receiver: Some(0.75) },
+        max_rss: Some(123_456_789),
+        ..RunReport::default()
+    }
+}
+
+fn broken() -> RunReport {
+    let fault = Fault::new(FaultCode::UdpBlocked, "no UDP came through to port 2640", "open UDP port 2640");
+    RunReport { preset: "default".to_owned(), controller: "delivery".to_owned(), ..RunReport::failed(fault) }
+}
+
+fn partly() -> RunReport {
+    let fault = Fault::new(FaultCode::Unreadable, "permission denied", "check the permissions");
+    let failed = vec![FileFailure { path: "a/b\u{1b}".to_owned(), fault }];
+    RunReport { failed, failed_files: 3, limited_by: None, ..finished() }
+}
+
+fn pretty(report: &RunReport) -> String {
+    let value: serde_json::Value = serde_json::from_str(&json(report)).unwrap();
+    serde_json::to_string_pretty(&value).unwrap()
+}
+
+#[test]
+fn the_json_object_of_a_finished_run() {
+    insta::assert_snapshot!(pretty(&finished()));
+}
+
+#[test]
+fn the_json_object_of_a_failed_run() {
+    insta::assert_snapshot!(pretty(&broken()));
+}
+
+#[test]
+fn the_json_object_of_a_run_with_failed_files() {
+    insta::assert_snapshot!(pretty(&partly()));
+}
+
+#[test]
+fn the_json_object_has_every_field_of_the_contract_whatever_happened() {
+    let fields = "schema ok bytes files seconds goodput_bps rtt_ms preset controller packets_sent \
+                  packets_resent loss_rate lost_by_cause limited_by digest cpu_seconds resumed_bytes error";
+    for report in [finished(), broken(), partly()] {
+        let text = json(&report);
+        assert_eq!(text.lines().count(), 1);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for field in fields.split_whitespace() {
+            assert!(value.get(field).is_some(), "{field}");
+        }
+        assert_eq!(value["ok"].as_bool().unwrap(), value["error"].is_null());
+    }
+}
+
+#[test]
+fn the_summary_of_a_finished_run() {
+    insta::assert_snapshot!(Summary(&finished()).to_string());
+}
+
+#[test]
+fn the_summary_of_a_failed_run() {
+    insta::assert_snapshot!(Summary(&broken()).to_string());
+}
+
+#[test]
+fn the_summary_of_a_run_with_failed_files() {
+    insta::assert_snapshot!(Summary(&partly()).to_string());
+}
+
+#[test]
+fn the_summary_of_a_run_that_moved_nothing() {
+    let report = RunReport { files: 0, bytes: 0, ..partly() };
+    insta::assert_snapshot!(Summary(&report).to_string());
+}
+
+#[test]
+fn the_summary_of_a_bench() {
+    let report = RunReport { files: 0, digest: None, capacity: None, ..finished() };
+    insta::assert_snapshot!(Summary(&report).to_string());
+}
+
+#[test]
+fn exit_codes_follow_the_contract() {
+    assert_eq!(finished().exit_code(), 0);
+    assert_eq!(broken().exit_code(), 5);
+    assert_eq!(partly().exit_code(), 3);
+}
+
+#[test]
+fn quantities_for_people() {
+    assert_eq!(clock(Span::from_micros(27_400)), "27 ms");
+    assert_eq!(clock(Span::from_millis(1_840)), "1.8 s");
+    assert_eq!(clock(Span::from_secs(187)), "3:07");
+    assert_eq!(clock(Span::from_secs(7384)), "2:03:04");
+    assert_eq!(grouped(1_234_567), "1,234,567");
+    assert_eq!(grouped(999), "999");
+    assert_eq!(count(1, "file"), "1 file");
+    assert_eq!(percent(0.00001), "<0.01 %");
+    assert_eq!(percent(0.0018), "0.2 %");
+    assert_eq!(percent(0.0), "0 %");
+}

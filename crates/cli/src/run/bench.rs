@@ -1,0 +1,236 @@
+//! `haul bench`: memory to memory, on both sides.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haul_base::Span;
+use haul_engine::{Control, Counters, Session, Transfer, Waker};
+use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Request, Summary};
+use serde_json::json;
+
+use super::Context;
+use super::copy::{negotiate, open};
+use super::drive::{Contact, Watch, counters_json, interrupted, stop};
+use super::link::Sides;
+use super::memory::{Gauge, MemorySource, NullSink};
+use super::outcome::{self, Cpu, Facts};
+use super::plan::{DryRun, parse_url};
+use crate::args::BenchArgs;
+use crate::fault;
+use crate::output::{Progress, RunReport, Snapshot};
+
+/// How long a bench lasts if nobody says.
+const DEFAULT_TIME: Span = Span::from_secs(10);
+/// How often a run is looked after.
+const TICK: Duration = Duration::from_millis(5);
+/// How often the trace gets a line of numbers.
+const TRACE_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the other side may take for its last words.
+const LAST_WORDS: Duration = Duration::from_secs(15);
+
+/// How a bench ended on one side.
+pub(super) struct Carried {
+    /// Bytes that both sides agree on.
+    pub bytes: Result<u64, Fault>,
+    pub counters: Option<Counters>,
+    pub data_cpu: Span,
+    /// From the start of the data path to the last byte's arrival.
+    pub elapsed: Span,
+}
+
+impl Carried {
+    fn failed(fault: Fault) -> Self {
+        Self { bytes: Err(fault), counters: None, data_cpu: Span::ZERO, elapsed: Span::ZERO }
+    }
+}
+
+/// Runs the client's side of a bench.
+pub(crate) fn bench(context: &Context, args: &BenchArgs) -> RunReport {
+    match try_bench(context, args) {
+        Ok(report) => report,
+        Err(fault) => context.failed(fault),
+    }
+}
+
+fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
+    let url = parse_url(url_of(args)?)?;
+    let limit = limit_of(args);
+    let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
+    context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
+    let mut session = open(context, &url, request, limit)?;
+    let sides = Sides::new(Facts::of(&session, Cpu::ALL));
+    let watch = Watch { cancel: &context.cancel, style: context.style, events: Some(&context.events) };
+    let carried = if args.reverse {
+        receive(&mut session, &sides, &watch)
+    } else {
+        send(&mut session, limit, &sides, &watch)
+    };
+    let report = outcome::of_memory(context, &sides, carried);
+    context.trace_end(&report);
+    Ok(report)
+}
+
+/// What `haul bench` would do.
+///
+/// # Errors
+/// What would keep it from being done.
+pub(crate) fn plan_bench(context: &Context, args: &BenchArgs) -> Result<DryRun, Fault> {
+    let url = parse_url(url_of(args)?)?;
+    let amount = match limit_of(args) {
+        BenchLimit::Bytes(bytes) => haul_base::Bytes(bytes).to_string(),
+        BenchLimit::Micros(micros) => format!("for {}", Span::from_micros(micros)),
+        BenchLimit::Unlimited => "without end".to_owned(),
+    };
+    let verb = if args.reverse { "receive" } else { "send" };
+    let actions = vec![format!("{verb} memory {amount}, server {}", url.authority())];
+    Ok(DryRun { actions, negotiated: negotiate(context, &url)? })
+}
+
+fn url_of(args: &BenchArgs) -> Result<&str, Fault> {
+    args.url.as_deref().ok_or_else(|| fault::usage("the server's URL is missing", "haul bench [OPTIONS] URL"))
+}
+
+fn limit_of(args: &BenchArgs) -> BenchLimit {
+    match args.bytes {
+        Some(bytes) => BenchLimit::Bytes(bytes.0),
+        None => BenchLimit::Micros(args.time.unwrap_or(DEFAULT_TIME).as_micros()),
+    }
+}
+
+/// Sends memory until the limit is reached and everything has arrived.
+pub(super) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, watch: &Watch<'_>) -> Carried {
+    let source = MemorySource::new(limit);
+    let gauge = source.gauge();
+    let started = Instant::now();
+    let transfer = Waker::new().and_then(|waker| session.start_sending(Box::new(source), waker));
+    let transfer = match transfer {
+        Ok(transfer) => Arc::new(transfer),
+        Err(error) => return give_up(session.control(), error.into()),
+    };
+    let total = match limit {
+        BenchLimit::Bytes(bytes) => Some(bytes),
+        _ => None,
+    };
+    sides.watch(&transfer);
+    let delivered = wait(&transfer, session.control(), &gauge, total, watch);
+    let elapsed = started.elapsed().into();
+    let bytes = delivered.and_then(|()| {
+        let bytes = match transfer.counters() {
+            Some(Counters::Sending(sending)) => sending.stats.object_acked,
+            _ => gauge.bytes(),
+        };
+        agree_as_sender(session.control(), sides, bytes)
+    });
+    finish(session.control(), transfer, bytes, elapsed)
+}
+
+/// Receives memory until everything has arrived.
+pub(super) fn receive(session: &mut Session, sides: &Sides, watch: &Watch<'_>) -> Carried {
+    let sink = NullSink::default();
+    let gauge = sink.gauge();
+    let started = Instant::now();
+    let transfer = Waker::new().and_then(|waker| session.start_receiving(Box::new(sink), waker));
+    let transfer = match transfer {
+        Ok(transfer) => Arc::new(transfer),
+        Err(error) => return give_up(session.control(), error.into()),
+    };
+    sides.watch(&transfer);
+    let complete = wait(&transfer, session.control(), &gauge, None, watch);
+    let elapsed = started.elapsed().into();
+    let bytes = complete.and_then(|()| agree_as_receiver(session.control(), sides, gauge.bytes()));
+    finish(session.control(), transfer, bytes, elapsed)
+}
+
+fn give_up(control: &Control, fault: Fault) -> Carried {
+    control.abort(fault.clone());
+    Carried::failed(fault)
+}
+
+fn finish(control: &Control, transfer: Arc<Transfer>, bytes: Result<u64, Fault>, elapsed: Span) -> Carried {
+    match &bytes {
+        // The numbers are agreed on; how the goodbye goes changes nothing.
+        Ok(_) => drop(control.close()),
+        Err(fault) => control.abort(fault.clone()),
+    }
+    let data_cpu = transfer.cpu();
+    Carried { bytes, counters: stop(transfer), data_cpu, elapsed }
+}
+
+/// Shows how it goes until every byte has arrived.
+fn wait(
+    transfer: &Transfer,
+    control: &Control,
+    gauge: &Gauge,
+    total_bytes: Option<u64>,
+    watch: &Watch<'_>,
+) -> Result<(), Fault> {
+    let mut progress = Progress::start(watch.style);
+    let waker = transfer.waker();
+    let mut traced = Instant::now();
+    let mut contact = Contact::new();
+    let result = loop {
+        match transfer.wait_delivered(TICK) {
+            Ok(true) => break Ok(()),
+            Ok(false) => {}
+            Err(error) => break Err(error.into()),
+        }
+        if watch.cancel.is_requested() {
+            break Err(interrupted());
+        }
+        if let Some(error) = control.failure() {
+            break Err(error.into());
+        }
+        // The source ends by the clock, which nothing else tells the data thread.
+        waker.wake();
+        let silent_for = contact.silent_for(transfer);
+        progress.update(&Snapshot { bytes: gauge.bytes(), total_bytes, silent_for, files: None });
+        if traced.elapsed() >= TRACE_INTERVAL {
+            traced = Instant::now();
+            trace(watch, gauge, transfer);
+        }
+    };
+    progress.finish();
+    trace(watch, gauge, transfer);
+    result
+}
+
+fn trace(watch: &Watch<'_>, gauge: &Gauge, transfer: &Transfer) {
+    if let Some(events) = watch.events {
+        let data = transfer.counters().map(|counters| counters_json(&counters));
+        events.write("progress", json!({ "bytes": gauge.bytes(), "data": data }));
+    }
+}
+
+fn agree_as_sender(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
+    control.send(ControlMessage::Counted(sides.ours()))?;
+    control.send(ControlMessage::ObjectSent { bytes })?;
+    let theirs = loop {
+        match sides.take(control.recv(Some(LAST_WORDS))?) {
+            Some(ControlMessage::Finish(summary)) => break summary.bytes,
+            None => {}
+            Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
+        }
+    };
+    compare(bytes, theirs)
+}
+
+fn agree_as_receiver(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
+    let theirs = loop {
+        match sides.take(control.recv(Some(LAST_WORDS))?) {
+            Some(ControlMessage::ObjectSent { bytes }) => break bytes,
+            None => {}
+            Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
+        }
+    };
+    control.send(ControlMessage::Counted(sides.ours()))?;
+    control.send(ControlMessage::Finish(Summary { entries: 0, failed: 0, bytes, digest: [0; 32] }))?;
+    compare(bytes, theirs)
+}
+
+fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
+    if ours == theirs {
+        return Ok(ours);
+    }
+    let message = format!("this side counts {ours} bytes and the other side {theirs}");
+    Err(Fault::new(FaultCode::VerifyFailed, message, "report this: it should be impossible"))
+}

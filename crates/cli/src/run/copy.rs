@@ -1,0 +1,205 @@
+//! `haul cp`.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haul_base::Rate;
+use haul_engine::{ConnectOptions, HaulUrl, Session, connect};
+use haul_mover::{ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Request};
+use serde_json::json;
+
+use super::drive::{self, Watch};
+use super::link::{Sides, link};
+use super::outcome::{self, Cpu, Facts};
+use super::plan::{CopyPlan, DryRun, path_bytes};
+use super::policy::Policy;
+use super::server::{job_number, with_own_server};
+use super::{Context, wire};
+use crate::args::CpArgs;
+use crate::fault;
+use crate::output::RunReport;
+use crate::signals::Cancel;
+
+/// How soon an interruption is noticed.
+const TICK: Duration = Duration::from_millis(20);
+/// How long a dry run waits for packets to get through.
+const CHECK: Duration = Duration::from_secs(6);
+
+/// Copies what the words of the command line say.
+pub(crate) fn cp(context: &Context, args: &CpArgs) -> RunReport {
+    match CopyPlan::parse(&args.paths) {
+        Ok(plan) => run(context, &plan),
+        Err(fault) => context.failed(fault),
+    }
+}
+
+fn run(context: &Context, plan: &CopyPlan) -> RunReport {
+    context.events.write("start", json!({ "actions": plan.actions() }));
+    let report = match plan {
+        CopyPlan::Upload { sources, to } => upload(context, to, path_bytes(sources), Cpu::ALL),
+        CopyPlan::Download { from, sources, to } => download(context, from, sources, to),
+        CopyPlan::Local { sources, to } => local(context, sources, to),
+    };
+    context.trace_end(&report);
+    report
+}
+
+/// A session with the server of `url`.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn open(
+    context: &Context,
+    url: &HaulUrl,
+    request: Request,
+    limit: BenchLimit,
+) -> Result<Session, Fault> {
+    let mut options = ConnectOptions::new(request, wire::settings(&context.settings, limit));
+    options.ciphers = wire::ciphers(context.settings.crypto);
+    let session = connect_unless(&context.cancel, url.clone(), options)?;
+    context.events.write(
+        "session",
+        json!({
+            "peer": session.peer().to_string(),
+            "server": session.server(),
+            "cipher": session.cipher().as_str(),
+            "controller": session.settings().controller,
+            "round_trip_ms": session.round_trip().as_millis_f64(),
+        }),
+    );
+    tracing::info!(
+        "connected to {} ({}), cipher {}, controller {}, round trip {}",
+        session.peer(),
+        session.server(),
+        session.cipher(),
+        session.settings().controller,
+        session.round_trip()
+    );
+    Ok(session)
+}
+
+/// Connects on a thread of its own, so that an interruption does not have to wait for an answer.
+fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Result<Session, Fault> {
+    let (sender, answer) = channel();
+    let connecting = move || {
+        // Nobody listens any more after an interruption; the session then closes by itself.
+        let _ = sender.send(connect(&url, options));
+    };
+    thread::Builder::new()
+        .name("haul-connect".to_owned())
+        .spawn(connecting)
+        .map_err(|e| fault::io("cannot start a thread", &e))?;
+    while !cancel.is_requested() {
+        match answer.recv_timeout(TICK) {
+            Ok(session) => return Ok(session?),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Fault::new(FaultCode::Internal, "connecting has crashed", ""));
+            }
+        }
+    }
+    Err(drive::interrupted())
+}
+
+/// Sends files to the place that `url` names.
+pub(super) fn upload(context: &Context, url: &HaulUrl, sources: Vec<Vec<u8>>, cpu: Cpu) -> RunReport {
+    let layout = layout_for(&sources, &url.path);
+    let request = Request::Put { destination: url.path.clone(), layout };
+    over(context, url, request, cpu, |session, sides, watch| {
+        let job = send_files(sources, Root::Anywhere, link(session.control(), sides), SendLimits::default())?;
+        Ok(drive::send(session, job, sides, watch))
+    })
+}
+
+fn download(context: &Context, from: &HaulUrl, sources: &[Vec<u8>], to: &Path) -> RunReport {
+    let destination = to.as_os_str().as_bytes();
+    let layout = layout_for(sources, destination);
+    over(context, from, Request::Get { sources: sources.to_vec() }, Cpu::ALL, |session, sides, watch| {
+        let options = ReceiveOptions::new(job_number());
+        let channel = link(session.control(), sides);
+        let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
+        Ok(drive::receive(session, job, sides, watch))
+    })
+}
+
+/// Opens a session, does `work` in it, and reports.
+fn over(
+    context: &Context,
+    url: &HaulUrl,
+    request: Request,
+    cpu: Cpu,
+    work: impl FnOnce(&mut Session, &Arc<Sides>, &Watch<'_>) -> Result<drive::Moved, Fault>,
+) -> RunReport {
+    let started = Instant::now();
+    let mut session = match open(context, url, request, BenchLimit::Unlimited) {
+        Ok(session) => session,
+        Err(fault) => return context.failed(fault),
+    };
+    let sides = Sides::new(Facts::of(&session, cpu));
+    let watch = Watch { cancel: &context.cancel, style: context.style, events: Some(&context.events) };
+    let moved = match work(&mut session, &sides, &watch) {
+        Ok(moved) => moved,
+        Err(fault) => {
+            session.control().abort(fault.clone());
+            return context.failed(fault);
+        }
+    };
+    let elapsed = started.elapsed().into();
+    if moved.result.is_ok() {
+        // Everything is final on both sides; how the goodbye goes changes nothing.
+        let _ = session.control().close();
+    }
+    outcome::of_files(context, &sides, moved, elapsed)
+}
+
+/// Copies within this machine, through a server of our own on the loopback interface.
+fn local(context: &Context, sources: &[PathBuf], to: &Path) -> RunReport {
+    let policy = Policy::own(context);
+    let report = with_own_server(context, &policy, |listener| {
+        let url = listener.url("127.0.0.1", to.as_os_str().as_bytes());
+        upload(context, &url, path_bytes(sources), Cpu::DataThread)
+    });
+    report.unwrap_or_else(|fault| context.failed(fault))
+}
+
+/// What `haul cp` would do.
+///
+/// # Errors
+/// What would keep it from being done, as far as that shows without doing it.
+pub(crate) fn plan_cp(context: &Context, args: &CpArgs) -> Result<DryRun, Fault> {
+    let plan = CopyPlan::parse(&args.paths)?;
+    let negotiated = match &plan {
+        CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
+        CopyPlan::Local { .. } => Vec::new(),
+    };
+    Ok(DryRun { actions: plan.actions(), negotiated })
+}
+
+/// Connects and sees what would be agreed on, and whether packets get through.
+///
+/// # Errors
+/// Why there is no session, or that UDP is blocked.
+pub(super) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'static str, String)>, Fault> {
+    let mut session = open(context, url, Request::Check, BenchLimit::Unlimited)?;
+    session.take_data_path()?.exchange_hellos(CHECK)?;
+    let settings = session.settings();
+    let rate =
+        settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).to_string());
+    let facts = vec![
+        ("server", format!("{} at {}", session.server(), session.peer())),
+        ("cipher", session.cipher().to_string()),
+        ("controller", settings.controller.clone()),
+        ("rate", rate),
+        ("chunk", haul_base::Bytes(settings.chunk_bytes).to_string()),
+        ("offload", if settings.offload { "on" } else { "off" }.to_owned()),
+        ("round_trip", session.round_trip().to_string()),
+        ("udp", "gets through in both directions".to_owned()),
+    ];
+    let _ = session.control().close();
+    Ok(facts)
+}

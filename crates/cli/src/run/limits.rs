@@ -1,0 +1,186 @@
+//! "Limited by": which part of the chain kept a transfer from being faster, told from where the sender's time
+//! went.
+
+use haul_base::{Rate, Span};
+use haul_proto::Waiting;
+
+use crate::output::LimitedBy;
+
+/// A sender that spends less than this share of its time waiting for anything else is itself the limit.
+const BUSY_SHARE: f64 = 0.5;
+/// From this share of the rate asked for, the ceiling is taken as reached.
+const CEILING_SHARE: f64 = 0.9;
+/// A run of fewer round trips than this is mostly start and end.
+const FEW_ROUND_TRIPS: f64 = 12.0;
+/// From this share of packets on, drops at the receiver are worth naming.
+const HOST_DROPS_SHARE: f64 = 0.001;
+
+/// What the sending side knows at the end.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct SenderEvidence {
+    /// Where time went.
+    pub waiting: Waiting,
+    /// Smallest round-trip time.
+    pub min_rtt: Span,
+    /// From the first packet to the end, when everything was written and verified.
+    pub elapsed: Span,
+    /// UDP payload bits sent per second of that time, resent packets included.
+    pub sent: Rate,
+    /// The highest rate of delivery seen.
+    pub peak_delivery: Rate,
+    /// The ceiling asked for.
+    pub ceiling: Option<Rate>,
+    /// Data packets sent.
+    pub packets: u64,
+    /// Of these, lost.
+    pub lost: u64,
+    /// Socket buffers that the receiver's kernel dropped.
+    pub receiver_drops: u64,
+}
+
+/// Names the limit of a run as its sender saw it.
+pub(super) fn of_sender(evidence: &SenderEvidence) -> LimitedBy {
+    let Waiting { pacer, window, receiver, source, acknowledgement, busy } = evidence.waiting;
+    let path = pacer + window;
+    let sending = [path, receiver, source, acknowledgement, busy].into_iter().fold(Span::ZERO, |a, b| a + b);
+    let settling = evidence.elapsed.saturating_sub(sending);
+    let share = |span: Span| span.as_secs_f64() / (sending + settling).as_secs_f64().max(1e-9);
+    let most =
+        [path, receiver, source, busy, settling, acknowledgement].into_iter().max().unwrap_or_default();
+    let found =
+        |what, span, words: &str| limit(what, format!("{words} for {} of the time", percent(share(span))));
+    match most {
+        Span::ZERO => of_path(evidence),
+        _ if most == path => of_path(evidence),
+        _ if most == receiver => found("receiver_storage", receiver, "its disk was behind"),
+        _ if most == source => found("sender_storage", source, "reading was behind"),
+        _ if most == settling => found(
+            "receiver_storage",
+            settling,
+            "all bytes had arrived and were being written out and verified",
+        ),
+        _ if most == acknowledgement => {
+            found("round_trips", acknowledgement, "all was sent and its acknowledgement was awaited")
+        }
+        _ if share(busy) >= BUSY_SHARE => found("sender_cpu", busy, "the sender was at work"),
+        _ => of_path(evidence),
+    }
+}
+
+/// The sender waited mostly for its controller: what had the controller seen?
+fn of_path(evidence: &SenderEvidence) -> LimitedBy {
+    let drops = evidence.receiver_drops as f64 / evidence.packets.max(1) as f64;
+    if drops >= HOST_DROPS_SHARE {
+        let words = format!("its kernel dropped {} socket buffers", evidence.receiver_drops);
+        return limit("receiver_host", words);
+    }
+    let ceiling = evidence.ceiling.filter(|&ceiling| evidence.sent >= ceiling.mul_f64(CEILING_SHARE));
+    if let Some(ceiling) = ceiling {
+        return limit("rate_ceiling", format!("{ceiling} was asked for and {} was sent", evidence.sent));
+    }
+    let round_trips = evidence.elapsed.as_secs_f64() / evidence.min_rtt.as_secs_f64().max(1e-6);
+    if round_trips < FEW_ROUND_TRIPS {
+        return limit("start_up", format!("it took {round_trips:.0} round trips, too few to fill the path"));
+    }
+    limit("path", path_evidence(evidence))
+}
+
+/// Names the limit of a run as its receiver saw it, which does not know where the sender's time went.
+pub(super) fn of_receiver(
+    goodput: Rate,
+    ceiling: Option<Rate>,
+    packets: u64,
+    socket_drops: u64,
+) -> LimitedBy {
+    if socket_drops as f64 / packets.max(1) as f64 >= HOST_DROPS_SHARE {
+        return limit(
+            "receiver_host",
+            format!("this machine's kernel dropped {socket_drops} socket buffers"),
+        );
+    }
+    if let Some(ceiling) = ceiling.filter(|&ceiling| goodput >= ceiling.mul_f64(CEILING_SHARE)) {
+        return limit("rate_ceiling", format!("{ceiling} was asked for and {goodput} arrived"));
+    }
+    let words =
+        format!("{goodput} arrived, none of it was dropped here, and the rest shows only at the sender");
+    limit("path_or_sender", words)
+}
+
+fn path_evidence(evidence: &SenderEvidence) -> String {
+    let loss = evidence.lost as f64 / evidence.packets.max(1) as f64;
+    format!(
+        "it delivered at most {} and lost {:.2} % of the packets; rtt {:.1} ms",
+        evidence.peak_delivery,
+        loss * 100.0,
+        evidence.min_rtt.as_millis_f64()
+    )
+}
+
+fn limit(what: &str, evidence: String) -> LimitedBy {
+    LimitedBy { what: what.to_owned(), evidence }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(s: f64) -> Span {
+        Span::from_secs_f64(s)
+    }
+
+    fn evidence(waiting: Waiting) -> SenderEvidence {
+        SenderEvidence {
+            waiting,
+            min_rtt: Span::from_millis(50),
+            elapsed: seconds(10.0),
+            sent: Rate::from_mbps(900),
+            peak_delivery: Rate::from_mbps(950),
+            packets: 700_000,
+            lost: 700,
+            ..SenderEvidence::default()
+        }
+    }
+
+    #[test]
+    fn the_place_where_most_time_went_is_named() {
+        let name = |waiting| of_sender(&evidence(waiting)).what;
+        let base = Waiting { busy: seconds(1.0), ..Waiting::default() };
+        assert_eq!(name(base), "receiver_storage");
+        assert_eq!(name(Waiting { receiver: seconds(6.0), pacer: seconds(3.0), ..base }), "receiver_storage");
+        assert_eq!(name(Waiting { source: seconds(6.0), pacer: seconds(3.0), ..base }), "sender_storage");
+        assert_eq!(name(Waiting { busy: seconds(6.0), pacer: seconds(3.0), ..base }), "sender_cpu");
+        assert_eq!(name(Waiting { window: seconds(2.0), pacer: seconds(7.0), ..base }), "path");
+        assert_eq!(name(Waiting { acknowledgement: seconds(9.0), ..base }), "round_trips");
+    }
+
+    #[test]
+    fn a_ceiling_counts_only_if_it_was_reached() {
+        let waiting = Waiting { pacer: seconds(9.0), busy: seconds(1.0), ..Waiting::default() };
+        let with = |ceiling| SenderEvidence { ceiling: Some(Rate::from_mbps(ceiling)), ..evidence(waiting) };
+        assert_eq!(of_sender(&with(950)).what, "rate_ceiling");
+        assert_eq!(of_sender(&with(2_000)).what, "path");
+    }
+
+    #[test]
+    fn short_runs_and_dropping_receivers_are_told_apart_from_the_path() {
+        let waiting = Waiting { pacer: seconds(0.2), ..Waiting::default() };
+        let short = SenderEvidence { elapsed: seconds(0.3), ..evidence(waiting) };
+        assert_eq!(of_sender(&short).what, "start_up");
+        let waiting = Waiting { pacer: seconds(9.0), ..Waiting::default() };
+        let dropping = SenderEvidence { receiver_drops: 5_000, ..evidence(waiting) };
+        assert_eq!(of_sender(&dropping).what, "receiver_host");
+        assert!(of_sender(&evidence(waiting)).evidence.contains("0.10 %"));
+    }
+
+    #[test]
+    fn a_receiver_says_only_what_it_can_know() {
+        let (goodput, ceiling) = (Rate::from_mbps(95), Some(Rate::from_mbps(100)));
+        assert_eq!(of_receiver(goodput, ceiling, 1_000, 0).what, "rate_ceiling");
+        assert_eq!(of_receiver(goodput, ceiling, 1_000, 10).what, "receiver_host");
+        assert_eq!(of_receiver(goodput, None, 1_000, 0).what, "path_or_sender");
+    }
+}

@@ -1,0 +1,99 @@
+//! The engine's control channel as the mover wants it. Beside the mover's messages it carries what each side has
+//! counted, so that either side's report has both.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use haul_engine::{Control, Transfer, Waker};
+use haul_mover::{ControlLink, Wake};
+use haul_wire::control::{ControlMessage, Counted, Fault};
+
+use super::outcome::{Facts, counted};
+
+/// What this side will tell of itself, and what the other side has told.
+#[derive(Debug)]
+pub(super) struct Sides {
+    facts: Facts,
+    started: Instant,
+    transfer: Mutex<Weak<Transfer>>,
+    theirs: Mutex<Option<Counted>>,
+}
+
+impl Sides {
+    /// Of a session that begins now.
+    pub(super) fn new(facts: Facts) -> Arc<Self> {
+        Arc::new(Self {
+            facts,
+            started: Instant::now(),
+            transfer: Mutex::default(),
+            theirs: Mutex::default(),
+        })
+    }
+
+    /// Names the transfer that counts.
+    pub(super) fn watch(&self, transfer: &Arc<Transfer>) {
+        *lock(&self.transfer) = Arc::downgrade(transfer);
+    }
+
+    /// This side's numbers as they stand.
+    pub(super) fn ours(&self) -> Counted {
+        let transfer = lock(&self.transfer).upgrade();
+        transfer.map_or_else(Counted::default, |t| counted(&self.facts, &t, self.started.elapsed().into()))
+    }
+
+    /// Keeps the other side's numbers, or gives the message back if it is another one.
+    pub(super) fn take(&self, message: ControlMessage) -> Option<ControlMessage> {
+        match message {
+            ControlMessage::Counted(theirs) => {
+                *lock(&self.theirs) = Some(theirs);
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    /// What the session is.
+    pub(super) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The other side's numbers, if it has told them.
+    pub(super) fn theirs(&self) -> Option<Counted> {
+        lock(&self.theirs).clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whole values are put in, so a panic elsewhere leaves nothing half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Link {
+    control: Control,
+    sides: Arc<Sides>,
+}
+
+impl ControlLink for Link {
+    fn send(&self, message: ControlMessage) -> Result<(), Fault> {
+        if matches!(message, ControlMessage::Finish(_) | ControlMessage::Bye) {
+            self.control.send(ControlMessage::Counted(self.sides.ours()))?;
+        }
+        Ok(self.control.send(message)?)
+    }
+
+    fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
+        let message = self.control.try_recv(timeout)?;
+        Ok(message.and_then(|message| self.sides.take(message)))
+    }
+}
+
+/// The channel for a job.
+pub(super) fn link(control: &Control, sides: &Arc<Sides>) -> Arc<dyn ControlLink> {
+    Arc::new(Link { control: control.clone(), sides: Arc::clone(sides) })
+}
+
+/// What a job calls to wake the data path.
+pub(super) fn wake(waker: &Waker) -> Wake {
+    let waker = waker.clone();
+    Arc::new(move || waker.wake())
+}

@@ -1,0 +1,216 @@
+//! What a copy amounts to, before anything is done: which way, and from where to where.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use haul_engine::HaulUrl;
+
+use crate::endpoint::Endpoint;
+use crate::fault::{self, Fault};
+
+/// A copy in one of the three ways there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CopyPlan {
+    /// From this machine to a server.
+    Upload {
+        /// What to send.
+        sources: Vec<PathBuf>,
+        /// The server, with the destination as its path.
+        to: HaulUrl,
+    },
+    /// From a server to this machine.
+    Download {
+        /// The server, with the first source as its path.
+        from: HaulUrl,
+        /// All sources: paths below the server's root.
+        sources: Vec<Vec<u8>>,
+        /// Where to.
+        to: PathBuf,
+    },
+    /// Within this machine.
+    Local {
+        /// What to copy.
+        sources: Vec<PathBuf>,
+        /// Where to.
+        to: PathBuf,
+    },
+}
+
+impl CopyPlan {
+    /// Reads the words of `haul cp`: sources, then the destination.
+    ///
+    /// # Errors
+    /// Too few words, words that are no endpoints, and combinations that this release cannot copy.
+    pub fn parse(words: &[OsString]) -> Result<Self, Fault> {
+        let (destination, sources) = match words {
+            [] | [_] => {
+                let what =
+                    if words.is_empty() { "a source and a destination are" } else { "a destination is" };
+                return Err(fault::usage(format!("{what} missing"), "haul cp [OPTIONS] SRC... DST"));
+            }
+            [sources @ .., destination] => (Endpoint::parse(destination)?, sources),
+        };
+        let sources: Vec<Endpoint> =
+            sources.iter().map(|word| Endpoint::parse(word)).collect::<Result<_, _>>()?;
+        match destination {
+            Endpoint::Url(url) => Ok(Self::Upload { to: parse_url(&url)?, sources: all_local(sources)? }),
+            Endpoint::Local(to) if sources.iter().any(Endpoint::is_remote) => Self::download(sources, to),
+            Endpoint::Local(to) => Ok(Self::Local { sources: all_local(sources)?, to }),
+        }
+    }
+
+    fn download(sources: Vec<Endpoint>, to: PathBuf) -> Result<Self, Fault> {
+        let urls = sources.into_iter().map(|source| match source {
+            Endpoint::Url(url) => parse_url(&url),
+            Endpoint::Local(path) => Err(fault::usage(
+                format!("sources on this machine ({}) and on a server are mixed", path.display()),
+                "copy them with two commands",
+            )),
+        });
+        let urls: Vec<HaulUrl> = urls.collect::<Result<_, _>>()?;
+        let from = urls[0].clone();
+        if urls.iter().any(|url| (url.authority(), url.secret) != (from.authority(), from.secret)) {
+            return Err(fault::usage(
+                "the sources are on different servers",
+                "use one command for each server",
+            ));
+        }
+        let sources = urls.into_iter().map(|url| url.path).collect();
+        Ok(Self::Download { from, sources, to })
+    }
+
+    /// What would be done, for people.
+    pub fn actions(&self) -> Vec<String> {
+        let server = |url: &HaulUrl, path: &[u8]| {
+            format!("{}:/{}", url.authority(), fault::printable(&String::from_utf8_lossy(path)))
+        };
+        match self {
+            Self::Upload { sources, to } => {
+                let to_server = |s: &PathBuf| format!("send {} to {}", s.display(), server(to, &to.path));
+                sources.iter().map(to_server).collect()
+            }
+            Self::Download { from, sources, to } => {
+                let from_server = |s: &Vec<u8>| format!("fetch {} to {}", server(from, s), to.display());
+                sources.iter().map(from_server).collect()
+            }
+            Self::Local { sources, to } => {
+                sources.iter().map(|s| format!("copy {} to {}", s.display(), to.display())).collect()
+            }
+        }
+    }
+}
+
+/// Reads a server's URL.
+///
+/// # Errors
+/// What is wrong with it, without its secret.
+pub(super) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
+    text.parse().map_err(|error: haul_engine::UrlError| fault::usage(error.to_string(), error.hint()))
+}
+
+fn all_local(endpoints: Vec<Endpoint>) -> Result<Vec<PathBuf>, Fault> {
+    let path = |endpoint| match endpoint {
+        Endpoint::Local(path) => Ok(path),
+        Endpoint::Url(_) => Err(fault::usage(
+            "copying from one server to another is not in this release",
+            "copy to this machine first, then on to the other server",
+        )),
+    };
+    endpoints.into_iter().map(path).collect()
+}
+
+/// The bytes of paths, as they travel.
+pub(super) fn path_bytes(paths: &[PathBuf]) -> Vec<Vec<u8>> {
+    paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect()
+}
+
+/// What `--dry-run` says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DryRun {
+    /// What would be done, one line each.
+    pub actions: Vec<String>,
+    /// What was agreed on with the server; empty without a server.
+    pub negotiated: Vec<(&'static str, String)>,
+}
+
+impl DryRun {
+    /// The plan as one line of JSON.
+    pub fn json(&self) -> String {
+        let negotiated: serde_json::Map<String, serde_json::Value> =
+            self.negotiated.iter().map(|(key, value)| ((*key).to_owned(), value.clone().into())).collect();
+        let object = serde_json::json!({
+            "schema": 1, "ok": true, "dry_run": true, "actions": self.actions, "negotiated": negotiated,
+        });
+        object.to_string()
+    }
+}
+
+impl fmt::Display for DryRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for action in &self.actions {
+            writeln!(f, "would {action}")?;
+        }
+        for (key, value) in &self.negotiated {
+            writeln!(f, "{key}: {}", fault::printable(value))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(port: u16, path: &str) -> String {
+        let (fingerprint, secret) = ([1; 32], [2; 32]);
+        let path = path.as_bytes().to_vec();
+        HaulUrl { host: "h".to_owned(), port, path, fingerprint, secret, expires: None }.to_string()
+    }
+
+    fn parse(words: &[&str]) -> Result<CopyPlan, Fault> {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        CopyPlan::parse(&words)
+    }
+
+    #[test]
+    fn the_three_ways_are_told_apart() {
+        let up = parse(&["a", "b", &url(1, "in")]).unwrap();
+        assert!(matches!(&up, CopyPlan::Upload { sources, to } if sources.len() == 2 && to.path == b"in"));
+        assert_eq!(up.actions(), ["send a to h:1:/in", "send b to h:1:/in"]);
+        let down = parse(&[&url(1, "x"), &url(1, "y"), "."]).unwrap();
+        assert!(matches!(&down, CopyPlan::Download { sources, .. } if *sources == [b"x", b"y"]));
+        assert_eq!(down.actions()[1], "fetch h:1:/y to .");
+        assert!(matches!(parse(&["a", "b"]).unwrap(), CopyPlan::Local { .. }));
+    }
+
+    #[test]
+    fn what_cannot_be_copied_is_said_with_a_way_out() {
+        let (one, other) = (url(1, "x"), url(2, "x"));
+        for (words, needle) in [
+            (vec![], "are missing"),
+            (vec!["a"], "a destination is missing"),
+            (vec![one.as_str(), "a", "."], "mixed"),
+            (vec![one.as_str(), other.as_str(), "."], "different servers"),
+            (vec![one.as_str(), other.as_str()], "from one server to another"),
+            (vec!["a", "haul://h:1/x"], "no key"),
+            (vec!["a", "host:b"], "ssh"),
+        ] {
+            let fault = parse(&words).unwrap_err();
+            assert!(fault.message.contains(needle), "{fault}");
+            assert!(!fault.hint.is_empty(), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_dry_run_reads_well_and_is_json_too() {
+        let plan = DryRun {
+            actions: vec!["copy a to b".to_owned()],
+            negotiated: vec![("cipher", "aes-128-gcm".to_owned())],
+        };
+        assert_eq!(plan.to_string(), "would copy a to b\ncipher: aes-128-gcm\n");
+        let json: serde_json::Value = serde_json::from_str(&plan.json()).unwrap();
+        assert_eq!(json["negotiated"]["cipher"], "aes-128-gcm");
+    }
+}

@@ -1,0 +1,137 @@
+//! What a server permits and prefers.
+
+use haul_mover::{Durability, Root};
+use haul_wire::control::{Cipher, Fault, FaultCode, Request, Settings as WireSettings};
+
+use super::{Context, wire};
+use crate::settings::{Crypto, Settings};
+
+/// A server's rules.
+#[derive(Debug, Clone)]
+pub(super) struct Policy {
+    /// Where files may be read and written.
+    pub root: Root,
+    /// Nothing may be written.
+    pub read_only: bool,
+    /// When a file counts as received.
+    pub durability: Durability,
+    settings: Settings,
+    named: Vec<String>,
+}
+
+impl Policy {
+    pub(super) fn new(root: Root, read_only: bool, context: &Context) -> Self {
+        let durability = Durability::Synced;
+        Self { root, read_only, durability, settings: context.settings.clone(), named: context.named.clone() }
+    }
+
+    /// A server for oneself, within this process: everything is as the client wants it.
+    pub(super) fn own(context: &Context) -> Self {
+        Self { named: Vec::new(), ..Self::new(Root::Anywhere, false, context) }
+    }
+
+    /// As [`Policy::own`], for files that nobody needs after the run.
+    pub(super) fn throwaway(context: &Context) -> Self {
+        Self { durability: Durability::Cached, ..Self::own(context) }
+    }
+
+    /// Whether a request is within the rules.
+    ///
+    /// # Errors
+    /// What to tell the client if not.
+    pub(super) fn check(&self, request: &Request) -> Result<(), Fault> {
+        match request {
+            Request::Put { .. } if self.read_only => Err(Fault::new(
+                FaultCode::NotPermitted,
+                "this server lets others read, not write",
+                "start `haul serve` without --read-only there",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The settings in force for a client that asked for `theirs`: the lower of two ceilings, offload only if
+    /// both want it, and else what the client asked for unless the server's owner has set it.
+    pub(super) fn settle(&self, theirs: &WireSettings) -> WireSettings {
+        let ours = wire::settings(&self.settings, theirs.bench_limit);
+        let is_set = |name: &str| self.named.iter().any(|named| named == name);
+        let mut settled = theirs.clone();
+        if is_set("rate") {
+            settled.rate_bps = theirs.rate_bps.into_iter().chain(ours.rate_bps).min();
+        }
+        if is_set("offload") {
+            settled.offload = theirs.offload && ours.offload;
+        }
+        if is_set("chunk") {
+            settled.chunk_bytes = ours.chunk_bytes;
+        }
+        if is_set("feedback_interval") {
+            settled.feedback_interval_us = ours.feedback_interval_us;
+        }
+        if is_set("controller") {
+            settled.controller = ours.controller;
+        }
+        settled
+    }
+
+    /// The ciphers that clients may choose from, and whether they may choose none.
+    pub(super) fn ciphers(&self) -> (Vec<Cipher>, bool) {
+        match self.settings.crypto {
+            Crypto::None => (wire::ciphers(Crypto::Auto), true),
+            crypto => (wire::ciphers(crypto), false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Bytes, Rate};
+    use haul_wire::control::{BenchLimit, Layout};
+
+    use super::*;
+    use crate::settings::{Preset, Recipe};
+
+    fn policy(named: &[&str], change: impl Fn(&mut Settings)) -> Policy {
+        let mut settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        change(&mut settings);
+        let named = named.iter().map(|&name| name.to_owned()).collect();
+        Policy { root: Root::Anywhere, read_only: true, durability: Durability::Synced, settings, named }
+    }
+
+    fn asked(rate: Option<u64>) -> WireSettings {
+        let settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        WireSettings { rate_bps: rate, ..wire::settings(&settings, BenchLimit::Bytes(7)) }
+    }
+
+    #[test]
+    fn the_lower_ceiling_holds() {
+        let policy = policy(&["rate"], |s| s.rate = Some(Rate::from_bps(100)));
+        assert_eq!(policy.settle(&asked(None)).rate_bps, Some(100));
+        assert_eq!(policy.settle(&asked(Some(50))).rate_bps, Some(50));
+        assert_eq!(policy.settle(&asked(Some(500))).rate_bps, Some(100));
+    }
+
+    #[test]
+    fn only_what_was_set_at_the_server_overrides_the_client() {
+        let silent = policy(&[], |s| (s.chunk, s.offload) = (Bytes(1), false));
+        assert_eq!(silent.settle(&asked(None)), asked(None));
+        let strict = policy(&["chunk", "offload"], |s| (s.chunk, s.offload) = (Bytes(1), false));
+        let settled = strict.settle(&asked(None));
+        assert_eq!((settled.chunk_bytes, settled.offload), (1, false));
+    }
+
+    #[test]
+    fn a_server_that_is_read_only_refuses_uploads_and_nothing_else() {
+        let policy = policy(&[], |_| {});
+        let put = Request::Put { destination: Vec::new(), layout: Layout::Into };
+        assert_eq!(policy.check(&put).unwrap_err().code, FaultCode::NotPermitted);
+        assert!(policy.check(&Request::Get { sources: Vec::new() }).is_ok());
+        assert!(policy.check(&Request::BenchSend).is_ok());
+    }
+
+    #[test]
+    fn sessions_without_encryption_need_the_servers_consent() {
+        assert!(!policy(&[], |_| {}).ciphers().1);
+        assert!(policy(&["crypto"], |s| s.crypto = Crypto::None).ciphers().1);
+    }
+}

@@ -1,0 +1,175 @@
+//! Answers sessions: what each request means on the server's side.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Session, controller_for};
+use haul_mover::{ReceiveOptions, SendLimits, receive_files, send_files};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, Request};
+
+use super::drive::{self, Watch};
+use super::link::{Sides, link};
+use super::outcome::{self, Cpu, Facts};
+use super::policy::Policy;
+use super::{Context, bench};
+use crate::fault;
+use crate::output::{ProgressStyle, RunReport};
+
+/// How soon a server notices that it is to stop.
+pub(super) const POLL: Duration = Duration::from_millis(100);
+/// How long a client may take to look whether packets get through.
+const CHECK: Duration = Duration::from_secs(10);
+/// A bench without a limit of its own ends after this.
+const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
+
+/// The name of a request for people and scripts.
+pub(super) fn name(request: &Request) -> &'static str {
+    match request {
+        Request::Put { .. } => "put",
+        Request::Get { .. } => "get",
+        Request::BenchSend => "bench",
+        Request::BenchReceive => "bench-reverse",
+        Request::Check => "check",
+    }
+}
+
+/// Serves one client to the end of its session.
+pub(super) fn answer(incoming: Incoming, policy: &Policy, context: &Context, cpu: Cpu) -> RunReport {
+    let started = Instant::now();
+    let request = incoming.request().clone();
+    let settings = policy.settle(incoming.settings());
+    if let Err(fault) = policy.check(&request).and_then(|()| check_settings(&settings)) {
+        incoming.refuse(fault.clone());
+        return context.failed(fault);
+    }
+    let mut session = match incoming.accept_with(settings) {
+        Ok(session) => session,
+        Err(error) => return context.failed(error.into()),
+    };
+    let sides = Sides::new(Facts::of(&session, cpu));
+    let watch = Watch { cancel: &context.cancel, style: ProgressStyle::Hidden, events: None };
+    match serve_request(&mut session, &request, policy, &sides, &watch) {
+        Ok(Done::Files(moved)) => outcome::of_files(context, &sides, *moved, started.elapsed().into()),
+        Ok(Done::Memory(carried)) => outcome::of_memory(context, &sides, *carried),
+        Ok(Done::Nothing) => context.report(RunReport::default()),
+        Err(fault) => {
+            session.control().abort(fault.clone());
+            context.failed(fault)
+        }
+    }
+}
+
+/// What a session did.
+enum Done {
+    Files(Box<drive::Moved>),
+    Memory(Box<bench::Carried>),
+    Nothing,
+}
+
+fn check_settings(settings: &haul_wire::control::Settings) -> Result<(), Fault> {
+    let any = haul_base::Span::from_millis(100);
+    match controller_for(settings, any) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(fault::usage(error.to_string(), "`haul presets` lists complete mixtures")),
+    }
+}
+
+fn serve_request(
+    session: &mut Session,
+    request: &Request,
+    policy: &Policy,
+    sides: &Arc<Sides>,
+    watch: &Watch<'_>,
+) -> Result<Done, Fault> {
+    let limit = match session.settings().bench_limit {
+        BenchLimit::Unlimited => LONGEST_BENCH,
+        limit => limit,
+    };
+    match request {
+        Request::Put { destination, layout } => {
+            receive(session, (destination, *layout), policy, sides, watch)
+                .map(|moved| Done::Files(Box::new(moved)))
+        }
+        Request::Get { sources } => {
+            let channel = link(session.control(), sides);
+            let job = send_files(sources.clone(), policy.root.clone(), channel, SendLimits::default())?;
+            Ok(Done::Files(Box::new(drive::send(session, job, sides, watch))))
+        }
+        Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, watch)))),
+        Request::BenchReceive => Ok(Done::Memory(Box::new(bench::send(session, limit, sides, watch)))),
+        Request::Check => check_path(session).map(|()| Done::Nothing),
+    }
+}
+
+fn receive(
+    session: &mut Session,
+    (destination, layout): (&[u8], Layout),
+    policy: &Policy,
+    sides: &Arc<Sides>,
+    watch: &Watch<'_>,
+) -> Result<drive::Moved, Fault> {
+    let options = ReceiveOptions { durability: policy.durability, ..ReceiveOptions::new(job_number()) };
+    let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
+    Ok(drive::receive(session, job, sides, watch))
+}
+
+/// A number that no other job of this machine is likely to have at the same time.
+pub(super) fn job_number() -> u32 {
+    RandomState::new().build_hasher().finish() as u32
+}
+
+/// Answers HELLOs until the client has seen enough.
+fn check_path(session: &mut Session) -> Result<(), Fault> {
+    let started = Instant::now();
+    let mut path = session.take_data_path()?;
+    while started.elapsed() < CHECK {
+        path.exchange_hellos(POLL)?;
+        match session.control().try_recv(Duration::ZERO) {
+            Ok(_) => {}
+            Err(EngineError::Closed) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Fault::new(FaultCode::PeerSilent, "the client did not say whether packets arrive", ""))
+}
+
+/// How a server listens at `addr` under its rules.
+pub(super) fn listen_options(addr: SocketAddr, policy: &Policy) -> ListenOptions {
+    let (ciphers, permit_cipher_none) = policy.ciphers();
+    ListenOptions { ciphers, permit_cipher_none, ..ListenOptions::new(addr) }
+}
+
+/// Runs `client` against a server within this process that serves one session; returns what the client does.
+///
+/// # Errors
+/// When the server cannot listen.
+pub(super) fn with_own_server<R: Send>(
+    context: &Context,
+    policy: &Policy,
+    client: impl FnOnce(&Listener) -> R,
+) -> Result<R, Fault> {
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listener = Listener::bind(listen_options(addr, policy))?;
+    let is_over = AtomicBool::new(false);
+    let serve_one = || {
+        while !is_over.load(Ordering::Relaxed) {
+            if let Ok(Some(incoming)) = listener.accept(POLL) {
+                answer(incoming, policy, context, Cpu::DataThread);
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let server = scope.spawn(serve_one);
+        let result = client(&listener);
+        is_over.store(true, Ordering::Relaxed);
+        server.join().map_err(|_| {
+            Fault::new(FaultCode::Internal, "the receiver within this process has crashed", "")
+        })?;
+        Ok(result)
+    })
+}

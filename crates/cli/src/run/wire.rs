@@ -1,0 +1,70 @@
+//! Settings as they travel.
+
+use haul_wire::control::{BenchLimit, Cipher, Settings as WireSettings};
+
+use crate::settings::{Crypto, Settings};
+
+/// The settings that a client asks for.
+pub(super) fn settings(settings: &Settings, bench_limit: BenchLimit) -> WireSettings {
+    WireSettings {
+        chunk_bytes: settings.chunk.0,
+        controller: settings.controller.to_owned(),
+        rate_bps: settings.rate.map(haul_base::Rate::as_bps),
+        offload: settings.offload,
+        feedback_interval_us: settings.feedback_interval.as_micros() as u32,
+        bench_limit,
+        extra: vec![
+            ("preset".to_owned(), settings.preset.clone()),
+            ("socket_buffer".to_owned(), settings.socket_buffer.0.to_string()),
+        ],
+    }
+}
+
+/// The ciphers that a client offers, most wanted first.
+pub(super) fn ciphers(crypto: Crypto) -> Vec<Cipher> {
+    use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
+    match crypto {
+        Crypto::Auto if has_aes() => vec![Aes128Gcm, Aes256Gcm, ChaCha20Poly1305],
+        Crypto::Auto => vec![ChaCha20Poly1305, Aes128Gcm, Aes256Gcm],
+        Crypto::Aes128Gcm => vec![Aes128Gcm],
+        Crypto::Aes256Gcm => vec![Aes256Gcm],
+        Crypto::ChaCha20Poly1305 => vec![ChaCha20Poly1305],
+        Crypto::None => vec![Cipher::None],
+    }
+}
+
+/// Whether the processor has instructions for AES and its mode, without which `ChaCha20` is faster.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Rate, Span};
+
+    use super::*;
+    use crate::settings::{Preset, Recipe};
+
+    #[test]
+    fn settings_travel_unchanged() {
+        let mut ours = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        ours.rate = Some(Rate::from_mbps(5));
+        ours.feedback_interval = Span::from_millis(3);
+        let theirs = settings(&ours, BenchLimit::Unlimited);
+        assert_eq!((theirs.rate_bps, theirs.feedback_interval_us), (Some(5_000_000), 3_000));
+        assert_eq!((theirs.chunk_bytes, theirs.controller.as_str()), (100_000_000, "delivery"));
+    }
+
+    #[test]
+    fn no_encryption_is_offered_only_when_asked_for() {
+        assert!(!ciphers(Crypto::Auto).contains(&Cipher::None));
+        assert_eq!(ciphers(Crypto::None), [Cipher::None]);
+        assert_eq!(ciphers(Crypto::Auto).len(), 3);
+    }
+}

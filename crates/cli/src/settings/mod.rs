@@ -1,0 +1,133 @@
+//! How data is to be carried: the parameters of a recipe, typed, with the place that each value came from.
+
+mod parameters;
+mod presets;
+
+use haul_base::{Bytes, Rate, Span};
+use haul_proto::{ControllerConfig, build_controller};
+
+use crate::config::{ConfigRow, Origin, Setting};
+use crate::fault::{self, Fault};
+
+pub use parameters::{PARAMETERS, Parameter};
+pub use presets::{Preset, PresetSource};
+
+/// How packets are protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crypto {
+    /// What this machine does fastest, encrypted in any case.
+    Auto,
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+    /// No encryption; strangers' packets are still rejected.
+    None,
+}
+
+impl Crypto {
+    /// The name in recipes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Aes128Gcm => "aes-128-gcm",
+            Self::Aes256Gcm => "aes-256-gcm",
+            Self::ChaCha20Poly1305 => "chacha20-poly1305",
+            Self::None => "none",
+        }
+    }
+}
+
+/// The parameters of a recipe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The preset that the other values started from.
+    pub preset: String,
+    /// Name of the control law of the rate, one of [`haul_proto::CONTROLLERS`].
+    pub controller: &'static str,
+    /// The ceiling of the rate; with `fixed` the rate itself.
+    pub rate: Option<Rate>,
+    /// Size of a disk read or write, and of one transmission window.
+    pub chunk: Bytes,
+    /// Time between two reports of the receiver.
+    pub feedback_interval: Span,
+    /// How packets are protected.
+    pub crypto: Crypto,
+    /// Whether the kernel cuts and joins datagrams (GSO and GRO).
+    pub offload: bool,
+    /// Socket buffers to ask the kernel for.
+    pub socket_buffer: Bytes,
+}
+
+/// Settings with the origin of each parameter.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// The values.
+    pub settings: Settings,
+    /// Where each of [`PARAMETERS`] came from, in the same order.
+    origins: Vec<Origin>,
+}
+
+impl Recipe {
+    /// Starts from a preset and applies single settings in their order.
+    ///
+    /// # Errors
+    /// Unknown presets, parameters and values, each with its origin, and mixtures that cannot work.
+    pub fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
+        let recipe = Self::collect(preset, settings)?;
+        recipe.check()?;
+        Ok(recipe)
+    }
+
+    /// As [`Recipe::build`], for looking at values that need not be complete.
+    pub fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
+        let mut recipe =
+            Self { settings: preset.settings()?, origins: vec![preset.origin(); PARAMETERS.len()] };
+        for Setting { origin, assignment } in settings {
+            let parameter = Parameter::find(&assignment.key).map_err(|e| at(origin, e))?;
+            parameter
+                .set(&mut recipe.settings, &assignment.value)
+                .map_err(|problem| value_problem(origin, parameter, &assignment.value, &problem))?;
+            recipe.origins[parameter.index()] = origin.clone();
+        }
+        Ok(recipe)
+    }
+
+    /// The preset's name and every parameter with its value and origin.
+    pub fn rows(&self) -> Vec<ConfigRow> {
+        let rows = PARAMETERS.iter().zip(&self.origins).map(|(parameter, origin)| ConfigRow {
+            key: format!("set.{}", parameter.key),
+            value: Some(parameter.show(&self.settings)),
+            origin: origin.to_string(),
+        });
+        rows.collect()
+    }
+
+    /// Builds the controller once, so that what it lacks is said before anything starts.
+    fn check(&self) -> Result<(), Fault> {
+        let Settings { controller, rate, feedback_interval, .. } = self.settings;
+        let config =
+            ControllerConfig { ceiling: rate, initial_rtt: Span::from_millis(100), feedback_interval };
+        match build_controller(controller, &config) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(fault::usage(error.to_string(), "`haul presets` lists complete mixtures")),
+        }
+    }
+}
+
+fn at(origin: &Origin, mut failure: Fault) -> Fault {
+    failure.message = format!("{origin}: {}", failure.message);
+    failure
+}
+
+fn value_problem(origin: &Origin, parameter: &Parameter, value: &str, problem: &str) -> Fault {
+    fault::usage(
+        format!("{origin}: {} = {value:?}: {problem}", parameter.key),
+        format!("{} is {}", parameter.key, parameter.help),
+    )
+}
+
+#[cfg(test)]
+mod tests;

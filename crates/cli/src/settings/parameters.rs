@@ -1,0 +1,178 @@
+//! The table of recipe parameters: one line each.
+
+use haul_base::{Bytes, Rate, Span, UnitError};
+use haul_proto::CONTROLLERS;
+
+use super::{Crypto, Settings};
+use crate::config::truth;
+use crate::fault::{self, Fault};
+use crate::nearest::{nearest, suggestion};
+
+/// One parameter of a recipe.
+pub struct Parameter {
+    /// Its name in recipes and with `--set`.
+    pub key: &'static str,
+    /// What it is, for error messages and help.
+    pub help: &'static str,
+    set: fn(&mut Settings, &str) -> Result<(), String>,
+    show: fn(&Settings) -> String,
+}
+
+/// All parameters.
+pub const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        key: "controller",
+        help: "the control law of the rate: delivery or fixed",
+        set: |s, v| {
+            let names: Vec<&str> = CONTROLLERS.iter().map(|law| law.0).collect();
+            s.controller = one_of(v, &names, |name| name)?;
+            Ok(())
+        },
+        show: |s| s.controller.to_owned(),
+    },
+    Parameter {
+        key: "rate",
+        help: "a ceiling such as 800Mbit, or unlimited",
+        set: |s, v| {
+            s.rate = if v == "unlimited" { None } else { Some(v.parse().map_err(text)?) };
+            Ok(())
+        },
+        show: |s| s.rate.map_or_else(|| "unlimited".to_owned(), spell_rate),
+    },
+    Parameter {
+        key: "chunk",
+        help: "the size of a disk read or write, 64KiB to 4GiB",
+        set: |s, v| {
+            s.chunk = within(v, Bytes(64 << 10), Bytes(4 << 30))?;
+            Ok(())
+        },
+        show: |s| spell_bytes(s.chunk),
+    },
+    Parameter {
+        key: "feedback_interval",
+        help: "the time between two reports of the receiver, 100us to 1s",
+        set: |s, v| {
+            s.feedback_interval = within(v, Span::from_micros(100), Span::from_secs(1))?;
+            Ok(())
+        },
+        show: |s| spell_span(s.feedback_interval),
+    },
+    Parameter {
+        key: "crypto",
+        help: "auto, aes-128-gcm, aes-256-gcm, chacha20-poly1305 or none",
+        set: |s, v| {
+            use Crypto::{Aes128Gcm, Aes256Gcm, Auto, ChaCha20Poly1305, None};
+            s.crypto = one_of(v, &[Auto, Aes128Gcm, Aes256Gcm, ChaCha20Poly1305, None], Crypto::name)?;
+            Ok(())
+        },
+        show: |s| s.crypto.name().to_owned(),
+    },
+    Parameter {
+        key: "offload",
+        help: "whether the kernel cuts and joins datagrams: on or off",
+        set: |s, v| {
+            s.offload = truth(v).filter(|_| !v.is_empty()).ok_or("write on or off")?;
+            Ok(())
+        },
+        show: |s| if s.offload { "on" } else { "off" }.to_owned(),
+    },
+    Parameter {
+        key: "socket_buffer",
+        help: "the socket buffer to ask the kernel for, 64KiB to 1GiB",
+        set: |s, v| {
+            s.socket_buffer = within(v, Bytes(64 << 10), Bytes(1 << 30))?;
+            Ok(())
+        },
+        show: |s| spell_bytes(s.socket_buffer),
+    },
+];
+
+impl Parameter {
+    /// The parameter called `key` (`cipher` is another name of `crypto`).
+    ///
+    /// # Errors
+    /// Names the nearest key and lists all of them.
+    pub fn find(key: &str) -> Result<&'static Self, Fault> {
+        let wanted = match key {
+            "cipher" => "crypto".to_owned(),
+            key => key.replace('-', "_"),
+        };
+        let keys = || PARAMETERS.iter().map(|p| p.key);
+        PARAMETERS.iter().find(|p| p.key == wanted).ok_or_else(|| {
+            fault::usage(
+                format!("no recipe parameter is called `{key}`{}", suggestion(key, keys())),
+                format!("the parameters are {}", keys().collect::<Vec<_>>().join(", ")),
+            )
+        })
+    }
+
+    /// The place in [`PARAMETERS`].
+    pub(super) fn index(&self) -> usize {
+        PARAMETERS.iter().position(|p| p.key == self.key).expect("every parameter comes from the table")
+    }
+
+    /// Sets it from text; the error says what is wrong with the value.
+    pub(super) fn set(&self, settings: &mut Settings, value: &str) -> Result<(), String> {
+        (self.set)(settings, value.trim())
+    }
+
+    /// The value as `--set` would take it.
+    pub(super) fn show(&self, settings: &Settings) -> String {
+        (self.show)(settings)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is given to `map_err`")]
+fn text(error: UnitError) -> String {
+    error.to_string()
+}
+
+fn one_of<T: Copy>(value: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
+    let names: Vec<&str> = all.iter().map(|&item| name(item)).collect();
+    all.iter().copied().find(|&item| name(item) == value).ok_or_else(|| match nearest(value, names.clone()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("write one of {}", names.join(", ")),
+    })
+}
+
+fn within<T>(value: &str, low: T, high: T) -> Result<T, String>
+where
+    T: std::str::FromStr<Err = UnitError> + PartialOrd + std::fmt::Display,
+{
+    let parsed: T = value.parse().map_err(text)?;
+    if (low..=high).contains(&parsed) {
+        Ok(parsed)
+    } else {
+        Err(format!("it is {parsed}, outside of its range"))
+    }
+}
+
+/// A rate with the largest unit that needs no fraction.
+fn spell_rate(rate: Rate) -> String {
+    spell(rate.as_bps(), &[(1_000_000_000, "Gbit"), (1_000_000, "Mbit"), (1_000, "kbit"), (1, "bit")])
+}
+
+/// A size with the largest unit that needs no fraction.
+fn spell_bytes(bytes: Bytes) -> String {
+    const UNITS: [(u64, &str); 7] = [
+        (1 << 30, "GiB"),
+        (1_000_000_000, "GB"),
+        (1 << 20, "MiB"),
+        (1_000_000, "MB"),
+        (1 << 10, "KiB"),
+        (1_000, "kB"),
+        (1, "B"),
+    ];
+    spell(bytes.0, &UNITS)
+}
+
+/// A time with the largest unit that needs no fraction.
+fn spell_span(span: Span) -> String {
+    spell(span.as_nanos(), &[(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")])
+}
+
+fn spell(value: u64, units: &[(u64, &str)]) -> String {
+    let fits = |&&(size, _): &&(u64, &str)| value.is_multiple_of(size) && value > 0;
+    let (size, unit) = units.iter().find(fits).or(units.last()).copied().unwrap_or((1, ""));
+    format!("{}{unit}", value / size)
+}

@@ -1,0 +1,216 @@
+//! The rules of ARCHITECTURE.md that no compiler holds: which crate may import which, that the sans-IO crates
+//! have nothing to do with clocks, threads, sockets or files, and where unsafe code may be.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Each crate of the plan and the crates of this workspace that it may import. Nothing imports the programs and
+/// the bindings, so these stand in no list.
+const MAY_IMPORT: [(&str, &[&str]); 12] = [
+    ("haul-base", &[]),
+    ("haul-wire", &["haul-base"]),
+    ("haul-diagnosis", &["haul-base"]),
+    ("haul-proto", &["haul-base", "haul-wire", "haul-diagnosis"]),
+    ("haul-sim", &["haul-base"]),
+    ("haul-host", &["haul-base"]),
+    ("haul-udp", &["haul-base"]),
+    ("haul-engine", &["haul-base", "haul-wire", "haul-proto", "haul-udp", "haul-host"]),
+    ("haul-mover", &["haul-base", "haul-wire", "haul-proto", "haul-engine"]),
+    ("haul-cli", ANY),
+    ("haul-lab", ANY),
+    ("haulage", &["haul-mover", "haul-engine", "haul-diagnosis"]),
+];
+/// Every crate that others may import at all.
+const ANY: &[&str] = &[
+    "haul-base",
+    "haul-wire",
+    "haul-diagnosis",
+    "haul-proto",
+    "haul-sim",
+    "haul-host",
+    "haul-udp",
+    "haul-engine",
+    "haul-mover",
+];
+
+/// Crates that are given the time, the bytes and the threads.
+const SANS_IO: [&str; 5] = ["haul-base", "haul-wire", "haul-diagnosis", "haul-proto", "haul-sim"];
+/// The libraries that those crates may use: none of them does I/O.
+const PURE: [&str; 4] = ["postcard", "serde", "thiserror", "zerocopy"];
+/// What their sources must not name.
+const IMPURE: [&str; 20] = [
+    "Instant",
+    "SystemTime",
+    "UNIX_EPOCH",
+    "UdpSocket",
+    "TcpStream",
+    "TcpListener",
+    "UnixStream",
+    "UnixDatagram",
+    "ToSocketAddrs",
+    "std::thread",
+    "std::fs",
+    "std::process",
+    "std::env",
+    "std::os::fd",
+    "std::os::unix::fs",
+    "std::os::unix::net",
+    "thread_rng",
+    "libc",
+    "rustix",
+    "println!",
+];
+/// Where there may be unsafe code: the UDP driver, and what the lab needs for its TUN devices.
+const UNSAFE: [&str; 2] = ["crates/udp/", "crates/lab/src/net/"];
+
+struct Package {
+    name: String,
+    directory: PathBuf,
+    /// Name and kind (`dev`, `build` or nothing) of each dependency.
+    dependencies: Vec<(String, Option<String>)>,
+}
+
+impl Package {
+    fn new(value: &Value) -> Self {
+        let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
+        let manifest = PathBuf::from(text(&value["manifest_path"]).expect("a package has a manifest"));
+        let dependencies = value["dependencies"].as_array().expect("a list").iter();
+        Self {
+            name: text(&value["name"]).expect("a package has a name"),
+            directory: manifest.parent().expect("a manifest is in a directory").to_owned(),
+            dependencies: dependencies
+                .map(|d| (text(&d["name"]).expect("a dependency has a name"), text(&d["kind"])))
+                .collect(),
+        }
+    }
+
+    /// Every source file of the crate: `src`, and with `everything` tests, benches and examples too.
+    fn sources(&self, everything: bool) -> Vec<(PathBuf, String)> {
+        let mut files = Vec::new();
+        let mut open =
+            if everything { vec![self.directory.clone()] } else { vec![self.directory.join("src")] };
+        while let Some(path) = open.pop() {
+            if path.is_dir() {
+                open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push((path.clone(), code_of(&fs::read_to_string(&path).unwrap())));
+            }
+        }
+        assert!(!files.is_empty(), "{} has sources", self.name);
+        files
+    }
+}
+
+/// The text without what stands in comments that take whole lines or follow code. Strings stay, so a rule may
+/// be broken by a string; that has not been in anybody's way.
+fn code_of(text: &str) -> String {
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    code.collect::<Vec<_>>().join("\n")
+}
+
+fn packages() -> Vec<Package> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline", "--manifest-path"])
+        .arg(manifest)
+        .output()
+        .expect("cargo runs this test");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo writes JSON");
+    metadata["packages"].as_array().expect("a list").iter().map(Package::new).collect()
+}
+
+/// Whether `word` stands in `code` and is not a part of a longer word.
+fn names(code: &str, word: &str) -> bool {
+    let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    code.match_indices(word).any(|(at, _)| {
+        let (before, after) = (code[..at].chars().next_back(), code[at + word.len()..].chars().next());
+        !is_part(before) && !is_part(after)
+    })
+}
+
+#[test]
+fn crates_import_only_what_the_plan_allows() {
+    let packages = packages();
+    let ours: BTreeSet<&str> = packages.iter().map(|p| p.name.as_str()).collect();
+    for package in &packages {
+        let rule = MAY_IMPORT.iter().find(|(name, _)| *name == package.name);
+        let (_, allowed) = rule.unwrap_or_else(|| panic!("{} has a line in the table", package.name));
+        for (dependency, _) in package.dependencies.iter().filter(|(name, _)| ours.contains(name.as_str())) {
+            assert!(allowed.contains(&dependency.as_str()), "{} must not import {dependency}", package.name);
+        }
+    }
+}
+
+#[test]
+fn the_sans_io_crates_are_given_time_bytes_and_threads() {
+    for package in packages().iter().filter(|package| SANS_IO.contains(&package.name.as_str())) {
+        let used = package.dependencies.iter().filter(|(_, kind)| kind.as_deref() != Some("dev"));
+        for (dependency, _) in used.filter(|(name, _)| !name.starts_with("haul-")) {
+            assert!(PURE.contains(&dependency.as_str()), "{} uses {dependency}", package.name);
+        }
+        for (path, code) in package.sources(false) {
+            for word in IMPURE {
+                assert!(!names(&code, word), "{} names {word}", path.display());
+            }
+        }
+        let bans = fs::read_to_string(package.directory.join("clippy.toml")).unwrap_or_default();
+        assert!(bans.contains("std::time::Instant::now"), "{} has clippy's ban on clocks", package.name);
+    }
+}
+
+#[test]
+fn unsafe_code_is_where_it_may_be() {
+    for package in packages() {
+        let manifest = fs::read_to_string(package.directory.join("Cargo.toml")).unwrap();
+        assert!(manifest.contains("[lints]\nworkspace = true"), "{} has the workspace's lints", package.name);
+        for (path, code) in package.sources(true) {
+            let text = path.to_string_lossy();
+            if UNSAFE.iter().any(|place| text.contains(place)) || text.ends_with("cli/tests/architecture.rs")
+            {
+                continue;
+            }
+            assert!(!names(&code, "unsafe"), "{text} has unsafe code");
+            assert!(!names(&code, "unsafe_code"), "{text} switches the lint off");
+        }
+    }
+}
+
+/// A controller sees measurements, and neither another law nor what carries out its decisions; the pacer knows
+/// a rate and a burst, and no law.
+#[test]
+fn rate_laws_stand_alone() {
+    let packages = packages();
+    let proto = packages.iter().find(|package| package.name == "haul-proto").expect("it is in the table");
+    let control = proto.directory.join("src/control");
+    let laws: Vec<String> = fs::read_dir(&control)
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().path().file_stem()?.to_str().map(ToOwned::to_owned))
+        .filter(|name| name != "mod")
+        .collect();
+    assert!(laws.len() >= 2, "{laws:?}");
+    for law in &laws {
+        let code = code_of(&fs::read_to_string(control.join(format!("{law}.rs"))).unwrap());
+        for other in laws.iter().filter(|other| *other != law) {
+            assert!(!names(&code, &format!("{other}::")), "{law} imports {other}");
+        }
+        for forbidden in ["crate::sender", "crate::receiver", "crate::pacer", "haul_wire"] {
+            assert!(!names(&code, forbidden), "{law} imports {forbidden}");
+        }
+    }
+    let pacer = code_of(&fs::read_to_string(proto.directory.join("src/pacer.rs")).unwrap());
+    assert!(!names(&pacer, "control"), "the pacer knows no law");
+}
+
+#[test]
+fn words_are_found_as_words() {
+    assert!(names("use std::thread;", "std::thread") && names("Instant::now()", "Instant"));
+    assert!(!names("Instantly", "Instant") && !names("unsafe_code", "unsafe"));
+    assert!(!code_of("let x = 1; // Instant\n/// SystemTime").contains("Time"));
+}

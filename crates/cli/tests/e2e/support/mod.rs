@@ -1,0 +1,14 @@
+//! What the tests stand on: hosts, processes, trees.
+
+mod haul;
+mod net;
+mod process;
+mod tree;
+
+pub(crate) use haul::{HAUL, LIMIT, PORT, Server, at, clean, haul, run, run_here, tampered};
+pub(crate) use net::{Mtu, Net, Way, skip};
+pub(crate) use process::{Outcome, Running, until};
+pub(crate) use tree::{assert_same, assert_same_file, contents, directory, file, many, names, odd};
+
+/// A command of the system that has to succeed.
+pub(crate) use net::run as system;

@@ -1,0 +1,241 @@
+//! Network namespaces: a client, a server, and at need a stranger, joined by veth pairs.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Names of all namespaces begin so; the process id of the test run follows.
+const PREFIX: &str = "haul-e2e-";
+/// Set to `required` where a skipped test is a failure.
+const DEMAND: &str = "HAUL_E2E";
+
+/// Which way a rule on datagrams works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Uploads' data, downloads' feedback.
+    ToServer,
+    /// The other way.
+    ToClient,
+}
+
+/// A host of its own, as far as the network goes. Removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Host {
+    name: String,
+}
+
+impl Host {
+    fn new(role: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        // Two `ip netns add` at once can trip over each other when they set up /run/netns.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{number}-{role}", std::process::id());
+        let guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        ip(&["netns", "add", &name]);
+        drop(guard);
+        let host = Self { name };
+        host.ip(&["link", "set", "lo", "up"]);
+        host
+    }
+
+    /// A command that runs `program` on this host.
+    pub(crate) fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program.as_ref());
+        command
+    }
+
+    fn ip(&self, arguments: &[&str]) {
+        ip(&[&["-n", &self.name], arguments].concat());
+    }
+
+    /// Adds (`-A`) or deletes (`-D`) a rule for what comes in, IPv4 and IPv6.
+    pub(crate) fn firewall(&self, verb: &str, rule: &str) {
+        for program in ["iptables", "ip6tables"] {
+            let arguments = format!("-w {verb} INPUT {rule}");
+            run(self.command(program).args(arguments.split(' ')));
+        }
+    }
+
+    /// Runs `work` in a thread of this process that is on this host.
+    pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace =
+            File::open(PathBuf::from("/run/netns").join(&self.name)).expect("the namespace is there");
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                move_into_link_name_space(
+                    std::os::fd::AsFd::as_fd(&namespace),
+                    Some(LinkNameSpaceType::Network),
+                )
+                .expect("root may enter its namespaces");
+                work()
+            });
+            thread.join().expect("the work in the namespace panicked")
+        })
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        remove(&self.name);
+    }
+}
+
+/// The largest IP packet of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mtu {
+    /// 1,500 bytes.
+    Ethernet,
+    /// 9,000 bytes.
+    Jumbo,
+}
+
+/// A client and a server with one link between them.
+#[derive(Debug)]
+pub(crate) struct Net {
+    /// Where the client runs.
+    pub(crate) client: Host,
+    /// Where the server runs.
+    pub(crate) server: Host,
+}
+
+impl Net {
+    /// The server's address on the link.
+    pub(crate) const SERVER: &str = "10.77.0.2";
+    /// The same, IPv6.
+    pub(crate) const SERVER_V6: &str = "fd77::2";
+    /// The server's address on the link to the stranger.
+    pub(crate) const SERVER_FOR_STRANGERS: &str = "10.78.0.2";
+
+    /// Two hosts; `None`, and a word on stderr, where this user or system cannot have them.
+    pub(crate) fn new(mtu: Mtu) -> Option<Self> {
+        if let Err(why) = &*POSSIBLE {
+            skip(why);
+            return None;
+        }
+        let net = Self { client: Host::new("c"), server: Host::new("s") };
+        join(&net.client, &net.server, "10.77.0", "fd77", mtu);
+        Some(net)
+    }
+
+    /// A third host with a link of its own to the server.
+    pub(crate) fn stranger(&self) -> Host {
+        let stranger = Host::new("x");
+        join(&stranger, &self.server, "10.78.0", "fd78", Mtu::Ethernet);
+        stranger
+    }
+
+    /// Loses packets of every kind at random, both ways. With GSO the kernel counts a whole batch as one packet
+    /// here; it is cut into datagrams first so that they are lost one by one.
+    pub(crate) fn lose(&self, share: f64) {
+        for host in [&self.client, &self.server] {
+            host.ip(&["link", "set", "dev", "link0", "gso_max_segs", "1"]);
+            host.firewall("-A", &format!("-m statistic --mode random --probability {share} -j DROP"));
+        }
+    }
+
+    /// Drops all UDP that goes one way.
+    pub(crate) fn block_udp(&self, way: Way) {
+        self.receiving(way).firewall("-A", "-p udp -j DROP");
+    }
+
+    /// Ends [`block_udp`](Self::block_udp).
+    pub(crate) fn unblock_udp(&self, way: Way) {
+        self.receiving(way).firewall("-D", "-p udp -j DROP");
+    }
+
+    fn receiving(&self, way: Way) -> &Host {
+        match way {
+            Way::ToServer => &self.server,
+            Way::ToClient => &self.client,
+        }
+    }
+}
+
+/// A veth pair, `link0` in `one` and the next free name in `two`; `.1` is in `one`, `.2` in `two`.
+fn join(one: &Host, two: &Host, v4: &str, v6: &str, mtu: Mtu) {
+    let other = if v4 == "10.77.0" { "link0" } else { "link1" };
+    let mtu = if mtu == Mtu::Jumbo { "9000" } else { "1500" };
+    one.ip(&["link", "add", "link0", "type", "veth", "peer", "name", other, "netns", &two.name]);
+    for (host, device, last) in [(one, "link0", 1), (two, other, 2)] {
+        host.ip(&["addr", "add", &format!("{v4}.{last}/24"), "dev", device]);
+        host.ip(&["addr", "add", &format!("{v6}::{last}/64"), "dev", device, "nodad"]);
+        host.ip(&["link", "set", "dev", device, "mtu", mtu, "up"]);
+    }
+}
+
+/// Whether namespaces can be had; also removes those that a test run left behind that was killed.
+static POSSIBLE: LazyLock<Result<(), String>> = LazyLock::new(|| {
+    if !rustix::process::geteuid().is_root() {
+        return Err("needs root for network namespaces".to_owned());
+    }
+    for tool in ["ip", "iptables", "ip6tables"] {
+        let found = Command::new(tool).arg("-V").output().is_ok_and(|output| output.status.success());
+        if !found {
+            return Err(format!("the program `{tool}` is missing"));
+        }
+    }
+    sweep();
+    let probe = format!("{PREFIX}{}-probe", std::process::id());
+    let output = Command::new("ip").args(["netns", "add", &probe]).output().map_err(|e| e.to_string())?;
+    if !output.status.success() {
+        return Err(format!(
+            "no network namespaces here: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ));
+    }
+    let rule = "-A INPUT -m statistic --mode random --probability 0.5 -j ACCEPT";
+    let statistic = Command::new("ip")
+        .args(["netns", "exec", &probe, "iptables", "-w"])
+        .args(rule.split(' '))
+        .output()
+        .is_ok_and(|output| output.status.success());
+    remove(&probe);
+    if statistic { Ok(()) } else { Err("this kernel's iptables has no statistic match".to_owned()) }
+});
+
+/// Says that a test is skipped, past the capture of the test runner.
+pub(crate) fn skip(why: &str) {
+    let required = std::env::var(DEMAND).is_ok_and(|value| value == "required");
+    assert!(!required, "{DEMAND}=required, but: {why}");
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // Whoever closed stderr does not want to know.
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+}
+
+fn sweep() {
+    let Ok(entries) = std::fs::read_dir("/run/netns") else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let stale = owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+        if stale {
+            remove(&name);
+        }
+    }
+}
+
+fn remove(namespace: &str) {
+    // Deleting a host is the last thing that happens to it; if it fails, the next run sweeps.
+    let _ = Command::new("ip").args(["netns", "del", namespace]).output();
+}
+
+fn ip(arguments: &[&str]) {
+    run(Command::new("ip").args(arguments));
+}
+
+/// Runs a command that has to succeed.
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

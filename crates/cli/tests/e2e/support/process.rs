@@ -1,0 +1,171 @@
+//! Programs under test: started, watched, ended in time, and never left behind.
+
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::tree::directory;
+
+/// How often a process that is waited for is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A running program whose output goes to files. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    /// What was started, for messages.
+    what: String,
+    output: TempDir,
+    peak: u64,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    what: String,
+    /// The exit code; `None` if a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// The signal that ended it.
+    pub(crate) signal: Option<i32>,
+    /// What it wrote to stdout.
+    pub(crate) stdout: String,
+    /// What it wrote to stderr.
+    pub(crate) stderr: String,
+    /// The largest resident memory that was seen, in bytes.
+    pub(crate) peak_memory: u64,
+    /// From start to end.
+    pub(crate) took: Duration,
+}
+
+impl Running {
+    /// Starts `command`.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let output = directory();
+        let file = |name| File::create(output.path().join(name)).expect("temporary files can be made");
+        let what = format!("{command:?}");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file("stdout"))
+            .stderr(file("stderr"))
+            .spawn()
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        Self { child, what, output, peak: 0 }
+    }
+
+    /// The process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a process has an id");
+        kill_process(pid, signal).expect("the process is ours");
+    }
+
+    fn read(&self, name: &str) -> String {
+        let bytes = std::fs::read(self.output.path().join(name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// What it has written to stderr so far.
+    pub(crate) fn stderr(&self) -> String {
+        self.read("stderr")
+    }
+
+    /// Whether it is still running.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("the child can be waited for").is_none()
+    }
+
+    /// The largest resident memory so far, in bytes.
+    pub(crate) fn peak_memory(&mut self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        self.peak = self.peak.max(kib.unwrap_or_default() << 10);
+        self.peak
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Panics
+    /// After `limit`, with what the program has said.
+    #[track_caller]
+    pub(crate) fn wait(mut self, limit: Duration) -> Outcome {
+        let start = Instant::now();
+        loop {
+            self.peak_memory();
+            if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
+                return Outcome {
+                    what: std::mem::take(&mut self.what),
+                    code: status.code(),
+                    signal: status.signal(),
+                    stdout: self.read("stdout"),
+                    stderr: self.stderr(),
+                    peak_memory: self.peak,
+                    took: start.elapsed(),
+                };
+            }
+            assert!(
+                start.elapsed() < limit,
+                "{} has not ended after {limit:?}\n{}",
+                self.what,
+                self.stderr()
+            );
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Outcome {
+    /// Asserts the exit code and gives the outcome back.
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> Self {
+        let Self { what, stdout, stderr, signal, .. } = &self;
+        assert_eq!(
+            self.code,
+            Some(code),
+            "exit code (signal {signal:?}) of {what}\nstdout: {stdout}\nstderr: {stderr}"
+        );
+        self
+    }
+
+    /// Asserts that stderr has an error with a hint, and every one of `words`.
+    #[track_caller]
+    pub(crate) fn says(self, words: &[&str]) -> Self {
+        let Self { what, stderr, .. } = &self;
+        assert!(stderr.contains("error: ") || stderr.contains("failed: "), "no error from {what}:\n{stderr}");
+        assert!(stderr.contains("hint: ") || stderr.contains('('), "no hint from {what}:\n{stderr}");
+        for word in words {
+            assert!(stderr.contains(word), "no `{word}` from {what}:\n{stderr}");
+        }
+        assert!(!stderr.contains("panicked"), "{what} panicked:\n{stderr}");
+        self
+    }
+}
+
+/// Waits until `condition` holds.
+///
+/// # Panics
+/// If it does not within half a minute.
+#[track_caller]
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        std::thread::sleep(LOOK);
+    }
+}

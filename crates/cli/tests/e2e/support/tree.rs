@@ -1,0 +1,209 @@
+//! Trees of files: made from a seed, and compared by means that have nothing in common with the program.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use haul_base::Rng;
+use tempfile::TempDir;
+
+/// A temporary directory.
+pub(crate) fn directory() -> TempDir {
+    tempfile::tempdir().expect("there is room for temporary files")
+}
+
+/// Bytes of a file that no other seed gives.
+pub(crate) fn contents(seed: u64, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    Rng::from_seed(seed).fill(&mut bytes);
+    bytes
+}
+
+/// Writes a file, and the directories above it.
+pub(crate) fn file(path: &Path, seed: u64, size: usize) {
+    fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("directories can be made");
+    let mut file = File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    file.write_all(&contents(seed, size)).expect("there is room for test files");
+}
+
+fn set_mtime(path: &Path, seconds: i64, nanos: u32) {
+    let zero = SystemTime::UNIX_EPOCH;
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let at = if seconds < 0 { zero - whole } else { zero + whole } + Duration::from_nanos(nanos.into());
+    File::open(path).and_then(|file| file.set_modified(at)).expect("times of our own files can be set");
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("modes of our own files can be set");
+}
+
+/// Everything that a file set can have that is easily lost: odd names, sizes around the borders of packets and
+/// blocks, nothing at all, links that lead nowhere, modes and times.
+pub(crate) fn odd(root: &Path) {
+    // What a packet holds at the smallest and at Ethernet's size, and powers of two around them.
+    let borders = [1_154, 1_161, 1_200, 1_424, 1_433, 1_440, 4_096, 14_330, 65_536, 1 << 20];
+    for (index, border) in borders.into_iter().enumerate() {
+        for (step, size) in [border - 1, border, border + 1].into_iter().enumerate() {
+            file(&root.join(format!("sizes/{border}/{step}")), (3 * index + step) as u64, size);
+        }
+    }
+    let names: [&[u8]; 10] = [
+        b"new\nline",
+        b"not \xff\xfe utf-8",
+        b"-rf",
+        b" ",
+        b"tab\tand\x1b[31mescape",
+        b"...",
+        "größe-名前-🚚".as_bytes(),
+        b"a:b",
+        b"%2e%2e",
+        &[b'x'; 255],
+    ];
+    for (index, name) in names.into_iter().enumerate() {
+        let directory = root.join("names").join(OsStr::from_bytes(name));
+        file(&directory.join(OsStr::from_bytes(name)), 100 + index as u64, index);
+    }
+    fs::create_dir_all(root.join("empty/in/empty")).expect("directories can be made");
+    file(&root.join("nothing"), 0, 0);
+    let deep: PathBuf = std::iter::repeat_n("deep", 60).collect();
+    file(&root.join(deep).join("down"), 5, 5);
+    links(root);
+    modes_and_times(root);
+}
+
+fn links(root: &Path) {
+    let directory = root.join("links");
+    fs::create_dir_all(&directory).expect("directories can be made");
+    let targets: [&[u8]; 5] =
+        [b"../nothing", b"/etc/passwd", b"nowhere", b"../../../..", b"odd \xff\ntarget"];
+    for (index, target) in targets.into_iter().enumerate() {
+        symlink(OsStr::from_bytes(target), directory.join(index.to_string())).expect("links can be made");
+    }
+    symlink("../sizes", directory.join("to-directory")).expect("links can be made");
+}
+
+fn modes_and_times(root: &Path) {
+    for (index, mode) in [0o000, 0o400, 0o444, 0o600, 0o644, 0o755, 0o777].into_iter().enumerate() {
+        let path = root.join(format!("modes/{mode:03o}"));
+        file(&path, 200 + index as u64, 100);
+        set_mtime(&path, 1_000_000_000, 100_000_000 + index as u32);
+        set_mode(&path, mode);
+    }
+    for (index, seconds) in [0, -86_400, 4_102_444_800].into_iter().enumerate() {
+        let path = root.join(format!("times/{index}"));
+        file(&path, 300 + index as u64, 10);
+        set_mtime(&path, seconds, 1);
+    }
+    let closed = root.join("modes/read-only-directory");
+    file(&closed.join("inside"), 400, 1_000);
+    set_mode(&closed, 0o555);
+    set_mtime(&closed, 1_234_567_890, 987_654_321);
+    set_mtime(&root.join("empty/in"), 1_111_111_111, 5);
+}
+
+/// Many small files and a large one.
+pub(crate) fn many(root: &Path, small: u32, large: usize) {
+    for number in 0..small {
+        let size = (number as usize * 37) % 4_000;
+        file(&root.join(format!("d{}/f{number}", number % 40)), number.into(), size);
+    }
+    file(&root.join("large"), 77, large);
+}
+
+/// What there is at a path, but for the bytes of files.
+#[derive(Debug, PartialEq, Eq)]
+struct Node {
+    kind: Kind,
+    mode: u32,
+    mtime: (i64, i64),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    File(u64),
+    Directory,
+    Link(OsString),
+    Other,
+}
+
+impl Node {
+    fn of(path: &Path, metadata: &Metadata) -> Self {
+        let file_type = metadata.file_type();
+        let kind = if file_type.is_symlink() {
+            Kind::Link(fs::read_link(path).expect("a link can be read").into_os_string())
+        } else if file_type.is_dir() {
+            Kind::Directory
+        } else if file_type.is_file() {
+            Kind::File(metadata.len())
+        } else {
+            Kind::Other
+        };
+        // The mode of a link means nothing.
+        let mode = if matches!(kind, Kind::Link(_)) { 0 } else { metadata.mode() & 0o7777 };
+        Self { kind, mode, mtime: (metadata.mtime(), metadata.mtime_nsec()) }
+    }
+}
+
+/// Everything below `root`, by its path from there; `root` itself has the empty path.
+fn walk(root: &Path) -> BTreeMap<Vec<u8>, Node> {
+    let mut nodes = BTreeMap::new();
+    let mut open = vec![root.to_path_buf()];
+    while let Some(path) = open.pop() {
+        let metadata =
+            fs::symlink_metadata(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        if metadata.is_dir() {
+            open.extend(
+                fs::read_dir(&path).expect("root can list").map(|entry| entry.expect("listed").path()),
+            );
+        }
+        let relative = path.strip_prefix(root).expect("below the root").as_os_str().to_owned().into_vec();
+        nodes.insert(relative, Node::of(&path, &metadata));
+    }
+    nodes
+}
+
+/// Asserts that two trees are equal: names, kinds, bytes, modes, times to the nanosecond, links' targets.
+#[track_caller]
+pub(crate) fn assert_same(wanted: &Path, found: &Path) {
+    let (mut left, mut right) = (walk(wanted), walk(found));
+    // What the two roots are called and how old they are is not part of the set.
+    left.remove(&b""[..]);
+    right.remove(&b""[..]);
+    assert_same_nodes(&left, &right);
+    for (path, _) in left.iter().filter(|(_, node)| matches!(node.kind, Kind::File(_))) {
+        let read = |root: &Path| fs::read(root.join(OsStr::from_bytes(path))).expect("root can read");
+        assert!(read(wanted) == read(found), "{} differs", String::from_utf8_lossy(path));
+    }
+}
+
+#[track_caller]
+fn assert_same_nodes(left: &BTreeMap<Vec<u8>, Node>, right: &BTreeMap<Vec<u8>, Node>) {
+    for (path, node) in left {
+        assert_eq!(right.get(path), Some(node), "{} (left: copy, right: original)", path.escape_ascii());
+    }
+    for path in right.keys() {
+        assert!(left.contains_key(path), "{} is in the copy only", path.escape_ascii());
+    }
+}
+
+/// Asserts that two files or trees are equal in everything, roots included.
+#[track_caller]
+pub(crate) fn assert_same_file(wanted: &Path, found: &Path) {
+    assert_same_nodes(&walk(wanted), &walk(found));
+    assert!(fs::read(wanted).ok() == fs::read(found).ok(), "{} differs", found.display());
+}
+
+/// The names below `root` that are not the program's own temporary files.
+pub(crate) fn names(root: &Path) -> Vec<String> {
+    let own = |name: &str| {
+        let last = name.rsplit('/').next().unwrap_or_default();
+        last.starts_with(".haul-") && last.split('.').next_back() == Some("part")
+    };
+    let all = walk(root).into_keys().map(|path| String::from_utf8_lossy(&path).into_owned());
+    all.filter(|name| !name.is_empty() && !own(name)).collect()
+}

@@ -1,0 +1,228 @@
+//! The program as people and scripts meet it, on the loopback interface and without privileges.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn haul() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
+        command.env_remove(name);
+    }
+    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    haul().args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[track_caller]
+fn exits(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+}
+
+#[track_caller]
+fn object(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output.stdout)))
+}
+
+/// A running `haul serve`, ended when dropped.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(root: &Path, options: &[&str]) -> Self {
+        let mut child = haul()
+            .args(["serve", "--listen", "127.0.0.1:0", "--root"])
+            .arg(root)
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut url = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
+        Self { child, url: url.trim().to_owned() }
+    }
+
+    /// The URL of `path` below the root.
+    fn at(&self, path: &str) -> String {
+        self.url.replacen("/?k=", &format!("/{path}?k="), 1)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A directory with a small tree in `tree`.
+fn tree() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("below/empty")).unwrap();
+    fs::write(tree.join("big"), vec![7; 3_000_000]).unwrap();
+    fs::write(tree.join("below/small"), "small").unwrap();
+    fs::write(tree.join("below/nothing"), "").unwrap();
+    std::os::unix::fs::symlink("big", tree.join("link")).unwrap();
+    dir
+}
+
+#[track_caller]
+fn assert_same_tree(a: &Path, b: &Path) {
+    let output = Command::new("diff").args(["-r", "--no-dereference"]).args([a, b]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_tree_goes_to_a_server_and_back() {
+    let (here, root) = (tree(), tempfile::tempdir().unwrap());
+    let server = Server::start(root.path(), &[]);
+    let tree = here.path().join("tree");
+    let up = run(&["cp", "--json", tree.to_str().unwrap(), &server.at("copy")]);
+    exits(&up, 0);
+    assert_same_tree(&tree, &root.path().join("copy"));
+    let back = here.path().join("back");
+    let down = run(&["cp", "--json", &server.at("copy"), back.to_str().unwrap()]);
+    exits(&down, 0);
+    assert_same_tree(&tree, &back);
+    let (up, down) = (object(&up), object(&down));
+    assert_eq!((&up["bytes"], &up["files"]), (&3_000_005.into(), &3.into()));
+    assert_eq!(up["digest"].as_str().unwrap().len(), 64);
+    assert_eq!(down["bytes"], up["bytes"]);
+}
+
+#[test]
+fn a_copy_within_the_machine_is_verified_too() {
+    let here = tree();
+    let (from, to) = (here.path().join("tree"), here.path().join("copy"));
+    let output = run(&["cp", from.to_str().unwrap(), to.to_str().unwrap()]);
+    exits(&output, 0);
+    assert_same_tree(&from, &to);
+    let words = text(&output.stderr);
+    let last: Vec<&str> = words.lines().rev().take(2).collect();
+    assert!(last[0].starts_with("Limited by: "), "{words}");
+    assert!(last[1].starts_with("Moved 3.0 MB in 3 files") && last[1].ends_with("all verified"), "{words}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_bench_carries_what_was_asked_in_both_directions() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(root.path(), &[]);
+    for direction in [&[][..], &["--reverse"]] {
+        let arguments = [&["bench", "--json", "--bytes", "5MB", &server.url], direction].concat();
+        let output = run(&arguments);
+        exits(&output, 0);
+        assert_eq!(object(&output)["bytes"], 5_000_000);
+    }
+    exits(&run(&["bench", "--time", "200ms", "--json", &server.url]), 0);
+}
+
+#[test]
+fn the_demo_crosses_its_path_and_leaves_nothing_behind() {
+    let scratch = tempfile::tempdir().unwrap();
+    let events = scratch.path().join("events");
+    let output = haul()
+        .args(["demo", "--size", "3MB", "--files", "20", "--rtt", "10ms", "--loss", "1%", "--events"])
+        .arg(&events)
+        .env("TMPDIR", scratch.path())
+        .output()
+        .unwrap();
+    exits(&output, 0);
+    let words = text(&output.stderr);
+    assert!(words.contains("Data:  ") && words.contains("all verified"), "{words}");
+    assert_eq!(scratch.path().read_dir().unwrap().count(), 1, "only the events stay");
+    let trace = fs::read_to_string(&events).unwrap();
+    let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&str> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+    assert_eq!((names.first(), names.last()), (Some(&"start"), Some(&"end")));
+    for name in ["session", "progress", "path"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    assert!(lines.windows(2).all(|pair| pair[0]["t"].as_f64() <= pair[1]["t"].as_f64()));
+}
+
+#[test]
+fn failures_have_their_exit_codes_and_their_place_in_the_json() {
+    let (here, root) = (tree(), tempfile::tempdir().unwrap());
+    let read_only = Server::start(root.path(), &["--read-only"]);
+    let (tree, nothing) = (here.path().join("tree"), here.path().join("nothing"));
+    let (tree, nothing) = (tree.to_str().unwrap(), nothing.to_str().unwrap());
+    let (locked, stale) = (read_only.at("copy"), "haul://127.0.0.1:1/?k=x");
+    let cases: [(&[&str], i32, &str); 7] = [
+        (&["cp", "--json", tree, &locked], 6, "not_permitted"),
+        (&["cp", "--json", nothing, "copy"], 7, "no_such_path"),
+        (&["cp", "--json", tree, stale], 2, "usage"),
+        (&["cp", "--json", tree, "host:path"], 2, "usage"),
+        (&["cp", "--json", tree], 2, "usage"),
+        (&["cp", "--json", "--set", "chnk=1MB", tree, "copy"], 2, "usage"),
+        (&["bench", "--json", "--bytes", "100", &locked], 2, "usage"),
+    ];
+    for (arguments, code, name) in cases {
+        let output = haul().args(arguments).current_dir(here.path()).output().unwrap();
+        exits(&output, code);
+        let result = object(&output);
+        assert_eq!((&result["ok"], &result["error"]["code"]), (&false.into(), &name.into()), "{result}");
+        assert!(!output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn some_files_that_fail_are_named_and_the_others_are_there() {
+    let here = tree();
+    let output = haul()
+        .args(["cp", "--quiet", "tree/big", "missing", "tree/below/small", "into/"])
+        .current_dir(here.path())
+        .output()
+        .unwrap();
+    exits(&output, 3);
+    assert!(text(&output.stderr).starts_with("failed: missing: "), "{}", text(&output.stderr));
+    assert_eq!(text(&fs::read(here.path().join("into/small")).unwrap()), "small");
+}
+
+#[test]
+fn a_server_for_one_session_ends_as_the_session_did() {
+    let (here, root) = (tree(), tempfile::tempdir().unwrap());
+    let mut server = Server::start(root.path(), &["--once"]);
+    let tree = here.path().join("tree");
+    let dry = run(&["cp", "--dry-run", tree.to_str().unwrap(), &server.at("copy")]);
+    exits(&dry, 0);
+    assert!(text(&dry.stdout).contains("would send") && text(&dry.stdout).contains("cipher: "));
+    assert!(!root.path().join("copy").exists());
+    exits(&run(&["cp", "-q", tree.to_str().unwrap(), &server.at("copy")]), 0);
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn presets_configuration_man_page_and_completions_are_printed() {
+    for arguments in
+        [&["presets"][..], &["presets", "fixed"], &["--show-config"], &["man"], &["completions", "zsh"]]
+    {
+        let output = run(arguments);
+        exits(&output, 0);
+        assert!(output.stdout.len() > 50, "{arguments:?}");
+        assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+    }
+    let output = run(&["cp", "--show-config", "--json", "--rate", "5Mbit"]);
+    let rows = object(&output);
+    let rate = rows.as_array().unwrap().iter().find(|row| row["key"] == "rate").unwrap();
+    assert_eq!((&rate["value"], &rate["origin"]), (&"5Mbit".into(), &"flag --rate".into()));
+    let unset = run(&["cp", "--diagnosis", "on", "--show-config"]);
+    exits(&unset, 0);
+}

@@ -1,0 +1,32 @@
+use serde::{Deserialize, Serialize};
+
+/// What one side has counted, told to the other before the last message of a session. It is for reports only:
+/// the peer may say anything, and nothing is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Processor time of the session in microseconds.
+    pub cpu_us: u64,
+    /// What only the sending side knows.
+    pub sending: Option<CountedSending>,
+}
+
+/// What the sending side has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountedSending {
+    /// Data packets sent, repeated ones included.
+    pub packets: u64,
+    /// Of these, repeated ones.
+    pub resent: u64,
+    /// Packets declared lost.
+    pub lost: u64,
+    /// Socket buffers that the receiver's kernel dropped, as the receiver said.
+    pub receiver_drops: u64,
+    /// Smallest round-trip time in microseconds.
+    pub min_rtt_us: u64,
+    /// Highest rate of delivery in bits per second.
+    pub peak_delivery_bps: u64,
+    /// What limited the transfer, in a word for scripts.
+    pub limited_by: String,
+    /// What it was seen by, for people.
+    pub evidence: String,
+}

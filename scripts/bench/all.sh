@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Every benchmark, one after the other.
+set -euo pipefail
+cd "$(dirname "$0")"
+for script in veth fixed-loss memory first-data; do
+    echo "== $script"
+    ./$script.sh
+done

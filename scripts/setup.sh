@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Installs what building and testing need and this machine lacks; without root it says what that is.
+set -euo pipefail
+
+# A program, its Debian package, and what it is for.
+needs='cc gcc build
+make make build
+cmake cmake build
+ip iproute2 test
+iptables iptables test
+setpriv util-linux test
+mount mount test'
+
+missing=() without_build=() without_test=()
+while read -r program package purpose; do
+    PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null && continue
+    missing+=("$package")
+    if [ "$purpose" = build ]; then without_build+=("$program"); else without_test+=("$program"); fi
+done <<<"$needs"
+
+if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "setup: installing ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" libc6-dev >/dev/null
+    exit 0
+fi
+if [ ${#without_test[@]} -gt 0 ]; then
+    echo "setup: missing ${without_test[*]}: end-to-end tests that need them will be skipped" >&2
+fi
+if [ ${#without_build[@]} -gt 0 ]; then
+    echo "setup: missing ${without_build[*]}" >&2
+    echo "setup: as root: apt-get install ${missing[*]} libc6-dev" >&2
+    # cmake is needed only where the cryptographic library has no ready-made build description.
+    [ "${without_build[*]}" = cmake ] || exit 1
+fi
+if ! command -v "${CARGO:-cargo}" >/dev/null; then
+    echo "setup: missing cargo: install Rust 1.88 or later, see https://rustup.rs" >&2
+    exit 1
+fi
