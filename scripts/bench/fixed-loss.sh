@@ -2,11 +2,12 @@
 # The fixed controller at 950 Mbit/s, 1 % of all packets lost both ways (iptables' statistic match): how much of
 # what can arrive does, and how much more is sent than need be.
 #
-#   sudo scripts/bench/fixed-loss.sh                # ROUNDS=5 SECONDS_EACH=5 PIN=0
+#   sudo scripts/bench/fixed-loss.sh                # ROUNDS=5 SECONDS_EACH=10 PIN=0
 #
 # To be reached: goodput >= 0.97 x 950 x 0.99 Mbit/s; bytes sent <= 1.02 x the ideal, which is every packet of
 # the object once per loss: 1 / 0.99.
 PIN=${PIN:-0}
+SECONDS_EACH=${SECONDS_EACH:-10}
 . "$(dirname "$0")/lib.sh"
 RATE=950
 
@@ -26,10 +27,10 @@ echo '|---|---|---|---|---|---|'
 for round in $(seq "$ROUNDS"); do
     serve
     before=$(counter tx_packets)
-    tx "$HAUL" bench --json --preset fixed --rate ${RATE}Mbit --time "${SECONDS_EACH}s" "$URL" \
+    "${TX_SIDE[@]}" "$HAUL" bench --json --preset fixed --rate ${RATE}Mbit --time "${SECONDS_EACH}s" "$URL" \
         >"$WORK/bench.json" 2>"$WORK/bench.log" || die "$(cat "$WORK/bench.log")"
     after=$(counter tx_packets)
-    stop_server
+    stop "$SERVER"
     goodput=$(number goodput_bps <"$WORK/bench.json")
     sent=$(number packets_sent <"$WORK/bench.json")
     resent=$(number packets_resent <"$WORK/bench.json")

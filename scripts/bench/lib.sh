@@ -22,8 +22,7 @@ die() {
 
 clean_up() {
     for pid in "${STARTED[@]}"; do
-        kill "$pid" 2>/dev/null || true
-        wait "$pid" 2>/dev/null || true
+        stop "$pid"
     done
     ip netns del "$TX" 2>/dev/null || true
     ip netns del "$RX" 2>/dev/null || true
@@ -56,18 +55,23 @@ connect() {
     done
 }
 
-pinned() { # CORE COMMAND...
-    local core=$1
-    shift
-    if [ "$PIN" = 1 ]; then taskset -c "$core" "$@"; else "$@"; fi
-}
+# The words in front of a command that runs it at one side; as they are executed one by another, the process
+# that is started is the command itself.
+TX_SIDE=(ip netns exec "$TX")
+RX_SIDE=(ip netns exec "$RX")
+if [ "$PIN" = 1 ]; then
+    TX_SIDE=(taskset -c 0 "${TX_SIDE[@]}")
+    RX_SIDE=(taskset -c 1 "${RX_SIDE[@]}")
+fi
 
-tx() { pinned 0 ip netns exec "$TX" "$@"; }
-rx() { pinned 1 ip netns exec "$RX" "$@"; }
+stop() { # PROCESS: ends it and waits for it
+    kill "$1" 2>/dev/null || true
+    wait "$1" 2>/dev/null || true
+}
 
 serve() { # starts `haul serve` with further options; sets SERVER (process id) and URL
     rm -f "$WORK/url"
-    rx "$HAUL" serve --root "$WORK" --listen 0.0.0.0:7900 --host $RX_ADDRESS --url-file "$WORK/url" "$@" \
+    "${RX_SIDE[@]}" "$HAUL" serve --root "$WORK" --listen 0.0.0.0:7900 --host $RX_ADDRESS --url-file "$WORK/url" "$@" \
         >/dev/null 2>"$WORK/serve.log" &
     SERVER=$!
     STARTED+=("$SERVER")
@@ -77,11 +81,6 @@ serve() { # starts `haul serve` with further options; sets SERVER (process id) a
     done
     [ -s "$WORK/url" ] || die "the server has not started: $(cat "$WORK/serve.log")"
     URL=$(cat "$WORK/url")
-}
-
-stop_server() {
-    kill "$SERVER" 2>/dev/null || true
-    wait "$SERVER" 2>/dev/null || true
 }
 
 number() { # NAME: a number out of the JSON object on stdin

@@ -21,7 +21,7 @@ for size in "$@"; do
         options=()
         [ "$direction" = upload ] || options=(--reverse)
         serve
-        tx "$HAUL" bench --json --bytes "$size" "${options[@]}" "$URL" >"$WORK/bench.json" 2>"$WORK/bench.log" &
+        "${TX_SIDE[@]}" "$HAUL" bench --json --bytes "$size" "${options[@]}" "$URL" >"$WORK/bench.json" 2>"$WORK/bench.log" &
         client=$!
         STARTED+=("$client")
         largest=
@@ -32,6 +32,6 @@ for size in "$@"; do
         wait "$client" || die "$(cat "$WORK/bench.log")"
         printf '| %-8s | %-9s | %12s | %14s | %8.2f |\n' "$size" "$direction" "$largest" "$(peak "$SERVER")" \
             "$(number goodput_bps <"$WORK/bench.json" | awk '{ print $1 / 1e9 }')"
-        stop_server
+        stop "$SERVER"
     done
 done

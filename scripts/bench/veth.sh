@@ -10,20 +10,20 @@
 
 blast() { # Gbit/s that arrive
     local options=("$@") pid
-    rx "$BLASTER" recv --bind $RX_ADDRESS:7901 "${options[@]}" >"$WORK/blast" 2>/dev/null &
+    "${RX_SIDE[@]}" "$BLASTER" recv --bind $RX_ADDRESS:7901 "${options[@]}" >"$WORK/blast" 2>/dev/null &
     pid=$!
     STARTED+=("$pid")
     sleep 0.5
-    tx "$BLASTER" send --to $RX_ADDRESS:7901 --seconds "$SECONDS_EACH" "${options[@]}" >/dev/null 2>&1
+    "${TX_SIDE[@]}" "$BLASTER" send --to $RX_ADDRESS:7901 --seconds "$SECONDS_EACH" "${options[@]}" >/dev/null 2>&1
     wait "$pid"
     number gbit_per_s <"$WORK/blast"
 }
 
 bench() { # CIPHER OFFLOAD: Gbit/s of object bytes
     serve --set crypto=none --set offload="$2"
-    tx "$HAUL" bench --json --time "${SECONDS_EACH}s" --set crypto="$1" --set offload="$2" "$URL" \
+    "${TX_SIDE[@]}" "$HAUL" bench --json --time "${SECONDS_EACH}s" --set crypto="$1" --set offload="$2" "$URL" \
         >"$WORK/bench.json" 2>"$WORK/bench.log" || die "$(cat "$WORK/bench.log")"
-    stop_server
+    stop "$SERVER"
     number goodput_bps <"$WORK/bench.json" | awk '{ printf "%.3f\n", $1 / 1e9 }'
 }
 
