@@ -1,0 +1,365 @@
+//! Ring, softirq, socket buffers and tasks put together.
+
+use std::collections::VecDeque;
+
+use haul_base::{Span, Time};
+
+use super::cpu::Cpu;
+use super::load::{Load, LoadId, LoadSet};
+use super::nic::{Nic, NicConfig};
+use super::scheduler::{Nice, SchedulerKind, SleepKind, TaskId, TaskSpec, Trace, Waker};
+use super::socket::{SocketBuffer, SocketConfig};
+use super::{Admission, HostDrop, HostOutput, Incoming};
+
+/// A receiving program: one task with one socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReceiverConfig {
+    /// Its socket.
+    pub socket: SocketConfig,
+    /// How nice it is.
+    pub nice: Nice,
+    /// Core time for each system call (`recvmmsg`), also for one that finds nothing.
+    pub per_call: Span,
+    /// Core time for each socket buffer read.
+    pub per_skb: Span,
+    /// Core time for each packet: copying, decrypting, writing.
+    pub per_packet: Span,
+    /// Most socket buffers read by one call.
+    pub batch: u32,
+}
+
+impl Default for ReceiverConfig {
+    /// About 2 us a packet: good for half a million packets a second.
+    fn default() -> Self {
+        Self {
+            socket: SocketConfig::default(),
+            nice: Nice::default(),
+            per_call: Span::from_micros(1),
+            per_skb: Span::from_nanos(400),
+            per_packet: Span::from_nanos(1_500),
+            batch: 32,
+        }
+    }
+}
+
+/// A host.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// Who shares out the core.
+    pub scheduler: SchedulerKind,
+    /// The network card.
+    pub nic: NicConfig,
+    /// The receiving programs, all on the one core.
+    pub receivers: Vec<ReceiverConfig>,
+    /// What runs beside them from the start.
+    pub loads: Vec<Load>,
+    /// Seed of everything random in it.
+    pub seed: u64,
+}
+
+/// Packets that went through a host. `arrived = ring_drops + socket_drops + delivered + inside`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostCounters {
+    /// Packets that came to the network card.
+    pub arrived: u64,
+    /// Packets lost because the ring was full.
+    pub ring_drops: u64,
+    /// Packets lost because a socket buffer was full.
+    pub socket_drops: u64,
+    /// Packets that a program has read.
+    pub delivered: u64,
+}
+
+/// Where a receiving task is in its loop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Waits for packets.
+    Asleep,
+    /// In the system call, before it looks into the buffer.
+    Calling,
+    /// Has a socket buffer in hand; the number says how many it read in this call, with this one.
+    Reading(u32),
+}
+
+/// A queued socket buffer: how many arrivals it has of the queue beside it.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    arrivals: u32,
+    queued: Time,
+}
+
+#[derive(Debug)]
+struct Receiver {
+    config: ReceiverConfig,
+    task: TaskId,
+    phase: Phase,
+    buffer: SocketBuffer<Group>,
+    /// The arrivals of all queued groups and the one in hand, in order.
+    arrivals: VecDeque<Incoming>,
+    in_hand: Option<(Group, Option<u32>)>,
+}
+
+/// A host of one core with receiving programs and loads.
+#[derive(Debug)]
+pub struct ReceivingHost {
+    cpu: Cpu,
+    nic: Nic,
+    receivers: Vec<Receiver>,
+    loads: LoadSet,
+    counters: HostCounters,
+    /// Reused for what leaves the softirq.
+    passing: Vec<Incoming>,
+}
+
+impl ReceivingHost {
+    /// A host whose receivers wait for packets from `start` on.
+    pub fn new(config: &HostConfig, start: Time) -> Self {
+        let mut cpu = Cpu::new(config.scheduler, start);
+        let mut loads = LoadSet::new(config.seed);
+        let receivers = config.receivers.iter().map(|receiver| Receiver::new(*receiver, &mut cpu)).collect();
+        for load in &config.loads {
+            loads.start(&mut cpu, *load);
+        }
+        Self {
+            cpu,
+            nic: Nic::new(config.nic),
+            receivers,
+            loads,
+            counters: HostCounters::default(),
+            passing: Vec::new(),
+        }
+    }
+
+    /// The core: run times, softirq time, the scheduler and its trace.
+    pub fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// Records who holds the core from now on.
+    pub fn set_trace(&mut self, trace: Option<Trace>) {
+        self.cpu.scheduler_mut().ledger_mut().set_trace(trace);
+    }
+
+    /// What went through.
+    pub fn counters(&self) -> HostCounters {
+        self.counters
+    }
+
+    /// Packets in the ring, in hand and in the socket buffers.
+    pub fn inside(&self) -> u64 {
+        let queued = self.receivers.iter().flat_map(|receiver| &receiver.arrivals);
+        self.nic.packets() + queued.map(|arrival| u64::from(arrival.packets)).sum::<u64>()
+    }
+
+    /// The task of receiver `socket`.
+    ///
+    /// # Panics
+    /// If there is no such receiver.
+    pub fn task(&self, socket: u16) -> TaskId {
+        self.receivers[usize::from(socket)].task
+    }
+
+    /// What is charged to the buffer of receiver `socket` (`sk_rmem_alloc`), and its drops of socket buffers.
+    ///
+    /// # Panics
+    /// If there is no such receiver.
+    pub fn socket_memory(&self, socket: u16) -> (u64, u64) {
+        let buffer = &self.receivers[usize::from(socket)].buffer;
+        (buffer.charged(), buffer.drops())
+    }
+
+    /// The loads, to look at.
+    pub fn loads(&self) -> &LoadSet {
+        &self.loads
+    }
+
+    /// Starts a load; time must have been advanced to now.
+    pub fn start_load(&mut self, load: Load) -> LoadId {
+        self.loads.start(&mut self.cpu, load)
+    }
+
+    /// Stops a load.
+    pub fn stop_load(&mut self, id: LoadId) {
+        self.loads.stop(&mut self.cpu, id);
+    }
+
+    /// Lets the softirq take the next group if it has nothing in hand.
+    fn poll_nic(&mut self) {
+        if let Some(cost) = self.nic.take() {
+            let done = self.cpu.steal(cost);
+            self.nic.started(done);
+        }
+    }
+
+    /// The softirq's group goes into a socket buffer, or is lost.
+    fn pass_up(&mut self, deliver: &mut dyn FnMut(HostOutput)) {
+        let at = self.cpu.now();
+        let mut passing = std::mem::take(&mut self.passing);
+        self.nic.finish(&mut passing);
+        if let Some(first) = passing.first() {
+            let receiver = &mut self.receivers[usize::from(first.socket)];
+            if receiver.queue(&passing, self.nic.config().carries_batches, at) {
+                receiver.wake(&mut self.cpu);
+            } else {
+                for arrival in &passing {
+                    self.counters.socket_drops += u64::from(arrival.packets);
+                    deliver(HostOutput::Dropped { arrival: *arrival, at, reason: HostDrop::SocketBuffer });
+                }
+            }
+        }
+        passing.clear();
+        self.passing = passing;
+        self.poll_nic();
+    }
+
+    fn step(&mut self, task: TaskId, deliver: &mut dyn FnMut(HostOutput)) {
+        if self.loads.step(&mut self.cpu, task) {
+            return;
+        }
+        let slowdown = self.loads.slowdown_permille();
+        if let Some(receiver) = self.receivers.iter_mut().find(|receiver| receiver.task == task) {
+            self.counters.delivered += receiver.step(&mut self.cpu, slowdown, deliver);
+        }
+    }
+}
+
+/// How a world drives it: times never go back.
+impl ReceivingHost {
+    /// Packets arrive; [`ReceivingHost::advance`] must have been called with this `now` before.
+    pub fn on_arrival(&mut self, now: Time, arrival: Incoming) -> Admission {
+        debug_assert!(self.cpu.now() == now, "advance to {now:?} first");
+        self.counters.arrived += u64::from(arrival.packets);
+        let known = usize::from(arrival.socket) < self.receivers.len();
+        debug_assert!(known, "no socket {}", arrival.socket);
+        if !known || !self.nic.offer(arrival) {
+            self.counters.ring_drops += u64::from(arrival.packets);
+            return Admission::Dropped(HostDrop::NicRing);
+        }
+        self.poll_nic();
+        Admission::Accepted
+    }
+
+    /// When something happens inside next.
+    pub fn next_event(&self) -> Option<Time> {
+        if self.cpu.finished().is_some() {
+            return Some(self.cpu.now());
+        }
+        [self.cpu.next_event(), self.nic.done_at(), self.loads.next_event()].into_iter().flatten().min()
+    }
+
+    /// Time passes up to `now`; `deliver` is told what becomes of packets, in order of time.
+    pub fn advance(&mut self, now: Time, deliver: &mut dyn FnMut(HostOutput)) {
+        while let Some(at) = self.next_event().filter(|&at| at <= now) {
+            self.cpu.advance(at);
+            // Interrupts come before timers, and both before what tasks do.
+            if self.nic.done_at().is_some_and(|done| done <= at) {
+                self.pass_up(deliver);
+            } else if self.loads.next_event().is_some_and(|alarm| alarm <= at) {
+                self.loads.fire(&mut self.cpu);
+            } else if let Some(task) = self.cpu.finished() {
+                self.step(task, deliver);
+            }
+        }
+        self.cpu.advance(now);
+    }
+
+    /// Whether the program of `socket` has the core now, to act on a timer; it is woken if it sleeps. If not, it will
+    /// have it after one of the next events. Time must have been advanced to now.
+    pub fn may_run(&mut self, socket: u16) -> bool {
+        let Some(receiver) = self.receivers.get_mut(usize::from(socket)) else { return false };
+        receiver.wake(&mut self.cpu);
+        self.cpu.scheduler().running() == Some(receiver.task)
+    }
+
+    /// Starts another receiving program; its socket's number.
+    pub fn add_receiver(&mut self, config: ReceiverConfig) -> u16 {
+        self.receivers.push(Receiver::new(config, &mut self.cpu));
+        (self.receivers.len() - 1) as u16
+    }
+}
+
+impl Receiver {
+    fn new(config: ReceiverConfig, cpu: &mut Cpu) -> Self {
+        let spec = TaskSpec { nice: config.nice, sleep_average: Span::ZERO };
+        // It begins with the call that finds nothing and makes it sleep.
+        let task = cpu.spawn(&spec, Some(config.per_call));
+        Self {
+            config,
+            task,
+            phase: Phase::Calling,
+            buffer: SocketBuffer::new(config.socket),
+            arrivals: VecDeque::new(),
+            in_hand: None,
+        }
+    }
+
+    /// Queues one socket buffer with all of `passing`; false if there is no room. What travelled as one has one charge,
+    /// what the host merged has that of each packet.
+    fn queue(&mut self, passing: &[Incoming], travelled_as_one: bool, queued: Time) -> bool {
+        let layout = self.config.socket.layout;
+        let charge = |arrival: &Incoming| match arrival.packets {
+            packets if packets <= 1 || travelled_as_one => layout.truesize(arrival.bytes),
+            packets => layout.truesize(arrival.bytes.div_ceil(packets)) * u64::from(packets),
+        };
+        let truesize = passing.iter().map(charge).sum();
+        let group = Group { arrivals: passing.len() as u32, queued };
+        if self.buffer.push(group, truesize).is_err() {
+            return false;
+        }
+        self.arrivals.extend(passing);
+        true
+    }
+
+    fn wake(&mut self, cpu: &mut Cpu) {
+        if self.phase == Phase::Asleep {
+            self.phase = Phase::Calling;
+            cpu.wake(self.task, Waker::Interrupt);
+        }
+    }
+
+    /// What it did is done; it goes on.
+    ///
+    /// # Returns
+    /// How many packets it delivered.
+    fn step(&mut self, cpu: &mut Cpu, slowdown_permille: u32, deliver: &mut dyn FnMut(HostOutput)) -> u64 {
+        let slowed = |cost: Span| Span::from_nanos(cost.as_nanos() * u64::from(slowdown_permille) / 1_000);
+        let delivered = self.hand_over(cpu.now(), deliver);
+        let read = match self.phase {
+            Phase::Reading(read) => read,
+            Phase::Calling | Phase::Asleep => 0,
+        };
+        let next = if read < self.config.batch.max(1) { self.buffer.pop() } else { None };
+        if let Some(skb) = next {
+            let arrivals = self.arrivals.iter().take(skb.content.arrivals as usize);
+            let packets: u64 = arrivals.map(|arrival| u64::from(arrival.packets)).sum();
+            self.in_hand = Some((skb.content, skb.drops_before));
+            self.phase = Phase::Reading(read + 1);
+            let cost = self.config.per_skb + self.config.per_packet * packets;
+            cpu.set_work(self.task, Some(slowed(cost).max(Span::from_nanos(1))));
+        } else {
+            cpu.set_work(self.task, Some(slowed(self.config.per_call).max(Span::from_nanos(1))));
+            if read == 0 {
+                self.phase = Phase::Asleep;
+                cpu.sleep(SleepKind::Interruptible);
+            } else {
+                self.phase = Phase::Calling;
+            }
+        }
+        delivered
+    }
+
+    fn hand_over(&mut self, at: Time, deliver: &mut dyn FnMut(HostOutput)) -> u64 {
+        let Some((group, socket_drops)) = self.in_hand.take() else { return 0 };
+        let mut packets = 0;
+        for index in 0..group.arrivals {
+            let Some(arrival) = self.arrivals.pop_front() else { break };
+            packets += u64::from(arrival.packets);
+            let (queued, continues) = (group.queued, index > 0);
+            deliver(HostOutput::Delivered { arrival, at, queued, continues, socket_drops });
+        }
+        packets
+    }
+}
+
+#[cfg(test)]
+mod tests;

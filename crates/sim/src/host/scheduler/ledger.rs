@@ -1,0 +1,252 @@
+//! The account of a core: to the nanosecond, who held it and when.
+
+use haul_base::{Span, Time};
+
+use super::TaskId;
+
+/// A task held the core without a break.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunSlice {
+    /// Who.
+    pub task: TaskId,
+    /// From when.
+    pub from: Time,
+    /// To when.
+    pub to: Time,
+}
+
+/// What a monitor would have read about a task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sample {
+    /// When.
+    pub at: Time,
+    /// About whom.
+    pub task: TaskId,
+    /// Its sleep average, as a switch at this moment would leave it.
+    pub sleep_average: Span,
+    /// Its dynamic priority.
+    pub priority: u8,
+}
+
+/// Slices and samples, up to a number of each; what comes later is counted and not kept.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    slices: Vec<RunSlice>,
+    samples: Vec<Sample>,
+    limit: usize,
+    sample_gap: Span,
+    left_out: u64,
+}
+
+impl Trace {
+    /// Keeps up to `limit` slices and samples, the samples of a task no closer than `sample_gap` except when the
+    /// core changes hands.
+    pub fn new(limit: usize, sample_gap: Span) -> Self {
+        Self { slices: Vec::new(), samples: Vec::new(), limit, sample_gap, left_out: 0 }
+    }
+
+    /// Every stretch that a task held the core, in order of time.
+    pub fn slices(&self) -> &[RunSlice] {
+        &self.slices
+    }
+
+    /// The samples, in order of time.
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// How many slices and samples did not fit.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// The slices with breaks shorter than `gap` joined, when nobody else ran in the break: a receiver that sleeps
+    /// a few microseconds between packets then holds the core in one piece, as a plot shows it.
+    pub fn joined(&self, gap: Span) -> Vec<RunSlice> {
+        let mut joined: Vec<RunSlice> = Vec::new();
+        for slice in &self.slices {
+            match joined.last_mut() {
+                Some(last) if last.task == slice.task && slice.from.since(last.to) < gap => {
+                    last.to = slice.to;
+                }
+                _ => joined.push(*slice),
+            }
+        }
+        joined
+    }
+
+    fn push_slice(&mut self, slice: RunSlice) {
+        if self.slices.len() < self.limit {
+            self.slices.push(slice);
+        } else {
+            self.left_out += 1;
+        }
+    }
+}
+
+/// Run times of all tasks and of idling. Their sum is the time since the start.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    start: Time,
+    since: Time,
+    running: Option<TaskId>,
+    run: Vec<Span>,
+    idle: Span,
+    switches: u64,
+    last_sample: Vec<Option<Time>>,
+    trace: Option<Trace>,
+}
+
+impl Ledger {
+    pub(super) fn new(start: Time) -> Self {
+        Self {
+            start,
+            since: start,
+            running: None,
+            run: Vec::new(),
+            idle: Span::ZERO,
+            switches: 0,
+            last_sample: Vec::new(),
+            trace: None,
+        }
+    }
+
+    /// Records slices and samples from now on, or stops when given `None`.
+    pub fn set_trace(&mut self, trace: Option<Trace>) {
+        self.trace = trace;
+    }
+
+    /// What was recorded.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
+    }
+
+    /// When the core started.
+    pub fn start(&self) -> Time {
+        self.start
+    }
+
+    /// How long `task` has held the core up to `now`.
+    pub fn run_time(&self, task: TaskId, now: Time) -> Span {
+        let settled = self.run.get(task.index()).copied().unwrap_or(Span::ZERO);
+        if self.running == Some(task) { settled + now.since(self.since) } else { settled }
+    }
+
+    /// How long nobody has held the core up to `now`.
+    pub fn idle_time(&self, now: Time) -> Span {
+        if self.running.is_none() { self.idle + now.since(self.since) } else { self.idle }
+    }
+
+    /// How often the core went from one task to another, or to or from idling.
+    pub fn switches(&self) -> u64 {
+        self.switches
+    }
+
+    /// How many tasks there have been.
+    pub fn tasks(&self) -> usize {
+        self.run.len()
+    }
+
+    pub(super) fn add_task(&mut self) -> TaskId {
+        let id = TaskId(self.run.len() as u32);
+        self.run.push(Span::ZERO);
+        self.last_sample.push(None);
+        id
+    }
+
+    pub(super) fn running(&self) -> Option<TaskId> {
+        self.running
+    }
+
+    /// The core goes to `next`.
+    pub(super) fn switch(&mut self, now: Time, next: Option<TaskId>) {
+        if next == self.running {
+            return;
+        }
+        let held = now.since(self.since);
+        match self.running {
+            None => self.idle = self.idle + held,
+            Some(task) => {
+                let total = &mut self.run[task.index()];
+                *total = *total + held;
+                if let Some(trace) = self.trace.as_mut().filter(|_| held > Span::ZERO) {
+                    trace.push_slice(RunSlice { task, from: self.since, to: now });
+                }
+            }
+        }
+        self.switches += 1;
+        self.since = now;
+        self.running = next;
+    }
+
+    pub(super) fn traces(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// Keeps a sample if it is far enough from the task's last one, or `change` says that the core changes hands.
+    pub(super) fn sample(&mut self, sample: Sample, change: bool) {
+        let Some(trace) = self.trace.as_mut() else { return };
+        let last = &mut self.last_sample[sample.task.index()];
+        if !change && last.is_some_and(|last| sample.at.since(last) < trace.sample_gap) {
+            return;
+        }
+        *last = Some(sample.at);
+        if trace.samples.len() < trace.limit {
+            trace.samples.push(sample);
+        } else {
+            trace.left_out += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Span::from_millis(ms)
+    }
+
+    #[test]
+    fn accounts_for_every_moment() {
+        let mut ledger = Ledger::new(at(10));
+        let (a, b) = (ledger.add_task(), ledger.add_task());
+        ledger.switch(at(12), Some(a));
+        ledger.switch(at(20), Some(b));
+        ledger.switch(at(21), None);
+        ledger.switch(at(30), Some(a));
+        let now = at(31);
+        assert_eq!(ledger.run_time(a, now), Span::from_millis(9));
+        assert_eq!(ledger.run_time(b, now), Span::from_millis(1));
+        assert_eq!(ledger.idle_time(now), Span::from_millis(11));
+        assert_eq!(ledger.switches(), 4);
+    }
+
+    #[test]
+    fn joins_slices_over_short_breaks_only() {
+        let mut ledger = Ledger::new(at(0));
+        ledger.set_trace(Some(Trace::new(10, Span::ZERO)));
+        let (a, b) = (ledger.add_task(), ledger.add_task());
+        for (ms, next) in [(0, Some(a)), (2, None), (3, Some(a)), (5, Some(b)), (6, Some(a)), (9, None)] {
+            ledger.switch(at(ms), next);
+        }
+        let trace = ledger.trace().unwrap();
+        assert_eq!(trace.slices().len(), 4);
+        let joined = trace.joined(Span::from_millis(2));
+        assert_eq!(joined[0], RunSlice { task: a, from: at(0), to: at(5) });
+        assert_eq!(joined.len(), 3);
+    }
+
+    #[test]
+    fn a_full_trace_counts_what_it_leaves_out() {
+        let mut ledger = Ledger::new(at(0));
+        ledger.set_trace(Some(Trace::new(2, Span::ZERO)));
+        let a = ledger.add_task();
+        for ms in 0..10 {
+            ledger.switch(at(2 * ms), Some(a));
+            ledger.switch(at(2 * ms + 1), None);
+        }
+        let trace = ledger.trace().unwrap();
+        assert_eq!((trace.slices().len(), trace.left_out()), (2, 8));
+    }
+}

@@ -1,0 +1,149 @@
+//! The receiving host as the simulated world's [`HostModel`].
+
+use std::collections::BTreeMap;
+
+use haul_base::Time;
+
+use super::receiver::{HostConfig, ReceiverConfig, ReceivingHost};
+use super::{Admission, HostDrop, HostOutput, Incoming};
+use crate::{DropReason, FlowId, HostExit, HostModel, NodeId, Parcel, UDP_OVERHEAD};
+
+impl From<HostDrop> for DropReason {
+    fn from(reason: HostDrop) -> Self {
+        match reason {
+            HostDrop::NicRing => Self::NicRing,
+            HostDrop::SocketBuffer => Self::SocketBuffer,
+        }
+    }
+}
+
+/// A [`ReceivingHost`] in a world: each node placed on it gets a task and a socket of its own.
+#[derive(Debug)]
+pub struct SimulatedHost {
+    host: ReceivingHost,
+    template: ReceiverConfig,
+    /// Whether parcels go in whole, or a packet at a time.
+    whole: bool,
+    sockets: BTreeMap<NodeId, u16>,
+    flows: BTreeMap<FlowId, u16>,
+    /// What is inside, by tag; free places are `None`.
+    parcels: Vec<Option<Parcel>>,
+    free: Vec<u64>,
+    /// What has left but was not asked for yet.
+    left: Vec<HostExit>,
+}
+
+impl SimulatedHost {
+    /// A host at time zero. Nodes get sockets like `template`; the receivers of `config` are there beside them.
+    pub fn new(config: &HostConfig, template: ReceiverConfig) -> Self {
+        Self {
+            host: ReceivingHost::new(config, Time::ZERO),
+            template,
+            whole: config.nic.carries_batches,
+            sockets: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            parcels: Vec::new(),
+            free: Vec::new(),
+            left: Vec::new(),
+        }
+    }
+
+    /// The host, to look at.
+    pub fn host(&self) -> &ReceivingHost {
+        &self.host
+    }
+
+    /// The host, to start and stop loads and traces.
+    pub fn host_mut(&mut self) -> &mut ReceivingHost {
+        &mut self.host
+    }
+
+    fn socket_of(&mut self, node: NodeId) -> u16 {
+        let (host, template) = (&mut self.host, self.template);
+        *self.sockets.entry(node).or_insert_with(|| host.add_receiver(template))
+    }
+
+    fn store(&mut self, parcel: Parcel) -> u64 {
+        let tag = self.free.pop().unwrap_or_else(|| {
+            self.parcels.push(None);
+            self.parcels.len() as u64 - 1
+        });
+        self.parcels[tag as usize] = Some(parcel);
+        tag
+    }
+
+    /// Lets time pass up to `now`, and keeps what leaves until it is asked for.
+    fn catch_up(&mut self, now: Time) {
+        let (parcels, free, left) = (&mut self.parcels, &mut self.free, &mut self.left);
+        let mut take = |tag: u64| {
+            free.push(tag);
+            parcels[tag as usize].take()
+        };
+        self.host.advance(now, &mut |output| match output {
+            HostOutput::Delivered { arrival, queued, socket_drops, .. } => {
+                let exit = |parcel| HostExit::Read { parcel, arrived: queued, socket_drops };
+                left.extend(take(arrival.tag).map(exit));
+            }
+            HostOutput::Dropped { arrival, reason, .. } => {
+                let exit = |parcel| HostExit::Dropped { parcel, reason: reason.into() };
+                left.extend(take(arrival.tag).map(exit));
+            }
+        });
+    }
+
+    fn put_in(&mut self, now: Time, socket: u16, parcel: Parcel) {
+        let packets = parcel.packets();
+        let bytes = (parcel.bytes() as u32).saturating_sub(packets * UDP_OVERHEAD);
+        let tag = self.store(parcel);
+        let incoming = Incoming { tag, socket, flow: parcel.flow().0, bytes, packets };
+        if let Admission::Dropped(reason) = self.host.on_arrival(now, incoming) {
+            self.free.push(tag);
+            self.parcels[tag as usize] = None;
+            self.left.push(HostExit::Dropped { parcel, reason: reason.into() });
+        }
+    }
+}
+
+impl HostModel for SimulatedHost {
+    fn open(&mut self, flow: FlowId, node: NodeId) {
+        let socket = self.socket_of(node);
+        self.flows.insert(flow, socket);
+    }
+
+    fn on_arrival(&mut self, now: Time, parcel: Parcel) {
+        self.catch_up(now);
+        let Some(&socket) = self.flows.get(&parcel.flow()) else {
+            self.left.push(HostExit::Dropped { parcel, reason: DropReason::NoReceiver });
+            return;
+        };
+        if self.whole {
+            self.put_in(now, socket, parcel);
+        } else {
+            for index in parcel.indices() {
+                self.put_in(now, socket, parcel.only(1 << index));
+            }
+        }
+    }
+
+    fn may_run(&mut self, now: Time, node: NodeId) -> bool {
+        self.catch_up(now);
+        let socket = self.socket_of(node);
+        self.host.may_run(socket)
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        if self.left.is_empty() { self.host.next_event() } else { Some(self.host.cpu().now()) }
+    }
+
+    fn advance(&mut self, now: Time, sink: &mut dyn FnMut(Time, HostExit)) {
+        self.catch_up(now);
+        self.left.drain(..).for_each(|exit| sink(now, exit));
+    }
+
+    fn inside(&self) -> u64 {
+        let left = self.left.iter().map(|exit| match exit {
+            HostExit::Read { parcel, .. } | HostExit::Dropped { parcel, .. } => u64::from(parcel.packets()),
+        });
+        self.host.inside() + left.sum::<u64>()
+    }
+}

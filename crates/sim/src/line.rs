@@ -1,0 +1,123 @@
+//! Things that wait for their time.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, VecDeque};
+
+use haul_base::Time;
+
+/// A queue ordered by time, and by the order of insertion where times are equal. What comes in the order of time
+/// costs a ring's push and pop; only what overtakes goes through a heap.
+#[derive(Debug)]
+pub(crate) struct Line<T> {
+    ring: VecDeque<Entry<T>>,
+    heap: BinaryHeap<Reverse<Entry<T>>>,
+    sequence: u64,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    at: Time,
+    sequence: u64,
+    item: T,
+}
+
+impl<T> Entry<T> {
+    fn key(&self) -> (Time, u64) {
+        (self.at, self.sequence)
+    }
+}
+
+impl<T> PartialEq for Entry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<T> Eq for Entry<T> {}
+
+impl<T> PartialOrd for Entry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Entry<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl<T> Default for Line<T> {
+    fn default() -> Self {
+        Self { ring: VecDeque::new(), heap: BinaryHeap::new(), sequence: 0 }
+    }
+}
+
+impl<T> Line<T> {
+    /// A queue with room for `capacity` things before it allocates again.
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        Self { ring: VecDeque::with_capacity(capacity), ..Self::default() }
+    }
+
+    pub(crate) fn push(&mut self, at: Time, item: T) {
+        let entry = Entry { at, sequence: self.sequence, item };
+        self.sequence += 1;
+        match self.ring.back() {
+            Some(back) if back.at > at => self.heap.push(Reverse(entry)),
+            _ => self.ring.push_back(entry),
+        }
+    }
+
+    /// When the first thing is due.
+    pub(crate) fn next(&self) -> Option<Time> {
+        match (self.ring.front(), self.heap.peek()) {
+            (Some(ring), Some(Reverse(heap))) => Some(ring.at.min(heap.at)),
+            (Some(ring), None) => Some(ring.at),
+            (None, heap) => heap.map(|Reverse(heap)| heap.at),
+        }
+    }
+
+    /// Takes the first thing if it is due at `now`, with its time.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, T)> {
+        let from_heap = match (self.ring.front(), self.heap.peek()) {
+            (Some(ring), Some(Reverse(heap))) => heap < ring,
+            (ring, _) => ring.is_none(),
+        };
+        let entry = if from_heap {
+            self.heap.peek().filter(|Reverse(entry)| entry.at <= now)?;
+            self.heap.pop().map(|Reverse(entry)| entry)
+        } else {
+            self.ring.front().filter(|entry| entry.at <= now)?;
+            self.ring.pop_front()
+        };
+        entry.map(|entry| (entry.at, entry.item))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn comes_out_by_time_and_then_by_insertion(steps in prop::collection::vec(prop::option::weighted(0.6, 0u64..50), 0..200)) {
+            let mut line = Line::with_capacity(4);
+            let mut model: Vec<(u64, usize)> = Vec::new();
+            for (n, step) in steps.into_iter().enumerate() {
+                if let Some(at) = step {
+                    line.push(Time::from_nanos(at), n);
+                    model.push((at, n));
+                    model.sort_unstable();
+                } else {
+                    let now = 40;
+                    let expected = (model.first().is_some_and(|first| first.0 <= now)).then(|| model.remove(0));
+                    let got = line.pop_due(Time::from_nanos(now)).map(|(at, n)| (at.as_nanos(), n));
+                    prop_assert_eq!(got, expected);
+                }
+                prop_assert_eq!(line.next().map(Time::as_nanos), model.first().map(|first| first.0));
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! A link with a rate, and the queue in front of it.
+
+mod codel;
+mod limit;
+mod red;
+
+use std::collections::VecDeque;
+
+use haul_base::{Rate, Rng, Span, Time};
+use serde::{Deserialize, Serialize};
+
+use super::{Emitter, Stage, StageChange};
+use crate::parcel::{DropReason, Parcel};
+use codel::{Codel, Verdict};
+use red::Red;
+
+pub use codel::CodelSpec;
+pub use limit::Limit;
+pub use red::{AboveMaximum, RedSpec};
+
+/// A link and its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BottleneckSpec {
+    /// Bits of IP packets that cross per second.
+    #[serde(with = "crate::text")]
+    pub rate: Rate,
+    /// What happens to packets that cannot cross at once.
+    pub queue: QueueSpec,
+}
+
+/// A queue discipline with its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueSpec {
+    /// Takes what fits and drops the rest.
+    TailDrop(#[serde(with = "crate::text")] Limit),
+    /// Random early detection.
+    Red(RedSpec),
+    /// Controlled delay.
+    Codel(CodelSpec),
+}
+
+/// How an active queue tells a flow to slow down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Signal {
+    /// It drops a packet.
+    #[default]
+    Drop,
+    /// It marks packets of ECN-capable flows, and drops those of others (RFC 3168).
+    Mark,
+}
+
+/// What a bottleneck has taken and not yet sent, to the byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StandingQueue {
+    /// Bytes not yet sent.
+    pub bytes: u64,
+    /// Packets not yet wholly sent.
+    pub packets: u64,
+}
+
+#[derive(Debug)]
+enum Discipline {
+    TailDrop,
+    Red(Red),
+    Codel(Codel),
+}
+
+/// A parcel that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    parcel: Parcel,
+    since: Time,
+}
+
+/// The parcel that is being sent.
+#[derive(Clone, Copy, Debug)]
+struct Serving {
+    parcel: Parcel,
+    done: Time,
+}
+
+/// One server with a fixed rate in front of a queue. A batch is served as one: it leaves when its last packet has.
+#[derive(Debug)]
+pub(super) struct Bottleneck {
+    rate: Rate,
+    limit: Limit,
+    discipline: Discipline,
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: u64,
+    waiting_packets: u64,
+    serving: Option<Serving>,
+    /// What rounding down to nanoseconds has left over in this busy period: bits x 10^9 below `rate`.
+    carry: u64,
+    rng: Rng,
+}
+
+/// Bits x nanoseconds per second in a byte.
+const BYTE: u64 = 8_000_000_000;
+
+impl Bottleneck {
+    pub(super) fn new(spec: &BottleneckSpec, rng: Rng) -> Self {
+        let mut bottleneck = Self {
+            rate: spec.rate,
+            limit: Limit::Packets(1),
+            discipline: Discipline::TailDrop,
+            waiting: VecDeque::with_capacity(1_024),
+            waiting_bytes: 0,
+            waiting_packets: 0,
+            serving: None,
+            carry: 0,
+            rng,
+        };
+        bottleneck.set_queue(&spec.queue);
+        bottleneck
+    }
+
+    fn set_queue(&mut self, queue: &QueueSpec) {
+        (self.limit, self.discipline) = match *queue {
+            QueueSpec::TailDrop(limit) => (limit, Discipline::TailDrop),
+            QueueSpec::Red(spec) => (spec.limit, Discipline::Red(Red::new(spec, self.rng.clone()))),
+            QueueSpec::Codel(spec) => (spec.limit, Discipline::Codel(Codel::new(spec))),
+        };
+    }
+
+    /// What is left of the parcel that is being sent.
+    fn unsent(&self, now: Time) -> StandingQueue {
+        let Some(Serving { parcel, done }) = self.serving else {
+            return StandingQueue { bytes: 0, packets: 0 };
+        };
+        let left = done.since(now).as_nanos();
+        let bytes = match left.checked_mul(self.rate.as_bps()) {
+            Some(bits) => bits.div_ceil(BYTE),
+            None => self.rate.bytes_in(Span::from_nanos(left)),
+        };
+        let bytes = bytes.min(parcel.bytes());
+        let each = u64::from(parcel.bytes_of(0)).max(1);
+        StandingQueue { bytes, packets: bytes.div_ceil(each).min(parcel.packets().into()) }
+    }
+
+    fn queue(&self, now: Time) -> StandingQueue {
+        let unsent = self.unsent(now);
+        StandingQueue {
+            bytes: self.waiting_bytes + unsent.bytes,
+            packets: self.waiting_packets + unsent.packets,
+        }
+    }
+
+    /// The packets that the limit leaves room for, from the front.
+    fn room(&self, mut queue: StandingQueue, parcel: &Parcel) -> u64 {
+        let whole = StandingQueue {
+            bytes: queue.bytes + parcel.bytes(),
+            packets: queue.packets + u64::from(parcel.packets()),
+        };
+        if self.limit.allows(whole, self.rate) {
+            return parcel.present();
+        }
+        let mut taken = 0;
+        for index in parcel.indices() {
+            let bytes = queue.bytes + u64::from(parcel.bytes_of(index));
+            let longer = StandingQueue { bytes, packets: queue.packets + 1 };
+            if self.limit.allows(longer, self.rate) {
+                queue = longer;
+                taken |= 1 << index;
+            }
+        }
+        taken
+    }
+
+    fn enqueue(&mut self, now: Time, parcel: Parcel) {
+        if parcel.is_empty() {
+            return;
+        }
+        self.waiting_bytes += parcel.bytes();
+        self.waiting_packets += u64::from(parcel.packets());
+        self.waiting.push_back(Waiting { parcel, since: now });
+    }
+
+    /// Takes the first parcel, or with `CoDel`, which looks at every packet, the first packet.
+    fn dequeue(&mut self) -> Option<Waiting> {
+        let singly = matches!(self.discipline, Discipline::Codel(_));
+        let front = self.waiting.front_mut()?;
+        let taken = if singly && front.parcel.packets() > 1 {
+            let first = front.parcel.present() & front.parcel.present().wrapping_neg();
+            let taken = Waiting { parcel: front.parcel.only(first), ..*front };
+            front.parcel = front.parcel.without(first);
+            taken
+        } else {
+            self.waiting.pop_front()?
+        };
+        self.waiting_bytes -= taken.parcel.bytes();
+        self.waiting_packets -= u64::from(taken.parcel.packets());
+        Some(taken)
+    }
+
+    fn serve_next(&mut self, now: Time, out: &mut Emitter<'_>) {
+        self.serving = None;
+        while let Some(Waiting { mut parcel, since }) = self.dequeue() {
+            if let Discipline::Codel(codel) = &mut self.discipline {
+                match codel.judge(now, now.since(since), self.waiting_bytes, &parcel) {
+                    Verdict::Send => {}
+                    Verdict::Mark => {
+                        out.note_marks(parcel.packets());
+                        parcel = parcel.marked();
+                    }
+                    Verdict::Drop => {
+                        out.drop(parcel, DropReason::Codel);
+                        continue;
+                    }
+                }
+            }
+            let done = now + self.time_for(parcel.bytes());
+            self.serving = Some(Serving { parcel, done });
+            return;
+        }
+        self.carry = 0;
+        if let Discipline::Red(red) = &mut self.discipline {
+            red.on_idle(now);
+        }
+    }
+
+    /// How long `bytes` take, exact to the nanosecond over a busy period.
+    fn time_for(&mut self, bytes: u64) -> Span {
+        let rate = self.rate.as_bps().max(1);
+        let Some(work) = bytes.checked_mul(BYTE).and_then(|work| work.checked_add(self.carry)) else {
+            return self.rate.time_for(bytes);
+        };
+        self.carry = work % rate;
+        Span::from_nanos(work / rate)
+    }
+
+    fn set_rate(&mut self, now: Time, rate: Rate) {
+        let left = self.unsent(now).bytes;
+        self.rate = rate;
+        self.carry = 0;
+        if self.serving.is_some() {
+            let done = now + self.time_for(left);
+            self.serving = self.serving.map(|serving| Serving { done, ..serving });
+        }
+    }
+}
+
+impl Stage for Bottleneck {
+    fn admit(&mut self, now: Time, parcel: Parcel, out: &mut Emitter<'_>) {
+        let queue = self.queue(now);
+        let fits = self.room(queue, &parcel);
+        out.drop(parcel.without(fits), DropReason::QueueFull);
+        let parcel = parcel.only(fits);
+        if let Discipline::Red(red) = &mut self.discipline {
+            let decision = red.judge(now, queue.bytes, &parcel, self.rate);
+            out.drop(parcel.only(decision.dropped), DropReason::Red);
+            out.note_marks((parcel.present() & decision.marked).count_ones());
+            for (part, is_marked) in parcel.without(decision.dropped).cut(decision.marked) {
+                self.enqueue(now, if is_marked { part.marked() } else { part });
+            }
+        } else {
+            self.enqueue(now, parcel);
+        }
+        if self.serving.is_none() {
+            self.serve_next(now, out);
+        }
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        self.serving.map(|serving| serving.done)
+    }
+
+    fn on_event(&mut self, now: Time, out: &mut Emitter<'_>) {
+        if let Some(serving) = self.serving.filter(|serving| serving.done <= now) {
+            out.pass(serving.parcel);
+            self.serve_next(now, out);
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.waiting_packets + self.serving.map_or(0, |serving| u64::from(serving.parcel.packets()))
+    }
+
+    fn standing_queue(&self, now: Time) -> Option<StandingQueue> {
+        Some(self.queue(now))
+    }
+
+    fn change(&mut self, now: Time, change: &StageChange) -> bool {
+        match change {
+            StageChange::Rate(rate) => self.set_rate(now, *rate),
+            StageChange::Queue(queue) => self.set_queue(queue),
+            StageChange::Bottleneck(spec) => {
+                self.set_rate(now, spec.rate);
+                self.set_queue(&spec.queue);
+            }
+            _ => return false,
+        }
+        true
+    }
+}

@@ -1,0 +1,65 @@
+//! Delay that differs from packet to packet.
+
+use haul_base::{Rng, Time};
+use serde::{Deserialize, Serialize};
+
+use super::{Distribution, Emitter, Stage, StageChange};
+use crate::parcel::Parcel;
+
+/// Whether a packet with little delay overtakes one with much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// No: it waits for the one in front, as behind a queue.
+    #[default]
+    Keep,
+    /// Yes, as where packets go different ways.
+    Free,
+}
+
+/// How jitter is made.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JitterSpec {
+    /// The delay of each packet.
+    pub delay: Distribution,
+    /// Whether packets keep their order.
+    #[serde(default)]
+    pub order: Order,
+}
+
+#[derive(Debug)]
+pub(super) struct Jitter {
+    spec: JitterSpec,
+    rng: Rng,
+    last: Time,
+}
+
+impl Jitter {
+    pub(super) fn new(spec: JitterSpec, rng: Rng) -> Self {
+        Self { spec, rng, last: Time::ZERO }
+    }
+}
+
+impl Stage for Jitter {
+    fn admit(&mut self, now: Time, parcel: Parcel, out: &mut Emitter<'_>) {
+        let mut at = now + self.spec.delay.draw(&mut self.rng);
+        if self.spec.order == Order::Keep {
+            at = at.max(self.last);
+            self.last = at;
+        }
+        out.forward(at, parcel);
+    }
+
+    fn takes_batches(&self) -> bool {
+        false
+    }
+
+    fn change(&mut self, _: Time, change: &StageChange) -> bool {
+        if let StageChange::Jitter(spec) = change {
+            self.spec = *spec;
+            return true;
+        }
+        false
+    }
+}

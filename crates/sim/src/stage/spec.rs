@@ -1,0 +1,319 @@
+//! Paths written down, and changes to them.
+
+use std::fmt;
+
+use haul_base::{Probability, Rate, Rng, Span};
+use serde::{Deserialize, Serialize};
+
+use super::bottleneck::Bottleneck;
+use super::corruption::Corruption;
+use super::delay::Delay;
+use super::duplication::Duplication;
+use super::gilbert_elliott::GilbertElliott;
+use super::jitter::Jitter;
+use super::loss::Loss;
+use super::mtu::Mtu;
+use super::outages::Outages;
+use super::reordering::Reordering;
+use super::{
+    BottleneckSpec, BurstLossSpec, CorruptionSpec, GilbertElliottSpec, JitterSpec, Outage, QueueSpec,
+    ReorderingSpec, Stage,
+};
+
+/// A path as a list of stages, the first one at the sender.
+///
+/// ```toml
+/// stages = [
+///     { bottleneck = { rate = "1Gbit", queue = { tail_drop = "1MB" } } },
+///     { loss = "0.1%" },
+///     { delay = "25ms" },
+/// ]
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathSpec {
+    /// The stages in the order in which packets meet them.
+    pub stages: Vec<StageSpec>,
+}
+
+/// One stage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StageSpec {
+    /// Holds every packet for this time.
+    Delay(#[serde(with = "crate::text")] Span),
+    /// A rate with a queue.
+    Bottleneck(BottleneckSpec),
+    /// Independent loss with this probability.
+    Loss(#[serde(with = "crate::text")] Probability),
+    /// Loss in bursts, by the probabilities of the channel.
+    GilbertElliott(GilbertElliottSpec),
+    /// Loss in bursts, by share and mean length.
+    BurstLoss(BurstLossSpec),
+    /// Times at which everything is lost.
+    Outages(Vec<Outage>),
+    /// A random delay.
+    Jitter(JitterSpec),
+    /// Some packets come late.
+    Reordering(ReorderingSpec),
+    /// Copies with this probability.
+    Duplication(#[serde(with = "crate::text")] Probability),
+    /// Some packets are damaged.
+    Corruption(CorruptionSpec),
+    /// Longer IP packets (bytes) vanish.
+    Mtu(u32),
+}
+
+/// What can be changed while packets are under way. Each fits some stages only; times count from the change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StageChange {
+    /// Of `delay`.
+    Delay(#[serde(with = "crate::text")] Span),
+    /// Of `bottleneck`: another rate, for what is queued too.
+    Rate(#[serde(with = "crate::text")] Rate),
+    /// Of `bottleneck`: another discipline or limit; what is queued stays.
+    Queue(QueueSpec),
+    /// Of `bottleneck`: both.
+    Bottleneck(BottleneckSpec),
+    /// Of `loss`, `reordering`, `duplication`, `corruption`: another share of the packets.
+    Share(#[serde(with = "crate::text")] Probability),
+    /// Of `gilbert_elliott` and `burst_loss`.
+    GilbertElliott(GilbertElliottSpec),
+    /// Of `gilbert_elliott` and `burst_loss`.
+    BurstLoss(BurstLossSpec),
+    /// Of `outages`: one more, that begins now and lasts so long.
+    Outage(#[serde(with = "crate::text")] Span),
+    /// Of `outages`: another schedule.
+    Outages(Vec<Outage>),
+    /// Of `jitter`.
+    Jitter(JitterSpec),
+    /// Of `reordering`.
+    Reordering(ReorderingSpec),
+    /// Of `corruption`.
+    Corruption(CorruptionSpec),
+    /// Of `mtu`.
+    Mtu(u32),
+}
+
+/// Which stage: by its place from 0, or by its name. A stage is named for its kind; the second one of a kind is
+/// `delay-2`, and so on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum StageRef {
+    /// The place in the path, from 0.
+    Index(usize),
+    /// The name.
+    Name(String),
+}
+
+impl fmt::Display for StageRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index(index) => write!(f, "number {index}"),
+            Self::Name(name) => write!(f, "`{name}`"),
+        }
+    }
+}
+
+/// Why a path cannot be built, or not be changed like that.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// A parameter makes no sense.
+    #[error("stage {index} ({kind}): {problem}")]
+    Stage {
+        /// Place in the path, from 0.
+        index: usize,
+        /// The kind of stage.
+        kind: &'static str,
+        /// What is wrong, and what is allowed.
+        problem: String,
+    },
+    /// No stage is called that.
+    #[error("this path has no stage {0}; it has: {1}")]
+    NoStage(StageRef, String),
+    /// The stage cannot be changed in this way.
+    #[error("stage `{stage}` cannot take the change `{change}`; it takes: {takes}")]
+    WrongChange {
+        /// The stage.
+        stage: String,
+        /// The change.
+        change: &'static str,
+        /// What it takes.
+        takes: &'static str,
+    },
+    /// The change's own parameters make no sense.
+    #[error("change `{change}`: {problem}")]
+    Change {
+        /// The change.
+        change: &'static str,
+        /// What is wrong, and what is allowed.
+        problem: String,
+    },
+}
+
+/// The shortest MTU of a link that carries IPv4 (RFC 791).
+const SHORTEST_MTU: u32 = 68;
+
+impl StageSpec {
+    /// The name of its kind, as it is written.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Delay(_) => "delay",
+            Self::Bottleneck(_) => "bottleneck",
+            Self::Loss(_) => "loss",
+            Self::GilbertElliott(_) => "gilbert_elliott",
+            Self::BurstLoss(_) => "burst_loss",
+            Self::Outages(_) => "outages",
+            Self::Jitter(_) => "jitter",
+            Self::Reordering(_) => "reordering",
+            Self::Duplication(_) => "duplication",
+            Self::Corruption(_) => "corruption",
+            Self::Mtu(_) => "mtu",
+        }
+    }
+
+    fn problem(&self) -> Option<String> {
+        match self {
+            Self::Bottleneck(spec) => rate_problem(spec.rate).or_else(|| queue_problem(&spec.queue)),
+            Self::BurstLoss(spec) => burst_problem(spec),
+            Self::Outages(schedule) => outages_problem(schedule),
+            Self::Jitter(spec) => spec.delay.problem().map(str::to_owned),
+            Self::Reordering(spec) => spec.extra.problem().map(str::to_owned),
+            Self::Mtu(longest) => mtu_problem(*longest),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn build(&self, seed: u64) -> Box<dyn Stage> {
+        let rng = Rng::from_seed(seed);
+        match self {
+            Self::Delay(delay) => Box::new(Delay::new(*delay)),
+            Self::Bottleneck(spec) => Box::new(Bottleneck::new(spec, rng)),
+            Self::Loss(p) => Box::new(Loss::new(*p, rng)),
+            Self::GilbertElliott(spec) => Box::new(GilbertElliott::new(spec, rng)),
+            Self::BurstLoss(spec) => match spec.channel() {
+                Some(channel) => Box::new(GilbertElliott::new(&channel, rng)),
+                None => Box::new(Loss::new(spec.share, rng)),
+            },
+            Self::Outages(schedule) => Box::new(Outages::new(schedule.clone())),
+            Self::Jitter(spec) => Box::new(Jitter::new(*spec, rng)),
+            Self::Reordering(spec) => Box::new(Reordering::new(spec, rng)),
+            Self::Duplication(p) => Box::new(Duplication::new(*p, rng)),
+            Self::Corruption(spec) => Box::new(Corruption::new(*spec, rng)),
+            Self::Mtu(longest) => Box::new(Mtu::new(*longest)),
+        }
+    }
+
+    /// The changes that a stage of this kind takes.
+    pub(crate) const fn takes(&self) -> &'static str {
+        match self {
+            Self::Delay(_) => "delay",
+            Self::Bottleneck(_) => "rate, queue, bottleneck",
+            Self::Loss(_) | Self::Duplication(_) => "share",
+            Self::GilbertElliott(_) | Self::BurstLoss(_) => "gilbert_elliott, burst_loss",
+            Self::Outages(_) => "outage, outages",
+            Self::Jitter(_) => "jitter",
+            Self::Reordering(_) => "share, reordering",
+            Self::Corruption(_) => "share, corruption",
+            Self::Mtu(_) => "mtu",
+        }
+    }
+}
+
+impl PathSpec {
+    /// Says whether a path can be built from this.
+    pub fn check(&self) -> Result<(), SpecError> {
+        for (index, stage) in self.stages.iter().enumerate() {
+            if let Some(problem) = stage.problem() {
+                return Err(SpecError::Stage { index, kind: stage.kind(), problem });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StageChange {
+    /// The name of the change, as it is written.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Delay(_) => "delay",
+            Self::Rate(_) => "rate",
+            Self::Queue(_) => "queue",
+            Self::Bottleneck(_) => "bottleneck",
+            Self::Share(_) => "share",
+            Self::GilbertElliott(_) => "gilbert_elliott",
+            Self::BurstLoss(_) => "burst_loss",
+            Self::Outage(_) => "outage",
+            Self::Outages(_) => "outages",
+            Self::Jitter(_) => "jitter",
+            Self::Reordering(_) => "reordering",
+            Self::Corruption(_) => "corruption",
+            Self::Mtu(_) => "mtu",
+        }
+    }
+
+    /// Says whether the change's parameters make sense.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let problem = match self {
+            Self::Rate(rate) => rate_problem(*rate),
+            Self::Queue(queue) => queue_problem(queue),
+            Self::Bottleneck(spec) => rate_problem(spec.rate).or_else(|| queue_problem(&spec.queue)),
+            Self::BurstLoss(spec) => burst_problem(spec),
+            Self::Outages(schedule) => outages_problem(schedule),
+            Self::Jitter(spec) => spec.delay.problem().map(str::to_owned),
+            Self::Reordering(spec) => spec.extra.problem().map(str::to_owned),
+            Self::Mtu(longest) => mtu_problem(*longest),
+            _ => None,
+        };
+        problem.map_or(Ok(()), |problem| Err(SpecError::Change { change: self.kind(), problem }))
+    }
+}
+
+fn rate_problem(rate: Rate) -> Option<String> {
+    (rate == Rate::ZERO).then(|| "the rate must be above zero; for a dead link use `outages`".to_owned())
+}
+
+fn queue_problem(queue: &QueueSpec) -> Option<String> {
+    let limit = match queue {
+        QueueSpec::TailDrop(limit) => limit,
+        QueueSpec::Red(red) => {
+            if red.min.0 == 0 || red.min >= red.max {
+                return Some("RED needs 0 < min < max".to_owned());
+            }
+            if !(red.weight > 0.0 && red.weight <= 1.0) {
+                return Some("RED's weight must be above 0 and at most 1".to_owned());
+            }
+            &red.limit
+        }
+        QueueSpec::Codel(codel) => {
+            if codel.interval == Span::ZERO {
+                return Some("CoDel's interval must be above zero".to_owned());
+            }
+            &codel.limit
+        }
+    };
+    limit.is_zero().then(|| "the queue's limit must be above zero, or no packet can pass".to_owned())
+}
+
+fn burst_problem(spec: &BurstLossSpec) -> Option<String> {
+    if !(spec.mean_run >= 1.0 && spec.mean_run.is_finite()) {
+        return Some("`mean_run` must be at least 1 packet".to_owned());
+    }
+    spec.channel().is_none().then(|| {
+        let most = spec.mean_run / (1.0 + spec.mean_run);
+        format!("with runs of {} packets at most {most:.3} of the packets can be lost", spec.mean_run)
+    })
+}
+
+fn outages_problem(schedule: &[Outage]) -> Option<String> {
+    let endless = |outage: &&Outage| outage.every.is_some_and(|every| every <= outage.length);
+    schedule
+        .iter()
+        .find(endless)
+        .map(|_| "`every` must be longer than `length`, or the outage never ends".to_owned())
+}
+
+fn mtu_problem(longest: u32) -> Option<String> {
+    (longest < SHORTEST_MTU).then(|| format!("an MTU must be at least {SHORTEST_MTU} bytes"))
+}

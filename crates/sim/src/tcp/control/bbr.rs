@@ -1,0 +1,337 @@
+//! BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00, and `tcp_bbr.c` where it says more).
+//!
+//! Left out: the long-term sampling that looks for policers, and the allowance for aggregated acknowledgements.
+
+use std::collections::VecDeque;
+
+use haul_base::{Rate, Rng, Span, Time};
+
+use super::{AckSample, Control, LossSample};
+
+/// Constants of the law; gains in thousandths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BbrConfig {
+    /// Gain of start-up: 2 / ln 2.
+    pub high_gain: u32,
+    /// Window over the bandwidth-delay product while probing for bandwidth: 2.
+    pub window_gain: u32,
+    /// Round trips over which the bandwidth is the maximum: 10.
+    pub bandwidth_rounds: u64,
+    /// Time over which the round-trip time is the minimum: 10 s.
+    pub rtt_window: Span,
+    /// How long it drains the queue to measure the round-trip time: 200 ms.
+    pub probe_rtt: Span,
+    /// How far below the bandwidth it stays, in thousandths: 10.
+    pub margin: u32,
+    /// Seed of the phase in which probing begins.
+    pub seed: u64,
+}
+
+impl Default for BbrConfig {
+    fn default() -> Self {
+        Self {
+            high_gain: 2_885,
+            window_gain: 2_000,
+            bandwidth_rounds: 10,
+            rtt_window: Span::from_secs(10),
+            probe_rtt: Span::from_millis(200),
+            margin: 10,
+            seed: 0,
+        }
+    }
+}
+
+/// Gains of the eight phases of probing for bandwidth.
+const CYCLE: [u32; 8] = [1_250, 750, 1_000, 1_000, 1_000, 1_000, 1_000, 1_000];
+/// The least window (`bbr_cwnd_min_target`).
+const LEAST: u64 = 4;
+/// The pipe is full when the bandwidth has grown by less than a quarter in three round trips.
+const FULL_GROWTH: u32 = 1_250;
+const FULL_ROUNDS: u32 = 3;
+/// What the window holds beyond the product, for bursts and delayed acknowledgements (`3 * tso_segs_goal`).
+const SPARE: u64 = 6;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    Startup,
+    Drain,
+    ProbeBandwidth { phase: usize, since: Time },
+    ProbeRtt { done: Option<(Time, u64)> },
+}
+
+/// Sends at the rate at which data arrive, and keeps little more than that in flight.
+#[derive(Clone, Debug)]
+pub struct Bbr {
+    config: BbrConfig,
+    wire_bytes: u32,
+    initial: u64,
+    mode: Mode,
+    /// Samples that may become the maximum: round and rate, rates falling.
+    bandwidths: VecDeque<(u64, Rate)>,
+    round: u64,
+    min_rtt: Option<Span>,
+    min_rtt_at: Time,
+    full_bandwidth: Rate,
+    full_rounds: u32,
+    window: u64,
+    prior_window: u64,
+    /// Until which round only what arrives is replaced.
+    conserve_until: Option<u64>,
+    recovering: bool,
+    pacing: Rate,
+    rng: Rng,
+}
+
+fn gained(rate: Rate, permille: u32) -> Rate {
+    Rate::from_bps((u128::from(rate.as_bps()) * u128::from(permille) / 1_000) as u64)
+}
+
+impl Bbr {
+    /// In start-up, with `initial` segments of `wire_bytes`.
+    pub fn new(config: BbrConfig, initial: u64, wire_bytes: u32) -> Self {
+        // `bbr_init_pacing_rate_from_rtt`: as if the round-trip time were 1 ms.
+        let first = Rate::from_transfer(initial * u64::from(wire_bytes), Span::from_millis(1));
+        Self {
+            config,
+            wire_bytes,
+            initial,
+            mode: Mode::Startup,
+            bandwidths: VecDeque::new(),
+            round: 0,
+            min_rtt: None,
+            min_rtt_at: Time::ZERO,
+            full_bandwidth: Rate::ZERO,
+            full_rounds: 0,
+            window: initial,
+            prior_window: 0,
+            conserve_until: None,
+            recovering: false,
+            pacing: gained(first, config.high_gain),
+            rng: Rng::from_seed(config.seed),
+        }
+    }
+
+    /// The largest delivery rate of the last rounds.
+    pub fn bandwidth(&self) -> Option<Rate> {
+        self.bandwidths.front().map(|&(_, rate)| rate)
+    }
+
+    /// The least round-trip time of late.
+    pub fn min_rtt(&self) -> Option<Span> {
+        self.min_rtt
+    }
+
+    fn is_full(&self) -> bool {
+        self.full_rounds >= FULL_ROUNDS
+    }
+
+    fn pacing_gain(&self) -> u32 {
+        match self.mode {
+            Mode::Startup => self.config.high_gain,
+            Mode::Drain => 1_000_000 / self.config.high_gain,
+            Mode::ProbeBandwidth { phase, .. } => CYCLE[phase],
+            Mode::ProbeRtt { .. } => 1_000,
+        }
+    }
+
+    fn window_gain(&self) -> u32 {
+        match self.mode {
+            Mode::Startup | Mode::Drain => self.config.high_gain,
+            Mode::ProbeBandwidth { .. } => self.config.window_gain,
+            Mode::ProbeRtt { .. } => 1_000,
+        }
+    }
+
+    /// The bandwidth-delay product times a gain, in segments.
+    fn product(&self, gain: u32) -> u64 {
+        match (self.bandwidth(), self.min_rtt) {
+            (Some(bandwidth), Some(rtt)) => {
+                gained(bandwidth, gain).bytes_in(rtt).div_ceil(u64::from(self.wire_bytes))
+            }
+            _ => self.initial,
+        }
+    }
+
+    fn take_bandwidth(&mut self, ack: &AckSample) {
+        self.round += u64::from(ack.round_start);
+        let Some(sample) = ack.rate else { return };
+        // An interval below the round-trip time is a burst of acknowledgements, not a rate.
+        if self.min_rtt.is_some_and(|rtt| sample.interval < rtt) {
+            return;
+        }
+        let rate = Rate::from_transfer(sample.delivered * u64::from(self.wire_bytes), sample.interval);
+        while self.bandwidths.back().is_some_and(|&(_, lower)| lower <= rate) {
+            self.bandwidths.pop_back();
+        }
+        self.bandwidths.push_back((self.round, rate));
+        let oldest = self.round.saturating_sub(self.config.bandwidth_rounds);
+        while self.bandwidths.front().is_some_and(|&(round, _)| round < oldest) {
+            self.bandwidths.pop_front();
+        }
+    }
+
+    fn check_full(&mut self, ack: &AckSample) {
+        let Some(bandwidth) = self.bandwidth() else { return };
+        if !ack.round_start || self.is_full() {
+            return;
+        }
+        if bandwidth >= gained(self.full_bandwidth, FULL_GROWTH) {
+            (self.full_bandwidth, self.full_rounds) = (bandwidth, 0);
+        } else {
+            self.full_rounds += 1;
+        }
+    }
+
+    fn probe_bandwidth(&mut self, now: Time) {
+        // Any phase but the one that drains (`bbr_reset_probe_bw_mode`).
+        let phase = match self.rng.below(7) as usize {
+            0 => 0,
+            n => n + 1,
+        };
+        self.mode = Mode::ProbeBandwidth { phase, since: now };
+    }
+
+    fn advance(&mut self, ack: &AckSample) {
+        match self.mode {
+            Mode::Startup if self.is_full() => self.mode = Mode::Drain,
+            Mode::Drain if ack.in_flight <= self.product(1_000) => self.probe_bandwidth(ack.now),
+            Mode::ProbeBandwidth { phase, since } => {
+                let long = self.min_rtt.is_some_and(|rtt| ack.now.since(since) > rtt);
+                let next = match CYCLE[phase] {
+                    1_000 => long,
+                    gain if gain > 1_000 => long && (ack.lost > 0 || ack.in_flight >= self.product(gain)),
+                    _ => long || ack.in_flight <= self.product(1_000),
+                };
+                if next {
+                    self.mode = Mode::ProbeBandwidth { phase: (phase + 1) % CYCLE.len(), since: ack.now };
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn take_rtt(&mut self, ack: &AckSample) {
+        let expired = ack.now.since(self.min_rtt_at) > self.config.rtt_window;
+        if let Some(rtt) = ack.rtt
+            && (expired || self.min_rtt.is_none_or(|least| rtt <= least))
+        {
+            (self.min_rtt, self.min_rtt_at) = (Some(rtt), ack.now);
+        }
+        if expired && !matches!(self.mode, Mode::ProbeRtt { .. }) {
+            self.prior_window = self.saved_window();
+            self.mode = Mode::ProbeRtt { done: None };
+        }
+        let Mode::ProbeRtt { done } = self.mode else { return };
+        match done {
+            None if ack.in_flight <= LEAST => {
+                self.mode = Mode::ProbeRtt { done: Some((ack.now + self.config.probe_rtt, self.round + 1)) };
+            }
+            Some((until, round)) if ack.now > until && self.round >= round => {
+                self.min_rtt_at = ack.now;
+                self.window = self.window.max(self.prior_window);
+                if self.is_full() {
+                    self.probe_bandwidth(ack.now);
+                } else {
+                    self.mode = Mode::Startup;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn saved_window(&self) -> u64 {
+        if self.recovering || matches!(self.mode, Mode::ProbeRtt { .. }) {
+            self.prior_window.max(self.window)
+        } else {
+            self.window
+        }
+    }
+
+    fn set_pacing(&mut self, ack: &AckSample) {
+        let Some(bandwidth) = self.bandwidth() else {
+            if let Some(rtt) = ack.srtt {
+                let first = Rate::from_transfer(self.window * u64::from(self.wire_bytes), rtt);
+                self.pacing = gained(first, self.config.high_gain);
+            }
+            return;
+        };
+        let rate = gained(gained(bandwidth, self.pacing_gain()), 1_000 - self.config.margin.min(999));
+        if self.is_full() || rate > self.pacing {
+            self.pacing = rate;
+        }
+    }
+
+    fn set_window(&mut self, ack: &AckSample) {
+        if ack.lost > 0 {
+            self.window = self.window.saturating_sub(ack.lost).max(1);
+        }
+        let target = self.product(self.window_gain()) + SPARE;
+        if self.conserve_until.is_some_and(|round| self.round < round) {
+            self.window = self.window.max(ack.in_flight + ack.acked);
+        } else {
+            self.conserve_until = None;
+            if self.is_full() {
+                self.window = (self.window + ack.acked).min(target);
+            } else if self.window < target || ack.delivered < self.initial {
+                self.window += ack.acked;
+            }
+        }
+        self.window = self.window.max(LEAST);
+    }
+}
+
+impl Control for Bbr {
+    fn name(&self) -> &'static str {
+        "bbr"
+    }
+
+    fn on_ack(&mut self, ack: &AckSample) {
+        self.take_bandwidth(ack);
+        self.advance(ack);
+        self.check_full(ack);
+        self.take_rtt(ack);
+        self.set_pacing(ack);
+        self.set_window(ack);
+    }
+
+    fn on_loss(&mut self, loss: &LossSample) {
+        self.prior_window = self.saved_window();
+        self.recovering = true;
+        self.conserve_until = Some(self.round + 1);
+        self.window = (loss.in_flight + loss.acked).max(LEAST);
+    }
+
+    fn on_recovered(&mut self, _: Time) {
+        self.recovering = false;
+        self.conserve_until = None;
+        self.window = self.window.max(self.prior_window);
+    }
+
+    fn on_timeout(&mut self, _: Time) {
+        self.prior_window = self.saved_window();
+        self.recovering = true;
+        self.conserve_until = None;
+        self.full_bandwidth = Rate::ZERO;
+        self.window = 1;
+    }
+
+    fn window(&self) -> u64 {
+        match self.mode {
+            Mode::ProbeRtt { .. } => self.window.min(LEAST),
+            _ => self.window,
+        }
+    }
+
+    fn pacing_rate(&self) -> Option<Rate> {
+        Some(self.pacing)
+    }
+
+    fn phase(&self) -> &'static str {
+        match self.mode {
+            Mode::Startup => "start-up",
+            Mode::Drain => "drain",
+            Mode::ProbeBandwidth { .. } => "probe bandwidth",
+            Mode::ProbeRtt { .. } => "probe round-trip time",
+        }
+    }
+}

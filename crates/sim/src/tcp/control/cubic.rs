@@ -1,0 +1,256 @@
+//! CUBIC (RFC 9438) with `HyStart`.
+
+use haul_base::{Rate, Span, Time};
+
+use super::hystart::{Hystart, HystartConfig};
+use super::{AckSample, Control, LossSample};
+
+/// Constants of the law.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CubicConfig {
+    /// `C`, in segments per cubic second: 0.4 (RFC 9438, section 5).
+    pub c: f64,
+    /// What a loss leaves of the window: 0.7.
+    pub beta: f64,
+    /// Whether a flow that shrinks gives up more (section 4.7).
+    pub fast_convergence: bool,
+    /// How slow start ends before a loss, if it does.
+    pub hystart: Option<HystartConfig>,
+}
+
+impl Default for CubicConfig {
+    fn default() -> Self {
+        Self { c: 0.4, beta: 0.7, fast_convergence: true, hystart: Some(HystartConfig::default()) }
+    }
+}
+
+/// The least window after a loss (section 4.6).
+const LEAST: f64 = 2.0;
+
+/// Cube root of a number that is not negative, by Newton's method: the four basic operations are the same everywhere,
+/// which a library's `cbrt` is not.
+fn cube_root(x: f64) -> f64 {
+    if x <= 0.0 {
+        return 0.0;
+    }
+    let mut root = x.max(1.0);
+    for _ in 0..200 {
+        let next = (2.0 * root + x / (root * root)) / 3.0;
+        // From above the sequence falls until rounding stops it.
+        if next >= root {
+            break;
+        }
+        root = next;
+    }
+    root
+}
+
+/// `K`: seconds from the start of an epoch at window `start` until the window is `max` again (equation 2).
+pub fn cubic_k(max: f64, start: f64, c: f64) -> f64 {
+    cube_root((max - start) / c)
+}
+
+/// `W_cubic(t)`: the window `t` seconds into an epoch (equation 1).
+pub fn cubic_window(t: f64, k: f64, max: f64, c: f64) -> f64 {
+    let past = t - k;
+    c * past * past * past + max
+}
+
+/// The stretch of time between two losses.
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    start: Time,
+    k: f64,
+    /// What Reno would have (section 4.3).
+    estimate: f64,
+}
+
+/// A window that is a cubic function of the time since the last loss.
+#[derive(Clone, Debug)]
+pub struct Cubic {
+    config: CubicConfig,
+    window: f64,
+    threshold: f64,
+    max: f64,
+    /// The window before the last loss.
+    prior: f64,
+    epoch: Option<Epoch>,
+    hystart: Option<Hystart>,
+}
+
+impl Cubic {
+    /// In slow start, with `initial` segments.
+    pub fn new(config: CubicConfig, initial: u64) -> Self {
+        Self {
+            config,
+            window: initial as f64,
+            threshold: f64::INFINITY,
+            max: 0.0,
+            prior: 0.0,
+            epoch: None,
+            hystart: config.hystart.map(Hystart::new),
+        }
+    }
+
+    fn slow_start(&mut self, ack: &AckSample) {
+        self.window = (self.window + ack.acked as f64).min(self.threshold.max(self.window));
+        let window = self.window as u64;
+        let ends = |hystart: &mut Hystart| hystart.on_ack(ack.now, ack.rtt, ack.round_start, window);
+        if self.hystart.as_mut().is_some_and(ends) {
+            self.threshold = self.window;
+        }
+    }
+
+    fn avoidance(&mut self, ack: &AckSample) {
+        let (c, beta) = (self.config.c, self.config.beta);
+        let rtt = ack.srtt.unwrap_or(Span::ZERO).as_secs_f64();
+        if self.epoch.is_none() {
+            if self.max <= self.window {
+                // No loss has told of a maximum: the plateau is here.
+                self.max = self.window;
+            }
+            let k = cubic_k(self.max, self.window, c);
+            self.epoch = Some(Epoch { start: ack.now, k, estimate: self.window });
+        }
+        let Some(epoch) = &mut self.epoch else { return };
+        let t = ack.now.since(epoch.start).as_secs_f64();
+        let acked = ack.acked as f64;
+        // Section 4.3: as fair as Reno while the estimate is below the former window, then as fast.
+        let alpha = if epoch.estimate < self.prior { 3.0 * (1.0 - beta) / (1.0 + beta) } else { 1.0 };
+        epoch.estimate += alpha * acked / self.window;
+        if cubic_window(t, epoch.k, self.max, c) < epoch.estimate {
+            self.window = self.window.max(epoch.estimate);
+            return;
+        }
+        // Sections 4.4 and 4.5: go where the function will be in a round trip, by at most half the window.
+        let target = cubic_window(t + rtt, epoch.k, self.max, c).clamp(self.window, 1.5 * self.window);
+        self.window += acked * (target - self.window) / self.window;
+    }
+
+    fn reduce(&mut self) {
+        self.epoch = None;
+        self.prior = self.window;
+        self.max = if self.config.fast_convergence && self.window < self.max {
+            self.window * f64::midpoint(1.0, self.config.beta)
+        } else {
+            self.window
+        };
+        self.threshold = (self.window * self.config.beta).max(LEAST);
+    }
+}
+
+impl Control for Cubic {
+    fn name(&self) -> &'static str {
+        "cubic"
+    }
+
+    fn on_ack(&mut self, ack: &AckSample) {
+        if ack.recovering || !ack.window_limited {
+            return;
+        }
+        if self.window < self.threshold {
+            self.slow_start(ack);
+        } else {
+            self.avoidance(ack);
+        }
+    }
+
+    fn on_loss(&mut self, _: &LossSample) {
+        self.reduce();
+        self.window = self.threshold;
+    }
+
+    fn on_recovered(&mut self, _: Time) {}
+
+    fn on_timeout(&mut self, _: Time) {
+        self.reduce();
+        self.window = 1.0;
+    }
+
+    fn window(&self) -> u64 {
+        (self.window as u64).max(1)
+    }
+
+    fn pacing_rate(&self) -> Option<Rate> {
+        None
+    }
+
+    fn phase(&self) -> &'static str {
+        if self.window < self.threshold { "slow start" } else { "avoidance" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_function_is_that_of_the_rfc() {
+        // W_max 100, loss to 70: K = cbrt(30 / 0.4) = 4.2172.
+        let k = cubic_k(100.0, 70.0, 0.4);
+        assert!((k - 4.217_163).abs() < 1e-6, "{k}");
+        let literals =
+            [(0.0, 70.0), (2.0, 95.640_34), (4.217_163, 100.0), (6.217_163, 103.2), (14.217_163, 500.0)];
+        for (t, window) in literals {
+            let got = cubic_window(t, k, 100.0, 0.4);
+            assert!((got - window).abs() < 0.001, "{t} s: {got}, not {window}");
+        }
+    }
+
+    #[test]
+    fn cube_roots_are_right_and_never_of_less_than_nothing() {
+        for x in [1e-9, 0.5, 1.0, 8.0, 27.0, 75.0, 1e6, 1e12] {
+            let root = cube_root(x);
+            assert!((root * root * root / x - 1.0).abs() < 1e-12, "{x}: {root}");
+        }
+        assert!(cube_root(-1.0).abs() < f64::EPSILON);
+    }
+
+    fn ack(now: Time, acked: u64) -> AckSample {
+        let rtt = Some(Span::from_millis(100));
+        AckSample {
+            now,
+            acked,
+            rtt,
+            srtt: rtt,
+            lost: 0,
+            in_flight: 0,
+            delivered: 0,
+            rate: None,
+            round_start: false,
+            recovering: false,
+            window_limited: true,
+        }
+    }
+
+    #[test]
+    fn the_window_follows_the_function() {
+        let mut cubic = Cubic::new(CubicConfig { hystart: None, ..CubicConfig::default() }, 1_000);
+        cubic.on_loss(&LossSample { now: Time::ZERO, in_flight: 900, acked: 1 });
+        assert_eq!(cubic.window(), 700);
+        // A hundred acknowledgements a second, each of a tenth of the window.
+        let k = cubic_k(1_000.0, 700.0, 0.4);
+        for n in 0..1_500u64 {
+            let now = Time::ZERO + Span::from_millis(10 * n);
+            let acked = cubic.window() / 10;
+            cubic.on_ack(&ack(now, acked));
+            let t = 0.01 * n as f64;
+            if n > 50 {
+                let expected = cubic_window(t + 0.1, k, 1_000.0, 0.4);
+                let error = cubic.window() as f64 / expected - 1.0;
+                assert!(error.abs() < 0.02, "{t} s: {} for {expected}", cubic.window());
+            }
+        }
+    }
+
+    #[test]
+    fn a_shrinking_flow_lets_others_have_more() {
+        let loss = LossSample { now: Time::ZERO, in_flight: 0, acked: 0 };
+        let mut cubic = Cubic::new(CubicConfig::default(), 100);
+        cubic.on_loss(&loss);
+        assert!((cubic.max - 100.0).abs() < 1e-9);
+        cubic.on_loss(&loss);
+        // 70 is below 100: the plateau will be at 70 * 0.85.
+        assert!((cubic.max - 59.5).abs() < 1e-9 && cubic.window() == 49);
+    }
+}

@@ -1,0 +1,106 @@
+//! Congestion control laws: what they see, and what they decide.
+
+mod bbr;
+mod cubic;
+mod hystart;
+mod reno;
+
+use std::fmt::Debug;
+
+use haul_base::{Rate, Span, Time};
+
+pub use bbr::{Bbr, BbrConfig};
+pub use cubic::{Cubic, CubicConfig, cubic_k, cubic_window};
+pub use hystart::HystartConfig;
+pub use reno::Reno;
+
+/// Segments delivered over an interval (draft-cheng-iccrg-delivery-rate-estimation).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RateSample {
+    /// How many.
+    pub delivered: u64,
+    /// In which time.
+    pub interval: Span,
+    /// What the flow had delivered when the latest of them was sent.
+    pub prior_delivered: u64,
+}
+
+/// An acknowledgement that brought something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AckSample {
+    /// When.
+    pub now: Time,
+    /// Segments newly delivered.
+    pub acked: u64,
+    /// Segments found lost by it.
+    pub lost: u64,
+    /// Segments in flight after it.
+    pub in_flight: u64,
+    /// All that the flow has delivered.
+    pub delivered: u64,
+    /// Its round-trip time, if it has one.
+    pub rtt: Option<Span>,
+    /// The smoothed round-trip time (RFC 6298).
+    pub srtt: Option<Span>,
+    /// Its delivery rate, if it has one.
+    pub rate: Option<RateSample>,
+    /// Whether a round trip has passed since this was true last.
+    pub round_start: bool,
+    /// Whether a fast recovery is going on.
+    pub recovering: bool,
+    /// Whether the window, not the application, has held the sender back.
+    pub window_limited: bool,
+}
+
+/// The first loss of a window: fast recovery begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LossSample {
+    /// When.
+    pub now: Time,
+    /// Segments in flight, without the lost ones.
+    pub in_flight: u64,
+    /// Segments delivered by the same acknowledgement.
+    pub acked: u64,
+}
+
+/// A congestion control law. Windows count segments.
+pub trait Control: Debug + Send {
+    /// Its name.
+    fn name(&self) -> &'static str;
+    /// Something was delivered. Called after [`Control::on_loss`] if the same acknowledgement brought a loss.
+    fn on_ack(&mut self, ack: &AckSample);
+    /// Fast recovery begins.
+    fn on_loss(&mut self, loss: &LossSample);
+    /// All that was outstanding when recovery began has arrived.
+    fn on_recovered(&mut self, now: Time);
+    /// The retransmission timeout has passed, and all in flight counts as lost.
+    fn on_timeout(&mut self, now: Time);
+    /// Most segments in flight.
+    fn window(&self) -> u64;
+    /// At which rate to send, in bits on the wire, if not as fast as the window permits.
+    fn pacing_rate(&self) -> Option<Rate>;
+    /// What it is doing.
+    fn phase(&self) -> &'static str;
+}
+
+/// Which law.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum ControlKind {
+    /// RFC 5681 and RFC 6675.
+    Reno,
+    /// RFC 9438.
+    Cubic(CubicConfig),
+    /// Version 1.
+    Bbr(BbrConfig),
+}
+
+impl ControlKind {
+    /// The law at the start of a flow: `initial` segments of window, segments of `wire_bytes`.
+    pub fn build(self, initial: u64, wire_bytes: u32) -> Box<dyn Control> {
+        match self {
+            Self::Reno => Box::new(Reno::new(initial)),
+            Self::Cubic(config) => Box::new(Cubic::new(config, initial)),
+            Self::Bbr(config) => Box::new(Bbr::new(config, initial, wire_bytes)),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Reno with selective acknowledgements (RFC 5681, RFC 6675), counting bytes as RFC 3465 does.
+
+use haul_base::{Rate, Time};
+
+use super::{AckSample, Control, LossSample};
+
+/// The least window after a loss (RFC 5681, equation 4).
+const LEAST: u64 = 2;
+
+/// One segment more per round trip, half the window at a loss.
+#[derive(Clone, Debug)]
+pub struct Reno {
+    window: u64,
+    threshold: u64,
+    /// Segments delivered since the window grew last.
+    counted: u64,
+}
+
+impl Reno {
+    /// In slow start, with `initial` segments.
+    pub fn new(initial: u64) -> Self {
+        Self { window: initial, threshold: u64::MAX, counted: 0 }
+    }
+}
+
+impl Control for Reno {
+    fn name(&self) -> &'static str {
+        "reno"
+    }
+
+    fn on_ack(&mut self, ack: &AckSample) {
+        if ack.recovering || !ack.window_limited {
+            return;
+        }
+        let slow = ack.acked.min(self.threshold.saturating_sub(self.window));
+        self.window += slow;
+        self.counted += ack.acked - slow;
+        while self.counted >= self.window {
+            self.counted -= self.window;
+            self.window += 1;
+        }
+    }
+
+    fn on_loss(&mut self, _: &LossSample) {
+        self.threshold = (self.window / 2).max(LEAST);
+        self.window = self.threshold;
+        self.counted = 0;
+    }
+
+    fn on_recovered(&mut self, _: Time) {}
+
+    fn on_timeout(&mut self, _: Time) {
+        self.threshold = (self.window / 2).max(LEAST);
+        self.window = 1;
+        self.counted = 0;
+    }
+
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn pacing_rate(&self) -> Option<Rate> {
+        None
+    }
+
+    fn phase(&self) -> &'static str {
+        if self.window < self.threshold { "slow start" } else { "avoidance" }
+    }
+}

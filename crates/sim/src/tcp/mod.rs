@@ -1,0 +1,49 @@
+//! Small models of TCP flows: Reno, CUBIC and BBR senders with a receiver that sends selective acknowledgements.
+//!
+//! Both ends are sans-IO machines ([`haul_base::Machine`]) and run wherever one does. A datagram of theirs has 24 bytes
+//! of header in front of the payload: with the 28 bytes of IP and UDP that a path adds this makes the 52 bytes of a real
+//! segment with timestamps (IPv4 20, TCP 20, options 12), so that packets have the size of real ones. The payload is
+//! never written nor read. Sequence numbers count segments. What is left out: connection set-up and tear-down, flow control
+//! by window updates (the receive window is constant), tail loss probes, and undoing of spurious reductions.
+
+mod control;
+mod receiver;
+mod scoreboard;
+mod sender;
+mod wire;
+
+use haul_base::Span;
+
+pub use control::{
+    AckSample, Bbr, BbrConfig, Control, ControlKind, Cubic, CubicConfig, HystartConfig, LossSample,
+    RateSample, Reno, cubic_k, cubic_window,
+};
+pub use receiver::{TcpReceiver, TcpReceiverConfig};
+pub use sender::{TcpEvent, TcpSender, TcpSenderConfig, TcpStats};
+pub use wire::{ACK_BLOCKS, HEADER};
+
+/// Payload of a full segment on an MTU of 1,500 with timestamps.
+pub const MSS: u32 = 1_448;
+
+/// Bytes that IP and UDP add to a datagram of these machines; together with [`HEADER`] they are IP and TCP.
+pub const OVERHEAD: u32 = 28;
+
+/// Bounds of the retransmission timeout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RtoBounds {
+    /// 200 ms on Linux (`TCP_RTO_MIN`); RFC 6298 says 1 s.
+    pub least: Span,
+    /// 120 s on Linux (`TCP_RTO_MAX`).
+    pub most: Span,
+    /// Before the first measurement: 1 s (RFC 6298, 2.1).
+    pub first: Span,
+}
+
+impl Default for RtoBounds {
+    fn default() -> Self {
+        Self { least: Span::from_millis(200), most: Span::from_secs(120), first: Span::from_secs(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! The receiving end: cumulative and selective acknowledgements, delayed as RFC 5681 permits.
+
+use std::collections::VecDeque;
+
+use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, RangeSet, Received, Span, Time, Transmit};
+
+use super::sender::TcpEvent;
+use super::wire::{ACK_BLOCKS, Ack, read_data};
+
+/// When it acknowledges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpReceiverConfig {
+    /// How long it waits for a second segment: 40 ms on Linux (`TCP_DELACK_MIN`).
+    pub delay: Span,
+    /// How many segments share an acknowledgement: 2 (RFC 5681, 4.2).
+    pub every: u32,
+    /// How many segments at the start are acknowledged each, so that slow start is not slowed down (16 on Linux,
+    /// `TCP_MAX_QUICKACKS`).
+    pub quick: u32,
+}
+
+impl Default for TcpReceiverConfig {
+    fn default() -> Self {
+        Self { delay: Span::from_millis(40), every: 2, quick: 16 }
+    }
+}
+
+/// The receiver of one flow.
+#[derive(Clone, Debug)]
+pub struct TcpReceiver {
+    config: TcpReceiverConfig,
+    next: u64,
+    beyond: RangeSet,
+    /// One segment of each block, the latest first (RFC 2018, section 4).
+    recent: VecDeque<u64>,
+    unacknowledged: u32,
+    due: bool,
+    delayed_until: Option<Time>,
+    segments: u64,
+    duplicates: u64,
+    rejected: u64,
+    path: PathId,
+}
+
+impl TcpReceiver {
+    /// A receiver that expects segment 0.
+    pub fn new(config: TcpReceiverConfig) -> Self {
+        Self {
+            config,
+            next: 0,
+            beyond: RangeSet::new(),
+            recent: VecDeque::new(),
+            unacknowledged: 0,
+            due: false,
+            delayed_until: None,
+            segments: 0,
+            duplicates: 0,
+            rejected: 0,
+            path: PathId::default(),
+        }
+    }
+
+    /// Segments received in order, without gaps.
+    pub fn in_order(&self) -> u64 {
+        self.next
+    }
+
+    /// Segments received, each counted once.
+    pub fn segments(&self) -> u64 {
+        self.segments
+    }
+
+    /// Segments that came again.
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    /// Datagrams that were no segments.
+    pub fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    fn take(&mut self, segment: u64) {
+        if segment < self.next || self.beyond.containing(segment).is_some() {
+            self.duplicates += 1;
+            self.due = true;
+            return;
+        }
+        self.segments += 1;
+        self.unacknowledged += 1;
+        let gaps = !self.beyond.is_empty();
+        if segment == self.next {
+            self.next += 1;
+            if let Some(block) = self.beyond.containing(self.next) {
+                self.next = block.end;
+                self.beyond.remove(block);
+            }
+        } else {
+            self.beyond.insert(segment..segment + 1);
+            self.remember(segment);
+        }
+        // At once while segments are missing (RFC 5681, 4.2), and at the start.
+        let quick = self.segments <= u64::from(self.config.quick);
+        if gaps || !self.beyond.is_empty() || quick || self.unacknowledged >= self.config.every {
+            self.due = true;
+        }
+    }
+
+    fn remember(&mut self, segment: u64) {
+        let Some(block) = self.beyond.containing(segment) else { return };
+        self.recent.retain(|other| !block.contains(other));
+        self.recent.push_front(segment);
+        self.recent.truncate(4 * ACK_BLOCKS);
+    }
+
+    fn acknowledgement(&mut self) -> Ack {
+        let (next, beyond) = (self.next, &self.beyond);
+        self.recent.retain(|&segment| segment >= next);
+        let mut ack = Ack::new(next);
+        for block in self.recent.iter().filter_map(|&segment| beyond.containing(segment)).take(ACK_BLOCKS) {
+            ack.push(block);
+        }
+        ack
+    }
+}
+
+impl Machine for TcpReceiver {
+    type Event = TcpEvent;
+
+    fn on_receive(&mut self, now: Time, batch: &mut Received<'_>) {
+        self.path = batch.path;
+        for datagram in batch.data.chunks(batch.stride.max(1)) {
+            match read_data(datagram) {
+                Some(segment) => self.take(segment),
+                None => self.rejected += 1,
+            }
+        }
+        if self.unacknowledged > 0 && !self.due && self.delayed_until.is_none() {
+            self.delayed_until = Some(now + self.config.delay);
+        }
+    }
+
+    fn on_deadline(&mut self, now: Time) {
+        if self.delayed_until.is_some_and(|until| until <= now) {
+            self.due = true;
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        if !std::mem::take(&mut self.due) {
+            return None;
+        }
+        self.unacknowledged = 0;
+        self.delayed_until = None;
+        let len = self.acknowledgement().write(slot)?;
+        Some(Transmit { len, segment_size: len, ecn: Ecn::NotEct, path: self.path, release: now })
+    }
+
+    fn poll_event(&mut self) -> Option<TcpEvent> {
+        None
+    }
+
+    fn deadline(&self) -> Option<Deadline> {
+        self.delayed_until.map(|at| Deadline { at, reason: DeadlineReason::Feedback })
+    }
+}

@@ -1,0 +1,308 @@
+//! What is outstanding, what has arrived, what is lost, and how fast it arrives.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use haul_base::{RangeSet, Span, Time};
+
+use super::control::RateSample;
+use super::wire::Ack;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    InFlight,
+    Lost,
+    Delivered,
+}
+
+/// A segment that was sent and not yet acknowledged cumulatively.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    state: State,
+    sent: Time,
+    /// Which transmission of the flow carried it last.
+    transmission: u64,
+    repeated: bool,
+    /// `P.delivered`, `P.delivered_time`, `P.first_sent_time` of draft-cheng-iccrg-delivery-rate-estimation.
+    delivered: u64,
+    delivered_at: Time,
+    first_sent: Time,
+}
+
+/// What an acknowledgement brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Outcome {
+    /// Segments delivered that were not known to be.
+    pub(super) delivered: u64,
+    /// Whether the first outstanding segment is another one now.
+    pub(super) advanced: bool,
+    /// Segments found lost.
+    pub(super) lost: u64,
+    /// Round-trip time of the latest segment that was sent once only.
+    pub(super) rtt: Option<Span>,
+    pub(super) rate: Option<RateSample>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Scoreboard {
+    /// How many later transmissions must have arrived before one counts as lost.
+    reordering: u64,
+    base: u64,
+    segments: VecDeque<Segment>,
+    delivered_beyond: RangeSet,
+    lost: BTreeSet<u64>,
+    in_flight: u64,
+    /// Transmissions in order, with the segments they carried.
+    order: VecDeque<(u64, u64)>,
+    next_transmission: u64,
+    latest_delivered: Option<u64>,
+    delivered: u64,
+    delivered_at: Time,
+    first_sent: Time,
+}
+
+impl Scoreboard {
+    pub(super) fn new(reordering: u64) -> Self {
+        Self {
+            reordering,
+            base: 0,
+            segments: VecDeque::new(),
+            delivered_beyond: RangeSet::new(),
+            lost: BTreeSet::new(),
+            in_flight: 0,
+            order: VecDeque::new(),
+            next_transmission: 0,
+            latest_delivered: None,
+            delivered: 0,
+            delivered_at: Time::ZERO,
+            first_sent: Time::ZERO,
+        }
+    }
+
+    /// The first segment that is not acknowledged.
+    pub(super) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The first segment that was never sent.
+    pub(super) fn next_new(&self) -> u64 {
+        self.base + self.segments.len() as u64
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// The first lost segment that waits to be sent again.
+    pub(super) fn first_lost(&self) -> Option<u64> {
+        self.lost.first().copied()
+    }
+
+    /// `segment` leaves: a lost one again, or the next new one.
+    pub(super) fn on_sent(&mut self, now: Time, segment: u64) {
+        if self.in_flight == 0 {
+            (self.first_sent, self.delivered_at) = (now, now);
+        }
+        let record = Segment {
+            state: State::InFlight,
+            sent: now,
+            transmission: self.next_transmission,
+            repeated: segment < self.next_new(),
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent: self.first_sent,
+        };
+        self.order.push_back((self.next_transmission, segment));
+        self.next_transmission += 1;
+        self.in_flight += 1;
+        if record.repeated {
+            self.lost.remove(&segment);
+            self.segments[(segment - self.base) as usize] = record;
+        } else {
+            self.segments.push_back(record);
+        }
+    }
+
+    pub(super) fn on_ack(&mut self, now: Time, ack: &Ack) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut latest: Option<Segment> = None;
+        for block in ack.blocks() {
+            let mut segment = block.start.max(self.base);
+            let end = block.end.min(self.next_new());
+            while segment < end {
+                if let Some(known) = self.delivered_beyond.containing(segment) {
+                    segment = known.end;
+                    continue;
+                }
+                self.deliver(now, segment, &mut outcome, &mut latest);
+                segment += 1;
+            }
+            self.delivered_beyond.insert(block.start.max(self.base)..end.max(self.base));
+        }
+        let upto = ack.next.min(self.next_new());
+        outcome.advanced = upto > self.base;
+        while self.base < upto {
+            self.deliver(now, self.base, &mut outcome, &mut latest);
+            self.segments.pop_front();
+            self.base += 1;
+        }
+        self.delivered_beyond.remove(0..self.base);
+        if let Some(latest) = latest {
+            outcome.rate = self.rate(now, &latest);
+            outcome.rtt = (!latest.repeated).then(|| now.since(latest.sent));
+        }
+        outcome.lost = self.find_losses();
+        outcome
+    }
+
+    fn deliver(&mut self, now: Time, segment: u64, outcome: &mut Outcome, latest: &mut Option<Segment>) {
+        let record = &mut self.segments[(segment - self.base) as usize];
+        match record.state {
+            State::Delivered => return,
+            State::InFlight => self.in_flight -= 1,
+            State::Lost => {
+                self.lost.remove(&segment);
+            }
+        }
+        record.state = State::Delivered;
+        outcome.delivered += 1;
+        self.delivered += 1;
+        self.delivered_at = now;
+        self.latest_delivered = self.latest_delivered.max(Some(record.transmission));
+        if latest.is_none_or(|latest| record.transmission > latest.transmission) {
+            *latest = Some(*record);
+        }
+    }
+
+    /// The delivery rate over the time since `latest` was sent: what was delivered meanwhile, over the longer of the
+    /// time it took to send and to acknowledge (the draft, section 3.3).
+    fn rate(&mut self, now: Time, latest: &Segment) -> Option<RateSample> {
+        self.first_sent = latest.sent;
+        let sending = latest.sent.since(latest.first_sent);
+        let acknowledging = now.since(latest.delivered_at);
+        let interval = sending.max(acknowledging);
+        let delivered = self.delivered - latest.delivered;
+        (interval > Span::ZERO).then_some(RateSample {
+            delivered,
+            interval,
+            prior_delivered: latest.delivered,
+        })
+    }
+
+    /// A transmission is lost when `reordering` later ones, or a still later one, have arrived.
+    fn find_losses(&mut self) -> u64 {
+        let Some(latest) = self.latest_delivered else { return 0 };
+        let mut lost = 0;
+        while let Some(&(transmission, segment)) = self.order.front() {
+            if transmission + self.reordering > latest {
+                break;
+            }
+            self.order.pop_front();
+            lost += u64::from(self.lose(transmission, segment));
+        }
+        lost
+    }
+
+    /// Marks the segment as lost if this was its last transmission and it has not arrived.
+    fn lose(&mut self, transmission: u64, segment: u64) -> bool {
+        let Some(index) = segment.checked_sub(self.base) else { return false };
+        let Some(record) = self.segments.get_mut(index as usize) else { return false };
+        if record.state != State::InFlight || record.transmission != transmission {
+            return false;
+        }
+        record.state = State::Lost;
+        self.in_flight -= 1;
+        self.lost.insert(segment);
+        true
+    }
+
+    /// The retransmission timeout: all that is in flight is lost.
+    pub(super) fn lose_all(&mut self) -> u64 {
+        let before = self.in_flight;
+        while let Some((transmission, segment)) = self.order.pop_front() {
+            self.lose(transmission, segment);
+        }
+        before - self.in_flight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Span::from_millis(ms)
+    }
+
+    fn sent(count: u64) -> Scoreboard {
+        let mut board = Scoreboard::new(3);
+        for segment in 0..count {
+            board.on_sent(at(segment), segment);
+        }
+        board
+    }
+
+    #[test]
+    fn three_later_arrivals_make_a_loss() {
+        let mut board = sent(6);
+        let mut ack = Ack::new(1);
+        ack.push(2..4);
+        let outcome = board.on_ack(at(20), &ack);
+        assert_eq!((outcome.delivered, outcome.lost), (3, 0));
+        ack = Ack::new(1);
+        ack.push(2..5);
+        let outcome = board.on_ack(at(21), &ack);
+        assert_eq!((outcome.delivered, outcome.lost, board.first_lost()), (1, 1, Some(1)));
+        // 5 is in flight.
+        assert_eq!(board.in_flight(), 1);
+    }
+
+    #[test]
+    fn a_lost_retransmission_is_found_too() {
+        let mut board = sent(6);
+        let mut ack = Ack::new(0);
+        ack.push(1..5);
+        board.on_ack(at(20), &ack);
+        board.on_sent(at(20), 0);
+        assert_eq!(board.first_lost(), None);
+        (6..10).for_each(|segment| board.on_sent(at(21), segment));
+        ack = Ack::new(0);
+        ack.push(1..9);
+        assert_eq!(board.on_ack(at(40), &ack).lost, 1);
+        assert_eq!(board.first_lost(), Some(0));
+        assert_eq!(board.on_ack(at(60), &Ack::new(10)).delivered, 2);
+        assert!(board.is_idle() && board.in_flight() == 0 && board.first_lost().is_none());
+    }
+
+    #[test]
+    fn the_rate_is_what_arrived_over_the_longer_of_both_times() {
+        let mut board = Scoreboard::new(3);
+        (0..10).for_each(|segment| board.on_sent(at(0), segment));
+        // One acknowledgement each 2 ms from 50 ms on.
+        for segment in 0..10 {
+            board.on_ack(at(50 + 2 * segment), &Ack::new(segment + 1));
+            board.on_sent(at(50 + 2 * segment), 10 + segment);
+        }
+        // Segment 10 left at 50 ms when one had arrived; at 100 ms it is the eleventh: ten more in 50 ms.
+        let rate = board.on_ack(at(100), &Ack::new(11)).rate.unwrap();
+        assert_eq!((rate.delivered, rate.interval, rate.prior_delivered), (10, Span::from_millis(50), 1));
+    }
+
+    #[test]
+    fn acknowledgements_of_what_was_never_sent_do_no_harm() {
+        let mut board = sent(3);
+        let mut ack = Ack::new(2);
+        ack.push(1_000..2_000);
+        assert_eq!(board.on_ack(at(5), &ack).delivered, 2);
+        assert_eq!(board.on_ack(at(6), &Ack::new(u64::MAX / 2)).delivered, 1);
+        assert_eq!(board.next_new(), 3);
+        assert_eq!(board.lose_all(), 0);
+    }
+}

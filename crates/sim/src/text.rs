@@ -1,0 +1,175 @@
+//! Quantities as text in configuration files: `"50ms"`, `"1Gbit"`, `"0.1%"`. For `#[serde(with = "crate::text")]`.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use haul_base::{Bytes, Probability, Rate, Span};
+use serde::de::{Error, Visitor};
+use serde::{Deserializer, Serializer};
+
+/// A quantity with a spelling that reads back as the same value.
+pub(crate) trait Text: Sized {
+    /// What a good value looks like, for error messages.
+    const EXPECTED: &'static str;
+
+    fn read(text: &str) -> Result<Self, String>;
+
+    fn write(&self) -> String;
+
+    /// The quantity that a bare number means, if it means one.
+    fn bare(_: f64) -> Option<Self> {
+        None
+    }
+}
+
+impl Text for Span {
+    const EXPECTED: &'static str = "a time with its unit, for example \"50ms\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|e: haul_base::UnitError| e.to_string())
+    }
+
+    fn write(&self) -> String {
+        match self.as_nanos() {
+            n if n >= 1_000_000_000 && n % 1_000_000_000 == 0 => format!("{}s", n / 1_000_000_000),
+            n if n >= 1_000_000 && n % 1_000_000 == 0 => format!("{}ms", n / 1_000_000),
+            n if n >= 1_000 && n % 1_000 == 0 => format!("{}us", n / 1_000),
+            n => format!("{n}ns"),
+        }
+    }
+}
+
+impl Text for Rate {
+    const EXPECTED: &'static str = "a rate with its unit, for example \"800Mbit\" or \"1.5Gbit\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|e: haul_base::UnitError| e.to_string())
+    }
+
+    fn write(&self) -> String {
+        match self.as_bps() {
+            n if n >= 1_000_000_000 && n % 1_000_000_000 == 0 => format!("{}Gbit", n / 1_000_000_000),
+            n if n >= 1_000_000 && n % 1_000_000 == 0 => format!("{}Mbit", n / 1_000_000),
+            n => format!("{n}bit"),
+        }
+    }
+}
+
+impl Text for Bytes {
+    const EXPECTED: &'static str = "a size with its unit, for example \"64KiB\" or \"1MB\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|e: haul_base::UnitError| e.to_string())
+    }
+
+    fn write(&self) -> String {
+        match self.0 {
+            n if n >= 1_000_000 && n % 1_000_000 == 0 => format!("{}MB", n / 1_000_000),
+            n if n >= 1_024 && n % 1_024 == 0 => format!("{}KiB", n / 1_024),
+            n => format!("{n}B"),
+        }
+    }
+}
+
+impl Text for Probability {
+    const EXPECTED: &'static str = "a share between 0 and 1, for example \"0.1%\" or 0.001";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number.trim(), 100.0));
+        let value = number.parse::<f64>().ok().and_then(|value| Self::new(value / scale));
+        value.ok_or_else(|| format!("`{text}` is no share between 0 and 1; write for example 0.1% or 0.001"))
+    }
+
+    fn write(&self) -> String {
+        self.get().to_string()
+    }
+
+    fn bare(number: f64) -> Option<Self> {
+        Self::new(number)
+    }
+}
+
+pub(crate) fn serialize<T: Text, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&value.write())
+}
+
+pub(crate) fn deserialize<'de, T: Text, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    struct Reader<T>(PhantomData<T>);
+
+    impl<T: Text> Visitor<'_> for Reader<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(T::EXPECTED)
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            T::read(text).map_err(E::custom)
+        }
+
+        fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
+            let refused = || E::invalid_value(serde::de::Unexpected::Float(number), &self);
+            T::bare(number).ok_or_else(refused)
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+            let refused = || E::invalid_value(serde::de::Unexpected::Signed(number), &self);
+            T::bare(number as f64).ok_or_else(refused)
+        }
+
+        fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+            let refused = || E::invalid_value(serde::de::Unexpected::Unsigned(number), &self);
+            T::bare(number as f64).ok_or_else(refused)
+        }
+    }
+
+    from.deserialize_any(Reader(PhantomData))
+}
+
+/// The same for a quantity that may be absent.
+pub(crate) mod optional {
+    use serde::{Deserializer, Serializer};
+
+    use super::Text;
+
+    #[expect(clippy::ref_option, reason = "serde gives the field as it is")]
+    pub(crate) fn serialize<T: Text, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => super::serialize(value, to),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, T: Text, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+        super::deserialize(from).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back_as_the_same_value(n in 1u64..1 << 50, scale in 0u32..10, p in 0.0f64..=1.0) {
+            let n = n / 10u64.pow(scale) * 10u64.pow(scale) + u64::from(scale == 0);
+            let n = n.max(1);
+            prop_assert_eq!(Span::read(&Span::from_nanos(n).write()), Ok(Span::from_nanos(n)));
+            prop_assert_eq!(Rate::read(&Rate::from_bps(n).write()), Ok(Rate::from_bps(n)));
+            prop_assert_eq!(Bytes::read(&Bytes(n).write()), Ok(Bytes(n)));
+            let p = Probability::new(p).unwrap();
+            prop_assert_eq!(Probability::read(&p.write()), Ok(p));
+        }
+    }
+
+    #[test]
+    fn shares_are_percentages_or_numbers_up_to_one() {
+        assert_eq!(Probability::read("0.1%").map(Probability::get), Ok(0.001));
+        assert_eq!(Probability::read("0.25").map(Probability::get), Ok(0.25));
+        assert!(Probability::read("101%").is_err() && Probability::read("1.5").is_err());
+        assert!(Probability::read("nan").is_err() && Probability::read("").is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! Traffic without an answer: it comes, whatever becomes of it.
+
+mod aggregate;
+mod sink;
+mod udp;
+
+use haul_base::{Rate, Span};
+
+pub use aggregate::{Aggregate, AggregateSpec};
+pub use sink::Sink;
+pub use udp::{Pattern, UdpSource, UdpSourceSpec};
+
+/// Spaces packets of one size at a rate, exactly over any number of them.
+#[derive(Clone, Copy, Debug)]
+struct Spacing {
+    work: u64,
+    rate: u64,
+    carry: u64,
+}
+
+impl Spacing {
+    fn new(bytes: u32, rate: Rate) -> Self {
+        Self { work: u64::from(bytes) * 8_000_000_000, rate: rate.as_bps().max(1), carry: 0 }
+    }
+
+    fn next(&mut self) -> Span {
+        let work = self.work + self.carry;
+        self.carry = work % self.rate;
+        Span::from_nanos(work / self.rate)
+    }
+
+    /// Time from one packet to the next, on average.
+    fn mean(&self) -> Span {
+        Span::from_nanos(self.work / self.rate)
+    }
+}

@@ -1,0 +1,219 @@
+//! Packets from place to place.
+
+use haul_base::{PathId, Received, Span, Time};
+
+use super::flights::Launch;
+use super::{
+    Arrival, DropReason, Exit, HostExit, HostId, LAUNCHES, LinkId, NodeId, Outbox, Parcel, Place, TraceEvent,
+    World,
+};
+use crate::parcel::FlowId;
+
+/// How soon a node is called again that wants to be called at once.
+const SHORTEST_WAIT: Span = Span::from_nanos(100);
+
+/// When and how packets came to a socket.
+#[derive(Clone, Copy, Debug)]
+struct Coming {
+    arrived: Time,
+    socket_drops: Option<u32>,
+}
+
+impl World {
+    fn tell(&mut self, place: Place, parcel: &Parcel, exit: Exit) {
+        if let Some(trace) = &mut self.trace {
+            trace(&TraceEvent { at: self.now, place, parcel, exit });
+        }
+    }
+
+    fn die(&mut self, place: Place, parcel: &Parcel, reason: DropReason) {
+        self.tell(place, parcel, Exit::Dropped(reason));
+        self.flows[parcel.flow().0 as usize].truth.drops.add(reason, parcel);
+        self.flights.finish(parcel);
+    }
+
+    /// Something happens on a link.
+    pub(super) fn on_link(&mut self, id: LinkId) {
+        let mut exits = std::mem::take(&mut self.exits);
+        let link = &mut self.links[id.0 as usize];
+        link.path.advance(self.now, &mut |at, parcel, exit| exits.push((at, *parcel, exit)));
+        self.agenda.set(link.actor, link.path.next_event());
+        for (_, parcel, exit) in exits.drain(..) {
+            self.on_exit(id, &parcel, exit);
+        }
+        self.exits = exits;
+    }
+
+    fn on_exit(&mut self, link: LinkId, parcel: &Parcel, exit: Exit) {
+        match exit {
+            Exit::Delivered => {
+                self.tell(Place::Link(link), parcel, exit);
+                self.on_hop(link, *parcel);
+            }
+            Exit::Dropped(reason) => self.die(Place::Link(link), parcel, reason),
+            Exit::Copied => {
+                self.tell(Place::Link(link), parcel, exit);
+                self.flows[parcel.flow().0 as usize].truth.copies += u64::from(parcel.packets());
+                self.flights.copied(parcel);
+            }
+        }
+    }
+
+    /// The parcel has crossed a link: on to the next one, or to its host, or to its node.
+    fn on_hop(&mut self, link: LinkId, parcel: Parcel) {
+        let flow = &self.flows[parcel.flow().0 as usize];
+        let hop = flow.links.iter().position(|l| *l == link).unwrap_or(flow.links.len());
+        let (next, node) = (flow.links.get(hop + 1).copied(), flow.to);
+        if let Some(next) = next {
+            return self.offer(next, parcel);
+        }
+        match self.nodes[node.0 as usize].host {
+            Some(host) => {
+                let slot = &mut self.hosts[host.0 as usize];
+                slot.model.on_arrival(self.now, parcel);
+                self.agenda.set(slot.actor, slot.model.next_event());
+            }
+            None => self.arrive(&parcel, Coming { arrived: self.now, socket_drops: None }),
+        }
+    }
+
+    fn offer(&mut self, link: LinkId, parcel: Parcel) {
+        let slot = &mut self.links[link.0 as usize];
+        slot.path.offer_batch(self.now, parcel);
+        self.agenda.set(slot.actor, slot.path.next_event());
+    }
+
+    /// Something happens in a host.
+    pub(super) fn on_host(&mut self, id: HostId) {
+        let mut exits = std::mem::take(&mut self.host_exits);
+        let slot = &mut self.hosts[id.0 as usize];
+        slot.model.advance(self.now, &mut |at, exit| exits.push((at, exit)));
+        for (_, exit) in exits.drain(..) {
+            match exit {
+                HostExit::Read { parcel, arrived, socket_drops } => {
+                    self.tell(Place::Host(id), &parcel, Exit::Delivered);
+                    self.arrive(&parcel, Coming { arrived, socket_drops });
+                }
+                HostExit::Dropped { parcel, reason } => self.die(Place::Host(id), &parcel, reason),
+            }
+        }
+        self.host_exits = exits;
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].host == Some(id) && self.nodes[node].waits_for_cpu {
+                self.on_node_timer(NodeId(node as u32));
+            }
+        }
+        let slot = &self.hosts[id.0 as usize];
+        self.agenda.set(slot.actor, slot.model.next_event());
+    }
+
+    /// The parcel has come to its node.
+    fn arrive(&mut self, parcel: &Parcel, coming: Coming) {
+        let flow = &mut self.flows[parcel.flow().0 as usize];
+        flow.truth.delivered += u64::from(parcel.packets());
+        flow.truth.delivered_bytes += parcel.bytes();
+        let (node, port) = (flow.to, flow.port);
+        self.tell(Place::Node(node), parcel, Exit::Delivered);
+        let mut lent = self.flights.lend(parcel);
+        for (first, count) in parcel.runs() {
+            // Each damaged packet is one of its own.
+            let (parts, each) = if lent.is_damaged() { (count, 1) } else { (1, count) };
+            for part in 0..parts {
+                let first = first + part;
+                let stride = lent.stride;
+                let salt = self.now.as_nanos() ^ (first as u64) << 56;
+                let data = lent.run(first, each, salt);
+                let wire_bytes = (first..first + each).map(|i| u64::from(parcel.bytes_of(i))).sum();
+                let batch = Received {
+                    stride: stride.min(data.len().max(1)),
+                    data,
+                    arrival: Some(coming.arrived),
+                    path: port,
+                    ecn: parcel.ecn(),
+                    socket_drops: coming.socket_drops,
+                };
+                self.hand_over(node, &mut Arrival { batch, packets: each as u32, wire_bytes });
+            }
+        }
+        self.flights.give_back(parcel, lent);
+        self.flights.finish(parcel);
+    }
+
+    fn hand_over(&mut self, id: NodeId, arrival: &mut Arrival<'_>) {
+        let slot = &mut self.nodes[id.0 as usize];
+        let before = slot.node.happenings();
+        let mut out = Outbox { now: self.now, flights: &mut self.flights, launches: &mut self.launches };
+        slot.node.on_arrival(self.now, arrival, &mut out);
+        self.after_node(id, before);
+    }
+
+    /// A node's deadline has come.
+    pub(super) fn on_node_timer(&mut self, id: NodeId) {
+        let slot = &mut self.nodes[id.0 as usize];
+        if let Some(host) = slot.host
+            && !self.hosts[host.0 as usize].model.may_run(self.now, id)
+        {
+            slot.waits_for_cpu = true;
+            self.agenda.set(slot.actor, None);
+            let host = &self.hosts[host.0 as usize];
+            self.agenda.set(host.actor, host.model.next_event());
+            return;
+        }
+        slot.waits_for_cpu = false;
+        let before = slot.node.happenings();
+        let mut out = Outbox { now: self.now, flights: &mut self.flights, launches: &mut self.launches };
+        slot.node.on_deadline(self.now, &mut out);
+        self.after_node(id, before);
+    }
+
+    fn after_node(&mut self, id: NodeId, happenings_before: u64) {
+        let slot = &self.nodes[id.0 as usize];
+        if !slot.waits_for_cpu {
+            // A node may ask for the present; time still has to move.
+            let at =
+                slot.node.deadline().map(|at| if at <= self.now { self.now + SHORTEST_WAIT } else { at });
+            self.agenda.set(slot.actor, at);
+        }
+        self.happenings += u64::from(slot.node.happenings() != happenings_before);
+        if self.launches.is_empty() {
+            return;
+        }
+        let mut launches = std::mem::take(&mut self.launches);
+        for launch in launches.drain(..) {
+            if launch.at > self.now {
+                self.later_packets += u64::from(launch.parcel.packets());
+                self.later.push(launch.at, (id, launch));
+                self.agenda.set(LAUNCHES, self.later.next());
+            } else {
+                self.launch(id, &launch);
+            }
+        }
+        self.launches = launches;
+    }
+
+    pub(super) fn on_later(&mut self) {
+        while let Some((_, (node, launch))) = self.later.pop_due(self.now) {
+            self.later_packets -= u64::from(launch.parcel.packets());
+            self.launch(node, &launch);
+        }
+        self.agenda.set(LAUNCHES, self.later.next());
+    }
+
+    fn flow_of(&self, node: NodeId, port: PathId) -> Option<FlowId> {
+        let ports = &self.nodes[node.0 as usize].ports;
+        ports.iter().find(|(own, _)| *own == port).map(|(_, flow)| *flow)
+    }
+
+    fn launch(&mut self, node: NodeId, launch: &Launch) {
+        debug_assert_eq!(u64::from(launch.flight), launch.parcel.id());
+        let Some(id) = self.flow_of(node, launch.port) else {
+            self.strays += u64::from(launch.parcel.packets());
+            return self.flights.finish(&launch.parcel);
+        };
+        let flow = &mut self.flows[id.0 as usize];
+        flow.truth.offered += u64::from(launch.parcel.packets());
+        flow.truth.offered_bytes += launch.parcel.bytes();
+        let first = flow.links[0];
+        self.offer(first, launch.parcel.of_flow(id));
+    }
+}

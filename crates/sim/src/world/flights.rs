@@ -1,0 +1,230 @@
+//! The bytes of packets that are under way.
+
+use haul_base::{Ecn, PathId, Time, Transmit};
+
+use super::node::SLOT;
+use crate::parcel::{Damage, FlowId, MAX_PARCEL, PacketInfo, Parcel};
+
+/// Buffers by place; what has arrived gives its buffer back.
+#[derive(Debug)]
+pub(super) struct Flights {
+    places: Vec<Flight>,
+    free: Vec<u32>,
+    /// Spare buffers by capacity: `1 << (SMALLEST + index)` bytes.
+    spare: Vec<Vec<Vec<u8>>>,
+    slot: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+/// log2 of the smallest and the largest buffer.
+const SMALLEST: u32 = 7;
+const LARGEST: u32 = 16;
+
+/// The bytes of one parcel.
+#[derive(Debug, Default)]
+struct Flight {
+    data: Vec<u8>,
+    len: usize,
+    stride: usize,
+    /// Packets that are still somewhere.
+    left: u32,
+    /// Copies read the same bytes, so they must not be changed in place.
+    shared: bool,
+}
+
+/// Something that a node has just sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Launch {
+    pub(super) at: Time,
+    pub(super) flight: u32,
+    pub(super) parcel: Parcel,
+    pub(super) port: PathId,
+}
+
+fn class_of(len: usize) -> u32 {
+    len.next_power_of_two().trailing_zeros().clamp(SMALLEST, LARGEST)
+}
+
+impl Flights {
+    pub(super) fn new() -> Self {
+        let classes = (LARGEST - SMALLEST + 1) as usize;
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+            spare: std::iter::repeat_with(Vec::new).take(classes).collect(),
+            slot: vec![0; SLOT],
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The buffer that the next sender writes to.
+    pub(super) fn slot(&mut self) -> &mut [u8] {
+        &mut self.slot
+    }
+
+    fn buffer(&mut self, class: u32) -> Vec<u8> {
+        self.spare[(class - SMALLEST) as usize].pop().unwrap_or_else(|| vec![0; 1 << class])
+    }
+
+    fn take(&mut self, flight: Flight) -> u32 {
+        if let Some(place) = self.free.pop() {
+            self.places[place as usize] = flight;
+            return place;
+        }
+        self.places.push(flight);
+        (self.places.len() - 1) as u32
+    }
+
+    /// Sends the first bytes of the slot as one or more parcels.
+    pub(super) fn launch_slot(
+        &mut self,
+        transmit: &Transmit,
+        overhead: u32,
+        mut sent: impl FnMut(u32, Parcel),
+    ) {
+        let (len, stride) = (transmit.len.min(self.slot.len()), transmit.segment_size.max(1));
+        let mut at = 0;
+        while at < len {
+            let end = len.min(at + stride * MAX_PARCEL);
+            let data = self.detach(at, end);
+            let count = (end - at).div_ceil(stride);
+            let last = (end - at) - (count - 1) * stride;
+            let flight = Flight { data, len: end - at, stride, left: count as u32, shared: false };
+            let place = self.take(flight);
+            let wire = |bytes: usize| bytes as u32 + overhead;
+            let first = PacketInfo {
+                id: place.into(),
+                flow: FlowId::default(),
+                bytes: wire(stride.min(end - at)),
+                ecn: transmit.ecn,
+            };
+            if let Some(parcel) = Parcel::batch(first, count, wire(last)) {
+                sent(place, parcel);
+            }
+            at = end;
+        }
+    }
+
+    /// The bytes `at..end` of the slot in a buffer of their own: a full slot goes as it is, without a copy.
+    fn detach(&mut self, at: usize, end: usize) -> Vec<u8> {
+        let class = class_of(end - at);
+        let mut buffer = self.buffer(class);
+        if class == LARGEST && at == 0 {
+            std::mem::swap(&mut buffer, &mut self.slot);
+        } else {
+            buffer[..end - at].copy_from_slice(&self.slot[at..end]);
+        }
+        buffer
+    }
+
+    /// Sends packets that carry only a note.
+    pub(super) fn launch_note(
+        &mut self,
+        wire_bytes: u32,
+        count: usize,
+        ecn: Ecn,
+        note: &[u8],
+        mut sent: impl FnMut(u32, Parcel),
+    ) {
+        let mut left = count;
+        while left > 0 {
+            let packets = left.min(MAX_PARCEL);
+            left -= packets;
+            let len = note.len() * packets;
+            let mut data = if len == 0 { Vec::new() } else { self.buffer(class_of(len)) };
+            if data.len() < len {
+                data.resize(len, 0);
+            }
+            for i in 0..packets {
+                data[i * note.len()..(i + 1) * note.len()].copy_from_slice(note);
+            }
+            let flight = Flight { data, len, stride: note.len(), left: packets as u32, shared: false };
+            let place = self.take(flight);
+            let first = PacketInfo { id: place.into(), flow: FlowId::default(), bytes: wire_bytes, ecn };
+            if let Some(parcel) = Parcel::batch(first, packets, wire_bytes) {
+                sent(place, parcel);
+            }
+        }
+    }
+
+    /// The path has made copies: their bytes must last.
+    pub(super) fn copied(&mut self, parcel: &Parcel) {
+        let flight = &mut self.places[parcel.id() as usize];
+        flight.left += parcel.packets();
+        flight.shared = true;
+    }
+
+    /// These packets are gone. The last ones give the buffer back.
+    pub(super) fn finish(&mut self, parcel: &Parcel) {
+        let flight = &mut self.places[parcel.id() as usize];
+        flight.left -= parcel.packets();
+        if flight.left == 0 {
+            let data = std::mem::take(&mut flight.data);
+            if !data.is_empty() && data.len().is_power_of_two() && data.len() <= 1 << LARGEST {
+                self.spare[(class_of(data.len()) - SMALLEST) as usize].push(data);
+            }
+            self.free.push(parcel.id() as u32);
+        }
+    }
+
+    /// Takes the bytes of a parcel out, for a reader that may change them; to be given back.
+    pub(super) fn lend(&mut self, parcel: &Parcel) -> Lent {
+        let flight = &mut self.places[parcel.id() as usize];
+        Lent {
+            data: std::mem::take(&mut flight.data),
+            scratch: std::mem::take(&mut self.scratch),
+            len: flight.len,
+            stride: flight.stride,
+            access: if flight.shared { Access::Copy } else { Access::InPlace },
+            damage: parcel.damage(),
+        }
+    }
+
+    pub(super) fn give_back(&mut self, parcel: &Parcel, lent: Lent) {
+        self.places[parcel.id() as usize].data = lent.data;
+        self.scratch = lent.scratch;
+    }
+
+    /// Flights whose buffers are in use.
+    pub(super) fn in_use(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}
+
+/// Whether a reader may change the bytes where they lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    InPlace,
+    Copy,
+}
+
+/// The bytes of a parcel while a node reads them.
+#[derive(Debug)]
+pub(super) struct Lent {
+    data: Vec<u8>,
+    scratch: Vec<u8>,
+    len: usize,
+    pub(super) stride: usize,
+    access: Access,
+    damage: Damage,
+}
+
+impl Lent {
+    /// Whether packets have to be read one by one.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damage != Damage::None
+    }
+
+    /// The bytes of `count` packets from `first`, damaged as they should be; which bit follows from `salt`.
+    pub(super) fn run(&mut self, first: usize, count: usize, salt: u64) -> &mut [u8] {
+        let from = (first * self.stride).min(self.len);
+        let to = ((first + count) * self.stride).min(self.len);
+        if self.access == Access::InPlace && !self.is_damaged() {
+            return &mut self.data[from..to];
+        }
+        self.scratch.clear();
+        self.scratch.extend_from_slice(&self.data[from..to]);
+        let len = self.damage.apply(&mut self.scratch, salt);
+        &mut self.scratch[..len]
+    }
+}

@@ -1,0 +1,85 @@
+//! What stands at the ends of links.
+
+use std::any::Any;
+use std::fmt::{self, Debug};
+
+use haul_base::{Ecn, PathId, Received, Time, Transmit};
+
+use super::flights::{Flights, Launch};
+
+/// Packets of one flow as a node gets them: neighbours that arrive together, all of one size but the last.
+pub struct Arrival<'a> {
+    /// The bytes, and what a socket says of them. Empty if the flow carries none.
+    pub batch: Received<'a>,
+    /// How many packets.
+    pub packets: u32,
+    /// Their bytes on the wire.
+    pub wire_bytes: u64,
+}
+
+impl Debug for Arrival<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arrival")
+            .field("packets", &self.packets)
+            .field("wire_bytes", &self.wire_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Something at the end of links: a machine, a source of traffic, a flow of TCP.
+pub trait Node: Any + Debug + Send {
+    /// Packets arrive.
+    fn on_arrival(&mut self, now: Time, arrival: &mut Arrival<'_>, out: &mut Outbox<'_>);
+
+    /// The deadline has come (or the world starts, at its time zero).
+    fn on_deadline(&mut self, now: Time, out: &mut Outbox<'_>);
+
+    /// When to call [`Node::on_deadline`].
+    fn deadline(&self) -> Option<Time>;
+
+    /// Bytes that have served their purpose so far, if the node counts them.
+    fn goodput_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Changes when something happened that the run may wait for.
+    fn happenings(&self) -> u64 {
+        0
+    }
+}
+
+/// Where a node puts what it sends.
+#[derive(Debug)]
+pub struct Outbox<'a> {
+    pub(super) now: Time,
+    pub(super) flights: &'a mut Flights,
+    pub(super) launches: &'a mut Vec<Launch>,
+}
+
+/// Size of the slot that a writer gets: what one buffer of the kernel holds.
+pub(super) const SLOT: usize = 65_536;
+
+impl Outbox<'_> {
+    /// Lets `write` fill a buffer, as [`haul_base::Machine::poll_transmit`] does, and sends it. Every datagram has
+    /// `overhead` bytes on the wire beside its own. Returns whether something was sent.
+    pub fn send_with(&mut self, overhead: u32, write: impl FnOnce(&mut [u8]) -> Option<Transmit>) -> bool {
+        let buffer = self.flights.slot();
+        let Some(transmit) = write(buffer) else {
+            return false;
+        };
+        let at = transmit.release.max(self.now);
+        self.flights.launch_slot(&transmit, overhead, |flight, parcel| {
+            self.launches.push(Launch { at, flight, parcel, port: transmit.path });
+        });
+        true
+    }
+
+    /// Sends `count` packets of `wire_bytes` each; `note` is a few bytes that each of them carries (headers of a
+    /// modelled protocol), or nothing.
+    pub fn send(&mut self, port: PathId, wire_bytes: u32, count: usize, ecn: Ecn, note: &[u8]) {
+        let at = self.now;
+        self.flights.launch_note(wire_bytes, count, ecn, note, |flight, parcel| {
+            self.launches.push(Launch { at, flight, parcel, port });
+        });
+    }
+}

@@ -1,0 +1,104 @@
+//! Rates over time.
+
+use haul_base::{Span, Time};
+use serde::Serialize;
+
+use super::World;
+
+/// What happened in each interval of a run. The outer lists follow the order in which flows, links and nodes were
+/// added; each inner list has one number per interval.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Rates {
+    /// Length of an interval, nanoseconds.
+    pub interval_ns: u64,
+    /// Bits per second on the wire that reached each flow's end.
+    pub delivered_bps: Vec<Vec<u64>>,
+    /// Packets of each flow that died.
+    pub dropped: Vec<Vec<u64>>,
+    /// Bits per second of each node's goodput; empty lists for nodes that count none.
+    pub goodput_bps: Vec<Vec<u64>>,
+    /// Bytes that waited at each link's first bottleneck at the end of the interval.
+    pub queue_bytes: Vec<Vec<u64>>,
+}
+
+/// Takes samples at a regular interval.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    interval: Span,
+    due: Time,
+    rates: Rates,
+    /// Totals at the last sample.
+    delivered: Vec<u64>,
+    dropped: Vec<u64>,
+    goodput: Vec<u64>,
+}
+
+/// How much `total` has grown since it was last looked at.
+fn growth(before: &mut Vec<u64>, index: usize, total: u64) -> u64 {
+    if before.len() <= index {
+        before.resize(index + 1, 0);
+    }
+    total - std::mem::replace(&mut before[index], total)
+}
+
+/// Appends to the list of `index`, which may be new: what it has missed was nothing.
+fn note(lists: &mut Vec<Vec<u64>>, index: usize, samples: usize, value: u64) {
+    if lists.len() <= index {
+        lists.resize(index + 1, Vec::new());
+    }
+    lists[index].resize(samples, 0);
+    lists[index].push(value);
+}
+
+impl Recorder {
+    pub(super) fn new(now: Time, interval: Span) -> Self {
+        let interval = interval.max(Span::from_micros(1));
+        let rates = Rates { interval_ns: interval.as_nanos(), ..Rates::default() };
+        Self {
+            interval,
+            due: now + interval,
+            rates,
+            delivered: Vec::new(),
+            dropped: Vec::new(),
+            goodput: Vec::new(),
+        }
+    }
+
+    pub(super) fn due(&self) -> Time {
+        self.due
+    }
+
+    pub(super) fn rates(&self) -> &Rates {
+        &self.rates
+    }
+
+    fn bps(&self, bytes: u64) -> u64 {
+        haul_base::Rate::from_transfer(bytes, self.interval).as_bps()
+    }
+
+    pub(super) fn sample(&mut self, world: &World) {
+        let samples = self.rates.queue_bytes.first().map_or(0, Vec::len);
+        for (index, flow) in world.flows.iter().enumerate() {
+            let bytes = growth(&mut self.delivered, index, flow.truth.delivered_bytes);
+            let bps = self.bps(bytes);
+            note(&mut self.rates.delivered_bps, index, samples, bps);
+            let dropped = growth(&mut self.dropped, index, flow.truth.drops.total());
+            note(&mut self.rates.dropped, index, samples, dropped);
+        }
+        for (index, slot) in world.nodes.iter().enumerate() {
+            if self.rates.goodput_bps.len() <= index {
+                self.rates.goodput_bps.resize(index + 1, Vec::new());
+            }
+            if let Some(total) = slot.node.goodput_bytes() {
+                let bytes = growth(&mut self.goodput, index, total);
+                let bps = self.bps(bytes);
+                note(&mut self.rates.goodput_bps, index, samples, bps);
+            }
+        }
+        for (index, link) in world.links.iter().enumerate() {
+            let queue = link.path.standing_queue(world.now).map_or(0, |queue| queue.bytes);
+            note(&mut self.rates.queue_bytes, index, samples, queue);
+        }
+        self.due += self.interval;
+    }
+}

@@ -1,0 +1,103 @@
+//! Machines as nodes.
+
+use std::fmt::Debug;
+
+use haul_base::{Machine, Span, Time};
+
+use super::node::{Arrival, Node, Outbox};
+
+/// IPv4 and UDP header of every datagram (RFC 791, RFC 768).
+pub const UDP_OVERHEAD: u32 = 28;
+
+/// How soon a machine that asks to be called at once is called again: about what a system call takes.
+const SHORTEST_WAIT: Span = Span::from_micros(1);
+
+/// Most batches that a machine sends in one go; what it has beyond that it sends a moment later.
+const MOST_BATCHES: usize = 1_024;
+
+/// Runs a machine unchanged, by the contract of [`haul_base::Machine`].
+#[derive(Debug)]
+pub struct SessionNode<M: Machine> {
+    machine: M,
+    events: Vec<(Time, M::Event)>,
+    overhead: u32,
+    progress: fn(&M) -> Option<u64>,
+    wake: Option<Time>,
+}
+
+impl<M: Machine> SessionNode<M> {
+    /// A node for this machine, whose datagrams travel over UDP and IPv4.
+    pub fn new(machine: M) -> Self {
+        Self {
+            machine,
+            events: Vec::new(),
+            overhead: UDP_OVERHEAD,
+            progress: |_| None,
+            wake: Some(Time::ZERO),
+        }
+    }
+
+    /// Says how to read from the machine how many bytes have served their purpose.
+    #[must_use]
+    pub fn with_progress(mut self, progress: fn(&M) -> Option<u64>) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    /// The machine, to be changed from outside the world.
+    pub fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    /// What the machine has told, and when.
+    pub fn events(&self) -> &[(Time, M::Event)] {
+        &self.events
+    }
+
+    fn drain(&mut self, now: Time, out: &mut Outbox<'_>) {
+        let mut batches = 0;
+        while batches < MOST_BATCHES
+            && out.send_with(self.overhead, |slot| self.machine.poll_transmit(now, slot))
+        {
+            batches += 1;
+        }
+        while let Some(event) = self.machine.poll_event() {
+            self.events.push((now, event));
+        }
+        let wanted = if batches == MOST_BATCHES { Some(now) } else { self.machine.deadline().map(|d| d.at) };
+        self.wake = wanted.map(|at| if at <= now { now + SHORTEST_WAIT } else { at });
+    }
+}
+
+impl<M> Node for SessionNode<M>
+where
+    M: Machine + Debug + Send + 'static,
+    M::Event: Send,
+{
+    fn on_arrival(&mut self, now: Time, arrival: &mut Arrival<'_>, out: &mut Outbox<'_>) {
+        self.machine.on_receive(now, &mut arrival.batch);
+        self.drain(now, out);
+    }
+
+    fn on_deadline(&mut self, now: Time, out: &mut Outbox<'_>) {
+        self.machine.on_deadline(now);
+        self.drain(now, out);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.wake
+    }
+
+    fn goodput_bytes(&self) -> Option<u64> {
+        (self.progress)(&self.machine)
+    }
+
+    fn happenings(&self) -> u64 {
+        self.events.len() as u64
+    }
+}

@@ -1,0 +1,127 @@
+//! A run in numbers.
+
+use haul_base::Time;
+use serde::Serialize;
+
+use super::{Rates, World};
+use crate::counters::{Drops, PathCounters};
+
+/// What became of the packets of one flow:
+/// `offered + copies = delivered + drops + under way`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FlowTruth {
+    /// Packets that were sent.
+    pub offered: u64,
+    /// Their bytes on the wire.
+    pub offered_bytes: u64,
+    /// Packets that reached the machine, copies included.
+    pub delivered: u64,
+    /// Their bytes on the wire.
+    pub delivered_bytes: u64,
+    /// Copies made on the way.
+    pub copies: u64,
+    /// Packets that died, by reason.
+    pub drops: Drops,
+}
+
+impl FlowTruth {
+    /// Packets that are under way.
+    pub fn under_way(&self) -> u64 {
+        self.offered + self.copies - self.delivered - self.drops.total()
+    }
+}
+
+/// One flow of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowSummary {
+    /// Its name.
+    pub name: String,
+    /// Bits per second on the wire that arrived, over the whole run.
+    pub delivered_bps: u64,
+    /// What became of its packets.
+    pub truth: FlowTruth,
+}
+
+/// One link of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LinkSummary {
+    /// Its name.
+    pub name: String,
+    /// What it did to packets.
+    pub counters: PathCounters,
+}
+
+/// One node of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeSummary {
+    /// Its name.
+    pub name: String,
+    /// Bytes that served their purpose, if the node counts them.
+    pub goodput_bytes: Option<u64>,
+    /// The same per second of the whole run, bits.
+    pub goodput_bps: Option<u64>,
+}
+
+/// A run in numbers. Serialised it is the same, byte by byte, for equal worlds and seeds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// The seed.
+    pub seed: u64,
+    /// Virtual time that passed, nanoseconds.
+    pub elapsed_ns: u64,
+    /// Every flow.
+    pub flows: Vec<FlowSummary>,
+    /// Every link.
+    pub links: Vec<LinkSummary>,
+    /// Every node.
+    pub nodes: Vec<NodeSummary>,
+    /// Packets that nodes sent where no flow leaves.
+    pub strays: u64,
+    /// Rates over time, if they were recorded.
+    pub rates: Option<Rates>,
+}
+
+impl World {
+    /// What became of the packets of a flow so far.
+    pub fn truth(&self, flow: crate::FlowId) -> FlowTruth {
+        self.flows.get(flow.0 as usize).map(|flow| flow.truth).unwrap_or_default()
+    }
+
+    /// Whether every packet is accounted for: on every link, and over all flows what is under way is just what
+    /// links, hosts and senders' queues hold.
+    pub fn adds_up(&self) -> bool {
+        let links = self.links.iter().map(|link| link.path.counters());
+        let on_links: u64 = links.clone().map(|counters| counters.inside).sum();
+        let in_hosts: u64 = self.hosts.iter().map(|host| host.model.inside()).sum();
+        let under_way: u64 = self.flows.iter().map(|flow| flow.truth.under_way()).sum();
+        links.into_iter().all(|counters| counters.adds_up()) && on_links + in_hosts == under_way
+    }
+
+    /// The run so far in numbers.
+    pub fn summary(&self) -> Summary {
+        let elapsed = self.now.since(Time::ZERO);
+        let bps = |bytes| haul_base::Rate::from_transfer(bytes, elapsed).as_bps();
+        let flows = self.flows.iter().map(|flow| FlowSummary {
+            name: flow.name.clone(),
+            delivered_bps: bps(flow.truth.delivered_bytes),
+            truth: flow.truth,
+        });
+        let links = self
+            .links
+            .iter()
+            .map(|link| LinkSummary { name: link.name.clone(), counters: link.path.counters() });
+        let nodes = self.nodes.iter().map(|slot| {
+            let goodput_bytes = slot.node.goodput_bytes();
+            NodeSummary { name: slot.name.clone(), goodput_bytes, goodput_bps: goodput_bytes.map(bps) }
+        });
+        Summary {
+            seed: self.seed,
+            elapsed_ns: elapsed.as_nanos(),
+            flows: flows.collect(),
+            links: links.collect(),
+            nodes: nodes.collect(),
+            strays: self.strays,
+            rates: self.recorder.as_ref().map(|recorder| recorder.rates().clone()),
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Sessions of `haul-proto` in a simulated world, with ends that check every byte.
+
+#![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
+
+use std::sync::{Arc, Mutex};
+
+use haul_base::{PathId, Piece, Probability, RangeSet, Rate, Span, Time};
+use haul_proto::{
+    Available, ControllerConfig, Link, ObjectSink, ObjectSource, Open, Receiver, ReceiverConfig,
+    ReceiverEvent, Seal, Sender, SenderConfig, SenderEvent, SenderStats, Unauthentic, build_controller,
+};
+use haul_sim::{
+    BottleneckSpec, CorruptionSpec, Distribution, Effect, Ended, Limit, LinkId, NodeId, Outage, PathSpec,
+    QueueSpec, ReorderingSpec, SessionNode, StageSpec, UDP_OVERHEAD, World,
+};
+
+/// A tag that is a checksum over the packet and its number: catches every corruption of the path.
+#[derive(Debug)]
+pub(crate) struct Checksum;
+
+const TAG: usize = 8;
+
+fn checksum(data: &[u8], pn: u64) -> [u8; TAG] {
+    let hash = data
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325 ^ pn, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    hash.to_be_bytes()
+}
+
+impl Seal for Checksum {
+    fn tag_len(&self) -> usize {
+        TAG
+    }
+
+    fn seal_batch(&mut self, batch: &mut [u8], stride: usize, _: usize, first_pn: u64) {
+        for (i, packet) in batch.chunks_mut(stride).enumerate() {
+            let at = packet.len() - TAG;
+            let tag = checksum(&packet[..at], first_pn + i as u64);
+            packet[at..].copy_from_slice(&tag);
+        }
+    }
+}
+
+impl Open for Checksum {
+    fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
+        let at = packet.len().checked_sub(TAG).filter(|&at| at >= header_len).ok_or(Unauthentic)?;
+        if checksum(&packet[..at], pn) != packet[at..] {
+            return Err(Unauthentic);
+        }
+        Ok(at - header_len)
+    }
+}
+
+pub(crate) fn link() -> Link {
+    Link::new(Box::new(Checksum), Box::new(Checksum), 0)
+}
+
+/// The byte of the test object at `offset`.
+fn byte_at(offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
+}
+
+/// What a sink has found.
+#[derive(Debug, Default)]
+pub(crate) struct Sunk {
+    ranges: RangeSet,
+    delivered: u64,
+    wrong: u64,
+    complete: Option<u64>,
+    pub(crate) limit: u64,
+}
+
+struct Shared(Arc<Mutex<Sunk>>);
+
+impl ObjectSink for Shared {
+    fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
+        let mut sunk = self.0.lock().unwrap();
+        for piece in pieces {
+            let bytes = &data[piece.range.clone()];
+            let differs = |(i, b): (usize, &u8)| u64::from(*b != byte_at(piece.offset + i as u64));
+            sunk.wrong += bytes.iter().enumerate().map(differs).sum::<u64>();
+            let before = sunk.ranges.total();
+            sunk.ranges.insert(piece.offset..piece.offset + bytes.len() as u64);
+            assert_eq!(sunk.ranges.total() - before, bytes.len() as u64, "bytes delivered twice");
+            sunk.delivered += bytes.len() as u64;
+        }
+    }
+
+    fn limit(&mut self) -> u64 {
+        self.0.lock().unwrap().limit
+    }
+
+    fn complete(&mut self, len: u64) {
+        let mut sunk = self.0.lock().unwrap();
+        assert_eq!(sunk.complete.replace(len), None, "completed twice");
+    }
+}
+
+struct PatternSource {
+    len: u64,
+    released: u64,
+}
+
+impl ObjectSource for PatternSource {
+    fn available(&mut self) -> Available {
+        Available { upto: self.len, end: true }
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) {
+        assert!(offset >= self.released, "read below what was released");
+        assert!(offset + into.len() as u64 <= self.len);
+        for (i, byte) in into.iter_mut().enumerate() {
+            *byte = byte_at(offset + i as u64);
+        }
+    }
+
+    fn release(&mut self, offset: u64) {
+        assert!(offset >= self.released);
+        self.released = offset;
+    }
+}
+
+/// What a path does to packets in one direction, as the scenarios of the first issue have it.
+#[derive(Clone, Debug)]
+pub(crate) struct Channel {
+    pub(crate) delay: Span,
+    pub(crate) rate: Rate,
+    pub(crate) queue: Span,
+    pub(crate) loss: f64,
+    pub(crate) duplicate: f64,
+    pub(crate) reorder: f64,
+    pub(crate) corrupt: f64,
+    pub(crate) truncate: f64,
+    pub(crate) outages: Vec<Outage>,
+    /// Largest datagram that passes, UDP payload bytes.
+    pub(crate) mtu: u32,
+}
+
+fn share(p: f64) -> Probability {
+    Probability::new(p).unwrap()
+}
+
+impl Channel {
+    pub(crate) fn clean(delay: Span, rate: Rate) -> Self {
+        Self {
+            delay,
+            rate,
+            queue: Span::from_millis(50),
+            loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            corrupt: 0.0,
+            truncate: 0.0,
+            outages: Vec::new(),
+            mtu: 1_472,
+        }
+    }
+
+    /// The stages; those that would do nothing are left out, so that batches stay whole where they can.
+    pub(crate) fn spec(&self) -> PathSpec {
+        let queue = QueueSpec::TailDrop(Limit::Time(self.queue));
+        let corruption = |p, effect| StageSpec::Corruption(CorruptionSpec { share: share(p), effect });
+        let late = Distribution::Uniform(Span::from_millis(5));
+        let stages = [
+            (true, StageSpec::Mtu(self.mtu + UDP_OVERHEAD)),
+            (!self.outages.is_empty(), StageSpec::Outages(self.outages.clone())),
+            (true, StageSpec::Bottleneck(BottleneckSpec { rate: self.rate, queue })),
+            (self.loss > 0.0, StageSpec::Loss(share(self.loss))),
+            (self.corrupt > 0.0, corruption(self.corrupt, Effect::Flip)),
+            (self.truncate > 0.0, corruption(self.truncate, Effect::Truncate)),
+            (self.duplicate > 0.0, StageSpec::Duplication(share(self.duplicate))),
+            (
+                self.reorder > 0.0,
+                StageSpec::Reordering(ReorderingSpec { share: share(self.reorder), extra: late }),
+            ),
+            (true, StageSpec::Delay(self.delay)),
+        ];
+        PathSpec { stages: stages.into_iter().filter(|(used, _)| *used).map(|(_, stage)| stage).collect() }
+    }
+}
+
+/// A sender and a receiver of one object.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) sender: NodeId,
+    pub(crate) receiver: NodeId,
+    pub(crate) sunk: Arc<Mutex<Sunk>>,
+    len: u64,
+}
+
+pub(crate) type SenderNode = SessionNode<Sender>;
+pub(crate) type ReceiverNode = SessionNode<Receiver>;
+
+/// What to send, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) len: u64,
+    pub(crate) controller: &'a str,
+    pub(crate) ceiling: Option<Rate>,
+    pub(crate) rtt: Span,
+    /// The offset up to which the receiver takes bytes at first.
+    pub(crate) limit: u64,
+}
+
+impl Session {
+    /// Puts both machines of a job into a world; they are still to be connected.
+    pub(crate) fn add(world: &mut World, job: Job<'_>) -> Self {
+        let Job { len, rtt, .. } = job;
+        let interval = Span::from_millis(2);
+        let config = ControllerConfig { ceiling: job.ceiling, initial_rtt: rtt, feedback_interval: interval };
+        let controller = build_controller(job.controller, &config).unwrap();
+        let sunk = Arc::new(Mutex::new(Sunk { limit: job.limit, ..Sunk::default() }));
+        let source = Box::new(PatternSource { len, released: 0 });
+        let sender_config =
+            SenderConfig { initial_rtt: rtt, feedback_interval: interval, ..SenderConfig::default() };
+        let receiver_config = ReceiverConfig {
+            feedback_interval: interval,
+            feedback_datagram: 1_200,
+            silence: Span::from_secs(15),
+        };
+        let now = world.now();
+        let sender = Sender::new(now, sender_config, link(), source, controller, job.limit);
+        let receiver = Receiver::new(now, receiver_config, link(), Box::new(Shared(sunk.clone())));
+        let received = |machine: &Receiver| Some(machine.stats().object_bytes);
+        let sender = world.add_node(job.name, SessionNode::new(sender));
+        let receiver = world
+            .add_node(&format!("{} receiver", job.name), SessionNode::new(receiver).with_progress(received));
+        Self { sender, receiver, sunk, len }
+    }
+
+    pub(crate) fn sender<'a>(&self, world: &'a World) -> &'a Sender {
+        world.node::<SenderNode>(self.sender).unwrap().machine()
+    }
+
+    pub(crate) fn receiver<'a>(&self, world: &'a World) -> &'a Receiver {
+        world.node::<ReceiverNode>(self.receiver).unwrap().machine()
+    }
+
+    /// When the sender knew that all had arrived.
+    pub(crate) fn delivered_at(&self, world: &World) -> Option<Time> {
+        let events = world.node::<SenderNode>(self.sender).unwrap().events();
+        events.iter().find(|(_, event)| *event == SenderEvent::Delivered).map(|(at, _)| *at)
+    }
+
+    pub(crate) fn is_over(&self, world: &World) -> bool {
+        let events = world.node::<ReceiverNode>(self.receiver).unwrap().events();
+        self.delivered_at(world).is_some()
+            && events.iter().any(|(_, event)| matches!(event, ReceiverEvent::Complete(_)))
+    }
+
+    /// How often either side said that the other is silent.
+    pub(crate) fn silences(&self, world: &World) -> usize {
+        let sender = world.node::<SenderNode>(self.sender).unwrap().events().iter();
+        let receiver = world.node::<ReceiverNode>(self.receiver).unwrap().events().iter();
+        sender.filter(|(_, event)| matches!(event, SenderEvent::Silent(_))).count()
+            + receiver.filter(|(_, event)| matches!(event, ReceiverEvent::Silent(_))).count()
+    }
+
+    /// Goodput in Mbit/s up to the moment at which the sender knows that all arrived.
+    pub(crate) fn goodput(&self, world: &World) -> f64 {
+        let time = self.delivered_at(world).expect("delivered").since(Time::ZERO);
+        Rate::from_transfer(self.len, time).as_bps() as f64 / 1e6
+    }
+
+    /// Panics unless the object arrived whole, once and right.
+    pub(crate) fn assert_whole(&self, world: &World) {
+        let sunk = self.sunk.lock().unwrap();
+        assert_eq!(sunk.complete, Some(self.len), "at {:?}: {:?}", world.now(), self.sender(world));
+        assert_eq!(sunk.wrong, 0);
+        assert_eq!(sunk.delivered, self.len);
+        assert!(self.delivered_at(world).is_some(), "the sender does not know: {:?}", self.sender(world));
+    }
+}
+
+/// One session over one path.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) world: World,
+    pub(crate) session: Session,
+    pub(crate) there: LinkId,
+    pub(crate) back: LinkId,
+}
+
+impl Run {
+    pub(crate) fn new(
+        seed: u64,
+        len: u64,
+        controller: &str,
+        ceiling: Option<Rate>,
+        forth: &Channel,
+        back: &Channel,
+    ) -> Self {
+        Self::with_limit(seed, len, (controller, ceiling), forth, back, u64::MAX >> 16)
+    }
+
+    /// As `new`; the receiver takes only what lies below `limit` at first.
+    pub(crate) fn with_limit(
+        seed: u64,
+        len: u64,
+        (controller, ceiling): (&str, Option<Rate>),
+        forth: &Channel,
+        back: &Channel,
+        limit: u64,
+    ) -> Self {
+        println!("seed {seed}");
+        let mut world = World::new(seed);
+        let rtt = forth.delay + back.delay;
+        let session = Session::add(&mut world, Job { name: "bulk", len, controller, ceiling, rtt, limit });
+        let there = world.add_link("there", &forth.spec()).unwrap();
+        let back = world.add_link("back", &back.spec()).unwrap();
+        let port = PathId::default();
+        world.connect("data", (session.sender, port), (session.receiver, port), &[there]).unwrap();
+        world.connect("feedback", (session.receiver, port), (session.sender, port), &[back]).unwrap();
+        Self { world, session, there, back }
+    }
+
+    /// Runs until both sides are done or `cap` has passed.
+    pub(crate) fn run(&mut self, cap: Span) -> Ended {
+        let session = &self.session;
+        let ended = self.world.run_while(Time::ZERO + cap, |world| !session.is_over(world));
+        assert!(self.world.adds_up(), "{:#?}", self.world.summary());
+        ended
+    }
+
+    pub(crate) fn assert_whole(&self) {
+        self.session.assert_whole(&self.world);
+    }
+
+    pub(crate) fn sent(&self) -> SenderStats {
+        self.session.sender(&self.world).stats()
+    }
+
+    pub(crate) fn elapsed(&self) -> Span {
+        self.world.now().since(Time::ZERO)
+    }
+}

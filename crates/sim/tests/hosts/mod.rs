@@ -1,0 +1,118 @@
+//! A machine behind a host model: the host decides when, and whether, its process gets packets and the CPU.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::collections::VecDeque;
+
+use crate::common::{Channel, Job, Session};
+use haul_base::{Rate, Span, Time};
+use haul_sim::{DropReason, FlowId, HostExit, HostModel, NodeId, Parcel, World};
+
+/// A host whose only process sleeps from 1 s to 1.5 s, with a socket buffer of `room` packets.
+#[derive(Debug)]
+struct Sleepy {
+    room: u64,
+    waiting: VecDeque<(Time, Parcel)>,
+    dropped: VecDeque<(Time, Parcel)>,
+    inside: u64,
+    drops: Option<u32>,
+    asked: bool,
+}
+
+const SLEEPS: Time = Time::from_nanos(1_000_000_000);
+const WAKES: Time = Time::from_nanos(1_500_000_000);
+
+fn is_asleep(now: Time) -> bool {
+    now >= SLEEPS && now < WAKES
+}
+
+impl Sleepy {
+    fn new(room: u64) -> Self {
+        let (waiting, dropped) = Default::default();
+        Self { room, waiting, dropped, inside: 0, drops: None, asked: false }
+    }
+}
+
+impl HostModel for Sleepy {
+    fn open(&mut self, _: FlowId, _: NodeId) {}
+
+    fn on_arrival(&mut self, now: Time, parcel: Parcel) {
+        self.inside += u64::from(parcel.packets());
+        if self.inside > self.room {
+            self.drops = Some(self.drops.unwrap_or(0) + 1);
+            self.dropped.push_back((now, parcel));
+        } else {
+            self.waiting.push_back((now, parcel));
+        }
+    }
+
+    fn may_run(&mut self, now: Time, _: NodeId) -> bool {
+        self.asked |= is_asleep(now);
+        !is_asleep(now)
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        let read = |(at, _): &(Time, Parcel)| if is_asleep(*at) { WAKES } else { *at };
+        let dropped = self.dropped.front().map(|(at, _)| *at);
+        let wake = self.asked.then_some(WAKES);
+        [self.waiting.front().map(read), dropped, wake].into_iter().flatten().min()
+    }
+
+    fn advance(&mut self, now: Time, sink: &mut dyn FnMut(Time, HostExit)) {
+        self.asked &= now < WAKES;
+        while let Some((_, parcel)) = self.dropped.pop_front() {
+            self.inside -= u64::from(parcel.packets());
+            sink(now, HostExit::Dropped { parcel, reason: DropReason::SocketBuffer });
+        }
+        while !is_asleep(now)
+            && let Some((arrived, parcel)) = self.waiting.pop_front()
+        {
+            self.inside -= u64::from(parcel.packets());
+            sink(now, HostExit::Read { parcel, arrived, socket_drops: self.drops });
+        }
+    }
+
+    fn inside(&self) -> u64 {
+        self.inside
+    }
+}
+
+fn run(room: u64) -> (World, Session, FlowId) {
+    let seed = 3;
+    println!("seed {seed}");
+    let mut world = World::new(seed);
+    let rtt = Span::from_millis(10);
+    let (ceiling, limit) = (Some(Rate::from_mbps(400)), u64::MAX >> 16);
+    let job = Job { name: "bulk", len: 100_000_000, controller: "fixed", ceiling, rtt, limit };
+    let session = Session::add(&mut world, job);
+    let host = world.add_host(Sleepy::new(room));
+    world.place(session.receiver, host).unwrap();
+    let channel = Channel::clean(rtt / 2, Rate::from_mbps(1_000)).spec();
+    let (there, back) =
+        (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
+    let (data, _) =
+        world.connect_pair("bulk", (session.sender, session.receiver), &[there], &[back]).unwrap();
+    world.run_until(WAKES - Span::from_millis(1));
+    assert!(world.adds_up());
+    world.run_while(Time::ZERO + Span::from_secs(20), |world| !session.is_over(world));
+    assert!(world.adds_up());
+    session.assert_whole(&world);
+    (world, session, data)
+}
+
+#[test]
+fn a_host_with_room_loses_nothing_while_its_process_sleeps() {
+    let (world, session, data) = run(1_000_000);
+    assert_eq!(world.truth(data).drops.of(DropReason::SocketBuffer), 0);
+    assert_eq!(session.receiver(&world).stats().socket_drops, 0);
+}
+
+#[test]
+fn a_small_socket_buffer_overflows_while_its_process_sleeps_and_the_receiver_hears_of_it() {
+    let (world, session, data) = run(1_000);
+    let lost = world.truth(data).drops.of(DropReason::SocketBuffer);
+    // Half a second at 400 Mbit/s is 17,000 packets.
+    assert!((10_000..20_000).contains(&lost), "{lost}");
+    assert!(session.receiver(&world).stats().socket_drops > 0);
+    assert_eq!(world.truth(data).drops.of(DropReason::QueueFull), 0);
+}
