@@ -36,7 +36,7 @@ smoke:
 
 # crates/cli/tests/architecture.rs checks who imports whom.
 unit:
-	$(CARGO) test --workspace $(FAULTS)
+	scripts/test.sh $(FAULTS)
 
 bench: setup
 	scripts/bench/all.sh

@@ -206,7 +206,7 @@ pub(crate) fn skip(why: &str) {
     assert!(!required, "{DEMAND}=required, but: {why}");
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     // Whoever closed stderr does not want to know.
-    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {why}");
 }
 
 fn sweep() {
