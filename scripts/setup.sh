@@ -23,7 +23,7 @@ if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/nu
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
     apt-get install -y -qq --no-install-recommends "${missing[@]}" libc6-dev >/dev/null
-    exit 0
+    missing=() without_build=() without_test=()
 fi
 if [ ${#without_test[@]} -gt 0 ]; then
     echo "setup: missing ${without_test[*]}: end-to-end tests that need them will be skipped" >&2
