@@ -62,8 +62,9 @@ impl MtuSearch {
         self.current
     }
 
-    /// The size to probe now, if one is due.
-    pub fn poll_probe(&mut self, now: Time, timeout: Span) -> Option<u16> {
+    /// The size to probe now, if one is due. `alive`: other packets have arrived since the last probe left; if not,
+    /// its loss says nothing about its size.
+    pub fn poll_probe(&mut self, now: Time, timeout: Span, alive: bool) -> Option<u16> {
         if now < self.next_at {
             return None;
         }
@@ -71,8 +72,12 @@ impl MtuSearch {
             // The search had finished: look again for what may have become possible.
             self.ceiling = self.limit.saturating_add(1);
             self.choose();
-        } else if self.probe.is_some_and(|p| p.in_flight) {
-            self.on_timeout(now);
+        } else if let Some(probe) = self.probe.as_mut().filter(|p| p.in_flight) {
+            if alive {
+                self.on_timeout(now);
+            } else {
+                probe.tries -= 1;
+            }
         }
         let Some(probe) = self.probe.as_mut() else {
             self.next_at = now + RAISE;
@@ -161,7 +166,7 @@ mod tests {
         let mut search = MtuSearch::new(BASE_DATAGRAM, BASE_DATAGRAM, limit);
         let (mut now, mut probes) = (Time::ZERO, 0);
         while now < Time::ZERO + Span::from_secs(60) {
-            if let Some(size) = search.poll_probe(now, TIMEOUT) {
+            if let Some(size) = search.poll_probe(now, TIMEOUT, true) {
                 probes += 1;
                 assert!(size <= limit);
                 if size <= path {
@@ -183,10 +188,22 @@ mod tests {
     #[test]
     fn a_lost_probe_is_tried_again() {
         let mut search = MtuSearch::new(BASE_DATAGRAM, BASE_DATAGRAM, 1_472);
-        let first = search.poll_probe(Time::ZERO, TIMEOUT).unwrap();
-        assert_eq!(search.poll_probe(Time::ZERO + Span::from_millis(50), TIMEOUT), None);
-        let second = search.poll_probe(Time::ZERO + TIMEOUT, TIMEOUT).unwrap();
+        let first = search.poll_probe(Time::ZERO, TIMEOUT, true).unwrap();
+        assert_eq!(search.poll_probe(Time::ZERO + Span::from_millis(50), TIMEOUT, true), None);
+        let second = search.poll_probe(Time::ZERO + TIMEOUT, TIMEOUT, true).unwrap();
         assert_eq!(first, second);
+    }
+
+    #[test]
+    fn probes_lost_while_nothing_arrives_do_not_count() {
+        let mut search = MtuSearch::new(BASE_DATAGRAM, BASE_DATAGRAM, 1_472);
+        let mut now = Time::ZERO;
+        let first = search.poll_probe(now, TIMEOUT, false).unwrap();
+        for _ in 0..20 {
+            now += TIMEOUT;
+            assert_eq!(search.poll_probe(now, TIMEOUT, false), Some(first));
+        }
+        assert!(search.on_received(now, first));
     }
 
     #[test]
@@ -194,7 +211,7 @@ mod tests {
         let mut search = MtuSearch::new(1_472, 1_472, 1_472);
         search.on_black_hole(Time::ZERO);
         assert_eq!(search.current(), BASE_DATAGRAM);
-        let size = search.poll_probe(Time::ZERO, TIMEOUT).unwrap();
+        let size = search.poll_probe(Time::ZERO, TIMEOUT, true).unwrap();
         assert!(size > BASE_DATAGRAM && size < 1_472, "{size}");
     }
 

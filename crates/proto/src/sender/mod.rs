@@ -130,6 +130,8 @@ pub struct Sender {
     rtt: RttEstimator,
     meter: DeliveryMeter,
     mtu: MtuSearch,
+    /// Packets that had arrived when the last path MTU probe left.
+    acked_at_probe: u64,
     outstanding: Outstanding,
     stats: SenderStats,
     clock: Clock,
@@ -208,6 +210,7 @@ impl Sender {
             rtt: RttEstimator::new(config.initial_rtt),
             meter: DeliveryMeter::default(),
             mtu,
+            acked_at_probe: 0,
             outstanding: Outstanding::new(overhead),
             stats,
             clock: Clock::new(now),
@@ -287,7 +290,9 @@ impl Sender {
             return None;
         }
         let timeout = self.mtu_timeout();
-        let size = usize::from(self.mtu.poll_probe(now, timeout)?);
+        let alive = self.stats.acked > self.acked_at_probe;
+        let size = usize::from(self.mtu.poll_probe(now, timeout, alive)?);
+        self.acked_at_probe = self.stats.acked;
         let tag = self.link.overhead() - COMMON_HEADER_LEN;
         let packet = slot.get_mut(..size)?;
         debug_assert!(size > COMMON_HEADER_LEN + PROBE_BODY_MIN + tag);
