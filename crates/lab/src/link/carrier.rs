@@ -1,0 +1,137 @@
+//! Takes packets from one device, through the path, to the other. Knows no threads and no clock.
+
+use std::io;
+use std::sync::Arc;
+
+use haul_base::Time;
+use haul_sim::{Exit, FlowId, MAX_PARCEL, PacketInfo, Parcel, Path, SpecError, StageChange, StageRef};
+
+use super::outlet::Outlet;
+use super::pool::Pool;
+use super::snapshot::{Snapshot, Traffic};
+use crate::net::Tun;
+use crate::packet::{Layout, VNET_LEN, Vnet};
+
+/// Bytes of packets that one direction keeps at most: 100 ms at 80 Gbit/s.
+const MEMORY: u64 = 1 << 30;
+
+/// One direction.
+#[derive(Debug)]
+pub(super) struct Carrier {
+    path: Path,
+    pool: Pool,
+    /// Where the next packet is read to.
+    buffer: Box<[u8]>,
+    /// Bytes of a super-packet that travel as one at most: what the bottleneck sends in a short time.
+    grain: u64,
+    out: Outlet,
+    sent: Traffic,
+    lost: u64,
+}
+
+/// A parcel is a part of a kept packet: its number in the pool, and the place of the parcel's first packet.
+fn id_of(number: u32, first: u16) -> u64 {
+    u64::from(number) << 16 | u64::from(first)
+}
+
+fn parts_of(id: u64) -> (u32, u16) {
+    ((id >> 16) as u32, id as u16)
+}
+
+impl Carrier {
+    pub(super) fn new(path: Path, output: Arc<Tun>, seed: u64, grain: u64) -> Self {
+        let mut pool = Pool::new(MEMORY);
+        let buffer = pool.buffer();
+        let out = Outlet::new(output, seed);
+        Self { path, pool, buffer, grain, out, sent: Traffic::default(), lost: 0 }
+    }
+
+    /// Reads one packet from `input` and offers it to the path; false if there was none.
+    pub(super) fn take(&mut self, input: &Tun, now: Time) -> io::Result<bool> {
+        let Some(len) = input.read(&mut self.buffer)? else { return Ok(false) };
+        let layout = self.buffer[..len]
+            .split_first_chunk::<VNET_LEN>()
+            .and_then(|(head, packet)| Layout::parse(Vnet::parse(head)?, packet).ok());
+        let Some(layout) = layout else {
+            self.sent.count(1, len.saturating_sub(VNET_LEN) as u64);
+            self.lost += 1;
+            return Ok(true);
+        };
+        let bytes = (0..layout.packets).map(|index| u64::from(layout.packet_bytes(index))).sum();
+        self.sent.count(u64::from(layout.packets), bytes);
+        match self.pool.keep(&mut self.buffer, layout) {
+            Some(number) => self.offer(number, layout, now),
+            None => self.lost += u64::from(layout.packets),
+        }
+        Ok(true)
+    }
+
+    /// Offers a kept packet in parcels.
+    fn offer(&mut self, number: u32, layout: Layout, now: Time) {
+        let each = u64::from(layout.packet_bytes(0)).max(1);
+        let most = (self.grain / each).clamp(1, MAX_PARCEL as u64) as u16;
+        let mut first = 0;
+        while first < layout.packets {
+            let count = most.min(layout.packets - first);
+            let packet = PacketInfo {
+                id: id_of(number, first),
+                flow: FlowId(layout.flow),
+                bytes: layout.packet_bytes(first),
+                ecn: layout.ecn,
+            };
+            let last_bytes = layout.packet_bytes(first + count - 1);
+            match Parcel::batch(packet, count.into(), last_bytes) {
+                Some(parcel) => self.path.offer_batch(now, parcel),
+                // It cannot be: the count is between 1 and what a parcel holds.
+                None => self.pool.less(number, count.into()),
+            }
+            first += count;
+        }
+    }
+
+    /// When something happens next.
+    pub(super) fn next_event(&self) -> Option<Time> {
+        self.path.next_event()
+    }
+
+    /// Writes what is due; returns how many parcels that were.
+    pub(super) fn deliver(&mut self, now: Time) -> usize {
+        let Self { path, pool, out, .. } = self;
+        let mut parcels = 0;
+        path.advance(now, &mut |_, parcel, exit| {
+            let (number, first) = parts_of(parcel.id());
+            match exit {
+                Exit::Copied => pool.more(number, parcel.packets()),
+                Exit::Dropped(_) => pool.less(number, parcel.packets()),
+                Exit::Delivered => {
+                    out.deliver(pool, number, first, parcel);
+                    parcels += 1;
+                }
+            }
+        });
+        out.flush(pool);
+        parcels
+    }
+
+    /// Changes a stage.
+    pub(super) fn change(
+        &mut self,
+        now: Time,
+        which: &StageRef,
+        change: &StageChange,
+    ) -> Result<(), SpecError> {
+        self.path.change(now, which, change)
+    }
+
+    /// Changes how many bytes travel as one.
+    pub(super) fn set_grain(&mut self, bytes: u64) {
+        self.grain = bytes;
+    }
+
+    /// The truth so far.
+    pub(super) fn snapshot(&self, now: Time) -> Snapshot {
+        let lost = self.lost + self.out.refused();
+        let queue = self.path.standing_queue(now);
+        Snapshot::new(self.path.counters(), self.sent, self.out.received(), lost, queue)
+    }
+}

@@ -1,0 +1,143 @@
+//! The packets under way: their bytes, and how many of their parts are still needed.
+
+use crate::packet::{Layout, VNET_LEN};
+
+/// Longest packet that a device can give: 64 KiB of IPv6 payload with its header, behind the device's.
+const LARGEST: usize = VNET_LEN + 65_535 + 40;
+/// Sizes of buffers: an Ethernet frame, a jumbo frame, a super-packet.
+const CLASSES: [usize; 3] = [2_048, 10_240, LARGEST.next_multiple_of(1_024)];
+
+/// Buffers, used again and again.
+#[derive(Debug)]
+pub(super) struct Pool {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    spare: [Vec<Box<[u8]>>; CLASSES.len()],
+    /// Bytes of all buffers that are in use.
+    used: u64,
+    limit: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// The device's header and the packet.
+    data: Box<[u8]>,
+    /// Where the parts of the packet are.
+    pub layout: Layout,
+    /// Packets of it that are still under way.
+    users: u32,
+}
+
+impl Slot {
+    /// The packet as it came.
+    pub(super) fn packet(&self) -> &[u8] {
+        &self.data[VNET_LEN..VNET_LEN + self.layout.len]
+    }
+
+    /// The packet behind the header it came with.
+    pub(super) fn with_header(&self) -> &[u8] {
+        &self.data[..VNET_LEN + self.layout.len]
+    }
+}
+
+impl Pool {
+    /// Room for `limit` bytes of packets, whose buffers are allocated when they are first needed.
+    pub(super) fn new(limit: u64) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), spare: Default::default(), used: 0, limit }
+    }
+
+    /// A buffer to read into, which holds whatever a device can give.
+    pub(super) fn buffer(&mut self) -> Box<[u8]> {
+        self.spare[CLASSES.len() - 1].pop().unwrap_or_else(|| vec![0; CLASSES[CLASSES.len() - 1]].into())
+    }
+
+    /// Keeps the packet in `buffer`, and leaves a buffer there for the next. Returns its number; `None` if
+    /// there is no room.
+    pub(super) fn keep(&mut self, buffer: &mut Box<[u8]>, layout: Layout) -> Option<u32> {
+        let len = VNET_LEN + layout.len;
+        let class = CLASSES.iter().position(|size| len <= *size)?;
+        if self.used + CLASSES[class] as u64 > self.limit {
+            return None;
+        }
+        self.used += CLASSES[class] as u64;
+        let data = if class == CLASSES.len() - 1 {
+            let next = self.buffer();
+            std::mem::replace(buffer, next)
+        } else {
+            let spare = self.spare[class].pop();
+            let mut data = spare.unwrap_or_else(|| vec![0; CLASSES[class]].into_boxed_slice());
+            data[..len].copy_from_slice(&buffer[..len]);
+            data
+        };
+        let slot = Slot { data, layout, users: u32::from(layout.packets) };
+        if let Some(number) = self.free.pop() {
+            self.slots[number as usize] = slot;
+            return Some(number);
+        }
+        self.slots.push(slot);
+        Some(self.slots.len() as u32 - 1)
+    }
+
+    /// A packet that was kept and not yet let go.
+    pub(super) fn slot(&self, number: u32) -> &Slot {
+        &self.slots[number as usize]
+    }
+
+    /// More packets of it are under way: copies.
+    pub(super) fn more(&mut self, number: u32, packets: u32) {
+        self.slots[number as usize].users += packets;
+    }
+
+    /// Some of its packets have left.
+    pub(super) fn less(&mut self, number: u32, packets: u32) {
+        let slot = &mut self.slots[number as usize];
+        debug_assert!(slot.users >= packets, "a packet left twice");
+        slot.users = slot.users.saturating_sub(packets);
+        if slot.users == 0 {
+            let data = std::mem::take(&mut slot.data);
+            self.used -= data.len() as u64;
+            let class = CLASSES.iter().position(|size| data.len() <= *size).unwrap_or(CLASSES.len() - 1);
+            self.spare[class].push(data);
+            self.free.push(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Vnet;
+
+    fn layout(len: usize) -> Layout {
+        let mut packet = vec![0u8; len];
+        packet[0] = 0x45;
+        Layout::parse(Vnet::PLAIN, &packet).unwrap()
+    }
+
+    #[test]
+    fn buffers_come_back_when_their_last_packet_leaves() {
+        let mut pool = Pool::new(3 * CLASSES[0] as u64);
+        let mut buffer = pool.buffer();
+        let numbers: Vec<u32> = (0..3).filter_map(|_| pool.keep(&mut buffer, layout(1_500))).collect();
+        assert_eq!(numbers, [0, 1, 2]);
+        assert_eq!(pool.keep(&mut buffer, layout(1_500)), None);
+        pool.more(1, 1);
+        pool.less(1, 1);
+        assert_eq!(pool.keep(&mut buffer, layout(1_500)), None);
+        pool.less(1, 1);
+        assert_eq!(pool.keep(&mut buffer, layout(1_500)), Some(1));
+    }
+
+    #[test]
+    fn packets_keep_their_bytes_in_every_class() {
+        let mut pool = Pool::new(1 << 20);
+        for len in [40, 1_500, 9_000, 65_000] {
+            let mut buffer = pool.buffer();
+            buffer[VNET_LEN] = 0x45;
+            buffer[VNET_LEN + len - 1] = 77;
+            let number = pool.keep(&mut buffer, layout(len)).unwrap();
+            assert_eq!(pool.slot(number).packet().len(), len);
+            assert_eq!(pool.slot(number).packet()[len - 1], 77);
+        }
+    }
+}

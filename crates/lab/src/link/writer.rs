@@ -1,0 +1,65 @@
+//! Writes packets to a device, together where they have stayed together.
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+
+use haul_base::Rng;
+use haul_sim::Damage;
+
+use super::pool::Slot;
+use crate::net::Tun;
+use crate::packet::{Train, Vnet, complete, header_of};
+
+/// The device's header, the packet's headers, and the payloads of as many packets as a train has at most.
+const MOST_PIECES: usize = 2 + 64;
+
+/// Writes the packets `range` of a kept packet.
+pub(super) fn write_run(device: &Tun, slot: &Slot, range: Range<u16>, congestion: bool) -> io::Result<()> {
+    let layout = &slot.layout;
+    let whole = range == (0..layout.packets);
+    if whole && !congestion {
+        return device.write(&[IoSlice::new(slot.with_header())]);
+    }
+    let header = header_of(layout, slot.packet(), range, congestion).ok_or(io::ErrorKind::InvalidData)?;
+    let vnet = header.vnet.write(header.cwr);
+    let payload = &slot.packet()[header.payload.clone()];
+    device.write(&[IoSlice::new(&vnet), IoSlice::new(header.bytes()), IoSlice::new(payload)])
+}
+
+/// Writes one packet with its transport part damaged, and the checksum of what it was.
+pub(super) fn write_damaged(
+    device: &Tun,
+    slot: &Slot,
+    index: u16,
+    congestion: bool,
+    damage: Damage,
+    rng: &mut Rng,
+) -> io::Result<()> {
+    let layout = &slot.layout;
+    let mut whole = complete(layout, slot.packet(), index, congestion).ok_or(io::ErrorKind::InvalidData)?;
+    let left = damage.apply(&mut whole[layout.transport..], rng.next_u64());
+    whole.truncate(layout.transport + left);
+    device.write(&[IoSlice::new(&Vnet::PLAIN.write(false)), IoSlice::new(&whole)])
+}
+
+/// Writes packets that came singly as one super-packet.
+pub(super) fn write_train<'a>(
+    device: &Tun,
+    train: &Train,
+    mut slots: impl Iterator<Item = &'a Slot> + Clone,
+) -> io::Result<()> {
+    let layout = train.layout();
+    let first = slots.clone().next().ok_or(io::ErrorKind::InvalidInput)?;
+    let header =
+        header_of(layout, first.packet(), 0..layout.packets, false).ok_or(io::ErrorKind::InvalidData)?;
+    let vnet = header.vnet.write(false);
+    let mut pieces = [IoSlice::new(&[]); MOST_PIECES];
+    pieces[0] = IoSlice::new(&vnet);
+    pieces[1] = IoSlice::new(header.bytes());
+    let mut used = 2;
+    for (piece, slot) in pieces[2..].iter_mut().zip(&mut slots) {
+        *piece = IoSlice::new(&slot.packet()[layout.payload..]);
+        used += 1;
+    }
+    device.write(&pieces[..used])
+}

@@ -1,0 +1,278 @@
+//! Flows of other people through the bottleneck: TCP with a chosen congestion control, or UDP at a constant rate.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use haul_base::{Rate, Span};
+use serde::Serialize;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::net::Namespace;
+
+/// How often a thread looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a connection may take; the path may be long and lossy.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Payload of a datagram that fits into 1,500 bytes (RFC 791, RFC 768).
+const DATAGRAM: usize = 1_472;
+/// Bytes of its headers, which count for the rate as they do at the bottleneck.
+const HEADERS: u64 = 28;
+/// Time between two bursts of a UDP flow.
+const TICK: Duration = Duration::from_micros(500);
+
+/// A kind of flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Background {
+    /// TCP that sends whatever it may, with this congestion control.
+    Tcp(String),
+    /// UDP at this rate, IP headers included.
+    Udp(Rate),
+}
+
+impl FromStr for Background {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(rate) = text.strip_prefix("udp:") {
+            return rate.parse().map(Self::Udp).map_err(|e: haul_base::UnitError| e.to_string());
+        }
+        let is_name = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if is_name && text != "udp" {
+            return Ok(Self::Tcp(text.to_owned()));
+        }
+        Err("write cubic, bbr, reno, or udp:RATE as in udp:100Mbit".to_owned())
+    }
+}
+
+impl fmt::Display for Background {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(congestion) => f.write_str(congestion),
+            Self::Udp(rate) => write!(f, "udp:{rate}"),
+        }
+    }
+}
+
+/// A running flow from A to B; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    kind: Background,
+    stop: Arc<AtomicBool>,
+    counts: Arc<Counts>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+/// What a flow has done: payload bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct FlowReport {
+    /// Its kind.
+    pub kind: String,
+    /// Bytes that its sender has handed over.
+    pub sent_bytes: u64,
+    /// Bytes that have arrived.
+    pub received_bytes: u64,
+}
+
+impl Flow {
+    /// Starts a flow between the two sides; `address` is that of B.
+    ///
+    /// # Errors
+    /// When there is no such congestion control, or sockets cannot be made.
+    pub(crate) fn start(
+        kind: &Background,
+        a: &Namespace,
+        b: &Namespace,
+        address: Ipv4Addr,
+    ) -> io::Result<Self> {
+        let mut flow =
+            Self { kind: kind.clone(), stop: Arc::default(), counts: Arc::default(), threads: Vec::new() };
+        match kind {
+            Background::Tcp(congestion) => flow.start_tcp(congestion, a, b, address)?,
+            Background::Udp(rate) => flow.start_udp(*rate, a, b, address)?,
+        }
+        Ok(flow)
+    }
+
+    /// What it has done so far.
+    pub(crate) fn report(&self) -> FlowReport {
+        FlowReport {
+            kind: self.kind.to_string(),
+            sent_bytes: self.counts.sent.load(Ordering::Relaxed),
+            received_bytes: self.counts.received.load(Ordering::Relaxed),
+        }
+    }
+
+    fn start_tcp(&mut self, congestion: &str, a: &Namespace, b: &Namespace, to: Ipv4Addr) -> io::Result<()> {
+        let listener = b.run(|| TcpListener::bind((to, 0)))?;
+        let to = listener.local_addr()?;
+        let socket = a.run(|| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+            socket.set_tcp_congestion(congestion.as_bytes()).map_err(|e| no_congestion(congestion, &e))?;
+            Ok(socket)
+        })?;
+        self.spawn("bg-sink", move |stop, counts| {
+            listener.set_nonblocking(true)?;
+            let stream = accept(&listener, stop)?;
+            drain(stream, stop, counts)
+        })?;
+        self.spawn("bg-source", move |stop, counts| {
+            socket.connect_timeout(&to.into(), CONNECT)?;
+            fill(socket.into(), stop, counts)
+        })
+    }
+
+    fn start_udp(&mut self, rate: Rate, a: &Namespace, b: &Namespace, to: Ipv4Addr) -> io::Result<()> {
+        let sink = b.run(|| UdpSocket::bind((to, 0)))?;
+        let to = sink.local_addr()?;
+        let source = a.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+        self.spawn("bg-sink", move |stop, counts| {
+            sink.set_read_timeout(Some(LOOK))?;
+            let mut buffer = [0; 2_048];
+            while !stop.load(Ordering::Relaxed) {
+                if let Ok(len) = sink.recv(&mut buffer) {
+                    counts.received.fetch_add(len as u64, Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        })?;
+        self.spawn("bg-source", move |stop, counts| {
+            send_at(&source, to, rate, stop, counts);
+            Ok(())
+        })
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&AtomicBool, &Counts) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let (stop, counts) = (Arc::clone(&self.stop), Arc::clone(&self.counts));
+        let label = format!("the background flow {}", self.kind);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let done = work(&stop, &counts);
+            if let Err(error) = done
+                && !stop.load(Ordering::Relaxed)
+            {
+                eprintln!("haul-lab: {label} has ended: {error}");
+            }
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn no_congestion(name: &str, error: &io::Error) -> io::Error {
+    let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    let known = known.unwrap_or_default();
+    io::Error::new(
+        error.kind(),
+        format!("no congestion control `{name}` here ({error}); there is: {}", known.trim()),
+    )
+}
+
+/// A connection, or an error when it is time to stop.
+fn accept(listener: &TcpListener, stop: &AtomicBool) -> io::Result<TcpStream> {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false)?;
+                return Ok(stream);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && !stop.load(Ordering::Relaxed) => {
+                sleep(LOOK / 10);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn is_pause(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+fn drain(mut stream: TcpStream, stop: &AtomicBool, counts: &Counts) -> io::Result<()> {
+    stream.set_read_timeout(Some(LOOK))?;
+    let mut buffer = vec![0; 256 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(len) => {
+                counts.received.fetch_add(len as u64, Ordering::Relaxed);
+            }
+            Err(e) if is_pause(&e) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn fill(mut stream: TcpStream, stop: &AtomicBool, counts: &Counts) -> io::Result<()> {
+    stream.set_write_timeout(Some(LOOK))?;
+    let buffer = vec![0; 256 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        match stream.write(&buffer) {
+            Ok(len) => {
+                counts.sent.fetch_add(len as u64, Ordering::Relaxed);
+            }
+            Err(e) if is_pause(&e) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Sends by debt: what a late wake-up has missed is caught up, up to 10 ms.
+fn send_at(socket: &UdpSocket, to: SocketAddr, rate: Rate, stop: &AtomicBool, counts: &Counts) {
+    let each = rate.time_for(DATAGRAM as u64 + HEADERS);
+    let catch_up = Span::from_millis(10).max(each);
+    let start = Instant::now();
+    let mut due = Span::ZERO;
+    let payload = [0; DATAGRAM];
+    while !stop.load(Ordering::Relaxed) {
+        let now = Span::from(start.elapsed());
+        due = due.max(now.saturating_sub(catch_up));
+        while due <= now {
+            due = due + each;
+            // A full queue, or a path that is gone, is what a flow of other people would meet too.
+            if let Ok(len) = socket.send_to(&payload, to) {
+                counts.sent.fetch_add(len as u64, Ordering::Relaxed);
+            }
+        }
+        sleep(Duration::from(due.saturating_sub(now)).clamp(TICK, LOOK));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_read_as_they_are_written() {
+        assert_eq!("bbr".parse(), Ok(Background::Tcp("bbr".to_owned())));
+        assert_eq!("udp:100Mbit".parse(), Ok(Background::Udp(Rate::from_mbps(100))));
+        assert!("udp".parse::<Background>().unwrap_err().contains("udp:100Mbit"));
+        assert!("udp:fast".parse::<Background>().is_err());
+        assert!("".parse::<Background>().is_err());
+    }
+}

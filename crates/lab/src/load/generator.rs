@@ -1,0 +1,134 @@
+//! The papers' load generator (dickens-classifier): 0 to 7 processes that compute for 1 to 7 s, then a pause of
+//! 0 to 20 s, all uniform.
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use haul_base::{Rng, Span};
+use serde::Serialize;
+
+use super::burn::Burners;
+use crate::link::Clock;
+
+/// The most processes at a time.
+const MOST_PROCESSES: u64 = 7;
+/// How long they compute.
+const BUSY: (Span, Span) = (Span::from_secs(1), Span::from_secs(7));
+/// How long the pause is at most.
+const PAUSE: Span = Span::from_secs(20);
+
+/// One spell of load.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct LoadEvent {
+    /// When it began, in seconds from the start of the path.
+    pub at: f64,
+    /// How long it was meant to last, in seconds.
+    pub length: f64,
+    /// How many processes.
+    pub processes: u32,
+}
+
+/// What happens next, drawn from a seed.
+#[derive(Debug)]
+struct Draws(Rng);
+
+impl Draws {
+    fn spell(&mut self) -> (u32, Span) {
+        let processes = self.0.below(MOST_PROCESSES + 1) as u32;
+        (processes, BUSY.0 + BUSY.1.saturating_sub(BUSY.0).mul_f64(self.0.next_f64()))
+    }
+
+    fn pause(&mut self) -> Span {
+        PAUSE.mul_f64(self.0.next_f64())
+    }
+}
+
+/// A running generator; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Generator {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    events: Arc<Mutex<Vec<LoadEvent>>>,
+}
+
+impl Generator {
+    /// Starts it on `cpu`.
+    ///
+    /// # Errors
+    /// When the system has no thread for it.
+    pub(crate) fn start(seed: u64, cpu: usize, clock: Clock) -> io::Result<Self> {
+        let (stop, stopped) = channel();
+        let events: Arc<Mutex<Vec<LoadEvent>>> = Arc::default();
+        let log = Arc::clone(&events);
+        let thread = std::thread::Builder::new().name("generator".to_owned()).spawn(move || {
+            if let Err(error) = generate(Draws(Rng::from_seed(seed)), cpu, clock, &stopped, &log) {
+                eprintln!("haul-lab: the load generator has failed: {error}");
+            }
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread), events })
+    }
+
+    /// The spells so far.
+    pub(crate) fn events(&self) -> Vec<LoadEvent> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Generator {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn generate(
+    mut draws: Draws,
+    cpu: usize,
+    clock: Clock,
+    stopped: &Receiver<()>,
+    log: &Mutex<Vec<LoadEvent>>,
+) -> io::Result<()> {
+    let goes_on = |time: Span| stopped.recv_timeout(Duration::from(time)) == Err(RecvTimeoutError::Timeout);
+    loop {
+        let (processes, length) = draws.spell();
+        let at = clock.now().since(haul_base::Time::ZERO).as_secs_f64();
+        let event = LoadEvent { at, length: length.as_secs_f64(), processes };
+        log.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        let burners = Burners::start(processes, cpu)?;
+        if !goes_on(length) {
+            return Ok(());
+        }
+        drop(burners);
+        if !goes_on(draws.pause()) {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spells_are_what_the_paper_says_and_follow_the_seed() {
+        let draw = |seed| {
+            let mut draws = Draws(Rng::from_seed(seed));
+            (0..2_000).map(|_| (draws.spell(), draws.pause())).collect::<Vec<_>>()
+        };
+        let spells = draw(3);
+        assert_eq!(spells, draw(3));
+        assert!(
+            spells
+                .iter()
+                .all(|((n, busy), pause)| *n <= 7 && *busy >= BUSY.0 && *busy <= BUSY.1 && *pause <= PAUSE)
+        );
+        assert!((0..=7).all(|n| spells.iter().any(|((processes, _), _)| *processes == n)));
+        let mean = spells.iter().map(|((_, busy), _)| busy.as_secs_f64()).sum::<f64>() / 2_000.0;
+        assert!((3.8..4.2).contains(&mean), "{mean}");
+    }
+}

@@ -1,0 +1,10 @@
+//! What goes on beside the traffic under test: processes that want the receiver's processor, and flows that
+//! want the bottleneck.
+
+mod background;
+mod burn;
+mod generator;
+
+pub(crate) use background::{Background, Flow, FlowReport};
+pub(crate) use burn::{BurnArgs, Burners, burn, last_cpu};
+pub(crate) use generator::{Generator, LoadEvent};

@@ -1,0 +1,148 @@
+//! The headers of some consecutive packets of a super-packet, as if they had never been more.
+
+use std::ops::Range;
+
+use haul_base::Ecn;
+
+use super::checksum::{Sum, pseudo_header};
+use super::layout::{Layout, TCP, Version, addresses};
+use super::vnet::{Gso, Vnet};
+
+/// Room for IP and TCP headers with all their options, and for IPv6 extensions of 192 bytes.
+pub(crate) const MAX_HEADER: usize = 320;
+
+const TCP_FLAGS: usize = 13;
+const FIN_AND_PSH: u8 = 0x01 | 0x08;
+const CWR: u8 = 0x80;
+/// Where the checksum is in a TCP header, and in a UDP header.
+const TCP_CHECKSUM: u16 = 16;
+const UDP_CHECKSUM: u16 = 6;
+
+/// What to write in front of a payload.
+#[derive(Debug)]
+pub(crate) struct Header {
+    bytes: [u8; MAX_HEADER],
+    len: usize,
+    /// The header of the device.
+    pub vnet: Vnet,
+    /// Whether TCP's CWR flag is set.
+    pub cwr: bool,
+    /// The part of the super-packet that follows.
+    pub payload: Range<usize>,
+}
+
+impl Header {
+    /// The IP and transport headers.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Makes the headers for the packets `range` of a super-packet; `packet` is all of it. A packet that came alone
+/// keeps its headers, but for the mark "congestion experienced". `None` if they have more than [`MAX_HEADER`]
+/// bytes.
+pub(crate) fn header_of(
+    layout: &Layout,
+    packet: &[u8],
+    range: Range<u16>,
+    congestion: bool,
+) -> Option<Header> {
+    let len = layout.payload;
+    let mut header = Header {
+        bytes: [0; MAX_HEADER],
+        len,
+        vnet: layout.vnet,
+        cwr: false,
+        payload: layout.payload_range(range.clone()),
+    };
+    header.bytes.get_mut(..len)?.copy_from_slice(packet.get(..len)?);
+    if layout.packets > 1 {
+        cut(layout, &range, &mut header);
+    }
+    if layout.protocol == TCP && len > layout.transport + TCP_FLAGS {
+        header.cwr = header.bytes[layout.transport + TCP_FLAGS] & CWR != 0;
+    }
+    if congestion {
+        set_congestion(layout.version, &mut header.bytes[..len]);
+    }
+    if layout.version == Version::V4 && (layout.packets > 1 || congestion) {
+        write_v4_checksum(&mut header.bytes[..layout.transport]);
+    }
+    Some(header)
+}
+
+/// One packet of a super-packet, or one that came alone, as it would be on a wire: all checksums complete.
+pub(crate) fn complete(layout: &Layout, packet: &[u8], index: u16, congestion: bool) -> Option<Vec<u8>> {
+    let header = header_of(layout, packet, index..index + 1, congestion)?;
+    let mut whole = [header.bytes(), packet.get(header.payload.clone())?].concat();
+    if header.vnet.needs_checksum {
+        let start = usize::from(header.vnet.checksum_start);
+        let field = start + usize::from(header.vnet.checksum_offset);
+        // The field holds the pseudo-header's sum, which belongs into the sum.
+        let checksum = !Sum::default().bytes(whole.get(start..)?).fold();
+        // In UDP, zero means that there is none (RFC 768).
+        let none = checksum == 0 && layout.protocol != TCP;
+        put(&mut whole, field, if none { 0xffff } else { checksum });
+    }
+    Some(whole)
+}
+
+/// Lengths, identification, sequence number, flags and partial checksum.
+fn cut(layout: &Layout, range: &Range<u16>, header: &mut Header) {
+    let (is_first, is_last) = (range.start == 0, range.end == layout.packets);
+    let transport_len = layout.payload - layout.transport + header.payload.len();
+    let (ip, transport) = header.bytes[..header.len].split_at_mut(layout.transport);
+    match layout.version {
+        Version::V4 => {
+            put(ip, 2, (layout.transport + transport_len) as u16);
+            // RFC 6864: unique per packet where it matters; the kernel counts up in the same way.
+            let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(range.start);
+            put(ip, 4, id);
+        }
+        Version::V6 => put(ip, 4, (layout.transport - 40 + transport_len) as u16),
+    }
+    let checksum_offset = if layout.protocol == TCP {
+        let skipped = u32::from(range.start) * layout.stride as u32;
+        let seq = [transport[4], transport[5], transport[6], transport[7]];
+        let seq = u32::from_be_bytes(seq).wrapping_add(skipped);
+        transport[4..8].copy_from_slice(&seq.to_be_bytes());
+        if !is_last {
+            transport[TCP_FLAGS] &= !FIN_AND_PSH;
+        }
+        if !is_first {
+            transport[TCP_FLAGS] &= !CWR;
+        }
+        TCP_CHECKSUM
+    } else {
+        put(transport, 4, transport_len as u16);
+        UDP_CHECKSUM
+    };
+    let sum = pseudo_header(addresses(layout.version, ip), layout.protocol, transport_len as u32);
+    put(transport, usize::from(checksum_offset), sum.fold());
+    let alone = header.payload.len() <= layout.stride;
+    header.vnet = Vnet {
+        needs_checksum: true,
+        gso: if alone { Gso::None } else { layout.vnet.gso },
+        header_len: layout.payload as u16,
+        gso_size: if alone { 0 } else { layout.stride as u16 },
+        checksum_start: layout.transport as u16,
+        checksum_offset,
+    };
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn set_congestion(version: Version, ip: &mut [u8]) {
+    match version {
+        Version::V4 => ip[1] |= Ecn::Ce as u8,
+        Version::V6 => ip[1] |= (Ecn::Ce as u8) << 4,
+    }
+}
+
+fn write_v4_checksum(ip: &mut [u8]) {
+    put(ip, 10, 0);
+    let sum = Sum::default().bytes(ip).fold();
+    put(ip, 10, !sum);
+}

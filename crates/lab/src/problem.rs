@@ -1,0 +1,61 @@
+//! What went wrong, in words for people.
+
+use std::fmt;
+use std::io;
+
+/// Exit code for a command line or a file that asks for what cannot be.
+pub(crate) const USAGE: u8 = 2;
+/// Exit code for everything else that fails.
+pub(crate) const FAILED: u8 = 1;
+
+/// A failure: what happened and why, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    message: String,
+    hint: String,
+    exit_code: u8,
+}
+
+impl Problem {
+    /// Something that was asked for is wrong.
+    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into(), exit_code: USAGE }
+    }
+
+    /// Something did not work.
+    pub(crate) fn failed(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into(), exit_code: FAILED }
+    }
+
+    /// The system refused `what`.
+    pub(crate) fn io(what: &str, error: &io::Error) -> Self {
+        Self::failed(format!("{what}: {error}"), "")
+    }
+
+    /// What the process should end with.
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if !self.hint.is_empty() {
+            write!(f, "\nhint: {}", self.hint)?;
+        }
+        Ok(())
+    }
+}
+
+/// Says what the system was asked for when it refuses.
+pub(crate) trait While<T> {
+    /// `what`, with the system's reason behind it.
+    fn while_doing(self, what: &str) -> Result<T, Problem>;
+}
+
+impl<T> While<T> for io::Result<T> {
+    fn while_doing(self, what: &str) -> Result<T, Problem> {
+        self.map_err(|error| Problem::io(what, &error))
+    }
+}

@@ -1,0 +1,172 @@
+//! `haul-lab wan --self-test`: the emulator measured against what it is asked for.
+
+mod probes;
+mod tcp;
+mod udp;
+
+use std::fmt::Write;
+
+use clap::Parser;
+use haul_base::{Rate, Span};
+use serde::Serialize;
+
+use crate::problem::{Problem, While};
+use crate::wan::{Plan, Privilege, Running, WanArgs};
+
+use probes::Probes;
+use udp::{Blast, Method};
+
+/// The 99 % interval of a normal distribution, in deviations to either side.
+const NINETY_NINE: f64 = 2.576;
+
+/// One measurement.
+#[derive(Debug, Serialize)]
+pub(crate) struct Line {
+    /// What was measured.
+    pub what: String,
+    /// What it should be, in words.
+    pub wanted: String,
+    /// What it was.
+    pub measured: String,
+    /// Whether that is good enough.
+    pub ok: bool,
+}
+
+#[derive(Debug, Parser)]
+struct Words {
+    #[command(flatten)]
+    wan: WanArgs,
+}
+
+/// A path with these options.
+fn path(privilege: Privilege, words: &str) -> Result<Running, Problem> {
+    let words = std::iter::once("self-test").chain(words.split_whitespace());
+    let args = Words::try_parse_from(words).map_err(|e| Problem::failed(e.to_string(), ""))?.wan;
+    let plan = Plan::from_args(&args.path, args.mtu)?;
+    Running::start(&args, plan, privilege, 1)
+}
+
+/// Measures everything, `time` for each; `tell` is given each line when it is there.
+pub(crate) fn run(
+    privilege: Privilege,
+    time: Span,
+    mut tell: impl FnMut(&Line),
+) -> Result<Vec<Line>, Problem> {
+    let mut lines = Vec::new();
+    let mut add = |line: Result<Line, Problem>| {
+        line.map(|line| {
+            tell(&line);
+            lines.push(line);
+        })
+    };
+    for millis in [0, 1, 20, 100, 200] {
+        add(round_trip(privilege, Span::from_millis(millis), time))?;
+    }
+    for rate in [10, 100, 1_000].map(Rate::from_mbps) {
+        add(rate_of(privilege, rate, time))?;
+    }
+    for percent in [0.1, 1.0, 10.0] {
+        add(loss(privilege, percent, time))?;
+    }
+    add(jitter(privilege, Rate::from_mbps(500), time))?;
+    add(own_loss(privilege, Rate::from_mbps(2_500), Method::Singly, time))?;
+    add(own_loss(privilege, Rate::from_mbps(4_500), Method::Together, time))?;
+    add(tcp(privilege, time))?;
+    Ok(lines)
+}
+
+fn round_trip(privilege: Privilege, rtt: Span, time: Span) -> Result<Line, Problem> {
+    let running = path(privilege, &format!("--rtt {}ns", rtt.as_nanos()))?;
+    let probes = Probes { every: Span::from_millis(4), time };
+    let [forth, back] = probes.both_ways(&running.world).while_doing("cannot measure delays")?;
+    let median = forth.median() + back.median();
+    let error = median.as_millis_f64() - rtt.as_millis_f64();
+    Ok(Line {
+        what: format!("round trip of {} ms", rtt.as_millis_f64()),
+        wanted: "within 0.2 ms".to_owned(),
+        measured: format!(
+            "{error:+.3} ms (99 %: {:+.3} ms)",
+            (forth.p99() + back.p99()).as_millis_f64() - rtt.as_millis_f64()
+        ),
+        ok: error.abs() <= 0.2,
+    })
+}
+
+fn rate_of(privilege: Privilege, rate: Rate, time: Span) -> Result<Line, Problem> {
+    let running = path(privilege, &format!("--rate {}bit --queue 20ms", rate.as_bps()))?;
+    let blast = Blast { rate: rate.mul_f64(1.3), method: Method::Singly, time, stamps: false };
+    let got = blast.run(&running.world).while_doing("cannot measure a rate")?;
+    let measured = got.rate();
+    let error = measured.as_bps() as f64 / rate.as_bps() as f64 - 1.0;
+    Ok(Line {
+        what: format!("rate of {rate}"),
+        wanted: "within 1 %".to_owned(),
+        measured: format!("{:+.3} %", error * 100.0),
+        ok: error.abs() <= 0.01,
+    })
+}
+
+fn loss(privilege: Privilege, percent: f64, time: Span) -> Result<Line, Problem> {
+    let running = path(privilege, &format!("--loss {percent}%"))?;
+    let blast = Blast { rate: Rate::from_mbps(400), method: Method::Singly, time, stamps: false };
+    let got = blast.run(&running.world).while_doing("cannot measure loss")?;
+    let (packets, share) = (got.sent as f64, percent / 100.0);
+    let lost = got.sent.saturating_sub(got.received) as f64;
+    let interval = NINETY_NINE * (packets * share * (1.0 - share)).sqrt();
+    Ok(Line {
+        what: format!("loss of {percent} % of {} packets", got.sent),
+        wanted: format!("{:.0} ± {interval:.0} packets (99 %)", packets * share),
+        measured: format!("{lost} packets"),
+        ok: (lost - packets * share).abs() <= interval,
+    })
+}
+
+fn jitter(privilege: Privilege, rate: Rate, time: Span) -> Result<Line, Problem> {
+    // No bottleneck, whose queue would show the bursts of a sender that was held up.
+    let running = path(privilege, "--rtt 20ms")?;
+    let blast = Blast { rate, method: Method::Singly, time, stamps: true };
+    let got = blast.run(&running.world).while_doing("cannot measure jitter")?;
+    let added = got.delays.p99().saturating_sub(got.delays.median());
+    Ok(Line {
+        what: format!("jitter at {rate}"),
+        wanted: "99 % within 0.3 ms".to_owned(),
+        measured: format!("99 %: +{:.3} ms", added.as_millis_f64()),
+        ok: added <= Span::from_micros(300),
+    })
+}
+
+fn own_loss(privilege: Privilege, rate: Rate, method: Method, time: Span) -> Result<Line, Problem> {
+    let running = path(privilege, "--rtt 1ms")?;
+    let blast = Blast { rate, method, time, stamps: false };
+    let got = blast.run(&running.world).while_doing("cannot measure own loss")?;
+    let report = running.report().ok_or_else(|| Problem::failed("the emulated path has failed", ""))?;
+    let own = report.forth.snapshot.drops.total() + report.forth.overrun_buffers;
+    let sent = Rate::from_transfer(got.sent * got.packet_bytes, got.took);
+    let kind = if method == Method::Singly { "without offload" } else { "with USO" };
+    let enough = sent.as_bps() as f64 >= rate.as_bps() as f64 * 0.99;
+    let mut measured = format!("{own} packets of {} at {sent}", got.sent);
+    if !enough {
+        measured.push_str(" (the sender could not send faster)");
+    }
+    let late = got.sent.saturating_sub(got.received + own);
+    if late > 0 {
+        let _ = write!(measured, "; the receiving socket lost {late}");
+    }
+    Ok(Line {
+        what: format!("own loss at {rate} of UDP {kind}"),
+        wanted: "none".to_owned(),
+        measured,
+        ok: own == 0 && enough,
+    })
+}
+
+fn tcp(privilege: Privilege, time: Span) -> Result<Line, Problem> {
+    let running = path(privilege, "--rtt 10ms --tcp-window 256MiB")?;
+    let rate = tcp::measure(&running.world, time).while_doing("cannot measure TCP")?;
+    Ok(Line {
+        what: "TCP at 10 ms".to_owned(),
+        wanted: "at least 10 Gbit/s".to_owned(),
+        measured: rate.to_string(),
+        ok: rate >= Rate::from_mbps(10_000),
+    })
+}

@@ -1,0 +1,73 @@
+//! How fast one TCP connection gets from A to B.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haul_base::{Rate, Span};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::guard::hurry;
+use crate::wan::{V4, World};
+
+/// Bytes of one read or write.
+const BUFFER: usize = 1 << 20;
+/// Slow start is not measured.
+const WARM_UP: Duration = Duration::from_millis(1_500);
+
+/// Payload per second with CUBIC, after slow start.
+pub(super) fn measure(world: &World, time: Span) -> io::Result<Rate> {
+    let listener = world.b.namespace.run(|| TcpListener::bind((V4[1], 0)))?;
+    let to = listener.local_addr()?;
+    let socket = world.a.namespace.run(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+        // Where there is no CUBIC, the kernel's own choice is measured.
+        let _ = socket.set_tcp_congestion(b"cubic");
+        Ok(socket)
+    })?;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            hurry();
+            socket.connect(&to.into())?;
+            let mut stream = TcpStream::from(socket);
+            stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+            let buffer = vec![0; BUFFER];
+            while !stop.load(Ordering::Relaxed) {
+                stream.write_all(&buffer)?;
+            }
+            io::Result::Ok(())
+        });
+        let (stream, _) = listener.accept()?;
+        let rate = receive(stream, Duration::from(time));
+        stop.store(true, Ordering::Relaxed);
+        // It ends because nobody reads any more, or because it was told to.
+        let _ = sender.join();
+        rate
+    })
+}
+
+fn receive(mut stream: TcpStream, time: Duration) -> io::Result<Rate> {
+    hurry();
+    let mut buffer = vec![0; BUFFER];
+    let begin = Instant::now();
+    let (mut start, mut bytes) = (None::<Instant>, 0);
+    loop {
+        let len = stream.read(&mut buffer)?;
+        match start {
+            None if begin.elapsed() >= WARM_UP => start = Some(Instant::now()),
+            None => {}
+            Some(start) => {
+                bytes += len as u64;
+                if start.elapsed() >= time {
+                    return Ok(Rate::from_transfer(bytes, start.elapsed().into()));
+                }
+            }
+        }
+        if len == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}

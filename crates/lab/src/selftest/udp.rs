@@ -1,0 +1,170 @@
+//! UDP at a constant rate, counted at both ends.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haul_base::{Ecn, Rate, Span};
+use haul_udp::{Interest, Offload, Options, Receiver, RecvError, SendError, UdpSocket};
+
+use super::probes::{Delays, delay_of, socket_on, today};
+use crate::guard::hurry;
+use crate::wan::{V4, World};
+
+/// Payload of a datagram that fits into 1,500 bytes, and what its headers add.
+const PAYLOAD: usize = 1_472;
+const HEADERS: u64 = 28;
+/// Datagrams of one call at most: what IP carries as one.
+const BATCH: u64 = 44;
+/// How much is sent at a time: long enough for the sender to sleep in between, short enough for no burst.
+const TICK: Span = Span::from_micros(200);
+/// How long it sleeps at most.
+const LONGEST_SLEEP: Span = Span::from_millis(2);
+/// How late a sender may be without losing its rate.
+const CATCH_UP: Span = Span::from_millis(5);
+/// How long to wait for the last packets.
+const TAIL: Duration = Duration::from_millis(400);
+
+/// How the sender hands packets over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    /// Each by itself.
+    Singly,
+    /// Up to 44 in one super-packet (USO).
+    Together,
+}
+
+/// What to send.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blast {
+    /// Bits of IP packets per second.
+    pub rate: Rate,
+    /// One by one or together.
+    pub method: Method,
+    /// How long.
+    pub time: Span,
+    /// Whether each packet says when it was sent.
+    pub stamps: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Packets sent.
+    pub sent: u64,
+    /// How long that took.
+    pub took: Span,
+    /// Packets received.
+    pub received: u64,
+    /// From the first arrival to the last.
+    pub window: Span,
+    /// Bytes of one packet, headers included.
+    pub packet_bytes: u64,
+    /// Delays of stamped packets.
+    pub delays: Delays,
+}
+
+impl Outcome {
+    /// The rate at which they arrived: the first packet starts the clock, so it does not count.
+    pub(super) fn rate(&self) -> Rate {
+        Rate::from_transfer(self.received.saturating_sub(1) * self.packet_bytes, self.window)
+    }
+}
+
+impl Blast {
+    /// Sends from A to B.
+    pub(super) fn run(self, world: &World) -> io::Result<Outcome> {
+        let send_options = Options {
+            offload: if self.method == Method::Singly { Offload::Off } else { Offload::Auto },
+            ..Options::default()
+        };
+        let to = socket_on(&world.b, IpAddr::V4(V4[1]), 0, &Options::default())?;
+        let mut from = socket_on(&world.a, IpAddr::V4(V4[0]), 0, &send_options)?;
+        let address = to.local_addr().map_err(io::Error::other)?;
+        from.connect(address).map_err(io::Error::other)?;
+        let sending = AtomicBool::new(true);
+        thread::scope(|scope| {
+            let receiver = scope.spawn(|| self.receive(&to, &sending));
+            let sent = self.send(&from);
+            sending.store(false, Ordering::Relaxed);
+            let received = receiver.join().unwrap_or_else(|_| Err(io::Error::other("the receiver panicked")));
+            let (sent, took) = sent?;
+            Ok(Outcome { sent, took, packet_bytes: PAYLOAD as u64 + HEADERS, ..received? })
+        })
+    }
+
+    /// Sends by debt: what a late wake-up has missed is caught up.
+    fn send(self, socket: &UdpSocket) -> io::Result<(u64, Span)> {
+        hurry();
+        let each = self.rate.time_for(PAYLOAD as u64 + HEADERS);
+        let mut slot = vec![0x5a; PAYLOAD * BATCH as usize];
+        let start = Instant::now();
+        let elapsed = || Span::from(start.elapsed());
+        let (mut due, mut sent) = (Span::ZERO, 0);
+        while elapsed() < self.time {
+            let now = elapsed();
+            due = due.max(now.saturating_sub(CATCH_UP.max(each)));
+            let count = (now.saturating_sub(due).as_nanos() / each.as_nanos().max(1)).min(BATCH);
+            // A super-packet is sent when it is full, so that there are not more of them than need be.
+            let enough = if self.method == Method::Together { BATCH } else { 1 };
+            if count < enough {
+                let tick = if self.method == Method::Together { TICK / 8 } else { TICK };
+                let until_enough = (due + each * enough).saturating_sub(now);
+                thread::sleep(until_enough.clamp(tick, LONGEST_SLEEP).into());
+                continue;
+            }
+            if self.stamps {
+                let stamp = today().as_nanos().to_le_bytes();
+                slot.chunks_exact_mut(PAYLOAD).for_each(|packet| packet[..8].copy_from_slice(&stamp));
+            }
+            match socket.send(&slot[..count as usize * PAYLOAD], PAYLOAD, Ecn::NotEct) {
+                Ok(done) => {
+                    sent += done.datagrams as u64;
+                    due = due + each * done.datagrams as u64;
+                }
+                Err(SendError::WouldBlock(_)) => {
+                    socket.wait(Interest::Write, Duration::from_millis(1))?;
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        Ok((sent, elapsed()))
+    }
+
+    /// Receives until the sender has ended and nothing comes any more.
+    fn receive(self, socket: &UdpSocket, sending: &AtomicBool) -> io::Result<Outcome> {
+        hurry();
+        let mut receiver = Receiver::new(socket);
+        let mut outcome = Outcome::default();
+        let (mut first, mut last) = (None, Span::ZERO);
+        loop {
+            if !socket.wait(Interest::Read, TAIL)? {
+                if sending.load(Ordering::Relaxed) {
+                    continue;
+                }
+                break;
+            }
+            match receiver.recv(socket) {
+                Ok(_) => {}
+                Err(RecvError::WouldBlock) => continue,
+                Err(error) => return Err(io::Error::other(error)),
+            }
+            for mut batch in receiver.datagrams() {
+                outcome.received += batch.count() as u64;
+                let arrival = batch.arrival;
+                if let Some(arrival) = arrival.map(|a| Span::from(a.since_unix_epoch())) {
+                    first = first.or(Some(arrival));
+                    last = last.max(arrival);
+                }
+                if self.stamps {
+                    let delays = batch.iter_mut().filter_map(|data| delay_of(data, arrival));
+                    delays.for_each(|delay| outcome.delays.add(delay));
+                }
+            }
+        }
+        outcome.window = first.map_or(Span::ZERO, |first| last.saturating_sub(first));
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,324 @@
+//! From a scenario to a world.
+
+use std::collections::BTreeMap;
+
+use haul_base::{PathId, Span, Time};
+use haul_sim::host::scheduler::{FairConfig, Nice, O1Config, SchedulerKind};
+use haul_sim::host::{Gro, HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
+use haul_sim::{Effect, HostId, LinkId, NodeId, Path, PathSpec, StageSpec, World};
+
+use super::checks::{Condition, Subject};
+use super::ends::Late;
+use super::flows::{self, Session, Traffic};
+use super::locate::{Fault, Step};
+use super::scenario::{Direction, HostEntry, LoadEntry, LoadKind, PathEntry, Scenario, SchedulerName};
+
+/// The two directions of a link.
+#[derive(Debug)]
+pub(super) struct Duplex {
+    /// Its name.
+    pub name: String,
+    /// Toward the receivers.
+    pub forward: LinkId,
+    /// Toward the senders.
+    pub back: LinkId,
+    /// What all delay stages of both directions hold packets for.
+    pub delay: Span,
+    /// Whether a stage changes bytes.
+    pub damages: bool,
+}
+
+/// A scenario that is ready to run.
+#[derive(Debug)]
+pub(super) struct Built {
+    /// The world at time zero.
+    pub world: World,
+    /// The transfers.
+    pub sessions: Vec<Session>,
+    /// What runs beside them.
+    pub traffic: Vec<Traffic>,
+    /// The conditions, in the order of the checks.
+    pub conditions: Vec<Condition>,
+}
+
+fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let list = names.collect::<Vec<_>>().join(", ");
+    if list.is_empty() { "none".to_owned() } else { list }
+}
+
+/// Names of entries of one list must differ, as reports and keys use them.
+fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Fault> {
+    let mut seen = BTreeMap::new();
+    for (index, name) in names.enumerate() {
+        if name.is_empty() || name.contains(['.', ',']) {
+            return Err(Fault::of(list, index, "name", "a name is not empty and has neither dot nor comma"));
+        }
+        if seen.insert(name, index).is_some() {
+            return Err(Fault::of(
+                list,
+                index,
+                "name",
+                format!("`{name}` is taken; each {list} needs its own"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn spec_of(entry: &PathEntry, direction: Direction) -> PathSpec {
+    let stages = match direction {
+        Direction::Back => entry.back.as_ref().unwrap_or(&entry.forward),
+        _ => &entry.forward,
+    };
+    PathSpec { stages: stages.clone() }
+}
+
+fn add_paths(scenario: &Scenario, world: &mut World) -> Result<Vec<Duplex>, Fault> {
+    let add = |(index, entry): (usize, &PathEntry)| {
+        let mut add_link = |name: &str, direction, field| {
+            let spec = spec_of(entry, direction);
+            let link = world.add_link(name, &spec);
+            link.map(|link| (link, spec)).map_err(|error| Fault::of("path", index, field, error.to_string()))
+        };
+        let (forward, there) = add_link(&entry.name, Direction::Forward, "forward")?;
+        let field = if entry.back.is_some() { "back" } else { "forward" };
+        let (back, here) = add_link(&format!("{} back", entry.name), Direction::Back, field)?;
+        let stages = || there.stages.iter().chain(&here.stages);
+        let delay = stages().fold(Span::ZERO, |sum, stage| match stage {
+            StageSpec::Delay(delay) => sum + *delay,
+            _ => sum,
+        });
+        let damages =
+            stages().any(|s| matches!(s, StageSpec::Corruption(c) if !matches!(c.effect, Effect::Drop)));
+        Ok(Duplex { name: entry.name.clone(), forward, back, delay, damages })
+    };
+    scenario.path.iter().enumerate().map(add).collect()
+}
+
+fn load_of(entry: &LoadEntry) -> Load {
+    let processes = entry.processes.unwrap_or(1);
+    match entry.kind {
+        LoadKind::Computation => Load::Computation { processes, nice: Nice::default() },
+        LoadKind::SystemCalls => Load::system_calls(processes),
+        LoadKind::Memory => Load::Memory { processes, slowdown_permille: 1_200 },
+        LoadKind::Forwarding => Load::Forwarding {
+            packets_per_second: entry.packets_per_second.unwrap_or(100_000),
+            per_packet: Span::from_micros(1),
+            burst: 32,
+        },
+        LoadKind::Generator => match Load::papers() {
+            Load::Generator { most, run, pause, inherited } => {
+                Load::Generator { most: entry.processes.unwrap_or(most), run, pause, inherited }
+            }
+            other => other,
+        },
+    }
+}
+
+fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> HostId {
+    let mut socket = SocketConfig::default();
+    if let Some(size) = entry.socket_buffer {
+        (socket.asked, socket.permitted) = (size.0, size.0);
+    }
+    let mut template = ReceiverConfig { socket, ..ReceiverConfig::default() };
+    if let Some(cost) = entry.per_packet {
+        template.per_packet = cost.0;
+    }
+    let mut nic = NicConfig { gro: entry.gro.then(Gro::default), ..NicConfig::default() };
+    if let Some(slots) = entry.ring {
+        nic.slots = slots;
+    }
+    let scheduler = match entry.scheduler {
+        SchedulerName::O1 => SchedulerKind::O1(O1Config::default()),
+        SchedulerName::Fair => SchedulerKind::Fair(FairConfig::default()),
+    };
+    let seed = world.seed_for((1 << 32) + index as u64);
+    let config = HostConfig { scheduler, nic, receivers: Vec::new(), loads: Vec::new(), seed };
+    let host = world.add_host(SimulatedHost::new(&config, template));
+    for load in &entry.loads {
+        let (kind, length) = (load_of(load), load.length);
+        world.at(Time::ZERO + load.at.0, move |world| {
+            let Some(model) = world.host_mut::<SimulatedHost>(host) else { return };
+            let id = model.host_mut().start_load(kind);
+            let Some(length) = length else { return };
+            world.at(world.now() + length.0, move |world| {
+                if let Some(model) = world.host_mut::<SimulatedHost>(host) {
+                    model.host_mut().stop_load(id);
+                }
+            });
+        });
+    }
+    host
+}
+
+/// The world while flows are added to it.
+#[derive(Debug)]
+pub(super) struct Site<'a> {
+    pub world: &'a mut World,
+    pub links: &'a [Duplex],
+    pub hosts: &'a [(String, HostId)],
+}
+
+impl Site<'_> {
+    /// The links of those names, in order, for an entry of a list.
+    pub(super) fn route(&self, names: &[String], list: &str, index: usize) -> Result<Vec<&Duplex>, Fault> {
+        if names.is_empty() {
+            return Err(Fault::of(list, index, "path", "needs at least one path"));
+        }
+        let find = |name: &String| {
+            self.links.iter().find(|link| link.name == *name).ok_or_else(|| {
+                let list_of = known(self.links.iter().map(|link| link.name.as_str()));
+                Fault::of(list, index, "path", format!("there is no path `{name}`; there are: {list_of}"))
+            })
+        };
+        names.iter().map(find).collect()
+    }
+
+    /// Puts a receiver on its host.
+    pub(super) fn place(
+        &mut self,
+        node: NodeId,
+        host: Option<&String>,
+        list: &str,
+        index: usize,
+    ) -> Result<(), Fault> {
+        let Some(name) = host else { return Ok(()) };
+        let Some((_, id)) = self.hosts.iter().find(|(known, _)| known == name) else {
+            let hosts = known(self.hosts.iter().map(|(name, _)| name.as_str()));
+            return Err(Fault::of(
+                list,
+                index,
+                "host",
+                format!("there is no host `{name}`; there are: {hosts}"),
+            ));
+        };
+        self.world.place(node, *id).map_err(|error| Fault::of(list, index, "host", error.to_string()))
+    }
+}
+
+/// Where every machine is connected.
+pub(super) const PORT: PathId = PathId(0);
+
+fn add_events(scenario: &Scenario, world: &mut World, links: &[Duplex]) -> Result<(), Fault> {
+    for (index, event) in scenario.event.iter().enumerate() {
+        let Some(at) = links.iter().position(|link| link.name == event.path) else {
+            let list = known(links.iter().map(|link| link.name.as_str()));
+            let message = format!("there is no path `{}`; there are: {list}", event.path);
+            return Err(Fault::of("event", index, "path", message));
+        };
+        let directions: &[(Direction, LinkId)] = match event.direction {
+            Direction::Forward => &[(Direction::Forward, links[at].forward)],
+            Direction::Back => &[(Direction::Back, links[at].back)],
+            Direction::Both => &[(Direction::Forward, links[at].forward), (Direction::Back, links[at].back)],
+        };
+        for &(direction, link) in directions {
+            let (stage, change) = (event.stage.clone(), event.change.clone());
+            let wrong = |error: haul_sim::SpecError| Fault::of("event", index, "change", error.to_string());
+            change.check().map_err(wrong)?;
+            let spec = spec_of(&scenario.path[at], direction);
+            let mut trial = Path::new(&spec, 0).map_err(wrong)?;
+            let tried = trial.change(Time::ZERO, &stage, &change);
+            tried.map_err(|error| Fault::of("event", index, "stage", error.to_string()))?;
+            world.at(Time::ZERO + event.at.0, move |world| {
+                // It was tried on an equal path.
+                let _ = world.change_link(link, &stage, &change);
+            });
+        }
+    }
+    Ok(())
+}
+
+fn conditions(scenario: &Scenario) -> Result<Vec<Condition>, Fault> {
+    let sessions = || known(scenario.session.iter().map(|entry| entry.name.as_str()));
+    let traffic = || known(scenario.traffic.iter().map(|entry| entry.name.as_str()));
+    let paths = || known(scenario.path.iter().map(|entry| entry.name.as_str()));
+    let parse = |(index, check): (usize, &super::scenario::CheckEntry)| {
+        let fault = |key: &str, message: String| Fault::of("check", index, key, message);
+        let missing = |key: &str, name: &str, list: String| {
+            fault(key, format!("there is no {key} `{name}`; there are: {list}"))
+        };
+        let subject = match (&check.session, &check.traffic, &check.path) {
+            (None, None, None) => Subject::Run,
+            (Some(name), None, None) if !scenario.session.iter().any(|entry| entry.name == *name) => {
+                return Err(missing("session", name, sessions()));
+            }
+            (None, Some(name), None) if !scenario.traffic.iter().any(|entry| entry.name == *name) => {
+                return Err(missing("traffic", name, traffic()));
+            }
+            (None, None, Some(name)) if !scenario.path.iter().any(|entry| entry.name == *name) => {
+                return Err(missing("path", name, paths()));
+            }
+            (Some(_), None, None) => Subject::Session,
+            (None, Some(_), None) => Subject::Traffic,
+            (None, None, Some(_)) => Subject::Path,
+            _ => return Err(fault("that", "name one of session, traffic and path, or none".to_owned())),
+        };
+        Condition::parse(subject, &check.that).map_err(|message| fault("that", message))
+    };
+    scenario.check.iter().enumerate().map(parse).collect()
+}
+
+/// The most processes of one load.
+const MOST_PROCESSES: u32 = 1_024;
+
+/// The most samples of rates over time that one run may record: they are kept until it ends.
+const MOST_SAMPLES: u64 = 1_000_000;
+
+/// Builds the world, or says which field is wrong.
+pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
+    let top = |key: &str, message: &str| Fault {
+        field: vec![Step::Key(key.to_owned())],
+        message: message.to_owned(),
+    };
+    if scenario.cap.0 == Span::ZERO {
+        return Err(top("cap", "must be above zero; it is the longest simulated time"));
+    }
+    if scenario.session.is_empty() && scenario.traffic.is_empty() {
+        return Err(top("session", "there is nothing to run; add a [[session]] or [[traffic]]"));
+    }
+    check_names("path", scenario.path.iter().map(|entry| entry.name.as_str()))?;
+    check_names("host", scenario.host.iter().map(|entry| entry.name.as_str()))?;
+    check_names("session", scenario.session.iter().map(|entry| entry.name.as_str()))?;
+    check_names("traffic", scenario.traffic.iter().map(|entry| entry.name.as_str()))?;
+    let mut world = World::new(scenario.seed);
+    let links = add_paths(scenario, &mut world)?;
+    let mut hosts = Vec::new();
+    for (index, entry) in scenario.host.iter().enumerate() {
+        if entry.ring == Some(0) {
+            return Err(Fault::of("host", index, "ring", "needs at least one slot"));
+        }
+        if entry.loads.iter().any(|load| load.processes.is_some_and(|n| n > MOST_PROCESSES)) {
+            let allowed = format!("a load has at most {MOST_PROCESSES} processes");
+            return Err(Fault::of("host", index, "loads", allowed));
+        }
+        hosts.push((entry.name.clone(), add_host(entry, index, &mut world)));
+    }
+    let mut site = Site { world: &mut world, links: &links, hosts: &hosts };
+    let mut sessions = Vec::new();
+    for (index, entry) in scenario.session.iter().enumerate() {
+        sessions.push(flows::add_session(&mut site, index, entry)?);
+    }
+    let mut traffic = Vec::new();
+    for (index, entry) in scenario.traffic.iter().enumerate() {
+        traffic.push(flows::add_traffic(&mut site, index, entry)?);
+    }
+    add_events(scenario, &mut world, &links)?;
+    let conditions = conditions(scenario)?;
+    if let Some(interval) = scenario.record {
+        let samples = scenario.cap.0.as_nanos() / interval.0.as_nanos().max(1);
+        if interval.0 < Span::from_micros(1) || samples > MOST_SAMPLES {
+            return Err(top("record", "must be at least 1us and at least a millionth of the cap"));
+        }
+        world.record_every(interval.0);
+    }
+    Ok(Built { world, sessions, traffic, conditions })
+}
+
+/// A machine's node, if it is that machine's.
+pub(super) fn node<M>(world: &World, id: NodeId) -> Option<&Late<M>>
+where
+    M: haul_base::Machine + std::fmt::Debug + Send + 'static,
+    M::Event: std::fmt::Debug + Send,
+{
+    world.node::<Late<M>>(id)
+}

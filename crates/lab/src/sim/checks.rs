@@ -1,0 +1,222 @@
+//! Conditions on what came out of a run.
+
+use haul_base::{Bytes, Rate, Span};
+use haul_sim::DropReason;
+use serde::Serialize;
+
+/// How two values are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compare {
+    AtLeast,
+    AtMost,
+    Above,
+    Below,
+    Equal,
+    Unequal,
+}
+
+/// Longer spellings first.
+const COMPARES: [(&str, Compare); 7] = [
+    (">=", Compare::AtLeast),
+    ("<=", Compare::AtMost),
+    ("==", Compare::Equal),
+    ("!=", Compare::Unequal),
+    (">", Compare::Above),
+    ("<", Compare::Below),
+    ("=", Compare::Equal),
+];
+
+/// In which unit a measure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Rate,
+    Time,
+    Size,
+    Count,
+    Share,
+    Truth,
+}
+
+/// What is measured.
+const MEASURES: [(&str, Unit); 17] = [
+    ("complete", Unit::Truth),
+    ("adds_up", Unit::Truth),
+    ("goodput", Unit::Rate),
+    ("time", Unit::Time),
+    ("rtt", Unit::Time),
+    ("min_rtt", Unit::Time),
+    ("bytes", Unit::Size),
+    ("packets", Unit::Count),
+    ("resent", Unit::Count),
+    ("resent_share", Unit::Share),
+    ("lost_share", Unit::Share),
+    ("datagram", Unit::Count),
+    ("silences", Unit::Count),
+    ("drops", Unit::Count),
+    ("drops_back", Unit::Count),
+    ("fairness", Unit::Share),
+    ("inside", Unit::Count),
+];
+
+/// Whose measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// A session's.
+    Session,
+    /// That of other traffic.
+    Traffic,
+    /// A link's.
+    Path,
+    /// The whole run's.
+    Run,
+}
+
+impl Subject {
+    /// What can be asked of it; drops also by reason (`drops.random`).
+    pub(super) const fn measures(self) -> &'static [&'static str] {
+        match self {
+            Self::Session => &[
+                "complete",
+                "goodput",
+                "time",
+                "rtt",
+                "min_rtt",
+                "bytes",
+                "packets",
+                "resent",
+                "resent_share",
+                "lost_share",
+                "datagram",
+                "silences",
+                "drops",
+                "drops_back",
+            ],
+            Self::Traffic => &["goodput", "packets", "lost_share", "drops"],
+            Self::Path => &["packets", "lost_share", "drops", "drops_back", "inside"],
+            Self::Run => &["complete", "adds_up", "goodput", "time", "fairness", "lost_share", "drops"],
+        }
+    }
+}
+
+/// One condition, understood.
+#[derive(Clone, Debug)]
+pub(super) struct Condition {
+    /// The measure.
+    pub measure: &'static str,
+    /// For drops, those of this reason only.
+    pub reason: Option<DropReason>,
+    compare: Compare,
+    unit: Unit,
+    wanted: f64,
+}
+
+/// How a check came out.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct CheckReport {
+    /// Whose.
+    pub of: String,
+    /// The condition.
+    pub that: String,
+    /// What it was: bit/s, seconds, bytes, packets, a share, or true and false.
+    pub was: serde_json::Value,
+    /// Whether it held.
+    pub passed: bool,
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number.trim(), 100.0));
+    let value = number.parse::<f64>().ok().map(|value| value / scale).filter(|v| (0.0..=1.0).contains(v));
+    value.ok_or_else(|| format!("`{text}` is no share between 0 and 1; write for example 1% or 0.01"))
+}
+
+fn parse_value(unit: Unit, text: &str) -> Result<f64, String> {
+    let plain = |error: haul_base::UnitError| error.to_string();
+    match unit {
+        // `Rate` refuses zero, which is a fine thing to compare with.
+        Unit::Rate if text.parse::<f64>().is_ok_and(|n| n == 0.0) => Ok(0.0),
+        Unit::Rate => text.parse::<Rate>().map(|rate| rate.as_bps() as f64).map_err(plain),
+        Unit::Time => text.parse::<Span>().map(Span::as_secs_f64).map_err(plain),
+        Unit::Size => text.parse::<Bytes>().map(|bytes| bytes.0 as f64).map_err(plain),
+        Unit::Share => parse_share(text),
+        Unit::Count => {
+            let count = text.parse::<u64>().map(|count| count as f64);
+            count.map_err(|_| format!("`{text}` is no whole number"))
+        }
+        Unit::Truth => match text {
+            "true" => Ok(1.0),
+            "false" => Ok(0.0),
+            _ => Err(format!("`{text}` is neither true nor false")),
+        },
+    }
+}
+
+impl Condition {
+    /// Reads `measure compare value`, or says what is allowed there.
+    pub(super) fn parse(subject: Subject, text: &str) -> Result<Self, String> {
+        let found = COMPARES.iter().find_map(|(sign, compare)| Some((text.split_once(sign)?, *compare)));
+        let ((left, right), compare) = found
+            .ok_or_else(|| format!("`{text}` compares nothing; write for example `goodput >= 800Mbit`"))?;
+        let (left, right) = (left.trim(), right.trim());
+        let (name, reason) = left.split_once('.').map_or((left, None), |(name, reason)| (name, Some(reason)));
+        let known = MEASURES.iter().find(|(known, _)| *known == name && subject.measures().contains(known));
+        let Some(&(measure, unit)) = known else {
+            let list = subject.measures().join(", ");
+            return Err(format!("`{name}` cannot be asked here; what can be: {list}"));
+        };
+        let reason = reason.map(|reason| {
+            if !measure.starts_with("drops") {
+                return Err(format!("`{measure}` has no parts; only drops have, by reason"));
+            }
+            DropReason::ALL.into_iter().find(|known| known.name() == reason).ok_or_else(|| {
+                let list = DropReason::ALL.map(DropReason::name).join(", ");
+                format!("`{reason}` is no reason for a drop; there are: {list}")
+            })
+        });
+        let reason = reason.transpose()?;
+        let wanted = parse_value(unit, right)?;
+        Ok(Self { measure, reason, compare, unit, wanted })
+    }
+
+    /// Whether it holds for a value that may not be there.
+    pub(super) fn judge(&self, of: String, that: &str, was: Option<f64>) -> CheckReport {
+        let passed = was.is_some_and(|was| match self.compare {
+            Compare::AtLeast => was >= self.wanted,
+            Compare::AtMost => was <= self.wanted,
+            Compare::Above => was > self.wanted,
+            Compare::Below => was < self.wanted,
+            Compare::Equal => (was - self.wanted).abs() < 1e-12,
+            Compare::Unequal => (was - self.wanted).abs() >= 1e-12,
+        });
+        let was = match (self.unit, was) {
+            (_, None) => serde_json::Value::Null,
+            (Unit::Truth, Some(was)) => (was > 0.5).into(),
+            (Unit::Count | Unit::Rate | Unit::Size, Some(was)) => (was as u64).into(),
+            (Unit::Time | Unit::Share, Some(was)) => was.into(),
+        };
+        CheckReport { of, that: that.to_owned(), was, passed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_have_the_units_of_their_measures() {
+        let holds = |that: &str, was| {
+            Condition::parse(Subject::Session, that).unwrap().judge("s".into(), that, Some(was)).passed
+        };
+        assert!(holds("goodput >= 800Mbit", 8e8) && !holds("goodput > 800Mbit", 8e8));
+        assert!(holds("resent_share <= 1%", 0.01) && holds("time < 2s", 1.9));
+        assert!(holds("drops.random = 0", 0.0) && holds("complete = true", 1.0));
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_said() {
+        let error = |that| Condition::parse(Subject::Traffic, that).unwrap_err();
+        assert!(error("complete = true").contains("what can be: goodput"));
+        assert!(error("drops.magic = 0").contains("queue_full"));
+        assert!(error("goodput >= 800").contains("800Mbit"));
+        assert!(error("goodput").contains("compares nothing"));
+    }
+}

@@ -1,0 +1,186 @@
+//! The two ends of a simulated transfer: what the machines of `haul-proto` read from, write to and seal with.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use haul_base::{Machine, Piece, Time};
+use haul_proto::{Available, Link, ObjectSink, ObjectSource, Open, Seal, Unauthentic};
+use haul_sim::{Arrival, Node, Outbox, SessionNode};
+
+const TAG: usize = 8;
+
+/// The tag of a packet: zeros where paths damage nothing, otherwise a checksum over the packet and its number.
+#[derive(Clone, Copy, Debug)]
+struct Tag {
+    checked: bool,
+}
+
+impl Tag {
+    fn of(self, data: &[u8], number: u64) -> [u8; TAG] {
+        if !self.checked {
+            return [0; TAG];
+        }
+        let mut hash = 0x9E37_79B9_7F4A_7C15 ^ number ^ (data.len() as u64) << 32;
+        let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(29);
+        let (words, rest) = data.as_chunks::<8>();
+        for word in words {
+            mix(u64::from_le_bytes(*word));
+        }
+        for byte in rest {
+            mix(u64::from(*byte));
+        }
+        hash.to_le_bytes()
+    }
+}
+
+impl Seal for Tag {
+    fn tag_len(&self) -> usize {
+        TAG
+    }
+
+    fn seal_batch(&mut self, batch: &mut [u8], stride: usize, _: usize, first: u64) {
+        for (packet, number) in batch.chunks_mut(stride).zip(first..) {
+            if let Some((data, tag)) = packet.split_last_chunk_mut::<TAG>() {
+                *tag = self.of(data, number);
+            }
+        }
+    }
+}
+
+impl Open for Tag {
+    fn open(&mut self, packet: &mut [u8], header: usize, number: u64) -> Result<usize, Unauthentic> {
+        let (data, tag) = packet.split_last_chunk::<TAG>().ok_or(Unauthentic)?;
+        let payload = data.len().checked_sub(header).ok_or(Unauthentic)?;
+        if self.of(data, number) == *tag { Ok(payload) } else { Err(Unauthentic) }
+    }
+}
+
+/// The protection of a transfer whose path damages packets, or does not.
+pub(super) fn link(damage: bool) -> Link {
+    let tag = Tag { checked: damage };
+    Link::new(Box::new(tag), Box::new(tag), 0)
+}
+
+/// How far ahead of what was read a source without a known end promises bytes.
+const AHEAD: u64 = 16 << 20;
+
+/// An object: of known length, or until it is told to end. Its bytes are whatever the buffer had.
+#[derive(Debug)]
+pub(super) struct Source {
+    len: Option<u64>,
+    read: u64,
+    granted: u64,
+    stop: Arc<AtomicBool>,
+}
+
+impl Source {
+    /// `len` bytes, or bytes until `stop` is set.
+    pub(super) fn new(len: Option<u64>, stop: Arc<AtomicBool>) -> Self {
+        Self { len, read: 0, granted: 0, stop }
+    }
+}
+
+impl ObjectSource for Source {
+    fn available(&mut self) -> Available {
+        if let Some(len) = self.len {
+            return Available { upto: len, end: true };
+        }
+        let end = self.stop.load(Ordering::Relaxed);
+        if !end {
+            self.granted = self.granted.max(self.read + AHEAD);
+        }
+        Available { upto: self.granted, end }
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) {
+        self.read = self.read.max(offset + into.len() as u64);
+    }
+
+    fn release(&mut self, _: u64) {}
+}
+
+/// Takes everything, and notes the length of what is complete (plus one; zero before).
+#[derive(Debug)]
+pub(super) struct Bin {
+    delivered: u64,
+    complete: Arc<AtomicU64>,
+}
+
+impl Bin {
+    /// A sink that says in `complete` when all has come.
+    pub(super) fn new(complete: Arc<AtomicU64>) -> Self {
+        Self { delivered: 0, complete }
+    }
+}
+
+impl ObjectSink for Bin {
+    fn deliver(&mut self, _: &[u8], pieces: &[Piece]) {
+        self.delivered += pieces.iter().map(|piece| piece.range.len() as u64).sum::<u64>();
+    }
+
+    fn limit(&mut self) -> u64 {
+        u64::MAX >> 16
+    }
+
+    fn complete(&mut self, len: u64) {
+        // Whole means that every byte was delivered once.
+        if self.delivered == len {
+            self.complete.store(len + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A machine that begins at its time.
+#[derive(Debug)]
+pub(super) struct Late<M: Machine> {
+    start: Time,
+    node: SessionNode<M>,
+}
+
+impl<M: Machine> Late<M> {
+    /// `node` from `start` on.
+    pub(super) fn new(start: Time, node: SessionNode<M>) -> Self {
+        Self { start, node }
+    }
+
+    /// The machine.
+    pub(super) fn machine(&self) -> &M {
+        self.node.machine()
+    }
+
+    /// What it told, and when.
+    pub(super) fn events(&self) -> &[(Time, M::Event)] {
+        self.node.events()
+    }
+}
+
+impl<M> Node for Late<M>
+where
+    M: Machine + Debug + Send + 'static,
+    M::Event: Debug + Send,
+{
+    fn on_arrival(&mut self, now: Time, arrival: &mut Arrival<'_>, out: &mut Outbox<'_>) {
+        if now >= self.start {
+            self.node.on_arrival(now, arrival, out);
+        }
+    }
+
+    fn on_deadline(&mut self, now: Time, out: &mut Outbox<'_>) {
+        if now >= self.start {
+            self.node.on_deadline(now, out);
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.node.deadline().map(|at| at.max(self.start))
+    }
+
+    fn goodput_bytes(&self) -> Option<u64> {
+        self.node.goodput_bytes()
+    }
+
+    fn happenings(&self) -> u64 {
+        self.node.happenings()
+    }
+}

@@ -1,0 +1,250 @@
+//! Transfers, and the traffic beside them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use haul_base::{Rate, Span, Time};
+use haul_proto::{
+    CONTROLLERS, ControllerConfig, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig,
+    SenderEvent, SenderStats, build_controller,
+};
+use haul_sim::tcp::{
+    BbrConfig, ControlKind, CubicConfig, MSS, TcpEvent, TcpReceiver, TcpReceiverConfig, TcpSender,
+    TcpSenderConfig,
+};
+use haul_sim::{Aggregate, FlowId, LinkId, NodeId, SessionNode, Sink, UdpSource, World, WorldError};
+
+use super::build::{PORT, Site, node};
+use super::ends::{Bin, Late, Source, link};
+use super::locate::Fault;
+use super::scenario::{SessionEntry, TcpEntry, TcpLaw, TrafficEntry};
+
+/// A transfer in a world.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// Its name.
+    pub name: String,
+    /// Its rate controller.
+    pub controller: String,
+    /// When it begins.
+    pub start: Time,
+    /// Its packets with data.
+    pub data: FlowId,
+    /// Its packets with feedback.
+    pub feedback: FlowId,
+    sender: NodeId,
+    receiver: NodeId,
+    complete: Arc<AtomicU64>,
+}
+
+impl Session {
+    /// The sender's counters.
+    pub(super) fn stats(&self, world: &World) -> SenderStats {
+        node::<Sender>(world, self.sender).map(|n| n.machine().stats()).unwrap_or_default()
+    }
+
+    /// Bytes that the receiver delivered.
+    pub(super) fn bytes(&self, world: &World) -> u64 {
+        node::<Receiver>(world, self.receiver).map_or(0, |n| n.machine().stats().object_bytes)
+    }
+
+    /// Whether the object arrived whole, every byte once.
+    pub(super) fn is_whole(&self) -> bool {
+        self.complete.load(Ordering::Relaxed) > 0
+    }
+
+    /// When the sender knew that all had arrived.
+    pub(super) fn finished(&self, world: &World) -> Option<Time> {
+        let events = node::<Sender>(world, self.sender)?.events();
+        events.iter().find(|(_, event)| *event == SenderEvent::Delivered).map(|(at, _)| *at)
+    }
+
+    /// How often either side said that the other is silent.
+    pub(super) fn silences(&self, world: &World) -> u64 {
+        let sender = node::<Sender>(world, self.sender).map_or(0, |n| {
+            n.events().iter().filter(|(_, event)| matches!(event, SenderEvent::Silent(_))).count()
+        });
+        let receiver = node::<Receiver>(world, self.receiver).map_or(0, |n| {
+            n.events().iter().filter(|(_, event)| matches!(event, ReceiverEvent::Silent(_))).count()
+        });
+        (sender + receiver) as u64
+    }
+
+    /// Whether both sides are done.
+    pub(super) fn is_over(&self, world: &World) -> bool {
+        self.is_whole() && self.finished(world).is_some()
+    }
+}
+
+/// Traffic in a world.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: &'static str,
+    /// Its packets.
+    pub data: FlowId,
+    /// Where they end.
+    pub receiver: NodeId,
+    /// The sender of a TCP flow with an end, which a run without sessions waits for.
+    pub ends: Option<NodeId>,
+}
+
+impl Traffic {
+    /// Whether there is something to wait for, and it has happened.
+    pub(super) fn is_over(&self, world: &World) -> bool {
+        let sender = self.ends.and_then(|id| node::<TcpSender>(world, id));
+        sender.is_none_or(|n| n.events().iter().any(|(_, event)| matches!(event, TcpEvent::Complete { .. })))
+    }
+}
+
+/// The links of a route toward the receivers, and back in the other order.
+fn ways(route: &[&super::build::Duplex]) -> (Vec<LinkId>, Vec<LinkId>) {
+    (route.iter().map(|l| l.forward).collect(), route.iter().rev().map(|l| l.back).collect())
+}
+
+/// Datagrams that the protocol can work with: it must carry its headers, and UDP has room for no more.
+const DATAGRAMS: std::ops::RangeInclusive<u16> = 576..=65_507;
+
+fn controller_of(
+    entry: &SessionEntry,
+    index: usize,
+    rtt: Span,
+    interval: Span,
+) -> Result<Box<dyn haul_proto::RateController>, Fault> {
+    let ceiling = entry.rate.map(|rate| rate.0);
+    let config = ControllerConfig { ceiling, initial_rtt: rtt, feedback_interval: interval };
+    build_controller(&entry.controller, &config).map_err(|error| {
+        let known = CONTROLLERS.iter().any(|(name, ..)| *name == entry.controller);
+        let message = if known {
+            format!(
+                "controller `{}` needs a rate in this session, for example rate = \"950Mbit\"",
+                entry.controller
+            )
+        } else {
+            error.to_string()
+        };
+        Fault::of("session", index, "controller", message)
+    })
+}
+
+/// Puts both machines of a transfer into the world and connects them.
+pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntry) -> Result<Session, Fault> {
+    let fault = |key: &str, message: String| Fault::of("session", index, key, message);
+    let route = site.route(&entry.path.0, "session", index)?;
+    let (there, back) = ways(&route);
+    let rtt = route.iter().fold(Span::ZERO, |sum, link| sum + link.delay).max(Span::from_micros(10));
+    let damages = route.iter().any(|link| link.damages);
+    let len = match (entry.bytes, entry.time) {
+        (Some(bytes), None) => Some(bytes.0.0),
+        (None, Some(_)) => None,
+        _ => return Err(fault("bytes", "give either bytes or time".to_owned())),
+    };
+    let interval = entry.feedback.map_or(Span::from_millis(2), |span| span.0);
+    if interval < Span::from_micros(100) {
+        return Err(fault("feedback", "must be at least 100us".to_owned()));
+    }
+    let controller = controller_of(entry, index, rtt, interval)?;
+    let mut config =
+        SenderConfig { initial_rtt: rtt, feedback_interval: interval, ..SenderConfig::default() };
+    if let Some(datagram) = entry.datagram {
+        if !DATAGRAMS.contains(&datagram) {
+            let (least, most) = (DATAGRAMS.start(), DATAGRAMS.end());
+            return Err(fault("datagram", format!("must lie between {least} and {most} bytes")));
+        }
+        (config.datagram, config.likely_datagram, config.max_datagram) = (datagram, datagram, datagram);
+    }
+    if let Some(chunk) = entry.chunk {
+        if chunk.0.0 == 0 {
+            return Err(fault("chunk", "must be above zero".to_owned()));
+        }
+        config.chunk = chunk.0;
+    }
+    let feedback_datagram = 1_200.min(config.datagram);
+    let receiver_config =
+        ReceiverConfig { feedback_interval: interval, feedback_datagram, silence: config.silence };
+    let start = Time::ZERO + entry.start.0;
+    let stop = Arc::new(AtomicBool::new(false));
+    let complete = Arc::new(AtomicU64::new(0));
+    let source = Box::new(Source::new(len, stop.clone()));
+    let sender = Sender::new(start, config, link(damages), source, controller, u64::MAX >> 16);
+    let receiver = Receiver::new(start, receiver_config, link(damages), Box::new(Bin::new(complete.clone())));
+    let received = |machine: &Receiver| Some(machine.stats().object_bytes);
+    let world = &mut *site.world;
+    let sender = world.add_node(&entry.name, Late::new(start, SessionNode::new(sender)));
+    let node = Late::new(start, SessionNode::new(receiver).with_progress(received));
+    let receiver = world.add_node(&format!("{} receiver", entry.name), node);
+    if let Some(time) = entry.time {
+        world.at(start + time.0, move |_| stop.store(true, Ordering::Relaxed));
+    }
+    site.place(receiver, entry.host.as_ref(), "session", index)?;
+    let wrong = |error: WorldError| fault("path", error.to_string());
+    let (from, to) = ((sender, PORT), (receiver, PORT));
+    let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;
+    let feedback = site.world.connect(&format!("{} feedback", entry.name), to, from, &back).map_err(wrong)?;
+    let (name, controller) = (entry.name.clone(), entry.controller.clone());
+    Ok(Session { name, controller, start, data, feedback, sender, receiver, complete })
+}
+
+/// Puts a source of traffic into the world, with where it ends.
+pub(super) fn add_traffic(site: &mut Site<'_>, index: usize, entry: &TrafficEntry) -> Result<Traffic, Fault> {
+    let fault = |key: &str, message: &str| Fault::of("traffic", index, key, message);
+    let (there, back) = ways(&site.route(&entry.path.0, "traffic", index)?);
+    let seed = site.world.seed_for((2 << 32) + index as u64);
+    let end_name = format!("{} end", entry.name);
+    let (kind, source, receiver, ends) = match (&entry.udp, &entry.aggregate, &entry.tcp) {
+        (Some(udp), None, None) => {
+            if udp.rate == Rate::ZERO || !(29..=65_535).contains(&udp.packet) {
+                return Err(fault("udp", "needs a rate above zero and packets of 29 to 65535 bytes"));
+            }
+            let source = site.world.add_node(&entry.name, UdpSource::new(*udp, seed));
+            ("udp", source, site.world.add_node(&end_name, Sink::new()), None)
+        }
+        (None, Some(spec), None) => {
+            let sane = spec.load > Rate::ZERO && spec.access > Rate::ZERO && spec.mean_size.0 > 0;
+            if !sane || !(29..=65_535).contains(&spec.packet) || spec.shape.is_nan() || spec.shape <= 1.0 {
+                let allowed = "needs load, access and mean_size above zero, packets of 29 to 65535 bytes, shape above 1";
+                return Err(fault("aggregate", allowed));
+            }
+            let source = site.world.add_node(&entry.name, Aggregate::new(*spec, seed));
+            ("aggregate", source, site.world.add_node(&end_name, Sink::new()), None)
+        }
+        (None, None, Some(tcp)) => {
+            let (source, receiver) = add_tcp(site.world, &entry.name, tcp);
+            (tcp_name(tcp.control), source, receiver, tcp.bytes.map(|_| source))
+        }
+        _ => return Err(fault("name", "needs exactly one of udp, aggregate and tcp")),
+    };
+    site.place(receiver, entry.host.as_ref(), "traffic", index)?;
+    let wrong = |error: WorldError| fault("path", &error.to_string());
+    let (from, to) = ((source, PORT), (receiver, PORT));
+    let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;
+    if entry.tcp.is_some() {
+        site.world.connect(&format!("{} acks", entry.name), to, from, &back).map_err(wrong)?;
+    }
+    Ok(Traffic { name: entry.name.clone(), kind, data, receiver, ends })
+}
+
+const fn tcp_name(law: TcpLaw) -> &'static str {
+    match law {
+        TcpLaw::Reno => "reno",
+        TcpLaw::Cubic => "cubic",
+        TcpLaw::Bbr => "bbr",
+    }
+}
+
+fn add_tcp(world: &mut World, name: &str, tcp: &TcpEntry) -> (NodeId, NodeId) {
+    let control = match tcp.control {
+        TcpLaw::Reno => ControlKind::Reno,
+        TcpLaw::Cubic => ControlKind::Cubic(CubicConfig::default()),
+        TcpLaw::Bbr => ControlKind::Bbr(BbrConfig::default()),
+    };
+    let segments = tcp.bytes.map(|bytes| bytes.0.0.div_ceil(u64::from(MSS)).max(1));
+    let sender = TcpSender::new(TcpSenderConfig { segments, ..TcpSenderConfig::endless(control) });
+    let start = Time::ZERO + tcp.start.0;
+    let source = world.add_node(name, Late::new(start, SessionNode::new(sender)));
+    let progress = |machine: &TcpReceiver| Some(machine.in_order() * u64::from(MSS));
+    let receiver = SessionNode::new(TcpReceiver::new(TcpReceiverConfig::default())).with_progress(progress);
+    (source, world.add_node(&format!("{name} end"), Late::new(Time::ZERO, receiver)))
+}

@@ -1,0 +1,284 @@
+//! What came out of a run, in numbers.
+
+use haul_base::{Rate, Time};
+use haul_sim::{DropReason, Ended, FlowTruth, LinkSummary, Rates, World};
+use serde::Serialize;
+
+use super::build::Built;
+use super::checks::{CheckReport, Condition};
+use super::scenario::{CheckEntry, Scenario};
+use super::sweep::Values;
+
+/// One run.
+#[derive(Debug, Serialize)]
+pub(super) struct RunReport {
+    /// The seed.
+    pub seed: u64,
+    /// What the sweep and `--set` gave it.
+    pub values: serde_json::Map<String, serde_json::Value>,
+    /// How it ended.
+    pub ended: Ended,
+    /// Simulated seconds.
+    pub seconds: f64,
+    /// The transfers.
+    pub sessions: Vec<SessionReport>,
+    /// What ran beside them.
+    pub traffic: Vec<TrafficReport>,
+    /// The links, each direction on its own.
+    pub links: Vec<LinkSummary>,
+    /// Rates over time; the order of flows and nodes is that of `flows` and `nodes`.
+    pub rates: Option<RatesReport>,
+    /// Whether every packet is accounted for.
+    pub adds_up: bool,
+    /// The conditions.
+    pub checks: Vec<CheckReport>,
+    /// What is wrong besides failed conditions.
+    pub problems: Vec<String>,
+    /// Whether all is well.
+    pub passed: bool,
+}
+
+/// Rates over time with the names of what they belong to.
+#[derive(Debug, Serialize)]
+pub(super) struct RatesReport {
+    flows: Vec<String>,
+    nodes: Vec<String>,
+    links: Vec<String>,
+    #[serde(flatten)]
+    rates: Rates,
+}
+
+/// One transfer.
+#[derive(Debug, Serialize)]
+pub(super) struct SessionReport {
+    name: String,
+    controller: String,
+    complete: bool,
+    /// Object bytes delivered.
+    bytes: u64,
+    /// From its start to its end, or to the end of the run.
+    seconds: f64,
+    goodput_bps: u64,
+    /// Data packets sent, repeated ones included.
+    packets: u64,
+    resent: u64,
+    resent_share: f64,
+    datagram: u16,
+    rtt_ms: f64,
+    min_rtt_ms: f64,
+    silences: u64,
+    probe_timeouts: u32,
+    /// What became of its data packets.
+    data: FlowTruth,
+    /// What became of the packets that came back.
+    feedback: FlowTruth,
+}
+
+/// Traffic beside transfers.
+#[derive(Debug, Serialize)]
+pub(super) struct TrafficReport {
+    name: String,
+    kind: &'static str,
+    goodput_bps: u64,
+    data: FlowTruth,
+}
+
+fn share(part: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { part as f64 / of as f64 }
+}
+
+/// Jain's fairness index: 1 if all are equal, 1/n if one has all.
+fn fairness(rates: &[u64]) -> f64 {
+    let (sum, squares) =
+        rates.iter().fold((0.0, 0.0), |(s, q), r| (s + *r as f64, q + (*r as f64) * (*r as f64)));
+    if squares > 0.0 { sum * sum / (rates.len() as f64 * squares) } else { 1.0 }
+}
+
+fn drops(truth: &FlowTruth, reason: Option<DropReason>) -> f64 {
+    reason.map_or_else(|| truth.drops.total(), |reason| truth.drops.of(reason)) as f64
+}
+
+fn sessions(built: &Built) -> Vec<SessionReport> {
+    let world = &built.world;
+    let report = |session: &super::flows::Session| {
+        let (stats, bytes) = (session.stats(world), session.bytes(world));
+        let time = session.finished(world).unwrap_or(world.now()).since(session.start);
+        SessionReport {
+            name: session.name.clone(),
+            controller: session.controller.clone(),
+            complete: session.is_over(world),
+            bytes,
+            seconds: time.as_secs_f64(),
+            goodput_bps: Rate::from_transfer(bytes, time).as_bps(),
+            packets: stats.packets,
+            resent: stats.resent,
+            resent_share: share(stats.resent, stats.packets),
+            datagram: stats.datagram,
+            rtt_ms: stats.rtt.as_millis_f64(),
+            min_rtt_ms: stats.min_rtt.as_millis_f64(),
+            silences: session.silences(world),
+            probe_timeouts: stats.probe_timeouts,
+            data: world.truth(session.data),
+            feedback: world.truth(session.feedback),
+        }
+    };
+    built.sessions.iter().map(report).collect()
+}
+
+impl RunReport {
+    /// The report of a run that is over.
+    pub(super) fn new(scenario: &Scenario, values: &Values, built: &Built, ended: Ended) -> Self {
+        let world = &built.world;
+        let summary = world.summary();
+        let goodput = |id: haul_sim::NodeId| summary.nodes.get(id.0 as usize).and_then(|n| n.goodput_bps);
+        let traffic = built.traffic.iter().map(|traffic| TrafficReport {
+            name: traffic.name.clone(),
+            kind: traffic.kind,
+            goodput_bps: goodput(traffic.receiver).unwrap_or(0),
+            data: world.truth(traffic.data),
+        });
+        let values = values.iter().map(|(key, value)| {
+            let value = serde_json::to_value(value).unwrap_or_default();
+            (key.clone(), value)
+        });
+        let rates = summary.rates.map(|rates| RatesReport {
+            flows: summary.flows.iter().map(|flow| flow.name.clone()).collect(),
+            nodes: summary.nodes.iter().map(|node| node.name.clone()).collect(),
+            links: summary.links.iter().map(|link| link.name.clone()).collect(),
+            rates,
+        });
+        let mut report = Self {
+            seed: scenario.seed,
+            values: values.collect(),
+            ended,
+            seconds: world.now().since(Time::ZERO).as_secs_f64(),
+            sessions: sessions(built),
+            traffic: traffic.collect(),
+            links: summary.links,
+            rates,
+            adds_up: world.adds_up(),
+            checks: Vec::new(),
+            problems: Vec::new(),
+            passed: true,
+        };
+        let checks = scenario.check.iter().zip(&built.conditions);
+        report.checks = checks.map(|(check, condition)| report.judge(check, condition, built)).collect();
+        if !report.adds_up {
+            report.problems.push("the packets do not add up: a fault of the simulator".to_owned());
+        }
+        if ended == Ended::Cap && !scenario.expect_cap {
+            report.problems.push(format!("stopped at its cap of {} s before it was over", report.seconds));
+        }
+        if ended == Ended::Idle && !built.is_over() {
+            report.problems.push("nothing more can happen, and it is not over".to_owned());
+        }
+        report.passed = report.problems.is_empty() && report.checks.iter().all(|check| check.passed);
+        report
+    }
+
+    fn judge(&self, check: &CheckEntry, condition: &Condition, built: &Built) -> CheckReport {
+        let (of, was) = match (&check.session, &check.traffic, &check.path) {
+            (Some(name), ..) => (format!("session {name}"), self.of_session(name, condition)),
+            (_, Some(name), _) => (format!("traffic {name}"), self.of_traffic(name, condition)),
+            (.., Some(name)) => (format!("path {name}"), self.of_path(name, condition)),
+            _ => ("run".to_owned(), self.of_run(condition, &built.world)),
+        };
+        condition.judge(of, &check.that, was)
+    }
+
+    fn of_session(&self, name: &str, condition: &Condition) -> Option<f64> {
+        let session = self.sessions.iter().find(|session| session.name == name)?;
+        Some(match condition.measure {
+            "complete" => f64::from(u8::from(session.complete)),
+            "goodput" => session.goodput_bps as f64,
+            "time" => session.seconds,
+            "rtt" => session.rtt_ms / 1e3,
+            "min_rtt" => session.min_rtt_ms / 1e3,
+            "bytes" => session.bytes as f64,
+            "packets" => session.packets as f64,
+            "resent" => session.resent as f64,
+            "resent_share" => session.resent_share,
+            "lost_share" => share(session.data.drops.total(), session.data.offered),
+            "datagram" => f64::from(session.datagram),
+            "silences" => session.silences as f64,
+            "drops" => drops(&session.data, condition.reason),
+            "drops_back" => drops(&session.feedback, condition.reason),
+            _ => return None,
+        })
+    }
+
+    fn of_traffic(&self, name: &str, condition: &Condition) -> Option<f64> {
+        let traffic = self.traffic.iter().find(|traffic| traffic.name == name)?;
+        Some(match condition.measure {
+            "goodput" => traffic.goodput_bps as f64,
+            "packets" => traffic.data.offered as f64,
+            "lost_share" => share(traffic.data.drops.total(), traffic.data.offered),
+            "drops" => drops(&traffic.data, condition.reason),
+            _ => return None,
+        })
+    }
+
+    fn of_path(&self, name: &str, condition: &Condition) -> Option<f64> {
+        let at = self.links.iter().step_by(2).position(|link| link.name == name)? * 2;
+        let (there, back) = (&self.links.get(at)?.counters, &self.links.get(at + 1)?.counters);
+        let of =
+            |all: &haul_sim::Drops| condition.reason.map_or_else(|| all.total(), |reason| all.of(reason));
+        Some(match condition.measure {
+            "packets" => there.offered as f64,
+            "lost_share" => share(there.drops.total(), there.offered),
+            "drops" => of(&there.drops) as f64,
+            "drops_back" => of(&back.drops) as f64,
+            "inside" => (there.inside + back.inside) as f64,
+            _ => return None,
+        })
+    }
+
+    fn of_run(&self, condition: &Condition, world: &World) -> Option<f64> {
+        let truths = || {
+            let sessions = self.sessions.iter().map(|session| &session.data);
+            sessions.chain(self.traffic.iter().map(|traffic| &traffic.data))
+        };
+        let rates: Vec<u64> = self.sessions.iter().map(|session| session.goodput_bps).collect();
+        Some(match condition.measure {
+            "complete" => f64::from(u8::from(self.sessions.iter().all(|session| session.complete))),
+            "adds_up" => f64::from(u8::from(self.adds_up)),
+            "goodput" => {
+                let bytes = self.sessions.iter().map(|session| session.bytes).sum();
+                Rate::from_transfer(bytes, world.now().since(Time::ZERO)).as_bps() as f64
+            }
+            "time" => self.seconds,
+            "fairness" => fairness(&rates),
+            "lost_share" => {
+                let lost = truths().map(|truth| truth.drops.total()).sum();
+                share(lost, truths().map(|truth| truth.offered).sum())
+            }
+            "drops" => truths().map(|truth| drops(truth, condition.reason)).sum(),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::checks::Subject;
+    use super::*;
+
+    #[test]
+    fn fairness_is_one_for_equals_and_a_share_for_one_that_has_all() {
+        assert!((fairness(&[5, 5, 5]) - 1.0).abs() < 1e-12);
+        assert!((fairness(&[5, 0, 0, 0]) - 0.25).abs() < 1e-12);
+        assert!((fairness(&[]) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn every_measure_on_offer_has_a_unit() {
+        for subject in [Subject::Session, Subject::Traffic, Subject::Path, Subject::Run] {
+            for measure in subject.measures() {
+                let values = ["true", "1", "1s", "1Mbit", "1B"];
+                assert!(
+                    values.iter().any(|v| Condition::parse(subject, &format!("{measure} = {v}")).is_ok())
+                );
+            }
+        }
+    }
+}

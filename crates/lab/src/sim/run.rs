@@ -1,0 +1,146 @@
+//! Runs of a scenario, alone or many in parallel.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use haul_base::Time;
+use haul_sim::{Exit, Place, TraceEvent, World};
+use serde::Serialize;
+
+use super::build::Built;
+use super::report::RunReport;
+use super::scenario::Scenario;
+use super::sweep::Values;
+use crate::problem::{Problem, While};
+
+/// One run that is to be made.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// What to run.
+    pub scenario: Scenario,
+    /// What it was given.
+    pub values: Values,
+    /// The world.
+    pub built: Built,
+}
+
+impl Built {
+    /// Whether all that the run waits for has happened. With nothing to wait for it lasts until the cap.
+    pub(super) fn is_over(&self) -> bool {
+        self.over_in(&self.world)
+    }
+
+    fn over_in(&self, world: &World) -> bool {
+        let mut waits = self.sessions.len();
+        if waits == 0 {
+            waits = self.traffic.iter().filter(|traffic| traffic.ends.is_some()).count();
+            return waits > 0 && self.traffic.iter().all(|traffic| traffic.is_over(world));
+        }
+        self.sessions.iter().all(|session| session.is_over(world))
+    }
+}
+
+impl Job {
+    fn run(mut self) -> RunReport {
+        let cap = Time::ZERO + self.scenario.cap.0;
+        let mut world = std::mem::replace(&mut self.built.world, World::new(0));
+        let ended = world.run_while(cap, |world| !self.built.over_in(world));
+        self.built.world = world;
+        RunReport::new(&self.scenario, &self.values, &self.built, ended)
+    }
+}
+
+/// Runs all jobs on as many threads as there are cores. The reports are in the order of the jobs.
+pub(super) fn run_all(jobs: Vec<Job>, threads: usize) -> Vec<RunReport> {
+    let count = jobs.len();
+    let jobs: Vec<Mutex<Option<Job>>> = jobs.into_iter().map(|job| Mutex::new(Some(job))).collect();
+    let reports: Vec<Mutex<Option<RunReport>>> = (0..count).map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(slot) = jobs.get(at) else { return };
+            let job = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            *reports[at].lock().unwrap_or_else(PoisonError::into_inner) = job.map(Job::run);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(count) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    reports
+        .into_iter()
+        .filter_map(|report| report.into_inner().unwrap_or_else(PoisonError::into_inner))
+        .collect()
+}
+
+/// One line of a trace file.
+#[derive(Serialize)]
+struct Line {
+    at_ns: u64,
+    place: Place,
+    flow: u32,
+    id: u64,
+    packets: u32,
+    bytes: u64,
+    exit: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+impl Line {
+    fn new(event: &TraceEvent<'_>) -> Self {
+        let (exit, reason) = match event.exit {
+            Exit::Delivered => ("delivered", None),
+            Exit::Dropped(reason) => ("dropped", Some(reason.name())),
+            Exit::Copied => ("copied", None),
+        };
+        let parcel = event.parcel;
+        Self {
+            at_ns: event.at.as_nanos(),
+            place: event.place,
+            flow: parcel.flow().0,
+            id: parcel.id(),
+            packets: parcel.packets(),
+            bytes: parcel.bytes(),
+            exit,
+            reason,
+        }
+    }
+}
+
+/// A trace file that is being written: one JSON object a line for each exit at each place.
+#[derive(Debug, Clone)]
+pub(super) struct TraceFile(Arc<Mutex<(BufWriter<File>, std::io::Result<()>)>>);
+
+impl TraceFile {
+    /// Creates the file and lets `world` write into it.
+    pub(super) fn attach(path: &Path, world: &mut World) -> Result<Self, Problem> {
+        let file = File::create(path).while_doing(&format!("creating {}", path.display()))?;
+        let shared = Arc::new(Mutex::new((BufWriter::new(file), Ok(()))));
+        let writer = shared.clone();
+        world.set_trace(move |event| {
+            let mut guard = writer.lock().unwrap_or_else(PoisonError::into_inner);
+            let (file, state) = &mut *guard;
+            if state.is_ok() {
+                let line = serde_json::to_writer(&mut *file, &Line::new(event)).map_err(std::io::Error::from);
+                *state = line.and_then(|()| file.write_all(b"\n"));
+            }
+        });
+        Ok(Self(shared))
+    }
+
+    /// Writes what is left, and says if anything could not be written.
+    pub(super) fn finish(&self, path: &Path) -> Result<(), Problem> {
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, state) = &mut *guard;
+        let state = std::mem::replace(state, Ok(()));
+        state.and_then(|()| file.flush()).while_doing(&format!("writing {}", path.display()))
+    }
+}

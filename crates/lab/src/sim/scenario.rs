@@ -1,0 +1,251 @@
+//! What a scenario file may say.
+
+use haul_base::{Bytes, Rate, Span};
+use haul_sim::{AggregateSpec, StageChange, StageRef, StageSpec, UdpSourceSpec};
+use serde::Deserialize;
+
+use super::text::{Names, Text};
+
+/// A scenario: topology, sessions, what happens beside them, and what must come out.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Scenario {
+    /// What it shows, for people.
+    #[serde(default)]
+    pub about: String,
+    /// Every random decision follows from it.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// The longest simulated time.
+    pub cap: Text<Span>,
+    /// Whether a run may end at the cap.
+    #[serde(default)]
+    pub expect_cap: bool,
+    /// Interval of the rates over time; none are recorded if absent.
+    pub record: Option<Text<Span>>,
+    /// The links.
+    #[serde(default)]
+    pub path: Vec<PathEntry>,
+    /// Receiving hosts.
+    #[serde(default)]
+    pub host: Vec<HostEntry>,
+    /// Transfers.
+    #[serde(default)]
+    pub session: Vec<SessionEntry>,
+    /// Traffic beside them.
+    #[serde(default)]
+    pub traffic: Vec<TrafficEntry>,
+    /// Changes over time.
+    #[serde(default)]
+    pub event: Vec<EventEntry>,
+    /// What must hold at the end.
+    #[serde(default)]
+    pub check: Vec<CheckEntry>,
+    /// Keys with lists of values; taken apart before the rest is read.
+    #[serde(default, rename = "sweep")]
+    pub _sweep: toml::Table,
+}
+
+fn default_seed() -> u64 {
+    1
+}
+
+/// A link in both directions.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PathEntry {
+    /// By which sessions find it.
+    pub name: String,
+    /// Stages toward the receivers.
+    pub forward: Vec<StageSpec>,
+    /// Stages toward the senders; those of `forward` if absent.
+    pub back: Option<Vec<StageSpec>>,
+}
+
+/// A host on which receivers run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HostEntry {
+    /// By which sessions find it.
+    pub name: String,
+    /// Who shares out its core.
+    #[serde(default)]
+    pub scheduler: SchedulerName,
+    /// What programs ask for with `SO_RCVBUF`.
+    pub socket_buffer: Option<Text<Bytes>>,
+    /// Core time that a receiving program takes for each packet.
+    pub per_packet: Option<Text<Span>>,
+    /// Slots of the network card's ring.
+    pub ring: Option<u32>,
+    /// Whether the card merges packets (GRO).
+    #[serde(default)]
+    pub gro: bool,
+    /// What else runs there.
+    #[serde(default)]
+    pub loads: Vec<LoadEntry>,
+}
+
+/// A scheduler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SchedulerName {
+    /// The one of Linux 2.6.
+    O1,
+    /// Fair, as Linux from 6.6.
+    #[default]
+    Fair,
+}
+
+/// A load on a host.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LoadEntry {
+    /// Which kind.
+    pub kind: LoadKind,
+    /// How many processes, or the most of the generator.
+    pub processes: Option<u32>,
+    /// Of `forwarding`.
+    pub packets_per_second: Option<u64>,
+    /// When it begins.
+    #[serde(default)]
+    pub at: Text<Span>,
+    /// How long it lasts; to the end if absent.
+    pub length: Option<Text<Span>>,
+}
+
+/// The loads of the papers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum LoadKind {
+    /// Only computes.
+    Computation,
+    /// Short work, short waits.
+    SystemCalls,
+    /// Makes the cache cold.
+    Memory,
+    /// Packets for others.
+    Forwarding,
+    /// A random number of computing processes for a random time.
+    Generator,
+}
+
+/// A transfer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SessionEntry {
+    /// Its name in the report.
+    pub name: String,
+    /// The links that it crosses.
+    pub path: Names,
+    /// Where its receiver runs; a machine without limits if absent.
+    pub host: Option<String>,
+    /// When it begins.
+    #[serde(default)]
+    pub start: Text<Span>,
+    /// How much it sends, or ...
+    pub bytes: Option<Text<Bytes>>,
+    /// ... how long.
+    pub time: Option<Text<Span>>,
+    /// The rate controller.
+    #[serde(default = "default_controller")]
+    pub controller: String,
+    /// Its fixed rate, or its ceiling.
+    pub rate: Option<Text<Rate>>,
+    /// The object is cut at multiples of this.
+    pub chunk: Option<Text<Bytes>>,
+    /// Datagram size, fixed: UDP payload bytes. If absent, the path is searched.
+    pub datagram: Option<u16>,
+    /// How often the receiver reports.
+    pub feedback: Option<Text<Span>>,
+}
+
+fn default_controller() -> String {
+    "delivery".to_owned()
+}
+
+/// Traffic beside the sessions: exactly one of the three kinds.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TrafficEntry {
+    /// Its name in the report.
+    pub name: String,
+    /// The links that it crosses.
+    pub path: Names,
+    /// Where it ends; nowhere in particular if absent.
+    pub host: Option<String>,
+    /// One stream.
+    pub udp: Option<UdpSourceSpec>,
+    /// Many flows that come and go.
+    pub aggregate: Option<AggregateSpec>,
+    /// A flow of TCP.
+    pub tcp: Option<TcpEntry>,
+}
+
+/// A flow of TCP.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TcpEntry {
+    /// The law.
+    pub control: TcpLaw,
+    /// How much it sends; without end if absent.
+    pub bytes: Option<Text<Bytes>>,
+    /// When it begins.
+    #[serde(default)]
+    pub start: Text<Span>,
+}
+
+/// A law of congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum TcpLaw {
+    /// RFC 5681.
+    Reno,
+    /// RFC 9438.
+    Cubic,
+    /// Version 1.
+    Bbr,
+}
+
+/// A change of a link while packets are on it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventEntry {
+    /// When.
+    pub at: Text<Span>,
+    /// Which link.
+    pub path: String,
+    /// In which direction.
+    #[serde(default)]
+    pub direction: Direction,
+    /// Which stage.
+    pub stage: StageRef,
+    /// What becomes of it.
+    pub change: StageChange,
+}
+
+/// A direction of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Direction {
+    /// Toward the receivers.
+    Forward,
+    /// Toward the senders.
+    Back,
+    /// Either.
+    #[default]
+    Both,
+}
+
+/// A condition on what came out: of a session, of traffic, of a link, or of the whole run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CheckEntry {
+    /// Of this session.
+    pub session: Option<String>,
+    /// Of this traffic.
+    pub traffic: Option<String>,
+    /// Of this link.
+    pub path: Option<String>,
+    /// The condition: `goodput >= 800Mbit`.
+    pub that: String,
+}

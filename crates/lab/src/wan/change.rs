@@ -1,0 +1,229 @@
+//! Changes to a running path: `loss=1%`, `rate-back=20Mbit`, each at its time or at once.
+
+use std::str::FromStr;
+
+use haul_base::{Rate, Span};
+use haul_sim::{CorruptionSpec, Effect, StageChange, StageRef};
+
+use super::args::PathArgs;
+use super::plan::Direction;
+use super::values::{self, Bursts, QueueSize, Reorder, Share};
+
+/// Which of the directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From A to B.
+    Forth,
+    /// From B to A.
+    Back,
+}
+
+/// What is to be different.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum What {
+    Rtt(Span),
+    Rate(Rate),
+    Queue(QueueSize),
+    Loss(Share),
+    Bursts(Bursts),
+    Jitter(Span),
+    Reorder(Reorder),
+    Duplicate(Share),
+    Corrupt(Share),
+    Outage(Span),
+    PathMtu(u32),
+}
+
+/// A change of one direction or of both.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Change {
+    text: String,
+    what: What,
+    ways: &'static [Way],
+}
+
+/// A change with the time at which it happens, from the start.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Scheduled {
+    /// When.
+    pub at: Span,
+    /// What.
+    pub change: Change,
+}
+
+const KEYS: &str =
+    "rtt, rate, queue, loss, burst-loss, jitter, reorder, duplicate, corrupt, outage or path-mtu";
+
+impl FromStr for Change {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example loss=1%")?;
+        let (key, value) = (key.trim(), value.trim());
+        let (name, ways): (&str, &[Way]) = match (key.strip_suffix("-back"), key.strip_suffix("-forth")) {
+            (Some(name), _) => (name, &[Way::Back]),
+            (_, Some(name)) => (name, &[Way::Forth]),
+            _ => (key, &[Way::Forth, Way::Back]),
+        };
+        let span = || value.parse::<Span>().map_err(|e| e.to_string());
+        let what = match name {
+            "rtt" => What::Rtt(span()?),
+            "rate" => What::Rate(values::rate(value)?),
+            "queue" => What::Queue(value.parse()?),
+            "loss" => What::Loss(value.parse()?),
+            "burst-loss" => What::Bursts(value.parse()?),
+            "jitter" => What::Jitter(span()?),
+            "reorder" => What::Reorder(value.parse()?),
+            "duplicate" => What::Duplicate(value.parse()?),
+            "corrupt" => What::Corrupt(value.parse()?),
+            "outage" => What::Outage(span()?),
+            "path-mtu" => What::PathMtu(values::mtu(value)?),
+            _ => {
+                return Err(format!(
+                    "`{key}` cannot be changed; it must be {KEYS}, with -forth or -back for one way"
+                ));
+            }
+        };
+        Ok(Self { text: text.to_owned(), what, ways })
+    }
+}
+
+impl FromStr for Scheduled {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let hint = "write AT:KEY=VALUE, for example 10s:loss=1%";
+        let (at, change) = text.split_once(':').ok_or(hint)?;
+        let at = at.parse().map_err(|_| hint.to_owned())?;
+        Ok(Self { at, change: change.parse()? })
+    }
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What the present values of both directions are, for changes that follow from several of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Present {
+    forth: Direction,
+    back: Direction,
+    /// Whether the queue is one of bandwidth-delay products that the options describe.
+    queue_follows: bool,
+}
+
+/// A change for one stage.
+pub(crate) type Step = (Way, StageRef, StageChange);
+
+impl Present {
+    /// At the start. `from_args` says that the path is what the options describe, and not a file.
+    pub(crate) fn new(args: &PathArgs, mtu: u32, from_args: bool) -> Self {
+        let (forth, back) = (Direction::forth(args, mtu), Direction::back(args, mtu));
+        Self { forth, back, queue_follows: from_args }
+    }
+
+    /// Notes a change, and says which stages have to change for it.
+    pub(crate) fn apply(&mut self, change: &Change) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for way in change.ways {
+            let direction = match way {
+                Way::Forth => &mut self.forth,
+                Way::Back => &mut self.back,
+            };
+            let of = |(stage, change): (&str, StageChange)| (*way, StageRef::Name(stage.to_owned()), change);
+            let follows = self.queue_follows && matches!(direction.queue, QueueSize::Bdp(_));
+            steps.extend(steps_of(direction, change.what, follows).into_iter().map(of));
+        }
+        steps
+    }
+}
+
+/// `queue_follows`: the queue grows and shrinks with the bandwidth-delay product.
+fn steps_of(direction: &mut Direction, what: What, queue_follows: bool) -> Vec<(&'static str, StageChange)> {
+    match what {
+        What::Rtt(rtt) => {
+            direction.rtt = rtt;
+            direction.delay = rtt / 2;
+            vec![("delay", StageChange::Delay(direction.delay))]
+        }
+        What::Rate(rate) => {
+            direction.rate = rate;
+            let mut steps = vec![("bottleneck", StageChange::Rate(rate))];
+            if queue_follows {
+                steps.push(("bottleneck", StageChange::Queue(direction.queue_spec())));
+            }
+            steps
+        }
+        What::Queue(queue) => {
+            direction.queue = queue;
+            vec![("bottleneck", StageChange::Queue(direction.queue_spec()))]
+        }
+        What::Loss(Share(share)) => {
+            direction.loss = share;
+            match direction.bursts {
+                Some(Bursts::Length(mean_run)) => vec![burst_length(share, mean_run)],
+                _ => vec![("loss", StageChange::Share(share))],
+            }
+        }
+        What::Bursts(Bursts::Length(mean_run)) => {
+            direction.bursts = Some(Bursts::Length(mean_run));
+            vec![burst_length(direction.loss, mean_run)]
+        }
+        What::Bursts(Bursts::Channel { begins, ends }) => {
+            let channel = haul_sim::GilbertElliottSpec {
+                to_bad: begins,
+                to_good: ends,
+                loss_good: haul_base::Probability::ZERO,
+                loss_bad: haul_base::Probability::new(1.0).unwrap_or_default(),
+            };
+            vec![("gilbert_elliott", StageChange::GilbertElliott(channel))]
+        }
+        What::Jitter(most) => vec![("jitter", StageChange::Jitter(Direction::jitter_spec(most)))],
+        What::Reorder(reorder) => {
+            vec![("reordering", StageChange::Reordering(direction.reordering_spec(reorder)))]
+        }
+        What::Duplicate(Share(share)) => vec![("duplication", StageChange::Share(share))],
+        What::Corrupt(Share(share)) => {
+            vec![("corruption", StageChange::Corruption(CorruptionSpec { share, effect: Effect::Flip }))]
+        }
+        What::Outage(length) => vec![("outages", StageChange::Outage(length))],
+        What::PathMtu(longest) => vec![("mtu", StageChange::Mtu(longest))],
+    }
+}
+
+fn burst_length(share: haul_base::Probability, mean_run: f64) -> (&'static str, StageChange) {
+    ("burst_loss", StageChange::BurstLoss(haul_sim::BurstLossSpec { share, mean_run }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_name_their_direction() {
+        let change: Change = "loss=1%".parse().unwrap();
+        assert_eq!(change.ways, [Way::Forth, Way::Back]);
+        assert_eq!("loss-back=1%".parse::<Change>().unwrap().ways, [Way::Back]);
+        assert_eq!("rate-forth=1Mbit".parse::<Change>().unwrap().ways, [Way::Forth]);
+    }
+
+    #[test]
+    fn scheduled_changes_have_a_time() {
+        let scheduled: Scheduled = "10s:reorder=1%:5ms".parse().unwrap();
+        assert_eq!(scheduled.at, Span::from_secs(10));
+        assert_eq!(scheduled.change.to_string(), "reorder=1%:5ms");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_an_example() {
+        for (text, hint) in
+            [("loss", "loss=1%"), ("colour=red", "burst-loss"), ("loss=2", "0.1%"), ("outage=soon", "50ms")]
+        {
+            let error = text.parse::<Change>().unwrap_err();
+            assert!(error.contains(hint), "{text}: {error}");
+        }
+        assert!("loss=1%".parse::<Scheduled>().unwrap_err().contains("10s:loss"));
+    }
+}

@@ -1,0 +1,161 @@
+//! The control socket: one command per line, one line of JSON as the answer to each.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+
+use haul_sim::StageChange;
+use serde_json::{Value, json};
+
+use super::change::{Change, Way};
+use crate::problem::Problem;
+
+/// What somebody asks the running path for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Command {
+    /// A change as on the command line.
+    Set(Change),
+    /// A change of one stage, as in path files.
+    Stage(Way, String, StageChange),
+    /// The counters.
+    Counters,
+    /// The end.
+    Stop,
+}
+
+/// A command with the way back for its answer.
+pub(crate) struct Question {
+    /// What is asked for.
+    pub command: Command,
+    /// Where the answer goes.
+    pub answer: Sender<Value>,
+}
+
+/// An open control socket; its file is gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Control {
+    path: PathBuf,
+}
+
+/// Longest command line.
+const MAX_LINE: u64 = 64 << 10;
+
+impl Control {
+    /// Listens at `path`; each question is handed to `hand_over`, which says whether somebody will answer.
+    ///
+    /// # Errors
+    /// When the socket cannot be made there.
+    pub(crate) fn open(
+        path: &Path,
+        hand_over: impl Fn(Question) -> bool + Clone + Send + 'static,
+    ) -> Result<Self, Problem> {
+        let refused = |error: &io::Error| {
+            let hint = if error.kind() == io::ErrorKind::AddrInUse {
+                "there is such a file already; remove it if no emulator uses it"
+            } else {
+                "choose a path in a directory that exists, of at most 107 bytes"
+            };
+            Problem::usage(format!("cannot listen at {}: {error}", path.display()), hint)
+        };
+        let listener = UnixListener::bind(path).map_err(|e| refused(&e))?;
+        let control = Self { path: path.to_owned() };
+        let accept = move || {
+            for stream in listener.incoming().flatten() {
+                let hand_over = hand_over.clone();
+                let serve = move || serve(&stream, &hand_over);
+                // Without a thread, this one goes unanswered.
+                let _ = std::thread::Builder::new().name("control".to_owned()).spawn(serve);
+            }
+        };
+        let started = std::thread::Builder::new().name("control".to_owned()).spawn(accept);
+        started.map_err(|e| refused(&e))?;
+        Ok(control)
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Answers one connection until it ends.
+fn serve(stream: &UnixStream, hand_over: &impl Fn(Question) -> bool) {
+    let mut lines = BufReader::new(io::Read::take(stream, MAX_LINE));
+    let mut writer = stream;
+    let mut line = String::new();
+    while matches!(lines.read_line(&mut line), Ok(len) if len > 0) {
+        let answer = match parse(line.trim()) {
+            Ok(command) => ask(command, hand_over),
+            Err(error) => json!({ "error": error }),
+        };
+        if writeln!(writer, "{answer}").is_err() {
+            return;
+        }
+        line.clear();
+        lines.get_mut().set_limit(MAX_LINE);
+    }
+}
+
+fn ask(command: Command, hand_over: &impl Fn(Question) -> bool) -> Value {
+    let (answer, answered) = channel();
+    let over = || json!({ "error": "the path has ended" });
+    if !hand_over(Question { command, answer }) {
+        return over();
+    }
+    answered.recv().unwrap_or_else(|_| over())
+}
+
+const COMMANDS: &str = "set KEY=VALUE, stage forth|back NAME {CHANGE}, counters, or stop";
+
+fn parse(line: &str) -> Result<Command, String> {
+    let (verb, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    match (verb, rest.trim()) {
+        ("counters", "") => Ok(Command::Counters),
+        ("stop", "") => Ok(Command::Stop),
+        ("set", change) => change.parse().map(Command::Set),
+        ("stage", rest) => stage(rest),
+        _ => Err(format!("`{line}` is no command; write {COMMANDS}")),
+    }
+}
+
+fn stage(rest: &str) -> Result<Command, String> {
+    let mut words = rest.splitn(3, char::is_whitespace);
+    let (Some(way), Some(name), Some(change)) = (words.next(), words.next(), words.next()) else {
+        return Err("write for example: stage forth bottleneck {\"rate\": \"20Mbit\"}".to_owned());
+    };
+    let way = match way {
+        "forth" => Way::Forth,
+        "back" => Way::Back,
+        _ => return Err(format!("`{way}` is no direction; write forth or back")),
+    };
+    let change = serde_json::from_str(change).map_err(|e| format!("no change of a stage: {e}"))?;
+    Ok(Command::Stage(way, name.to_owned(), change))
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Rate;
+
+    use super::*;
+
+    #[test]
+    fn commands_are_words() {
+        assert_eq!(parse("counters"), Ok(Command::Counters));
+        assert_eq!(parse("stop"), Ok(Command::Stop));
+        assert!(matches!(parse("set loss=1%"), Ok(Command::Set(_))));
+        let rate = StageChange::Rate(Rate::from_mbps(20));
+        let expected = Command::Stage(Way::Back, "bottleneck".to_owned(), rate);
+        assert_eq!(parse("stage back bottleneck {\"rate\": \"20Mbit\"}"), Ok(expected));
+    }
+
+    #[test]
+    fn nonsense_is_answered_with_what_there_is() {
+        assert!(parse("sett loss=1%").unwrap_err().contains("counters"));
+        assert!(parse("set colour=red").unwrap_err().contains("burst-loss"));
+        assert!(parse("stage up loss {}").unwrap_err().contains("forth"));
+        assert!(parse("stage forth loss {").is_err());
+    }
+}

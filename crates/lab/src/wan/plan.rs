@@ -1,0 +1,283 @@
+//! From options to the stages of both directions.
+
+use std::fs;
+use std::path::Path as FilePath;
+
+use haul_base::{Bytes, Probability, Rate, Span};
+use haul_sim::{
+    BottleneckSpec, BurstLossSpec, CodelSpec, CorruptionSpec, Distribution, Effect, GilbertElliottSpec,
+    JitterSpec, Limit, Order, Outage, PathSpec, QueueSpec, RedSpec, ReorderingSpec, Signal, StageSpec,
+};
+use serde::{Deserialize, Serialize};
+
+use super::args::PathArgs;
+use super::values::{Aqm, Bursts, OutageTime, QueueSize, Reorder, Share};
+use crate::problem::Problem;
+
+/// The least number of packets that a queue of bandwidth-delay products holds.
+const MIN_QUEUE_PACKETS: u64 = 64;
+/// A super-packet travels in parts that the bottleneck sends in this time, so that it arrives like the packets
+/// that it stands for.
+const GRAIN: Span = Span::from_micros(100);
+
+/// Both directions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Plan {
+    /// From A to B.
+    pub forth: PathSpec,
+    /// From B to A; like `forth` if a file does not say.
+    pub back: PathSpec,
+}
+
+/// What a file holds.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanFile {
+    forth: PathSpec,
+    back: Option<PathSpec>,
+}
+
+/// One direction as the options describe it.
+#[derive(Debug, Clone)]
+pub(crate) struct Direction {
+    /// Half of the round-trip time.
+    pub delay: Span,
+    /// The whole of it.
+    pub rtt: Span,
+    /// `Rate::MAX` is no bottleneck.
+    pub rate: Rate,
+    /// What its queue holds.
+    pub queue: QueueSize,
+    /// How it is managed.
+    pub aqm: Option<Aqm>,
+    /// Random loss.
+    pub loss: Probability,
+    /// Loss in bursts.
+    pub bursts: Option<Bursts>,
+    /// Extra delay at most.
+    pub jitter: Option<Span>,
+    /// Late packets.
+    pub reorder: Option<Reorder>,
+    /// Packets that come twice.
+    pub duplicate: Option<Share>,
+    /// Packets with a wrong bit.
+    pub corrupt: Option<Share>,
+    /// Times without any.
+    pub outages: Vec<OutageTime>,
+    /// Longest packet.
+    pub path_mtu: Option<u32>,
+    /// Longest packet of the devices.
+    pub mtu: u32,
+}
+
+impl Direction {
+    /// From A to B.
+    pub(crate) fn forth(args: &PathArgs, mtu: u32) -> Self {
+        let share = |share: Option<Share>| share.map_or(Probability::ZERO, |Share(p)| p);
+        Self {
+            delay: args.rtt / 2,
+            rtt: args.rtt,
+            rate: args.rate,
+            queue: args.queue,
+            aqm: args.aqm,
+            loss: share(args.loss),
+            bursts: args.burst_loss,
+            jitter: args.jitter,
+            reorder: args.reorder,
+            duplicate: args.duplicate,
+            corrupt: args.corrupt,
+            outages: args.outage.clone(),
+            path_mtu: args.path_mtu,
+            mtu,
+        }
+    }
+
+    /// From B to A: the same, but for what is said of it.
+    pub(crate) fn back(args: &PathArgs, mtu: u32) -> Self {
+        let forth = Self::forth(args, mtu);
+        Self {
+            // What is left of an odd number of nanoseconds.
+            delay: args.rtt.saturating_sub(forth.delay),
+            rate: args.rate_back.unwrap_or(forth.rate),
+            queue: args.queue_back.unwrap_or(forth.queue),
+            aqm: args.aqm_back.or(forth.aqm),
+            loss: args.loss_back.map_or(forth.loss, |Share(p)| p),
+            bursts: args.burst_loss_back.or(forth.bursts),
+            jitter: args.jitter_back.or(forth.jitter),
+            reorder: args.reorder_back.or(forth.reorder),
+            duplicate: args.duplicate_back.or(forth.duplicate),
+            corrupt: args.corrupt_back.or(forth.corrupt),
+            outages: if args.outage_back.is_empty() { forth.outages } else { args.outage_back.clone() },
+            ..forth
+        }
+    }
+
+    /// The queue in front of the bottleneck.
+    pub(crate) fn queue_spec(&self) -> QueueSpec {
+        let least = Bytes(MIN_QUEUE_PACKETS * u64::from(self.mtu));
+        let bdp = |factor| Bytes(self.rate.mul_f64(factor).bytes_in(self.rtt)).max(least);
+        let limit = match self.queue {
+            QueueSize::Bdp(factor) => Limit::Bytes(bdp(factor)),
+            QueueSize::Bytes(bytes) => Limit::Bytes(bytes),
+            QueueSize::Time(time) => Limit::Time(time),
+            QueueSize::Packets(packets) => Limit::Packets(packets),
+        };
+        match self.aqm {
+            None => QueueSpec::TailDrop(limit),
+            Some(Aqm::Codel) => QueueSpec::Codel(CodelSpec {
+                target: Span::from_millis(5),
+                interval: Span::from_millis(100),
+                limit,
+                signal: Signal::Mark,
+            }),
+            Some(Aqm::Red) => QueueSpec::Red(self.red(limit)),
+        }
+    }
+
+    /// RED between a sixth and a half of the queue, the upper threshold three times the lower one, as Floyd
+    /// advises (1997, "RED: discussions of setting parameters").
+    fn red(&self, limit: Limit) -> RedSpec {
+        let bytes = match limit {
+            Limit::Bytes(bytes) => bytes.0,
+            Limit::Packets(packets) => packets * u64::from(self.mtu),
+            Limit::Time(time) => self.rate.bytes_in(time),
+        };
+        RedSpec {
+            min: Bytes((bytes / 6).max(1)),
+            max: Bytes((bytes / 2).max(2)),
+            probability: Probability::new(0.1).unwrap_or_default(),
+            weight: 0.002,
+            limit,
+            above_max: haul_sim::AboveMaximum::Gentle,
+            signal: Signal::Mark,
+        }
+    }
+
+    /// Loss by bad luck: in bursts or each packet by itself.
+    fn loss_stages(&self) -> Vec<StageSpec> {
+        let share = Probability::new(self.loss.get()).unwrap_or_default();
+        match self.bursts {
+            None => vec![StageSpec::Loss(share)],
+            Some(Bursts::Length(mean_run)) => vec![StageSpec::BurstLoss(BurstLossSpec { share, mean_run })],
+            Some(Bursts::Channel { begins, ends }) => {
+                let channel = GilbertElliottSpec {
+                    to_bad: begins,
+                    to_good: ends,
+                    loss_good: Probability::ZERO,
+                    loss_bad: Probability::new(1.0).unwrap_or_default(),
+                };
+                vec![StageSpec::GilbertElliott(channel), StageSpec::Loss(share)]
+            }
+        }
+    }
+
+    /// What is uniform between nothing and `most`.
+    pub(crate) fn jitter_spec(most: Span) -> JitterSpec {
+        JitterSpec { delay: Distribution::Uniform(most), order: Order::Keep }
+    }
+
+    /// Late by up to the given time, or a tenth of the round-trip time.
+    pub(crate) fn reordering_spec(&self, reorder: Reorder) -> ReorderingSpec {
+        let extra = reorder.extra.unwrap_or((self.rtt / 10).max(Span::from_millis(1)));
+        ReorderingSpec { share: reorder.share.0, extra: Distribution::Uniform(extra) }
+    }
+
+    /// The stages, in the order in which packets meet them. Loss and outages are always there, so that they can
+    /// be changed at any time; stages that look at every packet are there only where they are asked for.
+    fn spec(&self) -> PathSpec {
+        let mut stages = Vec::new();
+        stages.extend(self.path_mtu.map(StageSpec::Mtu));
+        let outages = self.outages.iter();
+        let outage = |o: &OutageTime| Outage { at: o.at, length: o.length, every: o.every };
+        stages.push(StageSpec::Outages(outages.map(outage).collect()));
+        if self.rate != Rate::MAX {
+            let bottleneck = BottleneckSpec { rate: self.rate, queue: self.queue_spec() };
+            stages.push(StageSpec::Bottleneck(bottleneck));
+        }
+        stages.extend(self.loss_stages());
+        let corruption =
+            |share: Share| StageSpec::Corruption(CorruptionSpec { share: share.0, effect: Effect::Flip });
+        stages.extend(self.corrupt.map(corruption));
+        stages.push(StageSpec::Delay(self.delay));
+        stages.extend(self.jitter.map(|most| StageSpec::Jitter(Self::jitter_spec(most))));
+        stages.extend(self.reorder.map(|reorder| StageSpec::Reordering(self.reordering_spec(reorder))));
+        stages.extend(self.duplicate.map(|share| StageSpec::Duplication(share.0)));
+        PathSpec { stages }
+    }
+}
+
+impl Plan {
+    /// The plan that the options describe.
+    ///
+    /// # Errors
+    /// When they contradict each other.
+    pub(crate) fn from_args(args: &PathArgs, mtu: u32) -> Result<Self, Problem> {
+        if args.rate == Rate::MAX && args.rate_back.is_none() && args.aqm.is_some() {
+            return Err(Problem::usage(
+                "--aqm manages the queue of a bottleneck, and there is none",
+                "give --rate, for example --rate 100Mbit",
+            ));
+        }
+        for direction in [Direction::forth(args, mtu), Direction::back(args, mtu)] {
+            let is_length = matches!(direction.bursts, Some(Bursts::Length(_)));
+            if is_length && direction.loss == Probability::ZERO {
+                return Err(Problem::usage(
+                    "--burst-loss with a mean length needs the share of the packets that are lost",
+                    "give --loss too, for example --loss 1% --burst-loss 4",
+                ));
+            }
+        }
+        let (forth, back) = (Direction::forth(args, mtu).spec(), Direction::back(args, mtu).spec());
+        let plan = Self { forth, back };
+        let checked = plan.forth.check().and_then(|()| plan.back.check());
+        checked.map_err(|error| Problem::usage(error.to_string(), "see haul-lab wan --help"))?;
+        Ok(plan)
+    }
+
+    /// The plan in a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or says what cannot be: with file, line and field.
+    pub(crate) fn from_file(path: &FilePath) -> Result<Self, Problem> {
+        let text = fs::read_to_string(path)
+            .map_err(|e| Problem::usage(format!("cannot read {}: {e}", path.display()), ""))?;
+        let hint = "a path file has `[forth]` and maybe `[back]`, each with `stages = [...]`; see \
+                    docs/wan-emulator.md";
+        let file: PlanFile = toml::from_str(&text)
+            .map_err(|e| Problem::usage(format!("{}: {}", path.display(), e.to_string().trim_end()), hint))?;
+        let back = file.back.unwrap_or_else(|| file.forth.clone());
+        let plan = Self { forth: file.forth, back };
+        for (name, spec) in [("forth", &plan.forth), ("back", &plan.back)] {
+            let check = spec.check();
+            check.map_err(|e| Problem::usage(format!("{}: [{name}] {e}", path.display()), hint))?;
+        }
+        Ok(plan)
+    }
+
+    /// The round-trip time without queueing.
+    pub(crate) fn rtt(&self) -> Span {
+        let stages = self.forth.stages.iter().chain(&self.back.stages);
+        stages.fold(Span::ZERO, |sum, stage| match stage {
+            StageSpec::Delay(delay) => sum + *delay,
+            _ => sum,
+        })
+    }
+}
+
+/// The lowest rate on the way.
+pub(crate) fn rate_of(spec: &PathSpec) -> Rate {
+    let rates = spec.stages.iter().filter_map(|stage| match stage {
+        StageSpec::Bottleneck(spec) => Some(spec.rate),
+        _ => None,
+    });
+    rates.min().unwrap_or(Rate::MAX)
+}
+
+/// Bytes of a super-packet that travel as one.
+pub(crate) fn grain_of(rate: Rate) -> u64 {
+    rate.bytes_in(GRAIN)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! `haul-lab wan`, from its options to its exit code.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{IsTerminal, stdin};
+use std::process::Child;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use haul_base::Span;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::args::WanArgs;
+use super::command::{code_of, start, wait_for_server};
+use super::control::{Command, Control, Question};
+use super::plan::Plan;
+use super::privilege::{Privilege, acquire};
+use super::report::Report;
+use super::running::Running;
+use super::world::{PREFIX, V4, V6};
+use crate::net::sweep;
+use crate::problem::{Problem, While};
+use crate::selftest;
+
+/// How often to look whether the path still works.
+const LOOK: Duration = Duration::from_secs(1);
+/// What shells add to the number of a signal.
+const SIGNALLED: i32 = 128;
+
+/// What ends a wait.
+enum Event {
+    Signal(i32),
+    Question(Question),
+}
+
+/// Runs a path until COMMAND, or somebody, ends it. Returns the exit code.
+///
+/// # Errors
+/// When what is asked for cannot be, or the system refuses it.
+pub(crate) fn wan(args: &WanArgs) -> Result<u8, Problem> {
+    let plan = match &args.path_file {
+        Some(file) => Plan::from_file(file)?,
+        None => Plan::from_args(&args.path, args.mtu)?,
+    };
+    Running::check_changes(args, &plan)?;
+    let privilege = acquire()?;
+    // From here on there may be threads.
+    let (sender, events) = channel();
+    watch_signals(sender.clone())?;
+    say_swept(args, privilege);
+    if let Some(time) = args.self_test {
+        return self_test(args, privilege, time);
+    }
+    let seed = args.seed.unwrap_or_else(random_seed);
+    let mut running = Running::start(args, plan, privilege, seed)?;
+    let control = args.control.as_deref().map(|path| open_control(path, sender)).transpose()?;
+    say(args, &format!("haul-lab: seed {seed}"));
+    let code = serve(args, &mut running, &events)?;
+    drop(control);
+    running.end_processes();
+    finish(args, running.report())?;
+    Ok(code)
+}
+
+/// Runs what is to run, and waits for its end.
+fn serve(args: &WanArgs, running: &mut Running, events: &Receiver<Event>) -> Result<u8, Problem> {
+    if let Some(server) = &args.server {
+        start_server(args, running, server)?;
+    }
+    let mut command = match args.command.as_slice() {
+        [] => {
+            say(args, &how_to_enter(running));
+            None
+        }
+        words => {
+            let started = start(&running.world, &running.world.a, args.cpu_a, words);
+            Some(started.while_doing("cannot start the command")?)
+        }
+    };
+    wait(args, running, events, command.as_mut())
+}
+
+fn start_server(args: &WanArgs, running: &Running, server: &str) -> Result<(), Problem> {
+    let words = ["sh", "-c", server].map(OsString::from);
+    let (world, side) = (&running.world, &running.world.b);
+    let mut child = start(world, side, args.cpu_b, &words).while_doing("cannot start the server")?;
+    if !wait_for_server(side, &mut child).while_doing("cannot look for the server")? {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(Problem::failed(
+                format!("the server `{server}` has ended before the command began ({status})"),
+                "it must stay in the foreground",
+            ));
+        }
+        say(args, "haul-lab: the server listens nowhere yet; going on");
+    }
+    // Whatever is left on side B is ended with the path.
+    Ok(())
+}
+
+fn wait(
+    args: &WanArgs,
+    running: &mut Running,
+    events: &Receiver<Event>,
+    mut command: Option<&mut Child>,
+) -> Result<u8, Problem> {
+    let mut interrupted = false;
+    loop {
+        if let Some(child) = command.as_mut()
+            && let Some(status) = child.try_wait().while_doing("cannot wait for the command")?
+        {
+            return Ok(code_of(status));
+        }
+        for refused in running.make_due_changes() {
+            eprintln!("haul-lab: {refused}");
+        }
+        if !running.is_alive() {
+            return Err(Problem::failed("the emulated path has failed", "its last words stand above"));
+        }
+        let patience = running.until_change().map_or(LOOK, |left| LOOK.min(Duration::from(left)));
+        match events.recv_timeout(patience) {
+            Ok(Event::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
+            // The terminal has sent it to the command too, which may have a use for it.
+            Ok(Event::Signal(SIGINT)) if command.is_some() && stdin().is_terminal() && !interrupted => {
+                interrupted = true;
+            }
+            Ok(Event::Signal(signal)) => {
+                let is_end = command.is_none() && signal == SIGINT;
+                say(args, "haul-lab: ending");
+                return Ok(if is_end { 0 } else { u8::try_from(SIGNALLED + signal).unwrap_or(1) });
+            }
+            Ok(Event::Question(Question { command: question, answer })) => {
+                // Whoever asked may have gone.
+                let _ = answer.send(running.answer(&question));
+                if question == Command::Stop {
+                    return Ok(0);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Problem::failed("the thread for signals has ended", ""));
+            }
+        }
+    }
+}
+
+/// Writes what is to be written at the end.
+fn finish(args: &WanArgs, report: Option<Report>) -> Result<(), Problem> {
+    let Some(report) = report else {
+        return Err(Problem::failed("there are no counters: the emulated path has failed", ""));
+    };
+    say(args, &report.words());
+    let text = || serde_json::to_string_pretty(&report).map_err(|e| Problem::failed(e.to_string(), ""));
+    if let Some(file) = &args.counters {
+        fs::write(file, text()? + "\n").while_doing(&format!("cannot write {}", file.display()))?;
+    }
+    if args.json {
+        println!("{}", text()?);
+    }
+    Ok(())
+}
+
+/// Prints a table of measurements; exit code 1 if one of them is not good enough.
+fn self_test(args: &WanArgs, privilege: Privilege, time: Span) -> Result<u8, Problem> {
+    let tell = |line: &selftest::Line| {
+        let verdict = if line.ok { "ok" } else { "NOT REACHED" };
+        say(args, &format!("{:<46} {:<34} {:<52} {verdict}", line.what, line.wanted, line.measured));
+    };
+    let lines = selftest::run(privilege, time, tell)?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&lines).map_err(|e| Problem::failed(e.to_string(), ""))?;
+        println!("{text}");
+    }
+    Ok(u8::from(!lines.iter().all(|line| line.ok)))
+}
+
+fn watch_signals(events: Sender<Event>) -> Result<(), Problem> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD]).while_doing("cannot watch signals")?;
+    let forward = move || {
+        for signal in signals.forever() {
+            if events.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("signals".to_owned()).spawn(forward);
+    started.while_doing("cannot watch signals").map(drop)
+}
+
+fn open_control(path: &std::path::Path, events: Sender<Event>) -> Result<Control, Problem> {
+    let ask = move |question| events.send(Event::Question(question)).is_ok();
+    Control::open(path, ask)
+}
+
+fn say(args: &WanArgs, words: &str) {
+    if !args.quiet {
+        eprintln!("{words}");
+    }
+}
+
+fn say_swept(args: &WanArgs, privilege: Privilege) {
+    if privilege == Privilege::Root {
+        for name in sweep(PREFIX) {
+            say(args, &format!("haul-lab: removed {name}, which a killed run has left"));
+        }
+    }
+}
+
+fn random_seed() -> u64 {
+    // The standard library draws the keys of its hash maps from the system's random numbers. Six digits are
+    // enough for a seed, and short enough to be typed.
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish() % 1_000_000
+}
+
+fn how_to_enter(running: &Running) -> String {
+    let sides = [(&running.world.a, "A", 0), (&running.world.b, "B", 1)];
+    let mut words = vec!["haul-lab: the path is there; Ctrl-C removes it".to_owned()];
+    for (side, letter, number) in sides {
+        let namespace = &side.namespace;
+        let enter = if namespace.is_pinned() {
+            format!("ip netns exec {} bash", namespace.name())
+        } else {
+            let user = format!("/proc/{}/ns/user", std::process::id());
+            let net = namespace.path();
+            format!("nsenter --preserve-credentials --user={user} --net={} bash", net.display())
+        };
+        words.push(format!("  side {letter}, {} and {}:  {enter}", V4[number], V6[number]));
+    }
+    words.join("\n")
+}

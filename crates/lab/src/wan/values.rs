@@ -1,0 +1,221 @@
+//! The spellings of option values that are particular to paths.
+
+use std::str::FromStr;
+
+use haul_base::{Bytes, Probability, Rate, Span};
+
+/// A share in `[0, 1]`, as a fraction or in per cent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Share(pub(crate) Probability);
+
+/// What the bottleneck's queue holds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum QueueSize {
+    /// This many bandwidth-delay products.
+    Bdp(f64),
+    /// So many bytes.
+    Bytes(Bytes),
+    /// What the link sends in that time.
+    Time(Span),
+    /// So many packets.
+    Packets(u64),
+}
+
+/// Loss in bursts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Bursts {
+    /// The probabilities, per packet, that a burst begins and that it ends.
+    Channel {
+        /// That it begins.
+        begins: Probability,
+        /// That it ends.
+        ends: Probability,
+    },
+    /// The mean length in packets; the share lost is that of `--loss`.
+    Length(f64),
+}
+
+/// A time without any packet getting through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutageTime {
+    /// When it begins, from the start.
+    pub at: Span,
+    /// How long it lasts.
+    pub length: Span,
+    /// From one beginning to the next, if it comes again.
+    pub every: Option<Span>,
+}
+
+/// Packets that come late.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Reorder {
+    /// How many of them.
+    pub share: Share,
+    /// The most by which they are late, if that was said.
+    pub extra: Option<Span>,
+}
+
+/// How the bottleneck's queue is managed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Aqm {
+    /// Random early detection.
+    Red,
+    /// Controlled delay (RFC 8289).
+    Codel,
+}
+
+const SHARE: &str = "a share between 0 and 1, for example 0.1% or 0.001";
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, scale) = match text.trim().strip_suffix('%') {
+            Some(number) => (number.trim(), 100.0),
+            None => (text.trim(), 1.0),
+        };
+        let value = number.parse::<f64>().ok().and_then(|value| Probability::new(value / scale));
+        value.map(Self).ok_or_else(|| format!("write {SHARE}"))
+    }
+}
+
+impl FromStr for QueueSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lower = text.trim().to_ascii_lowercase();
+        let hint = || "write for example 1bdp, 64KiB, 100ms or 1000p".to_owned();
+        if let Some(number) = lower.strip_suffix("bdp") {
+            let factor = number.trim().parse::<f64>().ok().filter(|f| f.is_finite() && *f > 0.0);
+            return factor.map(Self::Bdp).ok_or_else(hint);
+        }
+        let packets = ["packets", "packet", "p"].iter().find_map(|unit| lower.strip_suffix(unit));
+        if let Some(number) = packets {
+            let packets = number.trim().parse::<u64>().ok().filter(|packets| *packets > 0);
+            return packets.map(Self::Packets).ok_or_else(hint);
+        }
+        let bytes = lower.parse::<Bytes>().ok().filter(|bytes| bytes.0 > 0).map(Self::Bytes);
+        let time = || lower.parse::<Span>().ok().filter(|time| *time > Span::ZERO).map(Self::Time);
+        bytes.or_else(time).ok_or_else(hint)
+    }
+}
+
+impl FromStr for Bursts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let hint = "write P:R, the probabilities that a burst begins and ends (0.01%:25%), or its mean length \
+                    in packets (4) beside --loss";
+        if let Some((begins, ends)) = text.split_once(':') {
+            let share = |text: &str| text.parse().map(|Share(p)| p).map_err(|_| hint.to_owned());
+            let (begins, ends) = (share(begins)?, share(ends)?);
+            if ends == Probability::ZERO {
+                return Err("a burst that never ends is an outage: R must be above 0".to_owned());
+            }
+            return Ok(Self::Channel { begins, ends });
+        }
+        let length = text.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 1.0);
+        length.map(Self::Length).ok_or_else(|| hint.to_owned())
+    }
+}
+
+impl FromStr for OutageTime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let hint = |_| "write START+LENGTH, for example 5s+1s, or 5s+1s/30s to repeat it".to_owned();
+        let (times, every) = match text.split_once('/') {
+            Some((times, every)) => (times, Some(every.parse::<Span>().map_err(|e| hint(e.to_string()))?)),
+            None => (text, None),
+        };
+        let (at, length) = times.split_once('+').ok_or(()).map_err(|()| hint(String::new()))?;
+        let span = |text: &str| text.parse::<Span>().map_err(|e| hint(e.to_string()));
+        let (at, length) = (span(at)?, span(length)?);
+        if every.is_some_and(|every| every <= length) {
+            return Err("it would never be over: the time after / must be longer than the outage".to_owned());
+        }
+        Ok(Self { at, length, every })
+    }
+}
+
+impl FromStr for Reorder {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (share, extra) = match text.split_once(':') {
+            Some((share, extra)) => {
+                (share, Some(extra.parse::<Span>().map_err(|_| "write for example 1% or 1%:5ms".to_owned())?))
+            }
+            None => (text, None),
+        };
+        Ok(Self { share: share.parse()?, extra })
+    }
+}
+
+/// A rate as TCP and UDP see it: `unlimited` or a number with its unit.
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
+    if text.trim().eq_ignore_ascii_case("unlimited") {
+        return Ok(Rate::MAX);
+    }
+    text.parse().map_err(|e: haul_base::UnitError| e.to_string())
+}
+
+/// The longest packet: what IP asks for at least, and what a device can carry.
+pub(crate) fn mtu(text: &str) -> Result<u32, String> {
+    let number = text.trim().trim_end_matches(['B', 'b']).trim().parse::<u32>().ok();
+    let fits = number.filter(|mtu| (1_280..=65_535).contains(mtu));
+    fits.ok_or_else(|| "it must lie between 1280 (which IPv6 needs) and 65535 bytes".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn p(value: f64) -> Probability {
+        Probability::new(value).unwrap()
+    }
+
+    #[test]
+    fn queues_have_four_spellings() {
+        assert_eq!("1bdp".parse(), Ok(QueueSize::Bdp(1.0)));
+        assert_eq!("64KiB".parse(), Ok(QueueSize::Bytes(Bytes(65_536))));
+        assert_eq!("100ms".parse(), Ok(QueueSize::Time(Span::from_millis(100))));
+        assert_eq!("1000p".parse(), Ok(QueueSize::Packets(1_000)));
+        for wrong in ["", "0p", "0bdp", "nanbdp", "10", "-1ms", "0ms"] {
+            assert!(wrong.parse::<QueueSize>().unwrap_err().contains("64KiB"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bursts_are_a_channel_or_a_length() {
+        assert_eq!("0.1%:25%".parse(), Ok(Bursts::Channel { begins: p(0.001), ends: p(0.25) }));
+        assert_eq!("4".parse(), Ok(Bursts::Length(4.0)));
+        assert!("0.5".parse::<Bursts>().is_err());
+        assert!("1%:0".parse::<Bursts>().is_err());
+    }
+
+    #[test]
+    fn outages_have_a_start_a_length_and_maybe_a_period() {
+        let outage = OutageTime { at: Span::from_secs(5), length: Span::from_secs(1), every: None };
+        assert_eq!("5s+1s".parse(), Ok(outage));
+        let every = Some(Span::from_secs(30));
+        assert_eq!("5s+1s/30s".parse(), Ok(OutageTime { every, ..outage }));
+        assert!("5s+1s/1s".parse::<OutageTime>().is_err());
+        assert!("5s".parse::<OutageTime>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_never_panics(text in ".{0,16}") {
+            let _ = text.parse::<Share>();
+            let _ = text.parse::<QueueSize>();
+            let _ = text.parse::<Bursts>();
+            let _ = text.parse::<OutageTime>();
+            let _ = text.parse::<Reorder>();
+            let _ = rate(&text);
+            let _ = mtu(&text);
+        }
+    }
+}

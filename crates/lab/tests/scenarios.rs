@@ -1,0 +1,239 @@
+//! `haul-lab sim` with the scenarios that are shipped, and with bad ones.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn shipped(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios").join(name)
+}
+
+fn sim(file: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_haul-lab")).arg("sim").arg(file).args(args).output().unwrap()
+}
+
+/// Runs a shipped scenario that must pass.
+fn passes(name: &str) -> Value {
+    let output = sim(&shipped(name), &[]);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {complaint}\n{}", String::from_utf8_lossy(&output.stdout));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["passed"], true);
+    for run in json["runs"].as_array().unwrap() {
+        println!("{name}: seed {}", run["seed"]);
+        assert_eq!(run["adds_up"], true);
+    }
+    json
+}
+
+#[test]
+fn a_fixed_rate_keeps_its_rate_at_one_percent_loss() {
+    let json = passes("fixed-1-percent.toml");
+    let drops = &json["runs"][0]["sessions"][0]["data"]["drops"];
+    assert!(drops["random"].as_u64().unwrap() > 1_000, "{drops}");
+}
+
+#[test]
+fn the_default_fills_a_lossy_gigabit_and_its_rates_are_recorded() {
+    let json = passes("default-lossy-gigabit.toml");
+    let rates = &json["runs"][0]["rates"];
+    assert_eq!(rates["flows"][0], "bulk");
+    let samples: Vec<u64> =
+        rates["delivered_bps"][0].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+    assert!(samples.iter().max().unwrap() > &800_000_000, "{samples:?}");
+}
+
+#[test]
+fn an_outage_is_survived() {
+    passes("outage.toml");
+}
+
+#[test]
+fn a_change_of_the_mtu_is_survived() {
+    passes("mtu-change.toml");
+}
+
+#[test]
+fn many_senders_reach_one_host() {
+    let json = passes("many-to-one.toml");
+    assert_eq!(json["runs"][0]["sessions"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn a_busy_receiver_loses_in_its_socket_buffer() {
+    passes("busy-receiver.toml");
+}
+
+#[test]
+fn a_sweep_runs_every_combination_in_order() {
+    let json = passes("rtt-loss-sweep.toml");
+    let runs = json["runs"].as_array().unwrap();
+    let value = |run: &Value, key: &str| run["values"][key].as_str().unwrap().to_owned();
+    let order: Vec<(String, String)> = runs
+        .iter()
+        .map(|run| (value(run, "path.wan.forward.delay"), value(run, "path.wan.forward.loss")))
+        .collect();
+    assert_eq!(order.len(), 9);
+    assert_eq!(order[0], ("1ms".to_owned(), "0%".to_owned()));
+    assert_eq!(order[1], ("1ms".to_owned(), "0.1%".to_owned()));
+    assert_eq!(order[8], ("50ms".to_owned(), "1%".to_owned()));
+}
+
+const SMALL: &str = "cap = \"10s\"
+[[path]]
+name = \"wan\"
+forward = [
+    { bottleneck = { rate = \"100Mbit\", queue = { tail_drop = \"50ms\" } } },
+    { loss = \"1%\" },
+    { delay = \"5ms\" },
+]
+[[session]]
+name = \"bulk\"
+path = \"wan\"
+bytes = \"2MB\"
+";
+
+/// Runs a scenario of that text.
+fn run_text(text: &str, args: &[&str]) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("scenario.toml");
+    std::fs::write(&file, text).unwrap();
+    sim(&file, args)
+}
+
+#[test]
+fn equal_seeds_give_equal_bytes_whatever_the_number_of_threads() {
+    let sweep = format!("{SMALL}[sweep]\nseed = [1, 2, 3]\n");
+    let one = run_text(&sweep, &["--jobs", "1"]);
+    let many = run_text(&sweep, &["--jobs", "3"]);
+    assert!(one.status.success(), "{}", String::from_utf8_lossy(&one.stderr));
+    assert_eq!(one.stdout, many.stdout);
+    let (five, six) = (run_text(SMALL, &["--seed", "5"]), run_text(SMALL, &["--seed", "6"]));
+    assert_ne!(five.stdout, six.stdout);
+    assert_eq!(five.stdout, run_text(SMALL, &["--set", "seed=5"]).stdout);
+}
+
+#[test]
+fn a_session_may_last_for_a_time() {
+    let text = SMALL.replace(
+        "bytes = \"2MB\"",
+        "time = \"1s\"\nstart = \"500ms\"\ncontroller = \"fixed\"\nrate = \"80Mbit\"",
+    );
+    let output = run_text(&text, &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let session = &json["runs"][0]["sessions"][0];
+    assert_eq!(session["complete"], true, "{session}");
+    let seconds = session["seconds"].as_f64().unwrap();
+    assert!((1.0..3.5).contains(&seconds), "{session}");
+}
+
+#[test]
+fn traffic_of_every_kind_runs_beside_a_session_and_damage_is_found_out() {
+    let text = SMALL.replace("{ loss = \"1%\" }", "{ corruption = { share = \"1%\", effect = \"flip\" } }")
+        + "[[traffic]]\nname = \"cubic\"\npath = \"wan\"\ntcp = { control = \"cubic\" }
+[[traffic]]\nname = \"bursts\"\npath = \"wan\"
+udp = { rate = \"20Mbit\", pattern = { on_off = { on = { exponential = \"10ms\" }, off = { exponential = \"10ms\" } } } }
+[[traffic]]\nname = \"web\"\npath = \"wan\"\naggregate = { load = \"10Mbit\" }
+[[check]]\nthat = \"complete = true\"
+[[check]]\ntraffic = \"cubic\"\nthat = \"goodput > 0\"\n";
+    let output = run_text(&text, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_trace_has_the_fate_of_every_packet() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("trace.jsonl");
+    let output = run_text(SMALL, &["--trace", trace.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = std::fs::read_to_string(trace).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lost: u64 =
+        lines.filter(|line| line["reason"] == "random").map(|line| line["packets"].as_u64().unwrap()).sum();
+    let session = &json["runs"][0]["sessions"][0];
+    let drops = |flow: &str| session[flow]["drops"]["random"].as_u64().unwrap_or(0);
+    assert_eq!(lost, drops("data") + drops("feedback"));
+}
+
+#[test]
+fn failed_checks_and_the_cap_are_failures_and_said() {
+    let text = format!("{SMALL}[[check]]\nsession = \"bulk\"\nthat = \"goodput >= 1Gbit\"\n");
+    let output = run_text(&text, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not goodput >= 1Gbit; it was "));
+    let output = run_text(SMALL, &["--set", "cap=20ms"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stopped at its cap of 0.02 s"));
+    assert!(run_text(SMALL, &["--set", "cap=20ms", "--set", "expect_cap=true"]).status.success());
+}
+
+/// A bad scenario: exit code 2, and every one of `parts` is in the message.
+fn refused(text: &str, args: &[&str], parts: &[&str]) {
+    let output = run_text(text, args);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(output.stdout.is_empty());
+    for part in parts {
+        assert!(message.contains(part), "`{part}` is not in: {message}");
+    }
+}
+
+#[test]
+fn bad_scenarios_are_refused_with_file_line_field_and_what_is_allowed() {
+    let with = |from: &str, to: &str| SMALL.replace(from, to);
+    refused(
+        &with("bytes =", "bites ="),
+        &[],
+        &["scenario.toml:12:1", "`session[0].bites`", "unknown field `bites`", "`bytes`", "`controller`"],
+    );
+    refused(
+        &with("\"2MB\"", "\"2Mbit\""),
+        &[],
+        &["scenario.toml:12:9", "`session[0].bytes`", "not a unit", "1GB"],
+    );
+    refused(&with("\"5ms\"", "5"), &[], &["scenario.toml:7:", "path[0].forward[2]", "\"50ms\""]);
+    refused(
+        &with("path = \"wan\"", "path = \"lan\""),
+        &[],
+        &["scenario.toml:11:8", "no path `lan`", "there are: wan"],
+    );
+    refused(
+        &format!("{SMALL}controller = \"warp\"\n"),
+        &[],
+        &["scenario.toml:13:14", "`session[0].controller`", "`warp`", "delivery, fixed"],
+    );
+    refused(&format!("{SMALL}controller = \"fixed\"\n"), &[], &["scenario.toml:13:14", "needs a rate"]);
+    refused(&format!("{SMALL}time = \"1s\"\n"), &[], &["scenario.toml:12:9", "either bytes or time"]);
+    refused(
+        &format!("{SMALL}[[check]]\nsession = \"bulk\"\nthat = \"godput > 1Mbit\"\n"),
+        &[],
+        &["scenario.toml:15:8", "`check[0].that`", "goodput"],
+    );
+    refused(
+        &format!(
+            "{SMALL}[[event]]\nat = \"1s\"\npath = \"wan\"\nstage = \"mtu\"\nchange = {{ mtu = 1400 }}\n"
+        ),
+        &[],
+        &["scenario.toml:16:9", "no stage `mtu`", "bottleneck"],
+    );
+    refused(
+        &format!("{SMALL}[sweep]\n\"path.lan.forward.delay\" = [\"1ms\"]\n"),
+        &[],
+        &["scenario.toml:14:", "has: wan"],
+    );
+    refused(&format!("{SMALL}[sweep]\nseed = 4\n"), &[], &["scenario.toml:14:8", "list of values"]);
+    refused("cap = ", &[], &["scenario.toml:1:7"]);
+    refused(SMALL, &["--set", "path.wan.forward.rate=1Mbit"], &["--set", "bottleneck, loss, delay"]);
+    refused(SMALL, &["--set", "session.bulk.bytes=5"], &["session.bulk.bytes = 5", "size"]);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let output = sim(Path::new("no-such.toml"), &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no-such.toml: No such file"));
+}

@@ -1,0 +1,87 @@
+//! Nothing is left, however it ends.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Wan, eventually, haul_lab, privileged};
+
+fn is_alive(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !status.is_empty() && !status.contains(") Z ")
+}
+
+fn names_of(pid: u32) -> Vec<String> {
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.starts_with(&format!("haul-wan-{pid}-"))).collect()
+}
+
+/// The process that has written its number into `file`.
+fn pid_in(file: &Path) -> u32 {
+    eventually("a process", || fs::read_to_string(file).ok()?.trim().parse().ok())
+}
+
+/// A command that leaves a process behind, and waits.
+fn with_processes(directory: &Path) -> Command {
+    let mut command = haul_lab();
+    let file = |name: &str| directory.join(name).display().to_string();
+    let server = format!("echo $$ >{}; exec sleep 1000", file("server"));
+    let words = format!(
+        "(setsid sh -c 'echo $$ >{}; trap \"\" TERM; sleep 1000; sleep 1000') & echo $$ >{}; sleep 1000",
+        file("left"),
+        file("command")
+    );
+    command.args(["wan", "-q", "--burners", "1", "--server", &server, "--", "sh", "-c", &words]);
+    command.stderr(Stdio::null());
+    command
+}
+
+#[test]
+fn sigterm_ends_everything() {
+    if !privileged("sigterm_ends_everything") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = with_processes(directory.path()).spawn().unwrap();
+    let pids = ["server", "left", "command"].map(|name| pid_in(&directory.path().join(name)));
+    assert_eq!(names_of(child.id()).len(), 2);
+    kill_process(Pid::from_raw(child.id().cast_signed()).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(names_of(child.id()), Vec::<String>::new());
+    assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
+}
+
+#[test]
+fn the_death_of_the_command_ends_everything() {
+    if !privileged("the_death_of_the_command_ends_everything") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = with_processes(directory.path()).spawn().unwrap();
+    let pids = ["server", "left", "command"].map(|name| pid_in(&directory.path().join(name)));
+    kill_process(Pid::from_raw(pids[2].cast_signed()).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 9));
+    assert_eq!(names_of(child.id()), Vec::<String>::new());
+    assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
+}
+
+#[test]
+fn what_a_killed_emulator_leaves_is_swept_by_the_next() {
+    if !privileged("what_a_killed_emulator_leaves_is_swept_by_the_next") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = with_processes(directory.path()).spawn().unwrap();
+    let pids = ["server", "left", "command"].map(|name| pid_in(&directory.path().join(name)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // What it has started itself ends with it; what that has started, and the names, stay.
+    eventually("the death of the children", || (!is_alive(pids[0]) && !is_alive(pids[2])).then_some(()));
+    let wan = Wan::start("-q");
+    // Other tests' emulators sweep too.
+    eventually("the sweep", || (names_of(child.id()).is_empty() && !is_alive(pids[1])).then_some(()));
+    assert!(wan.end(Signal::INT).0.success());
+}

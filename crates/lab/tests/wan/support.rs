@@ -1,0 +1,127 @@
+//! A running emulator, and threads on its sides.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::Value;
+
+pub(crate) const A: &str = "10.201.0.1";
+pub(crate) const B: &str = "10.201.0.2";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether the tests can run here; says so if not.
+pub(crate) fn privileged(test: &str) -> bool {
+    let missing = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !Path::new("/dev/net/tun").exists() {
+        "/dev/net/tun"
+    } else {
+        return true;
+    };
+    assert!(std::env::var("HAUL_E2E").as_deref() != Ok("required"), "{test} needs {missing}");
+    eprintln!("SKIPPED {test}: needs {missing}");
+    false
+}
+
+/// The built program.
+pub(crate) fn haul_lab() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_haul-lab"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Waits until `what` gives something.
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// An emulator that waits for its end.
+pub(crate) struct Wan {
+    pub(crate) child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Wan {
+    /// Starts it with these options, and waits until both sides are there.
+    pub(crate) fn start(options: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = haul_lab();
+        command.arg("wan").args(options.split_whitespace());
+        command.arg("--counters").arg(directory.path().join("counters.json"));
+        command.arg("--control").arg(directory.path().join("control"));
+        let child = command.stderr(Stdio::null()).spawn().unwrap();
+        let wan = Self { child, directory };
+        // The control socket is opened last.
+        eventually("the path", || wan.socket().exists().then_some(()));
+        wan
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("control")
+    }
+
+    /// The name of a side's namespace.
+    pub(crate) fn namespace(&self, side: char) -> PathBuf {
+        PathBuf::from(format!("/run/netns/haul-wan-{}-{side}", self.child.id()))
+    }
+
+    /// Does something on a side, on a thread of its own.
+    pub(crate) fn on<T: Send + 'static>(
+        &self,
+        side: char,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let file = File::open(self.namespace(side)).unwrap();
+        thread::spawn(move || {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            work()
+        })
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.child.id().cast_signed()).unwrap(), signal).unwrap();
+    }
+
+    /// Ends it, and returns its exit status and what it has counted.
+    pub(crate) fn end(mut self, signal: Signal) -> (ExitStatus, Value) {
+        self.signal(signal);
+        let status = self.child.wait().unwrap();
+        let text = fs::read_to_string(self.directory.path().join("counters.json")).unwrap();
+        let counters: Value = serde_json::from_str(&text).unwrap();
+        for way in ["forth", "back"] {
+            assert_eq!(counters[way]["adds_up"], true, "{text}");
+            assert_adds_up(&counters[way]);
+        }
+        (status, counters)
+    }
+}
+
+impl Drop for Wan {
+    fn drop(&mut self) {
+        // It has ended already where the test has come to its end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The sum again, from the numbers in the file alone.
+fn assert_adds_up(way: &Value) {
+    let number = |value: &Value| value.as_u64().unwrap();
+    let drops: u64 = way["drops"].as_object().unwrap().values().map(number).sum();
+    let came = number(&way["sent"]["packets"]) + number(&way["copies"]);
+    let went = number(&way["received"]["packets"]) + drops + number(&way["inside"]);
+    assert_eq!(came, went, "{way}");
+}

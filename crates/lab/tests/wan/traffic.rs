@@ -1,0 +1,215 @@
+//! What comes out at the other side, and what the counters say about it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{A, B, Wan, privileged};
+
+fn quiet(socket: UdpSocket) -> UdpSocket {
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    socket
+}
+
+/// Echoes datagrams on side B until nothing comes for a second; returns how many.
+fn echo(wan: &Wan, address: &'static str) -> std::thread::JoinHandle<u64> {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let thread = wan.on('b', move || {
+        let socket = quiet(UdpSocket::bind((address, 7)).unwrap());
+        ready.send(()).unwrap();
+        let (mut buffer, mut count) = (vec![0; 65_536], 0);
+        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            socket.send_to(&buffer[..len], from).unwrap();
+            count += 1;
+        }
+        count
+    });
+    is_ready.recv().unwrap();
+    thread
+}
+
+fn echo_over(own: &'static str, peer: &'static str, packets: u64) {
+    let wan = Wan::start("--rtt 20ms");
+    let server = echo(&wan, peer);
+    let client = wan.on('a', move || {
+        let socket = quiet(UdpSocket::bind((own, 0)).unwrap());
+        socket.connect((peer, 7)).unwrap();
+        for number in 0..20u8 {
+            let (start, mut buffer) = (Instant::now(), [0; 2_000]);
+            // Longer than a packet: fragments pass too.
+            let sent = vec![number; 100 + 80 * usize::from(number)];
+            socket.send(&sent).unwrap();
+            let len = socket.recv(&mut buffer).unwrap();
+            assert_eq!(buffer[..len], sent);
+            assert!(start.elapsed() >= Duration::from_millis(19), "{:?}", start.elapsed());
+        }
+    });
+    client.join().unwrap();
+    assert_eq!(server.join().unwrap(), 20);
+    let (status, counters) = wan.end(Signal::INT);
+    assert!(status.success());
+    for way in ["forth", "back"] {
+        assert_eq!(counters[way]["sent"], counters[way]["received"]);
+        assert_eq!(counters[way]["sent"]["packets"], packets, "{counters}");
+    }
+}
+
+#[test]
+fn an_echo_takes_the_round_trip_over_ipv4() {
+    if privileged("an_echo_takes_the_round_trip_over_ipv4") {
+        // Twenty datagrams, of which the last two are two fragments each.
+        echo_over(A, B, 22);
+    }
+}
+
+#[test]
+fn an_echo_takes_the_round_trip_over_ipv6() {
+    if privileged("an_echo_takes_the_round_trip_over_ipv6") {
+        // The longer headers make two fragments of the third from the end too.
+        echo_over("fd00:201::1", "fd00:201::2", 23);
+    }
+}
+
+/// Bytes that differ from place to place.
+fn pattern(at: usize) -> u8 {
+    (at ^ at >> 8 ^ at >> 16).wrapping_mul(167) as u8
+}
+
+fn tcp_transfer(options: &str, bytes: usize) -> Value {
+    let wan = Wan::start(options);
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let receiver = wan.on('b', move || {
+        let listener = TcpListener::bind((B, 9)).unwrap();
+        ready.send(()).unwrap();
+        let mut got = Vec::with_capacity(bytes);
+        listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
+        got
+    });
+    is_ready.recv().unwrap();
+    let sender = wan.on('a', move || {
+        let data: Vec<u8> = (0..bytes).map(pattern).collect();
+        TcpStream::connect((B, 9)).unwrap().write_all(&data).unwrap();
+    });
+    sender.join().unwrap();
+    let got = receiver.join().unwrap();
+    assert_eq!(got.len(), bytes);
+    assert!(got.iter().enumerate().all(|(at, byte)| *byte == pattern(at)));
+    wan.end(Signal::TERM).1
+}
+
+#[test]
+fn tcp_is_byte_exact_through_loss_and_reordering() {
+    if privileged("tcp_is_byte_exact_through_loss_and_reordering") {
+        let counters = tcp_transfer("--rtt 2ms --loss 0.2% --reorder 1%:1ms --seed 1", 50_000_000);
+        assert!(counters["forth"]["drops"]["random"].as_u64().unwrap() > 0, "{counters}");
+        // Super-packets came in whole: fewer buffers than packets.
+        let sent = &counters["forth"]["sent"];
+        assert!(sent["buffers"].as_u64().unwrap() < sent["packets"].as_u64().unwrap(), "{sent}");
+    }
+}
+
+#[test]
+fn tcp_is_byte_exact_through_a_bottleneck_with_a_managed_queue() {
+    if privileged("tcp_is_byte_exact_through_a_bottleneck_with_a_managed_queue") {
+        tcp_transfer("--rtt 4ms --rate 200Mbit --aqm codel", 10_000_000);
+        tcp_transfer("--rtt 4ms --rate 200Mbit --no-offload", 10_000_000);
+    }
+}
+
+/// Sends datagrams from A to B; returns how many arrived.
+fn send(wan: &Wan, count: u64, len: usize) -> u64 {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let receiver = wan.on('b', move || {
+        let socket = quiet(UdpSocket::bind((B, 9)).unwrap());
+        ready.send(()).unwrap();
+        let (mut buffer, mut count) = (vec![0; 65_536], 0);
+        while socket.recv(&mut buffer).is_ok_and(|got| got == len) {
+            count += 1;
+        }
+        count
+    });
+    is_ready.recv().unwrap();
+    let sender = wan.on('a', move || {
+        let socket = UdpSocket::bind((A, 0)).unwrap();
+        for number in 0..count {
+            socket.send_to(&vec![number as u8; len], (B, 9)).unwrap();
+            if number % 20 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    sender.join().unwrap();
+    receiver.join().unwrap()
+}
+
+#[test]
+fn every_packet_is_accounted_for_with_its_reason() {
+    if !privileged("every_packet_is_accounted_for_with_its_reason") {
+        return;
+    }
+    let wan = Wan::start(
+        "--rtt 4ms --rate 50Mbit --queue 30p --loss 2% --duplicate 2% --corrupt 2% --reorder 2% --jitter 1ms",
+    );
+    let arrived = send(&wan, 5_000, 1_000);
+    let (_, counters) = wan.end(Signal::TERM);
+    let forth = &counters["forth"];
+    let number = |value: &Value| value.as_u64().unwrap();
+    assert_eq!(number(&forth["sent"]["packets"]), 5_000);
+    for reason in ["random", "queue_full"] {
+        assert!(number(&forth["drops"][reason]) > 0, "{forth}");
+    }
+    assert!(number(&forth["copies"]) > 0 && number(&forth["damaged"]) > 0, "{forth}");
+    // The receiving kernel finds every wrong bit by the checksum; copies of damaged packets are damaged too.
+    let received = number(&forth["received"]["packets"]);
+    let damaged = number(&forth["damaged"]);
+    assert!(arrived <= received - damaged && arrived + 2 * damaged >= received, "{arrived} {forth}");
+}
+
+#[test]
+fn a_path_changes_while_it_runs() {
+    if !privileged("a_path_changes_while_it_runs") {
+        return;
+    }
+    let wan = Wan::start("--rate 100Mbit --change 0s:loss-back=50%");
+    let stream = UnixStream::connect(wan.socket()).unwrap();
+    let mut answers = BufReader::new(stream.try_clone().unwrap());
+    let mut ask = |question: &str| {
+        writeln!(&stream, "{question}").unwrap();
+        let mut line = String::new();
+        answers.read_line(&mut line).unwrap();
+        serde_json::from_str::<Value>(&line).unwrap()
+    };
+    assert_eq!(send(&wan, 100, 200), 100);
+    assert_eq!(ask("set loss-forth=100%")["ok"], true);
+    assert_eq!(send(&wan, 100, 200), 0);
+    assert_eq!(ask("stage forth loss {\"share\": \"0%\"}")["ok"], true);
+    assert_eq!(ask("set rate=50Mbit")["ok"], true);
+    assert_eq!(send(&wan, 100, 200), 100);
+    assert_eq!(ask("counters")["forth"]["drops"]["random"], 100);
+    assert!(ask("set jitter=1ms")["error"].as_str().unwrap().contains("jitter"));
+    assert!(ask("set colour=red")["error"].as_str().unwrap().contains("burst-loss"));
+    let (_, counters) = wan.end(Signal::TERM);
+    assert_eq!(counters["forth"]["drops"]["random"], 100);
+    assert_eq!(counters["changes"].as_array().unwrap().len(), 4, "{}", counters["changes"]);
+    assert_eq!(counters["back"]["stages"][2]["name"], "loss");
+}
+
+#[test]
+fn loads_and_other_flows_run_beside() {
+    if !privileged("loads_and_other_flows_run_beside") {
+        return;
+    }
+    let wan = Wan::start(
+        "--rtt 4ms --rate 100Mbit --burners 1 --generator --background cubic --background bbr --background udp:5Mbit",
+    );
+    std::thread::sleep(Duration::from_secs(2));
+    let (_, counters) = wan.end(Signal::TERM);
+    let flows = counters["background"].as_array().unwrap();
+    assert_eq!(flows.len(), 3);
+    assert!(flows.iter().all(|flow| flow["received_bytes"].as_u64().unwrap() > 0), "{flows:?}");
+    assert!(!counters["load"].as_array().unwrap().is_empty());
+}
