@@ -4,17 +4,15 @@ mod probes;
 mod tcp;
 mod udp;
 
-use std::fmt::Write;
-
 use clap::Parser;
 use haul_base::{Rate, Span};
 use serde::Serialize;
 
 use crate::problem::{Problem, While};
-use crate::wan::{Plan, Privilege, Running, WanArgs};
+use crate::wan::{Plan, Privilege, Report, Running, WanArgs};
 
 use probes::Probes;
-use udp::{Blast, Method};
+use udp::{Blast, Method, Outcome};
 
 /// The 99 % interval of a normal distribution, in deviations to either side.
 const NINETY_NINE: f64 = 2.576;
@@ -32,6 +30,17 @@ pub(crate) struct Line {
     pub ok: bool,
 }
 
+/// How to measure.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bench {
+    /// How namespaces are made.
+    pub privilege: Privilege,
+    /// Seed of the paths' random decisions.
+    pub seed: u64,
+    /// How long each measurement takes.
+    pub time: Span,
+}
+
 #[derive(Debug, Parser)]
 struct Words {
     #[command(flatten)]
@@ -39,19 +48,15 @@ struct Words {
 }
 
 /// A path with these options.
-fn path(privilege: Privilege, words: &str) -> Result<Running, Problem> {
+fn path(bench: Bench, words: &str) -> Result<Running, Problem> {
     let words = std::iter::once("self-test").chain(words.split_whitespace());
     let args = Words::try_parse_from(words).map_err(|e| Problem::failed(e.to_string(), ""))?.wan;
     let plan = Plan::from_args(&args.path, args.mtu)?;
-    Running::start(&args, plan, privilege, 1)
+    Running::start(&args, plan, bench.privilege, bench.seed)
 }
 
-/// Measures everything, `time` for each; `tell` is given each line when it is there.
-pub(crate) fn run(
-    privilege: Privilege,
-    time: Span,
-    mut tell: impl FnMut(&Line),
-) -> Result<Vec<Line>, Problem> {
+/// Measures everything; `tell` is given each line when it is there.
+pub(crate) fn run(bench: Bench, mut tell: impl FnMut(&Line)) -> Result<Vec<Line>, Problem> {
     let mut lines = Vec::new();
     let mut add = |line: Result<Line, Problem>| {
         line.map(|line| {
@@ -60,24 +65,28 @@ pub(crate) fn run(
         })
     };
     for millis in [0, 1, 20, 100, 200] {
-        add(round_trip(privilege, Span::from_millis(millis), time))?;
+        add(round_trip(bench, Span::from_millis(millis)))?;
     }
     for rate in [10, 100, 1_000].map(Rate::from_mbps) {
-        add(rate_of(privilege, rate, time))?;
+        add(rate_of(bench, rate))?;
     }
     for percent in [0.1, 1.0, 10.0] {
-        add(loss(privilege, percent, time))?;
+        add(loss(bench, percent))?;
     }
-    add(jitter(privilege, Rate::from_mbps(500), time))?;
-    add(own_loss(privilege, Rate::from_mbps(2_500), Method::Singly, time))?;
-    add(own_loss(privilege, Rate::from_mbps(4_500), Method::Together, time))?;
-    add(tcp(privilege, time))?;
+    add(jitter(bench, Rate::from_mbps(500)))?;
+    add(own_loss(bench, Rate::from_mbps(2_500), Method::Singly))?;
+    add(own_loss(bench, Rate::from_mbps(4_500), Method::Together))?;
+    add(tcp(bench))?;
     Ok(lines)
 }
 
-fn round_trip(privilege: Privilege, rtt: Span, time: Span) -> Result<Line, Problem> {
-    let running = path(privilege, &format!("--rtt {}ns", rtt.as_nanos()))?;
-    let probes = Probes { every: Span::from_millis(4), time };
+fn report_of(running: &Running) -> Result<Report, Problem> {
+    running.report().ok_or_else(|| Problem::failed("the emulated path has failed", ""))
+}
+
+fn round_trip(bench: Bench, rtt: Span) -> Result<Line, Problem> {
+    let running = path(bench, &format!("--rtt {}ns", rtt.as_nanos()))?;
+    let probes = Probes { every: Span::from_millis(4), time: bench.time };
     let [forth, back] = probes.both_ways(&running.world).while_doing("cannot measure delays")?;
     let median = forth.median() + back.median();
     let error = median.as_millis_f64() - rtt.as_millis_f64();
@@ -92,23 +101,32 @@ fn round_trip(privilege: Privilege, rtt: Span, time: Span) -> Result<Line, Probl
     })
 }
 
-fn rate_of(privilege: Privilege, rate: Rate, time: Span) -> Result<Line, Problem> {
-    let running = path(privilege, &format!("--rate {}bit --queue 20ms", rate.as_bps()))?;
-    let blast = Blast { rate: rate.mul_f64(1.3), method: Method::Singly, time, stamps: false };
+fn rate_of(bench: Bench, rate: Rate) -> Result<Line, Problem> {
+    let running = path(bench, &format!("--rate {}bit --queue 200ms", rate.as_bps()))?;
+    let blast = Blast { rate: rate.mul_f64(1.3), method: Method::Singly, time: bench.time, stamps: false };
     let got = blast.run(&running.world).while_doing("cannot measure a rate")?;
-    let measured = got.rate();
+    let arrived = report_of(&running)?.forth.snapshot.received.packets;
+    let measured = got.rate(arrived);
     let error = measured.as_bps() as f64 / rate.as_bps() as f64 - 1.0;
     Ok(Line {
         what: format!("rate of {rate}"),
         wanted: "within 1 %".to_owned(),
-        measured: format!("{:+.3} %", error * 100.0),
+        measured: format!("{:+.3} %{}", error * 100.0, socket_loss(&got, arrived)),
         ok: error.abs() <= 0.01,
     })
 }
 
-fn loss(privilege: Privilege, percent: f64, time: Span) -> Result<Line, Problem> {
-    let running = path(privilege, &format!("--loss {percent}%"))?;
-    let blast = Blast { rate: Rate::from_mbps(400), method: Method::Singly, time, stamps: false };
+/// Says what the receiving socket has lost, which is the receiver's fault.
+fn socket_loss(got: &Outcome, arrived: u64) -> String {
+    match arrived.saturating_sub(got.received) {
+        0 => String::new(),
+        lost => format!(" (the receiving socket lost {lost})"),
+    }
+}
+
+fn loss(bench: Bench, percent: f64) -> Result<Line, Problem> {
+    let running = path(bench, &format!("--loss {percent}%"))?;
+    let blast = Blast { rate: Rate::from_mbps(400), method: Method::Singly, time: bench.time, stamps: false };
     let got = blast.run(&running.world).while_doing("cannot measure loss")?;
     let (packets, share) = (got.sent as f64, percent / 100.0);
     let lost = got.sent.saturating_sub(got.received) as f64;
@@ -121,10 +139,10 @@ fn loss(privilege: Privilege, percent: f64, time: Span) -> Result<Line, Problem>
     })
 }
 
-fn jitter(privilege: Privilege, rate: Rate, time: Span) -> Result<Line, Problem> {
+fn jitter(bench: Bench, rate: Rate) -> Result<Line, Problem> {
     // No bottleneck, whose queue would show the bursts of a sender that was held up.
-    let running = path(privilege, "--rtt 20ms")?;
-    let blast = Blast { rate, method: Method::Singly, time, stamps: true };
+    let running = path(bench, "--rtt 20ms")?;
+    let blast = Blast { rate, method: Method::Singly, time: bench.time, stamps: true };
     let got = blast.run(&running.world).while_doing("cannot measure jitter")?;
     let added = got.delays.p99().saturating_sub(got.delays.median());
     Ok(Line {
@@ -135,11 +153,12 @@ fn jitter(privilege: Privilege, rate: Rate, time: Span) -> Result<Line, Problem>
     })
 }
 
-fn own_loss(privilege: Privilege, rate: Rate, method: Method, time: Span) -> Result<Line, Problem> {
-    let running = path(privilege, "--rtt 1ms")?;
-    let blast = Blast { rate, method, time, stamps: false };
+fn own_loss(bench: Bench, rate: Rate, method: Method) -> Result<Line, Problem> {
+    let running = path(bench, "--rtt 1ms")?;
+    // A little more, so that a sender that is held up at its end has sent enough.
+    let blast = Blast { rate: rate.mul_f64(1.02), method, time: bench.time, stamps: false };
     let got = blast.run(&running.world).while_doing("cannot measure own loss")?;
-    let report = running.report().ok_or_else(|| Problem::failed("the emulated path has failed", ""))?;
+    let report = report_of(&running)?;
     let own = report.forth.snapshot.drops.total() + report.forth.overrun_buffers;
     let sent = Rate::from_transfer(got.sent * got.packet_bytes, got.took);
     let kind = if method == Method::Singly { "without offload" } else { "with USO" };
@@ -148,10 +167,7 @@ fn own_loss(privilege: Privilege, rate: Rate, method: Method, time: Span) -> Res
     if !enough {
         measured.push_str(" (the sender could not send faster)");
     }
-    let late = got.sent.saturating_sub(got.received + own);
-    if late > 0 {
-        let _ = write!(measured, "; the receiving socket lost {late}");
-    }
+    measured.push_str(&socket_loss(&got, report.forth.snapshot.received.packets));
     Ok(Line {
         what: format!("own loss at {rate} of UDP {kind}"),
         wanted: "none".to_owned(),
@@ -160,9 +176,9 @@ fn own_loss(privilege: Privilege, rate: Rate, method: Method, time: Span) -> Res
     })
 }
 
-fn tcp(privilege: Privilege, time: Span) -> Result<Line, Problem> {
-    let running = path(privilege, "--rtt 10ms --tcp-window 256MiB")?;
-    let rate = tcp::measure(&running.world, time).while_doing("cannot measure TCP")?;
+fn tcp(bench: Bench) -> Result<Line, Problem> {
+    let running = path(bench, "--rtt 10ms --tcp-window 256MiB")?;
+    let rate = tcp::measure(&running.world, bench.time).while_doing("cannot measure TCP")?;
     Ok(Line {
         what: "TCP at 10 ms".to_owned(),
         wanted: "at least 10 Gbit/s".to_owned(),

@@ -23,7 +23,7 @@ const TICK: Span = Span::from_micros(200);
 /// How long it sleeps at most.
 const LONGEST_SLEEP: Span = Span::from_millis(2);
 /// How late a sender may be without losing its rate.
-const CATCH_UP: Span = Span::from_millis(5);
+const CATCH_UP: Span = Span::from_millis(10);
 /// How long to wait for the last packets.
 const TAIL: Duration = Duration::from_millis(400);
 
@@ -67,9 +67,10 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// The rate at which they arrived: the first packet starts the clock, so it does not count.
-    pub(super) fn rate(&self) -> Rate {
-        Rate::from_transfer(self.received.saturating_sub(1) * self.packet_bytes, self.window)
+    /// The rate at which `arrived` packets came to the kernel, of which the socket may have lost some: the first
+    /// one starts the clock, so it does not count.
+    pub(super) fn rate(&self, arrived: u64) -> Rate {
+        Rate::from_transfer(arrived.saturating_sub(1) * self.packet_bytes, self.window)
     }
 }
 

@@ -165,7 +165,9 @@ fn self_test(args: &WanArgs, privilege: Privilege, time: Span) -> Result<u8, Pro
         let verdict = if line.ok { "ok" } else { "NOT REACHED" };
         say(args, &format!("{:<46} {:<34} {:<52} {verdict}", line.what, line.wanted, line.measured));
     };
-    let lines = selftest::run(privilege, time, tell)?;
+    let seed = args.seed.unwrap_or_else(random_seed);
+    say(args, &format!("haul-lab: seed {seed}"));
+    let lines = selftest::run(selftest::Bench { privilege, seed, time }, tell)?;
     if args.json {
         let text = serde_json::to_string_pretty(&lines).map_err(|e| Problem::failed(e.to_string(), ""))?;
         println!("{text}");
