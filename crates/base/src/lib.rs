@@ -3,12 +3,14 @@
 //! thread.
 
 mod machine;
+mod nearest;
 mod ranges;
 mod rng;
 mod time;
 mod units;
 
 pub use machine::{Deadline, DeadlineReason, Ecn, Machine, PathId, Piece, Received, Transmit};
+pub use nearest::{nearest, suggestion};
 pub use ranges::RangeSet;
 pub use rng::Rng;
 pub use time::{Span, Time};

@@ -103,6 +103,8 @@ pub enum DeadlineReason {
     Controller,
     /// The peer has been silent for too long.
     Silence,
+    /// A timer of a micro-protocol.
+    Timer,
 }
 
 /// An absolute point in time at which [`Machine::on_deadline`] should be called.

@@ -7,7 +7,6 @@ pub mod demo;
 pub mod endpoint;
 pub mod fault;
 mod logging;
-mod nearest;
 pub mod output;
 pub mod run;
 pub mod settings;

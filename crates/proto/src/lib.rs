@@ -4,13 +4,14 @@
 mod control;
 mod delivery_rate;
 mod link;
+pub mod micro;
 mod mtu;
-mod object;
 mod pacer;
-mod protect;
 mod receiver;
 mod rtt;
 mod sender;
+
+pub use haul_stack::{Available, ObjectSink, ObjectSource, Open, Seal, Unauthentic};
 
 pub use control::{
     CONTROLLERS, ControllerConfig, ControllerError, Delivery, FeedbackSample, Fixed, Limits, Permit,
@@ -18,9 +19,7 @@ pub use control::{
 };
 pub use link::Link;
 pub use mtu::{BASE_DATAGRAM, MtuSearch};
-pub use object::{Available, ObjectSink, ObjectSource};
 pub use pacer::Pacer;
-pub use protect::{Open, Seal, Unauthentic};
 pub use receiver::{Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats};
 pub use rtt::RttEstimator;
 pub use sender::{Sender, SenderConfig, SenderEvent, SenderStats, Waiting, WaitingFor};

@@ -3,7 +3,7 @@
 use super::options::{self, Kind, OptionSpec};
 use super::{Layer, Origin, Setting, Sources};
 use crate::fault::{self, Fault};
-use crate::nearest::suggestion;
+use haul_base::suggestion;
 
 /// Variables that are no options.
 const OTHERS: [&str; 3] = ["HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS"];

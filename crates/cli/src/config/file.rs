@@ -9,7 +9,7 @@ use super::options::{self, Kind, OptionSpec};
 use super::{Layer, Origin, Setting};
 use crate::args::Assignment;
 use crate::fault::{self, Fault};
-use crate::nearest::suggestion;
+use haul_base::suggestion;
 
 /// What the file says to `command`.
 ///

@@ -6,7 +6,7 @@ use haul_proto::CONTROLLERS;
 use super::{Crypto, Settings};
 use crate::config::truth;
 use crate::fault::{self, Fault};
-use crate::nearest::{nearest, suggestion};
+use haul_base::{nearest, suggestion};
 
 /// One parameter of a recipe.
 pub struct Parameter {

@@ -8,7 +8,7 @@ use toml::Table;
 use super::{Crypto, PARAMETERS, Parameter, Settings};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
-use crate::nearest::suggestion;
+use haul_base::suggestion;
 
 /// The presets of this release.
 const SHIPPED: [(&str, &str); 2] = [

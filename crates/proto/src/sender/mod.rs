@@ -16,9 +16,9 @@ use crate::control::{Limits, Permit, RateController, RateState, SentBatch};
 use crate::delivery_rate::DeliveryMeter;
 use crate::link::Link;
 use crate::mtu::MtuSearch;
-use crate::object::{Available, ObjectSource};
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
+use haul_stack::{Available, ObjectSource};
 use outstanding::Outstanding;
 use waiting::Clock;
 

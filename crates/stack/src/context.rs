@@ -1,0 +1,334 @@
+//! What a handler can do besides looking at what it was given.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::marker::PhantomData;
+
+use haul_base::{Deadline, DeadlineReason, Span, Time};
+
+use crate::batch::{Batch, Entry};
+use crate::blueprint::Blueprint;
+use crate::event::{BatchEvent, Event, EventId};
+use crate::message::{Buffer, Delivery, MessageSink, MessageSource, Pool, SendQueue, Verdict};
+use crate::object::{ObjectSink, ObjectSource};
+use crate::protocol::MicroProtocol;
+use crate::stack::{StackEvent, StackStats};
+
+/// A value that several micro-protocols of one stack use; see [`Declaration::shared`](crate::Declaration::shared).
+pub struct SharedValue<T> {
+    index: usize,
+    of_type: PhantomData<fn() -> T>,
+}
+
+impl<T> SharedValue<T> {
+    pub(crate) fn at(index: usize) -> Self {
+        Self { index, of_type: PhantomData }
+    }
+}
+
+impl<T> Clone for SharedValue<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for SharedValue<T> {}
+
+impl<T> fmt::Debug for SharedValue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedValue({})", self.index)
+    }
+}
+
+/// What is known of the path. Whoever measures writes, everybody reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathState {
+    /// Largest datagram that passes, UDP payload bytes.
+    pub datagram: u16,
+    /// Smoothed round-trip time, or the first guess.
+    pub rtt: Span,
+    /// Its mean deviation.
+    pub rtt_variation: Span,
+    /// Smallest round-trip time.
+    pub min_rtt: Span,
+}
+
+/// The user's ends of a stack.
+#[derive(Default)]
+pub struct Ends {
+    /// An object to send.
+    pub object_source: Option<Box<dyn ObjectSource>>,
+    /// Where a received object goes.
+    pub object_sink: Option<Box<dyn ObjectSink>>,
+    /// Messages that are made when the net can take them.
+    pub message_source: Option<Box<dyn MessageSource>>,
+    /// Where received messages go; without it they wait for [`Stack::recv`](crate::Stack::recv).
+    pub message_sink: Option<Box<dyn MessageSink>>,
+}
+
+impl fmt::Debug for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ends { .. }")
+    }
+}
+
+/// Values of any type by type, in the order in which they were asked for.
+#[derive(Default)]
+pub(crate) struct SharedValues {
+    pub(crate) values: Vec<Box<dyn Any + Send>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timer {
+    at: Time,
+    owner: u8,
+    name: u8,
+}
+
+/// Raised at a time, or when the present handlers are done.
+pub(crate) struct Delayed {
+    at: Option<Time>,
+    event: u16,
+    notice: Box<dyn Any + Send>,
+}
+
+/// What a stack has besides its micro-protocols.
+pub(crate) struct Core {
+    pub(crate) next_pn: u64,
+    pub(crate) timers: Vec<Timer>,
+    pub(crate) delayed: Vec<Delayed>,
+    pub(crate) shared: SharedValues,
+    pub(crate) queue: SendQueue,
+    pub(crate) pool: Pool,
+    pub(crate) ends: Ends,
+    pub(crate) inbox: VecDeque<(u64, Buffer)>,
+    pub(crate) events: VecDeque<StackEvent>,
+    pub(crate) path: PathState,
+    pub(crate) control_wanted: u64,
+    pub(crate) resume_at: Option<Time>,
+    pub(crate) max_message: usize,
+    pub(crate) next_message: u64,
+    pub(crate) draining: bool,
+    pub(crate) initiator: bool,
+    pub(crate) running: u8,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) stats: StackStats,
+    pub(crate) queue_limit: usize,
+}
+
+impl Core {
+    pub(crate) fn next_timer(&self) -> Option<Deadline> {
+        let timers = self.timers.iter().map(|timer| timer.at);
+        let delayed = self.delayed.iter().filter_map(|delayed| delayed.at);
+        let at = timers.chain(delayed).min()?;
+        Some(Deadline { at, reason: DeadlineReason::Timer })
+    }
+
+    pub(crate) fn take_timer(&mut self, now: Time) -> Option<(u8, u8)> {
+        let due = self.timers.iter().enumerate().filter(|(_, timer)| timer.at <= now);
+        let (index, _) = due.min_by_key(|(_, timer)| timer.at)?;
+        let timer = self.timers.swap_remove(index);
+        Some((timer.owner, timer.name))
+    }
+
+    /// After a change of recipe: what belongs to micro-protocols that are gone is forgotten, the rest is renumbered.
+    pub(crate) fn move_owners(&mut self, moved: &[Option<u8>], event: &dyn Fn(u16) -> Option<u16>) {
+        let place = |owner: u8| moved.get(usize::from(owner)).copied().flatten();
+        self.timers =
+            self.timers.drain(..).filter_map(|t| Some(Timer { owner: place(t.owner)?, ..t })).collect();
+        self.delayed = std::mem::take(&mut self.delayed)
+            .into_iter()
+            .filter_map(|d| Some(Delayed { event: event(d.event)?, ..d }))
+            .collect();
+        let wanted = std::mem::take(&mut self.control_wanted);
+        for owner in (0..64).filter(|owner| wanted >> owner & 1 == 1).filter_map(place) {
+            self.control_wanted |= 1 << owner;
+        }
+    }
+
+    pub(crate) fn take_delayed(&mut self, now: Time) -> Option<(u16, Box<dyn Any + Send>)> {
+        let due = |delayed: &Delayed| delayed.at.is_none_or(|at| at <= now);
+        let index = self.delayed.iter().position(due)?;
+        let delayed = self.delayed.remove(index);
+        Some((delayed.event, delayed.notice))
+    }
+}
+
+/// The micro-protocols of a stack; a running one is taken out of its place.
+pub(crate) type Slots = [Option<Box<dyn MicroProtocol>>];
+
+/// A handler's view of its stack.
+pub struct Context<'c> {
+    pub(crate) now: Time,
+    pub(crate) core: &'c mut Core,
+    pub(crate) slots: &'c mut Slots,
+    pub(crate) blueprint: &'c Blueprint,
+    pub(crate) owner: u8,
+}
+
+impl fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("now", &self.now).field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+impl Context<'_> {
+    /// The time of the input that is being handled.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// What is known of the path.
+    pub fn path(&self) -> &PathState {
+        &self.core.path
+    }
+
+    /// The same, for whoever measures.
+    pub fn path_mut(&mut self) -> &mut PathState {
+        &mut self.core.path
+    }
+
+    /// Messages that wait for the net.
+    pub fn queue(&mut self) -> &mut SendQueue {
+        &mut self.core.queue
+    }
+
+    /// Where buffers come from.
+    pub fn pool(&mut self) -> &mut Pool {
+        &mut self.core.pool
+    }
+
+    /// The user's ends.
+    pub fn ends(&mut self) -> &mut Ends {
+        &mut self.core.ends
+    }
+
+    /// A shared value.
+    ///
+    /// # Panics
+    /// If the handle is of another stack.
+    pub fn shared<T: Any + Send>(&mut self, value: SharedValue<T>) -> &mut T {
+        let found = self.core.shared.values[value.index].downcast_mut();
+        found.expect("a handle names a value of its own type")
+    }
+
+    /// The longest message that this stack carries; said once by whoever cuts messages into segments.
+    pub fn set_max_message(&mut self, bytes: usize) {
+        self.core.max_message = bytes;
+    }
+
+    /// Number of the next packet.
+    pub fn next_pn(&self) -> u64 {
+        self.core.next_pn
+    }
+
+    /// Whether this end opened the session.
+    pub fn is_initiator(&self) -> bool {
+        self.core.initiator
+    }
+
+    /// Whether nothing new is to be cut into segments, because the stack is about to change.
+    pub fn is_draining(&self) -> bool {
+        self.core.draining
+    }
+
+    /// Calls this micro-protocol's `on_timer(timer)` at `at`, in place of an earlier wish for this timer.
+    pub fn set_timer(&mut self, timer: u8, at: Time) {
+        let owner = self.owner;
+        let known = self.core.timers.iter_mut().find(|t| t.owner == owner && t.name == timer);
+        match known {
+            Some(known) => known.at = at,
+            None => self.core.timers.push(Timer { at, owner, name: timer }),
+        }
+    }
+
+    /// Takes that wish back.
+    pub fn cancel_timer(&mut self, timer: u8) {
+        let owner = self.owner;
+        self.core.timers.retain(|t| t.owner != owner || t.name != timer);
+    }
+
+    /// Asks that this micro-protocol's `write_control` be called as soon as a packet can leave.
+    pub fn want_control(&mut self) {
+        self.core.control_wanted |= 1 << self.owner;
+    }
+
+    /// No data may leave before `at`; asked for while handling [`SEND_PERMIT`](crate::SEND_PERMIT).
+    pub fn resume_at(&mut self, at: Time) {
+        self.core.resume_at = Some(self.core.resume_at.map_or(at, |known| known.max(at)));
+    }
+
+    /// Tells the stack's runner.
+    pub fn emit(&mut self, event: StackEvent) {
+        self.core.events.push_back(event);
+    }
+
+    /// Raises an event and returns when all handlers bound to it have run ("blocking").
+    pub fn raise<T: Any>(&mut self, event: Event<T>, notice: &mut T) {
+        self.dispatch(event.id, notice);
+    }
+
+    /// Raises an event when the present input has been handled ("non-blocking").
+    pub fn raise_queued<T: Any + Send>(&mut self, event: Event<T>, notice: T) {
+        self.core.delayed.push(Delayed { at: None, event: event.id, notice: Box::new(notice) });
+    }
+
+    /// Raises an event after `delay`.
+    pub fn raise_later<T: Any + Send>(&mut self, event: Event<T>, notice: T, delay: Span) {
+        let at = Some(self.now + delay);
+        self.core.delayed.push(Delayed { at, event: event.id, notice: Box::new(notice) });
+    }
+
+    pub(crate) fn dispatch(&mut self, event: u16, notice: &mut dyn Any) {
+        let blueprint = self.blueprint;
+        for &(_, owner) in &blueprint.tables.notice_events[usize::from(event)].1 {
+            self.run(owner, |protocol, context| protocol.on_event(EventId(event), notice, context));
+        }
+    }
+
+    /// Raises an event with a batch and returns when all handlers bound to it have run.
+    pub fn raise_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>) {
+        let blueprint = self.blueprint;
+        for &(_, owner) in &blueprint.tables.batch_events[usize::from(event.0)].1 {
+            self.run(owner, |protocol, context| protocol.on_batch(event, batch, context));
+        }
+    }
+
+    /// Hands a message to the user, through every handler bound to it.
+    pub fn deliver(&mut self, id: u64, data: &[u8]) {
+        let blueprint = self.blueprint;
+        let mut delivery = Delivery { id, data, verdict: Verdict::Pass };
+        for &(_, owner) in &blueprint.tables.deliver {
+            self.run(owner, |protocol, context| protocol.on_delivery(&mut delivery, context));
+            if delivery.verdict != Verdict::Pass {
+                return;
+            }
+        }
+        self.deliver_now(id, data);
+    }
+
+    /// Hands a message to the user at once; for handlers that have held it.
+    pub fn deliver_now(&mut self, id: u64, data: &[u8]) {
+        self.core.stats.messages_delivered += 1;
+        if let Some(sink) = &mut self.core.ends.message_sink {
+            sink.message(self.now, id, data);
+        } else {
+            let copy = self.core.pool.copy(data);
+            self.core.inbox.push_back((id, copy));
+        }
+    }
+
+    /// Calls one micro-protocol, unless it is running already.
+    pub(crate) fn run(&mut self, owner: u8, call: impl FnOnce(&mut dyn MicroProtocol, &mut Context<'_>)) {
+        let Some(mut protocol) = self.slots[usize::from(owner)].take() else {
+            return;
+        };
+        let before = std::mem::replace(&mut self.core.running, owner);
+        let mut inner =
+            Context { now: self.now, core: self.core, slots: self.slots, blueprint: self.blueprint, owner };
+        call(&mut *protocol, &mut inner);
+        self.core.running = before;
+        self.slots[usize::from(owner)] = Some(protocol);
+    }
+}

@@ -1,0 +1,144 @@
+//! Events: what micro-protocols bind handlers to and raise (wu-h-ctp section 3.1). Events of packets carry a batch,
+//! events of messages carry the message, all others carry a typed notice.
+
+use std::any::Any;
+use std::marker::PhantomData;
+
+/// An event that carries a batch of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BatchEvent(pub(crate) u16);
+
+impl BatchEvent {
+    /// The net can take packets: bound micro-protocols add segments to the empty batch, in their order.
+    pub const FILL: Self = Self(0);
+    /// New or repeated segments are in the batch: attributes are to be written.
+    pub const SEGMENT_FROM_USER: Self = Self(1);
+    /// Packets of any kind are about to leave: recorded, then sealed.
+    pub const SEGMENT_TO_NET: Self = Self(2);
+    /// Packets as they came: to be opened. Nothing in them can be relied on before.
+    pub const RAW_FROM_NET: Self = Self(3);
+    /// Authentic data packets, long enough for their attributes.
+    pub const SEGMENT_FROM_NET: Self = Self(4);
+
+    pub(crate) const BUILT_IN: [&'static str; 5] =
+        ["fill", "segment from user", "segment to net", "raw from net", "segment from net"];
+}
+
+/// An event that carries a notice of type `T`.
+pub struct Event<T> {
+    pub(crate) id: u16,
+    of_type: PhantomData<fn(&mut T)>,
+}
+
+impl<T> Clone for Event<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Event<T> {}
+
+impl<T> std::fmt::Debug for Event<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Event({})", self.id)
+    }
+}
+
+impl<T: 'static> Event<T> {
+    pub(crate) const fn with_id(id: u16) -> Self {
+        Self { id, of_type: PhantomData }
+    }
+
+    /// The notice, if `id` and `notice` are of this event.
+    #[inline]
+    pub fn of(self, id: EventId, notice: &mut dyn Any) -> Option<&mut T> {
+        if id.0 == self.id { notice.downcast_mut() } else { None }
+    }
+
+    /// Whether a handler was called for this event.
+    #[inline]
+    pub fn is(self, id: EventId) -> bool {
+        id.0 == self.id
+    }
+}
+
+/// Which event a handler was called for; compare with [`Event::of`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventId(pub(crate) u16);
+
+/// When a handler runs among those bound to the same event: smaller first, equal ones in the order of the recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Order(pub i16);
+
+impl Order {
+    /// Before everything else.
+    pub const FIRST: Self = Self(-1_000);
+    /// Before the ordinary ones.
+    pub const EARLY: Self = Self(-100);
+    /// Where most handlers are.
+    pub const NORMAL: Self = Self(0);
+    /// Behind the ordinary ones.
+    pub const LATE: Self = Self(100);
+    /// Behind everything else; sealing an outgoing batch, say.
+    pub const LAST: Self = Self(1_000);
+}
+
+/// The notice of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Packets.
+    pub packets: usize,
+    /// Largest packet, UDP payload bytes.
+    pub datagram: usize,
+    /// UDP payload bytes that may leave back to back.
+    pub burst: u64,
+}
+
+impl Grant {
+    /// Allows at most `packets`.
+    pub fn at_most(&mut self, packets: usize) {
+        self.packets = self.packets.min(packets);
+    }
+}
+
+/// Raised before a batch is filled. Whoever allows nothing says when to ask again with
+/// [`Context::resume_at`](crate::Context::resume_at), or raises the flag that it waits for something else.
+pub const SEND_PERMIT: Event<Grant> = Event::with_id(Built::Permit as u16);
+/// A message was given up or has arrived for certain.
+pub const MESSAGE_SETTLED: Event<Settled> = Event::with_id(Built::Settled as u16);
+/// Segments were not acknowledged in time; whoever keeps them sends them again.
+pub const RETRANSMIT_TIMEOUT: Event<Missing> = Event::with_id(Built::RetransmitTimeout as u16);
+/// Nothing has come for a while.
+pub const NACK_TIMEOUT: Event<()> = Event::with_id(Built::NackTimeout as u16);
+/// The other side asks for another rate.
+pub const RATE_WANTED: Event<haul_base::Rate> = Event::with_id(Built::RateWanted as u16);
+
+/// The built-in events with notices.
+#[derive(Clone, Copy)]
+#[repr(u16)]
+enum Built {
+    Permit = 0,
+    Settled = 1,
+    RetransmitTimeout = 2,
+    NackTimeout = 3,
+    RateWanted = 4,
+}
+
+pub(crate) const BUILT_IN_NOTICES: [&str; 5] =
+    ["send permit", "message settled", "retransmit timeout", "nack timeout", "rate wanted"];
+
+/// The notice of [`MESSAGE_SETTLED`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// Which message.
+    pub message: u64,
+    /// Whether all of it has arrived.
+    pub arrived: bool,
+}
+
+/// The notice of [`RETRANSMIT_TIMEOUT`]: sequence numbers that are to be sent again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Which segments; empty: everything that is outstanding.
+    pub sequence_numbers: Vec<u64>,
+}

@@ -1,0 +1,40 @@
+//! Transports composed from micro-protocols (wu-h-ctp), at full speed: the framework, without any micro-protocol.
+//!
+//! A [`Stack`] is made from a [`Blueprint`], which [`Registry::compile`] makes from a [`Recipe`]. Its micro-protocols
+//! bind handlers to events; events carry batches of packets, so that one virtual call serves up to 64 of them.
+//! Attributes lie at offsets that are fixed when the stack is built. A stack is a [`haul_base::Machine`]: it reads
+//! no clock, opens no socket and starts no thread.
+
+mod attribute;
+mod batch;
+mod blueprint;
+mod context;
+mod declaration;
+mod event;
+mod message;
+mod object;
+mod protect;
+mod protocol;
+mod recipe;
+mod reconfigure;
+mod registry;
+mod stack;
+
+pub use attribute::{Attribute, AttributeInfo, AttributeType, Layout, U48};
+pub use batch::{Batch, GENERATION_BIT, Kind, Live, MAX_BATCH, PACKET_HEADER_LEN};
+pub use blueprint::{Blueprint, Setup};
+pub use context::{Context, Ends, PathState, SharedValue};
+pub use declaration::{Clash, Declaration, Resolution};
+pub use event::{
+    BatchEvent, Event, EventId, Grant, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, RATE_WANTED,
+    RETRANSMIT_TIMEOUT, SEND_PERMIT, Settled,
+};
+pub use message::{
+    Buffer, Delivery, MessageSink, MessageSource, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict,
+};
+pub use object::{Available, ObjectSink, ObjectSource};
+pub use protect::{Open, Seal, Unauthentic};
+pub use protocol::MicroProtocol;
+pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};
+pub use registry::{Build, Registration, Registry};
+pub use stack::{SendError, Stack, StackEvent, StackStats};

@@ -1,0 +1,255 @@
+//! Messages on their way into and out of a stack, and the pool that their bytes come from.
+
+use std::collections::VecDeque;
+
+use haul_base::{Span, Time};
+
+/// What becomes of a message at a handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Verdict {
+    /// It goes on.
+    #[default]
+    Pass,
+    /// It goes no further, on purpose (suppressed, too late).
+    Drop,
+    /// The handler has taken a copy and will deliver it later.
+    Held,
+}
+
+/// A message that the user hands over.
+#[derive(Debug)]
+pub struct Submission<'m> {
+    /// Its number: counted from 0 in each direction.
+    pub id: u64,
+    /// Its bytes.
+    pub data: &'m [u8],
+    /// Smaller is sooner; messages of one priority keep their order.
+    pub priority: u8,
+    /// It is worth nothing after this time.
+    pub deadline: Option<Time>,
+    /// What becomes of it.
+    pub verdict: Verdict,
+}
+
+/// How a message is to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendOptions {
+    /// Smaller is sooner (with `priority` in the recipe).
+    pub priority: u8,
+    /// It is worth nothing so long after now (with `deadline` in the recipe).
+    pub lifetime: Option<Span>,
+}
+
+/// A message for the user.
+#[derive(Debug)]
+pub struct Delivery<'m> {
+    /// Its number at the sender, if the recipe carries one.
+    pub id: u64,
+    /// Its bytes.
+    pub data: &'m [u8],
+    /// What becomes of it.
+    pub verdict: Verdict,
+}
+
+/// A message that waits to be cut into packets.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// Its number.
+    pub id: u64,
+    /// Smaller is sooner.
+    pub priority: u8,
+    /// It is worth nothing after this time.
+    pub deadline: Option<Time>,
+    /// Its bytes.
+    pub data: Buffer,
+    /// How many of them have left.
+    pub sent: usize,
+}
+
+/// Where the user's end of a stack takes messages. Called on the data path: it must not block.
+pub trait MessageSink: Send {
+    /// A whole message.
+    fn message(&mut self, now: Time, id: u64, data: &[u8]);
+}
+
+/// Where messages come from without being queued: they are written straight into the packet that carries them.
+/// Called on the data path: it must not block.
+pub trait MessageSource: Send {
+    /// Writes the next message, of at most `into.len()` bytes, and returns its length; `None` if there is none now.
+    fn next(&mut self, now: Time, into: &mut [u8]) -> Option<usize>;
+
+    /// Bytes that every message has, if they are equal: then packets are no larger than need be.
+    fn message_len(&self) -> usize;
+}
+
+/// Bytes from a [`Pool`].
+#[derive(Debug, Default)]
+pub struct Buffer(Vec<u8>);
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Buffer {
+    /// Adds bytes at the end.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Makes it so long, with zeros where it grows.
+    pub fn resize(&mut self, len: usize) {
+        self.0.resize(len, 0);
+    }
+}
+
+/// Buffers that are used again, as in wu-h-ctp section 3.2 ("memory reuse").
+#[derive(Debug)]
+pub struct Pool {
+    free: Vec<Buffer>,
+    keep: usize,
+}
+
+impl Pool {
+    /// A pool that keeps at most so many free buffers; with 0 every buffer is allocated anew.
+    pub fn new(keep: usize) -> Self {
+        Self { free: Vec::new(), keep }
+    }
+
+    /// An empty buffer with room for `capacity` bytes.
+    pub fn get(&mut self, capacity: usize) -> Buffer {
+        let mut buffer = self.free.pop().unwrap_or_default();
+        buffer.0.reserve_exact(capacity);
+        buffer
+    }
+
+    /// A buffer with a copy of `bytes`.
+    pub fn copy(&mut self, bytes: &[u8]) -> Buffer {
+        let mut buffer = self.get(bytes.len());
+        buffer.extend(bytes);
+        buffer
+    }
+
+    /// Takes a buffer back.
+    pub fn put(&mut self, mut buffer: Buffer) {
+        if self.free.len() < self.keep {
+            buffer.0.clear();
+            self.free.push(buffer);
+        }
+    }
+}
+
+/// Messages that wait for the net, by priority and then in order.
+#[derive(Debug, Default)]
+pub struct SendQueue {
+    messages: VecDeque<Outgoing>,
+    bytes: usize,
+}
+
+impl SendQueue {
+    /// Bytes that have not left yet.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Messages that have not left entirely.
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Queues a message behind those of its priority. One that has begun to leave is not overtaken.
+    pub fn push(&mut self, message: Outgoing) {
+        self.bytes += message.data.len();
+        let goes_first = |other: &Outgoing| other.sent > 0 || other.priority <= message.priority;
+        let behind = self.messages.iter().rposition(goes_first).map_or(0, |at| at + 1);
+        self.messages.insert(behind, message);
+    }
+
+    /// The message to be cut next.
+    pub fn front(&self) -> Option<&Outgoing> {
+        self.messages.front()
+    }
+
+    /// Notes that `bytes` of the first message were put into a packet; returns the message when all of it was.
+    pub fn sent(&mut self, bytes: usize) -> Option<Outgoing> {
+        let front = self.messages.front_mut()?;
+        front.sent += bytes;
+        self.bytes -= bytes;
+        if front.sent < front.data.len() { None } else { self.messages.pop_front() }
+    }
+
+    /// Takes out the messages that have not begun to leave and are `unwanted`.
+    pub fn remove(&mut self, mut unwanted: impl FnMut(&Outgoing) -> bool, mut each: impl FnMut(Outgoing)) {
+        let mut at = 0;
+        while at < self.messages.len() {
+            if self.messages[at].sent > 0 || !unwanted(&self.messages[at]) {
+                at += 1;
+            } else if let Some(message) = self.messages.remove(at) {
+                self.bytes -= message.data.len();
+                each(message);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(id: u64, priority: u8) -> Outgoing {
+        Outgoing { id, priority, deadline: None, data: Buffer(vec![0; 10]), sent: 0 }
+    }
+
+    fn order(queue: &SendQueue) -> Vec<u64> {
+        queue.messages.iter().map(|m| m.id).collect()
+    }
+
+    #[test]
+    fn the_urgent_overtake_but_nothing_overtakes_what_has_begun() {
+        let mut queue = SendQueue::default();
+        for (id, priority) in [(0, 1), (1, 1), (2, 0), (3, 2), (4, 0)] {
+            queue.push(message(id, priority));
+        }
+        assert_eq!(order(&queue), [2, 4, 0, 1, 3]);
+        assert!(queue.sent(4).is_none());
+        queue.push(message(5, 0));
+        assert_eq!(order(&queue), [2, 4, 5, 0, 1, 3]);
+        assert_eq!(queue.sent(6).unwrap().id, 2);
+        assert_eq!(queue.bytes(), 50);
+    }
+
+    #[test]
+    fn only_what_has_not_begun_can_be_removed() {
+        let mut queue = SendQueue::default();
+        (0..3).for_each(|id| queue.push(message(id, 0)));
+        queue.sent(1);
+        let mut gone = Vec::new();
+        queue.remove(|_| true, |m| gone.push(m.id));
+        assert_eq!((gone, order(&queue), queue.bytes()), (vec![1, 2], vec![0], 9));
+    }
+
+    #[test]
+    fn a_pool_gives_back_what_it_was_given_unless_it_keeps_nothing() {
+        for (keep, reused) in [(4, true), (0, false)] {
+            let mut pool = Pool::new(keep);
+            let buffer = pool.copy(&[1; 1_000]);
+            pool.put(buffer);
+            assert_eq!(pool.free.len() == 1, reused);
+            assert!(pool.get(10).is_empty());
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a micro-protocol is.
+
+use std::any::Any;
+use std::fmt::Debug;
+
+use crate::batch::{Batch, Kind};
+use crate::context::Context;
+use crate::declaration::{Declaration, Resolution};
+use crate::event::{BatchEvent, EventId};
+use crate::message::{Delivery, Submission};
+use crate::recipe::Parameters;
+
+/// One property of a transport. It declares what it adds to packets, binds handlers to events, and raises events
+/// that others handle; it holds no reference to any of them.
+///
+/// While a handler runs, events that it raises reach all the others that are bound to them, not itself.
+pub trait MicroProtocol: Debug + Send {
+    /// Declares attributes, kinds of control packets, shared values, events.
+    fn declare(&mut self, declaration: &mut Declaration<'_>);
+
+    /// Binds handlers and looks up what others have declared.
+    fn bind(&mut self, resolution: &mut Resolution<'_>);
+
+    /// The stack starts.
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        let _ = context;
+    }
+
+    /// An event with a batch that this micro-protocol is bound to.
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let _ = (event, batch, context);
+    }
+
+    /// An event with a notice that this micro-protocol is bound to.
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        let _ = (event, notice, context);
+    }
+
+    /// A message from the user (MESSAGE FROM USER), before it is queued.
+    fn on_submit(&mut self, submission: &mut Submission<'_>, context: &mut Context<'_>) {
+        let _ = (submission, context);
+    }
+
+    /// A message for the user (MESSAGE TO USER), before the user gets it.
+    fn on_delivery(&mut self, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
+        let _ = (delivery, context);
+    }
+
+    /// A control packet of one of this micro-protocol's kinds has come; packet `i` of `batch`.
+    fn on_control(&mut self, kind: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
+        let _ = (kind, context);
+        batch.reject(i);
+    }
+
+    /// A control packet may leave: asked for with [`Context::want_control`]. Adds at most one packet.
+    fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let _ = (batch, context);
+    }
+
+    /// The timer `timer` of this micro-protocol has run out.
+    fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
+        let _ = (timer, context);
+    }
+
+    /// New parameters in a running stack.
+    ///
+    /// # Errors
+    /// If this micro-protocol cannot change them while running.
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+        let _ = (parameters, context);
+        Err("it takes no new parameters while running".to_owned())
+    }
+
+    /// How much is on its way or held that would be lost if the stack were taken apart now, in packets or messages.
+    fn unfinished(&self) -> usize {
+        0
+    }
+
+    /// Counters for people, name and value.
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let _ = each;
+    }
+}

@@ -1,0 +1,122 @@
+//! From TOML to a recipe.
+
+use super::{Part, Recipe, RecipeError};
+
+fn at(text: &str, offset: usize, message: String) -> RecipeError {
+    let before = &text[..offset.min(text.len())];
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+    RecipeError::Text { line, column, message }
+}
+
+/// Where `[table]` or `key =` within it stands, bytes from the start; the start if it is not found.
+fn find(text: &str, table: &str, key: Option<&str>) -> usize {
+    let mut offset = 0;
+    let mut inside = table.is_empty();
+    for line in text.split_inclusive('\n') {
+        let trimmed = line.trim_start();
+        let indent = line.len() - trimmed.len();
+        if let Some(header) = trimmed.strip_prefix('[') {
+            inside = header.split(']').next().is_some_and(|name| name.trim() == table);
+            if inside && key.is_none() {
+                return offset + indent;
+            }
+        } else if inside && key.is_some_and(|key| trimmed.split('=').next().is_some_and(|k| k.trim() == key))
+        {
+            return offset + indent;
+        }
+        offset += line.len();
+    }
+    0
+}
+
+pub(crate) fn place(source: &str, table: &str, key: Option<&str>) -> String {
+    if source.is_empty() {
+        return String::new();
+    }
+    let offset = find(source, table, key);
+    format!("line {}: ", source[..offset].matches('\n').count() + 1)
+}
+
+pub(super) fn parse(text: &str) -> Result<Recipe, RecipeError> {
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        at(text, offset, error.message().trim().to_owned())
+    })?;
+    let mut recipe = Recipe { source: text.to_owned(), ..Recipe::default() };
+    for (key, value) in &table {
+        match (key.as_str(), value) {
+            ("name", toml::Value::String(name)) => recipe.name.clone_from(name),
+            ("summary", toml::Value::String(summary)) => recipe.summary.clone_from(summary),
+            (_, toml::Value::Table(parameters)) => recipe.parts.push(part(text, key, parameters)?),
+            _ => {
+                let message = format!(
+                    "`{key}` is neither `name = \"...\"`, nor `summary = \"...\"`, nor a micro-protocol's table [{key}]"
+                );
+                return Err(at(text, find(text, "", Some(key)), message));
+            }
+        }
+    }
+    Ok(recipe)
+}
+
+fn part(text: &str, name: &str, parameters: &toml::Table) -> Result<Part, RecipeError> {
+    let value = |(key, value): (&String, &toml::Value)| {
+        let written = match value {
+            toml::Value::String(text) => text.clone(),
+            toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_) => value.to_string(),
+            _ => {
+                let message = format!("`{name}.{key}` must be a text, a number, true or false");
+                return Err(at(text, find(text, name, Some(key)), message));
+            }
+        };
+        Ok((key.clone(), written))
+    };
+    let parameters = parameters.iter().map(value).collect::<Result<_, _>>()?;
+    Ok(Part { name: name.to_owned(), parameters })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn errors_name_line_and_column() {
+        let error = parse("name = \"x\"\n[a]\nrate = [1]\n").unwrap_err().to_string();
+        assert!(error.starts_with("line 3, column 1: `a.rate` must be"), "{error}");
+        let error = parse("name = \"x\"\nspeed = 3\n").unwrap_err().to_string();
+        assert!(error.starts_with("line 2, column 1: `speed`"), "{error}");
+        let error = parse("name = \"x\"\n[a\n").unwrap_err().to_string();
+        assert!(error.starts_with("line 2, column "), "{error}");
+    }
+
+    #[test]
+    fn order_is_kept() {
+        let recipe = parse("name = \"x\"\n[zebra]\n[ape]\nb = 1\na = true\n").unwrap();
+        assert_eq!(recipe.parts[0].name, "zebra");
+        assert_eq!(recipe.parts[1].parameters, [("b".into(), "1".into()), ("a".into(), "true".into())]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(\\PC|\n|=|\\[|\\]|\"){0,200}") {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn a_recipe_survives_being_written(
+            name in "\\PC{0,20}",
+            parts in prop::collection::btree_map("[a-z_]{1,8}", prop::collection::btree_map("[a-z]{1,5}", "\\PC{0,12}", 0..3), 0..4),
+        ) {
+            prop_assume!(!parts.contains_key("name") && !parts.contains_key("summary"));
+            let mut recipe = Recipe::new(&name);
+            for (part, parameters) in parts {
+                recipe.parts.push(Part { name: part, parameters: parameters.into_iter().collect() });
+            }
+            let read = parse(&recipe.to_toml()).unwrap();
+            prop_assert_eq!((read.name, read.parts), (recipe.name, recipe.parts));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Which micro-protocols there are: the project's own and the user's.
+
+use std::sync::Arc;
+
+use crate::blueprint::{Blueprint, Setup};
+use crate::protocol::MicroProtocol;
+use crate::recipe::{ParameterSpec, Parameters, Recipe, RecipeError, place};
+
+/// How a micro-protocol is made. The message of an error says what is wrong with the parameters or the set-up.
+pub type Build = fn(&Parameters, &mut Setup) -> Result<Box<dyn MicroProtocol>, String>;
+
+/// One line of the registry.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    /// Its name in recipes.
+    pub name: &'static str,
+    /// Changes whenever two versions could not talk to each other.
+    pub version: u16,
+    /// A line for people.
+    pub summary: &'static str,
+    /// What it can be told.
+    pub parameters: &'static [ParameterSpec],
+    /// Of each list at least one must be in the recipe too.
+    pub needs: &'static [&'static [&'static str]],
+    /// None of these may be in the recipe, and why.
+    pub conflicts: &'static [(&'static str, &'static str)],
+    /// Bytes of its clear attributes in every packet.
+    pub clear_bytes: u16,
+    /// Makes one.
+    pub build: Build,
+}
+
+impl Registration {
+    /// A micro-protocol without parameters, needs or conflicts.
+    pub const fn new(name: &'static str, version: u16, summary: &'static str, build: Build) -> Self {
+        Self { name, version, summary, parameters: &[], needs: &[], conflicts: &[], clear_bytes: 0, build }
+    }
+}
+
+/// The smallest datagram over which every recipe must leave room for data.
+const SMALLEST_DATAGRAM: usize = 1_200;
+/// Room for data that headers must leave in the smallest datagram.
+const SMALLEST_PAYLOAD: usize = 64;
+
+/// All micro-protocols that recipes can name.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    entries: Vec<Arc<Registration>>,
+}
+
+impl Registry {
+    /// A registry without entries.
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Adds a micro-protocol; a name that is there already is replaced.
+    pub fn register(&mut self, registration: Registration) {
+        self.entries.retain(|known| known.name != registration.name);
+        self.entries.push(Arc::new(registration));
+    }
+
+    /// All of them, in the order in which they were registered.
+    pub fn iter(&self) -> impl Iterator<Item = &Registration> {
+        self.entries.iter().map(Arc::as_ref)
+    }
+
+    /// The one with this name.
+    pub fn get(&self, name: &str) -> Option<&Registration> {
+        self.iter().find(|known| known.name == name)
+    }
+
+    fn find(&self, name: &str, source: &str) -> Result<Arc<Registration>, RecipeError> {
+        let found = self.entries.iter().find(|known| known.name == name);
+        found.cloned().ok_or_else(|| {
+            let known = self.entries.iter().map(|e| e.name).collect::<Vec<_>>().join(", ");
+            let hint = haul_base::suggestion(name, self.iter().map(|e| e.name));
+            let place = place(source, name, None);
+            RecipeError::Unknown { place, name: name.to_owned(), hint, known }
+        })
+    }
+
+    /// Checks a recipe: names, parameters, needs, conflicts, headers. `tag_len` is the length of the packets' tag.
+    ///
+    /// # Errors
+    /// What is wrong or missing, in words for whoever wrote the recipe.
+    pub fn compile(self: &Arc<Self>, recipe: &Recipe, tag_len: usize) -> Result<Arc<Blueprint>, RecipeError> {
+        if recipe.parts.is_empty() {
+            return Err(RecipeError::Empty);
+        }
+        let mut parts = Vec::with_capacity(recipe.parts.len());
+        for (index, part) in recipe.parts.iter().enumerate() {
+            if recipe.parts[..index].iter().any(|known| known.name == part.name) {
+                return Err(RecipeError::Twice(part.name.clone()));
+            }
+            let registration = self.find(&part.name, &recipe.source)?;
+            let parameters = Parameters::check(part, registration.parameters, &recipe.source)?;
+            parts.push((registration, parameters));
+        }
+        for (registration, _) in &parts {
+            check_company(registration, recipe)?;
+        }
+        let blueprint = Blueprint::new(recipe.clone(), self.clone(), parts, tag_len)?;
+        let header = blueprint.layout().data_overhead();
+        if header + SMALLEST_PAYLOAD > SMALLEST_DATAGRAM {
+            return Err(RecipeError::Headers { header, datagram: SMALLEST_DATAGRAM });
+        }
+        Ok(Arc::new(blueprint))
+    }
+
+    /// Name and version of each micro-protocol of a recipe, for the other side to compare.
+    pub fn versions(&self, recipe: &Recipe) -> Vec<(String, u16)> {
+        let version =
+            |part: &crate::Part| self.get(&part.name).map(|known| (part.name.clone(), known.version));
+        recipe.parts.iter().filter_map(version).collect()
+    }
+
+    /// Compares the other side's versions with those here.
+    ///
+    /// # Errors
+    /// The first that differs.
+    pub fn check_versions(&self, theirs: &[(String, u16)]) -> Result<(), RecipeError> {
+        for (name, theirs) in theirs {
+            let ours = self.find(name, "")?.version;
+            if ours != *theirs {
+                return Err(RecipeError::Version { protocol: name.clone(), ours, theirs: *theirs });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_company(registration: &Registration, recipe: &Recipe) -> Result<(), RecipeError> {
+    for alternatives in registration.needs {
+        if !alternatives.iter().any(|name| recipe.has(name)) {
+            let protocol = registration.name.to_owned();
+            return Err(RecipeError::Missing { protocol, alternatives: one_of(alternatives) });
+        }
+    }
+    for (other, reason) in registration.conflicts {
+        if recipe.has(other) {
+            let (first, second) = (registration.name.to_owned(), (*other).to_owned());
+            return Err(RecipeError::Conflict { first, second, reason: (*reason).to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// "a", "a or b", "a, b or c".
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [init @ .., last] => format!("{} or {last}", init.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alternatives_read_well() {
+        assert_eq!(
+            one_of(&["positive_ack", "negative_ack", "bitmap_ack"]),
+            "positive_ack, negative_ack or bitmap_ack"
+        );
+        assert_eq!(one_of(&["a"]), "a");
+    }
+}

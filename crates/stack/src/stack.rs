@@ -1,0 +1,512 @@
+//! A running stack: one end of a session.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, Rate, Received, Span, Time, Transmit};
+
+use crate::batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, Start, State};
+use crate::blueprint::{Blueprint, Setup};
+use crate::context::{Context, Core, PathState};
+use crate::event::{BatchEvent, Grant, SEND_PERMIT};
+use crate::message::{Buffer, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict};
+use crate::protocol::MicroProtocol;
+use crate::recipe::{Recipe, RecipeError};
+use crate::reconfigure::Change;
+
+/// Authentic packets that break the recipe after which a session ends: a few may be the other side's bad luck.
+const MAX_VIOLATIONS: u64 = 64;
+/// Buffers that a stack keeps for reuse.
+const POOLED_BUFFERS: usize = 64;
+
+/// What a stack tells its runner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StackEvent {
+    /// All of the object that was to be sent has arrived.
+    Delivered,
+    /// All of an object has come; it has this length.
+    Complete(u64),
+    /// Messages can be received.
+    Message,
+    /// A message has arrived at the other side for certain, or was given up.
+    Settled {
+        /// Its number.
+        message: u64,
+        /// Whether it has arrived.
+        arrived: bool,
+    },
+    /// A larger or smaller datagram is in use now.
+    PathMtu(u16),
+    /// The other side asks for this rate, and it is in force.
+    Rate(Rate),
+    /// Nothing authentic has come for so long.
+    Silent(Span),
+    /// The recipe in force has changed.
+    Reconfigured,
+    /// The other side does not take the recipe, for this reason; the old one goes on.
+    Refused(String),
+    /// A micro-protocol has failed; the session is over, the process and other sessions go on.
+    Failed {
+        /// Which.
+        protocol: String,
+        /// How.
+        message: String,
+    },
+    /// Something that a user's micro-protocol tells.
+    User(&'static str, u64),
+}
+
+/// Counters of a stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackStats {
+    /// Data packets sent, repeated ones included.
+    pub data_sent: u64,
+    /// Of these, repeated ones.
+    pub data_resent: u64,
+    /// Control packets sent.
+    pub control_sent: u64,
+    /// UDP payload bytes sent.
+    pub bytes_sent: u64,
+    /// Authentic data packets received.
+    pub data_received: u64,
+    /// Authentic control packets received.
+    pub control_received: u64,
+    /// UDP payload bytes received in authentic packets.
+    pub bytes_received: u64,
+    /// Packets that are not from the other side, or too short.
+    pub unauthentic: u64,
+    /// Authentic packets that break the recipe.
+    pub violations: u64,
+    /// Messages that the user handed over.
+    pub messages_submitted: u64,
+    /// Of these, those that were suppressed.
+    pub messages_suppressed: u64,
+    /// Messages handed to the user.
+    pub messages_delivered: u64,
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// It is longer than the recipe allows.
+    #[error("the message has {len} bytes, and this recipe carries at most {max} (fixed_size.max_message)")]
+    TooLarge {
+        /// Its length.
+        len: usize,
+        /// The longest.
+        max: usize,
+    },
+    /// Too much waits to be sent already.
+    #[error("{0} bytes wait to be sent already; try again when some of them have left")]
+    Full(usize),
+    /// The recipe carries no messages.
+    #[error("this recipe carries an object, not messages")]
+    NoMessages,
+    /// The stack has failed.
+    #[error("the session has ended")]
+    Ended,
+}
+
+/// One end of a session, composed from micro-protocols.
+pub struct Stack {
+    pub(crate) blueprint: Arc<Blueprint>,
+    pub(crate) slots: Vec<Option<Box<dyn MicroProtocol>>>,
+    pub(crate) core: Core,
+    pub(crate) generation: u8,
+    pub(crate) change: Change,
+    failed: bool,
+}
+
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Stack");
+        out.field("recipe", &self.blueprint.recipe.name).field("stats", &self.core.stats);
+        out.finish_non_exhaustive()
+    }
+}
+
+impl Stack {
+    /// A stack that starts at `setup.now`.
+    ///
+    /// # Errors
+    /// If a micro-protocol cannot be made from this set-up.
+    pub fn new(blueprint: Arc<Blueprint>, mut setup: Setup) -> Result<Self, RecipeError> {
+        let (slots, shared) = blueprint.instantiate(&mut setup)?;
+        let core = Core {
+            next_pn: setup.first_pn,
+            timers: Vec::new(),
+            delayed: Vec::new(),
+            shared,
+            queue: SendQueue::default(),
+            pool: Pool::new(POOLED_BUFFERS),
+            ends: setup.ends,
+            inbox: std::collections::VecDeque::new(),
+            events: std::collections::VecDeque::new(),
+            path: PathState {
+                datagram: setup.datagram,
+                rtt: setup.initial_rtt,
+                rtt_variation: setup.initial_rtt / 2,
+                min_rtt: setup.initial_rtt,
+            },
+            control_wanted: 0,
+            resume_at: None,
+            max_message: 0,
+            next_message: 0,
+            draining: false,
+            initiator: setup.initiator,
+            running: 0,
+            entries: Vec::new(),
+            stats: StackStats::default(),
+            queue_limit: setup.queue_bytes,
+        };
+        let mut stack = Self { blueprint, slots, core, generation: 0, change: Change::None, failed: false };
+        stack.guarded(setup.now, |stack, now| stack.start(now, |_| true));
+        Ok(stack)
+    }
+
+    /// The recipe in force.
+    pub fn recipe(&self) -> &Recipe {
+        self.blueprint.recipe()
+    }
+
+    /// What is shared by all stacks of this recipe.
+    pub fn blueprint(&self) -> &Arc<Blueprint> {
+        &self.blueprint
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> StackStats {
+        self.core.stats
+    }
+
+    /// What is known of the path.
+    pub fn path(&self) -> PathState {
+        self.core.path
+    }
+
+    /// Counters of the micro-protocols: which, name, value.
+    pub fn statistics(&self, mut each: impl FnMut(&str, &'static str, u64)) {
+        for (slot, name) in self.slots.iter().zip(self.blueprint.names()) {
+            if let Some(protocol) = slot {
+                protocol.statistics(&mut |key, value| each(name, key, value));
+            }
+        }
+    }
+
+    /// Whether a micro-protocol has failed: nothing more will happen.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Bytes of messages that wait to be sent.
+    pub fn queued_bytes(&self) -> usize {
+        self.core.queue.bytes()
+    }
+
+    /// How much has not arrived for certain or not left yet: messages in the queue, packets outstanding.
+    pub fn unfinished(&self) -> usize {
+        let held: usize = self.slots.iter().flatten().map(|protocol| protocol.unfinished()).sum();
+        held + self.core.queue.len()
+    }
+
+    /// Queues a message and returns its number.
+    ///
+    /// # Errors
+    /// If it cannot be sent, or not now.
+    pub fn send(&mut self, now: Time, data: &[u8], options: SendOptions) -> Result<u64, SendError> {
+        self.check_message(data.len())?;
+        let id = self.core.next_message;
+        self.core.next_message += 1;
+        self.core.stats.messages_submitted += 1;
+        let deadline = options.lifetime.map(|lifetime| now + lifetime);
+        let mut submission =
+            Submission { id, data, priority: options.priority, deadline, verdict: Verdict::Pass };
+        self.guarded(now, |stack, now| stack.submit(now, &mut submission));
+        if submission.verdict == Verdict::Pass {
+            let data = self.core.pool.copy(data);
+            let (priority, deadline) = (submission.priority, submission.deadline);
+            self.core.queue.push(Outgoing { id, priority, deadline, data, sent: 0 });
+        } else {
+            self.core.stats.messages_suppressed += 1;
+        }
+        if self.failed { Err(SendError::Ended) } else { Ok(id) }
+    }
+
+    fn check_message(&self, len: usize) -> Result<(), SendError> {
+        let (max, queued) = (self.core.max_message, self.core.queue.bytes());
+        match () {
+            () if self.failed => Err(SendError::Ended),
+            () if max == 0 => Err(SendError::NoMessages),
+            () if len > max => Err(SendError::TooLarge { len, max }),
+            () if queued > 0 && queued + len > self.core.queue_limit => Err(SendError::Full(queued)),
+            () => Ok(()),
+        }
+    }
+
+    /// The next message that has come, with its number; for stacks without a message sink.
+    pub fn recv(&mut self) -> Option<(u64, Buffer)> {
+        self.core.inbox.pop_front()
+    }
+
+    /// Messages that have come and wait for [`Stack::recv`].
+    pub fn waiting_messages(&self) -> usize {
+        self.core.inbox.len()
+    }
+
+    /// Gives a buffer of [`Stack::recv`] back for reuse.
+    pub fn recycle(&mut self, buffer: Buffer) {
+        self.core.pool.put(buffer);
+    }
+
+    /// With 0, every buffer is allocated anew: for measuring what the pool is worth.
+    pub fn set_pooled_buffers(&mut self, keep: usize) {
+        self.core.pool = Pool::new(keep);
+    }
+
+    /// Raises the event that another rate is wanted from the peer (with `rate_feedback` in the recipe).
+    pub fn want_rate(&mut self, now: Time, mut rate: Rate) {
+        let wanted = crate::event::RATE_WANTED;
+        self.guarded(now, |stack, now| stack.context(now).raise(wanted, &mut rate));
+    }
+
+    pub(crate) fn context(&mut self, now: Time) -> Context<'_> {
+        Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &self.blueprint, owner: 0 }
+    }
+
+    /// Calls `on_start` of the micro-protocols that are `new`.
+    pub(crate) fn start(&mut self, now: Time, new: impl Fn(u8) -> bool) {
+        for owner in (0..self.slots.len() as u8).filter(|&owner| new(owner)) {
+            self.context(now).run(owner, |protocol, context| protocol.on_start(context));
+        }
+    }
+
+    fn submit(&mut self, now: Time, submission: &mut Submission<'_>) {
+        let blueprint = self.blueprint.clone();
+        for &(_, owner) in &blueprint.tables.submit {
+            self.context(now).run(owner, |protocol, context| protocol.on_submit(submission, context));
+            if submission.verdict != Verdict::Pass {
+                return;
+            }
+        }
+    }
+
+    /// Runs handlers. A panic in one ends this stack, by the name of the micro-protocol, and nothing else.
+    pub(crate) fn guarded<R>(&mut self, now: Time, work: impl FnOnce(&mut Self, Time) -> R) -> Option<R> {
+        if self.failed {
+            return None;
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let result = work(self, now);
+            self.run_delayed(now);
+            result
+        }));
+        match result {
+            Ok(result) => Some(result),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+                let protocol = self.blueprint.tables.names[usize::from(self.core.running)].clone();
+                self.fail(protocol, text.to_owned());
+                None
+            }
+        }
+    }
+
+    pub(crate) fn fail(&mut self, protocol: String, message: String) {
+        self.failed = true;
+        self.core.events.push_back(StackEvent::Failed { protocol, message });
+    }
+
+    fn run_delayed(&mut self, now: Time) {
+        while let Some((event, mut notice)) = self.core.take_delayed(now) {
+            self.context(now).dispatch(event, &mut *notice);
+        }
+    }
+
+    /// Writes packets into `slot` with `work`, seals and counts them.
+    pub(crate) fn write(
+        &mut self,
+        now: Time,
+        slot: &mut [u8],
+        limit: usize,
+        datagram: usize,
+        work: impl FnOnce(&mut Context<'_>, &mut Batch<'_>),
+    ) -> Option<Transmit> {
+        let mut entries = std::mem::take(&mut self.core.entries);
+        let blueprint = self.blueprint.clone();
+        let start = Start { datagram, limit, next_pn: self.core.next_pn, generation: self.generation };
+        let mut batch = Batch::outgoing(slot, &mut entries, &blueprint.tables.layout, &start);
+        let mut context =
+            Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &blueprint, owner: 0 };
+        work(&mut context, &mut batch);
+        let transmit = (!batch.is_empty()).then(|| {
+            context.core.next_pn = batch.next_pn();
+            if batch.is_data() {
+                context.raise_batch(BatchEvent::SEGMENT_FROM_USER, &mut batch);
+            }
+            context.raise_batch(BatchEvent::SEGMENT_TO_NET, &mut batch);
+            count_sent(&mut context.core.stats, &batch);
+            let (len, segment_size) = (batch.bytes(), batch.stride());
+            Transmit { len, segment_size, ecn: Ecn::NotEct, path: PathId::default(), release: now }
+        });
+        self.core.entries = entries;
+        transmit
+    }
+
+    fn write_control(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        let datagram = usize::from(self.core.path.datagram);
+        while self.core.control_wanted != 0 {
+            let owner = self.core.control_wanted.trailing_zeros() as u8;
+            self.core.control_wanted &= self.core.control_wanted - 1;
+            let written = self.write(now, slot, 1, datagram, |context, batch| {
+                context.run(owner, |protocol, context| protocol.write_control(batch, context));
+            });
+            if written.is_some() {
+                return written;
+            }
+        }
+        None
+    }
+
+    fn write_data(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        self.core.resume_at = None;
+        let datagram = usize::from(self.core.path.datagram);
+        let mut grant = Grant { packets: MAX_BATCH, datagram, burst: u64::MAX };
+        self.context(now).raise(SEND_PERMIT, &mut grant);
+        let by_burst = usize::try_from(grant.burst).unwrap_or(usize::MAX) / grant.datagram.max(1);
+        let packets = if grant.packets == 0 { 0 } else { grant.packets.min(by_burst.max(1)) };
+        if packets == 0 {
+            return None;
+        }
+        self.write(now, slot, packets, grant.datagram, |context, batch| {
+            context.raise_batch(BatchEvent::FILL, batch);
+        })
+    }
+
+    fn receive(&mut self, now: Time, buffer: &mut [u8], stride: usize) {
+        let mut entries = std::mem::take(&mut self.core.entries);
+        let blueprint = self.blueprint.clone();
+        let layout = &blueprint.tables.layout;
+        let mut batch = Batch::incoming(buffer, stride, &mut entries, layout, self.generation);
+        let mut context =
+            Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &blueprint, owner: 0 };
+        context.raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
+        let mut proposals = Vec::new();
+        sort_out(&mut context, &mut batch, &mut proposals);
+        if batch.entries.iter().any(|entry| entry.state == State::Live) {
+            context.raise_batch(BatchEvent::SEGMENT_FROM_NET, &mut batch);
+        }
+        let stats = &mut context.core.stats;
+        stats.violations += u64::from(batch.violations);
+        stats.unauthentic += u64::from(batch.unauthentic);
+        if !context.core.inbox.is_empty() && !context.core.events.contains(&StackEvent::Message) {
+            context.core.events.push_back(StackEvent::Message);
+        }
+        self.core.entries = entries;
+        for body in proposals {
+            self.on_reconfigure(now, &body);
+        }
+        if self.core.stats.violations > MAX_VIOLATIONS && !self.failed {
+            let message =
+                format!("{MAX_VIOLATIONS} packets that the recipe does not allow came from the other side");
+            self.fail("recipe".to_owned(), message);
+        }
+    }
+
+    /// Packets of the coming generation: the other side has changed over to the recipe that was agreed on.
+    fn follow_generation(&mut self, now: Time, data: &[u8]) {
+        let other = data.first().is_some_and(|kind| kind & GENERATION_BIT != self.generation);
+        if other {
+            self.on_other_generation(now, data);
+        }
+    }
+}
+
+/// Checks lengths, and gives control packets to their owners.
+fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Vec<Vec<u8>>) {
+    let overhead = batch.layout().data_overhead();
+    let control_overhead = batch.layout().clear_len() + batch.layout().tag_len();
+    for i in batch.live() {
+        let (kind, size) = (batch.kind(i), batch.size(i));
+        let least = if kind.is_data() { overhead } else { control_overhead };
+        if size < least {
+            batch.reject(i);
+            continue;
+        }
+        context.core.stats.bytes_received += size as u64;
+        if kind.is_data() {
+            context.core.stats.data_received += 1;
+            continue;
+        }
+        context.core.stats.control_received += 1;
+        if kind == Kind::RECONFIGURE {
+            proposals.push(batch.payload(i).to_vec());
+            batch.take(i);
+            continue;
+        }
+        let owner = context.blueprint.tables.kinds.iter().find(|known| known.0 == kind);
+        match owner {
+            None => batch.reject(i),
+            Some(&(_, owner)) => {
+                context.run(owner, |protocol, context| protocol.on_control(kind, batch, i, context));
+                if batch.is_live(i) {
+                    batch.take(i);
+                }
+            }
+        }
+    }
+}
+
+fn count_sent(stats: &mut StackStats, batch: &Batch<'_>) {
+    let packets = batch.len() as u64;
+    stats.bytes_sent += batch.bytes() as u64;
+    if batch.is_data() {
+        stats.data_sent += packets;
+        stats.data_resent += batch.entries.iter().filter(|entry| entry.resent).count() as u64;
+    } else {
+        stats.control_sent += packets;
+    }
+}
+
+impl Machine for Stack {
+    type Event = StackEvent;
+
+    fn on_receive(&mut self, now: Time, received: &mut Received<'_>) {
+        self.follow_generation(now, received.data);
+        let stride = received.stride.max(1);
+        for buffer in received.data.chunks_mut(stride * MAX_BATCH) {
+            self.guarded(now, |stack, now| stack.receive(now, buffer, stride));
+        }
+    }
+
+    fn on_deadline(&mut self, now: Time) {
+        self.guarded(now, |stack, now| {
+            while let Some((owner, timer)) = stack.core.take_timer(now) {
+                stack.context(now).run(owner, |protocol, context| protocol.on_timer(timer, context));
+            }
+        });
+        self.guarded(now, Self::on_change_deadline);
+    }
+
+    fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        self.guarded(now, |stack, now| {
+            stack.advance_change(now);
+            let change = stack.write_change(now, slot);
+            change.or_else(|| stack.write_control(now, slot)).or_else(|| stack.write_data(now, slot))
+        })?
+    }
+
+    fn poll_event(&mut self) -> Option<StackEvent> {
+        self.core.events.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Deadline> {
+        if self.failed {
+            return None;
+        }
+        let pacing = self.core.resume_at.map(|at| Deadline { at, reason: DeadlineReason::Pacing });
+        let change = self.change.deadline().map(|at| Deadline { at, reason: DeadlineReason::Timer });
+        [pacing, self.core.next_timer(), change].into_iter().fold(None, Deadline::earlier)
+    }
+}

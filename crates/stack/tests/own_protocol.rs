@@ -1,0 +1,210 @@
+//! Two micro-protocols from outside the crate, as a user would write them, and a stack made of them.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::sync::Arc;
+
+use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
+use haul_stack::{
+    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Parameters, Recipe,
+    RecipeError, Registration, Registry, Resolution, SendOptions, Setup, Stack, StackEvent,
+};
+
+/// A message is a packet.
+#[derive(Debug, Default)]
+struct Whole {
+    number: Option<Attribute<u32>>,
+}
+
+impl MicroProtocol for Whole {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.number = Some(declaration.attribute("number"));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_batch(BatchEvent::FILL, Order::NORMAL);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::LATE);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        context.set_max_message(1_000);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let number = self.number.expect("declared");
+        if event == BatchEvent::FILL {
+            while let Some(len) =
+                context.queue().front().map(|m| m.data.len()).filter(|_| !context.is_draining())
+            {
+                let Some(i) = batch.push(Kind::DATA, len) else { return };
+                let Some(message) = context.queue().sent(len) else { return };
+                batch.payload_mut(i).copy_from_slice(&message.data);
+                batch.set(i, number, message.id as u32);
+                context.pool().put(message.data);
+            }
+        } else {
+            for i in batch.live() {
+                context.deliver(u64::from(batch.get(i, number)), batch.payload(i));
+            }
+        }
+    }
+}
+
+/// Panics on the message "boom", and says how many messages it has seen.
+#[derive(Debug, Default)]
+struct Watch {
+    seen: u64,
+    limit: u64,
+}
+
+impl MicroProtocol for Watch {
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_delivery(Order::NORMAL);
+    }
+
+    fn on_delivery(&mut self, delivery: &mut haul_stack::Delivery<'_>, context: &mut Context<'_>) {
+        assert!(delivery.data != b"boom", "I do not like boom");
+        self.seen += 1;
+        if self.seen == self.limit {
+            context.emit(StackEvent::User("limit", self.seen));
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        self.limit = parameters.integer("limit");
+        Ok(())
+    }
+}
+
+fn registry() -> Arc<Registry> {
+    let mut registry = Registry::empty();
+    registry.register(Registration::new("whole", 1, "a message is a packet", |_, _| {
+        Ok(Box::new(Whole::default()))
+    }));
+    registry.register(Registration {
+        parameters: &[haul_stack::ParameterSpec {
+            name: "limit",
+            kind: haul_stack::ParameterKind::Integer(1, 1_000),
+            default: "2",
+            help: "messages after which it speaks",
+        }],
+        needs: &[&["whole"]],
+        ..Registration::new("watch", 1, "counts messages", |parameters, _| {
+            Ok(Box::new(Watch { seen: 0, limit: parameters.integer("limit") }))
+        })
+    });
+    Arc::new(registry)
+}
+
+fn pair(recipe: &Recipe) -> (Stack, Stack) {
+    let blueprint = registry().compile(recipe, 0).unwrap();
+    let make = |initiator| {
+        let setup = Setup { initiator, initial_rtt: Span::from_millis(10), ..Setup::new(Time::ZERO) };
+        Stack::new(blueprint.clone(), setup).unwrap()
+    };
+    (make(true), make(false))
+}
+
+/// Carries everything that `from` has to say.
+fn carry(now: Time, from: &mut Stack, to: &mut Stack) -> usize {
+    let mut slot = vec![0xAA; 65_536];
+    let mut batches = 0;
+    while let Some(transmit) = from.poll_transmit(now, &mut slot) {
+        batches += 1;
+        let mut received = Received {
+            data: &mut slot[..transmit.len],
+            stride: transmit.segment_size,
+            arrival: None,
+            path: PathId::default(),
+            ecn: Ecn::NotEct,
+            socket_drops: None,
+        };
+        to.on_receive(now, &mut received);
+    }
+    batches
+}
+
+fn events(stack: &mut Stack) -> Vec<StackEvent> {
+    std::iter::from_fn(|| stack.poll_event()).collect()
+}
+
+#[test]
+fn messages_travel_in_batches_of_equal_size() {
+    let (mut a, mut b) = pair(&Recipe::new("own").with("whole").with("watch"));
+    for text in ["one", "two", "six", "four", "five"] {
+        a.send(Time::ZERO, text.as_bytes(), SendOptions::default()).unwrap();
+    }
+    // A batch ends with its first shorter packet, and a longer one begins the next.
+    assert_eq!(carry(Time::ZERO, &mut a, &mut b), 2);
+    let got: Vec<_> = std::iter::from_fn(|| b.recv()).map(|(id, m)| (id, m.to_vec())).collect();
+    assert_eq!(got[3], (3, b"four".to_vec()));
+    assert_eq!(got.len(), 5);
+    assert!(events(&mut b).contains(&StackEvent::User("limit", 2)));
+}
+
+#[test]
+fn a_panic_ends_the_session_by_the_name_of_its_cause_and_nothing_else() {
+    let (mut a, mut b) = pair(&Recipe::new("own").with("whole").with("watch"));
+    a.send(Time::ZERO, b"boom", SendOptions::default()).unwrap();
+    carry(Time::ZERO, &mut a, &mut b);
+    let failed = StackEvent::Failed { protocol: "watch".into(), message: "I do not like boom".into() };
+    assert_eq!(events(&mut b), [failed]);
+    assert!(b.has_failed() && b.deadline().is_none() && !a.has_failed());
+    assert!(b.send(Time::ZERO, b"x", SendOptions::default()).is_err());
+}
+
+#[test]
+fn recipes_that_cannot_work_say_what_is_missing() {
+    let compile = |recipe: Recipe| registry().compile(&recipe, 0).unwrap_err().to_string();
+    assert_eq!(compile(Recipe::new("x").with("watch")), "watch needs whole");
+    assert_eq!(compile(Recipe::new("x").with("whole").with("whole")), "`whole` is in the recipe twice");
+    let unknown = compile(Recipe::parse("name = \"x\"\n[whole]\n[wach]\n").unwrap());
+    assert!(
+        unknown.starts_with("line 3: there is no micro-protocol `wach` (did you mean `watch`?)"),
+        "{unknown}"
+    );
+    let value = compile(Recipe::parse("[whole]\n[watch]\nlimit = 0\n").unwrap());
+    assert_eq!(value, "line 3: `watch.limit = 0`: a whole number from 1 to 1000 is wanted");
+}
+
+fn exchange(now: Time, a: &mut Stack, b: &mut Stack) {
+    while carry(now, a, b) + carry(now, b, a) > 0 {}
+}
+
+#[test]
+fn parameters_change_on_both_sides_while_running() {
+    let (mut a, mut b) = pair(&Recipe::new("own").with("whole").with("watch"));
+    let mut recipe = a.recipe().clone();
+    recipe.set("watch.limit", "1").unwrap();
+    a.reconfigure(Time::ZERO, &recipe).unwrap();
+    assert_eq!(a.reconfigure(Time::ZERO, &recipe), Err(RecipeError::Busy));
+    exchange(Time::ZERO, &mut a, &mut b);
+    assert_eq!(
+        (events(&mut a), events(&mut b)),
+        (vec![StackEvent::Reconfigured], vec![StackEvent::Reconfigured])
+    );
+    a.send(Time::ZERO, b"one", SendOptions::default()).unwrap();
+    exchange(Time::ZERO, &mut a, &mut b);
+    assert!(events(&mut b).contains(&StackEvent::User("limit", 1)));
+}
+
+#[test]
+fn other_micro_protocols_take_over_at_a_packet_boundary() {
+    let (mut a, mut b) = pair(&Recipe::new("own").with("whole"));
+    a.send(Time::ZERO, b"before", SendOptions::default()).unwrap();
+    a.reconfigure(Time::ZERO, &Recipe::new("own").with("watch").with("whole")).unwrap();
+    a.send(Time::ZERO, b"after", SendOptions::default()).unwrap();
+    exchange(Time::ZERO, &mut a, &mut b);
+    let later = Time::ZERO + Span::from_secs(1);
+    a.on_deadline(later);
+    b.on_deadline(later);
+    exchange(later, &mut a, &mut b);
+    assert_eq!(
+        (events(&mut a), a.recipe().parts.len(), b.recipe().parts.len()),
+        (vec![StackEvent::Reconfigured], 2, 2)
+    );
+    let got: Vec<_> = std::iter::from_fn(|| b.recv()).map(|(id, m)| (id, m.to_vec())).collect();
+    assert_eq!(got, [(0, b"before".to_vec()), (1, b"after".to_vec())]);
+}
