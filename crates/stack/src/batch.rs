@@ -373,3 +373,83 @@ impl<'b> Batch<'b> {
         self.next_pn
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn layout(clear: u16, sealed: u16, tag: u16) -> Layout {
+        let clear_len = PACKET_HEADER_LEN as u16 + clear;
+        Layout { clear_len, data_len: clear_len + sealed, tag_len: tag, attributes: Vec::new() }
+    }
+
+    #[test]
+    fn a_shorter_packet_ends_a_batch_and_a_longer_one_does_not_fit_it() {
+        let (mut buffer, mut entries, layout) = (vec![9; 65_507], Vec::new(), layout(0, 4, 0));
+        let start = Start { datagram: 1_200, limit: 64, next_pn: 5, generation: 0 };
+        let mut batch = Batch::outgoing(&mut buffer, &mut entries, &layout, &start);
+        assert_eq!(batch.push(Kind::DATA, 100), Some(0));
+        assert_eq!((batch.push(Kind::DATA, 101), batch.room()), (None, Some(100)));
+        assert_eq!(batch.push_again(Kind::DATA, 99), Some(1));
+        assert_eq!((batch.push(Kind::DATA, 1), batch.room(), batch.packets_left()), (None, None, 0));
+        assert_eq!(
+            (batch.pn(1), batch.is_resent(0), batch.is_resent(1), batch.stride()),
+            (6, false, true, 111)
+        );
+        assert_eq!(batch.get(0, Attribute::<u32>::at(7)), 0, "attributes begin as zero");
+    }
+
+    #[test]
+    fn what_was_taken_is_not_seen_again() {
+        let (mut buffer, mut entries, layout) = (vec![0; 7 * 4], Vec::new(), layout(0, 0, 0));
+        let mut batch = Batch::incoming(&mut buffer, 7, &mut entries, &layout, 0);
+        batch.take(1);
+        batch.reject(3);
+        assert_eq!((batch.live().collect::<Vec<_>>(), batch.violations), (vec![0, 2], 1));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            sizes in prop::collection::vec(0usize..1_400, 1..80),
+            clear in 0u16..8, sealed in 0u16..40, tag in 0u16..17, generation in any::<bool>(),
+        ) {
+            let layout = layout(clear, sealed, tag);
+            let generation = if generation { GENERATION_BIT } else { 0 };
+            let (mut buffer, mut entries) = (vec![0xAA; 65_507], Vec::new());
+            let start = Start { datagram: 1_400, limit: 64, next_pn: 77, generation };
+            let mut batch = Batch::outgoing(&mut buffer, &mut entries, &layout, &start);
+            let mut written = Vec::new();
+            for (n, &size) in sizes.iter().enumerate() {
+                if let Some(i) = batch.push(Kind::DATA, size) {
+                    batch.payload_mut(i).fill(n as u8);
+                    written.push((n as u8, size));
+                }
+            }
+            let (used, stride) = (batch.bytes(), batch.stride());
+            prop_assert!(written.len() <= MAX_BATCH && written.len() == batch.len());
+            let mut entries = Vec::new();
+            let read = Batch::incoming(&mut buffer[..used], stride, &mut entries, &layout, generation);
+            prop_assert_eq!(read.len(), written.len());
+            for (i, (n, size)) in written.into_iter().enumerate() {
+                prop_assert_eq!(read.payload(i), vec![n; size]);
+                prop_assert_eq!((read.pn(i), read.kind(i)), (77 + i as u64, Kind::DATA));
+            }
+        }
+
+        #[test]
+        fn any_bytes_make_a_batch(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..600), stride in 0usize..100, tag in 0u16..20,
+        ) {
+            let (mut entries, layout) = (Vec::new(), layout(4, 9, tag));
+            let mut batch = Batch::incoming(&mut bytes, stride, &mut entries, &layout, 0);
+            for i in batch.live() {
+                let long = batch.kind(i).is_data() && batch.size(i) >= batch.layout().data_overhead();
+                prop_assert!(!long || batch.payload(i).len() + batch.layout().data_overhead() == batch.size(i));
+                batch.packet_mut(i)[0] = 1;
+            }
+        }
+    }
+}
