@@ -15,7 +15,7 @@ const BACK: u64 = 0x9E37_79B9_7F4A_7C15;
 const DAMAGE: u64 = 0xBF58_476D_1CE4_E5B9;
 /// A super-packet travels in parts that the bottleneck sends in this time, so that it arrives like the packets
 /// that it stands for.
-const GRAIN: Span = Span::from_micros(100);
+pub const GRAIN: Span = Span::from_micros(100);
 
 /// Which of the directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ mod packet;
 mod privilege;
 mod world;
 
-pub use emulator::{Emulator, EmulatorOptions, Way, rate_of, rtt_of};
+pub use emulator::{Emulator, EmulatorOptions, GRAIN, Way, rate_of, rtt_of};
 pub use error::WanError;
 pub use guard::{die_with_parent, hurry, pin};
 pub use link::{Clock, Snapshot, Traffic};
