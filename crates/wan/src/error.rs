@@ -47,9 +47,9 @@ impl WanError {
         }
     }
 
-    /// Whether a privilege or a facility of this system is missing, rather than something having failed.
+    /// Whether a privilege is missing that root has.
     pub fn is_missing_privilege(&self) -> bool {
-        !matches!(self, Self::Path(_) | Self::System(..))
+        matches!(self, Self::NoUserNamespace(_) | Self::TunForbidden)
     }
 }
 

@@ -137,7 +137,8 @@ pub fn run_tcp_flows() -> io::Result<()> {
     io::stdin().lock().read_line(&mut line)?;
     let job: TcpJob = serde_json::from_str(&line)?;
     if let Err(error) = acquire() {
-        return say(&TcpNews::LeftOut { why: error.to_string() });
+        let hint = if error.is_missing_privilege() { "; run it as root (sudo) to see it" } else { "" };
+        return say(&TcpNews::LeftOut { why: format!("{error}{hint}") });
     }
     // From here on there may be threads.
     thread::Builder::new().name("orders".to_owned()).spawn(end_with_input)?;

@@ -140,7 +140,7 @@ fn show(context: &Context, beside: &TcpBeside, ours: &RunReport) {
         context.events.write("tcp", json!({ "congestion": congestion, "missing": why }));
     }
     if let Some(why) = &beside.left_out {
-        context.say(&format!("TCP on this path is left out: {why}; as root (sudo) it is shown"));
+        context.say(&format!("TCP on this path is left out: {why}"));
         context.events.write("tcp", json!({ "left_out": why }));
     }
 }
