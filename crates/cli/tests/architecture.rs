@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Each crate of the plan and the crates of this workspace that it may import. Nothing imports the programs and
 /// the bindings, so these stand in no list.
-const MAY_IMPORT: [(&str, &[&str]); 12] = [
+const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("haul-base", &[]),
     ("haul-wire", &["haul-base"]),
     ("haul-diagnosis", &["haul-base"]),
@@ -22,6 +22,7 @@ const MAY_IMPORT: [(&str, &[&str]); 12] = [
     ("haul-udp", &["haul-base"]),
     ("haul-engine", &["haul-base", "haul-wire", "haul-proto", "haul-udp", "haul-host"]),
     ("haul-mover", &["haul-base", "haul-wire", "haul-proto", "haul-engine"]),
+    ("haul-wan", &["haul-base", "haul-sim", "haul-udp"]),
     ("haul-cli", ANY),
     ("haul-lab", ANY),
     ("haulage", &["haul-mover", "haul-engine", "haul-diagnosis"]),
@@ -37,6 +38,7 @@ const ANY: &[&str] = &[
     "haul-udp",
     "haul-engine",
     "haul-mover",
+    "haul-wan",
 ];
 
 /// What their tests and examples may import beyond that: the simulator runs the machines that it is made for.
@@ -69,8 +71,8 @@ const IMPURE: [&str; 20] = [
     "rustix",
     "println!",
 ];
-/// Where there may be unsafe code: the UDP driver, and what the lab needs for its TUN devices.
-const UNSAFE: [&str; 2] = ["crates/udp/", "crates/lab/src/net/"];
+/// Where there may be unsafe code: the UDP driver, and what the emulator needs for its TUN devices.
+const UNSAFE: [&str; 2] = ["crates/udp/", "crates/wan/src/net/"];
 
 struct Package {
     name: String,

@@ -1,10 +1,6 @@
 //! The `haul-lab` program: paths for real traffic, and experiments.
 
-mod guard;
-mod link;
 mod load;
-mod net;
-mod packet;
 mod problem;
 mod selftest;
 mod sim;

@@ -6,8 +6,11 @@ mod sweep;
 mod sys;
 mod tun;
 
-pub(crate) use namespace::{Namespace, enter, private_user_namespace};
+pub(crate) use namespace::private_user_namespace;
+pub use namespace::{Namespace, enter};
 pub(crate) use netlink::{Address, configure};
-pub(crate) use sweep::{kill_inside, sweep};
+pub(crate) use sweep::kill_inside;
+pub use sweep::sweep;
 pub(crate) use sys::run_before_others;
-pub(crate) use tun::{CLONE_DEVICE, Offloads, Tun};
+pub use tun::Offloads;
+pub(crate) use tun::{CLONE_DEVICE, Tun};

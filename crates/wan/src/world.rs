@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use haul_base::{Rate, Span};
 
-use super::args::TcpWindow;
-use super::privilege::Privilege;
+use crate::error::{WanError, While};
 use crate::net::{Address, Namespace, Offloads, Tun, configure, kill_inside};
-use crate::problem::{Problem, While};
+use crate::privilege::Privilege;
 
-/// Namespaces of this program are called `haul-wan-<pid>-a` and `-b`.
-pub(crate) const PREFIX: &str = "haul-wan-";
+/// Namespaces with names are called `haul-wan-<pid>-a` and `-b`.
+pub const PREFIX: &str = "haul-wan-";
 /// What the device is called on both sides.
 const DEVICE: &str = "wan0";
 /// Packets (super-packets) that wait in the kernel until the emulator comes to read them.
@@ -24,26 +23,57 @@ const MIN_WINDOW: u64 = 6 << 20;
 const MAX_WINDOW: u64 = 1 << 30;
 
 /// Addresses of side A and side B.
-pub(crate) const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 201, 0, 1), Ipv4Addr::new(10, 201, 0, 2)];
+pub const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 201, 0, 1), Ipv4Addr::new(10, 201, 0, 2)];
 /// The same for IPv6: unique local addresses (RFC 4193).
-pub(crate) const V6: [Ipv6Addr; 2] =
+pub const V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0x201, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0x201, 0, 0, 0, 0, 0, 2)];
+
+/// Whether namespaces get names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// Names that `ip netns` knows. What a killed process leaves of them, [`sweep`](crate::sweep) removes.
+    Listed,
+    /// None: they are reached through this process, and gone when it is, however it ends.
+    Hidden,
+}
+
+impl From<Privilege> for Names {
+    /// The most that this privilege is good for: names need the right to mount.
+    fn from(privilege: Privilege) -> Self {
+        match privilege {
+            Privilege::Root => Self::Listed,
+            Privilege::UserNamespace => Self::Hidden,
+        }
+    }
+}
+
+/// How large TCP windows may become.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TcpWindow {
+    /// Four bandwidth-delay products of the path: they never limit a flow.
+    #[default]
+    Path,
+    /// What the kernel gives to new namespaces.
+    Kernel,
+    /// So many bytes.
+    Bytes(u64),
+}
 
 /// One side.
 #[derive(Debug)]
-pub(crate) struct Side {
+pub struct Side {
     /// Where its processes are.
     pub namespace: Namespace,
     /// The emulator's end of its device.
-    pub tun: Arc<Tun>,
+    pub(crate) tun: Arc<Tun>,
 }
 
 /// Both sides. When this is dropped, everything inside of them is ended, and they are removed.
 #[derive(Debug)]
-pub(crate) struct World {
-    /// Where COMMAND runs.
+pub struct World {
+    /// Where clients run.
     pub a: Side,
-    /// Where the server runs.
+    /// Where servers run.
     pub b: Side,
 }
 
@@ -54,8 +84,8 @@ pub(crate) struct WorldOptions {
     pub mtu: u32,
     /// Whether super-packets pass whole.
     pub offload: bool,
-    /// Largest TCP window; `None` leaves it to the path.
-    pub window: Option<TcpWindow>,
+    /// Largest TCP window.
+    pub window: TcpWindow,
     /// The rate and the round-trip time of the path.
     pub path: (Rate, Span),
 }
@@ -65,13 +95,13 @@ impl World {
     ///
     /// # Errors
     /// When the system refuses one of the many things that this takes.
-    pub(crate) fn create(privilege: Privilege, options: &WorldOptions) -> Result<Self, Problem> {
-        let side = |number: usize| Side::create(number, privilege, options);
+    pub(crate) fn create(names: Names, options: &WorldOptions) -> Result<Self, WanError> {
+        let side = |number: usize| Side::create(number, names, options);
         Ok(Self { a: side(0)?, b: side(1)? })
     }
 
     /// Ends everything that runs on either side.
-    pub(crate) fn end_processes(&self) {
+    pub fn end_processes(&self) {
         let sides = [&self.a, &self.b];
         let ids: Vec<_> = sides.iter().filter_map(|side| side.namespace.id().ok()).collect();
         kill_inside(&ids);
@@ -85,9 +115,9 @@ impl Drop for World {
 }
 
 impl Side {
-    fn create(number: usize, privilege: Privilege, options: &WorldOptions) -> Result<Self, Problem> {
+    fn create(number: usize, names: Names, options: &WorldOptions) -> Result<Self, WanError> {
         let name = format!("{PREFIX}{}-{}", std::process::id(), ["a", "b"][number]);
-        let namespace = Namespace::create(&name, privilege == Privilege::Root)
+        let namespace = Namespace::create(&name, names == Names::Listed)
             .while_doing("cannot make a network namespace")?;
         let offloads = Offloads { tcp: options.offload, udp: options.offload };
         let tun = namespace.run(|| Tun::open(DEVICE, offloads)).while_doing("cannot make a TUN device")?;
@@ -105,9 +135,16 @@ impl Side {
         Ok(Self { namespace, tun: Arc::new(tun) })
     }
 
-    /// Packets that the kernel sent into the device, and those that it dropped because the emulator did not read
-    /// them in time. A super-packet counts as one.
-    pub(crate) fn device_drops(&self) -> io::Result<u64> {
+    /// What the kernel hands over whole at this side.
+    pub fn offloads(&self) -> Offloads {
+        self.tun.offloads()
+    }
+
+    /// Packets that the kernel dropped because the emulator did not read them in time. A super-packet counts as one.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn device_drops(&self) -> io::Result<u64> {
         self.namespace.run(|| {
             let text = fs::read_to_string("/proc/thread-self/net/dev")?;
             Ok(transmit_drops(&text, DEVICE).unwrap_or(0))
@@ -138,10 +175,12 @@ fn quieten() -> io::Result<()> {
 fn set_windows(options: &WorldOptions) -> io::Result<()> {
     let (rate, rtt) = options.path;
     let most = match options.window {
-        Some(TcpWindow::Kernel) => return Ok(()),
-        Some(TcpWindow::Bytes(bytes)) => bytes,
+        TcpWindow::Kernel => return Ok(()),
+        TcpWindow::Bytes(bytes) => bytes,
         // Without a rate, think of 10 Gbit/s. Twice for the kernel's own accounting, twice for the queue.
-        None => (4 * rate.min(Rate::from_mbps(10_000)).bytes_in(rtt)).clamp(MIN_WINDOW, MAX_WINDOW),
+        TcpWindow::Path => {
+            (4 * rate.min(Rate::from_mbps(10_000)).bytes_in(rtt)).clamp(MIN_WINDOW, MAX_WINDOW)
+        }
     };
     for key in ["tcp_rmem", "tcp_wmem"] {
         let path = format!("/proc/sys/net/ipv4/{key}");

@@ -9,6 +9,6 @@ mod thread;
 mod wait;
 mod writer;
 
-pub(crate) use snapshot::Snapshot;
+pub use snapshot::{Snapshot, Traffic};
 pub(crate) use thread::{Link, LinkOptions};
-pub(crate) use wait::Clock;
+pub use wait::Clock;

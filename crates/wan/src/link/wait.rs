@@ -5,10 +5,11 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::guard::{hurry, pin};
-use crate::net::{Tun, run_before_others};
 use haul_base::{Span, Time};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::guard::{hurry, pin};
+use crate::net::{Tun, run_before_others};
 
 /// What is left of a wait is spun away if it is shorter: going to sleep and back takes as long.
 const SPIN: Span = Span::from_micros(15);
@@ -22,16 +23,16 @@ const MOST_LATENESS: Span = Span::from_micros(100);
 
 /// The clock of an emulated path: nanoseconds since it was started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock(Instant);
+pub struct Clock(Instant);
 
 impl Clock {
     /// Starts now.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self(Instant::now())
     }
 
     /// What time it is.
-    pub(crate) fn now(self) -> Time {
+    pub fn now(self) -> Time {
         Time::ZERO + Span::from(self.0.elapsed())
     }
 }

@@ -18,7 +18,7 @@ pub(super) const NAMES: &str = "/run/netns";
 /// A network namespace; its name is gone when this is dropped, and the namespace itself when nothing is left
 /// inside.
 #[derive(Debug)]
-pub(crate) struct Namespace {
+pub struct Namespace {
     name: String,
     handle: OwnedFd,
     /// The file under [`NAMES`], where we may make one.
@@ -39,19 +39,19 @@ impl Namespace {
     }
 
     /// What it is called.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// A path that other processes of this user can open to enter it.
-    pub(crate) fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.pinned.clone().unwrap_or_else(|| {
             PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.handle.as_raw_fd()))
         })
     }
 
     /// Whether `ip netns` knows it.
-    pub(crate) fn is_pinned(&self) -> bool {
+    pub fn is_pinned(&self) -> bool {
         self.pinned.is_some()
     }
 
@@ -62,12 +62,15 @@ impl Namespace {
     }
 
     /// Moves the calling thread into it.
-    pub(crate) fn enter(&self) -> io::Result<()> {
+    fn enter(&self) -> io::Result<()> {
         Ok(move_into_link_name_space(self.handle.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
-    /// Does `work` inside, on a thread of its own.
-    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    /// Does `work` inside, on a thread of its own; sockets made there stay there.
+    ///
+    /// # Errors
+    /// Those of `work`, and when the namespace cannot be entered.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         let inside = || self.enter().and_then(|()| work());
         let done = thread::scope(|scope| scope.spawn(inside).join());
         done.unwrap_or_else(|_| Err(io::Error::other("the work inside a namespace panicked")))
@@ -108,7 +111,10 @@ fn make(path: Option<&Path>) -> io::Result<OwnedFd> {
 }
 
 /// Moves the calling thread into the namespace at `path`.
-pub(crate) fn enter(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// When there is none, or this process may not enter it.
+pub fn enter(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?)
 }

@@ -22,7 +22,7 @@ const USO: u32 = 0x20 | 0x40;
 
 /// Which packets the kernel hands over whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) struct Offloads {
+pub struct Offloads {
     /// TCP super-packets.
     pub tcp: bool,
     /// UDP super-packets.

@@ -49,7 +49,7 @@ pub(crate) struct LinkOptions {
 pub(crate) struct Link {
     requests: Sender<Request>,
     bell: Arc<Bell>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 #[derive(Debug)]
@@ -79,9 +79,7 @@ impl Link {
         };
         let thread = std::thread::Builder::new().name(options.name).spawn(move || {
             be_punctual(options.cpu);
-            if let Err(error) = worker.run() {
-                eprintln!("haul-lab: the emulated path has failed: {error}");
-            }
+            worker.run()
         })?;
         Ok(Self { requests, bell, thread: Some(thread) })
     }
@@ -111,9 +109,11 @@ impl Link {
         answered.recv().ok()
     }
 
-    /// Whether the thread works.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    /// Why the thread has ended, if it has; told once.
+    pub(crate) fn failure(&mut self) -> Option<io::Error> {
+        let ended = self.thread.take_if(|thread| thread.is_finished())?;
+        let why = ended.join().unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")));
+        Some(why.err().unwrap_or_else(|| io::Error::other("its thread has ended")))
     }
 }
 
@@ -121,7 +121,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.ask(Request::Stop);
         if let Some(thread) = self.thread.take() {
-            // A panic has been reported by its thread.
+            // Nobody has asked how it went, and nothing is to be done about it any more.
             let _ = thread.join();
         }
     }

@@ -9,7 +9,7 @@ use rustix::thread::CpuSet;
 ///
 /// # Errors
 /// When `parent` has ended already.
-pub(crate) fn die_with_parent(parent: i32) -> io::Result<()> {
+pub fn die_with_parent(parent: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid().map(Pid::as_raw_pid) == Some(parent) {
         return Ok(());
@@ -18,12 +18,12 @@ pub(crate) fn die_with_parent(parent: i32) -> io::Result<()> {
 }
 
 /// Asks that the calling thread be served before others. Without effect where that is not allowed.
-pub(crate) fn hurry() {
+pub fn hurry() {
     let _ = rustix::process::setpriority_process(None, -20);
 }
 
 /// Keeps the calling thread, and what it starts, on one processor. Without effect where that does not exist.
-pub(crate) fn pin(cpu: usize) {
+pub fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     if cpu < CpuSet::MAX_CPU {
         set.set(cpu);

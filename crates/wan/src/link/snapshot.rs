@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// Packets through a device, in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Traffic {
+pub struct Traffic {
     /// Packets, each of a super-packet counted.
     pub packets: u64,
     /// Their bytes with IP headers.
@@ -24,7 +24,7 @@ impl Traffic {
 
 /// The truth about one direction, in packets: `sent + copies = received + drops + inside`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     /// What came out of the device on the sending side.
     pub sent: Traffic,
     /// What went into the device on the receiving side.
@@ -62,7 +62,7 @@ impl Snapshot {
     }
 
     /// Whether every packet is accounted for.
-    pub(crate) fn adds_up(&self) -> bool {
+    pub fn adds_up(&self) -> bool {
         self.sent.packets + self.copies == self.received.packets + self.drops.total() + self.inside
             && self.stages.iter().all(StageCounters::adds_up)
     }
