@@ -297,6 +297,11 @@ impl<'b> Batch<'b> {
         self.room_for(self.layout.data_overhead())
     }
 
+    /// Payload bytes that the largest data packet may have, whatever the batch holds already.
+    pub fn full_room(&self) -> usize {
+        self.datagram.saturating_sub(self.layout.data_overhead())
+    }
+
     /// Body bytes that a control packet may have; `None` when the batch is full.
     pub fn control_room(&self) -> Option<usize> {
         self.room_for(self.layout.clear_len() + self.layout.tag_len())
@@ -339,6 +344,21 @@ impl<'b> Batch<'b> {
             self.stride = len;
         }
         Some(self.entries.len() - 1)
+    }
+
+    /// As [`Batch::push`], for a payload whose length is known only when it has been written: `write` gets `payload`
+    /// bytes and says how many it has filled. If it says `None`, no packet is added.
+    pub fn push_with(
+        &mut self,
+        kind: Kind,
+        payload: usize,
+        write: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Option<usize> {
+        let room = if kind.is_data() { self.room() } else { self.control_room() };
+        room.filter(|&room| payload <= room)?;
+        let start = self.used + self.header_len(kind);
+        let len = write(&mut self.buffer[start..start + payload])?;
+        self.push(kind, len.min(payload))
     }
 
     /// As [`Batch::push`], for a segment that was sent before.

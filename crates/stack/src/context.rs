@@ -218,6 +218,14 @@ impl Context<'_> {
         self.core.max_message = bytes;
     }
 
+    /// A number for a message that comes from a [`MessageSource`] and was never submitted.
+    pub fn number_message(&mut self) -> u64 {
+        let id = self.core.next_message;
+        self.core.next_message += 1;
+        self.core.stats.messages_submitted += 1;
+        id
+    }
+
     /// Number of the next packet.
     pub fn next_pn(&self) -> u64 {
         self.core.next_pn

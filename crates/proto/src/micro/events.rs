@@ -70,3 +70,7 @@ pub struct RttSample {
     /// How long.
     pub rtt: Span,
 }
+
+/// The other side asks for another rate, and it is to be in force now; raised by `rate_feedback` with a
+/// [`haul_base::Rate`], obeyed by whoever limits the rate.
+pub const RATE: &str = "rate";

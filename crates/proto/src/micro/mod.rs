@@ -3,9 +3,103 @@
 
 pub mod events;
 
-use haul_stack::Registry;
+mod fixed_rate;
+mod fixed_size;
+mod reassembly;
+mod seal;
+mod sequenced_segment;
+mod transport_driver;
+mod window;
+
+#[cfg(test)]
+mod testing;
+
+use haul_stack::{Registry, Resolution};
+
+pub use fixed_rate::SendingRate;
 
 /// All micro-protocols of this project. Add your own with [`Registry::register`].
 pub fn registry() -> Registry {
-    Registry::empty()
+    let mut registry = Registry::empty();
+    registry.register(fixed_size::registration());
+    registry.register(transport_driver::registration());
+    registry.register(sequenced_segment::registration());
+    registry.register(fixed_rate::registration());
+    registry.register(seal::registration());
+    registry
+}
+
+/// Whether what is lost is sent again in this stack: then nothing may be dropped once it has been acknowledged.
+fn is_reliable(resolution: &Resolution<'_>) -> bool {
+    resolution.has("retransmit")
+}
+
+/// The number that `wire` is the lower half of, and that lies nearest to `near`.
+fn expand(wire: u32, near: u64) -> u64 {
+    let distance = wire.wrapping_sub(near as u32).cast_signed();
+    near.checked_add_signed(i64::from(distance)).unwrap_or(u64::from(wire))
+}
+
+/// Tells apart two bindings of one micro-protocol to one event. Handlers run in order, so the calls alternate.
+#[derive(Debug, Default)]
+struct Turns {
+    second: bool,
+}
+
+impl Turns {
+    /// Whether this call is the one with the later order.
+    fn is_second(&mut self) -> bool {
+        self.second = !self.second;
+        !self.second
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Rng, Span};
+    use haul_stack::{Recipe, SendOptions};
+    use proptest::prelude::*;
+
+    use super::expand;
+    use super::testing::{Pair, Path, T0, events};
+
+    #[test]
+    fn a_stack_of_the_first_five_carries_messages_both_ways_at_its_rate() {
+        let recipe = Recipe::new("test")
+            .with("fixed_size")
+            .with("transport_driver")
+            .with("sequenced_segment")
+            .with_parameters("fixed_rate", &[("rate", "100Mbit"), ("burst", "10kB")])
+            .with("seal");
+        let mut pair = Pair::new(&recipe);
+        let mut rng = Rng::from_seed(11);
+        let mut sent = Vec::new();
+        for id in 0..200 {
+            let mut message = vec![0; rng.below(5_000) as usize];
+            rng.fill(&mut message);
+            pair.a.send(T0, &message, SendOptions::default()).unwrap();
+            pair.b.send(T0, &message, SendOptions::default()).unwrap();
+            sent.push((id, message));
+        }
+        let mut path = Path { duplicate: true, reverse: true, ..Path::default() };
+        pair.exchange(T0, &mut path);
+        pair.run_until(T0 + Span::from_millis(20), &mut path);
+        assert!(pair.a.queued_bytes() > 0, "faster than its rate");
+        pair.run_until(T0 + Span::from_secs(1), &mut path);
+        let mut got = pair.received_by_b();
+        got.sort();
+        assert!(got == sent, "{} of {} messages", got.len(), sent.len());
+        assert_eq!(pair.a.waiting_messages(), 200);
+        assert_eq!((pair.a.stats().unauthentic, pair.b.stats().violations), (0, 0));
+        assert!(!events(&mut pair.b).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn the_lower_half_is_enough_for_numbers_that_are_near(near in 0u64..1 << 48, distance in -(1i64 << 30)..1 << 30) {
+            prop_assume!(near.checked_add_signed(distance).is_some());
+            let number = near.checked_add_signed(distance).unwrap();
+            prop_assert_eq!(expand(number as u32, near), number);
+        }
+    }
 }

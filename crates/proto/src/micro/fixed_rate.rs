@@ -1,0 +1,185 @@
+//! `fixed_rate`: sends no faster than a given rate, counted in UDP payload bytes of all packets.
+
+use std::any::Any;
+
+use haul_base::{Rate, Span};
+use haul_stack::{
+    Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, SharedValue, StackEvent,
+};
+
+use super::events::RATE;
+use crate::Pacer;
+
+/// Lateness of the machine that is made good afterwards.
+const DEBT: Span = Span::from_millis(100);
+
+/// The rate that is in force; written by the micro-protocol that limits it, read by whoever spaces packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendingRate(pub Rate);
+
+#[derive(Debug)]
+struct FixedRate {
+    rate: Rate,
+    burst: u64,
+    pacer: Pacer,
+    shared: Option<SharedValue<SendingRate>>,
+    changed: Option<Event<Rate>>,
+    changes: u64,
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[
+            ParameterSpec {
+                name: "rate",
+                kind: ParameterKind::Rate,
+                default: "unlimited",
+                help: "UDP payload bits per second, control packets included",
+            },
+            ParameterSpec {
+                name: "burst",
+                kind: ParameterKind::Bytes,
+                default: "64KiB",
+                help: "what may leave back to back; at least one packet does",
+            },
+        ],
+        needs: &[&["fixed_size", "object"]],
+        ..Registration::new("fixed_rate", 1, "sends no faster than a given rate", |parameters, _| {
+            Ok(Box::new(FixedRate {
+                rate: parameters.rate("rate"),
+                burst: parameters.bytes("burst").0,
+                pacer: Pacer::new(DEBT),
+                shared: None,
+                changed: None,
+                changes: 0,
+            }))
+        })
+    }
+}
+
+impl FixedRate {
+    fn set_rate(&mut self, rate: Rate, context: &mut Context<'_>) {
+        if rate != self.rate {
+            self.rate = rate;
+            self.changes += 1;
+            // Under a much slower rate than before, what was scheduled would keep the new one waiting or let it run
+            // ahead: the schedule begins anew.
+            self.pacer = Pacer::new(DEBT);
+            self.pacer.on_idle(context.now());
+        }
+        self.publish(context);
+    }
+
+    fn publish(&self, context: &mut Context<'_>) {
+        let shared = self.shared.expect("declared");
+        *context.shared(shared) = SendingRate(self.rate);
+    }
+}
+
+impl MicroProtocol for FixedRate {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        let rate = self.rate;
+        self.shared = Some(declaration.shared(|| SendingRate(rate)));
+        self.changed = Some(declaration.event(RATE));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_event(SEND_PERMIT, Order::NORMAL);
+        resolution.on_event(self.changed.expect("declared"), Order::NORMAL);
+        resolution.on_batch(BatchEvent::FILL, Order::LAST);
+        resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::NORMAL);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        self.publish(context);
+        self.pacer.on_idle(context.now());
+    }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(grant) = SEND_PERMIT.of(event, notice) {
+            grant.burst = grant.burst.min(self.burst);
+            let release = self.pacer.release_at();
+            if release > context.now() {
+                grant.at_most(0);
+                context.resume_at(release);
+            }
+        } else if let Some(&mut rate) = self.changed.expect("declared").of(event, notice) {
+            self.set_rate(rate, context);
+            context.emit(StackEvent::Rate(rate));
+        }
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::SEGMENT_TO_NET {
+            self.pacer.on_sent(context.now(), batch.bytes() as u64, self.rate);
+        } else if batch.is_empty() {
+            self.pacer.on_idle(context.now());
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+        self.burst = parameters.bytes("burst").0;
+        self.set_rate(parameters.rate("rate"), context);
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("bits_per_second", self.rate.as_bps());
+        each("changes", self.changes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Machine, Rate, Span, Time};
+    use haul_stack::{Recipe, SendOptions, Stack};
+
+    use crate::micro::testing::{Pair, T0};
+
+    /// Sends whenever allowed until `until`; returns the UDP payload bytes.
+    fn send_until(stack: &mut Stack, mut now: Time, until: Time) -> u64 {
+        let (mut slot, before) = (vec![0; 65_536], stack.stats().bytes_sent);
+        while now < until {
+            while stack.queued_bytes() < 1_000_000 {
+                stack.send(now, &[1; 1_000], SendOptions::default()).unwrap();
+            }
+            while let Some(sent) = stack.poll_transmit(now, &mut slot) {
+                assert!(sent.len <= 8_000, "a burst of {} bytes", sent.len);
+            }
+            now = stack.deadline().unwrap().at.max(now);
+            stack.on_deadline(now);
+        }
+        stack.stats().bytes_sent - before
+    }
+
+    #[test]
+    fn the_rate_is_kept_before_and_after_a_change() {
+        let recipe = Recipe::new("test")
+            .with("fixed_size")
+            .with_parameters("fixed_rate", &[("rate", "80Mbit"), ("burst", "8kB")]);
+        let mut pair = Pair::new(&recipe);
+        let sent = send_until(&mut pair.a, T0, T0 + Span::from_secs(1));
+        assert!((9_990_000..=10_008_000).contains(&sent), "{sent}");
+        let mut slower = recipe.clone();
+        slower.set("fixed_rate.rate", "8Mbit").unwrap();
+        let second = T0 + Span::from_secs(1);
+        pair.a.reconfigure(second, &slower).unwrap();
+        let sent = send_until(&mut pair.a, second, second + Span::from_secs(1));
+        let expected = Rate::from_mbps(8).bytes_in(Span::from_secs(1));
+        assert!((expected - 10_000..=expected + 10_000).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn an_idle_sender_saves_nothing_up() {
+        let recipe = Recipe::new("test")
+            .with("fixed_size")
+            .with_parameters("fixed_rate", &[("rate", "80Mbit"), ("burst", "8kB")]);
+        let mut pair = Pair::new(&recipe);
+        let mut slot = vec![0; 65_536];
+        let later = T0 + Span::from_secs(10);
+        assert!(pair.a.poll_transmit(later, &mut slot).is_none());
+        let sent = send_until(&mut pair.a, later, later + Span::from_millis(10));
+        assert!(sent <= 100_000 + 16_000, "{sent}");
+    }
+}

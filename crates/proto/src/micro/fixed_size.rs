@@ -1,0 +1,405 @@
+//! `fixed_size`: messages are cut into segments that fit a packet, and put together again.
+//!
+//! The segments of a message are of equal size but for the last, so that they fill batches; a message that fits is one
+//! packet, and is delivered where it lies.
+
+use haul_stack::{
+    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, ParameterKind,
+    ParameterSpec, Parameters, Registration, Resolution,
+};
+
+use super::reassembly::{Added, Limits, Reassembly, Segment};
+use super::{Turns, expand, is_reliable};
+
+/// The bit of `place` that marks the last segment of a message; the others are its offset.
+pub(crate) const LAST: u32 = 1 << 31;
+/// The longest message that can be asked for, bytes.
+const LONGEST: u64 = 16 << 20;
+
+#[derive(Debug)]
+struct FixedSize {
+    message: Option<Attribute<u32>>,
+    place: Option<Attribute<u32>>,
+    limits: Limits,
+    reassembly: Reassembly,
+    /// The highest message number that has come.
+    newest: u64,
+    /// What is lost comes again: what finds no room must then stay unacknowledged, instead of pushing out the oldest.
+    reliable: bool,
+    turns: Turns,
+    given_up: u64,
+    refused: u64,
+}
+
+fn limits(parameters: &Parameters) -> Result<Limits, String> {
+    let (longest, total) = (parameters.bytes("max_message").0, parameters.bytes("reassembly").0);
+    if longest == 0 || longest > LONGEST {
+        return Err(format!("max_message is from 1B to {}MiB", LONGEST >> 20));
+    }
+    if total > u64::from(u32::MAX) {
+        return Err("reassembly is at most 4GiB".to_owned());
+    }
+    Ok(Limits::of(longest as usize, total as usize))
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[
+            ParameterSpec {
+                name: "max_message",
+                kind: ParameterKind::Bytes,
+                default: "64KiB",
+                help: "the longest message, up to 16MiB",
+            },
+            ParameterSpec {
+                name: "reassembly",
+                kind: ParameterKind::Bytes,
+                default: "4MiB",
+                help: "memory for incomplete messages at the receiver; room for two messages at least",
+            },
+        ],
+        conflicts: &[("object", "one carries messages, the other an object")],
+        ..Registration::new(
+            "fixed_size",
+            1,
+            "cuts messages into segments and puts them together",
+            |parameters, _| {
+                let limits = limits(parameters)?;
+                Ok(Box::new(FixedSize {
+                    message: None,
+                    place: None,
+                    limits,
+                    reassembly: Reassembly::new(limits),
+                    newest: 0,
+                    reliable: false,
+                    turns: Turns::default(),
+                    given_up: 0,
+                    refused: 0,
+                }))
+            },
+        )
+    }
+}
+
+/// The size of a message's segments if the largest is `full`: as many as must be, all equal but the last.
+fn segment_size(len: usize, full: usize) -> usize {
+    len.div_ceil(len.div_ceil(full.max(1)).max(1))
+}
+
+/// A message of the source that has to be cut.
+fn pull_long(len: usize, context: &mut Context<'_>) -> bool {
+    let mut data = context.pool().get(len);
+    data.resize(len);
+    let now = context.now();
+    let written = context.ends().message_source.as_mut().and_then(|source| source.next(now, &mut data));
+    let Some(written) = written else {
+        context.pool().put(data);
+        return false;
+    };
+    data.resize(written.min(len));
+    let id = context.number_message();
+    context.queue().push(Outgoing { id, priority: 0, deadline: None, data, sent: 0 });
+    true
+}
+
+impl FixedSize {
+    fn write(&self, batch: &mut Batch<'_>, i: usize, message: u64, place: u32) {
+        batch.set(i, self.message.expect("declared"), message as u32);
+        batch.set(i, self.place.expect("declared"), place);
+    }
+
+    /// Cuts segments of the first message in the queue; `false` if the batch or the queue has no more.
+    fn cut(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
+        let full = batch.full_room();
+        let draining = context.is_draining();
+        let Some(front) = context.queue().front() else { return false };
+        if full == 0 || draining && front.sent == 0 {
+            return false;
+        }
+        let rest = front.data.len() - front.sent;
+        let len = segment_size(front.data.len(), full).min(rest);
+        let place = front.sent as u32 | if len == rest { LAST } else { 0 };
+        // Longer than the others of this batch: it begins the next one.
+        let Some(i) = batch.push(Kind::DATA, len) else { return false };
+        let (from, message) = (front.sent, front.id);
+        batch.payload_mut(i).copy_from_slice(&front.data[from..from + len]);
+        self.write(batch, i, message, place);
+        if let Some(done) = context.queue().sent(len) {
+            context.pool().put(done.data);
+        }
+        true
+    }
+
+    /// Takes a message from the source, straight into a packet if it fits one; `false` if there is no more.
+    fn pull(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
+        let (full, now) = (batch.full_room(), context.now());
+        let Some(source) = context.ends().message_source.as_mut() else { return false };
+        let expected = source.message_len().min(self.limits.message);
+        if expected > full {
+            return full > 0 && pull_long(expected, context);
+        }
+        let Some(room) = batch.room() else { return false };
+        let wanted = if expected == 0 { full.min(self.limits.message) } else { expected };
+        // Messages of any length begin a batch each unless they fill it: the next one may be longer.
+        if wanted > room {
+            return false;
+        }
+        let pushed = batch.push_with(Kind::DATA, wanted, |into| source.next(now, into));
+        let Some(i) = pushed else { return false };
+        let message = context.number_message();
+        self.write(batch, i, message, LAST);
+        true
+    }
+
+    fn fill(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        loop {
+            while self.cut(batch, context) {}
+            let idle = context.queue().is_empty() && !context.is_draining();
+            if !idle || batch.packets_left() == 0 || !self.pull(batch, context) {
+                return;
+            }
+        }
+    }
+
+    fn segment<'b>(&self, batch: &'b Batch<'_>, i: usize) -> Segment<'b> {
+        let message = expand(batch.get(i, self.message.expect("declared")), self.newest);
+        let place = batch.get(i, self.place.expect("declared"));
+        let (offset, last) = ((place & !LAST) as usize, place & LAST != 0);
+        Segment { message, offset, last, data: batch.payload(i) }
+    }
+
+    /// What finds no room must not be acknowledged: it comes again when there is some.
+    fn admit(&mut self, batch: &mut Batch<'_>) {
+        let mut pending = 0;
+        for i in batch.live() {
+            let segment = self.segment(batch, i);
+            let end = segment.offset + segment.data.len();
+            if segment.last && segment.offset == 0 || end > self.limits.message {
+                continue;
+            }
+            let growth = self.reassembly.growth(segment.message, end);
+            if self.reassembly.fits(segment.message, growth, pending) {
+                pending += growth;
+            } else {
+                self.refused += 1;
+                batch.take(i);
+            }
+        }
+    }
+
+    fn receive(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        for i in batch.live() {
+            let segment = self.segment(batch, i);
+            let message = segment.message;
+            if segment.last && segment.offset == 0 && segment.data.len() <= self.limits.message {
+                context.deliver(message, segment.data);
+            } else {
+                self.collect(i, batch, context);
+            }
+            self.newest = self.newest.max(message);
+        }
+    }
+
+    fn collect(&mut self, i: usize, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let segment = self.segment(batch, i);
+        loop {
+            match self.reassembly.add(&segment, context.pool()) {
+                Added::Incomplete | Added::Duplicate => return,
+                Added::Impossible => return batch.reject(i),
+                Added::Complete(data) => {
+                    context.deliver(segment.message, &data);
+                    return context.pool().put(data);
+                }
+                Added::NoRoom if self.reassembly.give_up_oldest(context.pool()).is_none() => return,
+                Added::NoRoom => self.given_up += 1,
+            }
+        }
+    }
+}
+
+impl MicroProtocol for FixedSize {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.message = Some(declaration.attribute("message"));
+        self.place = Some(declaration.attribute("place"));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.reliable = is_reliable(resolution);
+        resolution.on_batch(BatchEvent::FILL, Order::NORMAL);
+        if self.reliable {
+            resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::FIRST);
+        }
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::LATE);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        context.set_max_message(self.limits.message);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::FILL {
+            self.fill(batch, context);
+        } else if !self.reliable || self.turns.is_second() {
+            self.receive(batch, context);
+        } else {
+            self.admit(batch);
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+        self.limits = limits(parameters)?;
+        self.reassembly.set_limits(self.limits);
+        context.set_max_message(self.limits.message);
+        Ok(())
+    }
+
+    /// Without repetition, what is incomplete may stay so for ever, and is not waited for.
+    fn unfinished(&self) -> usize {
+        if self.reliable { self.reassembly.len() } else { 0 }
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("incomplete", self.reassembly.len() as u64);
+        each("given_up", self.given_up);
+        each("refused", self.refused);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Machine, Rng, Time};
+    use haul_stack::{MessageSource, Recipe, SendError, SendOptions, Stack};
+    use proptest::prelude::*;
+
+    use super::segment_size;
+    use crate::micro::testing::{Pair, Path, T0, blueprint, setup, statistic};
+
+    fn recipe() -> Recipe {
+        Recipe::new("test").with("fixed_size")
+    }
+
+    fn body(seed: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        Rng::from_seed(seed).fill(&mut bytes);
+        bytes
+    }
+
+    /// Sizes of the packets of the next batch.
+    fn next_batch(stack: &mut Stack) -> Vec<usize> {
+        let mut slot = vec![0; 65_536];
+        let Some(sent) = stack.poll_transmit(T0, &mut slot) else { return Vec::new() };
+        slot[..sent.len].chunks(sent.segment_size).map(<[u8]>::len).collect()
+    }
+
+    #[test]
+    fn equal_messages_of_two_packets_fill_a_batch() {
+        let mut pair = Pair::new(&recipe());
+        for n in 0..40 {
+            pair.a.send(T0, &body(n, 2_000), SendOptions::default()).unwrap();
+        }
+        let sizes = next_batch(&mut pair.a);
+        let whole = sizes[0];
+        assert!(sizes.len() > 40 && sizes.iter().all(|&size| size == whole), "{sizes:?}");
+    }
+
+    #[test]
+    fn a_long_message_is_not_cut_to_the_size_of_a_short_one() {
+        let mut pair = Pair::new(&recipe());
+        pair.a.send(T0, b"short", SendOptions::default()).unwrap();
+        pair.a.send(T0, &body(1, 10_000), SendOptions::default()).unwrap();
+        assert_eq!(next_batch(&mut pair.a).len(), 1);
+        let sizes = next_batch(&mut pair.a);
+        assert!(sizes.len() <= 10_000_usize.div_ceil(1_100), "{sizes:?}");
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_refused_and_the_longest_is_not() {
+        let mut pair = Pair::new(&recipe());
+        let error = pair.a.send(T0, &vec![0; 65_537], SendOptions::default()).unwrap_err();
+        assert_eq!(error, SendError::TooLarge { len: 65_537, max: 65_536 });
+        pair.a.send(T0, &body(1, 65_536), SendOptions::default()).unwrap();
+        pair.exchange(T0, &mut Path { reverse: true, ..Path::default() });
+        assert_eq!(pair.received_by_b(), [(0, body(1, 65_536))]);
+    }
+
+    #[test]
+    fn incomplete_messages_are_given_up_when_their_memory_is_used() {
+        let mut recipe = recipe();
+        recipe.set("fixed_size.reassembly", "150KiB").unwrap();
+        let mut pair = Pair::new(&recipe);
+        let mut number = 0;
+        // The second packet of each message is lost.
+        let mut lose = |_| {
+            number += 1;
+            number % 56 == 2
+        };
+        for n in 0..20 {
+            pair.a.send(T0, &body(n, 60_000), SendOptions::default()).unwrap();
+        }
+        pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+        assert!(statistic(&pair.b, "fixed_size", "given_up") >= 10);
+        assert!(statistic(&pair.b, "fixed_size", "incomplete") <= 3);
+        pair.received_by_b();
+        pair.a.send(T0, &body(1, 60_000), SendOptions::default()).unwrap();
+        pair.exchange(T0, &mut Path::default());
+        assert_eq!(pair.received_by_b().len(), 1);
+    }
+
+    /// Ten messages of one length, or of growing ones.
+    struct Ten {
+        left: u64,
+        len: usize,
+        equal: bool,
+    }
+
+    impl MessageSource for Ten {
+        fn next(&mut self, _: Time, into: &mut [u8]) -> Option<usize> {
+            self.left = self.left.checked_sub(1)?;
+            let len = if self.equal { self.len } else { (10 - self.left as usize) * self.len };
+            into[..len].copy_from_slice(&body(self.left, len));
+            Some(len)
+        }
+
+        fn message_len(&self) -> usize {
+            if self.equal { self.len } else { 0 }
+        }
+    }
+
+    #[test]
+    fn a_source_is_written_into_the_packets() {
+        for (len, equal, batches) in [(100, true, 1), (100, false, 10), (5_000, true, 1)] {
+            let mut sender = setup(true);
+            sender.ends.message_source = Some(Box::new(Ten { left: 10, len, equal }));
+            let a = Stack::new(blueprint(&recipe()), sender).unwrap();
+            let mut pair = Pair { a, ..Pair::new(&recipe()) };
+            assert_eq!(pair.exchange(T0, &mut Path::default()), batches, "{len} {equal}");
+            let got = pair.received_by_b();
+            let expected = |n: u64| body(9 - n, if equal { len } else { (n as usize + 1) * len });
+            assert_eq!(got, (0..10).map(|n| (n, expected(n))).collect::<Vec<_>>());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn segments_are_as_few_as_can_be_and_fit(len in 0usize..1 << 24, full in 1usize..9_000) {
+            let size = segment_size(len, full);
+            prop_assert!(size <= full);
+            prop_assert!(len == 0 || len.div_ceil(size) == len.div_ceil(full));
+        }
+
+        #[test]
+        fn messages_of_any_length_arrive_whatever_their_order(
+            lens in prop::collection::vec(0usize..20_000, 1..20), reverse: bool,
+        ) {
+            let mut pair = Pair::new(&recipe());
+            for (n, &len) in lens.iter().enumerate() {
+                pair.a.send(T0, &body(n as u64, len), SendOptions::default()).unwrap();
+            }
+            pair.exchange(T0, &mut Path { reverse, ..Path::default() });
+            let mut got = pair.received_by_b();
+            got.sort();
+            let sent = lens.iter().enumerate().map(|(n, &len)| (n as u64, body(n as u64, len)));
+            prop_assert_eq!(got, sent.collect::<Vec<_>>());
+        }
+    }
+}

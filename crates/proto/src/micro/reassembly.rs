@@ -1,0 +1,313 @@
+//! Messages that have not come entirely, in bounded memory.
+
+use std::collections::VecDeque;
+
+use haul_stack::{Buffer, Pool};
+
+/// A segment of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment<'s> {
+    /// Which message.
+    pub(crate) message: u64,
+    /// Where in it, bytes.
+    pub(crate) offset: usize,
+    /// Whether the message ends with it.
+    pub(crate) last: bool,
+    pub(crate) data: &'s [u8],
+}
+
+impl Segment<'_> {
+    fn end(&self) -> usize {
+        self.offset + self.data.len()
+    }
+}
+
+/// What became of a segment.
+#[derive(Debug)]
+pub(crate) enum Added {
+    /// More of the message is missing.
+    Incomplete,
+    /// It had come before.
+    Duplicate,
+    /// It contradicts what came before, or the message would be too long.
+    Impossible,
+    /// There is no room for it.
+    NoRoom,
+    /// With it the message is whole.
+    Complete(Buffer),
+}
+
+/// What an incomplete message is charged beside its bytes.
+const OVERHEAD: usize = 128;
+/// Stretches of a message that may have come with gaps between them: the longest message in packets of the smallest
+/// datagram, every second one lost, has half as many.
+const STRETCHES: usize = 16_384;
+
+/// How much is kept, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// The longest message.
+    pub(crate) message: usize,
+    /// All incomplete ones together.
+    pub(crate) total: usize,
+}
+
+impl Limits {
+    /// What all may use: the rest is reserved, so that one message at a time can always be finished.
+    fn common(self) -> usize {
+        self.total.saturating_sub(self.message + OVERHEAD)
+    }
+
+    /// Two messages always have room: one in the common room, one in the reserve.
+    pub(crate) fn of(message: usize, total: usize) -> Self {
+        Self { message, total: total.max(2 * (message + OVERHEAD)) }
+    }
+}
+
+#[derive(Debug)]
+struct Incomplete {
+    message: u64,
+    data: Buffer,
+    /// What has come: sorted, disjoint, not adjacent.
+    have: Vec<(u32, u32)>,
+    len: Option<usize>,
+}
+
+impl Incomplete {
+    /// Whether all, none, or some of `[from, to)` has come.
+    fn overlap(&self, from: u32, to: u32) -> Overlap {
+        let at = self.have.partition_point(|range| range.1 <= from);
+        match self.have.get(at) {
+            Some(&(start, end)) if start <= from && to <= end => Overlap::All,
+            Some(&(start, _)) if start < to => Overlap::Some,
+            _ => Overlap::None,
+        }
+    }
+
+    fn note(&mut self, from: u32, to: u32) {
+        let at = self.have.partition_point(|range| range.0 < from);
+        self.have.insert(at, (from, to));
+        if self.have.get(at + 1).is_some_and(|next| next.0 == to) {
+            self.have[at].1 = self.have.remove(at + 1).1;
+        }
+        if at > 0 && self.have[at - 1].1 == from {
+            self.have[at - 1].1 = self.have.remove(at).1;
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        let all = |len: usize| len == 0 || matches!(self.have[..], [(0, end)] if end as usize == len);
+        self.len.is_some_and(all)
+    }
+
+    fn write(&mut self, segment: &Segment<'_>) {
+        if segment.offset == self.data.len() {
+            self.data.extend(segment.data);
+            return;
+        }
+        if segment.end() > self.data.len() {
+            self.data.resize(segment.end());
+        }
+        self.data[segment.offset..segment.end()].copy_from_slice(segment.data);
+    }
+}
+
+enum Overlap {
+    None,
+    Some,
+    All,
+}
+
+/// The incomplete messages of one direction.
+#[derive(Debug)]
+pub(crate) struct Reassembly {
+    limits: Limits,
+    /// By number.
+    messages: VecDeque<Incomplete>,
+    /// Bytes in `messages`.
+    used: usize,
+    /// The message that uses the reserve.
+    favoured: Option<u64>,
+    /// Lists of finished messages, for the next ones.
+    spare: Vec<Vec<(u32, u32)>>,
+}
+
+/// Lists that are kept for reuse.
+const SPARE: usize = 64;
+
+impl Reassembly {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, messages: VecDeque::new(), used: 0, favoured: None, spare: Vec::new() }
+    }
+
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// How many messages are incomplete.
+    pub(crate) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Bytes that `segment` would add to what is kept.
+    pub(crate) fn growth(&self, message: u64, end: usize) -> usize {
+        let known = self.find(message).map(|at| self.messages[at].data.len());
+        known.map_or(end + OVERHEAD, |known| end.saturating_sub(known))
+    }
+
+    /// Whether `growth` more bytes of `message` fit, if `pending` bytes are promised already.
+    pub(crate) fn fits(&self, message: u64, growth: usize, pending: usize) -> bool {
+        let favoured = self.favoured.is_none_or(|known| known == message);
+        let limit = if favoured { self.limits.total } else { self.limits.common() };
+        self.used + pending + growth <= limit
+    }
+
+    fn find(&self, message: u64) -> Option<usize> {
+        self.messages.binary_search_by_key(&message, |known| known.message).ok()
+    }
+
+    /// Adds a segment. The message is handed out when it is whole.
+    pub(crate) fn add(&mut self, segment: &Segment<'_>, pool: &mut Pool) -> Added {
+        let pointless = segment.data.is_empty() && !(segment.last && segment.offset == 0);
+        if segment.end() > self.limits.message || pointless {
+            return Added::Impossible;
+        }
+        let growth = self.growth(segment.message, segment.end());
+        if !self.fits(segment.message, growth, 0) {
+            return Added::NoRoom;
+        }
+        let at = self.find(segment.message).unwrap_or_else(|| self.begin(segment.message, pool));
+        let message = &mut self.messages[at];
+        let (from, to) = (segment.offset as u32, segment.end() as u32);
+        let too_long = message.len.is_some_and(|len| segment.end() > len);
+        let two_ends = segment.last
+            && (message.len.is_some_and(|len| len != segment.end()) || message.data.len() > segment.end());
+        match message.overlap(from, to) {
+            _ if too_long || two_ends || message.have.len() >= STRETCHES => return Added::Impossible,
+            Overlap::All => return Added::Duplicate,
+            Overlap::Some => return Added::Impossible,
+            Overlap::None => {}
+        }
+        if segment.last {
+            message.len = Some(segment.end());
+        }
+        if !segment.data.is_empty() {
+            message.note(from, to);
+            message.write(segment);
+        }
+        self.used += growth;
+        if self.used > self.limits.common() && self.favoured.is_none() {
+            self.favoured = Some(segment.message);
+        }
+        if self.messages[at].is_whole() { Added::Complete(self.remove(at)) } else { Added::Incomplete }
+    }
+
+    fn begin(&mut self, message: u64, pool: &mut Pool) -> usize {
+        let at = self.messages.partition_point(|known| known.message < message);
+        let have = self.spare.pop().unwrap_or_default();
+        self.messages.insert(at, Incomplete { message, data: pool.get(0), have, len: None });
+        at
+    }
+
+    fn remove(&mut self, at: usize) -> Buffer {
+        let Some(mut message) = self.messages.remove(at) else { return Buffer::default() };
+        self.used -= message.data.len() + OVERHEAD;
+        if self.favoured == Some(message.message) {
+            self.favoured = None;
+        }
+        if self.spare.len() < SPARE {
+            message.have.clear();
+            self.spare.push(message.have);
+        }
+        message.data
+    }
+
+    /// Gives up the oldest message; `None` if there is none.
+    pub(crate) fn give_up_oldest(&mut self, pool: &mut Pool) -> Option<u64> {
+        let message = self.messages.front()?.message;
+        let data = self.remove(0);
+        pool.put(data);
+        Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { message: 1_000, total: 5_000 };
+
+    fn body(message: u64, len: usize) -> Vec<u8> {
+        (0..len).map(|at| (message as usize * 31 + at) as u8).collect()
+    }
+
+    proptest! {
+        /// Segments of many messages in any order, some of them twice, some late: every message comes out once and
+        /// whole as long as there is room.
+        #[test]
+        fn messages_come_out_whole_and_memory_is_bounded(
+            lens in prop::collection::vec(1usize..1_000, 1..12),
+            cut in 1usize..400,
+            order in prop::collection::vec(any::<u32>(), 200),
+        ) {
+            let bodies: Vec<_> = lens.iter().enumerate().map(|(id, &len)| body(id as u64, len)).collect();
+            let mut segments = Vec::new();
+            for (id, body) in bodies.iter().enumerate() {
+                for (n, data) in body.chunks(cut).enumerate() {
+                    let offset = n * cut;
+                    segments.push(Segment { message: id as u64, offset, last: offset + data.len() == body.len(), data });
+                }
+            }
+            let mut keys = order.iter().cycle();
+            segments.sort_by_cached_key(|_| *keys.next().unwrap());
+            let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
+            let mut whole = vec![0; bodies.len()];
+            // What finds no room comes again, as from a reliable sender.
+            while !segments.is_empty() {
+                let before = segments.len();
+                segments.retain(|segment| match table.add(segment, &mut pool) {
+                    Added::NoRoom => true,
+                    Added::Complete(data) => {
+                        assert_eq!(&data[..], &bodies[segment.message as usize][..]);
+                        whole[segment.message as usize] += 1;
+                        false
+                    }
+                    Added::Incomplete => false,
+                    other => panic!("{other:?}"),
+                });
+                prop_assert!(table.used <= LIMITS.total);
+                prop_assert!(segments.len() < before, "stuck");
+            }
+            prop_assert!(whole.iter().all(|&n| n == 1));
+            prop_assert_eq!((table.used, table.len()), (0, 0));
+        }
+
+        #[test]
+        fn any_segments_at_all_keep_within_bounds(
+            segments in prop::collection::vec((0u64..6, 0usize..1_200, 0usize..300, any::<bool>()), 0..200),
+        ) {
+            let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
+            for (message, offset, len, last) in segments {
+                let data = body(message, len);
+                let _ = table.add(&Segment { message, offset, last, data: &data }, &mut pool);
+                prop_assert_eq!(table.used, table.messages.iter().map(|m| m.data.len() + OVERHEAD).sum::<usize>());
+                prop_assert!(table.used <= LIMITS.total);
+            }
+        }
+    }
+
+    #[test]
+    fn contradictions_are_told() {
+        let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
+        let segment = |offset, last, data| Segment { message: 1, offset, last, data };
+        assert!(matches!(table.add(&segment(100, true, &[1; 50]), &mut pool), Added::Incomplete));
+        assert!(matches!(table.add(&segment(100, true, &[1; 50]), &mut pool), Added::Duplicate));
+        assert!(matches!(table.add(&segment(140, false, &[1; 20]), &mut pool), Added::Impossible));
+        assert!(matches!(table.add(&segment(90, false, &[1; 20]), &mut pool), Added::Impossible));
+        assert!(matches!(table.add(&segment(0, true, &[1; 50]), &mut pool), Added::Impossible));
+        assert!(matches!(table.add(&segment(990, false, &[1; 11]), &mut pool), Added::Impossible));
+        assert!(matches!(table.add(&segment(0, false, &[1; 100]), &mut pool), Added::Complete(_)));
+    }
+}

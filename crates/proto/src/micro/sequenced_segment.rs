@@ -1,0 +1,171 @@
+//! `sequenced_segment`: every new segment gets the next number of its direction; a repeated one keeps its number. What
+//! has come before goes no further than to those that count and acknowledge.
+
+use haul_stack::{
+    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
+    Parameters, Registration, Resolution, U48,
+};
+
+use super::window::{Seen, Window};
+use super::{Turns, is_reliable};
+
+/// Where duplicates are dropped: behind those who acknowledge them once more.
+const SUPPRESS: Order = Order(Order::EARLY.0 + 50);
+
+#[derive(Debug)]
+struct SequencedSegment {
+    sequence: Option<Attribute<U48>>,
+    next: u64,
+    window: Window,
+    /// What is lost comes again, so the window waits for it; what lies above the window must then stay unacknowledged.
+    reliable: bool,
+    turns: Turns,
+    duplicates: u64,
+    beyond: u64,
+    given_up: u64,
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[ParameterSpec {
+            name: "window",
+            kind: ParameterKind::Integer(64, 1 << 24),
+            default: "262144",
+            help: "segments by which the newest may be ahead of the oldest that is missing",
+        }],
+        needs: &[&["fixed_size", "object"]],
+        ..Registration::new(
+            "sequenced_segment",
+            1,
+            "numbers segments and drops duplicates",
+            |parameters, _| {
+                Ok(Box::new(SequencedSegment {
+                    sequence: None,
+                    next: 0,
+                    window: Window::new(parameters.integer("window")),
+                    reliable: false,
+                    turns: Turns::default(),
+                    duplicates: 0,
+                    beyond: 0,
+                    given_up: 0,
+                }))
+            },
+        )
+    }
+}
+
+impl SequencedSegment {
+    fn number(&mut self, batch: &mut Batch<'_>) {
+        let sequence = self.sequence.expect("declared");
+        for i in 0..batch.len() {
+            if !batch.is_resent(i) {
+                batch.set(i, sequence, self.next);
+                self.next += 1;
+            }
+        }
+    }
+
+    /// What the window cannot take yet must not be acknowledged: it comes again.
+    fn admit(&mut self, batch: &mut Batch<'_>) {
+        let sequence = self.sequence.expect("declared");
+        for i in batch.live() {
+            if self.window.look(batch.get(i, sequence)) == Seen::Beyond {
+                self.beyond += 1;
+                batch.take(i);
+            }
+        }
+    }
+
+    fn suppress(&mut self, batch: &mut Batch<'_>) {
+        let sequence = self.sequence.expect("declared");
+        for i in batch.live() {
+            let number = batch.get(i, sequence);
+            match self.window.look(number) {
+                Seen::Before => {
+                    self.duplicates += 1;
+                    batch.take(i);
+                    continue;
+                }
+                Seen::Beyond => self.given_up += self.window.slide_to(number),
+                Seen::New => {}
+            }
+            self.window.insert(number);
+        }
+    }
+}
+
+impl MicroProtocol for SequencedSegment {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.sequence = Some(declaration.attribute("sequence"));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.reliable = is_reliable(resolution);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::EARLY);
+        if self.reliable {
+            resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::FIRST);
+        }
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, SUPPRESS);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
+        if event == BatchEvent::SEGMENT_FROM_USER {
+            self.number(batch);
+        } else if !self.reliable || self.turns.is_second() {
+            self.suppress(batch);
+        } else {
+            self.admit(batch);
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        self.window.set_width(parameters.integer("window"));
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("sent", self.next);
+        each("duplicates", self.duplicates);
+        each("beyond_window", self.beyond);
+        each("given_up", self.given_up);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_stack::{Recipe, SendOptions};
+
+    use crate::micro::testing::{Pair, Path, T0, statistic};
+
+    fn recipe() -> Recipe {
+        Recipe::new("test").with("fixed_size").with("sequenced_segment")
+    }
+
+    #[test]
+    fn duplicates_go_no_further() {
+        let mut pair = Pair::new(&recipe());
+        for n in 0..100u8 {
+            pair.a.send(T0, &[n], SendOptions::default()).unwrap();
+        }
+        pair.exchange(T0, &mut Path { duplicate: true, reverse: true, ..Path::default() });
+        let mut got: Vec<u8> = pair.received_by_b().iter().map(|(_, m)| m[0]).collect();
+        got.sort_unstable();
+        assert_eq!(got, (0..100).collect::<Vec<_>>());
+        assert_eq!(statistic(&pair.b, "sequenced_segment", "duplicates"), 100);
+    }
+
+    #[test]
+    fn a_jump_far_ahead_costs_no_memory_and_gives_up_what_is_missing() {
+        let mut recipe = recipe();
+        recipe.set("sequenced_segment.window", "64").unwrap();
+        let mut pair = Pair::new(&recipe);
+        let mut lose = |packet: usize| (1..1_000).contains(&packet);
+        for n in 0..1_001u32 {
+            pair.a.send(T0, &n.to_be_bytes(), SendOptions::default()).unwrap();
+        }
+        pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+        assert_eq!(pair.received_by_b().len(), 2);
+        let given_up = statistic(&pair.b, "sequenced_segment", "given_up");
+        assert!((870..=999).contains(&given_up), "{given_up}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Which sequence numbers have come: a sliding window of bits that grows only as far as the gaps in it reach.
+
+use std::collections::VecDeque;
+
+/// What is known of a sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It has not come, and lies in the window.
+    New,
+    /// It has come, or lies below the window.
+    Before,
+    /// It lies above the window.
+    Beyond,
+}
+
+/// A sliding window over sequence numbers.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// Everything below has come or was given up. Always a multiple of 64.
+    base: u64,
+    /// From `base`, 64 numbers each; empty as long as nothing is missing.
+    words: VecDeque<u64>,
+    /// How many words at most.
+    limit: usize,
+}
+
+impl Window {
+    /// A window of `numbers`, rounded up to whole words of 64.
+    pub(crate) fn new(numbers: u64) -> Self {
+        let mut window = Self { base: 0, words: VecDeque::new(), limit: 1 };
+        window.set_width(numbers);
+        window
+    }
+
+    /// Another width. What a narrower one leaves out below is given up as soon as something new comes.
+    pub(crate) fn set_width(&mut self, numbers: u64) {
+        // A word more, because the base moves in whole words.
+        self.limit = numbers.div_ceil(64) as usize + 1;
+    }
+
+    /// What is known of `number`.
+    pub(crate) fn look(&self, number: u64) -> Seen {
+        let Some(distance) = number.checked_sub(self.base) else { return Seen::Before };
+        let word = distance / 64;
+        match self.words.get(word as usize) {
+            Some(bits) if bits >> (distance % 64) & 1 == 1 => Seen::Before,
+            _ if word >= self.limit as u64 => Seen::Beyond,
+            _ => Seen::New,
+        }
+    }
+
+    /// Notes that `number`, which is new, has come.
+    pub(crate) fn insert(&mut self, number: u64) {
+        let Some(distance) = number.checked_sub(self.base) else { return };
+        let word = (distance / 64) as usize;
+        if word >= self.limit {
+            return;
+        }
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= 1 << (distance % 64);
+        while self.words.front() == Some(&u64::MAX) {
+            self.words.pop_front();
+            self.base += 64;
+        }
+    }
+
+    /// Moves the window up so that `number` lies in it; returns how many missing numbers were given up.
+    pub(crate) fn slide_to(&mut self, number: u64) -> u64 {
+        let Some(distance) = number.checked_sub(self.base) else { return 0 };
+        let Some(words) = (distance / 64 + 1).checked_sub(self.limit as u64) else { return 0 };
+        let known = self.words.len().min(words as usize);
+        let had: u32 = self.words.drain(..known).map(u64::count_ones).sum();
+        self.base += words * 64;
+        words * 64 - u64::from(had)
+    }
+
+    /// Bytes on the heap.
+    #[cfg(test)]
+    fn heap(&self) -> usize {
+        self.words.capacity() * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_set_that_forgets_what_lies_too_far_below(
+            width in 1u64..300,
+            steps in prop::collection::vec((0u64..2_000, any::<bool>()), 0..300),
+        ) {
+            let mut window = Window::new(width);
+            let mut model = BTreeSet::new();
+            for (number, slide) in steps {
+                let seen = window.look(number);
+                let before = window.base;
+                prop_assert_eq!(seen == Seen::Before, model.contains(&number) || number < before);
+                if seen == Seen::Beyond {
+                    prop_assert!(number >= before + width);
+                    if !slide {
+                        continue;
+                    }
+                    let missing = window.slide_to(number);
+                    let lost = (before..window.base).filter(|n| !model.contains(n)).count();
+                    prop_assert_eq!(missing, lost as u64);
+                    // No more is given up than must be.
+                    prop_assert!(window.base + width <= number + 128);
+                }
+                window.insert(number);
+                model.insert(number);
+                prop_assert_eq!(window.look(number), Seen::Before);
+                prop_assert!(window.words.len() <= window.limit);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_in_order_take_no_room_to_speak_of() {
+        let mut window = Window::new(1 << 20);
+        (0..100_000).for_each(|number| window.insert(number));
+        assert_eq!(window.look(99_999), Seen::Before);
+        assert!(window.heap() <= 64, "{} bytes", window.heap());
+        assert!(window.slide_to(u64::MAX >> 16) > 1 << 40);
+        assert!(window.heap() <= 64);
+    }
+}
