@@ -254,6 +254,11 @@ impl Stack {
         self.core.inbox.len()
     }
 
+    /// Their bytes.
+    pub fn waiting_bytes(&self) -> usize {
+        self.core.inbox.iter().map(|(_, buffer)| buffer.len()).sum()
+    }
+
     /// Gives a buffer of [`Stack::recv`] back for reuse.
     pub fn recycle(&mut self, buffer: Buffer) {
         self.core.pool.put(buffer);

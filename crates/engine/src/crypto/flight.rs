@@ -104,7 +104,10 @@ impl FlightKeys {
 
     /// What a stack takes as its keys.
     pub(crate) fn pair(self: &Arc<Self>) -> (Box<dyn Seal>, Box<dyn Open>) {
-        (Box::new(FlightSealer { keys: self.clone(), lowest_unused: 0 }), Box::new(FlightOpener(self.clone())))
+        (
+            Box::new(FlightSealer { keys: self.clone(), lowest_unused: 0 }),
+            Box::new(FlightOpener(self.clone())),
+        )
     }
 
     /// Drops the expanded keys; they are made again when they are needed.

@@ -10,8 +10,8 @@ use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
 
 pub(crate) use self::flight::{FlightKeys, TicketSecret};
-use self::generation::{PacketKey, Secret, generation_of};
 pub(crate) use self::generation::tag_len;
+use self::generation::{PacketKey, Secret, generation_of};
 use crate::Role;
 
 /// The first secret of each direction of a session, as both ends derive them from the TLS session.

@@ -10,7 +10,7 @@ use haul_wire::packet::{Flight, FlightWord, OpenHeader, WORD_LEN, WordPacket};
 use super::inner::{Inner, received};
 use super::run::split_open;
 use super::shared::{Shared, count, lock};
-use super::table::Table;
+use super::table::{Entry, Table};
 use crate::crypto::TicketSecret;
 use crate::{EngineError, Role};
 
@@ -22,7 +22,7 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
         Err(Refusal::Unknown) => return count(&shared.counters.unknown),
         Err(Refusal::Unauthentic) => return count(&shared.counters.unauthentic),
         Err(Refusal::Replayed) => return count(&shared.counters.replayed_flights),
-        Err(Refusal::Over(secret)) => return say_closed(shared, &secret, header.flight, source),
+        Err(Refusal::Over) => return say_closed(shared, header.flight),
         Err(Refusal::NoRoom) => return,
     };
     // To where the flight is known to be: a copy of the header from elsewhere moves nothing.
@@ -39,7 +39,7 @@ enum Refusal {
     Unauthentic,
     Replayed,
     /// The flight was accepted before, and this end has closed it.
-    Over(TicketSecret),
+    Over,
     NoRoom,
 }
 
@@ -63,7 +63,7 @@ fn admit(
     }
     match flight.epoch {
         epoch if epoch < last => Err(Refusal::Replayed),
-        epoch if epoch == last => Err(Refusal::Over(secret)),
+        epoch if epoch == last => Err(Refusal::Over),
         _ => begin(shared, now, header, source),
     }
 }
@@ -107,20 +107,18 @@ fn begin(
     Ok(made)
 }
 
-/// Nobody can be flooded by way of this: a copy of an authentic packet gets one answer that is not larger than two of
-/// it, and only as long as its flight is the latest.
-fn say_closed(shared: &Shared, secret: &TicketSecret, flight: Flight, to: SocketAddr) {
+/// Answers the goodbye of the latest flight, which this end has closed already. The answer goes to where the client
+/// was: a copy of its packet from elsewhere gets none.
+pub(super) fn say_closed(shared: &Shared, flight: Flight) {
+    let (secret, peer) = match lock(&shared.table).entries.get(&flight.identity) {
+        Some(Entry { bond, last_epoch, last_peer: Some(peer), .. }) if *last_epoch == flight.epoch => {
+            (bond.secret.clone(), *peer)
+        }
+        _ => return,
+    };
     let mut packet = WordPacket { flight, word: FlightWord::Closed, number: 0, mac: [0; 12] };
     packet.mac = secret.mac(shared.role, &packet.authenticated());
-    shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, to);
-}
-
-/// An authentic word about a flight that this end has no more.
-pub(super) fn on_late_word(shared: &Shared, secret: &TicketSecret, word: &WordPacket, source: SocketAddr) {
-    if !matches!(word.word, FlightWord::Close | FlightWord::Forget) {
-        return;
-    }
-    say_closed(shared, secret, word.flight, source);
+    shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, peer);
 }
 
 /// The client will not come back with this association.
@@ -129,7 +127,7 @@ pub(super) fn forget_if_asked(shared: &Shared, word: &WordPacket) {
         return;
     }
     let mut table = lock(&shared.table);
-    let latest = |entry: &super::table::Entry| entry.last_epoch == word.flight.epoch;
+    let latest = |entry: &Entry| entry.last_epoch == word.flight.epoch;
     if table.entries.get(&word.flight.identity).is_some_and(latest) {
         table.entries.remove(&word.flight.identity);
     }

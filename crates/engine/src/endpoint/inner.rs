@@ -206,7 +206,13 @@ impl Inner {
     }
 
     /// Packets of the stack have come, side by side.
-    pub(super) fn on_packets(&self, shared: &Shared, now: Time, mut received: Received<'_>, from: SocketAddr) {
+    pub(super) fn on_packets(
+        &self,
+        shared: &Shared,
+        now: Time,
+        mut received: Received<'_>,
+        from: SocketAddr,
+    ) {
         let mut state = self.lock();
         if matches!(state.phase, Phase::Ended(_)) {
             return;
@@ -274,12 +280,21 @@ impl Inner {
         self.release(state);
     }
 
+    /// Says what is due at once, as after a change of phase.
+    pub(super) fn farewell(&self, shared: &Shared, state: &mut State, now: Time) {
+        self.speak(shared, state, now);
+        if let Some(at) = state.deadline() {
+            self.schedule(shared, state, at);
+        }
+    }
+
     /// Says what is due besides the packets of the stack.
     fn speak(&self, shared: &Shared, state: &mut State, now: Time) {
         let (peer, rtt) = (state.peer, state.stack.path().rtt);
         match &mut state.phase {
             Phase::Opening(opening) if opening.until <= now => {
-                let error = EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer };
+                let error =
+                    EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer };
                 state.end(error);
             }
             Phase::Opening(opening) if opening.next <= now => {

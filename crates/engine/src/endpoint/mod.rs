@@ -23,7 +23,5 @@ pub use channel::{Channel, Message};
 pub use connect::associate;
 pub use handle::{Endpoint, EndpointStats};
 pub use options::ChannelOptions;
-pub(crate) use run::Strays;
-pub(crate) use shared::Shared;
 pub use terms::Terms;
 pub use ticket::{Ticket, TicketError, TicketFile};

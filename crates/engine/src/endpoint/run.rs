@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use haul_base::{Span, Time};
 use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError};
-use haul_wire::packet::{IDENTITY_AT, OPEN_KIND, OpenHeader, PacketKind, WORD_KIND, WordPacket};
+use haul_wire::packet::{FlightWord, IDENTITY_AT, OPEN_KIND, OpenHeader, PacketKind, WORD_KIND, WordPacket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::inner::{Inner, received};
@@ -187,10 +187,13 @@ fn hand_out(
         match what {
             Sort::Stack(identity) => match find(shared, identity) {
                 Some(flight) => flight.on_packets(shared, now, received(these, stride, ecn, arrival), source),
-                None => count(&shared.counters.unknown),
+                None => {
+                    count(&shared.counters.unknown);
+                    these.chunks_mut(stride).for_each(|packet| strays(packet, source));
+                }
             },
             Sort::Open => super::accept::on_open(shared, now, these, source, ecn),
-            Sort::Word => on_word(shared, now, these, source),
+            Sort::Word => on_word(shared, now, these),
             Sort::Stray => {
                 count(&shared.counters.strays);
                 strays(these, source);
@@ -203,7 +206,7 @@ fn find(shared: &Shared, identity: u32) -> Option<Arc<Inner>> {
     lock(&shared.table).live(identity)
 }
 
-fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
+fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8]) {
     let Ok(word) = WordPacket::parse(packet) else { return count(&shared.counters.strays) };
     let (secret, live) = match lock(&shared.table).entries.get(&word.flight.identity) {
         Some(entry) => (entry.bond.secret.clone(), entry.live.clone()),
@@ -214,7 +217,10 @@ fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
     }
     match live.filter(|live| live.flight == word.flight) {
         Some(flight) => flight.on_word(shared, now, &word),
-        None => super::accept::on_late_word(shared, &secret, &word, source),
+        None if matches!(word.word, FlightWord::Close | FlightWord::Forget) => {
+            super::accept::say_closed(shared, word.flight);
+        }
+        None => {}
     }
     super::accept::forget_if_asked(shared, &word);
 }

@@ -185,6 +185,10 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// Ends the thread and everybody's waiting.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);

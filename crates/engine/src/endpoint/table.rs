@@ -1,6 +1,7 @@
 //! The associations of an endpoint.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use haul_base::{Span, Time};
@@ -28,6 +29,8 @@ pub(super) struct Entry {
     pub(super) last_epoch: u64,
     pub(super) live: Option<Arc<Inner>>,
     pub(super) last_used: Time,
+    /// Where the client of a flight was that this end has closed: a late goodbye of it is answered there.
+    pub(super) last_peer: Option<SocketAddr>,
 }
 
 /// Associations by identity.
