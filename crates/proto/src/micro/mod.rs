@@ -3,9 +3,15 @@
 
 pub mod events;
 
+mod ack;
+mod arrived;
+mod cumulative_ack;
 mod fixed_rate;
 mod fixed_size;
+mod flight;
+mod positive_ack;
 mod reassembly;
+mod retransmit;
 mod seal;
 mod sequenced_segment;
 mod transport_driver;
@@ -25,6 +31,9 @@ pub fn registry() -> Registry {
     registry.register(transport_driver::registration());
     registry.register(sequenced_segment::registration());
     registry.register(fixed_rate::registration());
+    registry.register(retransmit::registration());
+    registry.register(positive_ack::registration());
+    registry.register(cumulative_ack::registration());
     registry.register(seal::registration());
     registry
 }
