@@ -34,9 +34,25 @@ pub(crate) struct Flight {
     base: u64,
     slots: VecDeque<Slot>,
     open: usize,
+    lost: usize,
+    window: u64,
 }
 
 impl Flight {
+    /// How far the next new segment may be ahead of the oldest that is not done.
+    pub(crate) fn window(&self) -> u64 {
+        self.window
+    }
+
+    pub(crate) fn set_window(&mut self, packets: u64) {
+        self.window = packets;
+    }
+
+    /// Segments that are taken for lost and have not left again.
+    pub(crate) fn lost(&self) -> usize {
+        self.lost
+    }
+
     /// The lowest sequence number that is not done.
     pub(crate) fn base(&self) -> u64 {
         self.base
@@ -84,7 +100,9 @@ impl Flight {
         if let Some(slot) = self.get_mut(sequence)
             && slot.state != State::Done
         {
+            let was_lost = slot.state == State::Lost;
             *slot = Slot { pn, sent: now, tries: slot.tries.saturating_add(1), state: State::Waiting };
+            self.lost -= usize::from(was_lost);
         }
     }
 
@@ -93,6 +111,7 @@ impl Flight {
         match self.get_mut(sequence) {
             Some(slot) if slot.state == State::Waiting => {
                 slot.state = State::Lost;
+                self.lost += 1;
                 true
             }
             _ => false,
@@ -105,6 +124,7 @@ impl Flight {
         let before = *slot;
         slot.state = State::Done;
         self.open -= 1;
+        self.lost -= usize::from(before.state == State::Lost);
         while self.slots.front().is_some_and(|slot| slot.state == State::Done) {
             self.slots.pop_front();
             self.base += 1;
@@ -150,10 +170,11 @@ mod tests {
         flight.begin(0, 5, Time::ZERO);
         assert!(flight.lose(0));
         assert!(!flight.lose(0));
-        assert_eq!(flight.waiting().count(), 0);
+        assert_eq!((flight.waiting().count(), flight.lost()), (0, 1));
         let later = Time::ZERO + Span::from_millis(3);
         flight.repeat(0, 9, later);
         let (sequence, slot) = flight.waiting().next().unwrap();
         assert_eq!((sequence, slot.pn, slot.sent, slot.tries), (0, 9, later, 2));
+        assert_eq!(flight.lost(), 0);
     }
 }

@@ -9,10 +9,12 @@ mod cumulative_ack;
 mod fixed_rate;
 mod fixed_size;
 mod flight;
+mod negative_ack;
 mod positive_ack;
 mod reassembly;
 mod retransmit;
 mod seal;
+mod selective_transfer;
 mod sequenced_segment;
 mod transport_driver;
 mod window;
@@ -34,6 +36,8 @@ pub fn registry() -> Registry {
     registry.register(retransmit::registration());
     registry.register(positive_ack::registration());
     registry.register(cumulative_ack::registration());
+    registry.register(negative_ack::registration());
+    registry.register(selective_transfer::registration());
     registry.register(seal::registration());
     registry
 }

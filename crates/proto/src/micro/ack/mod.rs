@@ -13,7 +13,7 @@ use haul_stack::{
     ParameterSpec, Parameters, Resolution, SharedValue, U48,
 };
 
-use self::receiving::{Next, Receiving, When};
+use self::receiving::{Attributes, Next, Receiving, When};
 use self::sending::{Handles, OVERDUE, Policy, Sending};
 use super::arrived::Arrived;
 use super::events::{ACKNOWLEDGED, RTT_SAMPLE};
@@ -39,6 +39,8 @@ pub(super) const LINEAR: ParameterSpec = ParameterSpec {
 #[derive(Clone, Copy, Debug)]
 struct Declared {
     sent_at: Attribute<u32>,
+    /// How far the segment is ahead of the oldest that its sender has not done with: what lies below will not come.
+    ahead: Attribute<u16>,
     arrived: SharedValue<Arrived>,
     sending: Handles,
 }
@@ -88,17 +90,25 @@ impl Acknowledging {
         self.sequence.expect("a stack binds before it runs")
     }
 
-    fn stamp(&self, batch: &mut Batch<'_>, context: &Context<'_>) {
-        let now = context.now().as_wrapped_micros();
+    fn stamp(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let Declared { sent_at, ahead, sending, .. } = self.declared();
+        let (now, sequence) = (context.now().as_wrapped_micros(), self.sequence());
+        let flight = context.shared(sending.flight);
+        // With nothing outstanding, the first new segment is the oldest.
+        let first_new = batch.live().find(|&i| !batch.is_resent(i)).map(|i| batch.get(i, sequence));
+        let oldest = if flight.open() > 0 { flight.base() } else { first_new.unwrap_or(flight.base()) };
         for i in batch.live() {
-            batch.set(i, self.declared().sent_at, now);
+            batch.set(i, sent_at, now);
+            let distance = batch.get(i, sequence).saturating_sub(oldest);
+            batch.set(i, ahead, u16::try_from(distance).unwrap_or(u16::MAX));
         }
     }
 
     fn receive(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
-        let Declared { sent_at, arrived, .. } = self.declared();
-        let was_due = self.receiving.is_due();
-        match self.receiving.take(batch, self.sequence(), sent_at, arrived, context) {
+        let Declared { sent_at, ahead, arrived, .. } = self.declared();
+        let (was_due, sequence) = (self.receiving.is_due(), self.sequence());
+        let attributes = Attributes { sequence, sent_at, ahead };
+        match self.receiving.take(batch, attributes, arrived, context) {
             Next::Now => context.want_control(),
             Next::At(at) if !was_due => context.set_timer(DELAYED, at),
             Next::At(_) => {}
@@ -122,6 +132,7 @@ impl MicroProtocol for Acknowledging {
         declaration.kind(self.kind);
         self.declared = Some(Declared {
             sent_at: declaration.attribute("sent_at"),
+            ahead: declaration.attribute("ahead"),
             arrived: declaration.shared(Arrived::default),
             sending: Handles {
                 flight: declaration.shared(Flight::default),

@@ -39,6 +39,14 @@ pub(super) struct Receiving {
     chosen: Vec<(u64, u64)>,
 }
 
+/// What the receiver reads of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attributes {
+    pub(super) sequence: Attribute<U48>,
+    pub(super) sent_at: Attribute<u32>,
+    pub(super) ahead: Attribute<u16>,
+}
+
 /// What to do after packets have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -54,8 +62,7 @@ impl Receiving {
     pub(super) fn take(
         &mut self,
         batch: &Batch<'_>,
-        sequence: Attribute<U48>,
-        sent_at: Attribute<u32>,
+        attributes: Attributes,
         arrived: SharedValue<Arrived>,
         context: &mut Context<'_>,
     ) -> Next {
@@ -63,12 +70,13 @@ impl Receiving {
         let arrived = context.shared(arrived);
         let mut in_order = true;
         for i in batch.live() {
-            let number = batch.get(i, sequence);
+            let number = batch.get(i, attributes.sequence);
+            arrived.settle_below(number.saturating_sub(u64::from(batch.get(i, attributes.ahead))));
             in_order &= number == arrived.below();
             arrived.insert(number);
             let pn = batch.pn(i);
             if self.newest.is_none_or(|newest| pn > newest.pn) {
-                self.newest = Some(Newest { pn, sent_at: batch.get(i, sent_at), at: now });
+                self.newest = Some(Newest { pn, sent_at: batch.get(i, attributes.sent_at), at: now });
             }
             if number > arrived.below() && self.when == When::AtOnce && self.fresh.len() < MOST_FRESH {
                 self.fresh.push(number);

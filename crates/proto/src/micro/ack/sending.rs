@@ -142,7 +142,8 @@ impl Sending {
         let Some((head, rest)) = Head::read(body) else { return false };
         let highest = stretches(head.below, rest).last().map_or(head.below, |(_, to)| to);
         // Nobody can have what was never sent.
-        if head.newest >= context.next_pn() || highest > self.next {
+        let next = self.next.max(context.shared(handles.flight).next());
+        if head.newest >= context.next_pn() || highest > next {
             return false;
         }
         if self.newest.is_none_or(|newest| pn > newest) {
@@ -182,7 +183,7 @@ impl Sending {
         self.notice.outcome = Outcome::default();
         self.notice.words.clear();
         let is_complete = rest.len() < MOST_STRETCHES * STRETCH;
-        if head.below < self.next {
+        if head.below < context.shared(handles.flight).next() {
             // Something newer than this number's segment has come, or the boundary makes no claim about it.
             self.notice.words.push(Statement { first: head.below, received: 0, known: 1 });
             state(head.below.max(base), stretches(head.below, rest), is_complete, &mut self.notice.words);

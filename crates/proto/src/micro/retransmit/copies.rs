@@ -191,11 +191,15 @@ impl Copies {
                 }
                 // The path takes only smaller packets now.
                 self.with_flight(context, |copies, flight, context| {
-                    copies.give_up(sequence, flight, context)
+                    copies.give_up(sequence, flight, context);
                 });
             }
             self.lost.pop_front();
         }
+    }
+
+    fn publish(&self, context: &mut Context<'_>) {
+        context.shared(self.declared().flight).set_window(self.window);
     }
 
     fn permit(&self, grant: &mut Grant, context: &mut Context<'_>) {
@@ -375,6 +379,10 @@ impl MicroProtocol for Copies {
         resolution.on_event(MESSAGE_SETTLED, Order::NORMAL);
     }
 
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        self.publish(context);
+    }
+
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         if event == BatchEvent::FILL {
             self.repeat(batch, context);
@@ -405,8 +413,9 @@ impl MicroProtocol for Copies {
         self.tell(context);
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         self.take_parameters(parameters);
+        self.publish(context);
         Ok(())
     }
 

@@ -107,7 +107,7 @@ fn after_so_many_attempts_a_message_is_given_up_and_the_rest_goes_on() {
             let mut lose = |_| lost(n);
             let mut path = Path { lose: Some(&mut lose), ..Path::default() };
             pair.exchange(now, &mut path);
-            now = now + Span::from_secs(100);
+            now += Span::from_secs(100);
             pair.run_until(now, &mut path);
             let attempts = if lost(n) { 3 } else { 1 };
             assert_eq!(pair.a.stats().data_sent, before + attempts, "{acks} {n}");
@@ -161,7 +161,7 @@ fn run(acks: &str, bad: &Bad, lens: &[usize], both: bool) {
             pair.b.send(now, &message(n as u32, len), SendOptions::default()).unwrap();
         }
         pair.exchange(now, &mut path);
-        now = now + Span::from_millis(3);
+        now += Span::from_millis(3);
         pair.run_until(now, &mut path);
     }
     pair.run_until(now + Span::from_secs(3_600), &mut path);
