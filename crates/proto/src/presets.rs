@@ -3,8 +3,11 @@
 use haul_stack::{Recipe, RecipeError};
 
 /// Every shipped recipe: its name and its text.
-pub const PRESETS: &[(&str, &str)] =
-    &[("msg", include_str!("../presets/msg.toml")), ("sensor", include_str!("../presets/sensor.toml"))];
+pub const PRESETS: &[(&str, &str)] = &[
+    ("viz", include_str!("../presets/viz.toml")),
+    ("msg", include_str!("../presets/msg.toml")),
+    ("sensor", include_str!("../presets/sensor.toml")),
+];
 
 /// The shipped recipe of this name.
 ///
