@@ -117,6 +117,23 @@ pub enum EngineError {
         /// What the system said.
         reason: String,
     },
+    /// The recipe cannot be used.
+    #[error("the recipe cannot be used: {0}")]
+    Recipe(#[from] haul_stack::RecipeError),
+    /// The recipe does not carry this message.
+    #[error("{0}")]
+    Message(#[from] haul_stack::SendError),
+    /// A micro-protocol has failed, and its session with it.
+    #[error("the micro-protocol `{protocol}` has failed: {message}")]
+    MicroProtocol {
+        /// Which.
+        protocol: String,
+        /// How.
+        message: String,
+    },
+    /// A ticket cannot be used.
+    #[error("{0}")]
+    Ticket(#[from] crate::TicketError),
     /// The system refused something that should always work.
     #[error("{what}: {reason}")]
     System {
@@ -158,7 +175,12 @@ impl EngineError {
     /// What kind of failure it is.
     pub fn code(&self) -> FaultCode {
         match self {
-            Self::Url(_) | Self::TooLong(_) | Self::Controller(_) => FaultCode::Usage,
+            Self::Url(_)
+            | Self::TooLong(_)
+            | Self::Controller(_)
+            | Self::Recipe(_)
+            | Self::Message(_)
+            | Self::Ticket(_) => FaultCode::Usage,
             Self::Expired { .. } => FaultCode::Expired,
             Self::Resolve { .. } | Self::Connect { .. } | Self::NotHaul { .. } => FaultCode::Unreachable,
             Self::Certificate { .. } => FaultCode::NotAuthorised,
@@ -168,7 +190,9 @@ impl EngineError {
             Self::Version { .. } => FaultCode::VersionMismatch,
             Self::UdpBlocked { .. } => FaultCode::UdpBlocked,
             Self::TimedOut { .. } => FaultCode::PeerSilent,
-            Self::Protocol { .. } | Self::Closed | Self::System { .. } => FaultCode::Internal,
+            Self::Protocol { .. } | Self::Closed | Self::System { .. } | Self::MicroProtocol { .. } => {
+                FaultCode::Internal
+            }
             Self::Listen { .. } => FaultCode::Io,
         }
     }
@@ -202,6 +226,14 @@ impl EngineError {
                  `ip address` which addresses this machine has)"
             }
             Self::System { .. } => "check the limits of this process (`ulimit -a`) and free memory",
+            Self::Recipe(_) => {
+                "`haul presets` lists recipes that work, `haul presets NAME` prints one to start from"
+            }
+            Self::Message(_) => "send smaller messages, or raise the limit in the recipe on both sides",
+            Self::Ticket(_) => "connect anew with the server's URL",
+            Self::MicroProtocol { .. } => {
+                "other sessions are not affected; mend the micro-protocol or leave it out"
+            }
             Self::Closed => "",
         };
         hint.to_owned()

@@ -11,6 +11,7 @@ mod connect;
 mod control;
 mod crypto;
 mod data_path;
+mod endpoint;
 mod error;
 mod hello;
 mod identity;
@@ -22,10 +23,14 @@ mod transfer;
 mod url;
 
 pub use clock::Clock;
-pub use connect::{ConnectOptions, connect};
+pub use connect::{AssociateOptions, ConnectOptions, connect, default_settings};
 pub use control::Control;
 pub use crypto::{DataKeys, Opener, Sealer};
 pub use data_path::DataPath;
+pub use endpoint::{
+    Channel, ChannelOptions, Endpoint, EndpointStats, Message, Terms, Ticket, TicketError, TicketFile,
+    associate,
+};
 pub use error::EngineError;
 pub use hello::{
     DatagramSizes, HelloDriver, HelloExchange, HelloResponder, MAX_HELLO, MIN_DATAGRAM, is_hello,

@@ -3,10 +3,12 @@
 
 mod control;
 mod delivery_rate;
+pub mod group;
 mod link;
 pub mod micro;
 mod mtu;
 mod pacer;
+pub mod presets;
 mod receiver;
 mod rtt;
 mod sender;

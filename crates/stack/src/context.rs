@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use haul_base::{Deadline, DeadlineReason, Span, Time};
 
-use crate::batch::{Batch, Entry};
+use crate::batch::{Batch, Entry, Kind};
 use crate::blueprint::Blueprint;
 use crate::event::{BatchEvent, Event, EventId};
 use crate::message::{Buffer, Delivery, MessageSink, MessageSource, Pool, SendQueue, Verdict};
@@ -115,6 +115,8 @@ pub(crate) struct Core {
     pub(crate) entries: Vec<Entry>,
     pub(crate) stats: StackStats,
     pub(crate) queue_limit: usize,
+    /// Packets that were worked out from others, as they would have come, opened.
+    pub(crate) recovered: VecDeque<Buffer>,
 }
 
 impl Core {
@@ -239,6 +241,21 @@ impl Context<'_> {
     /// Whether nothing new is to be cut into segments, because the stack is about to change.
     pub fn is_draining(&self) -> bool {
         self.core.draining
+    }
+
+    /// Hands in a data packet that was lost and has been worked out from others: its kind, its number, and everything
+    /// between clear attributes and tag. It takes the way of authentic ones (SEGMENT FROM NET) as soon as the packets that
+    /// are being handled are done. To be called while packets are handled.
+    pub fn recovered(&mut self, kind: Kind, pn: u64, body: &[u8]) {
+        let layout = &self.blueprint.tables.layout;
+        let (header, tag) = (layout.clear_len(), layout.tag_len());
+        let mut packet = self.core.pool.get(header + body.len() + tag);
+        packet.extend(&[kind.0]);
+        packet.extend(&pn.to_be_bytes()[2..]);
+        packet.resize(header);
+        packet.extend(body);
+        packet.resize(header + body.len() + tag);
+        self.core.recovered.push_back(packet);
     }
 
     /// Calls this micro-protocol's `on_timer(timer)` at `at`, in place of an earlier wish for this timer.

@@ -159,6 +159,7 @@ impl Stack {
             entries: Vec::new(),
             stats: StackStats::default(),
             queue_limit: setup.queue_bytes,
+            recovered: std::collections::VecDeque::new(),
         };
         let mut stack = Self { blueprint, slots, core, generation: 0, change: Change::None, failed: false };
         stack.guarded(setup.now, |stack, now| stack.start(now, |_| true));
@@ -252,6 +253,11 @@ impl Stack {
     /// Messages that have come and wait for [`Stack::recv`].
     pub fn waiting_messages(&self) -> usize {
         self.core.inbox.len()
+    }
+
+    /// Their bytes.
+    pub fn waiting_bytes(&self) -> usize {
+        self.core.inbox.iter().map(|(_, buffer)| buffer.len()).sum()
     }
 
     /// Gives a buffer of [`Stack::recv`] back for reuse.
@@ -400,6 +406,7 @@ impl Stack {
         let stats = &mut context.core.stats;
         stats.violations += u64::from(batch.violations);
         stats.unauthentic += u64::from(batch.unauthentic);
+        take_recovered(&mut context);
         if !context.core.inbox.is_empty() && !context.core.events.contains(&StackEvent::Message) {
             context.core.events.push_back(StackEvent::Message);
         }
@@ -420,6 +427,23 @@ impl Stack {
         if other {
             self.on_other_generation(now, data);
         }
+    }
+}
+
+/// Sends packets that were worked out from others the way of those that came.
+fn take_recovered(context: &mut Context<'_>) {
+    let layout = &context.blueprint.tables.layout;
+    let mut entries = Vec::new();
+    while let Some(mut packet) = context.core.recovered.pop_front() {
+        let len = packet.len();
+        let mut batch = Batch::incoming(&mut packet, len, &mut entries, layout, 0);
+        if len < layout.data_overhead() || !batch.is_data() {
+            batch.reject(0);
+        } else {
+            context.raise_batch(BatchEvent::SEGMENT_FROM_NET, &mut batch);
+        }
+        context.core.stats.violations += u64::from(batch.violations);
+        context.core.pool.put(packet);
     }
 }
 

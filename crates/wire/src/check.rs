@@ -7,8 +7,8 @@
 use crate::control::{self, ControlMessage, FrameDecoder, FrameError, RelPath};
 use crate::packet::{
     Block, COMMON_HEADER_LEN, CommonHeader, DATA_BODY_LEN, DataBody, FeedbackView, FeedbackWriter,
-    HELLO_HEADER_LEN, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, PART_BODY_LEN, PacketKind,
-    PartBody, ProbeBody, SEGMENT_WORDS,
+    HELLO_HEADER_LEN, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, OpenHeader, PART_BODY_LEN,
+    PacketKind, PartBody, ProbeBody, SEGMENT_WORDS, WordPacket,
 };
 
 /// Checks [`CommonHeader`] and [`HelloHeader`].
@@ -30,6 +30,22 @@ pub fn packet_headers(bytes: &[u8]) -> bool {
         assert_eq!(common, Ok(CommonHeader { kind: PacketKind::Hello, pn: header.pn }));
     }
     common.is_ok()
+}
+
+/// Checks [`OpenHeader`] and [`WordPacket`].
+///
+/// # Panics
+/// If a rule is broken.
+pub fn flight(bytes: &[u8]) -> bool {
+    if let Ok((open, rest)) = OpenHeader::parse(bytes) {
+        assert_eq!([&open.to_bytes()[..], rest].concat(), bytes, "the opening header changed");
+        assert!(WordPacket::parse(bytes).is_err());
+        return true;
+    }
+    WordPacket::parse(bytes).is_ok_and(|word| {
+        assert_eq!(word.to_bytes(), bytes, "the word changed");
+        true
+    })
 }
 
 /// Checks [`DataBody`], as either kind of data packet.

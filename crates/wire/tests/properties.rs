@@ -6,8 +6,9 @@ use common::{block, component, feedback_body, feedback_header, frames, message, 
 use haul_wire::check;
 use haul_wire::control::{ControlMessage, FrameDecoder, RelPath, encoded_len};
 use haul_wire::packet::{
-    CommonHeader, DATA_BODY_LEN, DataBody, FEEDBACK_HEADER_LEN, FeedbackView, FeedbackWriter, HelloBody,
-    HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, PacketKind, ProbeBody, SEGMENT_WORDS,
+    CommonHeader, DATA_BODY_LEN, DataBody, FEEDBACK_HEADER_LEN, FeedbackView, FeedbackWriter, Flight,
+    FlightWord, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, OPEN_LEN, OpenHeader, PacketKind,
+    ProbeBody, SEGMENT_WORDS, WordPacket,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -19,6 +20,7 @@ proptest! {
         check::data_body(&bytes);
         check::feedback(&bytes);
         check::hello(&bytes);
+        check::flight(&bytes);
         check::control_frames(&bytes);
         check::rel_path(&bytes);
     }
@@ -34,6 +36,26 @@ proptest! {
         hello.write(&mut packet);
         prop_assert_eq!(HelloHeader::parse(&packet), Ok(hello));
         check::packet_headers(&packet);
+    }
+
+    #[test]
+    fn flights_come_back(
+        identity: u32,
+        epoch: u64,
+        salt in up_to(MAX_PN),
+        number: u32,
+        mac: [u8; 12],
+        rest in vec(any::<u8>(), 0..20),
+    ) {
+        let flight = Flight { identity, epoch, salt };
+        let open = OpenHeader { flight, mac };
+        let bytes = [&open.to_bytes()[..], &rest].concat();
+        prop_assert_eq!(OpenHeader::parse(&bytes), Ok((open, &rest[..])));
+        prop_assert!((0..OPEN_LEN).all(|len| OpenHeader::parse(&bytes[..len]).is_err()));
+        let word = WordPacket { flight, word: FlightWord::Close, number, mac };
+        let bytes = word.to_bytes();
+        prop_assert_eq!(WordPacket::parse(&bytes), Ok(word));
+        prop_assert!((0..bytes.len()).all(|len| WordPacket::parse(&bytes[..len]).is_err()));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use common::{block, feedback_body, feedback_header, frames, message, rel_path, u
 use haul_base::Rng;
 use haul_wire::check;
 use haul_wire::packet::{
-    CommonHeader, DATA_BODY_LEN, DataBody, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ,
-    PART_BODY_LEN, PacketKind, PartBody, ProbeBody,
+    CommonHeader, DATA_BODY_LEN, DataBody, Flight, FlightWord, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN,
+    MAX_SEQ, OpenHeader, PART_BODY_LEN, PacketKind, PartBody, ProbeBody, WordPacket,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -134,4 +134,20 @@ fn control_frames() {
 #[test]
 fn rel_paths() {
     drive(rel_path().prop_map(|path| path.as_bytes().to_vec()), check::rel_path);
+}
+
+#[test]
+fn flights() {
+    let valid = (any::<u32>(), any::<u64>(), up_to(MAX_PN), any::<bool>()).prop_map(
+        |(identity, epoch, salt, open)| {
+            let flight = Flight { identity, epoch, salt };
+            let (mac, number) = ([7; 12], identity);
+            if open {
+                OpenHeader { flight, mac }.to_bytes().to_vec()
+            } else {
+                WordPacket { flight, word: FlightWord::Ping, number, mac }.to_bytes().to_vec()
+            }
+        },
+    );
+    drive(valid, check::flight);
 }

@@ -1,5 +1,6 @@
 //! The client's way from a URL to a session.
 
+mod associate;
 mod dial;
 mod secure;
 
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use haul_base::Span;
 use haul_udp::UdpSocket;
 use haul_wire::control::{
-    Accept, Cipher, ControlMessage, Hello, PROTOCOL_VERSION, Request, Settings, encoded_len,
+    Accept, BenchLimit, Cipher, ControlMessage, Hello, PROTOCOL_VERSION, Request, Settings, encoded_len,
 };
 
 use crate::clock::unix_now;
@@ -20,6 +21,12 @@ use crate::identity::random;
 use crate::session::{UdpSide, udp_options};
 use crate::tls::SessionSecrets;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session};
+
+pub use associate::AssociateOptions;
+pub(crate) use associate::agree;
+
+/// What is offered unless a person says otherwise, most wanted first.
+const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
 
 /// What a client wants from a server, and how.
 #[derive(Clone, Debug)]
@@ -42,7 +49,7 @@ impl ConnectOptions {
         Self {
             request,
             settings,
-            ciphers: vec![Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305],
+            ciphers: ENCRYPTED.to_vec(),
             connect_timeout: Duration::from_secs(10),
             answer_timeout: Duration::from_secs(10),
         }
@@ -88,11 +95,24 @@ fn hello(options: &ConnectOptions, proof: [u8; 32]) -> Hello {
 /// The server does not take a longer Hello from a client that it does not know.
 fn check_length(options: &ConnectOptions) -> Result<(), EngineError> {
     let len = encoded_len(&ControlMessage::Hello(hello(options, [0; 32])));
-    if len <= STRANGER_ROOM {
-        return Ok(());
+    if len <= STRANGER_ROOM { Ok(()) } else { Err(too_long(len)) }
+}
+
+fn too_long(len: usize) -> EngineError {
+    EngineError::TooLong(format!("the request takes {len} bytes; {STRANGER_ROOM} are possible"))
+}
+
+/// Settings for requests that have none of their own.
+pub fn default_settings() -> Settings {
+    Settings {
+        chunk_bytes: 100_000_000,
+        controller: "delivery".to_owned(),
+        rate_bps: None,
+        offload: true,
+        feedback_interval_us: 2_000,
+        bench_limit: BenchLimit::Unlimited,
+        extra: Vec::new(),
     }
-    let text = format!("the request takes {len} bytes; {STRANGER_ROOM} are possible");
-    Err(EngineError::TooLong(text))
 }
 
 /// The server must keep to what was offered to it, and be at the other end of the same TLS connection.

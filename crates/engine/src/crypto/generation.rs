@@ -26,7 +26,7 @@ pub(super) const fn generation_of(pn: u64) -> u64 {
 }
 
 /// Bytes of the tag behind each packet.
-pub(super) const fn tag_len(cipher: Cipher) -> usize {
+pub(crate) const fn tag_len(cipher: Cipher) -> usize {
     match cipher {
         Cipher::None => TOKEN_TAG_LEN,
         Cipher::Aes128Gcm | Cipher::Aes256Gcm | Cipher::ChaCha20Poly1305 => AEAD_TAG_LEN,

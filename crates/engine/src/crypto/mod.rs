@@ -1,5 +1,6 @@
 //! Packet protection: the ciphers behind [`Seal`] and [`Open`], and the ratchet of their keys.
 
+mod flight;
 mod generation;
 mod siphash;
 
@@ -8,7 +9,9 @@ use std::fmt;
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
 
-use self::generation::{PacketKey, Secret, generation_of, tag_len};
+pub(crate) use self::flight::{FlightKeys, TicketSecret};
+pub(crate) use self::generation::tag_len;
+use self::generation::{PacketKey, Secret, generation_of};
 use crate::Role;
 
 /// The first secret of each direction of a session, as both ends derive them from the TLS session.

@@ -92,6 +92,7 @@ fn incoming(
         registration,
         keys: secrets.data_keys(cipher),
         hello_keys: secrets.hello_keys,
+        ticket: secrets.ticket,
         request: hello.request,
         settings: hello.settings,
         peer: ends.peer,

@@ -7,7 +7,7 @@ use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Setting
 
 use super::slot::Service;
 use super::table::Registration;
-use crate::crypto::DataKeys;
+use crate::crypto::{DataKeys, TicketSecret};
 use crate::session::{UdpSide, udp_options};
 use crate::{Clock, Control, EngineError, Role, Session};
 
@@ -20,6 +20,7 @@ pub struct Incoming {
     pub(super) registration: Registration,
     pub(super) keys: DataKeys,
     pub(super) hello_keys: DataKeys,
+    pub(super) ticket: TicketSecret,
     pub(super) request: Request,
     pub(super) settings: Settings,
     pub(super) peer: SocketAddr,
@@ -68,13 +69,7 @@ impl Incoming {
     /// # Errors
     /// How the control channel failed.
     pub fn accept_with(self, settings: Settings) -> Result<Session, EngineError> {
-        let accept = Accept {
-            session: self.registration.session(),
-            cipher: self.keys.cipher(),
-            udp_port: self.local.port(),
-            server: PROGRAM.to_owned(),
-            settings: settings.clone(),
-        };
+        let accept = self.answer(settings.clone());
         // The socket first: data can follow the accept at once.
         self.registration.slot().serve(Service {
             control: self.control.clone(),
@@ -95,6 +90,27 @@ impl Incoming {
             clock: Clock::start(),
             udp: Some(UdpSide::Server { registration: self.registration, hello_keys: self.hello_keys }),
         })
+    }
+
+    fn answer(&self, settings: Settings) -> Accept {
+        Accept {
+            session: self.registration.session(),
+            cipher: self.keys.cipher(),
+            udp_port: self.local.port(),
+            server: PROGRAM.to_owned(),
+            settings,
+        }
+    }
+
+    /// What an association with this client is made of: its number, its secret, and about one round trip.
+    pub(crate) fn bond(&self) -> (u32, TicketSecret, Span) {
+        (self.registration.session(), self.ticket.clone(), self.round_trip)
+    }
+
+    /// The answer to a client that wants an association, and the channel to send it by.
+    pub(crate) fn accept_association(self) -> (Control, Accept) {
+        let accept = self.answer(self.settings.clone());
+        (self.control, accept)
     }
 
     /// Sends the client away and tells it why.

@@ -31,10 +31,10 @@ pub(crate) use self::table::Registration;
 use self::table::SessionTable;
 use crate::identity::ServerIdentity;
 use crate::tls::server_config;
-use crate::{EngineError, HaulUrl};
+use crate::{Endpoint, EngineError, HaulUrl, Role};
 
-/// HELLOs only; data has sockets of its own.
-const UDP_BUFFER: Bytes = Bytes(1 << 20);
+/// HELLOs, and the packets of all associations; other sessions have sockets of their own.
+const UDP_BUFFER: Bytes = Bytes(16 << 20);
 /// Ports tried when the system chooses one and it is free for TCP only.
 const PORT_TRIES: u32 = 16;
 
@@ -89,11 +89,12 @@ struct Server {
 }
 
 /// A server that accepts sessions. Handshakes run in threads of their own, so that a slow or hostile peer
-/// holds up nobody. Dropping it stops listening; sessions that were accepted go on.
+/// holds up nobody. Dropping it stops listening; sessions and channels that were accepted go on.
 pub struct Listener {
     server: Arc<Server>,
     local: SocketAddr,
     incoming: Receiver<Incoming>,
+    endpoint: Endpoint,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -119,10 +120,11 @@ impl Listener {
                 .map_err(|e| EngineError::system("cannot make an eventfd", e))?,
             options,
         });
-        let mut listener = Self { server: server.clone(), local, incoming, threads: Vec::new() };
         let routed = server.clone();
+        let strays = Box::new(move |datagram: &mut [u8], source| router::route(&routed, datagram, source));
+        let endpoint = Endpoint::start(udp, Role::Server, strays)?;
+        let mut listener = Self { server: server.clone(), local, incoming, endpoint, threads: Vec::new() };
         listener.start("haul-accept", move || accept::run(&server, &tcp))?;
-        listener.start("haul-route", move || router::run(&routed, &udp))?;
         Ok(listener)
     }
 
@@ -166,6 +168,11 @@ impl Listener {
         }
     }
 
+    /// The endpoint of this port's associations: [`Incoming::associate`] adds one.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
     /// What has come to this port so far.
     pub fn stats(&self) -> ListenerStats {
         self.server.counters.read()
@@ -179,7 +186,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // It stays readable: both threads see it.
+        // It stays readable, so no wake-up is missed.
         let _ = rustix::io::write(&self.server.stop, &1u64.to_ne_bytes());
         for thread in self.threads.drain(..) {
             let _ = thread.join();

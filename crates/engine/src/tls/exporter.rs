@@ -4,12 +4,13 @@
 use haul_wire::control::Cipher;
 use rustls::Connection;
 
-use crate::crypto::DataKeys;
+use crate::crypto::{DataKeys, TicketSecret};
 use crate::{EngineError, Role};
 
 const AUTH_LABEL: &[u8] = b"EXPORTER-haul-auth";
 const DATA_LABEL: &[u8] = b"EXPORTER-haul-data";
 const HELLO_LABEL: &[u8] = b"EXPORTER-haul-hello";
+const TICKET_LABEL: &[u8] = b"EXPORTER-haul-ticket";
 const SESSION_LABEL: &[u8] = b"EXPORTER-haul-session";
 /// HELLOs are sealed before the cipher of the session is agreed, so theirs is fixed.
 const HELLO_CIPHER: Cipher = Cipher::Aes128Gcm;
@@ -21,6 +22,8 @@ pub(crate) struct SessionSecrets {
     pub(crate) session: u32,
     /// Keys of HELLO and `HELLO_ACK`, with packet numbers of their own.
     pub(crate) hello_keys: DataKeys,
+    /// What an association's keys are derived from.
+    pub(crate) ticket: TicketSecret,
     auth: [u8; 32],
     data: Vec<DataSecrets>,
 }
@@ -39,6 +42,7 @@ impl SessionSecrets {
         Ok(Self {
             session: u32::from_be_bytes(export(tls, SESSION_LABEL, &[])?),
             hello_keys: hello.keys(),
+            ticket: TicketSecret(export(tls, TICKET_LABEL, &[])?),
             auth: export(tls, AUTH_LABEL, &[])?,
             data: data.into_iter().collect::<Result<_, _>>()?,
         })

@@ -30,11 +30,11 @@ impl Waker {
         let _ = write(&self.0, &1u64.to_ne_bytes());
     }
 
-    pub(super) fn reset(&self) {
+    pub(crate) fn reset(&self) {
         let _ = read(&self.0, &mut [0; 8]);
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }

@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, ListenOptions, Listener, Session, connect};
@@ -62,7 +62,9 @@ pub(crate) struct Relay {
     pub(crate) port: u16,
     pub(crate) to_server: Arc<AtomicBool>,
     pub(crate) to_client: Arc<AtomicBool>,
-    tcp: Arc<std::sync::Mutex<Vec<TcpStream>>>,
+    /// Every datagram that a client has sent.
+    pub(crate) heard: Arc<Mutex<Vec<Vec<u8>>>>,
+    tcp: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Relay {
@@ -72,6 +74,7 @@ impl Relay {
             port: tcp.local_addr().unwrap().port(),
             to_server: Arc::new(AtomicBool::new(true)),
             to_client: Arc::new(AtomicBool::new(true)),
+            heard: Arc::default(),
             tcp: Arc::default(),
         };
         let streams = relay.tcp.clone();
@@ -86,7 +89,8 @@ impl Relay {
             }
         });
         let (to_server, to_client) = (relay.to_server.clone(), relay.to_client.clone());
-        std::thread::spawn(move || relay_udp(&udp, server, &to_server, &to_client));
+        let heard = relay.heard.clone();
+        std::thread::spawn(move || relay_udp(&udp, server, &to_server, &to_client, &heard));
         relay
     }
 
@@ -120,7 +124,13 @@ fn pump(mut from: TcpStream, mut to: TcpStream) {
 }
 
 /// One client at a time is enough for the tests.
-fn relay_udp(front: &UdpSocket, server: SocketAddr, to_server: &AtomicBool, to_client: &AtomicBool) {
+fn relay_udp(
+    front: &UdpSocket,
+    server: SocketAddr,
+    to_server: &AtomicBool,
+    to_client: &AtomicBool,
+    heard: &Mutex<Vec<Vec<u8>>>,
+) {
     let back = UdpSocket::bind("127.0.0.1:0").unwrap();
     back.connect(server).unwrap();
     front.set_nonblocking(true).unwrap();
@@ -131,6 +141,7 @@ fn relay_udp(front: &UdpSocket, server: SocketAddr, to_server: &AtomicBool, to_c
         let mut idle = true;
         if let Ok((len, from)) = front.recv_from(&mut buffer) {
             (client, idle) = (Some(from), false);
+            heard.lock().unwrap().push(buffer[..len].to_vec());
             if to_server.load(Ordering::Relaxed) {
                 let _ = back.send(&buffer[..len]);
             }

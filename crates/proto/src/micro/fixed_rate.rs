@@ -100,7 +100,10 @@ impl MicroProtocol for FixedRate {
         if let Some(grant) = SEND_PERMIT.of(event, notice) {
             grant.burst = grant.burst.min(self.burst);
             let release = self.pacer.release_at();
-            if release > context.now() {
+            if self.rate == Rate::ZERO {
+                // Until the other side asks for another rate.
+                grant.at_most(0);
+            } else if release > context.now() {
                 grant.at_most(0);
                 context.resume_at(release);
             }

@@ -5,11 +5,12 @@
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution,
+    ParameterSpec, Parameters, Registration, Resolution, SharedValue, Submission,
 };
 
+use super::deadline::CutEnds;
 use super::reassembly::{Added, Limits, Reassembly, Segment};
-use super::{Turns, expand, is_reliable};
+use super::{Standstill, Turns, expand, is_reliable};
 
 /// The bit of `place` that marks the last segment of a message; the others are its offset.
 pub(crate) const LAST: u32 = 1 << 31;
@@ -26,7 +27,13 @@ struct FixedSize {
     newest: u64,
     /// What is lost comes again: what finds no room must then stay unacknowledged, instead of pushing out the oldest.
     reliable: bool,
+    /// Whether the recipe lets urgent messages overtake others.
+    priority: bool,
+    /// Whether the recipe drops what is too late, and where it learns what is being cut.
+    deadlines: bool,
+    cut_ends: Option<SharedValue<CutEnds>>,
     turns: Turns,
+    standstill: Standstill,
     given_up: u64,
     refused: u64,
 }
@@ -72,7 +79,11 @@ pub(super) fn registration() -> Registration {
                     reassembly: Reassembly::new(limits),
                     newest: 0,
                     reliable: false,
+                    priority: false,
+                    deadlines: false,
+                    cut_ends: None,
                     turns: Turns::default(),
+                    standstill: Standstill::default(),
                     given_up: 0,
                     refused: 0,
                 }))
@@ -121,9 +132,12 @@ impl FixedSize {
         let place = front.sent as u32 | if len == rest { LAST } else { 0 };
         // Longer than the others of this batch: it begins the next one.
         let Some(i) = batch.push(Kind::DATA, len) else { return false };
-        let (from, message) = (front.sent, front.id);
+        let (from, message, end) = (front.sent, front.id, front.deadline);
         batch.payload_mut(i).copy_from_slice(&front.data[from..from + len]);
         self.write(batch, i, message, place);
+        if self.deadlines {
+            context.shared(self.cut_ends.expect("declared")).0.push((i, end));
+        }
         if let Some(done) = context.queue().sent(len) {
             context.pool().put(done.data);
         }
@@ -169,7 +183,7 @@ impl FixedSize {
     }
 
     /// What finds no room must not be acknowledged: it comes again when there is some.
-    fn admit(&mut self, batch: &mut Batch<'_>) {
+    fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let mut pending = 0;
         for i in batch.live() {
             let segment = self.segment(batch, i);
@@ -180,9 +194,13 @@ impl FixedSize {
             let growth = self.reassembly.growth(segment.message, end);
             if self.reassembly.fits(segment.message, growth, pending) {
                 pending += growth;
-            } else {
-                self.refused += 1;
-                batch.take(i);
+                self.standstill.on_progress();
+                continue;
+            }
+            self.refused += 1;
+            batch.take(i);
+            if self.standstill.is_over(context.now()) {
+                self.given_up += u64::from(self.reassembly.give_up_oldest(context.pool()).is_some());
             }
         }
     }
@@ -221,10 +239,14 @@ impl MicroProtocol for FixedSize {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.message = Some(declaration.attribute("message"));
         self.place = Some(declaration.attribute("place"));
+        self.cut_ends = Some(declaration.shared(CutEnds::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.reliable = is_reliable(resolution);
+        self.priority = resolution.has("priority");
+        self.deadlines = resolution.has("deadline");
+        resolution.on_submit(Order::LAST);
         resolution.on_batch(BatchEvent::FILL, Order::NORMAL);
         if self.reliable {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::FIRST);
@@ -242,7 +264,13 @@ impl MicroProtocol for FixedSize {
         } else if !self.reliable || self.turns.is_second() {
             self.receive(batch, context);
         } else {
-            self.admit(batch);
+            self.admit(batch, context);
+        }
+    }
+
+    fn on_submit(&mut self, submission: &mut Submission<'_>, _: &mut Context<'_>) {
+        if !self.priority {
+            submission.priority = 0;
         }
     }
 

@@ -3,20 +3,50 @@
 
 pub mod events;
 
+mod ack;
+mod arrived;
+mod cumulative_ack;
+mod deadline;
+mod fec;
 mod fixed_rate;
 mod fixed_size;
+mod flight;
+mod in_order;
+mod negative_ack;
+mod notes;
+mod pacing;
+mod positive_ack;
+mod priority;
+mod rate_feedback;
+mod rate_stats;
 mod reassembly;
+mod retransmit;
 mod seal;
+mod selective_transfer;
 mod sequenced_segment;
+mod statistics;
 mod transport_driver;
 mod window;
 
 #[cfg(test)]
 mod testing;
 
-use haul_stack::{Registry, Resolution};
+use haul_base::{Span, Time};
+use haul_stack::{Recipe, Registry, Resolution};
 
+pub use fec::FEC_KIND;
 pub use fixed_rate::SendingRate;
+pub use rate_feedback::RATE_KIND;
+pub use statistics::STATISTICS_KIND;
+
+/// The recipes that are shipped, as text: name and TOML.
+pub const PRESETS: &[(&str, &str)] = &[("viz", include_str!("../../presets/viz.toml"))];
+
+/// The shipped recipe of this name.
+pub fn preset(name: &str) -> Option<Recipe> {
+    let (_, text) = PRESETS.iter().find(|known| known.0 == name)?;
+    Some(Recipe::parse(text).expect("shipped recipes are tested"))
+}
 
 /// All micro-protocols of this project. Add your own with [`Registry::register`].
 pub fn registry() -> Registry {
@@ -25,6 +55,19 @@ pub fn registry() -> Registry {
     registry.register(transport_driver::registration());
     registry.register(sequenced_segment::registration());
     registry.register(fixed_rate::registration());
+    registry.register(retransmit::registration());
+    registry.register(positive_ack::registration());
+    registry.register(cumulative_ack::registration());
+    registry.register(negative_ack::registration());
+    registry.register(selective_transfer::registration());
+    registry.register(pacing::registration());
+    registry.register(rate_stats::registration());
+    registry.register(rate_feedback::registration());
+    registry.register(in_order::registration());
+    registry.register(priority::registration());
+    registry.register(deadline::registration());
+    registry.register(statistics::registration());
+    registry.register(fec::registration());
     registry.register(seal::registration());
     registry
 }
@@ -54,14 +97,44 @@ impl Turns {
     }
 }
 
+/// Notices that nothing moves although the other side goes on sending: it has given up what is waited for.
+#[derive(Debug, Default)]
+struct Standstill {
+    since: Option<Time>,
+    seconds: u32,
+}
+
+impl Standstill {
+    /// Seconds with refusals and without progress after which the sender must have given up: a sender that has not would
+    /// have sent what is missing again. Seconds in which nothing comes at all do not count.
+    const LONGEST: u32 = 10;
+
+    /// Something could not be taken in at `now`; whether it is time to give up what is in the way.
+    fn is_over(&mut self, now: Time) -> bool {
+        if self.since.is_none_or(|since| now.since(since) >= Span::from_secs(1)) {
+            self.since = Some(now);
+            self.seconds += 1;
+        }
+        let over = self.seconds > Self::LONGEST;
+        if over {
+            *self = Self::default();
+        }
+        over
+    }
+
+    fn on_progress(&mut self) {
+        *self = Self::default();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use haul_base::{Rng, Span};
-    use haul_stack::{Recipe, SendOptions};
+    use haul_stack::SendOptions;
     use proptest::prelude::*;
 
-    use super::expand;
     use super::testing::{Pair, Path, T0, events};
+    use super::{Recipe, Standstill, expand};
 
     #[test]
     fn a_stack_of_the_first_five_carries_messages_both_ways_at_its_rate() {
@@ -92,6 +165,17 @@ mod tests {
         assert_eq!(pair.a.waiting_messages(), 200);
         assert_eq!((pair.a.stats().unauthentic, pair.b.stats().violations), (0, 0));
         assert!(!events(&mut pair.b).is_empty());
+    }
+
+    #[test]
+    fn a_standstill_is_seconds_of_refusals_and_not_of_silence() {
+        let mut standstill = Standstill::default();
+        let at = |seconds| T0 + Span::from_secs(seconds);
+        assert!(!standstill.is_over(at(0)));
+        assert!(!standstill.is_over(at(500)));
+        assert!((0..100_000).all(|_| !standstill.is_over(at(500))));
+        standstill.on_progress();
+        assert_eq!((0..100).position(|second| standstill.is_over(at(600 + second))), Some(10));
     }
 
     proptest! {

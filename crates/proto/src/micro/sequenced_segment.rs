@@ -3,11 +3,11 @@
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, Registration, Resolution, U48,
+    Parameters, Registration, Resolution, SharedValue, U48,
 };
 
+use super::arrived::Arrived;
 use super::window::{Seen, Window};
-use super::{Turns, is_reliable};
 
 /// Where duplicates are dropped: behind those who acknowledge them once more.
 const SUPPRESS: Order = Order(Order::EARLY.0 + 50);
@@ -15,13 +15,10 @@ const SUPPRESS: Order = Order(Order::EARLY.0 + 50);
 #[derive(Debug)]
 struct SequencedSegment {
     sequence: Option<Attribute<U48>>,
+    arrived: Option<SharedValue<Arrived>>,
     next: u64,
     window: Window,
-    /// What is lost comes again, so the window waits for it; what lies above the window must then stay unacknowledged.
-    reliable: bool,
-    turns: Turns,
     duplicates: u64,
-    beyond: u64,
     given_up: u64,
 }
 
@@ -31,7 +28,7 @@ pub(super) fn registration() -> Registration {
             name: "window",
             kind: ParameterKind::Integer(64, 1 << 24),
             default: "262144",
-            help: "segments by which the newest may be ahead of the oldest that is missing",
+            help: "segments by which the newest may be ahead of the oldest that can still come; more than retransmit.window",
         }],
         needs: &[&["fixed_size", "object"]],
         ..Registration::new(
@@ -41,12 +38,10 @@ pub(super) fn registration() -> Registration {
             |parameters, _| {
                 Ok(Box::new(SequencedSegment {
                     sequence: None,
+                    arrived: None,
                     next: 0,
                     window: Window::new(parameters.integer("window")),
-                    reliable: false,
-                    turns: Turns::default(),
                     duplicates: 0,
-                    beyond: 0,
                     given_up: 0,
                 }))
             },
@@ -61,17 +56,6 @@ impl SequencedSegment {
             if !batch.is_resent(i) {
                 batch.set(i, sequence, self.next);
                 self.next += 1;
-            }
-        }
-    }
-
-    /// What the window cannot take yet must not be acknowledged: it comes again.
-    fn admit(&mut self, batch: &mut Batch<'_>) {
-        let sequence = self.sequence.expect("declared");
-        for i in batch.live() {
-            if self.window.look(batch.get(i, sequence)) == Seen::Beyond {
-                self.beyond += 1;
-                batch.take(i);
             }
         }
     }
@@ -97,24 +81,27 @@ impl SequencedSegment {
 impl MicroProtocol for SequencedSegment {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.sequence = Some(declaration.attribute("sequence"));
+        self.arrived = Some(declaration.shared(Arrived::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.reliable = is_reliable(resolution);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::EARLY);
-        if self.reliable {
-            resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::FIRST);
+        // Whoever acknowledges with bitmaps knows all that has come, and drops duplicates itself.
+        if !resolution.has("bitmap_ack") {
+            resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, SUPPRESS);
         }
-        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, SUPPRESS);
+    }
+
+    /// Numbers begin anew on both sides, so what acknowledgements know of older ones is void.
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        *context.shared(self.arrived.expect("declared")) = Arrived::default();
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
         if event == BatchEvent::SEGMENT_FROM_USER {
             self.number(batch);
-        } else if !self.reliable || self.turns.is_second() {
-            self.suppress(batch);
         } else {
-            self.admit(batch);
+            self.suppress(batch);
         }
     }
 
@@ -126,7 +113,6 @@ impl MicroProtocol for SequencedSegment {
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("sent", self.next);
         each("duplicates", self.duplicates);
-        each("beyond_window", self.beyond);
         each("given_up", self.given_up);
     }
 }

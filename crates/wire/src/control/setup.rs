@@ -40,6 +40,17 @@ pub enum Request {
     BenchReceive,
     /// Nothing is moved; the client only wants to know whether it could be.
     Check,
+    /// Both sides keep stacks of this recipe; packets go on without this connection.
+    Associate {
+        /// The recipe, TOML.
+        recipe: String,
+        /// Name and version of each of its micro-protocols at the client.
+        versions: Vec<(String, u16)>,
+    },
+    /// The client sends a stream of bytes whose length is not known beforehand.
+    StreamSend,
+    /// The server sends a stream of bytes whose length is not known beforehand.
+    StreamReceive,
 }
 
 /// How the entries of a [`Request::Put`] lie at the destination.

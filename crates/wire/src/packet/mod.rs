@@ -10,6 +10,7 @@
 mod data;
 mod feedback;
 mod field;
+mod flight;
 mod header;
 mod hello;
 mod part;
@@ -18,6 +19,10 @@ pub use data::{DATA_BODY_LEN, DataBody};
 pub use feedback::{
     BLOCK_HEADER_LEN, Block, Blocks, Encoding, FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackView,
     FeedbackWriter, NoRoom,
+};
+pub use flight::{
+    FLIGHT_MAC_LEN, Flight, FlightWord, IDENTITY_AT, OPEN_KIND, OPEN_LEN, OpenHeader, WORD_KIND, WORD_LEN,
+    WordPacket,
 };
 pub use header::{COMMON_HEADER_LEN, CommonHeader, HELLO_HEADER_LEN, HelloHeader, PacketKind};
 pub use hello::{HELLO_BODY_MIN, HelloBody, PROBE_BODY_MIN, ProbeBody};

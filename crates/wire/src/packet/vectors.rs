@@ -156,3 +156,19 @@ fn probe_body() {
     body.write(&mut out);
     assert_eq!(out, bytes);
 }
+
+#[test]
+fn flights() {
+    let flight = Flight { identity: 0xdead_beef, epoch: 0x0102_0304_0506_0708, salt: 0x1122_3344_5566 };
+    let head = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 5, 6, 7, 8];
+    let open = OpenHeader { flight, mac: [0xaa; 12] };
+    let bytes = [&[14][..], &head, &[0xaa; 12], b"inner"].concat();
+    assert_eq!(open.to_bytes(), bytes[..OPEN_LEN]);
+    assert_eq!(OpenHeader::authenticated(&flight), bytes[..19]);
+    assert_eq!(OpenHeader::parse(&bytes), Ok((open, &b"inner"[..])));
+    let word = WordPacket { flight, word: FlightWord::Pong, number: 0x0a0b_0c0d, mac: [0xbb; 12] };
+    let bytes = [&[15][..], &head, &[6, 0x0a, 0x0b, 0x0c, 0x0d], &[0xbb; 12]].concat();
+    assert_eq!(word.to_bytes(), bytes[..]);
+    assert_eq!(word.authenticated(), bytes[..24]);
+    assert_eq!(WordPacket::parse(&bytes), Ok(word));
+}

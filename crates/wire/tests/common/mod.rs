@@ -77,6 +77,10 @@ fn hello() -> impl Strategy<Value = Hello> {
         Just(Request::BenchSend),
         Just(Request::BenchReceive),
         Just(Request::Check),
+        ("[a-z\\[\\]\n=]{0,40}", vec(("[a-z_]{1,8}", any::<u16>()), 0..4))
+            .prop_map(|(recipe, versions)| Request::Associate { recipe, versions }),
+        Just(Request::StreamSend),
+        Just(Request::StreamReceive),
     ];
     (any::<u16>(), any::<[u8; 32]>(), vec(cipher(), 0..5), request, settings()).prop_map(
         |(version, proof, ciphers, request, settings)| Hello { version, proof, ciphers, request, settings },

@@ -1,0 +1,329 @@
+//! Keys of a flight: made from the ticket when they are first needed, dropped while nothing is sent, and with a
+//! window that lets every packet number pass once.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use haul_proto::{Open, Seal, Unauthentic};
+use haul_wire::control::Cipher;
+use haul_wire::packet::{FLIGHT_MAC_LEN, Flight};
+
+use super::generation::{PacketKey, Secret, generation_of, tag_len};
+use crate::Role;
+
+const DATA_CONTEXT: &str = "haulage 1 association: secret of one direction of a flight";
+const WORD_CONTEXT: &str = "haulage 1 association: key of opening headers and words";
+/// Words of 64 packet numbers by which a packet may be overtaken and still be taken.
+const WINDOW_WORDS: usize = 16;
+
+/// What both ends of an association know: exported from the TLS connection over which it was made.
+#[derive(Clone)]
+pub(crate) struct TicketSecret(pub(crate) [u8; 32]);
+
+impl TicketSecret {
+    fn flight_secret(&self, flight: &Flight, sender: Role) -> Secret {
+        let mut hasher = blake3::Hasher::new_derive_key(DATA_CONTEXT);
+        hasher.update(&self.0).update(&flight.epoch.to_be_bytes()).update(&flight.salt.to_be_bytes());
+        Secret(*hasher.update(&[role_byte(sender)]).finalize().as_bytes())
+    }
+
+    /// The authentication code of an opening header or a word.
+    pub(crate) fn mac(&self, sender: Role, bytes: &[u8]) -> [u8; FLIGHT_MAC_LEN] {
+        let mut hasher = blake3::Hasher::new_derive_key(WORD_CONTEXT);
+        let key = hasher.update(&self.0).update(&[role_byte(sender)]).finalize();
+        let mut mac = [0; FLIGHT_MAC_LEN];
+        mac.copy_from_slice(&blake3::keyed_hash(key.as_bytes(), bytes).as_bytes()[..FLIGHT_MAC_LEN]);
+        mac
+    }
+
+    /// Whether an authentication code is right; takes the same time wherever it differs.
+    pub(crate) fn verifies(&self, sender: Role, bytes: &[u8], mac: &[u8; FLIGHT_MAC_LEN]) -> bool {
+        let ours = self.mac(sender, bytes);
+        aws_lc_rs::constant_time::verify_slices_are_equal(&ours, mac).is_ok()
+    }
+}
+
+fn role_byte(role: Role) -> u8 {
+    match role {
+        Role::Client => 1,
+        Role::Server => 2,
+    }
+}
+
+impl fmt::Debug for TicketSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TicketSecret(..)")
+    }
+}
+
+/// Both directions' keys of one end of a flight.
+pub(crate) struct FlightKeys {
+    cipher: Cipher,
+    sealing: Mutex<Direction>,
+    opening: Mutex<Opening>,
+}
+
+/// The secret of the present generation, and its key while it is in use.
+struct Direction {
+    generation: u64,
+    secret: Secret,
+    key: Option<Box<PacketKey>>,
+}
+
+impl Direction {
+    fn new(secret: Secret) -> Self {
+        Self { generation: 0, secret, key: None }
+    }
+
+    fn key(&mut self, cipher: Cipher) -> &PacketKey {
+        self.key.get_or_insert_with(|| Box::new(self.secret.packet_key(cipher)))
+    }
+
+    fn advance(&mut self) -> Option<Box<PacketKey>> {
+        self.secret = self.secret.next();
+        self.generation += 1;
+        self.key.take()
+    }
+}
+
+struct Opening {
+    direction: Direction,
+    /// Key of the generation before, for packets that were overtaken.
+    previous: Option<Box<PacketKey>>,
+    window: Window,
+}
+
+impl FlightKeys {
+    /// The keys of `role`'s end.
+    pub(crate) fn new(secret: &TicketSecret, flight: &Flight, role: Role, cipher: Cipher) -> Arc<Self> {
+        let opening = Direction::new(secret.flight_secret(flight, role.peer()));
+        let opening = Opening { direction: opening, previous: None, window: Window::default() };
+        let sealing = Mutex::new(Direction::new(secret.flight_secret(flight, role)));
+        Arc::new(Self { cipher, sealing, opening: Mutex::new(opening) })
+    }
+
+    /// What a stack takes as its keys.
+    pub(crate) fn pair(self: &Arc<Self>) -> (Box<dyn Seal>, Box<dyn Open>) {
+        (
+            Box::new(FlightSealer { keys: self.clone(), lowest_unused: 0 }),
+            Box::new(FlightOpener(self.clone())),
+        )
+    }
+
+    /// Drops the expanded keys; they are made again when they are needed.
+    pub(crate) fn drop_expanded(&self) {
+        lock(&self.sealing).key = None;
+        let mut opening = lock(&self.opening);
+        opening.direction.key = None;
+        opening.previous = None;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere leaves no half-made key behind: keys are put in place whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for FlightKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlightKeys").field("cipher", &self.cipher).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct FlightSealer {
+    keys: Arc<FlightKeys>,
+    /// No packet number below this one is used again.
+    lowest_unused: u64,
+}
+
+impl Seal for FlightSealer {
+    fn tag_len(&self) -> usize {
+        tag_len(self.keys.cipher)
+    }
+
+    /// # Panics
+    /// When a packet number would be used twice: that would give away the plaintext.
+    fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64) {
+        assert!(first_pn >= self.lowest_unused, "packet number {first_pn} has been used before");
+        let mut direction = lock(&self.keys.sealing);
+        let mut pn = first_pn;
+        for packet in batch.chunks_mut(stride.max(1)) {
+            while direction.generation < generation_of(pn) {
+                direction.advance();
+            }
+            direction.key(self.keys.cipher).seal(packet, header_len, pn);
+            pn += 1;
+        }
+        self.lowest_unused = pn;
+    }
+}
+
+#[derive(Debug)]
+struct FlightOpener(Arc<FlightKeys>);
+
+impl Open for FlightOpener {
+    fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
+        let mut opening = lock(&self.0.opening);
+        if !opening.window.is_new(pn) {
+            return Err(Unauthentic);
+        }
+        let len = opening.open(self.0.cipher, packet, header_len, pn)?;
+        opening.window.mark(pn);
+        Ok(len)
+    }
+}
+
+impl Opening {
+    fn open(
+        &mut self,
+        cipher: Cipher,
+        packet: &mut [u8],
+        header_len: usize,
+        pn: u64,
+    ) -> Result<usize, Unauthentic> {
+        let (generation, present) = (generation_of(pn), self.direction.generation);
+        if generation == present {
+            self.direction.key(cipher).open(packet, header_len, pn)
+        } else if generation == present + 1 {
+            let key = self.direction.secret.next().packet_key(cipher);
+            let opened = key.open(packet, header_len, pn)?;
+            self.previous = self.direction.advance();
+            self.direction.key = Some(Box::new(key));
+            Ok(opened)
+        } else if generation + 1 == present {
+            self.previous.as_ref().ok_or(Unauthentic)?.open(packet, header_len, pn)
+        } else {
+            Err(Unauthentic)
+        }
+    }
+}
+
+/// Which of the latest packet numbers have come.
+#[derive(Default)]
+struct Window {
+    /// One more than the highest that has come.
+    end: u64,
+    /// Bit `pn % 1024` for each of the last 1,024.
+    seen: [u64; WINDOW_WORDS],
+}
+
+impl Window {
+    const LEN: u64 = 64 * WINDOW_WORDS as u64;
+
+    fn place(pn: u64) -> (usize, u64) {
+        ((pn / 64) as usize % WINDOW_WORDS, 1 << (pn % 64))
+    }
+
+    fn is_new(&self, pn: u64) -> bool {
+        let (word, bit) = Self::place(pn);
+        pn >= self.end || (pn + Self::LEN >= self.end && self.seen[word] & bit == 0)
+    }
+
+    fn mark(&mut self, pn: u64) {
+        if pn >= self.end {
+            if pn - self.end >= Self::LEN {
+                self.seen = [0; WINDOW_WORDS];
+            } else {
+                for skipped in self.end..pn {
+                    let (word, bit) = Self::place(skipped);
+                    self.seen[word] &= !bit;
+                }
+            }
+            self.end = pn + 1;
+        }
+        let (word, bit) = Self::place(pn);
+        self.seen[word] |= bit;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FLIGHT: Flight = Flight { identity: 7, epoch: 5, salt: 3 };
+
+    fn ends(flight: &Flight) -> [Arc<FlightKeys>; 2] {
+        let secret = TicketSecret([9; 32]);
+        [Role::Client, Role::Server].map(|role| FlightKeys::new(&secret, flight, role, Cipher::Aes128Gcm))
+    }
+
+    fn sealed(keys: &Arc<FlightKeys>, pn: u64) -> [u8; 40] {
+        let mut packet = [1; 40];
+        keys.pair().0.seal_batch(&mut packet, 40, 11, pn);
+        packet
+    }
+
+    #[test]
+    fn every_packet_opens_once_at_the_other_end_of_the_same_flight_only() {
+        let [client, server] = ends(&FLIGHT);
+        let packet = sealed(&client, 5);
+        let mut open = server.pair().1;
+        assert_eq!(open.open(&mut packet.clone(), 11, 5), Ok(13));
+        assert_eq!(open.open(&mut packet.clone(), 11, 5), Err(Unauthentic));
+        for other in [Flight { epoch: 6, ..FLIGHT }, Flight { salt: 4, ..FLIGHT }] {
+            let [other_client, other_server] = ends(&other);
+            assert!(other_server.pair().1.open(&mut packet.clone(), 11, 5).is_err());
+            assert!(client.pair().1.open(&mut sealed(&other_client, 6), 11, 6).is_err());
+        }
+        // Its own direction has another key.
+        assert!(client.pair().1.open(&mut packet.clone(), 11, 5).is_err());
+    }
+
+    #[test]
+    fn keys_that_were_dropped_come_back_and_the_window_stays() {
+        let [client, server] = ends(&FLIGHT);
+        let mut open = server.pair().1;
+        let first = sealed(&client, 1);
+        assert!(open.open(&mut first.clone(), 11, 1).is_ok());
+        server.drop_expanded();
+        client.drop_expanded();
+        assert!(open.open(&mut sealed(&client, 2), 11, 2).is_ok());
+        assert!(open.open(&mut first.clone(), 11, 1).is_err());
+    }
+
+    #[test]
+    fn generations_follow_the_packet_numbers_and_forgeries_move_nothing() {
+        let [client, server] = ends(&FLIGHT);
+        let mut open = server.pair().1;
+        let next = 1 << 22;
+        assert!(open.open(&mut sealed(&client, next - 2), 11, next - 2).is_ok());
+        assert!(open.open(&mut [0; 40], 11, next + 5).is_err());
+        let late = sealed(&client, next - 1);
+        assert!(open.open(&mut sealed(&client, next), 11, next).is_ok());
+        assert!(open.open(&mut late.clone(), 11, next - 1).is_ok());
+        assert!(open.open(&mut sealed(&client, next + 1), 11, next + 1).is_ok());
+    }
+
+    #[test]
+    fn codes_are_of_their_sender_and_bytes() {
+        let secret = TicketSecret([9; 32]);
+        let mac = secret.mac(Role::Client, b"word");
+        assert!(secret.verifies(Role::Client, b"word", &mac));
+        assert!(!secret.verifies(Role::Server, b"word", &mac));
+        assert!(!secret.verifies(Role::Client, b"work", &mac));
+        assert!(!TicketSecret([8; 32]).verifies(Role::Client, b"word", &mac));
+    }
+
+    proptest! {
+        /// The window never lets a number pass twice, and never refuses a new one that is not too old.
+        #[test]
+        fn the_window_agrees_with_a_set(steps in prop::collection::vec(0u64..3_000, 1..400)) {
+            let (mut window, mut seen, mut end) = (Window::default(), HashSet::new(), 0);
+            for pn in steps {
+                let fresh = !seen.contains(&pn);
+                let expected = fresh && pn + Window::LEN >= end;
+                prop_assert_eq!(window.is_new(pn), expected, "pn {}", pn);
+                if expected {
+                    window.mark(pn);
+                    seen.insert(pn);
+                    end = end.max(pn + 1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The server's side of flights: each begins once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use haul_base::{Ecn, Time};
+use haul_stack::Ends;
+use haul_wire::packet::{Flight, FlightWord, OpenHeader, WORD_LEN, WordPacket};
+
+use super::inner::{Inner, received};
+use super::run::split_open;
+use super::shared::{Shared, count, lock};
+use super::table::{Entry, Table};
+use crate::crypto::TicketSecret;
+use crate::{EngineError, Role};
+
+/// A packet with an opening header has come.
+pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
+    let Some((header, inner)) = split_open(packet) else { return count(&shared.counters.strays) };
+    let flight = match admit(shared, now, &header, source) {
+        Ok(flight) => flight,
+        Err(Refusal::Unknown) => return count(&shared.counters.unknown),
+        Err(Refusal::Unauthentic) => return count(&shared.counters.unauthentic),
+        Err(Refusal::Replayed) => return count(&shared.counters.replayed_flights),
+        Err(Refusal::Over) => return say_closed(shared, header.flight),
+        Err(Refusal::NoRoom) => return,
+    };
+    // To where the flight is known to be: a copy of the header from elsewhere moves nothing.
+    let peer = flight.lock().peer;
+    flight.say(shared, peer, FlightWord::Opened, 0);
+    let len = inner.len();
+    if len > 0 {
+        flight.on_packets(shared, now, received(inner, len, ecn, None), source);
+    }
+}
+
+enum Refusal {
+    Unknown,
+    Unauthentic,
+    Replayed,
+    /// The flight was accepted before, and this end has closed it.
+    Over,
+    NoRoom,
+}
+
+/// The flight of an opening header: the present one, or a new one if its epoch is higher than any before.
+fn admit(
+    shared: &Arc<Shared>,
+    now: Time,
+    header: &OpenHeader,
+    source: SocketAddr,
+) -> Result<Arc<Inner>, Refusal> {
+    if shared.role == Role::Client {
+        return Err(Refusal::Unknown);
+    }
+    let flight = header.flight;
+    let (secret, live, last) = known(&lock(&shared.table), flight.identity)?;
+    if !secret.verifies(Role::Client, &OpenHeader::authenticated(&flight), &header.mac) {
+        return Err(Refusal::Unauthentic);
+    }
+    if let Some(live) = live.filter(|live| live.flight == flight) {
+        return Ok(live);
+    }
+    match flight.epoch {
+        epoch if epoch < last => Err(Refusal::Replayed),
+        epoch if epoch == last => Err(Refusal::Over),
+        _ => begin(shared, now, header, source),
+    }
+}
+
+type Known = (TicketSecret, Option<Arc<Inner>>, u64);
+
+fn known(table: &Table, identity: u32) -> Result<Known, Refusal> {
+    let entry = table.entries.get(&identity).ok_or(Refusal::Unknown)?;
+    Ok((entry.bond.secret.clone(), entry.live.clone(), entry.last_epoch))
+}
+
+fn begin(
+    shared: &Arc<Shared>,
+    now: Time,
+    header: &OpenHeader,
+    source: SocketAddr,
+) -> Result<Arc<Inner>, Refusal> {
+    let flight = header.flight;
+    let options = *lock(&shared.options);
+    let bond = lock(&shared.table).entries.get(&flight.identity).ok_or(Refusal::Unknown)?.bond.clone();
+    let made = Inner::new(now, Role::Server, &bond, flight, source, &options, Ends::default());
+    let made = made.map(Arc::new).map_err(|error| {
+        tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
+        Refusal::NoRoom
+    })?;
+    let mut table = lock(&shared.table);
+    let entry = table.entries.get_mut(&flight.identity).ok_or(Refusal::Unknown)?;
+    if !shared.announce(made.clone()) {
+        return Err(Refusal::NoRoom);
+    }
+    entry.last_epoch = flight.epoch;
+    entry.last_used = now;
+    let old = entry.live.replace(made.clone());
+    drop(table);
+    count(&shared.counters.flights);
+    if let Some(old) = old {
+        let mut state = old.lock();
+        state.end(EngineError::Closed);
+        old.release(state);
+    }
+    Ok(made)
+}
+
+/// Answers the goodbye of the latest flight, which this end has closed already. The answer goes to where the client
+/// was: a copy of its packet from elsewhere gets none.
+pub(super) fn say_closed(shared: &Shared, flight: Flight) {
+    let (secret, peer) = match lock(&shared.table).entries.get(&flight.identity) {
+        Some(Entry { bond, last_epoch, last_peer: Some(peer), .. }) if *last_epoch == flight.epoch => {
+            (bond.secret.clone(), *peer)
+        }
+        _ => return,
+    };
+    let mut packet = WordPacket { flight, word: FlightWord::Closed, number: 0, mac: [0; 12] };
+    packet.mac = secret.mac(shared.role, &packet.authenticated());
+    shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, peer);
+}
+
+/// The client will not come back with this association.
+pub(super) fn forget_if_asked(shared: &Shared, word: &WordPacket) {
+    if word.word != FlightWord::Forget || shared.role == Role::Client {
+        return;
+    }
+    let mut table = lock(&shared.table);
+    let latest = |entry: &Entry| entry.last_epoch == word.flight.epoch;
+    if table.entries.get(&word.flight.identity).is_some_and(latest) {
+        table.entries.remove(&word.flight.identity);
+    }
+}

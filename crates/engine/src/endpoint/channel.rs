@@ -1,0 +1,374 @@
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::task::{self, Poll};
+use std::time::{Duration, Instant};
+
+use haul_base::{Rate, Time};
+use haul_stack::{PathState, Recipe, SendError, SendOptions, StackEvent, StackStats};
+use haul_wire::packet::FlightWord;
+
+use super::Endpoint;
+use super::inner::{Inner, State};
+use super::phase::Phase;
+use super::shared::lock;
+use super::ticket::Ticket;
+use crate::{EngineError, Role};
+
+/// A message that has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Its number at the sender, if the recipe carries one.
+    pub id: u64,
+    /// Its bytes.
+    pub data: Vec<u8>,
+}
+
+/// One end of a flight. Any thread may use it; dropping it ends the flight without waiting for what is on its way.
+pub struct Channel {
+    inner: Arc<Inner>,
+    endpoint: Endpoint,
+    /// The client's.
+    ticket: Option<Box<Ticket>>,
+    goodbye: FlightWord,
+}
+
+/// What an attempt under the lock came to.
+type Attempt<T> = Result<Option<T>, EngineError>;
+
+impl Channel {
+    pub(super) fn new(inner: Arc<Inner>, endpoint: Endpoint, ticket: Option<Box<Ticket>>) -> Self {
+        let goodbye = if ticket.is_some() { FlightWord::Forget } else { FlightWord::Close };
+        Self { inner, endpoint, ticket, goodbye }
+    }
+
+    /// Which end this is.
+    pub fn role(&self) -> Role {
+        self.inner.role
+    }
+
+    /// Names the association.
+    pub fn identity(&self) -> u32 {
+        self.inner.identity()
+    }
+
+    /// Where the other end was last heard of.
+    pub fn peer(&self) -> SocketAddr {
+        self.inner.lock().peer
+    }
+
+    /// The recipe in force.
+    pub fn recipe(&self) -> Recipe {
+        self.inner.lock().stack.recipe().clone()
+    }
+
+    /// The counters of the stack.
+    pub fn stats(&self) -> StackStats {
+        self.inner.lock().stack.stats()
+    }
+
+    /// What is known of the path.
+    pub fn path(&self) -> PathState {
+        self.inner.lock().stack.path()
+    }
+
+    /// Counters of the micro-protocols: which, name, value.
+    pub fn statistics(&self, each: impl FnMut(&str, &'static str, u64)) {
+        self.inner.lock().stack.statistics(each);
+    }
+
+    /// What lets this client come back later without a handshake, if [`TicketFile::keep`](super::TicketFile::keep)
+    /// keeps it; `None` at a server.
+    pub fn ticket(&self) -> Option<&Ticket> {
+        self.ticket.as_deref()
+    }
+
+    /// From now on the association outlives this flight.
+    pub(super) fn keep(&mut self) {
+        self.goodbye = FlightWord::Close;
+    }
+
+    fn now(&self) -> Time {
+        self.endpoint.shared().clock.now()
+    }
+
+    /// Does something with the stack, then sends what came of it.
+    fn with<R>(&self, work: impl FnOnce(&mut State, Time) -> R) -> R {
+        let now = self.now();
+        let mut state = self.inner.lock();
+        let result = work(&mut state, now);
+        self.inner.settle(self.endpoint.shared(), &mut state, now);
+        self.inner.release(state);
+        result
+    }
+
+    /// Tries until there is a result, or `until` has passed.
+    fn wait<R>(
+        &self,
+        until: Option<Instant>,
+        what: &'static str,
+        mut attempt: impl FnMut(&mut State, Time) -> Attempt<R>,
+    ) -> Result<R, EngineError> {
+        let began = Instant::now();
+        let shared = self.endpoint.shared();
+        let mut state = self.inner.lock();
+        loop {
+            let now = self.now();
+            let result = attempt(&mut state, now);
+            self.inner.settle(shared, &mut state, now);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let result = match result {
+                Ok(None) if left.is_some_and(|left| left.is_zero()) => {
+                    Err(EngineError::TimedOut { what, seconds: began.elapsed().as_secs_f64() })
+                }
+                Ok(None) => {
+                    state.waiting += 1;
+                    state = self.sleep(state, left);
+                    state.waiting -= 1;
+                    continue;
+                }
+                Ok(Some(result)) => Ok(result),
+                Err(error) => Err(error),
+            };
+            self.inner.release(state);
+            return result;
+        }
+    }
+
+    fn sleep<'s>(&self, state: MutexGuard<'s, State>, left: Option<Duration>) -> MutexGuard<'s, State> {
+        let changed = self.inner.changed();
+        match left {
+            None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+        }
+    }
+
+    /// Tries once; if there is no result, `context` is woken when it is worth another try.
+    fn poll<R>(
+        &self,
+        context: &task::Context<'_>,
+        mut attempt: impl FnMut(&mut State, Time) -> Attempt<R>,
+    ) -> Poll<Result<R, EngineError>> {
+        let result = self.with(|state, now| {
+            let result = attempt(state, now);
+            if let Ok(None) = &result
+                && !state.wakers.iter().any(|waker| waker.will_wake(context.waker()))
+            {
+                state.wakers.push(context.waker().clone());
+            }
+            result
+        });
+        match result.transpose() {
+            None => Poll::Pending,
+            Some(result) => Poll::Ready(result),
+        }
+    }
+
+    /// Sends a message and gives its number; `None` if there is no room for it now.
+    ///
+    /// # Errors
+    /// [`EngineError::Message`] if the recipe does not carry such a message; how the flight has ended.
+    pub fn try_send(&self, data: &[u8], options: SendOptions) -> Attempt<u64> {
+        self.with(|state, now| state.send(now, data, options))
+    }
+
+    /// Sends a message and gives its number. Waits while too much is queued, up to `timeout` (`None`: no limit).
+    ///
+    /// # Errors
+    /// As [`Channel::try_send`]; [`EngineError::TimedOut`].
+    pub fn send(
+        &self,
+        data: &[u8],
+        options: SendOptions,
+        timeout: Option<Duration>,
+    ) -> Result<u64, EngineError> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        self.wait(until, "room for the message", |state, now| state.send(now, data, options))
+    }
+
+    /// As [`Channel::send`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Channel::try_send`].
+    pub fn poll_send(
+        &self,
+        context: &mut task::Context<'_>,
+        data: &[u8],
+        options: SendOptions,
+    ) -> Poll<Result<u64, EngineError>> {
+        self.poll(context, |state, now| state.send(now, data, options))
+    }
+
+    /// The next message, if one waits.
+    ///
+    /// # Errors
+    /// How the flight has ended, after its last message.
+    pub fn try_recv(&self) -> Attempt<Message> {
+        self.with(|state, _| state.recv())
+    }
+
+    /// The next message. Waits for it up to `timeout` (`None`: no limit).
+    ///
+    /// # Errors
+    /// As [`Channel::try_recv`]; [`EngineError::TimedOut`].
+    pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, EngineError> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        self.wait(until, "a message", |state, _| state.recv())
+    }
+
+    /// As [`Channel::recv`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Channel::try_recv`].
+    pub fn poll_recv(&self, context: &mut task::Context<'_>) -> Poll<Result<Message, EngineError>> {
+        self.poll(context, |state, _| state.recv())
+    }
+
+    /// Waits until everything has left and, where the recipe acknowledges, has arrived.
+    ///
+    /// # Errors
+    /// [`EngineError::TimedOut`]; how the flight has ended.
+    pub fn flush(&self, timeout: Option<Duration>) -> Result<(), EngineError> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        self.wait(until, "the arrival of all messages", |state, _| state.flushed())
+    }
+
+    /// As [`Channel::flush`], for tasks.
+    ///
+    /// # Errors
+    /// How the flight has ended.
+    pub fn poll_flush(&self, context: &mut task::Context<'_>) -> Poll<Result<(), EngineError>> {
+        self.poll(context, |state, _| state.flushed())
+    }
+
+    /// Waits until the other side has shown that it knows the flight. The server's end always knows.
+    ///
+    /// # Errors
+    /// [`EngineError::TimedOut`]; how the flight has ended.
+    pub fn wait_confirmed(&self, timeout: Duration) -> Result<(), EngineError> {
+        self.wait(Some(Instant::now() + timeout), "an answer of the other side", |state, _| {
+            match state.ended() {
+                Some(error) => Err(error),
+                None => Ok((!matches!(state.phase, Phase::Opening(_))).then_some(())),
+            }
+        })
+    }
+
+    /// Asks the sender at the other end for this rate (with `rate_feedback` in the recipe), now or at any time.
+    pub fn set_rate(&self, rate: Rate) {
+        self.with(|state, now| state.stack.want_rate(now, rate));
+    }
+
+    /// Changes the recipe of both ends while the flight goes on; a notice tells how it ended.
+    ///
+    /// # Errors
+    /// [`EngineError::Recipe`] if it cannot follow on the present one.
+    pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), EngineError> {
+        Ok(self.with(|state, now| state.stack.reconfigure(now, recipe))?)
+    }
+
+    /// The oldest notice of the stack that was not taken yet; the last 64 are kept.
+    pub fn notice(&self) -> Option<StackEvent> {
+        self.inner.lock().notices.pop_front()
+    }
+
+    /// Waits for the next notice.
+    ///
+    /// # Errors
+    /// [`EngineError::TimedOut`]; how the flight has ended.
+    pub fn wait_notice(&self, timeout: Duration) -> Result<StackEvent, EngineError> {
+        let until = Some(Instant::now() + timeout);
+        self.wait(until, "a notice", |state, _| match state.notices.pop_front() {
+            Some(notice) => Ok(Some(notice)),
+            None => state.ended().map_or(Ok(None), Err),
+        })
+    }
+
+    /// How the flight has ended, if it has.
+    pub fn ended(&self) -> Option<EngineError> {
+        self.inner.lock().ended()
+    }
+
+    /// Ends the flight: waits for what is on its way, says goodbye and waits for the answer, `timeout` in all.
+    ///
+    /// # Errors
+    /// [`EngineError::TimedOut`] if not everything is known to have arrived by then; how the flight has ended otherwise.
+    pub fn close(&self, timeout: Duration) -> Result<(), EngineError> {
+        let until = Instant::now() + timeout;
+        let flushed = match self.wait(Some(until), "the arrival of all messages", |state, _| state.flushed())
+        {
+            Err(EngineError::Closed) => Ok(()),
+            other => other,
+        };
+        self.goodbye();
+        let ended = |state: &mut State, _| Ok(state.ended());
+        match self.wait(Some(until), "the answer to the goodbye", ended) {
+            Ok(EngineError::Closed) | Err(EngineError::TimedOut { .. }) => flushed,
+            Ok(error) | Err(error) => flushed.and(Err(error)),
+        }
+    }
+
+    fn goodbye(&self) {
+        let now = self.now();
+        let mut state = self.inner.lock();
+        state.say_goodbye(now, self.goodbye);
+        self.inner.farewell(self.endpoint.shared(), &mut state, now);
+        self.inner.release(state);
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.goodbye();
+        let peer = self.peer();
+        let mut table = lock(&self.endpoint.shared().table);
+        let identity = self.identity();
+        let Some(entry) = table.entries.get_mut(&identity) else { return };
+        if entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, &self.inner)) {
+            entry.live = None;
+            entry.last_peer = Some(peer);
+            if self.role() == Role::Client {
+                table.entries.remove(&identity);
+            }
+        }
+    }
+}
+
+impl State {
+    fn send(&mut self, now: Time, data: &[u8], options: SendOptions) -> Attempt<u64> {
+        match self.phase {
+            Phase::Opening(_) | Phase::Running => {}
+            Phase::Closing(_) => return Err(EngineError::Closed),
+            Phase::Ended(_) => return Err(self.ended().unwrap_or(EngineError::Closed)),
+        }
+        match self.stack.send(now, data, options) {
+            Ok(id) => Ok(Some(id)),
+            Err(SendError::Full(_)) => Ok(None),
+            Err(SendError::Ended) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn recv(&mut self) -> Attempt<Message> {
+        if let Some((id, buffer)) = self.stack.recv() {
+            let data = buffer.to_vec();
+            self.stack.recycle(buffer);
+            return Ok(Some(Message { id, data }));
+        }
+        self.ended().map_or(Ok(None), Err)
+    }
+
+    fn flushed(&mut self) -> Attempt<()> {
+        if self.stack.unfinished() == 0 {
+            return Ok(Some(()));
+        }
+        self.ended().map_or(Ok(None), Err)
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Channel");
+        out.field("role", &self.inner.role).field("identity", &self.identity()).finish_non_exhaustive()
+    }
+}

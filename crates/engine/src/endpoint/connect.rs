@@ -1,0 +1,129 @@
+//! The client's side: associating, beginning flights, and coming back.
+
+use std::sync::Arc;
+
+use haul_stack::{Ends, Recipe, Registry};
+use haul_wire::packet::Flight;
+
+use super::inner::Inner;
+use super::shared::lock;
+use super::table::{Bond, Entry};
+use super::terms::compile;
+use super::ticket::{Ticket, TicketError, TicketFile};
+use super::{Channel, ChannelOptions, Endpoint};
+use crate::connect::{AssociateOptions, agree};
+use crate::identity::random;
+use crate::{EngineError, HaulUrl, Role};
+
+/// Associates with the server of `url` by this recipe and begins a flight. Without an endpoint of one's own the channel
+/// gets one for itself.
+///
+/// # Errors
+/// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::Peer`] if the server does not take it, and
+/// what [`connect`](crate::connect) fails with.
+pub fn associate(
+    endpoint: Option<&Endpoint>,
+    url: &HaulUrl,
+    recipe: &Recipe,
+    registry: &Arc<Registry>,
+    options: &AssociateOptions,
+    ends: Ends,
+) -> Result<Channel, EngineError> {
+    let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
+    // What cannot work here is said before anything is sent.
+    compile(registry, recipe, first)?;
+    let agreed = agree(url, recipe, registry, options)?;
+    let ticket = Ticket {
+        server: agreed.server,
+        identity: agreed.identity,
+        secret: agreed.secret.0,
+        cipher: agreed.cipher,
+        round_trip: agreed.round_trip,
+        last_epoch: 0,
+        recipe: recipe.to_toml(),
+    };
+    let endpoint = own_or_new(endpoint, &ticket)?;
+    let mut ticket = ticket;
+    ticket.next_epoch();
+    endpoint.begin(ticket, recipe, registry, &options.channel, ends)
+}
+
+fn own_or_new(endpoint: Option<&Endpoint>, ticket: &Ticket) -> Result<Endpoint, EngineError> {
+    endpoint.map_or_else(|| Endpoint::client(ticket.server.ip()), |endpoint| Ok(endpoint.clone()))
+}
+
+impl TicketFile {
+    /// Comes back to the server of the ticket without a handshake: messages may be sent at once and travel with the
+    /// first packet. If the server has forgotten the association it does not answer, and the channel ends with
+    /// [`EngineError::UdpBlocked`] after [`ChannelOptions::patience`]; [`Channel::wait_confirmed`] finds out before
+    /// anything is sent.
+    ///
+    /// # Errors
+    /// [`EngineError::Ticket`] if there is none that can be used here; [`EngineError::System`].
+    pub fn resume(
+        &self,
+        endpoint: Option<&Endpoint>,
+        registry: &Arc<Registry>,
+        options: &ChannelOptions,
+        ends: Ends,
+    ) -> Result<Channel, EngineError> {
+        let ticket = self.take()?;
+        let recipe = ticket.recipe()?;
+        let endpoint = own_or_new(endpoint, &ticket)?;
+        let mut channel = endpoint.begin(ticket, &recipe, registry, options, ends)?;
+        channel.keep();
+        Ok(channel)
+    }
+
+    /// Keeps what lets the client of this channel come back later.
+    ///
+    /// # Errors
+    /// [`EngineError::Ticket`] if the file cannot be written, or the channel is a server's.
+    pub fn keep(&self, channel: &mut Channel) -> Result<(), EngineError> {
+        let ticket = channel.ticket().ok_or(TicketError::Damaged("only clients have tickets"))?;
+        self.save(ticket)?;
+        channel.keep();
+        Ok(())
+    }
+}
+
+impl Endpoint {
+    fn begin(
+        &self,
+        ticket: Ticket,
+        recipe: &Recipe,
+        registry: &Arc<Registry>,
+        options: &ChannelOptions,
+        ends: Ends,
+    ) -> Result<Channel, EngineError> {
+        let bond = Bond {
+            identity: ticket.identity,
+            secret: ticket.secret(),
+            cipher: ticket.cipher,
+            blueprint: compile(registry, recipe, ticket.cipher)?,
+            round_trip: ticket.round_trip,
+        };
+        let shared = self.shared();
+        let mut salt = [0; 8];
+        salt[2..].copy_from_slice(&random::<6>()?);
+        let flight =
+            Flight { identity: ticket.identity, epoch: ticket.last_epoch, salt: u64::from_be_bytes(salt) };
+        let now = shared.clock.now();
+        let inner = Inner::new(now, Role::Client, &bond, flight, ticket.server, options, ends)?;
+        let inner = Arc::new(inner);
+        let entry = Entry {
+            bond,
+            last_epoch: flight.epoch,
+            live: Some(inner.clone()),
+            last_used: now,
+            last_peer: None,
+        };
+        if !lock(&shared.table).insert(entry) {
+            return Err(EngineError::protocol("the association's number is taken; connect again"));
+        }
+        let mut state = inner.lock();
+        inner.settle(shared, &mut state, now);
+        inner.release(state);
+        Ok(Channel::new(inner, self.clone(), Some(Box::new(ticket))))
+    }
+}

@@ -1,0 +1,122 @@
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use haul_base::Bytes;
+use haul_udp::{Options, UdpSocket};
+
+use super::run::{self, Strays};
+use super::shared::{Shared, lock};
+use super::{Channel, ChannelOptions};
+use crate::{EngineError, Role, Waker};
+
+/// What to ask the kernel for: all flights share these buffers.
+const BUFFER: Bytes = Bytes(16 << 20);
+
+/// What has happened at an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointStats {
+    /// Datagrams that name no association, or one without a flight.
+    pub unknown: u64,
+    /// Packets, opening headers and words that do not authenticate, repeated ones among them.
+    pub unauthentic: u64,
+    /// Opening headers of flights that were over already.
+    pub replayed_flights: u64,
+    /// Flights that the other side has begun.
+    pub flights: u64,
+    /// Datagrams of other kinds.
+    pub strays: u64,
+    /// Buffers of data dropped because nobody took the messages before them.
+    pub inbox_full: u64,
+    /// Batches that the system did not take.
+    pub unsent: u64,
+}
+
+/// A UDP socket and a thread for any number of associations. Clones are the same endpoint, which ends with the last of
+/// them and of its channels.
+#[derive(Clone)]
+pub struct Endpoint {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.stop();
+        let thread = lock(&self.thread).take();
+        // A waker that runs on the endpoint's own thread may have held the last channel.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Endpoint {
+    /// An endpoint for a client's associations with servers of this address family.
+    ///
+    /// # Errors
+    /// [`EngineError::System`] if there is no socket or thread to be had.
+    pub fn client(family_of: IpAddr) -> Result<Self, EngineError> {
+        let any: IpAddr = match family_of {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let options = Options { recv_buffer: BUFFER, send_buffer: BUFFER, ..Options::default() };
+        let socket = UdpSocket::bind(SocketAddr::new(any, 0), &options)
+            .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
+        Self::start(socket, Role::Client, Box::new(|_, _| {}))
+    }
+
+    /// Runs an endpoint on this socket; what belongs to no flight goes to `strays`.
+    pub(crate) fn start(socket: UdpSocket, role: Role, strays: Strays) -> Result<Self, EngineError> {
+        let shared = Arc::new(Shared::new(socket, role, Waker::new()?));
+        let ours = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("haul-endpoint".to_owned())
+            .spawn(move || run::run(&ours, strays))
+            .map_err(|e| EngineError::system("cannot start a thread", e))?;
+        Ok(Self { handle: Arc::new(Handle { shared, thread: Mutex::new(Some(thread)) }) })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+
+    /// The next flight that the other side has begun; `None` if none comes within `timeout`.
+    ///
+    /// # Errors
+    /// [`EngineError::Closed`] if the endpoint has ended.
+    pub fn accept(&self, timeout: Duration) -> Result<Option<Channel>, EngineError> {
+        if let Some(flight) = self.shared().next_arrival(timeout) {
+            return Ok(Some(Channel::new(flight, self.clone(), None)));
+        }
+        if self.shared().is_stopped() { Err(EngineError::Closed) } else { Ok(None) }
+    }
+
+    /// How flights run that the other side begins from now on.
+    pub fn set_options(&self, options: ChannelOptions) {
+        *lock(&self.shared().options) = options;
+    }
+
+    /// Associations that are known, with or without a flight.
+    pub fn associations(&self) -> usize {
+        lock(&self.shared().table).entries.len()
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> EndpointStats {
+        self.shared().counters.read()
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("socket", &self.shared().socket).finish_non_exhaustive()
+    }
+}

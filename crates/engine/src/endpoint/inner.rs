@@ -1,0 +1,411 @@
+//! One end of a flight: its stack, its keys, and where the other end is.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task;
+
+use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
+use haul_stack::{Ends, RecipeError, Setup, Stack, StackEvent};
+use haul_wire::packet::{Flight, FlightWord, OPEN_LEN, OpenHeader, WORD_LEN, WordPacket};
+
+use super::ChannelOptions;
+use super::phase::{Goodbye, KeepAlive, Opening, Phase};
+use super::shared::{SLOT, Shared, count, lock};
+use super::table::Bond;
+use crate::crypto::{FlightKeys, TicketSecret};
+use crate::{Direction, EngineError, Role};
+
+/// Batches sent before others have their turn.
+const ROUNDS: usize = 16;
+/// Notices that wait to be looked at; the oldest is dropped for one more.
+const MOST_NOTICES: usize = 64;
+/// Messages that may always wait to be taken, whatever their size.
+const FEW_MESSAGES: usize = 16;
+/// Messages that may wait at most: small ones cost more than their bytes.
+const MOST_MESSAGES: usize = 16_384;
+/// The first bare opening header waits this long for data to go with.
+const OPENING_DELAY: Span = Span::from_millis(10);
+/// Shortest time between two opening headers.
+const OPENING_REPEAT: Span = Span::from_millis(100);
+
+/// One end of a flight.
+pub(crate) struct Inner {
+    pub(super) role: Role,
+    pub(super) flight: Flight,
+    pub(super) secret: TicketSecret,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What changes of it.
+pub(super) struct State {
+    pub(super) stack: Stack,
+    keys: Arc<FlightKeys>,
+    pub(super) peer: SocketAddr,
+    pub(super) phase: Phase,
+    /// Highest packet number that came: only newer packets say where the other end is.
+    highest_pn: u64,
+    heard: Time,
+    /// The earliest entry of the schedule.
+    scheduled: Option<Time>,
+    inbox: usize,
+    pub(super) notices: VecDeque<StackEvent>,
+    keep_alive: Option<Box<KeepAlive>>,
+    pub(super) wakers: Vec<task::Waker>,
+    pub(super) waiting: u32,
+}
+
+impl Inner {
+    pub(super) fn new(
+        now: Time,
+        role: Role,
+        bond: &Bond,
+        flight: Flight,
+        peer: SocketAddr,
+        options: &ChannelOptions,
+        ends: Ends,
+    ) -> Result<Self, RecipeError> {
+        let keys = FlightKeys::new(&bond.secret, &flight, role, bond.cipher);
+        let setup = Setup {
+            initiator: role == Role::Client,
+            identity: bond.identity,
+            keys: Some(keys.pair()),
+            datagram: options.datagram,
+            likely_datagram: options.datagram,
+            max_datagram: options.datagram,
+            initial_rtt: bond.round_trip,
+            queue_bytes: options.queue.0 as usize,
+            ends,
+            ..Setup::new(now)
+        };
+        let opening = Opening {
+            until: now + Span::from(options.patience),
+            next: now + OPENING_DELAY,
+            wait: (bond.round_trip * 2).max(OPENING_REPEAT),
+        };
+        let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
+        let state = State {
+            stack: Stack::new(bond.blueprint.clone(), setup)?,
+            keys,
+            peer,
+            phase: if role == Role::Client { Phase::Opening(opening) } else { Phase::Running },
+            highest_pn: 0,
+            heard: now,
+            scheduled: None,
+            inbox: options.inbox.0 as usize,
+            notices: VecDeque::new(),
+            keep_alive: every,
+            wakers: Vec::new(),
+            waiting: 0,
+        };
+        let secret = bond.secret.clone();
+        Ok(Self { role, flight, secret, state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    pub(super) fn identity(&self) -> u32 {
+        self.flight.identity
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(super) fn changed(&self) -> &Condvar {
+        &self.changed
+    }
+
+    /// Sends what there is to send, takes the stack's events, and sees to it that somebody looks again in time.
+    pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) {
+        let more = self.transmit(shared, state, now);
+        while let Some(event) = state.stack.poll_event() {
+            self.take_event(shared, state, event);
+        }
+        if more {
+            self.schedule(shared, state, now);
+        } else if let Some(at) = state.deadline() {
+            self.schedule(shared, state, at);
+        }
+    }
+
+    fn schedule(&self, shared: &Shared, state: &mut State, at: Time) {
+        if state.scheduled.is_none_or(|known| at < known) {
+            state.scheduled = Some(at);
+            shared.wake_at(at, self.identity());
+        }
+    }
+
+    /// Unlocks, and wakes whoever waits for a change.
+    pub(super) fn release(&self, mut state: MutexGuard<'_, State>) {
+        let wakers = std::mem::take(&mut state.wakers);
+        let waiting = state.waiting > 0;
+        drop(state);
+        if waiting {
+            self.changed.notify_all();
+        }
+        wakers.into_iter().for_each(task::Waker::wake);
+    }
+
+    /// Whether there is more to send.
+    fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
+        if let Phase::Ended(_) = state.phase {
+            return false;
+        }
+        let mut slot = shared.take_slot();
+        let mut more = true;
+        for _ in 0..ROUNDS {
+            let Some(transmit) = state.stack.poll_transmit(now, &mut slot[..SLOT]) else {
+                more = false;
+                break;
+            };
+            let data = &slot[..transmit.len];
+            if let Phase::Opening(opening) = &mut state.phase {
+                opening.next = now + opening.wait;
+                let (data, size) = self.with_header(data, transmit.segment_size);
+                shared.send(&data, size, transmit.ecn, state.peer);
+            } else {
+                shared.send(data, transmit.segment_size, transmit.ecn, state.peer);
+            }
+        }
+        shared.put_slot(slot);
+        more
+    }
+
+    fn opening_header(&self) -> [u8; OPEN_LEN] {
+        let mac = self.secret.mac(self.role, &OpenHeader::authenticated(&self.flight));
+        OpenHeader { flight: self.flight, mac }.to_bytes()
+    }
+
+    /// The packets of a batch, each behind the opening header.
+    fn with_header(&self, data: &[u8], segment_size: usize) -> (Vec<u8>, usize) {
+        let header = self.opening_header();
+        let packets = data.chunks(segment_size.max(1));
+        (packets.flat_map(|packet| header.iter().chain(packet).copied()).collect(), OPEN_LEN + segment_size)
+    }
+
+    pub(super) fn say(&self, shared: &Shared, to: SocketAddr, word: FlightWord, number: u32) {
+        let mut packet = WordPacket { flight: self.flight, word, number, mac: [0; 12] };
+        packet.mac = self.secret.mac(self.role, &packet.authenticated());
+        shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, to);
+    }
+
+    fn take_event(&self, shared: &Shared, state: &mut State, event: StackEvent) {
+        match event {
+            StackEvent::Message | StackEvent::Settled { arrived: true, .. } => return,
+            StackEvent::Failed { protocol, message } => {
+                self.say(shared, state.peer, FlightWord::Close, 0);
+                state.end(EngineError::MicroProtocol { protocol, message });
+                return;
+            }
+            _ => {}
+        }
+        if state.notices.len() == MOST_NOTICES {
+            state.notices.pop_front();
+        }
+        state.notices.push_back(event);
+    }
+
+    /// Packets of the stack have come, side by side.
+    pub(super) fn on_packets(
+        &self,
+        shared: &Shared,
+        now: Time,
+        mut received: Received<'_>,
+        from: SocketAddr,
+    ) {
+        let mut state = self.lock();
+        if matches!(state.phase, Phase::Ended(_)) {
+            return;
+        }
+        if state.is_inbox_full() && is_data(received.data) {
+            return count(&shared.counters.inbox_full);
+        }
+        let newest = received.data.chunks(received.stride.max(1)).filter_map(packet_number).max();
+        let before = state.authentic();
+        state.stack.on_receive(now, &mut received);
+        if state.authentic() == before {
+            count(&shared.counters.unauthentic);
+        } else {
+            state.on_heard(now);
+            if newest.is_some_and(|pn| pn >= state.highest_pn) {
+                state.highest_pn = newest.unwrap_or(0);
+                state.peer = from;
+            }
+        }
+        self.settle(shared, &mut state, now);
+        self.release(state);
+    }
+
+    /// An authentic word about this flight has come.
+    pub(super) fn on_word(&self, shared: &Shared, now: Time, word: &WordPacket) {
+        let mut state = self.lock();
+        let peer = state.peer;
+        match word.word {
+            FlightWord::Opened => state.on_heard(now),
+            FlightWord::Close | FlightWord::Forget => {
+                self.say(shared, peer, FlightWord::Closed, 0);
+                state.end(EngineError::Closed);
+            }
+            FlightWord::Closed => state.end(EngineError::Closed),
+            FlightWord::Ping => self.say(shared, peer, FlightWord::Pong, word.number),
+            FlightWord::Pong => {
+                let asked = |alive: &Box<KeepAlive>| alive.unanswered > 0 && alive.number == word.number;
+                if state.keep_alive.as_ref().is_some_and(asked) {
+                    state.on_heard(now);
+                }
+            }
+        }
+        self.settle(shared, &mut state, now);
+        self.release(state);
+    }
+
+    /// It is the time for which this flight was scheduled.
+    pub(super) fn on_schedule(&self, shared: &Shared, now: Time, at: Time) {
+        let mut state = self.lock();
+        if state.scheduled != Some(at) {
+            return;
+        }
+        state.scheduled = None;
+        if matches!(state.phase, Phase::Ended(_)) {
+            return;
+        }
+        if state.stack.deadline().is_some_and(|deadline| deadline.at <= now) {
+            state.stack.on_deadline(now);
+        }
+        self.settle(shared, &mut state, now);
+        self.speak(shared, &mut state, now);
+        if let Some(at) = state.deadline() {
+            self.schedule(shared, &mut state, at);
+        }
+        self.release(state);
+    }
+
+    /// Says what is due at once, as after a change of phase.
+    pub(super) fn farewell(&self, shared: &Shared, state: &mut State, now: Time) {
+        self.speak(shared, state, now);
+        if let Some(at) = state.deadline() {
+            self.schedule(shared, state, at);
+        }
+    }
+
+    /// Says what is due besides the packets of the stack.
+    fn speak(&self, shared: &Shared, state: &mut State, now: Time) {
+        let (peer, rtt) = (state.peer, state.stack.path().rtt);
+        match &mut state.phase {
+            Phase::Opening(opening) if opening.until <= now => {
+                let error =
+                    EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer };
+                state.end(error);
+            }
+            Phase::Opening(opening) if opening.next <= now => {
+                opening.next = now + opening.wait;
+                opening.wait = opening.wait * 3 / 2;
+                shared.send(&self.opening_header(), OPEN_LEN, Ecn::NotEct, peer);
+            }
+            Phase::Closing(goodbye) if goodbye.next <= now => {
+                let word = goodbye.word;
+                if goodbye.say_again(now, rtt) {
+                    self.say(shared, peer, word, 0);
+                } else {
+                    state.end(EngineError::Closed);
+                }
+            }
+            _ => {}
+        }
+        self.keep_alive(shared, state, now);
+    }
+
+    fn keep_alive(&self, shared: &Shared, state: &mut State, now: Time) {
+        let Some(alive) = state.keep_alive.as_mut().filter(|alive| alive.next <= now) else { return };
+        if alive.unanswered == KeepAlive::MOST {
+            let seconds = now.since(state.heard).as_secs_f64();
+            return state.end(EngineError::TimedOut { what: "a sign of life of the other side", seconds });
+        }
+        alive.unanswered += 1;
+        alive.number = alive.number.wrapping_add(1);
+        alive.next = now + alive.every;
+        let number = alive.number;
+        self.say(shared, state.peer, FlightWord::Ping, number);
+    }
+
+    /// Drops the expanded keys if nothing has come or gone since `before`.
+    pub(super) fn rest(&self, before: Time) {
+        let state = self.lock();
+        if state.heard < before {
+            state.keys.drop_expanded();
+        }
+    }
+}
+
+impl State {
+    /// Authentic packets so far.
+    fn authentic(&self) -> u64 {
+        let stats = self.stack.stats();
+        stats.data_received + stats.control_received
+    }
+
+    fn on_heard(&mut self, now: Time) {
+        self.heard = now;
+        if let Phase::Opening(_) = self.phase {
+            self.phase = Phase::Running;
+        }
+        if let Some(alive) = &mut self.keep_alive {
+            alive.heard(now);
+        }
+    }
+
+    fn is_inbox_full(&self) -> bool {
+        let waiting = self.stack.waiting_messages();
+        waiting > MOST_MESSAGES || (waiting > FEW_MESSAGES && self.stack.waiting_bytes() > self.inbox)
+    }
+
+    /// How the flight has ended, if it has.
+    pub(super) fn ended(&self) -> Option<EngineError> {
+        match &self.phase {
+            Phase::Ended(error) => Some((**error).clone()),
+            _ => None,
+        }
+    }
+
+    /// The first reason counts.
+    pub(super) fn end(&mut self, error: EngineError) {
+        if !matches!(self.phase, Phase::Ended(_)) {
+            self.phase = Phase::Ended(Box::new(error));
+        }
+    }
+
+    /// This end says goodbye.
+    pub(super) fn say_goodbye(&mut self, now: Time, word: FlightWord) {
+        if matches!(self.phase, Phase::Opening(_) | Phase::Running) {
+            self.phase = Phase::Closing(Goodbye::new(now, word));
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let own = match &self.phase {
+            Phase::Ended(_) => return None,
+            Phase::Opening(opening) => Some(opening.next.min(opening.until)),
+            Phase::Closing(goodbye) => Some(goodbye.next),
+            Phase::Running => None,
+        };
+        let alive = self.keep_alive.as_ref().map(|alive| alive.next);
+        let stack = self.stack.deadline().map(|deadline| deadline.at);
+        [own, alive, stack].into_iter().flatten().min()
+    }
+}
+
+/// Whether the first packet is one of data, which may be lost; others are answers that the other side waits for.
+fn is_data(packets: &[u8]) -> bool {
+    packets.first().is_some_and(|kind| haul_stack::Kind(kind & !haul_stack::GENERATION_BIT).is_data())
+}
+
+fn packet_number(packet: &[u8]) -> Option<u64> {
+    let mut pn = [0; 8];
+    pn[2..].copy_from_slice(packet.get(1..7)?);
+    Some(u64::from_be_bytes(pn))
+}
+
+/// One received run of packets for a stack.
+pub(super) fn received(data: &mut [u8], stride: usize, ecn: Ecn, arrival: Option<Time>) -> Received<'_> {
+    Received { data, stride, arrival, path: PathId::default(), ecn, socket_drops: None }
+}

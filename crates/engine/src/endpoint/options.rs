@@ -1,0 +1,30 @@
+use std::time::Duration;
+
+use haul_base::Bytes;
+
+/// How one end of a flight is to run.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelOptions {
+    /// Bytes of messages that may wait to be sent; more have to wait.
+    pub queue: Bytes,
+    /// Bytes of messages that may wait to be taken; above, arriving data is dropped as if the path had lost it.
+    pub inbox: Bytes,
+    /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere.
+    pub datagram: u16,
+    /// A client that hears nothing of the server for so long after it began a flight gives up.
+    pub patience: Duration,
+    /// Asks for a sign of life when nothing has come for so long, and ends after three that were not answered.
+    pub keep_alive: Option<Duration>,
+}
+
+impl Default for ChannelOptions {
+    fn default() -> Self {
+        Self {
+            queue: Bytes(1 << 20),
+            inbox: Bytes(4 << 20),
+            datagram: 1_200,
+            patience: Duration::from_secs(5),
+            keep_alive: None,
+        }
+    }
+}

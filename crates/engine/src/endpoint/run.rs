@@ -1,0 +1,232 @@
+//! The thread of an endpoint: reads the socket, gives packets to their flights, and looks after them in time.
+
+use std::net::SocketAddr;
+use std::num::NonZero;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use haul_base::{Span, Time};
+use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError};
+use haul_wire::packet::{FlightWord, IDENTITY_AT, OPEN_KIND, OpenHeader, PacketKind, WORD_KIND, WordPacket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::inner::{Inner, received};
+use super::shared::{Shared, count, lock};
+use crate::EngineError;
+
+/// Receive calls before it is time to look at deadlines.
+const ROUNDS: usize = 4;
+/// Flights looked after before it is time to receive.
+const MOST_DUE: usize = 256;
+/// Longest sleep.
+const LONGEST_WAIT: Span = Span::from_millis(500);
+/// Keys of flights that were silent for so long are dropped, where there are many.
+const KEYS_REST: Span = Span::from_secs(2);
+/// With fewer flights than this, keys are not worth the search.
+const MANY: usize = 64;
+
+/// Takes datagrams that belong to no flight.
+pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) + Send>;
+
+/// What a datagram is, by its first bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Open,
+    Word,
+    Stack(u32),
+    Stray,
+}
+
+fn sort(packet: &[u8]) -> Sort {
+    let identity = packet.get(IDENTITY_AT..IDENTITY_AT + 4).and_then(|b| <[u8; 4]>::try_from(b).ok());
+    match (packet.first(), identity) {
+        (Some(&OPEN_KIND), Some(_)) => Sort::Open,
+        (Some(&WORD_KIND), Some(_)) => Sort::Word,
+        (Some(&kind), Some(identity)) if kind != PacketKind::Hello as u8 => {
+            Sort::Stack(u32::from_be_bytes(identity))
+        }
+        _ => Sort::Stray,
+    }
+}
+
+struct Runner {
+    shared: Arc<Shared>,
+    strays: Strays,
+    receiver: Receiver,
+    arrivals: ArrivalClock,
+    rested: Time,
+}
+
+/// Runs until the endpoint is stopped or its socket fails.
+pub(super) fn run(shared: &Arc<Shared>, strays: Strays) {
+    // Without this, Linux rounds waits up by 50 us. Harmless where it is refused.
+    let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
+    let receiver = Receiver::new(&shared.socket);
+    let (arrivals, rested) = (ArrivalClock::new(), shared.clock.now());
+    let mut runner = Runner { shared: shared.clone(), strays, receiver, arrivals, rested };
+    let error = runner.turn_until_stopped().err();
+    if let Some(error) = &error {
+        tracing::error!(%error, "the UDP endpoint has failed");
+    }
+    let error = error.unwrap_or(EngineError::Closed);
+    shared.stop();
+    let flights: Vec<_> = lock(&shared.table).entries.drain().filter_map(|(_, e)| e.live).collect();
+    for flight in flights {
+        let mut state = flight.lock();
+        state.end(error.clone());
+        flight.release(state);
+    }
+}
+
+impl Runner {
+    fn turn_until_stopped(&mut self) -> Result<(), EngineError> {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            let more = self.receive()?;
+            let due = self.look_after();
+            if !more && !due {
+                self.wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what is waiting, a bounded number of calls; whether there may be more.
+    fn receive(&mut self) -> Result<bool, EngineError> {
+        let shared = self.shared.clone();
+        for _ in 0..ROUNDS {
+            match self.receiver.recv(&shared.socket) {
+                Ok(_) => {}
+                Err(RecvError::WouldBlock) => return Ok(false),
+                Err(RecvError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
+                // What ICMP says of earlier packets: flights find out by themselves who does not answer.
+                Err(_) => continue,
+            }
+            let now = shared.clock.now();
+            self.arrivals.sync(now);
+            for batch in self.receiver.datagrams() {
+                hand_out(&shared, &mut self.strays, &self.arrivals, now, batch);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Looks after flights whose time has come; whether there may be more.
+    fn look_after(&mut self) -> bool {
+        let now = self.shared.clock.now();
+        if now.since(self.rested) >= KEYS_REST {
+            self.rest(now);
+        }
+        for _ in 0..MOST_DUE {
+            let Some((at, identity)) = self.shared.due(now) else { return false };
+            let flight = lock(&self.shared.table).live(identity);
+            if let Some(flight) = flight {
+                flight.on_schedule(&self.shared, now, at);
+            }
+        }
+        true
+    }
+
+    fn rest(&mut self, now: Time) {
+        let before = self.rested;
+        self.rested = now;
+        let flights: Vec<_> = {
+            let table = lock(&self.shared.table);
+            if table.entries.len() < MANY {
+                return;
+            }
+            table.entries.values().filter_map(|entry| entry.live.clone()).collect()
+        };
+        flights.iter().for_each(|flight| flight.rest(before));
+    }
+
+    fn wait(&mut self) -> Result<(), EngineError> {
+        let shared = &self.shared;
+        let now = shared.clock.now();
+        let until = shared.fall_asleep(now + LONGEST_WAIT);
+        let timeout = Timespec::try_from(Duration::from(until.since(now))).ok();
+        let mut fds = [
+            PollFd::from_borrowed_fd(shared.socket.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(shared.waker.fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(EngineError::system("cannot wait for the UDP socket", error)),
+        }
+        if fds[0].revents().contains(PollFlags::ERR) {
+            shared.socket.drain_errors();
+        }
+        if !fds[1].revents().is_empty() {
+            shared.waker.reset();
+        }
+        Ok(())
+    }
+}
+
+/// Gives the datagrams of one buffer to whom they belong; runs of one flight stay together.
+fn hand_out(
+    shared: &Arc<Shared>,
+    strays: &mut Strays,
+    arrivals: &ArrivalClock,
+    now: Time,
+    batch: Datagrams<'_>,
+) {
+    let Datagrams { data, stride, source, ecn, arrival, .. } = batch;
+    let arrival = arrival.and_then(|at| arrivals.time_of(at));
+    let stride = stride.max(1);
+    let mut rest = data;
+    while !rest.is_empty() {
+        let what = sort(&rest[..rest.len().min(stride)]);
+        let run = match what {
+            Sort::Stack(_) => rest.chunks(stride).take_while(|packet| sort(packet) == what).count(),
+            _ => 1,
+        };
+        let (these, others) = rest.split_at_mut((run * stride).min(rest.len()));
+        rest = others;
+        match what {
+            Sort::Stack(identity) => match find(shared, identity) {
+                Some(flight) => flight.on_packets(shared, now, received(these, stride, ecn, arrival), source),
+                None => {
+                    count(&shared.counters.unknown);
+                    these.chunks_mut(stride).for_each(|packet| strays(packet, source));
+                }
+            },
+            Sort::Open => super::accept::on_open(shared, now, these, source, ecn),
+            Sort::Word => on_word(shared, now, these),
+            Sort::Stray => {
+                count(&shared.counters.strays);
+                strays(these, source);
+            }
+        }
+    }
+}
+
+fn find(shared: &Shared, identity: u32) -> Option<Arc<Inner>> {
+    lock(&shared.table).live(identity)
+}
+
+fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8]) {
+    let Ok(word) = WordPacket::parse(packet) else { return count(&shared.counters.strays) };
+    let (secret, live) = match lock(&shared.table).entries.get(&word.flight.identity) {
+        Some(entry) => (entry.bond.secret.clone(), entry.live.clone()),
+        None => return count(&shared.counters.unknown),
+    };
+    if !secret.verifies(shared.role.peer(), &word.authenticated(), &word.mac) {
+        return count(&shared.counters.unauthentic);
+    }
+    match live.filter(|live| live.flight == word.flight) {
+        Some(flight) => flight.on_word(shared, now, &word),
+        None if matches!(word.word, FlightWord::Close | FlightWord::Forget) => {
+            super::accept::say_closed(shared, word.flight);
+        }
+        None => {}
+    }
+    super::accept::forget_if_asked(shared, &word);
+}
+
+/// Reads an opening header; what follows it is a packet of the stack or nothing.
+pub(super) fn split_open(packet: &mut [u8]) -> Option<(OpenHeader, &mut [u8])> {
+    let header = OpenHeader::parse(packet).ok()?.0;
+    Some((header, &mut packet[haul_wire::packet::OPEN_LEN..]))
+}

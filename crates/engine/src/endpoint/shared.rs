@@ -1,0 +1,198 @@
+//! What the thread of an endpoint and the applications' threads share.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use haul_base::{Ecn, Time};
+use haul_udp::{Full, Interest, SendError, UdpSocket};
+
+use super::inner::Inner;
+use super::table::Table;
+use super::{ChannelOptions, EndpointStats};
+use crate::{Clock, Role, Waker};
+
+/// Room for one batch: no UDP message of the kernel is larger.
+pub(super) const SLOT: usize = 65_536;
+/// Free slots that are kept.
+const KEPT_SLOTS: usize = 8;
+/// Longest wait for room in the socket before a batch counts as lost.
+const SEND_PATIENCE: u32 = 20;
+/// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
+const LOCAL_QUEUE_WAIT: Duration = Duration::from_micros(500);
+/// Flights that may wait to be accepted.
+const MOST_ARRIVALS: usize = 4_096;
+
+/// Locks; every update behind these locks is whole, so a panic elsewhere leaves nothing half done.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// When which flight has to be looked after.
+struct Schedule {
+    heap: BinaryHeap<Reverse<(Time, u32)>>,
+    /// The thread sleeps and wakes by itself then; `None` while it is awake.
+    sleeps_until: Option<Time>,
+}
+
+/// What happened at an endpoint, counted by several threads.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) unknown: AtomicU64,
+    pub(super) unauthentic: AtomicU64,
+    pub(super) replayed_flights: AtomicU64,
+    pub(super) flights: AtomicU64,
+    pub(super) strays: AtomicU64,
+    pub(super) inbox_full: AtomicU64,
+    pub(super) unsent: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn read(&self) -> EndpointStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        EndpointStats {
+            unknown: get(&self.unknown),
+            unauthentic: get(&self.unauthentic),
+            replayed_flights: get(&self.replayed_flights),
+            flights: get(&self.flights),
+            strays: get(&self.strays),
+            inbox_full: get(&self.inbox_full),
+            unsent: get(&self.unsent),
+        }
+    }
+}
+
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A socket, its clock and its flights.
+pub(crate) struct Shared {
+    pub(super) socket: UdpSocket,
+    pub(super) clock: Clock,
+    pub(super) role: Role,
+    pub(super) waker: Waker,
+    pub(super) stop: AtomicBool,
+    pub(super) counters: Counters,
+    pub(super) table: Mutex<Table>,
+    /// How flights run that the other side begins.
+    pub(super) options: Mutex<ChannelOptions>,
+    schedule: Mutex<Schedule>,
+    arrivals: Mutex<VecDeque<Arc<Inner>>>,
+    arrived: Condvar,
+    slots: Mutex<Vec<Box<[u8]>>>,
+}
+
+impl Shared {
+    pub(super) fn new(socket: UdpSocket, role: Role, waker: Waker) -> Self {
+        Self {
+            socket,
+            clock: Clock::start(),
+            role,
+            waker,
+            stop: AtomicBool::new(false),
+            counters: Counters::default(),
+            table: Mutex::default(),
+            options: Mutex::default(),
+            schedule: Mutex::new(Schedule { heap: BinaryHeap::new(), sleeps_until: None }),
+            arrivals: Mutex::default(),
+            arrived: Condvar::new(),
+            slots: Mutex::default(),
+        }
+    }
+
+    pub(super) fn take_slot(&self) -> Box<[u8]> {
+        lock(&self.slots).pop().unwrap_or_else(|| vec![0; SLOT].into())
+    }
+
+    pub(super) fn put_slot(&self, slot: Box<[u8]>) {
+        let mut slots = lock(&self.slots);
+        if slots.len() < KEPT_SLOTS {
+            slots.push(slot);
+        }
+    }
+
+    /// Sends a batch. Waits a little where there is no room; what finds none then is lost, as it might be on the way.
+    pub(super) fn send(&self, data: &[u8], segment_size: usize, ecn: Ecn, to: SocketAddr) {
+        let (mut done, mut waits) = (0, 0);
+        while done < data.len() {
+            match self.socket.send_to(&data[done..], segment_size, ecn, to) {
+                Ok(sent) => done += sent.bytes,
+                Err(SendError::WouldBlock(full)) if waits < SEND_PATIENCE => {
+                    waits += 1;
+                    match full {
+                        // An error here shows again with the next try.
+                        Full::SocketBuffer => {
+                            drop(self.socket.wait(Interest::Write, Duration::from_millis(1)));
+                        }
+                        Full::LocalQueue => std::thread::sleep(LOCAL_QUEUE_WAIT),
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, %to, "packets were not sent");
+                    count(&self.counters.unsent);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Has the flight looked after at `at`.
+    pub(super) fn wake_at(&self, at: Time, identity: u32) {
+        let mut schedule = lock(&self.schedule);
+        schedule.heap.push(Reverse((at, identity)));
+        if schedule.sleeps_until.is_some_and(|until| at < until) {
+            schedule.sleeps_until = Some(at);
+            drop(schedule);
+            self.waker.wake();
+        }
+    }
+
+    /// The next flight that has to be looked after by `now`.
+    pub(super) fn due(&self, now: Time) -> Option<(Time, u32)> {
+        let mut schedule = lock(&self.schedule);
+        schedule.sleeps_until = None;
+        schedule.heap.peek().filter(|Reverse((at, _))| *at <= now)?;
+        schedule.heap.pop().map(|Reverse(due)| due)
+    }
+
+    /// The thread goes to sleep, `longest` at most; gives when it has to wake.
+    pub(super) fn fall_asleep(&self, longest: Time) -> Time {
+        let mut schedule = lock(&self.schedule);
+        let until = schedule.heap.peek().map_or(longest, |Reverse((at, _))| (*at).min(longest));
+        schedule.sleeps_until = Some(until);
+        until
+    }
+
+    /// Offers a flight to whoever accepts; false if too many wait.
+    pub(super) fn announce(&self, flight: Arc<Inner>) -> bool {
+        let mut arrivals = lock(&self.arrivals);
+        if arrivals.len() >= MOST_ARRIVALS {
+            return false;
+        }
+        arrivals.push_back(flight);
+        self.arrived.notify_one();
+        true
+    }
+
+    /// The next flight that the other side has begun.
+    pub(super) fn next_arrival(&self, timeout: Duration) -> Option<Arc<Inner>> {
+        let nothing = |queue: &mut VecDeque<_>| queue.is_empty() && !self.stop.load(Ordering::Relaxed);
+        let waited = self.arrived.wait_timeout_while(lock(&self.arrivals), timeout, nothing);
+        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Ends the thread and everybody's waiting.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.arrived.notify_all();
+        self.waker.wake();
+    }
+}

@@ -1,0 +1,160 @@
+//! What a server asks of the recipe that a client brings.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+
+use haul_stack::{Blueprint, Recipe, RecipeError, Registry};
+use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request};
+use haul_wire::packet::IDENTITY_AT;
+
+use super::Endpoint;
+use super::shared::lock;
+use super::table::{Bond, Entry};
+use crate::crypto::tag_len;
+use crate::{EngineError, Incoming};
+
+/// Every recipe must have these: packets have to say whose they are, and prove it.
+const NEEDED: [&str; 2] = ["transport_driver", "seal"];
+/// Associations that one server keeps.
+const MOST_ASSOCIATIONS: usize = 1 << 20;
+
+/// Says why a recipe is not permitted.
+pub type Permit = dyn Fn(&Recipe) -> Result<(), String> + Send + Sync;
+
+/// What a server asks of the recipe that a client brings.
+pub struct Terms {
+    registry: Arc<Registry>,
+    permit: Box<Permit>,
+    /// Stacks of equal recipes share what is equal.
+    known: Mutex<Vec<Weak<Blueprint>>>,
+}
+
+impl Terms {
+    /// Takes every recipe that this registry can build.
+    pub fn new(registry: Arc<Registry>) -> Self {
+        Self { registry, permit: Box::new(|_| Ok(())), known: Mutex::default() }
+    }
+
+    /// Takes only recipes that `permit` does not object to; the client is told why.
+    #[must_use]
+    pub fn permitting(
+        mut self,
+        permit: impl Fn(&Recipe) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.permit = Box::new(permit);
+        self
+    }
+
+    /// Checks a client's recipe, and the versions of its micro-protocols.
+    fn agree(
+        &self,
+        recipe: &str,
+        versions: &[(String, u16)],
+        cipher: Cipher,
+    ) -> Result<Arc<Blueprint>, Fault> {
+        let recipe = Recipe::parse(recipe).map_err(|error| refusal(&error))?;
+        self.registry.check_versions(versions).map_err(|error| refusal(&error))?;
+        (self.permit)(&recipe).map_err(|reason| {
+            Fault::new(
+                FaultCode::NotPermitted,
+                format!("the server does not permit this recipe: {reason}"),
+                "",
+            )
+        })?;
+        let mut known = lock(&self.known);
+        known.retain(|known| known.strong_count() > 0);
+        let same = |known: &Arc<Blueprint>| {
+            let text = known.recipe();
+            text.name == recipe.name
+                && text.same_stack(&recipe)
+                && known.layout().tag_len() == tag_len(cipher)
+        };
+        if let Some(known) = known.iter().filter_map(Weak::upgrade).find(same) {
+            return Ok(known);
+        }
+        let blueprint = compile(&self.registry, &recipe, cipher).map_err(|error| refusal(&error))?;
+        known.push(Arc::downgrade(&blueprint));
+        Ok(blueprint)
+    }
+}
+
+/// Checks a recipe as any other, and that its packets can be told apart.
+pub(super) fn compile(
+    registry: &Arc<Registry>,
+    recipe: &Recipe,
+    cipher: Cipher,
+) -> Result<Arc<Blueprint>, RecipeError> {
+    if let Some(part) = NEEDED.into_iter().find(|part| !recipe.has(part)) {
+        let (protocol, alternatives) = ("a session".to_owned(), part.to_owned());
+        return Err(RecipeError::Missing { protocol, alternatives });
+    }
+    let blueprint = registry.compile(recipe, tag_len(cipher))?;
+    let mut attributes = blueprint.layout().attributes().iter();
+    if attributes.any(|a| a.name == "identity" && a.clear && usize::from(a.offset) == IDENTITY_AT) {
+        return Ok(blueprint);
+    }
+    let message = "it has to come before all others with clear attributes".to_owned();
+    Err(RecipeError::Unbuildable { protocol: NEEDED[0].to_owned(), message })
+}
+
+fn refusal(error: &RecipeError) -> Fault {
+    let code = match error {
+        RecipeError::Version { .. } => FaultCode::VersionMismatch,
+        _ => FaultCode::Usage,
+    };
+    Fault::new(
+        code,
+        format!("the server cannot use the recipe: {error}"),
+        "use a recipe whose micro-protocols both sides have, in the same version",
+    )
+}
+
+impl Incoming {
+    /// Agrees on the recipe of a client that wants an association, or refuses it. The association's flights come out of
+    /// [`Endpoint::accept`]; the control connection is closed.
+    ///
+    /// # Errors
+    /// Why it was refused; how the control channel failed.
+    ///
+    /// # Panics
+    /// If the request is another one.
+    pub fn associate(self, endpoint: &Endpoint, terms: &Terms) -> Result<(), EngineError> {
+        let Request::Associate { recipe, versions } = self.request() else {
+            panic!("the client does not want an association");
+        };
+        let cipher = self.cipher();
+        let blueprint = match terms.agree(recipe, versions, cipher) {
+            Ok(blueprint) => blueprint,
+            Err(fault) => {
+                self.refuse(fault.clone());
+                return Err(EngineError::Peer(fault));
+            }
+        };
+        let (identity, secret, round_trip) = self.bond();
+        let bond = Bond { identity, secret, cipher, blueprint, round_trip };
+        if !add(endpoint, bond) {
+            let fault = Fault::new(FaultCode::Busy, "the association's number is taken", "connect again");
+            self.refuse(fault.clone());
+            return Err(EngineError::Peer(fault));
+        }
+        let (control, accept) = self.accept_association();
+        control.send(ControlMessage::Accept(accept))?;
+        // Whether the goodbye goes out changes nothing.
+        let _ = control.send_now(&ControlMessage::Bye);
+        Ok(())
+    }
+}
+
+fn add(endpoint: &Endpoint, bond: Bond) -> bool {
+    let shared = endpoint.shared();
+    let last_used = shared.clock.now();
+    let mut table = lock(&shared.table);
+    table.make_room(MOST_ASSOCIATIONS);
+    table.insert(Entry { bond, last_epoch: 0, live: None, last_used, last_peer: None })
+}
+
+impl fmt::Debug for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terms").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,264 @@
+//! What lets a client come back without a handshake, in memory and in a file.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use data_encoding::BASE64URL_NOPAD;
+use haul_base::Span;
+use haul_stack::Recipe;
+use haul_wire::control::Cipher;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::crypto::TicketSecret;
+
+const FIRST_LINE: &str = "haulage ticket 1: keep it secret";
+/// No ticket is longer.
+const LONGEST: u64 = 256 << 10;
+
+/// Why a ticket cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TicketError {
+    /// The file cannot be read or written.
+    #[error("the ticket {} cannot be used: {reason}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// It is no ticket, or was damaged.
+    #[error("this is no ticket, or a damaged one: {0}")]
+    Damaged(&'static str),
+    /// Its recipe does not build here.
+    #[error("the ticket's recipe cannot be used here: {0}")]
+    Recipe(String),
+}
+
+/// What lets a client come back to a server that knows it. It holds a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Ticket {
+    pub(super) server: SocketAddr,
+    pub(super) identity: u32,
+    pub(super) secret: [u8; 32],
+    pub(super) cipher: Cipher,
+    pub(super) round_trip: Span,
+    /// Epoch of the latest flight.
+    pub(super) last_epoch: u64,
+    /// The recipe, TOML.
+    pub(super) recipe: String,
+}
+
+impl Ticket {
+    /// The server's address.
+    pub fn server(&self) -> SocketAddr {
+        self.server
+    }
+
+    /// The recipe that was agreed on.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub fn recipe(&self) -> Result<Recipe, TicketError> {
+        Recipe::parse(&self.recipe).map_err(|error| TicketError::Recipe(error.to_string()))
+    }
+
+    pub(super) fn secret(&self) -> TicketSecret {
+        TicketSecret(self.secret)
+    }
+
+    /// The epoch of a new flight: higher than every one before it, whatever the clock says.
+    pub(super) fn next_epoch(&mut self) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        self.last_epoch = now.max(self.last_epoch + 1);
+        self.last_epoch
+    }
+
+    fn to_text(&self) -> String {
+        let cipher = self.cipher.as_str();
+        let micros = self.round_trip.as_micros();
+        format!(
+            "{FIRST_LINE}\nserver {}\nidentity {}\nsecret {}\ncipher {cipher}\nround_trip_us {micros}\nlast_epoch {}\nrecipe\n{}",
+            self.server,
+            self.identity,
+            BASE64URL_NOPAD.encode(&self.secret),
+            self.last_epoch,
+            self.recipe
+        )
+    }
+
+    fn from_text(text: &str) -> Result<Self, TicketError> {
+        let (head, recipe) = text.split_once("\nrecipe\n").ok_or(TicketError::Damaged("it has no recipe"))?;
+        let mut lines = head.lines();
+        if lines.next() != Some(FIRST_LINE) {
+            return Err(TicketError::Damaged("its first line is another"));
+        }
+        let mut field = |name: &'static str| {
+            let (key, value) = lines.next()?.split_once(' ')?;
+            (key == name).then_some(value)
+        };
+        let read = |value: Option<&str>, what| value.ok_or(TicketError::Damaged(what)).map(ToOwned::to_owned);
+        let server = read(field("server"), "server")?.parse().map_err(|_| TicketError::Damaged("server"))?;
+        let identity =
+            read(field("identity"), "identity")?.parse().map_err(|_| TicketError::Damaged("identity"))?;
+        let secret = BASE64URL_NOPAD.decode(read(field("secret"), "secret")?.as_bytes());
+        let secret = secret.ok().and_then(|secret| secret.try_into().ok());
+        let cipher = cipher(&read(field("cipher"), "cipher")?).ok_or(TicketError::Damaged("cipher"))?;
+        let micros: u32 = number(&read(field("round_trip_us"), "round_trip_us")?)?;
+        let last_epoch = number(&read(field("last_epoch"), "last_epoch")?)?;
+        Ok(Self {
+            server,
+            identity,
+            secret: secret.ok_or(TicketError::Damaged("secret"))?,
+            cipher,
+            round_trip: Span::from_micros(u64::from(micros)),
+            last_epoch,
+            recipe: recipe.to_owned(),
+        })
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, TicketError> {
+    text.parse().map_err(|_| TicketError::Damaged("a number"))
+}
+
+fn cipher(name: &str) -> Option<Cipher> {
+    let all = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
+    all.into_iter().find(|cipher| cipher.as_str() == name)
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Ticket");
+        out.field("server", &self.server).field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// A ticket in a file that only its owner can read. Programs that use it at once take turns.
+#[derive(Clone, Debug)]
+pub struct TicketFile {
+    path: PathBuf,
+}
+
+impl TicketFile {
+    /// The file at `path`, which need not exist yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn failed(&self, error: impl ToString) -> TicketError {
+        TicketError::File { path: self.path.clone(), reason: error.to_string() }
+    }
+
+    /// Writes the ticket, in the place of an earlier one.
+    ///
+    /// # Errors
+    /// [`TicketError::File`].
+    pub fn save(&self, ticket: &Ticket) -> Result<(), TicketError> {
+        self.open(true).and_then(|mut file| write(&mut file, ticket)).map_err(|error| self.failed(error))
+    }
+
+    /// Takes the ticket for one flight: the epoch that it gives is on the disk before anything is sent, and no other
+    /// program gets the same.
+    ///
+    /// # Errors
+    /// [`TicketError::File`] if there is none; [`TicketError::Damaged`].
+    pub(super) fn take(&self) -> Result<Ticket, TicketError> {
+        let mut file = self.open(false).map_err(|error| self.failed(error))?;
+        let mut text = String::new();
+        Read::by_ref(&mut file)
+            .take(LONGEST)
+            .read_to_string(&mut text)
+            .map_err(|error| self.failed(error))?;
+        let mut ticket = Ticket::from_text(&text)?;
+        ticket.next_epoch();
+        write(&mut file, &ticket).map_err(|error| self.failed(error))?;
+        Ok(ticket)
+    }
+
+    fn open(&self, create: bool) -> io::Result<File> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(create)
+            .truncate(false)
+            .mode(0o600)
+            .open(&self.path)?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(file)
+    }
+}
+
+fn write(file: &mut File, ticket: &Ticket) -> io::Result<()> {
+    let text = ticket.to_text();
+    file.rewind()?;
+    file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)?;
+    file.sync_data()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn ticket() -> Ticket {
+        Ticket {
+            server: "[2001:db8::7]:2640".parse().unwrap(),
+            identity: 7,
+            secret: [9; 32],
+            cipher: Cipher::ChaCha20Poly1305,
+            round_trip: Span::from_millis(20),
+            last_epoch: u64::MAX - 5,
+            recipe: "name = \"x\"\n\n[seal]\n".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_ticket_reads_back_as_it_was_written_and_shows_no_secret() {
+        let text = ticket().to_text();
+        assert_eq!(Ticket::from_text(&text), Ok(ticket()));
+        assert!(!format!("{:?}", ticket()).contains("CQkJ"));
+        for cut in 0..text.len() - ticket().recipe.len() {
+            assert!(Ticket::from_text(&text[..cut]).is_err(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn epochs_rise_whatever_the_clock_says() {
+        let mut ticket = ticket();
+        assert_eq!(ticket.next_epoch(), u64::MAX - 4);
+        ticket.last_epoch = 0;
+        let first = ticket.next_epoch();
+        assert!(first > 1_600_000_000_000_000 && ticket.next_epoch() > first);
+    }
+
+    #[test]
+    fn a_file_is_its_owners_and_every_taking_has_an_epoch_of_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = TicketFile::new(directory.path().join("ticket"));
+        assert!(matches!(file.take(), Err(TicketError::File { .. })));
+        file.save(&Ticket { last_epoch: 0, ..ticket() }).unwrap();
+        let mode = std::fs::metadata(file.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let mut epochs: Vec<_> = std::thread::scope(|scope| {
+            let takers: Vec<_> = (0..4).map(|_| scope.spawn(|| file.take().unwrap().last_epoch)).collect();
+            takers.into_iter().map(|taker| taker.join().unwrap()).collect()
+        });
+        epochs.sort_unstable();
+        epochs.dedup();
+        assert_eq!(epochs.len(), 4);
+        std::fs::write(file.path(), "something else").unwrap();
+        assert!(matches!(file.take(), Err(TicketError::Damaged(_))));
+    }
+}

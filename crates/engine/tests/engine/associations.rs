@@ -1,0 +1,382 @@
+//! Associations: agreed on once, flights begun and ended without a connection, and what strangers can do about it.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haul_base::Bytes;
+use haul_engine::{
+    AssociateOptions, Channel, ChannelOptions, EngineError, HaulUrl, Listener, Message, Role, Terms,
+    TicketFile, associate,
+};
+use haul_proto::micro::registry;
+use haul_stack::{
+    Context, Declaration, Delivery, Ends, MicroProtocol, Order, Recipe, Registration, Registry, Resolution,
+    SendOptions,
+};
+use haul_wire::control::{Cipher, FaultCode};
+
+use crate::support::{LOOPBACKS, PATIENCE, Relay, listen_options, listener};
+
+fn recipe() -> Recipe {
+    Recipe::new("test").with("fixed_size").with("transport_driver").with("sequenced_segment").with("seal")
+}
+
+fn own_registry() -> Arc<Registry> {
+    Arc::new(registry())
+}
+
+/// Agrees with the next client.
+fn admit(listener: &Listener, terms: &Terms) -> Result<(), EngineError> {
+    listener.accept(PATIENCE).unwrap().expect("a client").associate(listener.endpoint(), terms)
+}
+
+/// Associates while the server agrees by `terms`.
+fn associated(
+    listener: &Listener,
+    terms: &Terms,
+    url: &HaulUrl,
+    recipe: &Recipe,
+    registry: &Arc<Registry>,
+    options: &AssociateOptions,
+) -> (Result<Channel, EngineError>, Result<(), EngineError>) {
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| associate(None, url, recipe, registry, options, Ends::default()));
+        let admitted = admit(listener, terms);
+        (client.join().unwrap(), admitted)
+    })
+}
+
+fn client_of(listener: &Listener, url: &HaulUrl) -> Channel {
+    let terms = Terms::new(own_registry());
+    let (client, admitted) =
+        associated(listener, &terms, url, &recipe(), &own_registry(), &AssociateOptions::default());
+    admitted.unwrap();
+    client.unwrap()
+}
+
+fn send(channel: &Channel, data: &[u8]) {
+    channel.send(data, SendOptions::default(), Some(PATIENCE)).unwrap();
+}
+
+fn recv(channel: &Channel) -> Vec<u8> {
+    channel.recv(Some(PATIENCE)).unwrap().data
+}
+
+fn flight(listener: &Listener) -> Channel {
+    listener.endpoint().accept(PATIENCE).unwrap().expect("a flight")
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn messages_pass_both_ways_with_every_cipher_and_family_and_the_goodbye_is_heard() {
+    for host in LOOPBACKS {
+        let mut listening = listen_options(host);
+        listening.permit_cipher_none = true;
+        let listener = Listener::bind(listening).unwrap();
+        for cipher in [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305, Cipher::None] {
+            let options = AssociateOptions { ciphers: vec![cipher], ..AssociateOptions::default() };
+            let (url, terms) = (listener.url(host, b""), Terms::new(own_registry()));
+            let (client, admitted) =
+                associated(&listener, &terms, &url, &recipe(), &own_registry(), &options);
+            admitted.unwrap();
+            let client = client.unwrap();
+            send(&client, b"there");
+            let server = flight(&listener);
+            assert_eq!((client.role(), server.role()), (Role::Client, Role::Server));
+            assert_eq!(server.recv(Some(PATIENCE)).unwrap(), Message { id: 0, data: b"there".to_vec() });
+            let long: Vec<u8> = (0..50_000u32).map(|i| i as u8).collect();
+            send(&server, &long);
+            assert_eq!(recv(&client), long);
+            client.close(PATIENCE).unwrap();
+            assert!(matches!(server.recv(Some(PATIENCE)), Err(EngineError::Closed)));
+            assert!(matches!(client.try_send(b"late", SendOptions::default()), Err(EngineError::Closed)));
+            drop(server);
+        }
+        until("the associations were not forgotten", || listener.endpoint().associations() == 0);
+        assert_eq!(listener.endpoint().stats().unauthentic, 0);
+    }
+}
+
+#[test]
+fn a_server_may_speak_first_once_the_client_has_opened() {
+    let listener = listener("127.0.0.1");
+    let client = client_of(&listener, &listener.url("127.0.0.1", b""));
+    let server = flight(&listener);
+    send(&server, b"first");
+    assert_eq!(recv(&client), b"first");
+    client.wait_confirmed(PATIENCE).unwrap();
+    drop(server);
+    assert!(matches!(client.recv(Some(PATIENCE)), Err(EngineError::Closed)));
+}
+
+#[test]
+fn recipes_that_the_server_does_not_take_are_refused_with_the_reason() {
+    let listener = listener("127.0.0.1");
+    let url = listener.url("127.0.0.1", b"");
+    let mut more = registry();
+    more.register(Registration::new("frobnicate", 3, "", |_, _| Ok(Box::new(Boom))));
+    let more = Arc::new(more);
+    let terms = Terms::new(own_registry())
+        .permitting(|recipe| if recipe.name == "evil" { Err("I know you".to_owned()) } else { Ok(()) });
+    let refused = |terms: &Terms, recipe: &Recipe, registry: &Arc<Registry>| {
+        let (client, admitted) =
+            associated(&listener, terms, &url, recipe, registry, &AssociateOptions::default());
+        assert!(admitted.is_err());
+        client.unwrap_err().fault()
+    };
+    let fault = refused(&terms, &recipe().with("frobnicate"), &more);
+    assert_eq!(fault.code, FaultCode::Usage);
+    assert!(fault.message.contains("no micro-protocol `frobnicate`"), "{fault}");
+    let mut other = registry();
+    other.register(Registration::new("frobnicate", 4, "", |_, _| Ok(Box::new(Boom))));
+    let fault = refused(&Terms::new(Arc::new(other)), &recipe().with("frobnicate"), &more);
+    assert_eq!(fault.code, FaultCode::VersionMismatch);
+    assert!(fault.message.contains("version 3 of `frobnicate`"), "{fault}");
+    let mut evil = recipe();
+    evil.name = "evil".to_owned();
+    let fault = refused(&terms, &evil, &own_registry());
+    assert_eq!(
+        (fault.code, fault.message.contains("I know you")),
+        (FaultCode::NotPermitted, true),
+        "{fault}"
+    );
+    assert_eq!(listener.endpoint().associations(), 0);
+}
+
+#[test]
+fn a_recipe_without_seal_or_identity_is_not_even_offered() {
+    let listener = listener("127.0.0.1");
+    for part in ["seal", "transport_driver"] {
+        let error = associate(
+            None,
+            &listener.url("127.0.0.1", b""),
+            &recipe().without(part),
+            &own_registry(),
+            &AssociateOptions::default(),
+            Ends::default(),
+        );
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("a session needs") && error.contains(part), "{error}");
+    }
+    assert_eq!(listener.stats().connections, 0);
+}
+
+#[test]
+fn nothing_that_was_sent_before_is_taken_again() {
+    let listener = listener("127.0.0.1");
+    let relay = Relay::start(listener.local_addr());
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let mut client = client_of(&listener, &url);
+    let directory = tempfile::tempdir().unwrap();
+    let ticket = TicketFile::new(directory.path().join("ticket"));
+    ticket.keep(&mut client).unwrap();
+    send(&client, b"one");
+    let server = flight(&listener);
+    assert_eq!(recv(&server), b"one");
+    let attacker = UdpSocket::bind("127.0.0.1:0").unwrap();
+    attacker.set_nonblocking(true).unwrap();
+    let replay = || {
+        let heard = relay.heard.lock().unwrap().clone();
+        assert!(!heard.is_empty());
+        for datagram in &heard {
+            attacker.send_to(datagram, listener.local_addr()).unwrap();
+        }
+        heard.len()
+    };
+    let peer = server.peer();
+    replay();
+    send(&client, b"two");
+    assert_eq!(recv(&server), b"two");
+    assert!(server.try_recv().unwrap().is_none(), "a replayed message was taken");
+    assert_eq!(server.peer(), peer, "the attacker's address was taken");
+    assert!(listener.endpoint().stats().unauthentic > 0);
+    // The flight is over, and the next one has begun: its packets are of no more use.
+    client.close(PATIENCE).unwrap();
+    drop((client, server));
+    let again = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
+    send(&again, b"three");
+    let server = flight(&listener);
+    assert_eq!(recv(&server), b"three");
+    replay();
+    until("a replayed flight was not noticed", || listener.endpoint().stats().replayed_flights > 0);
+    send(&again, b"four");
+    assert_eq!(recv(&server), b"four");
+    assert!(listener.endpoint().accept(Duration::ZERO).unwrap().is_none());
+    assert_eq!(attacker.recv_from(&mut [0; 100]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packet() {
+    let listener = listener("127.0.0.1");
+    let relay = Relay::start(listener.local_addr());
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let directory = tempfile::tempdir().unwrap();
+    let ticket = TicketFile::new(directory.path().join("ticket"));
+    {
+        let mut client = client_of(&listener, &url);
+        ticket.keep(&mut client).unwrap();
+        drop(flight(&listener));
+    }
+    relay.heard.lock().unwrap().clear();
+    let connections = listener.stats().connections;
+    for round in 0..3 {
+        let client =
+            ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
+        send(&client, format!("round {round}").as_bytes());
+        let server = flight(&listener);
+        assert_eq!(recv(&server), format!("round {round}").as_bytes());
+        if round == 0 {
+            let heard = relay.heard.lock().unwrap();
+            let first = heard.iter().find(|datagram| datagram[0] == 14).unwrap().len();
+            assert!(first > 31 + b"round 0".len(), "the first datagram has {first} bytes");
+        }
+        client.close(PATIENCE).unwrap();
+    }
+    assert_eq!(listener.stats().connections, connections);
+}
+
+#[test]
+fn a_server_that_knows_nothing_of_a_ticket_is_silent() {
+    let directory = tempfile::tempdir().unwrap();
+    let ticket = TicketFile::new(directory.path().join("ticket"));
+    let addr = {
+        let listener = listener("127.0.0.1");
+        let mut client = client_of(&listener, &listener.url("127.0.0.1", b""));
+        ticket.keep(&mut client).unwrap();
+        client.close(PATIENCE).unwrap();
+        listener.local_addr()
+    };
+    let mut listening = listen_options("127.0.0.1");
+    listening.addr = addr;
+    let other = Listener::bind(listening).unwrap();
+    let options = ChannelOptions { patience: Duration::from_millis(300), ..ChannelOptions::default() };
+    let client = ticket.resume(None, &own_registry(), &options, Ends::default()).unwrap();
+    send(&client, b"anybody?");
+    assert!(matches!(client.wait_confirmed(PATIENCE), Err(EngineError::UdpBlocked { .. })));
+    let stats = other.endpoint().stats();
+    assert!(stats.unknown > 0 && stats.flights == 0, "{stats:?}");
+}
+
+#[test]
+fn strangers_get_no_answer_and_change_nothing() {
+    let listener = listener("127.0.0.1");
+    let client = client_of(&listener, &listener.url("127.0.0.1", b""));
+    send(&client, b"hello");
+    let server = flight(&listener);
+    assert_eq!(recv(&server), b"hello");
+    let (peer, stranger) = (server.peer(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    stranger.set_nonblocking(true).unwrap();
+    for kind in [1, 2, 3, 8, 14, 15, 0x3F, 0x81, 0xFF] {
+        for len in [0, 1, 7, 11, 31, 36, 64, 1_200] {
+            let mut datagram = vec![0; len];
+            datagram.iter_mut().for_each(|byte| *byte = 0x55);
+            if let [first, .., _] = &mut datagram[..] {
+                *first = kind;
+            }
+            if let Some(identity) = datagram.get_mut(7..11) {
+                identity.copy_from_slice(&client.identity().to_be_bytes());
+            }
+            stranger.send_to(&datagram, listener.local_addr()).unwrap();
+        }
+    }
+    until("the strangers' packets were not counted", || listener.endpoint().stats().unauthentic >= 20);
+    send(&client, b"still here");
+    assert_eq!(recv(&server), b"still here");
+    assert_eq!(server.peer(), peer);
+    assert_eq!(stranger.recv_from(&mut [0; 100]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+/// Panics on the message "boom".
+#[derive(Debug)]
+struct Boom;
+
+impl MicroProtocol for Boom {
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_delivery(Order::NORMAL);
+    }
+
+    fn on_delivery(&mut self, delivery: &mut Delivery<'_>, _: &mut Context<'_>) {
+        assert!(delivery.data != b"boom", "I do not like boom");
+    }
+}
+
+#[test]
+fn a_panic_in_a_users_micro_protocol_ends_its_own_session_by_name() {
+    let listener = listener("127.0.0.1");
+    let url = listener.url("127.0.0.1", b"");
+    let mut more = registry();
+    more.register(Registration::new("boom", 1, "panics", |_, _| Ok(Box::new(Boom))));
+    let more = Arc::new(more);
+    let terms = Terms::new(more.clone());
+    let pair = || {
+        let options = AssociateOptions::default();
+        let (client, admitted) = associated(&listener, &terms, &url, &recipe().with("boom"), &more, &options);
+        admitted.unwrap();
+        (client.unwrap(), flight(&listener))
+    };
+    let ((doomed, doomed_server), (client, server)) = (pair(), pair());
+    send(&doomed, b"boom");
+    let error = doomed_server.recv(Some(PATIENCE)).unwrap_err();
+    assert!(matches!(&error, EngineError::MicroProtocol { protocol, .. } if protocol == "boom"), "{error}");
+    assert!(matches!(doomed.recv(Some(PATIENCE)), Err(EngineError::Closed)));
+    send(&client, b"fine");
+    assert_eq!(recv(&server), b"fine");
+}
+
+#[test]
+fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
+    let listener = listener("127.0.0.1");
+    let relay = Relay::start(listener.local_addr());
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let channel = ChannelOptions { keep_alive: Some(Duration::from_millis(30)), ..ChannelOptions::default() };
+    let options = AssociateOptions { channel, ..AssociateOptions::default() };
+    let (client, admitted) =
+        associated(&listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
+    admitted.unwrap();
+    let client = client.unwrap();
+    client.wait_confirmed(PATIENCE).unwrap();
+    let server = flight(&listener);
+    // Several times the interval: alive as long as somebody answers.
+    assert!(matches!(client.recv(Some(Duration::from_millis(300))), Err(EngineError::TimedOut { .. })));
+    assert!(client.ended().is_none());
+    relay.to_server.store(false, std::sync::atomic::Ordering::Relaxed);
+    until("the silence was not noticed", || client.ended().is_some());
+    assert!(matches!(client.ended(), Some(EngineError::TimedOut { .. })));
+    assert!(server.ended().is_none());
+}
+
+#[test]
+fn messages_that_nobody_takes_do_not_fill_the_memory() {
+    let listener = listener("127.0.0.1");
+    let inbox = Bytes(100_000);
+    listener.endpoint().set_options(ChannelOptions { inbox, ..ChannelOptions::default() });
+    let client = client_of(&listener, &listener.url("127.0.0.1", b""));
+    client.wait_confirmed(PATIENCE).unwrap();
+    let server = flight(&listener);
+    for _ in 0..1_000 {
+        send(&client, &[7; 1_000]);
+    }
+    until("nothing was dropped", || listener.endpoint().stats().inbox_full > 0);
+    assert!(server.try_recv().unwrap().is_some());
+    send(&client, b"after");
+    let mut taken = 1;
+    loop {
+        match server.recv(Some(Duration::from_millis(200))) {
+            Ok(message) if message.data == b"after" => break,
+            Ok(_) => taken += 1,
+            // It was lost for want of room, and this recipe sends nothing again.
+            Err(_) => send(&client, b"after"),
+        }
+    }
+    assert!((100..1_000).contains(&taken), "{taken} messages were taken");
+}

@@ -1,0 +1,262 @@
+//! `deadline`: what is too late is not sent, and not delivered.
+//!
+//! The sender drops messages whose life is over before they are cut. The rest of life goes with every segment; the
+//! receiver adds what it can know of the way: by how much the packet took longer than the fastest one. How long an empty
+//! path takes it cannot know, and does not count.
+
+use haul_base::{Span, Time};
+use haul_stack::{
+    Attribute, Batch, BatchEvent, Context, Declaration, Delivery, MESSAGE_SETTLED, MicroProtocol, Order,
+    Outgoing, ParameterKind, ParameterSpec, Parameters, Registration, Resolution, Settled, SharedValue,
+    StackEvent, Submission, Verdict,
+};
+
+use super::notes::Notes;
+
+/// Before messages are cut.
+const SWEEP: Order = Order(Order::NORMAL.0 - 50);
+/// Messages between their first segment and their delivery whose end is remembered.
+const REMEMBERED: usize = 1_024;
+/// The rest of life, microseconds, that stands for all longer ones.
+const ENDLESS: u64 = u32::MAX as u64;
+
+/// Which packets of the batch in hand carry messages that end; written by `fixed_size` as it cuts.
+#[derive(Debug, Default)]
+pub(super) struct CutEnds(pub(super) Vec<(usize, Option<Time>)>);
+
+#[derive(Clone, Copy, Debug)]
+struct Attributes {
+    /// Wrapped microseconds of the sender's clock.
+    departed: Attribute<u32>,
+    /// Microseconds from then on; `u32::MAX`: no end.
+    rest: Attribute<u32>,
+}
+
+#[derive(Debug)]
+struct DropLate {
+    lifetime: Span,
+    attributes: Option<Attributes>,
+    message: Option<Attribute<u32>>,
+    cut: Option<SharedValue<CutEnds>>,
+    /// The first end of life in the queue.
+    next_end: Option<Time>,
+    /// When the fastest packet arrived by the receiver's clock, less its departure by the sender's, wrapped microseconds.
+    fastest: Option<u32>,
+    arriving: Notes<Option<Time>>,
+    dropped: u64,
+    late: u64,
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[ParameterSpec {
+            name: "lifetime",
+            kind: ParameterKind::Span,
+            default: "1s",
+            help: "what a message lives if its sender does not say",
+        }],
+        needs: &[&["fixed_size"]],
+        ..Registration::new("deadline", 1, "drops what is too late", |parameters, _| {
+            Ok(Box::new(DropLate {
+                lifetime: parameters.span("lifetime"),
+                attributes: None,
+                message: None,
+                cut: None,
+                next_end: None,
+                fastest: None,
+                arriving: Notes::new(REMEMBERED),
+                dropped: 0,
+                late: 0,
+            }))
+        })
+    }
+}
+
+impl DropLate {
+    /// Takes messages whose life is over out of the queue.
+    fn sweep(&mut self, context: &mut Context<'_>) {
+        let now = context.now();
+        if self.next_end.is_some() && context.queue().is_empty() {
+            self.next_end = None;
+            context.cancel_timer(0);
+        }
+        if self.next_end.is_none_or(|end| end > now) {
+            return;
+        }
+        let mut gone: Vec<Outgoing> = Vec::new();
+        let mut next_end: Option<Time> = None;
+        let unwanted = |message: &Outgoing| {
+            let Some(end) = message.deadline else { return false };
+            if end > now {
+                next_end = Some(next_end.map_or(end, |known| known.min(end)));
+            }
+            end <= now
+        };
+        context.queue().remove(unwanted, |message| gone.push(message));
+        self.next_end = next_end;
+        for message in gone {
+            self.dropped += 1;
+            let (id, arrived) = (message.id, false);
+            context.pool().put(message.data);
+            context.raise(MESSAGE_SETTLED, &mut Settled { message: id, arrived });
+            context.emit(StackEvent::Settled { message: id, arrived });
+        }
+        self.wake(context);
+    }
+
+    fn wake(&self, context: &mut Context<'_>) {
+        match self.next_end {
+            Some(end) => context.set_timer(0, end),
+            None => context.cancel_timer(0),
+        }
+    }
+
+    fn write(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let (attributes, now) = (self.attributes.expect("declared"), context.now());
+        for i in 0..batch.len() {
+            if !batch.is_resent(i) {
+                batch.set(i, attributes.departed, now.as_wrapped_micros());
+                batch.set(i, attributes.rest, u32::MAX);
+            }
+        }
+        let cut = context.shared(self.cut.expect("declared"));
+        for (i, end) in cut.0.drain(..) {
+            let rest = end.map_or(ENDLESS, |end| end.since(now).as_micros());
+            batch.set(i, attributes.rest, rest.min(ENDLESS) as u32);
+        }
+    }
+
+    /// When the life of the message in packet `i` ends, by the receiver's clock.
+    fn end_of(&mut self, batch: &Batch<'_>, i: usize, now: Time) -> Option<Time> {
+        let attributes = self.attributes.expect("declared");
+        let took = now.as_wrapped_micros().wrapping_sub(batch.get(i, attributes.departed));
+        let fastest = *self.fastest.get_or_insert(took);
+        let above = took.wrapping_sub(fastest).cast_signed();
+        if above < 0 {
+            self.fastest = Some(took);
+        }
+        let rest = batch.get(i, attributes.rest);
+        let spent = above.max(0).cast_unsigned();
+        let left = rest.checked_sub(spent);
+        let end = |left| now + Span::from_micros(u64::from(left));
+        (rest != u32::MAX).then(|| left.map_or(Time::ZERO, end))
+    }
+}
+
+impl MicroProtocol for DropLate {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.cut = Some(declaration.shared(CutEnds::default));
+        self.attributes = Some(Attributes {
+            departed: declaration.attribute("departed"),
+            rest: declaration.attribute("rest_of_life"),
+        });
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.message = Some(resolution.attribute("message"));
+        resolution.on_submit(Order::NORMAL);
+        resolution.on_batch(BatchEvent::FILL, SWEEP);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
+        resolution.on_delivery(Order::EARLY);
+    }
+
+    fn on_submit(&mut self, submission: &mut Submission<'_>, context: &mut Context<'_>) {
+        let end = *submission.deadline.get_or_insert(context.now() + self.lifetime);
+        if self.next_end.is_none_or(|known| end < known) {
+            self.next_end = Some(end);
+            self.wake(context);
+        }
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::FILL {
+            self.sweep(context);
+        } else if event == BatchEvent::SEGMENT_FROM_USER {
+            self.write(batch, context);
+        } else {
+            for i in batch.live() {
+                let end = self.end_of(batch, i, context.now());
+                self.arriving.note(batch.get(i, self.message.expect("bound")), end);
+            }
+        }
+    }
+
+    fn on_delivery(&mut self, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
+        let end = self.arriving.take(delivery.id as u32).flatten();
+        // At the very end it is not too late yet: the clock may have stood still since the packet came.
+        if end.is_some_and(|end| end < context.now()) {
+            self.late += 1;
+            delivery.verdict = Verdict::Drop;
+        }
+    }
+
+    fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
+        self.sweep(context);
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        self.lifetime = parameters.span("lifetime");
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("dropped", self.dropped);
+        each("late", self.late);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Machine, Span};
+    use haul_stack::{Recipe, SendOptions, StackEvent};
+
+    use crate::micro::testing::{Pair, Path, T0, events, receive, statistic};
+
+    fn pair() -> Pair {
+        let recipe = Recipe::new("x")
+            .with("fixed_size")
+            .with_parameters("fixed_rate", &[("rate", "1Mbit"), ("burst", "1kB")])
+            .with_parameters("deadline", &[("lifetime", "50ms")]);
+        Pair::new(&recipe)
+    }
+
+    fn options(millis: u64) -> SendOptions {
+        SendOptions { lifetime: Some(Span::from_millis(millis)), ..SendOptions::default() }
+    }
+
+    #[test]
+    fn what_waited_too_long_is_dropped_and_its_sender_told() {
+        let mut pair = pair();
+        // A kilobyte takes 8 ms: of twenty that live 50 ms six or seven leave, and the patient one at the end.
+        for _ in 0..20 {
+            pair.a.send(T0, &[0; 950], SendOptions::default()).unwrap();
+        }
+        pair.a.send(T0, &[1; 950], options(1_000)).unwrap();
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(T0 + Span::from_millis(300), &mut Path::default());
+        let dropped = statistic(&pair.a, "deadline", "dropped");
+        assert!((12..=14).contains(&dropped), "{dropped}");
+        let got = pair.received_by_b();
+        assert_eq!((got.len() as u64, got.last().unwrap().0), (21 - dropped, 20));
+        let given_up = |e: &StackEvent| matches!(e, StackEvent::Settled { arrived: false, .. });
+        assert_eq!(events(&mut pair.a).iter().filter(|e| given_up(e)).count() as u64, dropped);
+        assert_eq!(pair.a.deadline(), None);
+    }
+
+    #[test]
+    fn what_a_queue_on_the_way_held_too_long_is_not_delivered() {
+        let mut pair = pair();
+        let mut slot = vec![0; 65_536];
+        // The first one takes 5 ms, the others that and their delay; each lives 50 ms.
+        for (n, delay) in [5, 50, 60, 5].into_iter().enumerate() {
+            let now = T0 + Span::from_millis(1_000 * n as u64);
+            pair.a.send(now, &[n as u8; 10], SendOptions::default()).unwrap();
+            let sent = pair.a.poll_transmit(now, &mut slot).unwrap();
+            receive(&mut pair.b, now + Span::from_millis(delay), &mut slot[..sent.len], sent.len);
+        }
+        let got: Vec<_> = pair.received_by_b().into_iter().map(|(id, _)| id).collect();
+        assert_eq!(got, [0, 1, 3]);
+        assert_eq!(statistic(&pair.b, "deadline", "late"), 1);
+    }
+}

@@ -1,0 +1,207 @@
+//! The receiver's blocks: what has come of each, until it is whole.
+
+use std::collections::VecDeque;
+
+use haul_stack::{Buffer, Context, Kind};
+use reed_solomon_simd::ReedSolomonDecoder;
+
+use super::{REPAIR_HEADER, SHARD_HEADER};
+
+/// Blocks that are kept at once: with more reordering than that, repairs come to nothing.
+const KEPT: usize = 8;
+
+/// What has come of a data packet.
+pub(super) struct Piece<'p> {
+    pub(super) kind: Kind,
+    pub(super) pn: u64,
+    pub(super) body: &'p [u8],
+}
+
+/// How a block was encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    data: usize,
+    repairs: usize,
+    /// Bytes of every shard.
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Block {
+    number: u32,
+    /// By place: what has come, in the form in which it was protected, not filled up.
+    data: Vec<Option<Buffer>>,
+    repairs: Vec<(usize, Buffer)>,
+    shape: Option<Shape>,
+    /// Nothing of it is missing any more.
+    whole: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Blocks {
+    kept: VecDeque<Block>,
+    decoder: Option<ReedSolomonDecoder>,
+    padded: Vec<u8>,
+    pub(super) recovered: u64,
+    pub(super) unrepaired: u64,
+}
+
+impl std::fmt::Debug for Blocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Blocks").field("kept", &self.kept).finish_non_exhaustive()
+    }
+}
+
+impl Block {
+    fn has(&self) -> usize {
+        self.data.iter().flatten().count()
+    }
+
+    /// Whether nothing is missing, or what is missing can be worked out.
+    fn can_finish(&self, full: usize) -> bool {
+        let wanted = self.shape.map_or(full, |shape| shape.data);
+        let repairs = if self.shape.is_some() { self.repairs.len() } else { 0 };
+        !self.whole && self.has() + repairs >= wanted
+    }
+
+    fn finish(&mut self, context: &mut Context<'_>) {
+        self.whole = true;
+        for buffer in self.data.drain(..).flatten().chain(self.repairs.drain(..).map(|repair| repair.1)) {
+            context.pool().put(buffer);
+        }
+    }
+}
+
+impl Blocks {
+    /// The block of this number, begun if it is new; the oldest makes room.
+    fn block(&mut self, number: u32, context: &mut Context<'_>) -> usize {
+        if let Some(at) = self.kept.iter().rposition(|block| block.number == number) {
+            return at;
+        }
+        if self.kept.len() == KEPT
+            && let Some(mut oldest) = self.kept.pop_front()
+        {
+            self.unrepaired += u64::from(!oldest.whole && oldest.shape.is_some());
+            oldest.finish(context);
+        }
+        self.kept.push_back(Block {
+            number,
+            data: Vec::new(),
+            repairs: Vec::new(),
+            shape: None,
+            whole: false,
+        });
+        self.kept.len() - 1
+    }
+
+    /// A data packet has come. `full` is the number of packets of a block that was filled.
+    pub(super) fn on_data(
+        &mut self,
+        number: u32,
+        place: usize,
+        full: usize,
+        piece: &Piece<'_>,
+        context: &mut Context<'_>,
+    ) {
+        let at = self.block(number, context);
+        let block = &mut self.kept[at];
+        if block.whole {
+            return;
+        }
+        if block.data.len() <= place {
+            block.data.resize_with(place + 1, || None);
+        }
+        if block.data[place].is_none() {
+            let mut shard = context.pool().get(SHARD_HEADER + piece.body.len());
+            shard.extend(&(piece.body.len() as u16).to_be_bytes());
+            shard.extend(&[piece.kind.0]);
+            shard.extend(&piece.pn.to_be_bytes()[2..]);
+            shard.extend(piece.body);
+            block.data[place] = Some(shard);
+        }
+        if block.can_finish(full) {
+            self.complete(at, full, context);
+        }
+    }
+
+    /// A repair has come; `false` if it cannot be one.
+    pub(super) fn on_repair(&mut self, packet: &[u8], context: &mut Context<'_>) -> bool {
+        let Some((number, which, shape)) = read(packet) else { return false };
+        let at = self.block(number, context);
+        let block = &mut self.kept[at];
+        if block.whole {
+            return true;
+        }
+        let too_long = |shard: &Buffer| shard.len() > shape.len;
+        if *block.shape.get_or_insert(shape) != shape
+            || block.data.len() > shape.data
+            || block.data.iter().flatten().any(too_long)
+        {
+            return false;
+        }
+        if block.repairs.iter().all(|repair| repair.0 != which) {
+            let shard = context.pool().copy(&packet[REPAIR_HEADER..]);
+            block.repairs.push((which, shard));
+        }
+        if block.can_finish(shape.data) {
+            self.complete(at, shape.data, context);
+        }
+        true
+    }
+
+    /// Works out what is missing of a block that has enough.
+    fn complete(&mut self, at: usize, full: usize, context: &mut Context<'_>) {
+        let block = &self.kept[at];
+        if let Some(shape) = block.shape
+            && block.has() < shape.data.min(full)
+            && self.decode(at, shape, context).is_none()
+        {
+            self.unrepaired += 1;
+        }
+        self.kept[at].finish(context);
+    }
+
+    /// `None` if the shards do not fit together, which only a lying peer brings about.
+    fn decode(&mut self, at: usize, shape: Shape, context: &mut Context<'_>) -> Option<()> {
+        let block = &self.kept[at];
+        let decoder = match &mut self.decoder {
+            Some(decoder) => {
+                decoder.reset(shape.data, shape.repairs, shape.len).ok()?;
+                decoder
+            }
+            none => none.insert(ReedSolomonDecoder::new(shape.data, shape.repairs, shape.len).ok()?),
+        };
+        for (place, shard) in block.data.iter().enumerate() {
+            let Some(shard) = shard else { continue };
+            self.padded.clear();
+            self.padded.extend_from_slice(shard);
+            self.padded.resize(shape.len, 0);
+            decoder.add_original_shard(place, &self.padded).ok()?;
+        }
+        for (which, repair) in &block.repairs {
+            decoder.add_recovery_shard(*which, &**repair).ok()?;
+        }
+        for (_, shard) in decoder.decode().ok()?.restored_original_iter() {
+            let len = usize::from(u16::from_be_bytes([shard[0], shard[1]]));
+            let mut pn = [0; 8];
+            pn[2..].copy_from_slice(&shard[3..SHARD_HEADER]);
+            let body = shard.get(SHARD_HEADER..SHARD_HEADER + len)?;
+            context.recovered(Kind(shard[2]), u64::from_be_bytes(pn), body);
+            self.recovered += 1;
+        }
+        Some(())
+    }
+}
+
+fn read(packet: &[u8]) -> Option<(u32, usize, Shape)> {
+    let header: [u8; REPAIR_HEADER] = packet.get(..REPAIR_HEADER)?.try_into().ok()?;
+    let [a, b, c, data, repairs, which] = header;
+    let len = packet.len() - REPAIR_HEADER;
+    let shape = Shape { data: usize::from(data), repairs: usize::from(repairs), len };
+    let plausible = (1..=128).contains(&data)
+        && (1..=64).contains(&repairs)
+        && which < repairs
+        && len >= SHARD_HEADER
+        && len.is_multiple_of(2);
+    plausible.then(|| (u32::from_be_bytes([0, a, b, c]), usize::from(which), shape))
+}

@@ -1,0 +1,385 @@
+//! `fec`: repair packets behind every block of data packets, so that some losses need no round trip.
+//!
+//! Of each block of `data` new packets any may be missing, as many as repair packets have come. What is protected is
+//! everything between clear attributes and tag, so that a recovered packet is handled like one that came. Repeated
+//! packets are not protected: they differ from what was protected, and come for another reason.
+
+mod blocks;
+
+use std::any::Any;
+use std::collections::VecDeque;
+
+use haul_base::Span;
+use haul_stack::{
+    Attribute, Batch, BatchEvent, Buffer, Context, Declaration, EventId, Kind, MicroProtocol, Order,
+    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT,
+};
+use reed_solomon_simd::ReedSolomonEncoder;
+
+use blocks::{Blocks, Piece};
+
+/// Control packets of `fec`.
+pub const FEC_KIND: Kind = Kind(12);
+
+/// In front of a repair: `block u24, data packets u8 | number of repairs u8 | which u8`.
+const REPAIR_HEADER: usize = 6;
+/// In front of what is protected of a packet: `length u16 | kind u8 | packet number u48`.
+const SHARD_HEADER: usize = 9;
+/// Bytes by which data packets stay shorter than others may be, so that a repair of the longest fits into a packet; one
+/// for an even length.
+const RESERVE: usize = REPAIR_HEADER + SHARD_HEADER + 1;
+/// The attribute of packets that belong to no block: block and place are the upper 24 and the lower 8 bits of others.
+const NO_BLOCK: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Fec {
+    data: usize,
+    repair: usize,
+    delay: Span,
+    attribute: Option<Attribute<u32>>,
+    sending: Sending,
+    blocks: Blocks,
+}
+
+/// The block that is being filled.
+#[derive(Default)]
+struct Sending {
+    block: u32,
+    /// How many packets have got a place in it.
+    placed: usize,
+    /// What is protected of each that has left. The later ones are kept for reuse.
+    shards: Vec<Vec<u8>>,
+    left: usize,
+    repairs: VecDeque<Buffer>,
+    encoder: Option<ReedSolomonEncoder>,
+    packets: u64,
+}
+
+impl std::fmt::Debug for Sending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sending")
+            .field("block", &self.block)
+            .field("left", &self.left)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[
+            ParameterSpec {
+                name: "data",
+                kind: ParameterKind::Integer(1, 128),
+                default: "20",
+                help: "data packets of a block",
+            },
+            ParameterSpec {
+                name: "repair",
+                kind: ParameterKind::Integer(1, 64),
+                default: "2",
+                help: "repair packets of a block: so many losses in it need no round trip",
+            },
+            ParameterSpec {
+                name: "delay",
+                kind: ParameterKind::Span,
+                default: "5ms",
+                help: "a block that does not fill is closed so long after its first packet",
+            },
+        ],
+        needs: &[&["sequenced_segment"]],
+        ..Registration::new("fec", 1, "repairs losses without a round trip", |parameters, _| {
+            Ok(Box::new(Fec {
+                data: parameters.integer("data") as usize,
+                repair: parameters.integer("repair") as usize,
+                delay: parameters.span("delay"),
+                attribute: None,
+                sending: Sending::default(),
+                blocks: Blocks::default(),
+            }))
+        })
+    }
+}
+
+impl Fec {
+    fn place(&mut self, batch: &mut Batch<'_>) {
+        let attribute = self.attribute.expect("declared");
+        let sending = &mut self.sending;
+        let (mut block, mut placed) = (sending.block, sending.placed);
+        for i in 0..batch.len() {
+            if batch.is_resent(i) {
+                batch.set(i, attribute, NO_BLOCK);
+                continue;
+            }
+            batch.set(i, attribute, block << 8 | placed as u32);
+            placed += 1;
+            if placed >= self.data {
+                (block, placed) = (block.wrapping_add(1) & 0x00FF_FFFF, 0);
+            }
+        }
+    }
+
+    fn record(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let attribute = self.attribute.expect("declared");
+        for i in 0..batch.len() {
+            if batch.get(i, attribute) == NO_BLOCK {
+                continue;
+            }
+            if self.sending.left == 0 {
+                context.set_timer(0, context.now() + self.delay);
+            }
+            self.sending.keep(batch, i);
+            if self.sending.left >= self.data {
+                self.close(context);
+            }
+        }
+    }
+
+    /// Works out the repairs of the block and begins the next.
+    fn close(&mut self, context: &mut Context<'_>) {
+        context.cancel_timer(0);
+        self.sending.encode(self.repair, context);
+        if !self.sending.repairs.is_empty() {
+            context.want_control();
+        }
+    }
+
+    fn take_in(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let attribute = self.attribute.expect("declared");
+        for i in batch.live() {
+            let value = batch.get(i, attribute);
+            if value == NO_BLOCK {
+                continue;
+            }
+            let place = (value & 0xFF) as usize;
+            if place >= self.data {
+                batch.reject(i);
+                continue;
+            }
+            let piece = Piece { kind: batch.kind(i), pn: batch.pn(i), body: body(batch, i) };
+            self.blocks.on_data(value >> 8, place, self.data, &piece, context);
+        }
+    }
+}
+
+/// What is protected of packet `i`.
+fn body<'b>(batch: &'b Batch<'_>, i: usize) -> &'b [u8] {
+    let payload = batch.payload_range(i);
+    let attributes = batch.layout().data_header_len() - batch.layout().clear_len();
+    &batch.buffer()[payload.start - attributes..payload.end]
+}
+
+impl Sending {
+    fn keep(&mut self, batch: &Batch<'_>, i: usize) {
+        if self.shards.len() == self.left {
+            self.shards.push(Vec::new());
+        }
+        let (shard, body) = (&mut self.shards[self.left], body(batch, i));
+        shard.clear();
+        shard.extend_from_slice(&(body.len() as u16).to_be_bytes());
+        shard.push(batch.kind(i).0);
+        shard.extend_from_slice(&batch.pn(i).to_be_bytes()[2..]);
+        shard.extend_from_slice(body);
+        self.left += 1;
+        self.placed = self.left;
+    }
+
+    fn encode(&mut self, repairs: usize, context: &mut Context<'_>) {
+        let shards = &mut self.shards[..self.left];
+        let longest = shards.iter().map(Vec::len).max().unwrap_or(0).next_multiple_of(2);
+        if self.encoder.is_none() {
+            self.encoder = ReedSolomonEncoder::new(shards.len(), repairs, longest).ok();
+        } else if let Some(encoder) = &mut self.encoder {
+            encoder
+                .reset(shards.len(), repairs, longest)
+                .expect("any block of at most 128 and 64 is supported");
+        }
+        let encoder = self.encoder.as_mut().expect("any block of at most 128 and 64 is supported");
+        for shard in shards.iter_mut() {
+            shard.resize(longest, 0);
+            encoder.add_original_shard(&*shard).expect("as many shards as announced, of equal length");
+        }
+        let result = encoder.encode().expect("all shards were added");
+        let name = self.block << 8 | shards.len() as u32;
+        for (which, repair) in result.recovery_iter().enumerate() {
+            let mut packet = context.pool().get(REPAIR_HEADER + repair.len());
+            packet.extend(&name.to_be_bytes());
+            packet.extend(&[repairs as u8, which as u8]);
+            packet.extend(repair);
+            self.repairs.push_back(packet);
+        }
+        self.block = self.block.wrapping_add(1) & 0x00FF_FFFF;
+        (self.left, self.placed) = (0, 0);
+    }
+}
+
+impl MicroProtocol for Fec {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.attribute = Some(declaration.attribute("fec_block"));
+        declaration.kind(FEC_KIND);
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_event(SEND_PERMIT, Order::EARLY);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::LATE);
+        // All attributes are written, and nothing is sealed yet.
+        resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
+    }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, _: &mut Context<'_>) {
+        if let Some(grant) = SEND_PERMIT.of(event, notice) {
+            grant.datagram = grant.datagram.saturating_sub(RESERVE);
+        }
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::SEGMENT_FROM_USER {
+            self.place(batch);
+        } else if event == BatchEvent::SEGMENT_FROM_NET {
+            self.take_in(batch, context);
+        } else if batch.is_data() {
+            self.record(batch, context);
+        }
+    }
+
+    fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
+        if self.sending.left > 0 {
+            self.close(context);
+        }
+    }
+
+    fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let Some(repair) = self.sending.repairs.pop_front() else { return };
+        // The path may have become narrower since: then it is of no use any more.
+        if let Some(i) = batch.push(FEC_KIND, repair.len()) {
+            batch.payload_mut(i).copy_from_slice(&repair);
+            self.sending.packets += 1;
+        }
+        context.pool().put(repair);
+        if !self.sending.repairs.is_empty() {
+            context.want_control();
+        }
+    }
+
+    fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
+        if !self.blocks.on_repair(batch.payload(i), context) {
+            batch.reject(i);
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+        if parameters.integer("data") as usize != self.data {
+            return Err(
+                "the size of blocks cannot be changed while running, only repair and delay".to_owned()
+            );
+        }
+        self.repair = parameters.integer("repair") as usize;
+        self.delay = parameters.span("delay");
+        if self.sending.left > 0 {
+            context.set_timer(0, context.now() + self.delay);
+        }
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("repairs_sent", self.sending.packets);
+        each("recovered", self.blocks.recovered);
+        each("unrepaired_blocks", self.blocks.unrepaired);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Machine, Rng, Span};
+    use haul_stack::{Recipe, SendOptions};
+    use proptest::prelude::*;
+
+    use crate::micro::testing::{Pair, Path, T0, receive, statistic};
+
+    fn recipe(data: usize, repair: usize) -> Recipe {
+        let numbers = (data.to_string(), repair.to_string());
+        Recipe::new("x")
+            .with("fixed_size")
+            .with("sequenced_segment")
+            .with_parameters("fec", &[("data", &numbers.0), ("repair", &numbers.1)])
+            .with("seal")
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Of each block at most as many data packets are lost as it has repairs.
+        #[test]
+        fn as_many_losses_as_repairs_need_no_round_trip(
+            seed: u64, data in 1usize..24, repair in 1usize..8, messages in 1usize..80, longest in 1u64..3_000,
+        ) {
+            let mut rng = Rng::from_seed(seed);
+            let mut pair = Pair::new(&recipe(data, repair));
+            let mut sent = Vec::new();
+            for id in 0..messages as u64 {
+                let mut message = vec![0; rng.below(longest) as usize];
+                rng.fill(&mut message);
+                pair.a.send(T0, &message, SendOptions::default()).unwrap();
+                sent.push((id, message));
+            }
+            let mut slot = vec![0; 65_536];
+            let (mut lost, mut deaths, mut data_packets) = (0, 0, 0);
+            for now in [T0, T0 + Span::from_millis(5)] {
+                pair.a.on_deadline(now);
+                while let Some(batch) = pair.a.poll_transmit(now, &mut slot) {
+                    for packet in slot[..batch.len].chunks_mut(batch.segment_size) {
+                        // A block is `data` data packets in a row, or fewer at the end.
+                        if packet[0] == 1 {
+                            if data_packets % data == 0 { deaths = 0; }
+                            data_packets += 1;
+                            if deaths < repair && rng.chance(0.3) {
+                                (deaths, lost) = (deaths + 1, lost + 1);
+                                continue;
+                            }
+                        }
+                        let stride = packet.len();
+                        receive(&mut pair.b, now, packet, stride);
+                    }
+                }
+            }
+            let mut got = pair.received_by_b();
+            got.sort();
+            prop_assert!(got == sent, "{} of {} with {} lost", got.len(), sent.len(), lost);
+            prop_assert_eq!(statistic(&pair.b, "fec", "recovered"), lost);
+            prop_assert_eq!(pair.b.stats().violations, 0);
+        }
+
+        #[test]
+        fn repairs_that_lie_are_survived(
+            noise in prop::collection::vec(any::<u8>(), 0..200), honest in any::<bool>(), data in 0u8..20, of in 0u8..9,
+        ) {
+            let mut pair = Pair::new(&recipe(8, 2).without("seal"));
+            for n in 0..6 {
+                pair.a.send(T0, &[n; 100], SendOptions::default()).unwrap();
+            }
+            let mut lose = |packet| packet == 2 || packet > 6;
+            pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+            let mut packet = vec![super::FEC_KIND.0, 0, 0, 0, 0, 1, 0];
+            if honest {
+                packet.extend_from_slice(&[0, 0, 0, data, 2, of]);
+            }
+            packet.extend_from_slice(&noise);
+            let stride = packet.len();
+            for _ in 0..3 {
+                receive(&mut pair.b, T0, &mut packet.clone(), stride);
+            }
+            prop_assert!(!pair.b.has_failed());
+        }
+    }
+
+    #[test]
+    fn more_losses_than_repairs_are_lost_and_told() {
+        let mut pair = Pair::new(&recipe(10, 2));
+        for n in 0..200u8 {
+            pair.a.send(T0, &[n; 50], SendOptions::default()).unwrap();
+        }
+        let mut lose = |packet: usize| packet < 128 && packet % 10 < 3;
+        pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+        assert!(pair.received_by_b().len() < 170);
+        assert!(statistic(&pair.b, "fec", "unrepaired_blocks") > 0);
+    }
+}

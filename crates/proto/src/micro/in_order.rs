@@ -1,0 +1,324 @@
+//! `in_order`: messages are delivered in the order in which they began to leave. Messages that come too early wait for
+//! those before them; where nothing is repeated, not for ever.
+
+use std::collections::BTreeMap;
+
+use haul_base::{Span, Time};
+use haul_stack::{
+    Attribute, Batch, BatchEvent, Buffer, Context, Declaration, Delivery, MicroProtocol, Order,
+    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, Verdict,
+};
+
+use super::fixed_size::LAST;
+use super::notes::Notes;
+use super::{Standstill, Turns, expand, is_reliable};
+
+#[derive(Debug)]
+struct Held {
+    id: u64,
+    data: Buffer,
+    since: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Attributes {
+    order: Attribute<u32>,
+    message: Attribute<u32>,
+    place: Attribute<u32>,
+}
+
+#[derive(Debug)]
+struct InOrder {
+    patience: Span,
+    limit: usize,
+    order: Option<Attribute<u32>>,
+    attributes: Option<Attributes>,
+    reliable: bool,
+    turns: Turns,
+    standstill: Standstill,
+    /// Messages that have begun to leave.
+    begun: u32,
+    /// Place of the next message to be delivered.
+    next: u64,
+    /// The place of each message that has begun to come.
+    places: Notes<u64>,
+    held: BTreeMap<u64, Held>,
+    given_up: u64,
+    late: u64,
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[
+            ParameterSpec {
+                name: "patience",
+                kind: ParameterKind::Span,
+                default: "200ms",
+                help: "where nothing is repeated, how long a message waits for those before it",
+            },
+            ParameterSpec {
+                name: "held",
+                kind: ParameterKind::Integer(1, 65_536),
+                default: "4096",
+                help: "how many messages may wait",
+            },
+        ],
+        needs: &[&["fixed_size"]],
+        ..Registration::new(
+            "in_order",
+            1,
+            "delivers messages in the order in which they left",
+            |parameters, _| {
+                let limit = parameters.integer("held") as usize;
+                Ok(Box::new(InOrder {
+                    patience: parameters.span("patience"),
+                    limit,
+                    order: None,
+                    attributes: None,
+                    reliable: false,
+                    turns: Turns::default(),
+                    standstill: Standstill::default(),
+                    begun: 0,
+                    next: 0,
+                    places: Notes::new(2 * limit),
+                    held: BTreeMap::new(),
+                    given_up: 0,
+                    late: 0,
+                }))
+            },
+        )
+    }
+}
+
+impl InOrder {
+    fn attributes(&self) -> Attributes {
+        self.attributes.expect("bound")
+    }
+
+    fn number(&mut self, batch: &mut Batch<'_>) {
+        let attributes = self.attributes();
+        for i in 0..batch.len() {
+            if batch.is_resent(i) {
+                continue;
+            }
+            if batch.get(i, attributes.place) & !LAST == 0 {
+                self.begun = self.begun.wrapping_add(1);
+            }
+            batch.set(i, attributes.order, self.begun.wrapping_sub(1));
+        }
+    }
+
+    fn place(&self, batch: &Batch<'_>, i: usize) -> u64 {
+        expand(batch.get(i, self.attributes().order), self.next)
+    }
+
+    /// What could not wait here must not be acknowledged: it comes again.
+    fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        for i in batch.live() {
+            if self.place(batch, i) < self.next + self.limit as u64 {
+                continue;
+            }
+            batch.take(i);
+            if self.standstill.is_over(context.now()) {
+                self.give_up_gap(context);
+            }
+        }
+    }
+
+    fn note(&mut self, batch: &Batch<'_>) {
+        for i in batch.live() {
+            let place = self.place(batch, i);
+            self.places.note(batch.get(i, self.attributes().message), place);
+        }
+    }
+
+    /// Delivers what waits and has its turn, through the handlers of all others.
+    fn release(&mut self, context: &mut Context<'_>) {
+        while let Some(held) = self.held.remove(&self.next) {
+            self.next += 1;
+            context.deliver(held.id, &held.data);
+            context.pool().put(held.data);
+        }
+        self.wake(context);
+    }
+
+    /// The first message that waits has its turn now.
+    fn give_up_gap(&mut self, context: &mut Context<'_>) {
+        if let Some((&place, _)) = self.held.first_key_value() {
+            self.given_up += place - self.next;
+            self.next = place;
+            self.release(context);
+        }
+    }
+
+    /// A gap is waited for as long as the first message behind it has patience.
+    fn wake(&self, context: &mut Context<'_>) {
+        match self.held.first_key_value() {
+            Some((_, held)) if !self.reliable => context.set_timer(0, held.since + self.patience),
+            _ => context.cancel_timer(0),
+        }
+    }
+
+    fn hold(&mut self, place: u64, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
+        delivery.verdict = Verdict::Held;
+        let data = context.pool().copy(delivery.data);
+        self.held.insert(place, Held { id: delivery.id, data, since: context.now() });
+        if self.held.len() > self.limit {
+            self.give_up_gap(context);
+        } else {
+            self.wake(context);
+        }
+    }
+}
+
+impl MicroProtocol for InOrder {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.order = Some(declaration.attribute("order"));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.attributes = Some(Attributes {
+            order: self.order.expect("declared"),
+            message: resolution.attribute("message"),
+            place: resolution.attribute("place"),
+        });
+        self.reliable = is_reliable(resolution);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
+        if self.reliable {
+            resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::FIRST);
+        }
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
+        // First: what others drop when its turn comes is no gap.
+        resolution.on_delivery(Order::FIRST);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::SEGMENT_FROM_USER {
+            self.number(batch);
+        } else if !self.reliable || self.turns.is_second() {
+            self.note(batch);
+        } else {
+            self.admit(batch, context);
+        }
+    }
+
+    fn on_delivery(&mut self, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
+        let place = self.places.take(delivery.id as u32).filter(|&place| place >= self.next);
+        let Some(place) = place else {
+            self.late += 1;
+            delivery.verdict = Verdict::Drop;
+            return;
+        };
+        if place > self.next {
+            return self.hold(place, delivery, context);
+        }
+        self.standstill.on_progress();
+        self.next += 1;
+        delivery.verdict = Verdict::Held;
+        context.deliver(delivery.id, delivery.data);
+        if !self.held.is_empty() {
+            self.release(context);
+        }
+    }
+
+    fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
+        self.give_up_gap(context);
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+        self.patience = parameters.span("patience");
+        self.limit = parameters.integer("held") as usize;
+        self.places.set_limit(2 * self.limit);
+        self.wake(context);
+        Ok(())
+    }
+
+    fn unfinished(&self) -> usize {
+        self.held.len()
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("waiting", self.held.len() as u64);
+        each("given_up", self.given_up);
+        each("late", self.late);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Machine, Span};
+    use haul_stack::{Recipe, SendOptions};
+    use proptest::prelude::*;
+
+    use crate::micro::testing::{Pair, Path, T0, statistic};
+
+    fn pair(held: &str) -> Pair {
+        let recipe = Recipe::new("x").with("fixed_size").with("sequenced_segment");
+        Pair::new(&recipe.with_parameters("in_order", &[("patience", "30ms"), ("held", held)]))
+    }
+
+    fn ids(pair: &mut Pair) -> Vec<u64> {
+        pair.received_by_b().into_iter().map(|(id, _)| id).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_is_kept_whatever_the_path_does(
+            lens in prop::collection::vec(0usize..4_000, 1..40),
+            losses in prop::collection::vec(any::<bool>(), 150),
+            held in 1u32..60,
+            lossy: bool, reverse: bool, duplicate: bool,
+        ) {
+            let mut pair = pair(&held.to_string());
+            let mut lose = |packet: usize| lossy && losses[packet % 150];
+            for (n, &len) in lens.iter().enumerate() {
+                pair.a.send(T0, &vec![n as u8; len], SendOptions::default()).unwrap();
+            }
+            let mut path = Path { lose: Some(&mut lose), duplicate, reverse };
+            pair.exchange(T0, &mut path);
+            pair.run_until(T0 + Span::from_secs(10), &mut path);
+            let got = ids(&mut pair);
+            prop_assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", got);
+            if !lossy && held as usize > lens.len() {
+                prop_assert_eq!(got.len(), lens.len());
+            }
+            prop_assert_eq!((pair.b.unfinished(), pair.b.deadline()), (0, None));
+        }
+    }
+
+    #[test]
+    fn a_gap_is_given_up_after_the_patience_and_not_before() {
+        let mut pair = pair("100");
+        for n in 0..5u8 {
+            pair.a.send(T0, &[n; 10], SendOptions::default()).unwrap();
+        }
+        let mut lose = |packet| packet == 2;
+        let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+        pair.exchange(T0, &mut path);
+        assert_eq!(ids(&mut pair), [0, 1]);
+        pair.run_until(T0 + Span::from_millis(29), &mut path);
+        assert_eq!(ids(&mut pair), [0u64; 0]);
+        pair.run_until(T0 + Span::from_millis(30), &mut path);
+        assert_eq!(ids(&mut pair), [3, 4]);
+        assert_eq!(statistic(&pair.b, "in_order", "given_up"), 1);
+    }
+
+    #[test]
+    fn a_message_dropped_before_it_left_is_no_gap() {
+        let recipe = Recipe::new("x")
+            .with("fixed_size")
+            .with("in_order")
+            .with_parameters("fixed_rate", &[("rate", "1Mbit"), ("burst", "1kB")])
+            .with_parameters("deadline", &[("lifetime", "20ms")]);
+        let mut pair = Pair::new(&recipe);
+        for n in 0..20u64 {
+            let lifetime = (n % 2 == 0).then(|| Span::from_secs(5));
+            let options = SendOptions { lifetime, ..SendOptions::default() };
+            pair.a.send(T0, &[0; 900], options).unwrap();
+        }
+        pair.run_until(T0 + Span::from_secs(1), &mut Path::default());
+        let got = ids(&mut pair);
+        assert!(got.len() < 20 && got.iter().filter(|id| *id % 2 == 0).count() == 10, "{got:?}");
+        assert_eq!(statistic(&pair.b, "in_order", "given_up"), 0);
+    }
+}

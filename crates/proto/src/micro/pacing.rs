@@ -1,0 +1,92 @@
+//! `pacing`: what leaves back to back is no more than a short time's worth of the rate in force, so that packets leave
+//! evenly and not in the largest batches. It costs more calls of the kernel, and is worth it where jitter matters.
+
+use std::any::Any;
+
+use haul_base::{Rate, Span};
+use haul_stack::{
+    Context, Declaration, EventId, MicroProtocol, Order, ParameterKind, ParameterSpec, Parameters,
+    Registration, Resolution, SEND_PERMIT, SharedValue,
+};
+
+use super::SendingRate;
+
+#[derive(Debug)]
+struct Pacing {
+    interval: Span,
+    rate: Option<SharedValue<SendingRate>>,
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[ParameterSpec {
+            name: "interval",
+            kind: ParameterKind::Span,
+            default: "100us",
+            help: "how much of the rate may leave back to back, as time; one packet always may",
+        }],
+        needs: &[&["fixed_rate"]],
+        ..Registration::new("pacing", 1, "spaces packets evenly within the rate", |parameters, _| {
+            Ok(Box::new(Pacing { interval: parameters.span("interval"), rate: None }))
+        })
+    }
+}
+
+impl MicroProtocol for Pacing {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.rate = Some(declaration.shared(|| SendingRate(Rate::MAX)));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_event(SEND_PERMIT, Order::LATE);
+    }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(grant) = SEND_PERMIT.of(event, notice) {
+            let SendingRate(rate) = *context.shared(self.rate.expect("declared"));
+            grant.burst = grant.burst.min(rate.bytes_in(self.interval));
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        self.interval = parameters.span("interval");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Machine, Span};
+    use haul_stack::{Recipe, SendOptions};
+
+    use crate::micro::testing::{Pair, T0};
+
+    /// Packets of each batch that leaves within 100 ms.
+    fn batches(recipe: &Recipe) -> Vec<usize> {
+        let mut pair = Pair::new(recipe);
+        let (mut slot, mut now, mut sizes) = (vec![0; 65_536], T0, Vec::new());
+        for _ in 0..3_000 {
+            pair.a.send(T0, &[0; 1_100], SendOptions::default()).unwrap();
+        }
+        while now < T0 + Span::from_millis(100) {
+            while let Some(sent) = pair.a.poll_transmit(now, &mut slot) {
+                sizes.push(sent.len.div_ceil(sent.segment_size));
+            }
+            now = pair.a.deadline().unwrap().at;
+        }
+        sizes
+    }
+
+    #[test]
+    fn bursts_are_as_short_as_the_interval_says_and_the_rate_stays() {
+        let plain = Recipe::new("x").with("fixed_size").with_parameters("fixed_rate", &[("rate", "200Mbit")]);
+        let total = |sizes: &[usize]| sizes.iter().sum::<usize>();
+        let rough = batches(&plain);
+        let even = batches(&plain.clone().with_parameters("pacing", &[("interval", "200us")]));
+        // 200 us of 200 Mbit/s are 5,000 bytes: four packets.
+        assert!(rough.iter().all(|&n| n > 40) && even.iter().all(|&n| n <= 4), "{rough:?} {even:?}");
+        assert!(total(&rough).abs_diff(total(&even)) <= 64, "{} {}", total(&rough), total(&even));
+        let single = batches(&plain.with("pacing"));
+        assert!(single.iter().all(|&n| n <= 2), "{single:?}");
+    }
+}

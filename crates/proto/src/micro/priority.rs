@@ -1,0 +1,75 @@
+//! `priority`: urgent messages overtake others that wait (never one that has begun to leave). Strict: while urgent ones
+//! come faster than they can leave, the others wait.
+
+use haul_stack::{
+    Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec, Parameters, Registration,
+    Resolution, Submission,
+};
+
+#[derive(Debug)]
+struct Priority {
+    levels: u8,
+    urgent: u64,
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[ParameterSpec {
+            name: "levels",
+            kind: ParameterKind::Integer(2, 255),
+            default: "4",
+            help: "how many levels are told apart: 0 is the most urgent, larger ones count as the last",
+        }],
+        needs: &[&["fixed_size"]],
+        conflicts: &[("in_order", "urgent messages overtake others")],
+        ..Registration::new("priority", 1, "urgent messages overtake others", |parameters, _| {
+            Ok(Box::new(Priority { levels: parameters.integer("levels") as u8, urgent: 0 }))
+        })
+    }
+}
+
+impl MicroProtocol for Priority {
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_submit(Order::NORMAL);
+    }
+
+    fn on_submit(&mut self, submission: &mut Submission<'_>, _: &mut Context<'_>) {
+        submission.priority = submission.priority.min(self.levels - 1);
+        self.urgent += u64::from(submission.priority == 0);
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        self.levels = parameters.integer("levels") as u8;
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("most_urgent", self.urgent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_stack::{Recipe, SendOptions};
+
+    use crate::micro::testing::{Pair, Path, T0};
+
+    /// In which order messages of these priorities arrive.
+    fn order(recipe: &Recipe, priorities: &[u8]) -> Vec<u64> {
+        let mut pair = Pair::new(recipe);
+        for &priority in priorities {
+            pair.a.send(T0, b"x", SendOptions { priority, ..SendOptions::default() }).unwrap();
+        }
+        pair.exchange(T0, &mut Path::default());
+        pair.received_by_b().into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn urgent_messages_come_first_where_the_recipe_says_so() {
+        let plain = Recipe::new("x").with("fixed_size");
+        assert_eq!(order(&plain, &[2, 9, 0, 200, 3]), [0, 1, 2, 3, 4]);
+        assert_eq!(order(&plain.with("priority"), &[2, 9, 0, 200, 3]), [2, 0, 1, 3, 4]);
+    }
+}

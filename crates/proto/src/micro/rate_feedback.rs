@@ -1,0 +1,213 @@
+//! `rate_feedback`: the receiver tells the sender its rate, also while running. The wish is repeated until the sender has
+//! confirmed it; of two wishes the younger one counts.
+
+use std::any::Any;
+
+use haul_base::{Rate, Span};
+use haul_stack::{
+    Batch, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, RATE_WANTED, Registration,
+    Resolution, StackEvent,
+};
+
+use super::events::RATE;
+
+/// Control packets of `rate_feedback`.
+pub const RATE_KIND: Kind = Kind(10);
+
+/// A wish is repeated after the round-trip time and its variation, at least; then later and later.
+const SHORTEST_REPEAT: Span = Span::from_millis(20);
+const LONGEST_REPEAT: Span = Span::from_secs(2);
+
+/// `1 | number u32 | bits per second u64`
+const WISH: u8 = 1;
+/// `2 | number u32`
+const CONFIRMED: u8 = 2;
+
+#[derive(Debug, Default)]
+struct RateFeedback {
+    changed: Option<Event<Rate>>,
+    /// The youngest wish of this side.
+    number: u32,
+    wish: Option<Wish>,
+    /// The youngest wish of the other side, and whether it is still to be confirmed.
+    obeyed: Option<u32>,
+    to_confirm: bool,
+    sent: u64,
+}
+
+#[derive(Debug)]
+struct Wish {
+    rate: Rate,
+    repeat_after: Span,
+    due: bool,
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        needs: &[&["fixed_rate"]],
+        ..Registration::new("rate_feedback", 1, "the receiver tells the sender its rate", |_, _| {
+            Ok(Box::<RateFeedback>::default())
+        })
+    }
+}
+
+impl RateFeedback {
+    fn say(&mut self, rate: Rate, context: &mut Context<'_>) {
+        self.number = self.number.wrapping_add(1);
+        let path = context.path();
+        let repeat_after = (path.rtt + path.rtt_variation * 4).max(SHORTEST_REPEAT);
+        self.wish = Some(Wish { rate, repeat_after, due: true });
+        context.want_control();
+    }
+
+    fn on_wish(&mut self, number: u32, rate: Rate, context: &mut Context<'_>) {
+        let newer = |known: u32| number.wrapping_sub(known).cast_signed() > 0;
+        if self.obeyed.is_none_or(newer) {
+            self.obeyed = Some(number);
+            let mut rate = rate;
+            context.raise(self.changed.expect("declared"), &mut rate);
+        }
+        // An old wish is confirmed by the number of the younger one.
+        self.to_confirm = true;
+        context.want_control();
+    }
+
+    fn on_confirmed(&mut self, number: u32, context: &mut Context<'_>) {
+        if number == self.number
+            && let Some(wish) = self.wish.take()
+        {
+            context.cancel_timer(0);
+            context.emit(StackEvent::User("rate in force at the sender, bit/s", wish.rate.as_bps()));
+        }
+    }
+}
+
+fn read(body: &[u8]) -> Option<(u8, u32, u64)> {
+    let number = u32::from_be_bytes(body.get(1..5)?.try_into().ok()?);
+    match (body[0], body.len()) {
+        (WISH, 13) => Some((WISH, number, u64::from_be_bytes(body[5..].try_into().ok()?))),
+        (CONFIRMED, 5) => Some((CONFIRMED, number, 0)),
+        _ => None,
+    }
+}
+
+impl MicroProtocol for RateFeedback {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        declaration.kind(RATE_KIND);
+        self.changed = Some(declaration.event(RATE));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_event(RATE_WANTED, Order::NORMAL);
+    }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(&mut rate) = RATE_WANTED.of(event, notice) {
+            self.say(rate, context);
+        }
+    }
+
+    fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
+        match read(batch.payload(i)) {
+            Some((WISH, number, bps)) => self.on_wish(number, Rate::from_bps(bps), context),
+            Some((_, number, _)) => self.on_confirmed(number, context),
+            None => batch.reject(i),
+        }
+    }
+
+    fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let mut body = [0; 13];
+        let len = if std::mem::take(&mut self.to_confirm) {
+            body[0] = CONFIRMED;
+            body[1..5].copy_from_slice(&self.obeyed.unwrap_or(0).to_be_bytes());
+            5
+        } else if let Some(wish) = self.wish.as_mut().filter(|wish| wish.due) {
+            wish.due = false;
+            body[0] = WISH;
+            body[1..5].copy_from_slice(&self.number.to_be_bytes());
+            body[5..].copy_from_slice(&wish.rate.as_bps().to_be_bytes());
+            context.set_timer(0, context.now() + wish.repeat_after);
+            wish.repeat_after = (wish.repeat_after * 2).min(LONGEST_REPEAT);
+            13
+        } else {
+            return;
+        };
+        if let Some(i) = batch.push(RATE_KIND, len) {
+            batch.payload_mut(i).copy_from_slice(&body[..len]);
+            self.sent += 1;
+        }
+        if self.wish.as_ref().is_some_and(|wish| wish.due) {
+            context.want_control();
+        }
+    }
+
+    fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
+        if let Some(wish) = &mut self.wish {
+            wish.due = true;
+            context.want_control();
+        }
+    }
+
+    fn unfinished(&self) -> usize {
+        usize::from(self.wish.is_some())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("wishes", u64::from(self.number));
+        each("packets", self.sent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Rate, Span};
+    use haul_stack::{Recipe, StackEvent};
+    use proptest::prelude::*;
+
+    use crate::micro::testing::{Pair, Path, T0, events, statistic};
+
+    fn pair() -> Pair {
+        Pair::new(&Recipe::new("x").with("fixed_size").with("fixed_rate").with("rate_feedback"))
+    }
+
+    #[test]
+    fn the_receivers_wish_is_in_force_at_the_sender_after_one_packet() {
+        let mut pair = pair();
+        pair.b.want_rate(T0, Rate::from_mbps(150));
+        assert_eq!(pair.exchange(T0, &mut Path::default()), 2);
+        assert_eq!(events(&mut pair.a), [StackEvent::Rate(Rate::from_mbps(150))]);
+        assert_eq!(statistic(&pair.a, "fixed_rate", "bits_per_second"), 150_000_000);
+        assert_eq!(pair.b.unfinished(), 0);
+        pair.b.want_rate(T0, Rate::from_mbps(100));
+        pair.exchange(T0, &mut Path::default());
+        assert_eq!(statistic(&pair.a, "fixed_rate", "bits_per_second"), 100_000_000);
+    }
+
+    proptest! {
+        #[test]
+        fn the_last_wish_counts_whatever_is_lost(
+            losses in prop::collection::vec(any::<bool>(), 12),
+            wishes in prop::collection::vec(1u64..1_000, 1..6),
+            duplicate: bool,
+        ) {
+            let mut pair = pair();
+            let mut n = 0;
+            let mut lose = |_| { n += 1; losses.get(n - 1).copied().unwrap_or(false) };
+            let mut path = Path { lose: Some(&mut lose), duplicate, ..Path::default() };
+            for (n, &mbps) in wishes.iter().enumerate() {
+                let now = T0 + Span::from_millis(7 * n as u64);
+                pair.b.want_rate(now, Rate::from_mbps(mbps));
+                pair.exchange(now, &mut path);
+                pair.run_until(now, &mut path);
+            }
+            pair.run_until(T0 + Span::from_secs(30), &mut path);
+            let last = wishes.last().unwrap() * 1_000_000;
+            prop_assert_eq!(statistic(&pair.a, "fixed_rate", "bits_per_second"), last);
+            prop_assert_eq!(pair.b.unfinished(), 0);
+            // Confirmed, so silent.
+            prop_assert!(pair.b.deadline().is_none());
+        }
+    }
+
+    use haul_base::Machine;
+}

@@ -1,0 +1,159 @@
+//! `statistics`: counts what leaves and what comes, and tells the other side from time to time what has come.
+
+use haul_base::Span;
+use haul_stack::{
+    Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, ParameterKind, ParameterSpec,
+    Parameters, Registration, Resolution, StackEvent,
+};
+
+/// Control packets of `statistics`.
+pub const STATISTICS_KIND: Kind = Kind(13);
+
+/// `data packets u64 | bytes u64`, since the start.
+const REPORT_LEN: usize = 16;
+
+/// Data packets and their UDP payload bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Count {
+    fn add(&mut self, batch: &Batch<'_>) {
+        for i in batch.live() {
+            self.packets += 1;
+            self.bytes += batch.size(i) as u64;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Statistics {
+    interval: Span,
+    sent: Count,
+    received: Count,
+    /// What the other side says that it has received.
+    arrived: Count,
+    scheduled: bool,
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[ParameterSpec {
+            name: "interval",
+            kind: ParameterKind::Span,
+            default: "1s",
+            help: "the other side is told so long after something has come",
+        }],
+        ..Registration::new(
+            "statistics",
+            1,
+            "counts both directions and tells what has come",
+            |parameters, _| {
+                Ok(Box::new(Statistics {
+                    interval: parameters.span("interval"),
+                    sent: Count::default(),
+                    received: Count::default(),
+                    arrived: Count::default(),
+                    scheduled: false,
+                }))
+            },
+        )
+    }
+}
+
+fn word(body: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&body[at..at + 8]);
+    u64::from_be_bytes(word)
+}
+
+impl MicroProtocol for Statistics {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        declaration.kind(STATISTICS_KIND);
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::NORMAL);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::SEGMENT_TO_NET {
+            if batch.is_data() {
+                self.sent.add(batch);
+            }
+            return;
+        }
+        self.received.add(batch);
+        if !self.scheduled {
+            self.scheduled = true;
+            context.set_timer(0, context.now() + self.interval);
+        }
+    }
+
+    fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
+        self.scheduled = false;
+        context.want_control();
+    }
+
+    fn write_control(&mut self, batch: &mut Batch<'_>, _: &mut Context<'_>) {
+        if let Some(i) = batch.push(STATISTICS_KIND, REPORT_LEN) {
+            let body = batch.payload_mut(i);
+            body[..8].copy_from_slice(&self.received.packets.to_be_bytes());
+            body[8..].copy_from_slice(&self.received.bytes.to_be_bytes());
+        }
+    }
+
+    fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
+        let body = batch.payload(i);
+        if body.len() != REPORT_LEN {
+            return batch.reject(i);
+        }
+        let said = Count { packets: word(body, 0), bytes: word(body, 8) };
+        // An older report came late.
+        if said.packets > self.arrived.packets {
+            self.arrived = said;
+            context.emit(StackEvent::User("data packets arrived at the other side", said.packets));
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        self.interval = parameters.span("interval");
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("sent_packets", self.sent.packets);
+        each("sent_bytes", self.sent.bytes);
+        each("received_packets", self.received.packets);
+        each("received_bytes", self.received.bytes);
+        each("arrived_packets", self.arrived.packets);
+        each("arrived_bytes", self.arrived.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Machine, Span};
+    use haul_stack::{Recipe, SendOptions, StackEvent};
+
+    use crate::micro::testing::{Pair, Path, T0, events, statistic};
+
+    #[test]
+    fn the_sender_learns_how_much_arrived_and_then_there_is_silence() {
+        let mut pair = Pair::new(&Recipe::new("x").with("fixed_size").with("statistics"));
+        for _ in 0..50 {
+            pair.a.send(T0, b"reading", SendOptions::default()).unwrap();
+        }
+        let mut lose = |packet: usize| packet < 20;
+        pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+        pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
+        assert_eq!(events(&mut pair.a), [StackEvent::User("data packets arrived at the other side", 30)]);
+        let stat = |name| statistic(&pair.a, "statistics", name);
+        assert_eq!((stat("sent_packets"), stat("arrived_packets")), (50, 30));
+        assert_eq!(stat("arrived_bytes") * 50, stat("sent_bytes") * 30);
+        assert_eq!((pair.a.deadline(), pair.b.deadline()), (None, None));
+    }
+}

@@ -1,0 +1,6 @@
+//! Opening headers and words of associations.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    haul_wire::check::flight(bytes);
+});
