@@ -64,7 +64,7 @@ impl RangeSet {
     }
 
     /// The ranges in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + '_ {
         self.by_start.iter().map(|(&s, &e)| s..e)
     }
 

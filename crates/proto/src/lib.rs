@@ -8,6 +8,7 @@ mod link;
 pub mod micro;
 mod mtu;
 mod pacer;
+pub mod presets;
 mod receiver;
 mod rtt;
 mod sender;

@@ -74,3 +74,14 @@ pub struct RttSample {
 /// The other side asks for another rate, and it is to be in force now; raised by `rate_feedback` with a
 /// [`haul_base::Rate`], obeyed by whoever limits the rate.
 pub const RATE: &str = "rate";
+
+/// Segments are kept no longer, whether they have arrived or not: where only what is missing is said, nobody knows.
+/// Raised by `negative_ack`, handled by `retransmit`.
+pub const FORGOTTEN: &str = "forgotten";
+
+/// The notice of [`FORGOTTEN`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Everything below this sequence number.
+    pub below: u64,
+}

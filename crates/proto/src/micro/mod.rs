@@ -3,18 +3,26 @@
 
 pub mod events;
 
+mod ack;
+mod arrived;
+mod cumulative_ack;
 mod deadline;
 mod fec;
 mod fixed_rate;
 mod fixed_size;
+mod flight;
 mod in_order;
+mod negative_ack;
 mod notes;
 mod pacing;
+mod positive_ack;
 mod priority;
 mod rate_feedback;
 mod rate_stats;
 mod reassembly;
+mod retransmit;
 mod seal;
+mod selective_transfer;
 mod sequenced_segment;
 mod statistics;
 mod transport_driver;
@@ -47,6 +55,11 @@ pub fn registry() -> Registry {
     registry.register(transport_driver::registration());
     registry.register(sequenced_segment::registration());
     registry.register(fixed_rate::registration());
+    registry.register(retransmit::registration());
+    registry.register(positive_ack::registration());
+    registry.register(cumulative_ack::registration());
+    registry.register(negative_ack::registration());
+    registry.register(selective_transfer::registration());
     registry.register(pacing::registration());
     registry.register(rate_stats::registration());
     registry.register(rate_feedback::registration());

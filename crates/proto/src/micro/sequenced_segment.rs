@@ -3,9 +3,10 @@
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, Registration, Resolution, U48,
+    Parameters, Registration, Resolution, SharedValue, U48,
 };
 
+use super::arrived::Arrived;
 use super::window::{Seen, Window};
 
 /// Where duplicates are dropped: behind those who acknowledge them once more.
@@ -14,6 +15,7 @@ const SUPPRESS: Order = Order(Order::EARLY.0 + 50);
 #[derive(Debug)]
 struct SequencedSegment {
     sequence: Option<Attribute<U48>>,
+    arrived: Option<SharedValue<Arrived>>,
     next: u64,
     window: Window,
     duplicates: u64,
@@ -36,6 +38,7 @@ pub(super) fn registration() -> Registration {
             |parameters, _| {
                 Ok(Box::new(SequencedSegment {
                     sequence: None,
+                    arrived: None,
                     next: 0,
                     window: Window::new(parameters.integer("window")),
                     duplicates: 0,
@@ -78,6 +81,7 @@ impl SequencedSegment {
 impl MicroProtocol for SequencedSegment {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.sequence = Some(declaration.attribute("sequence"));
+        self.arrived = Some(declaration.shared(Arrived::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -86,6 +90,11 @@ impl MicroProtocol for SequencedSegment {
         if !resolution.has("bitmap_ack") {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, SUPPRESS);
         }
+    }
+
+    /// Numbers begin anew on both sides, so what acknowledgements know of older ones is void.
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        *context.shared(self.arrived.expect("declared")) = Arrived::default();
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {

@@ -1,0 +1,203 @@
+//! What `positive_ack` and `cumulative_ack` have in common: the receiver tells below which sequence number all has
+//! come and echoes the sender's clock, the sender measures the round trip by it and times what is outstanding.
+
+mod receiving;
+mod sending;
+mod wire;
+
+use std::any::Any;
+
+use haul_base::Span;
+use haul_stack::{
+    Attribute, Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, Resolution, SharedValue, U48,
+};
+
+use self::receiving::{Attributes, Next, Receiving, When};
+use self::sending::{Handles, OVERDUE, Policy, Sending};
+use super::arrived::Arrived;
+use super::events::{ACKNOWLEDGED, RTT_SAMPLE};
+use super::flight::Flight;
+
+/// Name of the timer of an acknowledgement that waits for more to acknowledge.
+const DELAYED: u8 = 1;
+
+/// Parameters that both have.
+pub(super) const GRANULARITY: ParameterSpec = ParameterSpec {
+    name: "granularity",
+    kind: ParameterKind::Span,
+    default: "500us",
+    help: "least distance of the timeout to the smoothed round-trip time",
+};
+pub(super) const LINEAR: ParameterSpec = ParameterSpec {
+    name: "linear",
+    kind: ParameterKind::Integer(1, 1_000),
+    default: "6",
+    help: "timeouts of a segment before they begin to double",
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Declared {
+    sent_at: Attribute<u32>,
+    /// How far the segment is ahead of the oldest that its sender has not done with: what lies below will not come.
+    ahead: Attribute<u16>,
+    arrived: SharedValue<Arrived>,
+    sending: Handles,
+}
+
+/// One of the two micro-protocols.
+#[derive(Debug)]
+pub(super) struct Acknowledging {
+    kind: Kind,
+    /// Whether the receiver waits for more to acknowledge.
+    is_delayed: bool,
+    receiving: Receiving,
+    sending: Sending,
+    declared: Option<Declared>,
+    sequence: Option<Attribute<U48>>,
+    said: u64,
+}
+
+impl Acknowledging {
+    /// One that acknowledges at once and says what has come.
+    pub(super) fn at_once(kind: Kind, parameters: &Parameters) -> Self {
+        Self::new(kind, false, parameters)
+    }
+
+    /// One that acknowledges now and then, and says only below what all has come.
+    pub(super) fn now_and_then(kind: Kind, parameters: &Parameters) -> Self {
+        Self::new(kind, true, parameters)
+    }
+
+    fn new(kind: Kind, is_delayed: bool, parameters: &Parameters) -> Self {
+        let (when, policy) = read(is_delayed, parameters);
+        Self {
+            kind,
+            is_delayed,
+            receiving: Receiving::new(when),
+            sending: Sending::new(policy),
+            declared: None,
+            sequence: None,
+            said: 0,
+        }
+    }
+
+    fn declared(&self) -> Declared {
+        self.declared.expect("a stack declares before it runs")
+    }
+
+    fn sequence(&self) -> Attribute<U48> {
+        self.sequence.expect("a stack binds before it runs")
+    }
+
+    fn stamp(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let Declared { sent_at, ahead, sending, .. } = self.declared();
+        let (now, sequence) = (context.now().as_wrapped_micros(), self.sequence());
+        let flight = context.shared(sending.flight);
+        // With nothing outstanding, the first new segment is the oldest.
+        let first_new = batch.live().find(|&i| !batch.is_resent(i)).map(|i| batch.get(i, sequence));
+        let oldest = if flight.open() > 0 { flight.base() } else { first_new.unwrap_or(flight.base()) };
+        for i in batch.live() {
+            batch.set(i, sent_at, now);
+            let distance = batch.get(i, sequence).saturating_sub(oldest);
+            batch.set(i, ahead, u16::try_from(distance).unwrap_or(u16::MAX));
+        }
+    }
+
+    fn receive(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        let Declared { sent_at, ahead, arrived, .. } = self.declared();
+        let (was_due, sequence) = (self.receiving.is_due(), self.sequence());
+        let attributes = Attributes { sequence, sent_at, ahead };
+        match self.receiving.take(batch, attributes, arrived, context) {
+            Next::Now => context.want_control(),
+            Next::At(at) if !was_due => context.set_timer(DELAYED, at),
+            Next::At(_) => {}
+        }
+    }
+}
+
+fn read(is_delayed: bool, parameters: &Parameters) -> (When, Policy) {
+    let mut when = When::AtOnce;
+    let mut delay = Span::ZERO;
+    if is_delayed {
+        delay = parameters.span("delay");
+        when = When::Every { packets: parameters.integer("packets") as u32, delay };
+    }
+    let (granularity, linear) = (parameters.span("granularity"), parameters.integer("linear") as u16);
+    (when, Policy { granularity, linear, delay, oldest_only: is_delayed })
+}
+
+impl MicroProtocol for Acknowledging {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        declaration.kind(self.kind);
+        self.declared = Some(Declared {
+            sent_at: declaration.attribute("sent_at"),
+            ahead: declaration.attribute("ahead"),
+            arrived: declaration.shared(Arrived::default),
+            sending: Handles {
+                flight: declaration.shared(Flight::default),
+                acknowledged: declaration.event(ACKNOWLEDGED),
+                sampled: declaration.event(RTT_SAMPLE),
+            },
+        });
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.sequence = Some(resolution.attribute("sequence"));
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
+        resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        self.sending.start(context);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::SEGMENT_FROM_USER {
+            self.stamp(batch, context);
+        } else if event == BatchEvent::SEGMENT_FROM_NET {
+            self.receive(batch, context);
+        } else if batch.is_data() {
+            self.sending.sent(batch, self.sequence(), context);
+        }
+    }
+
+    fn on_event(&mut self, _: EventId, _: &mut dyn Any, _: &mut Context<'_>) {}
+
+    fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
+        let handles = self.declared().sending;
+        if !self.sending.acknowledge(batch.pn(i), batch.payload(i), handles, context) {
+            batch.reject(i);
+        }
+    }
+
+    fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        self.receiving.write(self.kind, batch, self.declared().arrived, context);
+        if !batch.is_empty() {
+            self.said += 1;
+            if self.is_delayed {
+                context.cancel_timer(DELAYED);
+            }
+        }
+    }
+
+    fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
+        match timer {
+            OVERDUE => self.sending.check(self.declared().sending, context),
+            _ if self.receiving.is_due() => context.want_control(),
+            _ => {}
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        (self.receiving.when, self.sending.policy) = read(self.is_delayed, parameters);
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("acknowledgements", self.said);
+        each("timeouts", self.sending.timeouts);
+        each("rtt_us", self.sending.rtt().smoothed().as_micros());
+    }
+}

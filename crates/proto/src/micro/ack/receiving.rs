@@ -1,0 +1,122 @@
+//! The receiver's half of acknowledgements: what has come, and when to say so.
+
+use haul_base::{Span, Time};
+use haul_stack::{Attribute, Batch, Context, Kind, SharedValue, U48};
+
+use super::wire::{FIXED, Head, STRETCH, choose, write_stretches};
+use crate::micro::arrived::Arrived;
+
+/// Stretches in one acknowledgement. An acknowledgement with fewer names them all.
+pub(super) const MOST_STRETCHES: usize = 64;
+/// Numbers that are noted until the next acknowledgement leaves; the stretches of later ones may have to wait.
+const MOST_FRESH: usize = 256;
+
+/// When an acknowledgement leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// As soon as anything has come, naming all that has come.
+    AtOnce,
+    /// After so many packets or so long, or at once if something is missing; says only below what all has come.
+    Every { packets: u32, delay: Span },
+}
+
+/// The newest packet that has come.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    pn: u64,
+    sent_at: u32,
+    at: Time,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    pub(super) when: When,
+    newest: Option<Newest>,
+    /// Packets since the last acknowledgement.
+    unsaid: u32,
+    fresh: Vec<u64>,
+    chosen: Vec<(u64, u64)>,
+}
+
+/// What the receiver reads of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attributes {
+    pub(super) sequence: Attribute<U48>,
+    pub(super) sent_at: Attribute<u32>,
+    pub(super) ahead: Attribute<u16>,
+}
+
+/// What to do after packets have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Now,
+    At(Time),
+}
+
+impl Receiving {
+    pub(super) fn new(when: When) -> Self {
+        Self { when, newest: None, unsaid: 0, fresh: Vec::new(), chosen: Vec::new() }
+    }
+
+    pub(super) fn take(
+        &mut self,
+        batch: &Batch<'_>,
+        attributes: Attributes,
+        arrived: SharedValue<Arrived>,
+        context: &mut Context<'_>,
+    ) -> Next {
+        let now = context.now();
+        let arrived = context.shared(arrived);
+        let mut in_order = true;
+        for i in batch.live() {
+            let number = batch.get(i, attributes.sequence);
+            arrived.settle_below(number.saturating_sub(u64::from(batch.get(i, attributes.ahead))));
+            in_order &= number == arrived.below();
+            arrived.insert(number);
+            let pn = batch.pn(i);
+            if self.newest.is_none_or(|newest| pn > newest.pn) {
+                self.newest = Some(Newest { pn, sent_at: batch.get(i, attributes.sent_at), at: now });
+            }
+            if number > arrived.below() && self.when == When::AtOnce && self.fresh.len() < MOST_FRESH {
+                self.fresh.push(number);
+            }
+            self.unsaid += 1;
+        }
+        match self.when {
+            When::Every { packets, delay } if in_order && self.unsaid < packets => Next::At(now + delay),
+            _ => Next::Now,
+        }
+    }
+
+    /// Whether there is something to say.
+    pub(super) fn is_due(&self) -> bool {
+        self.unsaid > 0
+    }
+
+    /// Adds an acknowledgement to the batch, if there is something to say.
+    pub(super) fn write(
+        &mut self,
+        kind: Kind,
+        batch: &mut Batch<'_>,
+        arrived: SharedValue<Arrived>,
+        context: &mut Context<'_>,
+    ) {
+        let (true, Some(newest)) = (self.is_due(), self.newest) else { return };
+        let now = context.now();
+        let arrived = context.shared(arrived);
+        self.chosen.clear();
+        if self.when == When::AtOnce {
+            self.fresh.sort_unstable();
+            choose(arrived, &self.fresh, MOST_STRETCHES, &mut self.chosen);
+        }
+        let below = arrived.below();
+        let head = Head { echo: newest.sent_at, delay: now.since(newest.at), newest: newest.pn, below };
+        let Some(i) = batch.push(kind, FIXED + self.chosen.len() * STRETCH) else { return };
+        let (fixed, stretches) = batch.payload_mut(i).split_at_mut(FIXED);
+        head.write(fixed);
+        write_stretches(below, &self.chosen, stretches);
+        self.fresh.clear();
+        self.unsaid = 0;
+    }
+}

@@ -1,0 +1,280 @@
+//! The sender's half of acknowledgements: round-trip time, what they say in the words of
+//! [`Acknowledgement`], and the timer.
+
+use haul_base::{Span, Time};
+use haul_stack::{Attribute, Batch, Context, Event, Missing, RETRANSMIT_TIMEOUT, SharedValue, U48};
+
+use super::receiving::MOST_STRETCHES;
+use super::wire::{Head, STRETCH, stretches};
+use crate::RttEstimator;
+use crate::micro::events::{Acknowledgement, LossBoundary, Outcome, RttSample, Statement};
+use crate::micro::flight::Flight;
+
+/// Name of the timer.
+pub(super) const OVERDUE: u8 = 0;
+/// No timeout is longer (RFC 6298 section 2.5 allows such a bound from 60 s).
+const LONGEST_TIMEOUT: Span = Span::from_secs(60);
+/// A reordering window is this part of the smallest round trip (RFC 8985 section 6.2).
+const REORDERING_SHARE: u64 = 4;
+
+/// When a segment that was not acknowledged counts as overdue.
+///
+/// Its first `linear` timeouts are `srtt + max(4 rttvar, granularity)` (RFC 6298 section 2.3) after each transmission,
+/// without backing off, as TCP's linear timeouts for thin streams; later ones double (section 5.5). There is
+/// no lower bound but the granularity, where section 2.4 has a second: a repetition of a small message costs one
+/// packet, and waiting costs its delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Policy {
+    pub(super) granularity: Span,
+    pub(super) linear: u16,
+    /// What the other side may wait before it acknowledges.
+    pub(super) delay: Span,
+    /// Only the oldest segment is timed, because nothing is known of the others (RFC 6298 section 5.4).
+    pub(super) oldest_only: bool,
+}
+
+impl Policy {
+    /// From one transmission, the `tries`th, to the next.
+    pub(super) fn timeout(&self, rtt: &RttEstimator, tries: u16) -> Span {
+        let first = rtt.smoothed() + (rtt.variation() * 4).max(self.granularity) + self.delay;
+        let doublings = u32::from(tries.saturating_sub(self.linear.max(1))).min(20);
+        (first * (1 << doublings)).min(LONGEST_TIMEOUT.max(first))
+    }
+}
+
+/// What an acknowledgement is checked against and turned into.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handles {
+    pub(super) flight: SharedValue<Flight>,
+    pub(super) acknowledged: Event<Acknowledgement>,
+    pub(super) sampled: Event<RttSample>,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) policy: Policy,
+    rtt: RttEstimator,
+    /// The sequence number after the highest that has left.
+    next: u64,
+    /// Packet number of the newest acknowledgement.
+    newest: Option<u64>,
+    notice: Acknowledgement,
+    missing: Missing,
+    /// When the timer runs out, not later than the first segment is overdue; and the first timeout at that time.
+    armed: Option<(Time, Span)>,
+    pub(super) timeouts: u64,
+}
+
+impl Sending {
+    pub(super) fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            rtt: RttEstimator::new(Span::ZERO),
+            next: 0,
+            newest: None,
+            notice: Acknowledgement::default(),
+            missing: Missing::default(),
+            armed: None,
+            timeouts: 0,
+        }
+    }
+
+    pub(super) fn start(&mut self, context: &mut Context<'_>) {
+        self.rtt = RttEstimator::new(context.path().rtt);
+    }
+
+    pub(super) fn rtt(&self) -> &RttEstimator {
+        &self.rtt
+    }
+
+    /// Segments have left.
+    pub(super) fn sent(&mut self, batch: &Batch<'_>, sequence: Attribute<U48>, context: &mut Context<'_>) {
+        for i in batch.live().filter(|&i| !batch.is_resent(i)) {
+            self.next = self.next.max(batch.get(i, sequence) + 1);
+        }
+        let first = self.policy.timeout(&self.rtt, 1);
+        let due = context.now() + first;
+        if self.armed.is_none_or(|(at, _)| due < at) {
+            self.arm(due, first, context);
+        }
+    }
+
+    fn arm(&mut self, at: Time, first: Span, context: &mut Context<'_>) {
+        self.armed = Some((at, first));
+        context.set_timer(OVERDUE, at);
+    }
+
+    /// Raises the timeout of what is overdue, and waits for the next.
+    pub(super) fn check(&mut self, handles: Handles, context: &mut Context<'_>) {
+        let now = context.now();
+        self.missing.sequence_numbers.clear();
+        let mut next: Option<Time> = None;
+        let most = if self.policy.oldest_only { 1 } else { usize::MAX };
+        for (sequence, slot) in context.shared(handles.flight).waiting().take(most) {
+            let due = slot.sent + self.policy.timeout(&self.rtt, slot.tries);
+            if due <= now {
+                self.missing.sequence_numbers.push(sequence);
+            } else {
+                next = Some(next.map_or(due, |known| known.min(due)));
+            }
+        }
+        if let Some(at) = next {
+            self.arm(at, self.policy.timeout(&self.rtt, 1), context);
+        } else {
+            self.armed = None;
+            context.cancel_timer(OVERDUE);
+        }
+        if !self.missing.sequence_numbers.is_empty() {
+            self.timeouts += self.missing.sequence_numbers.len() as u64;
+            context.raise(RETRANSMIT_TIMEOUT, &mut self.missing);
+        }
+    }
+
+    /// Takes an acknowledgement; whether it is possible.
+    pub(super) fn acknowledge(
+        &mut self,
+        pn: u64,
+        body: &[u8],
+        handles: Handles,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Some((head, rest)) = Head::read(body) else { return false };
+        let highest = stretches(head.below, rest).last().map_or(head.below, |(_, to)| to);
+        // Nobody can have what was never sent.
+        let next = self.next.max(context.shared(handles.flight).next());
+        if head.newest >= context.next_pn() || highest > next {
+            return false;
+        }
+        if self.newest.is_none_or(|newest| pn > newest) {
+            self.newest = Some(pn);
+            self.measure(&head, handles, context);
+        }
+        self.tell(&head, rest, handles, context);
+        let first = self.policy.timeout(&self.rtt, 1);
+        if self.armed.is_some_and(|(_, then)| first < then * 7 / 8) {
+            self.check(handles, context);
+        }
+        true
+    }
+
+    fn measure(&mut self, head: &Head, handles: Handles, context: &mut Context<'_>) {
+        let elapsed = context.now().as_wrapped_micros().wrapping_sub(head.echo);
+        // Half of the clock's range is 35 minutes: what seems older comes from a clock that is not ours.
+        if elapsed > u32::MAX / 2 {
+            return;
+        }
+        let rtt = Span::from_micros(u64::from(elapsed)).saturating_sub(head.delay);
+        self.rtt.on_sample(rtt);
+        let path = context.path_mut();
+        path.rtt = self.rtt.smoothed();
+        path.rtt_variation = self.rtt.variation();
+        path.min_rtt = self.rtt.min();
+        let at = context.now();
+        context.raise(handles.sampled, &mut RttSample { at, rtt });
+    }
+
+    fn tell(&mut self, head: &Head, rest: &[u8], handles: Handles, context: &mut Context<'_>) {
+        let reordering = (self.rtt.min() / REORDERING_SHARE).max(self.policy.granularity);
+        let boundary = LossBoundary { largest_pn: head.newest, sent_at: head.echo, reordering };
+        let base = context.shared(handles.flight).base();
+        self.notice.below = head.below;
+        self.notice.loss = Some(boundary);
+        self.notice.outcome = Outcome::default();
+        self.notice.words.clear();
+        let is_complete = rest.len() < MOST_STRETCHES * STRETCH;
+        if head.below < context.shared(handles.flight).next() {
+            // Something newer than this number's segment has come, or the boundary makes no claim about it.
+            self.notice.words.push(Statement { first: head.below, received: 0, known: 1 });
+            state(head.below.max(base), stretches(head.below, rest), is_complete, &mut self.notice.words);
+        }
+        context.raise(handles.acknowledged, &mut self.notice);
+    }
+}
+
+/// Adds statements about what lies from `start` to the last of `stretches`. What lies between two of them is known to
+/// be missing if they `are_complete`.
+fn state(
+    start: u64,
+    stretches: impl Iterator<Item = (u64, u64)>,
+    are_complete: bool,
+    into: &mut Vec<Statement>,
+) {
+    let mut told = start;
+    let first_word = into.len();
+    for (from, to) in stretches {
+        let mut at = told;
+        while at < to {
+            let word = first_word + ((at - start) / 64) as usize;
+            let first = start + (at - start) / 64 * 64;
+            if into.len() <= word {
+                into.push(Statement { first, received: 0, known: 0 });
+            }
+            let end = to.min(first + 64);
+            let (missing, come) = (mask(first, at, from.min(end)), mask(first, at.max(from), end));
+            let statement = &mut into[word];
+            statement.received |= come;
+            statement.known |= come | if are_complete { missing } else { 0 };
+            at = end;
+        }
+        told = told.max(to);
+    }
+}
+
+/// The bits `from..to` of a word that begins with `first`; none if the range is empty.
+fn mask(first: u64, from: u64, to: u64) -> u64 {
+    if from >= to {
+        return 0;
+    }
+    let len = to - from;
+    let ones = if len >= 64 { u64::MAX } else { (1 << len) - 1 };
+    ones << (from - first)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn policy() -> Policy {
+        Policy { granularity: Span::from_micros(500), linear: 3, delay: Span::ZERO, oldest_only: false }
+    }
+
+    #[test]
+    fn the_first_timeouts_are_equal_and_later_ones_double_up_to_a_minute() {
+        let mut rtt = RttEstimator::new(Span::from_millis(60));
+        for _ in 0..100 {
+            rtt.on_sample(Span::from_millis(60));
+        }
+        let timeouts: Vec<u64> =
+            [1, 2, 3, 4, 5, 60].iter().map(|&n| policy().timeout(&rtt, n).as_micros()).collect();
+        assert_eq!(timeouts, [60_500, 60_500, 60_500, 121_000, 242_000, 60_000_000]);
+    }
+
+    proptest! {
+        #[test]
+        fn statements_say_what_the_stretches_say(
+            below in 0u64..1_000, base in 0u64..1_200, complete: bool,
+            pieces in prop::collection::vec((1u64..100, 1u64..150), 0..6),
+        ) {
+            let start = below.max(base);
+            let (mut at, mut stretches) = (below, Vec::new());
+            for (gap, len) in pieces {
+                stretches.push((at + gap, at + gap + len));
+                at += gap + len;
+            }
+            let mut words = Vec::new();
+            state(start, stretches.iter().copied(), complete, &mut words);
+            let find = |n: u64| words.iter().find(|w| (w.first..w.first + 64).contains(&n));
+            for n in start..at + 70 {
+                let come = stretches.iter().any(|&(from, to)| (from..to).contains(&n));
+                let bit = |word: u64, first: u64| word >> (n - first) & 1 == 1;
+                let said = find(n).is_some_and(|w| bit(w.received, w.first));
+                let known = find(n).is_some_and(|w| bit(w.known, w.first));
+                prop_assert_eq!(said, come, "{}", n);
+                prop_assert_eq!(known, come || complete && n < at, "{}", n);
+            }
+        }
+    }
+}

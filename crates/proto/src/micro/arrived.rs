@@ -1,0 +1,127 @@
+//! Which segments have come, by sequence number: what acknowledgements speak of. A shared value, so that it outlives
+//! a change from one kind of acknowledgement to another.
+
+use std::ops::Range;
+
+use haul_base::RangeSet;
+
+/// Sequence numbers that may lie between the oldest segment of interest and the newest. A sender's window is at most
+/// half of it, so what falls out at the lower end has arrived or was given up.
+pub(crate) const SPAN: u64 = 1 << 16;
+/// Stretches that are remembered above the first hole. What would begin one more is not remembered, so its sender
+/// repeats it later.
+const MOST_RANGES: usize = 1_024;
+
+/// Everything below `below` has come (or does not matter any more), and `beyond` too.
+#[derive(Debug, Default)]
+pub(crate) struct Arrived {
+    below: u64,
+    beyond: RangeSet,
+    next: u64,
+}
+
+impl Arrived {
+    /// The lowest sequence number that has not come.
+    pub(crate) fn below(&self) -> u64 {
+        self.below
+    }
+
+    /// One more than the highest that has come.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether nothing is missing below the highest.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.below == self.next
+    }
+
+    /// What has come beyond the first hole.
+    pub(crate) fn beyond(&self) -> &RangeSet {
+        &self.beyond
+    }
+
+    /// A segment has come; whether it is new.
+    pub(crate) fn insert(&mut self, sequence: u64) -> bool {
+        if sequence < self.below || self.beyond.containing(sequence).is_some() {
+            return false;
+        }
+        if sequence == self.below && self.beyond.is_empty() {
+            self.below += 1;
+            self.next = self.below;
+            return true;
+        }
+        let begins_another = sequence != self.below
+            && self.beyond.containing(sequence + 1).is_none()
+            && (sequence == 0 || self.beyond.containing(sequence - 1).is_none());
+        if begins_another && self.beyond.iter().count() >= MOST_RANGES {
+            return false;
+        }
+        self.next = self.next.max(sequence + 1);
+        self.beyond.insert(sequence..sequence + 1);
+        self.settle_below(self.next.saturating_sub(SPAN));
+        true
+    }
+
+    /// What is missing below `floor` will not come any more.
+    pub(crate) fn settle_below(&mut self, floor: u64) {
+        let below = self.below.max(floor);
+        let below = self.beyond.containing(below).map_or(below, |range| range.end);
+        if below > self.below {
+            self.beyond.remove(self.below..below);
+            self.below = below;
+            self.next = self.next.max(below);
+        }
+    }
+
+    /// The holes below the highest, oldest first.
+    pub(crate) fn holes(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let starts = std::iter::once(self.below).chain(self.beyond.iter().map(|range| range.end));
+        let ends = self.beyond.iter().map(|range| range.start);
+        starts.zip(ends).map(|(start, end)| start..end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_no_sender_can_wait_for_is_settled() {
+        let mut arrived = Arrived::default();
+        arrived.insert(5);
+        assert_eq!((arrived.below(), arrived.next()), (0, 6));
+        arrived.insert(SPAN + 2);
+        assert_eq!(arrived.below(), 3);
+        arrived.insert(SPAN + 4);
+        assert_eq!((arrived.below(), arrived.is_whole()), (6, false));
+    }
+
+    #[test]
+    fn a_stranger_pattern_does_not_fill_the_memory() {
+        let mut arrived = Arrived::default();
+        let taken = (1..30_000).filter(|n| arrived.insert(2 * n)).count();
+        assert_eq!((taken, arrived.beyond().iter().count()), (MOST_RANGES, MOST_RANGES));
+        assert!(arrived.insert(0) && arrived.insert(1) && arrived.insert(3));
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_set(numbers in prop::collection::vec(0_u64..60, 0..100)) {
+            let (mut arrived, mut model) = (Arrived::default(), BTreeSet::new());
+            for number in numbers {
+                prop_assert_eq!(arrived.insert(number), model.insert(number));
+                let below = (0..=60).find(|n| !model.contains(n)).unwrap();
+                prop_assert_eq!(arrived.below(), below);
+                prop_assert_eq!(arrived.next(), model.last().unwrap() + 1);
+                let missing: Vec<u64> = arrived.holes().flatten().collect();
+                let expected: Vec<u64> = (0..arrived.next()).filter(|n| !model.contains(n)).collect();
+                prop_assert_eq!(missing, expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The ledger of what has been sent and not settled yet, by sequence number. `retransmit` keeps it; the
+//! acknowledgements read from it when a segment is overdue. A shared value, so that neither knows the other.
+
+use std::collections::VecDeque;
+
+use haul_base::Time;
+
+/// Where a segment stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// On its way, or lost without our knowing.
+    Waiting,
+    /// Taken for lost; leaves again at the next opportunity.
+    Lost,
+    /// Arrived, given up or forgotten.
+    Done,
+}
+
+/// One segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    /// Packet number of its newest transmission.
+    pub(crate) pn: u64,
+    /// When that was.
+    pub(crate) sent: Time,
+    /// How often it was sent.
+    pub(crate) tries: u16,
+    pub(crate) state: State,
+}
+
+/// Segments in the order of their sequence numbers; the first one is not done.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    base: u64,
+    slots: VecDeque<Slot>,
+    open: usize,
+    lost: usize,
+    window: u64,
+}
+
+impl Flight {
+    /// How far the next new segment may be ahead of the oldest that is not done.
+    pub(crate) fn window(&self) -> u64 {
+        self.window
+    }
+
+    pub(crate) fn set_window(&mut self, packets: u64) {
+        self.window = packets;
+    }
+
+    /// Segments that are taken for lost and have not left again.
+    pub(crate) fn lost(&self) -> usize {
+        self.lost
+    }
+
+    /// The lowest sequence number that is not done.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The sequence number that the next new segment will have.
+    pub(crate) fn next(&self) -> u64 {
+        self.base + self.slots.len() as u64
+    }
+
+    /// Segments that are not done.
+    pub(crate) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Sequence numbers between the oldest segment that is not done and the next new one.
+    pub(crate) fn span(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    pub(crate) fn get(&self, sequence: u64) -> Option<&Slot> {
+        self.slots.get(usize::try_from(sequence.checked_sub(self.base)?).ok()?)
+    }
+
+    fn get_mut(&mut self, sequence: u64) -> Option<&mut Slot> {
+        self.slots.get_mut(usize::try_from(sequence.checked_sub(self.base)?).ok()?)
+    }
+
+    /// A new segment leaves. Numbers are given in order; after a gap (another micro-protocol begins anew) the ledger
+    /// follows, which is possible only while it is empty.
+    pub(crate) fn begin(&mut self, sequence: u64, pn: u64, now: Time) -> bool {
+        if self.slots.is_empty() {
+            self.base = sequence;
+        }
+        if sequence != self.next() {
+            return false;
+        }
+        self.slots.push_back(Slot { pn, sent: now, tries: 1, state: State::Waiting });
+        self.open += 1;
+        true
+    }
+
+    /// A segment leaves again.
+    pub(crate) fn repeat(&mut self, sequence: u64, pn: u64, now: Time) {
+        if let Some(slot) = self.get_mut(sequence)
+            && slot.state != State::Done
+        {
+            let was_lost = slot.state == State::Lost;
+            *slot = Slot { pn, sent: now, tries: slot.tries.saturating_add(1), state: State::Waiting };
+            self.lost -= usize::from(was_lost);
+        }
+    }
+
+    /// Takes a segment for lost; whether it was thought to be on its way.
+    pub(crate) fn lose(&mut self, sequence: u64) -> bool {
+        match self.get_mut(sequence) {
+            Some(slot) if slot.state == State::Waiting => {
+                slot.state = State::Lost;
+                self.lost += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A segment is done; gives what it was before if that is news.
+    pub(crate) fn finish(&mut self, sequence: u64) -> Option<Slot> {
+        let slot = self.get_mut(sequence).filter(|slot| slot.state != State::Done)?;
+        let before = *slot;
+        slot.state = State::Done;
+        self.open -= 1;
+        self.lost -= usize::from(before.state == State::Lost);
+        while self.slots.front().is_some_and(|slot| slot.state == State::Done) {
+            self.slots.pop_front();
+            self.base += 1;
+        }
+        Some(before)
+    }
+
+    /// Segments on their way, with their sequence numbers, oldest first.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (u64, &Slot)> {
+        let numbered = (self.base..).zip(&self.slots);
+        numbered.filter(|(_, slot)| slot.state == State::Waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Span;
+
+    use super::*;
+
+    #[test]
+    fn the_front_moves_when_what_is_before_is_done() {
+        let mut flight = Flight::default();
+        for sequence in 7..11 {
+            assert!(flight.begin(sequence, 100 + sequence, Time::ZERO));
+        }
+        assert!(!flight.begin(13, 0, Time::ZERO));
+        assert_eq!((flight.base(), flight.next(), flight.open(), flight.span()), (7, 11, 4, 4));
+        assert_eq!(flight.finish(8).unwrap().pn, 108);
+        assert!(flight.finish(8).is_none() && flight.finish(6).is_none() && flight.finish(11).is_none());
+        assert_eq!((flight.base(), flight.open()), (7, 3));
+        flight.finish(7);
+        assert_eq!((flight.base(), flight.open(), flight.span()), (9, 2, 2));
+        flight.finish(9);
+        flight.finish(10);
+        assert!(flight.begin(0, 1, Time::ZERO));
+        assert_eq!((flight.base(), flight.next()), (0, 1));
+    }
+
+    #[test]
+    fn a_lost_segment_waits_again_once_it_has_left_again() {
+        let mut flight = Flight::default();
+        flight.begin(0, 5, Time::ZERO);
+        assert!(flight.lose(0));
+        assert!(!flight.lose(0));
+        assert_eq!((flight.waiting().count(), flight.lost()), (0, 1));
+        let later = Time::ZERO + Span::from_millis(3);
+        flight.repeat(0, 9, later);
+        let (sequence, slot) = flight.waiting().next().unwrap();
+        assert_eq!((sequence, slot.pn, slot.sent, slot.tries), (0, 9, later, 2));
+        assert_eq!(flight.lost(), 0);
+    }
+}

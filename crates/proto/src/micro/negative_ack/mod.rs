@@ -1,0 +1,271 @@
+//! `negative_ack`: the receiver says only what is missing, or that nothing has come for a while (wu-h-ctp section 4,
+//! "Sensor"); otherwise nothing travels backwards.
+//!
+//! The sender keeps segments for `retention` after they were sent, and forgets them then. That they have arrived it learns
+//! only by the way, from reports; so most messages never settle. Certainty it asks for where it must: when half the
+//! window of `retransmit` is used, when the recipe is about to change, and once at the start if it did not open the
+//! session itself, because only the side that did not is listening from the start.
+
+mod receiving;
+mod sending;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::any::Any;
+
+use haul_base::Span;
+use haul_stack::{
+    Attribute, Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, SharedValue, U48,
+};
+
+use self::receiving::Receiving;
+use self::sending::{Handles, Sending};
+use self::wire::Word;
+use super::arrived::Arrived;
+
+/// Its control packets.
+const NACK: Kind = Kind(9);
+
+/// Names of the timers.
+const GAP: u8 = 0;
+const SILENCE: u8 = 1;
+const FORGET: u8 = 2;
+const CONFIRM: u8 = 3;
+
+/// Reports and questions are not repeated sooner.
+const SHORTEST_REPEAT: Span = Span::from_millis(10);
+/// So many reports of silence must fit the time for which segments are kept.
+const LEAST_REPORTS: u64 = 8;
+
+/// The parameters.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    silence: Span,
+    reordering: Span,
+    retention: Span,
+}
+
+impl Limits {
+    fn read(parameters: &Parameters) -> Result<Self, String> {
+        let limits = Self {
+            silence: parameters.span("silence"),
+            reordering: parameters.span("reordering"),
+            retention: parameters.span("retention"),
+        };
+        if limits.silence == Span::ZERO || limits.retention < limits.silence * LEAST_REPORTS {
+            return Err(format!(
+                "retention must be at least {LEAST_REPORTS} times silence, and that more than nothing"
+            ));
+        }
+        Ok(limits)
+    }
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[
+            ParameterSpec {
+                name: "silence",
+                kind: ParameterKind::Span,
+                default: "5s",
+                help: "time without a packet after which the receiver asks; longer than readings are apart",
+            },
+            ParameterSpec {
+                name: "reordering",
+                kind: ParameterKind::Span,
+                default: "5ms",
+                help: "how long a gap may be open before it is reported",
+            },
+            ParameterSpec {
+                name: "retention",
+                kind: ParameterKind::Span,
+                default: "120s",
+                help: "how long the sender keeps segments that nobody misses; at least 8 times `silence`",
+            },
+        ],
+        needs: &[&["sequenced_segment"]],
+        conflicts: &[
+            ("positive_ack", "either what has come is said, or what is missing"),
+            ("cumulative_ack", "either what has come is said, or what is missing"),
+            ("bitmap_ack", "either what has come is said, or what is missing"),
+        ],
+        ..Registration::new(
+            "negative_ack",
+            1,
+            "says only what is missing, or that nothing has come for a while",
+            |parameters, _| {
+                Ok(Box::new(NegativeAck {
+                    limits: Limits::read(parameters)?,
+                    receiving: Receiving::default(),
+                    sending: Sending::default(),
+                    declared: None,
+                    sequence: None,
+                    wants: Wants::default(),
+                    said: Said::default(),
+                }))
+            },
+        )
+    }
+}
+
+/// When a report or a question that was not answered is repeated.
+fn repeat_after(context: &Context<'_>) -> Span {
+    (context.path().rtt * 3 / 2).max(SHORTEST_REPEAT)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Declared {
+    arrived: SharedValue<Arrived>,
+    sending: Handles,
+}
+
+/// Which control packets are to leave: one of each kind may be.
+#[derive(Debug, Default)]
+struct Wants {
+    report: bool,
+    holdings: bool,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    reports: u64,
+    holdings: u64,
+}
+
+#[derive(Debug)]
+struct NegativeAck {
+    limits: Limits,
+    receiving: Receiving,
+    sending: Sending,
+    declared: Option<Declared>,
+    sequence: Option<Attribute<U48>>,
+    wants: Wants,
+    said: Said,
+}
+
+impl NegativeAck {
+    fn declared(&self) -> Declared {
+        self.declared.expect("a stack declares before it runs")
+    }
+
+    fn note_sent(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        let sequence = self.sequence.expect("a stack binds before it runs");
+        let next = batch.live().map(|i| batch.get(i, sequence) + 1).max().unwrap_or(0);
+        self.sending.sent(next, self.declared().sending, &self.limits, context);
+    }
+}
+
+impl MicroProtocol for NegativeAck {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        declaration.kind(NACK);
+        let arrived = declaration.shared(Arrived::default);
+        self.declared = Some(Declared { arrived, sending: Handles::declare(declaration) });
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.sequence = Some(resolution.attribute("sequence"));
+        resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
+        resolution.on_event(SEND_PERMIT, Order::NORMAL);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        self.sending.start(context);
+        if !context.is_initiator() {
+            self.receiving.listen(&self.limits, context);
+        }
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::SEGMENT_TO_NET {
+            if batch.is_data() {
+                self.note_sent(batch, context);
+            }
+            return;
+        }
+        let sequence = self.sequence.expect("a stack binds before it runs");
+        self.receiving.take(batch, sequence, self.declared().arrived, &self.limits, context);
+    }
+
+    fn on_event(&mut self, _: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
+        self.sending.ask_if_needed(self.declared().sending, context);
+    }
+
+    fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
+        let Declared { arrived, sending } = self.declared();
+        match wire::read(batch.payload(i)) {
+            Some(Word::Report(report, rest)) => {
+                match self.sending.on_report(&report, rest, sending, context) {
+                    Some(true) => self.want(Control::Holdings, context),
+                    Some(false) => {}
+                    None => batch.reject(i),
+                }
+            }
+            Some(Word::Holdings(holdings)) => {
+                if self.receiving.on_holdings(&holdings, arrived, &self.limits, context) {
+                    self.want(Control::Report, context);
+                }
+            }
+            None => batch.reject(i),
+        }
+    }
+
+    fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let Declared { arrived, sending } = self.declared();
+        if std::mem::take(&mut self.wants.report) {
+            self.receiving.write(NACK, batch, arrived, context);
+            self.said.reports += 1;
+            if self.wants.holdings {
+                context.want_control();
+            }
+        } else if std::mem::take(&mut self.wants.holdings) {
+            self.sending.write(NACK, batch, sending, context);
+            self.said.holdings += 1;
+        }
+    }
+
+    fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
+        let Declared { arrived, sending } = self.declared();
+        let wanted = match timer {
+            GAP => self.receiving.on_gap(arrived, &self.limits, context).then_some(Control::Report),
+            SILENCE => self.receiving.on_silence(&self.limits, context).then_some(Control::Report),
+            CONFIRM => self.sending.on_confirm(sending, context).then_some(Control::Holdings),
+            _ => {
+                self.sending.on_forget(sending, &self.limits, context);
+                None
+            }
+        };
+        if let Some(wanted) = wanted {
+            self.want(wanted, context);
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        self.limits = Limits::read(parameters)?;
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("reports", self.said.reports);
+        each("answers", self.said.holdings);
+    }
+}
+
+/// The two control packets.
+#[derive(Clone, Copy, Debug)]
+enum Control {
+    Report,
+    Holdings,
+}
+
+impl NegativeAck {
+    fn want(&mut self, control: Control, context: &mut Context<'_>) {
+        match control {
+            Control::Report => self.wants.report = true,
+            Control::Holdings => self.wants.holdings = true,
+        }
+        context.want_control();
+    }
+}

@@ -1,0 +1,160 @@
+//! The receiver's half: when something is missing, and how to say it.
+
+use haul_base::{Span, Time};
+use haul_stack::{Attribute, Batch, Context, Kind, NACK_TIMEOUT, SharedValue, U48};
+
+use super::wire::{FIXED, Holdings, Report, STRETCH, collect};
+use super::{GAP, Limits, SILENCE, repeat_after};
+use crate::micro::arrived::Arrived;
+
+/// Reports of silence at the first interval, if none is answered; after them, and after an answer, it doubles.
+const EAGER_REPORTS: u32 = 8;
+/// The longest interval is this part of the time for which the sender keeps segments.
+const RETENTION_SHARE: u64 = 4;
+
+#[derive(Debug, Default)]
+pub(super) struct Receiving {
+    /// Packet number of the newest packet.
+    newest: u64,
+    /// The sequence number after the highest that the sender has said it has sent.
+    told: u64,
+    /// When anything came last; `None` as long as nobody is expected to say anything.
+    heard: Option<Time>,
+    /// Intervals of silence that have passed since, and how often the interval has doubled.
+    silent: u32,
+    doublings: u32,
+    /// Reports about one gap without any progress.
+    vain: u32,
+    below: u64,
+    is_waiting: bool,
+    is_silence: bool,
+    stretches: Vec<[u8; STRETCH]>,
+}
+
+impl Receiving {
+    /// From now on something is expected.
+    pub(super) fn listen(&mut self, limits: &Limits, context: &mut Context<'_>) {
+        if self.heard.replace(context.now()).is_none() {
+            context.set_timer(SILENCE, context.now() + limits.silence);
+        }
+    }
+
+    pub(super) fn take(
+        &mut self,
+        batch: &Batch<'_>,
+        sequence: Attribute<U48>,
+        shared: SharedValue<Arrived>,
+        limits: &Limits,
+        context: &mut Context<'_>,
+    ) {
+        let arrived = context.shared(shared);
+        for i in batch.live() {
+            arrived.insert(batch.get(i, sequence));
+            self.newest = self.newest.max(batch.pn(i));
+        }
+        self.listen(limits, context);
+        (self.silent, self.doublings) = (0, 0);
+        self.look_for_gaps(shared, limits.reordering, context);
+    }
+
+    fn is_whole(&self, arrived: &Arrived) -> bool {
+        arrived.is_whole() && self.told <= arrived.next()
+    }
+
+    /// Waits `wait` for what is missing before it is reported.
+    fn look_for_gaps(&mut self, shared: SharedValue<Arrived>, wait: Span, context: &mut Context<'_>) {
+        let arrived = context.shared(shared);
+        if self.is_whole(arrived) {
+            if self.is_waiting {
+                self.is_waiting = false;
+                context.cancel_timer(GAP);
+            }
+        } else if !self.is_waiting {
+            (self.is_waiting, self.vain) = (true, 0);
+            context.set_timer(GAP, context.now() + wait);
+        }
+    }
+
+    /// Whether something is missing still: it is reported, and later again.
+    pub(super) fn on_gap(
+        &mut self,
+        shared: SharedValue<Arrived>,
+        limits: &Limits,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let arrived = context.shared(shared);
+        if self.is_whole(arrived) {
+            self.is_waiting = false;
+            return false;
+        }
+        let progress = arrived.below() > self.below;
+        self.below = arrived.below();
+        self.vain = if progress { 0 } else { (self.vain + 1).min(20) };
+        let again = repeat_after(context).max(limits.reordering) * (1 << self.vain.saturating_sub(3));
+        context.set_timer(GAP, context.now() + again.min(limits.silence));
+        true
+    }
+
+    /// Time has passed; whether nothing has come in it, which is then to be reported.
+    pub(super) fn on_silence(&mut self, limits: &Limits, context: &mut Context<'_>) -> bool {
+        let Some(heard) = self.heard else { return false };
+        let interval = self.interval(limits);
+        let due = heard + interval;
+        if due > context.now() {
+            context.set_timer(SILENCE, due);
+            return false;
+        }
+        self.heard = Some(context.now());
+        self.silent += 1;
+        if self.silent > EAGER_REPORTS {
+            self.doublings += 1;
+        }
+        context.raise(NACK_TIMEOUT, &mut ());
+        self.is_silence = true;
+        context.set_timer(SILENCE, context.now() + self.interval(limits));
+        true
+    }
+
+    fn interval(&self, limits: &Limits) -> Span {
+        let longest = (limits.retention / RETENTION_SHARE).max(limits.silence);
+        (limits.silence * (1 << self.doublings.min(20))).min(longest)
+    }
+
+    /// The sender has said what it holds; whether it wants a report.
+    pub(super) fn on_holdings(
+        &mut self,
+        holdings: &Holdings,
+        shared: SharedValue<Arrived>,
+        limits: &Limits,
+        context: &mut Context<'_>,
+    ) -> bool {
+        self.listen(limits, context);
+        context.shared(shared).settle_below(holdings.oldest);
+        self.told = self.told.max(holdings.next);
+        if !holdings.confirm && self.is_whole(context.shared(shared)) {
+            self.doublings += u32::from(self.silent > 0);
+        }
+        // These are no mere gaps: what the sender has waited to say need not be waited for again.
+        self.look_for_gaps(shared, Span::ZERO, context);
+        holdings.confirm
+    }
+
+    pub(super) fn write(
+        &mut self,
+        kind: Kind,
+        batch: &mut Batch<'_>,
+        shared: SharedValue<Arrived>,
+        context: &mut Context<'_>,
+    ) {
+        let arrived = context.shared(shared);
+        let (below, next) = (arrived.below(), arrived.next().max(self.told));
+        let tail = (arrived.next() < next).then(|| arrived.next()..next);
+        collect(below, arrived.holes().chain(tail), &mut self.stretches);
+        let report = Report { is_silence: self.is_silence, newest: self.newest, below, next };
+        let Some(i) = batch.push(kind, FIXED + self.stretches.len() * STRETCH) else { return };
+        let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);
+        report.write(fixed);
+        rest.copy_from_slice(self.stretches.as_flattened());
+        self.is_silence = false;
+    }
+}

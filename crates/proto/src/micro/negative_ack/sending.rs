@@ -1,0 +1,194 @@
+//! The sender's half: what reports mean, when segments are forgotten, and when a report is asked for.
+
+use haul_base::Time;
+use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, SharedValue};
+
+use super::wire::{Holdings, Report, STATE_LEN, stretches};
+use super::{CONFIRM, FORGET, Limits, repeat_after};
+use crate::micro::events::{Acknowledgement, FORGOTTEN, Forgotten, Outcome, Statement};
+use crate::micro::flight::{Flight, State};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handles {
+    pub(super) flight: SharedValue<Flight>,
+    pub(super) acknowledged: Event<Acknowledgement>,
+    pub(super) forgotten: Event<Forgotten>,
+}
+
+impl Handles {
+    pub(super) fn declare(declaration: &mut haul_stack::Declaration<'_>) -> Self {
+        Self {
+            flight: declaration.shared(Flight::default),
+            acknowledged: declaration.event(crate::micro::events::ACKNOWLEDGED),
+            forgotten: declaration.event(FORGOTTEN),
+        }
+    }
+}
+
+/// Which timers run.
+#[derive(Debug, Default)]
+struct Running {
+    confirm: bool,
+    forget: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Sending {
+    /// The sequence number after the highest that has left.
+    pub(super) next: u64,
+    /// The other side is known to listen.
+    is_heard: bool,
+    running: Running,
+    wants_confirmation: bool,
+    notice: Acknowledgement,
+    missing: Missing,
+}
+
+impl Sending {
+    /// The other side listens from the start, because this one opened the session.
+    pub(super) fn start(&mut self, context: &Context<'_>) {
+        self.is_heard = context.is_initiator();
+    }
+
+    /// Segments have left.
+    pub(super) fn sent(&mut self, next: u64, handles: Handles, limits: &Limits, context: &mut Context<'_>) {
+        self.next = self.next.max(next);
+        if !self.running.forget {
+            self.running.forget = true;
+            context.set_timer(FORGET, context.now() + limits.retention);
+        }
+        self.ask_if_needed(handles, context);
+    }
+
+    /// Whether somebody waits until it is certain that segments have arrived.
+    fn needs_confirmation(&self, handles: Handles, context: &mut Context<'_>) -> bool {
+        let draining = context.is_draining();
+        let flight = context.shared(handles.flight);
+        let many = flight.span() >= flight.window().div_ceil(2);
+        flight.open() > 0 && (draining || many || !self.is_heard)
+    }
+
+    /// Asks for a report, and later again, as long as one is needed.
+    pub(super) fn ask_if_needed(&mut self, handles: Handles, context: &mut Context<'_>) {
+        if !self.running.confirm && self.needs_confirmation(handles, context) {
+            self.running.confirm = true;
+            // Not at once: a gap may be reported without being asked for, and more segments may follow.
+            context.set_timer(CONFIRM, context.now() + context.path().rtt / 4);
+        }
+    }
+
+    /// Whether a report is to be asked for.
+    pub(super) fn on_confirm(&mut self, handles: Handles, context: &mut Context<'_>) -> bool {
+        self.running.confirm = self.needs_confirmation(handles, context);
+        if self.running.confirm {
+            self.wants_confirmation = true;
+            context.set_timer(CONFIRM, context.now() + repeat_after(context));
+        }
+        self.running.confirm
+    }
+
+    /// Forgets what nobody has missed for long.
+    pub(super) fn on_forget(&mut self, handles: Handles, limits: &Limits, context: &mut Context<'_>) {
+        let now = context.now();
+        let flight = context.shared(handles.flight);
+        let due = |sent: Time| sent + limits.retention;
+        let mut below = flight.base();
+        while flight.get(below).is_some_and(|slot| slot.state == State::Done || due(slot.sent) <= now) {
+            below += 1;
+        }
+        let next = flight.get(below).map(|slot| due(slot.sent).max(now));
+        self.running.forget = next.is_some();
+        if let Some(at) = next {
+            context.set_timer(FORGET, at);
+        }
+        context.raise(handles.forgotten, &mut Forgotten { below });
+    }
+
+    /// Takes a report; whether it needs an answer, `None` if it is impossible.
+    pub(super) fn on_report(
+        &mut self,
+        report: &Report,
+        rest: &[u8],
+        handles: Handles,
+        context: &mut Context<'_>,
+    ) -> Option<bool> {
+        let highest = stretches(report.below, rest).last().map_or(report.below, |(_, to)| to);
+        let newest_possible = report.newest == 0 || report.newest < context.next_pn();
+        let next = self.next.max(context.shared(handles.flight).next());
+        if !newest_possible || report.next > next || highest > report.next {
+            return None;
+        }
+        self.is_heard = true;
+        self.acknowledge(report, rest, handles, context);
+        self.collect(report, rest, handles, context);
+        let base = context.shared(handles.flight).base();
+        let asks_for_lost = stretches(report.below, rest).any(|(from, to)| from < to && from < base);
+        if !self.missing.sequence_numbers.is_empty() {
+            context.raise(RETRANSMIT_TIMEOUT, &mut self.missing);
+            return Some(asks_for_lost);
+        }
+        let is_idle = context.shared(handles.flight).lost() == 0;
+        Some(asks_for_lost || report.is_silence && is_idle)
+    }
+
+    fn acknowledge(&mut self, report: &Report, rest: &[u8], handles: Handles, context: &mut Context<'_>) {
+        let base = context.shared(handles.flight).base();
+        self.notice.below = report.below;
+        self.notice.loss = None;
+        self.notice.outcome = Outcome::default();
+        self.notice.words.clear();
+        let mut at = report.below;
+        let mut come = |from: u64, to: u64| {
+            for first in (from.max(base)..to).step_by(64) {
+                let len = (to - first).min(64);
+                let bits = if len == 64 { u64::MAX } else { (1 << len) - 1 };
+                self.notice.words.push(Statement { first, received: bits, known: bits });
+            }
+        };
+        for (from, to) in stretches(report.below, rest) {
+            come(at, from);
+            at = to;
+        }
+        // Behind the last of as many stretches as can be said, more may be missing.
+        if rest.len() < super::wire::MOST_STRETCHES * super::wire::STRETCH && !rest.is_empty() {
+            come(at, report.next);
+        }
+        context.raise(handles.acknowledged, &mut self.notice);
+    }
+
+    /// Which segments are to leave again: those that are missing although a packet sent later has come, or although
+    /// they have had the time to come.
+    fn collect(&mut self, report: &Report, rest: &[u8], handles: Handles, context: &mut Context<'_>) {
+        let (now, rtt) = (context.now(), context.path().rtt);
+        let flight = context.shared(handles.flight);
+        self.missing.sequence_numbers.clear();
+        let tail = if report.is_silence { (report.next, flight.next()) } else { (0, 0) };
+        for (from, to) in stretches(report.below, rest).chain([tail]) {
+            for sequence in from.max(flight.base())..to.min(flight.next()) {
+                let lost = flight.get(sequence).is_some_and(|slot| {
+                    slot.state == State::Waiting && (slot.pn < report.newest || slot.sent + rtt <= now)
+                });
+                if lost {
+                    self.missing.sequence_numbers.push(sequence);
+                }
+            }
+        }
+    }
+
+    /// Adds what is held to the batch.
+    pub(super) fn write(
+        &mut self,
+        kind: Kind,
+        batch: &mut Batch<'_>,
+        handles: Handles,
+        context: &mut Context<'_>,
+    ) {
+        let flight = context.shared(handles.flight);
+        // An empty ledger holds nothing, wherever it stands.
+        let oldest = if flight.open() == 0 { self.next } else { flight.base() };
+        let holdings = Holdings { confirm: self.wants_confirmation, oldest, next: self.next.max(oldest) };
+        let Some(i) = batch.push(kind, STATE_LEN) else { return };
+        holdings.write(batch.payload_mut(i));
+        self.wants_confirmation = false;
+    }
+}

@@ -1,0 +1,202 @@
+//! Two stacks and a bad path, without delay.
+
+use haul_base::{Machine, Rng, Span, Time};
+use haul_stack::{Recipe, SendOptions, Stack};
+use proptest::prelude::*;
+
+use crate::micro::testing::{Pair, Path, T0, blueprint, receive, setup, statistic};
+
+fn recipe(window: &str, nack: &[(&str, &str)]) -> Recipe {
+    Recipe::new("test")
+        .with("fixed_size")
+        .with("transport_driver")
+        .with("sequenced_segment")
+        .with_parameters("retransmit", &[("window", window)])
+        .with_parameters("negative_ack", nack)
+        .with("seal")
+}
+
+fn at(ms: u64) -> Time {
+    T0 + Span::from_millis(ms)
+}
+
+fn send(pair: &mut Pair, now: Time, n: u32) {
+    pair.a.send(now, &n.to_be_bytes(), SendOptions::default()).unwrap();
+}
+
+fn got(pair: &mut Pair) -> Vec<u32> {
+    let number = |(_, m): (u64, Vec<u8>)| u32::from_be_bytes(m[..].try_into().unwrap());
+    let mut got: Vec<u32> = pair.received_by_b().into_iter().map(number).collect();
+    got.sort_unstable();
+    got
+}
+
+#[test]
+fn readings_that_arrive_cost_one_packet_each_and_are_forgotten_in_the_end() {
+    let mut pair = Pair::new(&recipe("1024", &[]));
+    for n in 0..1_000 {
+        send(&mut pair, at(u64::from(n) * 1_000), n);
+        pair.exchange(at(u64::from(n) * 1_000), &mut Path::default());
+        pair.run_until(at(u64::from(n) * 1_000 + 999), &mut Path::default());
+    }
+    assert_eq!((pair.a.stats().data_sent, pair.a.stats().control_sent), (1_000, 0));
+    assert_eq!((pair.b.stats().data_sent, pair.b.stats().control_sent), (0, 0));
+    assert_eq!(got(&mut pair), (0..1_000).collect::<Vec<_>>());
+    // What is kept is what was sent in the last two minutes.
+    assert!((119..=121).contains(&pair.a.unfinished()), "{}", pair.a.unfinished());
+}
+
+#[test]
+fn a_gap_is_reported_once_and_mended() {
+    let mut pair = Pair::new(&recipe("1024", &[]));
+    for n in 0..10 {
+        let mut lose = |_| (3..6).contains(&n);
+        send(&mut pair, at(0), n);
+        pair.exchange(at(0), &mut Path { lose: Some(&mut lose), ..Path::default() });
+    }
+    assert_eq!(pair.b.stats().control_sent, 0);
+    pair.run_until(at(5), &mut Path::default());
+    assert_eq!(got(&mut pair), (0..10).collect::<Vec<_>>());
+    assert_eq!((pair.b.stats().control_sent, pair.a.stats().data_resent), (1, 3));
+}
+
+#[test]
+fn reordering_within_its_time_is_no_gap() {
+    let mut pair = Pair::new(&recipe("1024", &[]));
+    (0..10).for_each(|n| send(&mut pair, at(0), n));
+    pair.exchange(at(0), &mut Path { reverse: true, ..Path::default() });
+    pair.run_until(at(1_000), &mut Path::default());
+    assert_eq!((got(&mut pair).len(), pair.b.stats().control_sent), (10, 0));
+}
+
+#[test]
+fn the_last_reading_is_missed_after_silence_and_silence_without_cause_grows_quiet() {
+    let mut pair = Pair::new(&recipe("1024", &[("silence", "1s"), ("retention", "40s")]));
+    send(&mut pair, at(0), 0);
+    pair.exchange(at(0), &mut Path::default());
+    let mut lose = |_| true;
+    send(&mut pair, at(10), 1);
+    pair.exchange(at(10), &mut Path { lose: Some(&mut lose), ..Path::default() });
+    pair.run_until(at(999), &mut Path::default());
+    assert_eq!((got(&mut pair), pair.b.stats().control_sent), (vec![0], 0));
+    pair.run_until(at(1_000), &mut Path::default());
+    assert_eq!((got(&mut pair), pair.b.stats().control_sent), (vec![1], 1));
+    pair.run_until(at(1_000_000), &mut Path::default());
+    // Doubling up to a quarter of the retention: 1, 2, 4, 8, and then every ten seconds.
+    let reports = statistic(&pair.b, "negative_ack", "reports");
+    assert!((100..=106).contains(&reports), "{reports}");
+    assert_eq!(statistic(&pair.a, "negative_ack", "answers"), reports - 1);
+    assert_eq!(pair.a.stats().data_resent, 1);
+}
+
+#[test]
+fn what_is_lost_for_good_is_not_asked_for_for_ever() {
+    let mut pair = Pair::new(&recipe("1024", &[("silence", "1s"), ("retention", "8s")]));
+    let mut lose = |_| true;
+    send(&mut pair, at(0), 0);
+    pair.exchange(at(0), &mut Path { lose: Some(&mut lose), ..Path::default() });
+    pair.run_until(at(60_000), &mut Path { lose: Some(&mut lose), ..Path::default() });
+    send(&mut pair, at(60_000), 1);
+    pair.exchange(at(60_000), &mut Path::default());
+    pair.run_until(at(61_000), &mut Path::default());
+    assert_eq!(got(&mut pair), [1]);
+    let reports = statistic(&pair.b, "negative_ack", "reports");
+    pair.run_until(at(62_000), &mut Path::default());
+    assert!(statistic(&pair.b, "negative_ack", "reports") <= reports + 1);
+}
+
+#[test]
+fn a_side_that_was_called_asks_once_whether_it_is_heard() {
+    let mut pair = Pair::new(&recipe("1024", &[]));
+    let mut lose = |_| true;
+    pair.b.send(at(0), b"base", SendOptions::default()).unwrap();
+    pair.exchange(at(0), &mut Path { lose: Some(&mut lose), ..Path::default() });
+    pair.run_until(at(1_000), &mut Path::default());
+    assert_eq!(pair.a.recv().unwrap().1[..], b"base"[..]);
+    let said = pair.b.stats().control_sent;
+    for n in 1..10 {
+        pair.b.send(at(1_000 + n), b"base", SendOptions::default()).unwrap();
+        pair.exchange(at(1_000 + n), &mut Path::default());
+    }
+    pair.run_until(at(1_100), &mut Path::default());
+    assert_eq!(pair.b.stats().control_sent, said);
+}
+
+#[test]
+fn a_recipe_can_change_while_nothing_is_acknowledged() {
+    let mut pair = Pair::new(&recipe("1024", &[]));
+    (0..10).for_each(|n| send(&mut pair, at(0), n));
+    let mut lose = |packet| packet == 0;
+    pair.exchange(at(0), &mut Path { lose: Some(&mut lose), ..Path::default() });
+    let new = pair.a.recipe().clone().without("negative_ack").with("positive_ack");
+    pair.a.reconfigure(at(1), &new).unwrap();
+    pair.exchange(at(1), &mut Path::default());
+    pair.run_until(at(2_000), &mut Path::default());
+    assert!(pair.a.recipe().has("positive_ack") && pair.b.recipe().has("positive_ack"));
+    (10..20).for_each(|n| send(&mut pair, at(2_000), n));
+    pair.exchange(at(2_000), &mut Path::default());
+    assert_eq!(got(&mut pair), (0..20).collect::<Vec<_>>());
+    assert_eq!((pair.a.unfinished(), pair.a.stats().violations, pair.b.stats().violations), (0, 0, 0));
+}
+
+#[test]
+fn segments_that_are_kept_too_short_for_silence_are_refused() {
+    let recipe = recipe("1024", &[("silence", "10s"), ("retention", "60s")]);
+    let registry = std::sync::Arc::new(crate::micro::registry());
+    let error = registry.compile(&recipe, 8).unwrap_err().to_string();
+    assert!(error.contains("at least 8 times"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_message_arrives_exactly_once(
+        loss in 0.0..0.3, duplicate: bool, reverse: bool, seed: u64,
+        messages in 1u32..120, window in 8u32..100, both: bool,
+    ) {
+        let mut pair = Pair::new(&recipe(&window.to_string(), &[]));
+        let mut rng = Rng::from_seed(seed);
+        let mut lose = |_| rng.chance(loss);
+        let mut path = Path { lose: Some(&mut lose), duplicate, reverse };
+        for n in 0..messages {
+            let now = at(3 * u64::from(n));
+            send(&mut pair, now, n);
+            if both {
+                pair.b.send(now, &[n as u8], SendOptions::default()).unwrap();
+            }
+            pair.exchange(now, &mut path);
+            pair.run_until(now + Span::from_millis(2), &mut path);
+        }
+        pair.run_until(at(600_000), &mut path);
+        prop_assert_eq!(got(&mut pair), (0..messages).collect::<Vec<_>>());
+        let back = std::iter::from_fn(|| pair.a.recv()).count();
+        prop_assert_eq!(back, if both { messages as usize } else { 0 });
+        prop_assert_eq!(pair.a.stats().violations + pair.b.stats().violations, 0);
+        prop_assert_eq!(pair.a.unfinished() + pair.b.unfinished(), 0);
+    }
+
+    #[test]
+    fn an_authentic_peer_that_lies_harms_nobody_else(
+        word in 1u8..3, flag in 0u8..2, numbers in prop::collection::vec(0u64..20, 3), rest in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let recipe = recipe("1024", &[]).without("seal").without("transport_driver");
+        let mut a = Stack::new(blueprint(&recipe), setup(true)).unwrap();
+        for n in 0..5u32 {
+            a.send(T0, &n.to_be_bytes(), SendOptions::default()).unwrap();
+        }
+        let mut slot = vec![0; 65_536];
+        while a.poll_transmit(T0, &mut slot).is_some() {}
+        let mut packet = vec![9, 0, 0, 0, 0, 0, 9, word, flag];
+        for number in numbers.iter().take(if word == 1 { 3 } else { 2 }) {
+            packet.extend_from_slice(&number.to_be_bytes()[2..]);
+        }
+        packet.extend_from_slice(&rest[..if word == 1 { rest.len() / 4 * 4 } else { 0 }]);
+        for n in 0..3 {
+            let len = packet.len();
+            receive(&mut a, at(n), &mut packet, len);
+            a.on_deadline(at(n));
+            while a.poll_transmit(at(n), &mut slot).is_some() {}
+        }
+        prop_assert!(!a.has_failed() && a.unfinished() <= 5);
+    }
+}

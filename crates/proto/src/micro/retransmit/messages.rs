@@ -1,0 +1,123 @@
+//! Which segments belong to which message, so that messages settle.
+
+use std::collections::VecDeque;
+
+use crate::micro::expand;
+
+/// A message of which segments are outstanding. Its segments have neighbouring sequence numbers.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    message: u64,
+    first: u64,
+    /// Segments so far, and those of them that have not arrived.
+    segments: u32,
+    left: u32,
+    /// The last segment has been cut.
+    ended: bool,
+    failed: bool,
+}
+
+/// Messages in the order in which they were cut.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    open: VecDeque<Open>,
+    /// The newest message, all bits of its number.
+    newest: u64,
+}
+
+impl Ledger {
+    /// A segment of `message` leaves for the first time; whether it is worth keeping (its message has not failed).
+    pub(super) fn add(&mut self, message: u32, sequence: u64, last: bool) -> bool {
+        let same = |open: &&mut Open| open.message as u32 == message && !open.ended;
+        if let Some(open) = self.open.back_mut().filter(same) {
+            open.segments += 1;
+            open.left += u32::from(!open.failed);
+            open.ended = last;
+            let keep = !open.failed;
+            self.tidy();
+            return keep;
+        }
+        let message = expand(message, self.newest);
+        self.newest = message;
+        self.open.push_back(Open {
+            message,
+            first: sequence,
+            segments: 1,
+            left: 1,
+            ended: last,
+            failed: false,
+        });
+        true
+    }
+
+    fn find(&mut self, sequence: u64) -> Option<&mut Open> {
+        let behind = self.open.partition_point(|open| open.first <= sequence);
+        let open = self.open.get_mut(behind.checked_sub(1)?)?;
+        (sequence < open.first + u64::from(open.segments)).then_some(open)
+    }
+
+    /// A segment has arrived; gives its message if all of it has.
+    pub(super) fn arrived(&mut self, sequence: u64) -> Option<u64> {
+        let open = self.find(sequence)?;
+        open.left = open.left.saturating_sub(1);
+        let settled = (open.left == 0 && open.ended && !open.failed).then_some(open.message);
+        self.tidy();
+        settled
+    }
+
+    /// A segment is not worth anything any more; gives its message, if that is news, and the sequence numbers.
+    pub(super) fn fail(&mut self, sequence: u64) -> Option<(u64, std::ops::Range<u64>)> {
+        let open = self.find(sequence).filter(|open| !open.failed)?;
+        (open.failed, open.left) = (true, 0);
+        let failed = (open.message, open.first..open.first + u64::from(open.segments));
+        self.tidy();
+        Some(failed)
+    }
+
+    /// The first sequence number of a message that is open.
+    pub(super) fn first_of(&self, message: u64) -> Option<u64> {
+        let known = |open: &&Open| open.message == message && !open.failed;
+        self.open.iter().find(known).map(|open| open.first)
+    }
+
+    fn tidy(&mut self) {
+        // A message that was given up may never end; once another has begun it has no more segments.
+        while self.open.front().is_some_and(|open| open.left == 0 && (open.ended || self.open.len() > 1)) {
+            self.open.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_settles_with_its_last_segment_in_any_order() {
+        let mut ledger = Ledger::default();
+        assert!(ledger.add(4, 10, false) && ledger.add(4, 11, false));
+        assert_eq!((ledger.arrived(11), ledger.arrived(10)), (None, None));
+        assert!(ledger.add(4, 12, true) && ledger.add(5, 13, true));
+        assert_eq!((ledger.arrived(13), ledger.arrived(12)), (Some(5), Some(4)));
+        assert!(ledger.open.is_empty());
+        assert_eq!(ledger.arrived(12), None);
+    }
+
+    #[test]
+    fn of_a_failed_message_nothing_is_kept() {
+        let mut ledger = Ledger::default();
+        assert!(ledger.add(1, 0, false) && ledger.add(1, 1, false));
+        assert_eq!(ledger.first_of(1), Some(0));
+        assert_eq!(ledger.fail(1), Some((1, 0..2)));
+        assert_eq!((ledger.fail(0), ledger.first_of(1)), (None, None));
+        assert!(!ledger.add(1, 2, true));
+        assert!(ledger.open.is_empty());
+    }
+
+    #[test]
+    fn numbers_go_on_where_32_bits_end() {
+        let mut ledger = Ledger { newest: u64::from(u32::MAX), ..Ledger::default() };
+        ledger.add(2, 0, true);
+        assert_eq!(ledger.arrived(0), Some((1 << 32) + 2));
+    }
+}

@@ -1,0 +1,47 @@
+//! `retransmit`: keeps what is outstanding and sends it again (wu-h-ctp section 4). *When* is said by others, with
+//! [`ACKNOWLEDGED`](super::events::ACKNOWLEDGED) and `RETRANSMIT_TIMEOUT`; *what from* is said by `keep`.
+
+mod copies;
+mod messages;
+#[cfg(test)]
+mod tests;
+
+use haul_stack::{MicroProtocol, ParameterKind, ParameterSpec, Parameters, Registration, Setup};
+
+/// What a window may be: half of what receivers of acknowledgements look back.
+const LARGEST_WINDOW: u64 = super::arrived::SPAN / 2;
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[
+            ParameterSpec {
+                name: "keep",
+                kind: ParameterKind::Choice(&["copies"]),
+                default: "copies",
+                help: "what segments are sent again from: copies of them",
+            },
+            ParameterSpec {
+                name: "window",
+                kind: ParameterKind::Integer(1, LARGEST_WINDOW),
+                default: "1024",
+                help: "sequence numbers between the oldest outstanding segment and the newest, packets",
+            },
+            ParameterSpec {
+                name: "attempts",
+                kind: ParameterKind::Integer(0, 65_535),
+                default: "0",
+                help: "transmissions of a segment after which its message is given up; 0: never",
+            },
+        ],
+        needs: &[&["positive_ack", "cumulative_ack", "negative_ack", "bitmap_ack"], &["sequenced_segment"]],
+        ..Registration::new("retransmit", 1, "keeps what is outstanding and sends it again", build)
+    }
+}
+
+fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
+    let _ = setup;
+    match parameters.text("keep") {
+        "copies" => Ok(Box::new(copies::Copies::new(parameters))),
+        other => Err(format!("segments cannot be kept as `{other}`")),
+    }
+}

@@ -1,0 +1,215 @@
+//! Two stacks and a bad path, without delay: what is lost comes again, exactly once.
+
+use haul_base::{Machine, Rng, Span};
+use haul_stack::{Recipe, SendOptions, StackEvent};
+use proptest::prelude::*;
+
+use crate::micro::testing::{Pair, Path, T0, events, statistic};
+
+const ACKS: [&str; 2] = ["positive_ack", "cumulative_ack"];
+
+fn recipe(acks: &str, retransmit: &[(&str, &str)]) -> Recipe {
+    Recipe::new("test")
+        .with("fixed_size")
+        .with("transport_driver")
+        .with("sequenced_segment")
+        .with_parameters("retransmit", retransmit)
+        .with(acks)
+        .with("seal")
+}
+
+fn message(n: u32, len: usize) -> Vec<u8> {
+    let mut bytes = vec![n as u8; len.max(4)];
+    bytes[..4].copy_from_slice(&n.to_be_bytes());
+    bytes
+}
+
+fn settled(pair: &mut Pair) -> Vec<(u64, bool)> {
+    let settled = |event| match event {
+        StackEvent::Settled { message, arrived } => Some((message, arrived)),
+        _ => None,
+    };
+    events(&mut pair.a).into_iter().filter_map(settled).collect()
+}
+
+#[test]
+fn a_clean_path_carries_every_message_once_and_says_so() {
+    for acks in ACKS {
+        let mut pair = Pair::new(&recipe(acks, &[]));
+        for n in 0..200 {
+            pair.a.send(T0, &message(n, 10), SendOptions::default()).unwrap();
+        }
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
+        assert_eq!(pair.received_by_b().len(), 200);
+        assert_eq!(settled(&mut pair), (0..200).map(|n| (n, true)).collect::<Vec<_>>());
+        assert_eq!((pair.a.stats().data_resent, pair.a.unfinished(), pair.a.deadline()), (0, 0, None));
+        assert_eq!(pair.b.stats().violations + pair.a.stats().violations, 0);
+    }
+}
+
+#[test]
+fn acknowledgements_of_one_batch_share_a_packet() {
+    let mut pair = Pair::new(&recipe("positive_ack", &[]));
+    for n in 0..64 {
+        pair.a.send(T0, &message(n, 10), SendOptions::default()).unwrap();
+    }
+    pair.exchange(T0, &mut Path::default());
+    assert_eq!(pair.b.stats().control_sent, 1);
+}
+
+#[test]
+fn a_cumulative_acknowledgement_waits_for_a_second_packet_or_ten_milliseconds() {
+    let mut pair = Pair::new(&recipe("cumulative_ack", &[]));
+    let at = |ms| T0 + Span::from_millis(ms);
+    pair.a.send(T0, &message(0, 10), SendOptions::default()).unwrap();
+    pair.exchange(T0, &mut Path::default());
+    assert_eq!(pair.b.stats().control_sent, 0);
+    pair.run_until(at(9), &mut Path::default());
+    assert_eq!(pair.b.stats().control_sent, 0);
+    pair.run_until(at(10), &mut Path::default());
+    assert_eq!((pair.b.stats().control_sent, pair.a.unfinished()), (1, 0));
+    // Lengths differ, so that the two are no batch.
+    for len in [20, 30] {
+        pair.a.send(at(20), &message(0, len), SendOptions::default()).unwrap();
+        pair.exchange(at(20), &mut Path::default());
+    }
+    assert_eq!((pair.b.stats().control_sent, pair.a.unfinished(), pair.a.stats().data_resent), (2, 0, 0));
+}
+
+#[test]
+fn the_window_holds_new_messages_back_but_not_repetitions() {
+    for acks in ACKS {
+        let mut pair = Pair::new(&recipe(acks, &[("window", "10")]));
+        for n in 0..100 {
+            pair.a.send(T0, &message(n, 10), SendOptions::default()).unwrap();
+        }
+        let mut lose = |_| true;
+        pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+        assert_eq!(pair.a.stats().data_sent, 10);
+        pair.run_until(T0 + Span::from_millis(500), &mut Path { lose: Some(&mut lose), ..Path::default() });
+        assert!(pair.a.stats().data_resent > 0);
+        assert_eq!(statistic(&pair.a, "sequenced_segment", "sent"), 10);
+        pair.run_until(T0 + Span::from_secs(60), &mut Path::default());
+        assert_eq!(pair.received_by_b().len(), 100);
+    }
+}
+
+#[test]
+fn after_so_many_attempts_a_message_is_given_up_and_the_rest_goes_on() {
+    for acks in ACKS {
+        let mut pair = Pair::new(&recipe(acks, &[("attempts", "3")]));
+        let lost = |n: u32| n % 7 == 3;
+        let mut now = T0;
+        for n in 0..100 {
+            pair.a.send(now, &message(n, 10), SendOptions::default()).unwrap();
+            let before = pair.a.stats().data_sent;
+            let mut lose = |_| lost(n);
+            let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+            pair.exchange(now, &mut path);
+            now += Span::from_secs(100);
+            pair.run_until(now, &mut path);
+            let attempts = if lost(n) { 3 } else { 1 };
+            assert_eq!(pair.a.stats().data_sent, before + attempts, "{acks} {n}");
+        }
+        let mut got = settled(&mut pair);
+        got.sort_unstable();
+        assert_eq!(got, (0..100).map(|n| (n, !lost(n as u32))).collect::<Vec<_>>(), "{acks}");
+        assert_eq!(pair.a.unfinished(), 0);
+    }
+}
+
+#[test]
+fn a_message_that_another_gives_up_is_not_sent_again() {
+    let mut pair = Pair::new(&recipe("positive_ack", &[("attempts", "2")]));
+    // 20 segments, of which one never arrives: all that is left of the message goes.
+    pair.a.send(T0, &message(1, 20_000), SendOptions::default()).unwrap();
+    let mut lose = |packet| packet > 0;
+    pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+    pair.run_until(T0 + Span::from_secs(10), &mut Path { lose: Some(&mut lose), ..Path::default() });
+    assert_eq!(settled(&mut pair), [(0, false)]);
+    assert_eq!((pair.a.unfinished(), pair.a.deadline()), (0, None));
+}
+
+/// What a random path loses, duplicates and turns round.
+#[derive(Debug, Clone)]
+struct Bad {
+    loss: f64,
+    duplicate: bool,
+    reverse: bool,
+    seed: u64,
+}
+
+fn bad() -> impl Strategy<Value = Bad> {
+    (0.0..0.5, any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(loss, duplicate, reverse, seed)| Bad {
+        loss,
+        duplicate,
+        reverse,
+        seed,
+    })
+}
+
+fn run(acks: &str, bad: &Bad, lens: &[usize], both: bool) {
+    let mut pair = Pair::new(&recipe(acks, &[("window", "64")]));
+    let mut rng = Rng::from_seed(bad.seed);
+    let mut lose = |_| rng.chance(bad.loss);
+    let mut path = Path { lose: Some(&mut lose), duplicate: bad.duplicate, reverse: bad.reverse };
+    let mut now = T0;
+    for (n, &len) in lens.iter().enumerate() {
+        pair.a.send(now, &message(n as u32, len), SendOptions::default()).unwrap();
+        if both {
+            pair.b.send(now, &message(n as u32, len), SendOptions::default()).unwrap();
+        }
+        pair.exchange(now, &mut path);
+        now += Span::from_millis(3);
+        pair.run_until(now, &mut path);
+    }
+    pair.run_until(now + Span::from_secs(3_600), &mut path);
+    let mut got = pair.received_by_b();
+    got.sort();
+    let sent: Vec<_> = (0..).zip(lens).map(|(n, &len)| (n, message(n as u32, len))).collect();
+    assert_eq!(got, sent, "{acks}");
+    if both {
+        assert_eq!(std::iter::from_fn(|| pair.a.recv()).count(), lens.len());
+    }
+    let mut told = settled(&mut pair);
+    told.sort_unstable();
+    assert_eq!(told, (0..lens.len() as u64).map(|n| (n, true)).collect::<Vec<_>>());
+    assert_eq!((pair.a.unfinished(), pair.b.unfinished(), pair.a.stats().violations), (0, 0, 0));
+    assert_eq!((statistic(&pair.a, "retransmit", "in_flight_bytes"), pair.a.deadline()), (0, None));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_message_arrives_exactly_once(
+        bad in bad(), lens in prop::collection::vec(0usize..6_000, 1..40), cumulative: bool, both: bool,
+    ) {
+        run(ACKS[usize::from(cumulative)], &bad, &lens, both);
+    }
+
+    #[test]
+    fn an_authentic_peer_that_lies_harms_nobody_else(
+        body in prop::collection::vec(any::<u8>(), 0..80), below in 0u64..8, ranges in 0usize..10,
+    ) {
+        // Kinds 8 and 11 with any body: the stack without keys takes it for authentic.
+        for (acks, kind) in ACKS.into_iter().zip([8, 11]) {
+            let mut pair = Pair::new(&recipe(acks, &[]).without("seal").without("transport_driver"));
+            pair.a.send(T0, &message(1, 3_000), SendOptions::default()).unwrap();
+            let mut lose = |_| true;
+            pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+            let mut packet = vec![kind, 0, 0, 0, 0, 0, 9];
+            packet.extend_from_slice(&body);
+            let mut plausible = vec![kind, 0, 0, 0, 0, 0, 10];
+            plausible.extend_from_slice(&[0; 19]);
+            plausible.push(below as u8);
+            plausible.extend(body.iter().cycle().take(ranges * 4));
+            for mut bytes in [packet, plausible] {
+                let len = bytes.len();
+                crate::micro::testing::receive(&mut pair.a, T0, &mut bytes, len);
+            }
+            prop_assert!(!pair.a.has_failed());
+            prop_assert!(pair.a.unfinished() <= 3);
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! `selective_transfer`: suppresses a reading that differs too little from the last one that was sent (wu-h-ctp section 4,
+//! "Sensor"). A reading is a message of numbers, one behind the other; messages of another length are sent as they
+//! are, and are compared with nothing.
+
+use std::any::Any;
+
+use haul_base::{Span, Time};
+use haul_stack::{
+    Buffer, Context, EventId, MESSAGE_SETTLED, MicroProtocol, Order, ParameterKind, ParameterSpec,
+    Parameters, Registration, Resolution, Submission, Verdict,
+};
+
+/// What a number looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Unsigned(u8),
+    Signed(u8),
+    Float(u8),
+}
+
+impl Shape {
+    const NAMES: [(&'static str, Self); 10] = [
+        ("u8", Self::Unsigned(1)),
+        ("u16", Self::Unsigned(2)),
+        ("u32", Self::Unsigned(4)),
+        ("u64", Self::Unsigned(8)),
+        ("i8", Self::Signed(1)),
+        ("i16", Self::Signed(2)),
+        ("i32", Self::Signed(4)),
+        ("i64", Self::Signed(8)),
+        ("f32", Self::Float(4)),
+        ("f64", Self::Float(8)),
+    ];
+
+    fn of(name: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
+        let known = || Self::NAMES.map(|(known, _)| known).join(", ");
+        found.map(|(_, shape)| *shape).ok_or_else(|| format!("`{name}` is no type of number: {}", known()))
+    }
+
+    fn len(self) -> usize {
+        match self {
+            Self::Unsigned(len) | Self::Signed(len) | Self::Float(len) => usize::from(len),
+        }
+    }
+
+    /// The number; those of 64 bits lose what a float cannot hold, which equality of bytes makes up for.
+    fn read(self, bytes: &[u8], order: ByteOrder) -> f64 {
+        let mut word = [0; 8];
+        word[8 - bytes.len()..].copy_from_slice(bytes);
+        if order == ByteOrder::Little {
+            word[8 - bytes.len()..].reverse();
+        }
+        let bits = u64::from_be_bytes(word);
+        match self {
+            Self::Unsigned(_) => bits as f64,
+            Self::Signed(len) => {
+                let shift = 64 - 8 * u32::from(len);
+                ((bits << shift).cast_signed() >> shift) as f64
+            }
+            Self::Float(4) => f64::from(f32::from_bits(bits as u32)),
+            Self::Float(_) => f64::from_bits(bits),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ByteOrder {
+    Big,
+    Little,
+}
+
+/// How much a number may differ from the last one sent without being worth a packet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Criterion {
+    /// By this much.
+    Absolute(f64),
+    /// By this part of the last one sent.
+    Relative(f64),
+}
+
+impl Criterion {
+    fn is_near(self, last: f64, new: f64) -> bool {
+        // Comparisons with what is no number fail: such a change is always worth a packet.
+        match self {
+            Self::Absolute(threshold) => (new - last).abs() <= threshold,
+            Self::Relative(threshold) => (new - last).abs() <= threshold * last.abs(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Field {
+    shape: Shape,
+    criterion: Criterion,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Rule {
+    fields: Vec<Field>,
+    order: ByteOrder,
+    max_silence: Span,
+}
+
+fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+/// The words for each of `count` fields, from a list that has as many or one for all.
+fn each<'t>(text: &'t str, what: &str, count: usize) -> Result<Vec<&'t str>, String> {
+    let words: Vec<_> = list(text).collect();
+    match words.len() {
+        1 => Ok(vec![words[0]; count]),
+        len if len == count => Ok(words),
+        len => {
+            Err(format!("{what} has {len} entries for {count} fields; one for all or one for each is wanted"))
+        }
+    }
+}
+
+impl Rule {
+    fn read(parameters: &Parameters) -> Result<Self, String> {
+        let shapes: Vec<_> = list(parameters.text("fields")).map(Shape::of).collect::<Result<_, _>>()?;
+        let criteria = each(parameters.text("criterion"), "criterion", shapes.len())?;
+        let thresholds = each(parameters.text("threshold"), "threshold", shapes.len())?;
+        let mut fields = Vec::with_capacity(shapes.len());
+        for ((shape, criterion), threshold) in shapes.into_iter().zip(criteria).zip(thresholds) {
+            let number = threshold.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+            let number =
+                number.ok_or_else(|| format!("threshold `{threshold}` is no number from 0 upwards"))?;
+            let criterion = match criterion {
+                "absolute" => Criterion::Absolute(number),
+                "relative" => Criterion::Relative(number),
+                other => return Err(format!("criterion `{other}`: absolute or relative is wanted")),
+            };
+            fields.push(Field { shape, criterion });
+        }
+        let order = if parameters.text("order") == "little" { ByteOrder::Little } else { ByteOrder::Big };
+        Ok(Self { fields, order, max_silence: parameters.span("max_silence") })
+    }
+
+    fn len(&self) -> usize {
+        self.fields.iter().map(|field| field.shape.len()).sum()
+    }
+
+    /// Whether `data` is a reading. Without fields every message is.
+    fn applies(&self, data: &[u8]) -> bool {
+        self.fields.is_empty() || data.len() == self.len()
+    }
+
+    fn is_near(&self, last: &[u8], new: &[u8]) -> bool {
+        if last == new {
+            return true;
+        }
+        let mut at = 0;
+        let near = |field: &Field| {
+            let range = at..at + field.shape.len();
+            at = range.end;
+            let read = |bytes: &[u8]| field.shape.read(&bytes[range.clone()], self.order);
+            last[range.clone()] == new[range.clone()] || field.criterion.is_near(read(last), read(new))
+        };
+        !self.fields.is_empty() && self.fields.iter().all(near)
+    }
+}
+
+/// The last reading that was sent.
+#[derive(Debug)]
+struct Last {
+    message: u64,
+    at: Time,
+    data: Buffer,
+}
+
+#[derive(Debug)]
+struct SelectiveTransfer {
+    rule: Rule,
+    last: Option<Last>,
+    suppressed: u64,
+}
+
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[
+            ParameterSpec {
+                name: "fields",
+                kind: ParameterKind::Text,
+                default: "",
+                help: "the numbers of a reading, as in `f32, f32, u16`; nothing: only equal readings are suppressed",
+            },
+            ParameterSpec {
+                name: "order",
+                kind: ParameterKind::Choice(&["big", "little"]),
+                default: "big",
+                help: "order of the bytes of a number: big-endian or little-endian",
+            },
+            ParameterSpec {
+                name: "criterion",
+                kind: ParameterKind::Text,
+                default: "absolute",
+                help: "absolute, or relative to the number that was sent last; one for all fields, or one for each",
+            },
+            ParameterSpec {
+                name: "threshold",
+                kind: ParameterKind::Text,
+                default: "0",
+                help: "differences up to it are suppressed if all fields are within theirs; one for all, or one for each",
+            },
+            ParameterSpec {
+                name: "max_silence",
+                kind: ParameterKind::Span,
+                default: "0s",
+                help: "a reading is sent in any case so long after the last; 0: it is not",
+            },
+        ],
+        needs: &[&["fixed_size"]],
+        ..Registration::new(
+            "selective_transfer",
+            1,
+            "suppresses readings that differ too little from the last one sent",
+            |parameters, _| {
+                Ok(Box::new(SelectiveTransfer { rule: Rule::read(parameters)?, last: None, suppressed: 0 }))
+            },
+        )
+    }
+}
+
+impl SelectiveTransfer {
+    fn is_suppressed(&self, data: &[u8], now: Time) -> bool {
+        let Some(last) = &self.last else { return false };
+        let silence = self.rule.max_silence;
+        let is_due = silence > Span::ZERO && now.since(last.at) >= silence;
+        !is_due && self.rule.applies(&last.data) && self.rule.is_near(&last.data, data)
+    }
+}
+
+impl MicroProtocol for SelectiveTransfer {
+    fn declare(&mut self, _: &mut haul_stack::Declaration<'_>) {}
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_submit(Order::NORMAL);
+        resolution.on_event(MESSAGE_SETTLED, Order::NORMAL);
+    }
+
+    fn on_submit(&mut self, submission: &mut Submission<'_>, context: &mut Context<'_>) {
+        if !self.rule.applies(submission.data) {
+            return;
+        }
+        if self.is_suppressed(submission.data, context.now()) {
+            submission.verdict = Verdict::Drop;
+            self.suppressed += 1;
+            return;
+        }
+        let data = context.pool().copy(submission.data);
+        let last = Last { message: submission.id, at: context.now(), data };
+        if let Some(old) = self.last.replace(last) {
+            context.pool().put(old.data);
+        }
+    }
+
+    /// The other side does not have what later readings would be compared with: the next one is sent.
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        let settled = MESSAGE_SETTLED.of(event, notice).filter(|settled| !settled.arrived);
+        let is_last = |last: &mut Last| settled.is_some_and(|settled| settled.message == last.message);
+        if let Some(last) = self.last.take_if(is_last) {
+            context.pool().put(last.data);
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        self.rule = Rule::read(parameters)?;
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("suppressed", self.suppressed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use haul_base::{Machine, Span};
+    use haul_stack::{Recipe, SendOptions};
+    use proptest::prelude::*;
+
+    use super::{ByteOrder, Shape};
+    use crate::micro::testing::{Pair, Path, T0};
+
+    fn recipe(parameters: &[(&str, &str)]) -> Recipe {
+        Recipe::new("test").with("fixed_size").with_parameters("selective_transfer", parameters)
+    }
+
+    /// Which of the readings, one a second, arrive.
+    fn sent(parameters: &[(&str, &str)], readings: &[Vec<u8>]) -> Vec<u64> {
+        let mut pair = Pair::new(&recipe(parameters));
+        for (second, reading) in (0..).zip(readings) {
+            let now = T0 + Span::from_secs(second);
+            pair.a.send(now, reading, SendOptions::default()).unwrap();
+            pair.exchange(now, &mut Path::default());
+        }
+        pair.received_by_b().into_iter().map(|(id, _)| id).collect()
+    }
+
+    fn f32s(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_be_bytes()).collect()
+    }
+
+    #[test]
+    fn without_parameters_only_equal_readings_are_suppressed() {
+        let readings = [vec![1], vec![1], vec![2], vec![2, 0], vec![2, 0], vec![1]];
+        assert_eq!(sent(&[], &readings), [0, 2, 3, 5]);
+    }
+
+    #[test]
+    fn what_counts_is_the_difference_to_the_last_one_sent() {
+        let readings: Vec<_> = [20.0, 20.3, 20.6, 20.9, 20.4, 19.0].iter().map(|&t| f32s(&[t])).collect();
+        let parameters = [("fields", "f32"), ("threshold", "0.5")];
+        assert_eq!(sent(&parameters, &readings), [0, 2, 5]);
+    }
+
+    #[test]
+    fn relative_and_absolute_fields_stand_side_by_side() {
+        let parameters =
+            [("fields", "f32, f32"), ("criterion", "relative, absolute"), ("threshold", "0.1, 1")];
+        let readings: Vec<_> =
+            [[100.0, 5.0], [109.0, 5.5], [111.0, 5.5], [111.0, 6.4], [111.0, 6.6], [0.0, 6.6]]
+                .iter()
+                .map(|r| f32s(r))
+                .collect();
+        assert_eq!(sent(&parameters, &readings), [0, 2, 4, 5]);
+    }
+
+    #[test]
+    fn what_is_no_number_is_news_and_silence_ends() {
+        let parameters = [("fields", "f32"), ("threshold", "1"), ("max_silence", "3s")];
+        let readings: Vec<_> =
+            [1.0, f32::NAN, f32::NAN, 1.0, 1.0, 1.0, 1.0, 1.0].iter().map(|&t| f32s(&[t])).collect();
+        assert_eq!(sent(&parameters, &readings), [0, 1, 3, 6]);
+    }
+
+    #[test]
+    fn other_messages_pass_and_change_nothing() {
+        let parameters = [("fields", "u16"), ("order", "little"), ("threshold", "2")];
+        let readings = [vec![10, 0], b"calibrated".to_vec(), vec![12, 0], vec![13, 0], vec![13, 1]];
+        assert_eq!(sent(&parameters, &readings), [0, 1, 3, 4]);
+    }
+
+    #[test]
+    fn a_reading_that_was_given_up_is_no_measure() {
+        let recipe = recipe(&[("fields", "u8"), ("threshold", "5")])
+            .with("sequenced_segment")
+            .with_parameters("retransmit", &[("attempts", "1")])
+            .with("positive_ack");
+        let mut pair = Pair::new(&recipe);
+        let mut lose = |_| true;
+        pair.a.send(T0, &[1], SendOptions::default()).unwrap();
+        pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+        pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
+        assert_eq!(pair.a.deadline(), None);
+        pair.a.send(T0 + Span::from_secs(5), &[2], SendOptions::default()).unwrap();
+        pair.exchange(T0 + Span::from_secs(5), &mut Path::default());
+        assert_eq!(pair.received_by_b(), [(1, vec![2])]);
+    }
+
+    #[test]
+    fn parameters_that_make_no_sense_are_refused_in_words() {
+        let registry = Arc::new(crate::micro::registry());
+        for (parameters, words) in [
+            (&[("fields", "f16")][..], "`f16` is no type of number"),
+            (&[("fields", "f32"), ("threshold", "-1")][..], "threshold `-1`"),
+            (&[("fields", "f32"), ("criterion", "both")][..], "criterion `both`"),
+            (&[("fields", "f32,f32,f32"), ("threshold", "1,2")][..], "threshold has 2 entries for 3 fields"),
+        ] {
+            let error = registry.compile(&recipe(parameters), 0).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_of_every_shape_are_read(value: i32, float: f32, little: bool) {
+            let order = if little { ByteOrder::Little } else { ByteOrder::Big };
+            let turn = |mut bytes: Vec<u8>| {
+                if little {
+                    bytes.reverse();
+                }
+                bytes
+            };
+            let read = |name: &str, bytes: Vec<u8>| Shape::of(name).unwrap().read(&turn(bytes), order).to_bits();
+            prop_assert_eq!(read("i32", value.to_be_bytes().to_vec()), f64::from(value).to_bits());
+            prop_assert_eq!(read("i64", i64::from(value).to_be_bytes().to_vec()), f64::from(value).to_bits());
+            prop_assert_eq!(read("i16", (value as i16).to_be_bytes().to_vec()), f64::from(value as i16).to_bits());
+            prop_assert_eq!(read("u8", vec![value as u8]), f64::from(value as u8).to_bits());
+            prop_assert_eq!(read("u32", value.to_be_bytes().to_vec()), f64::from(value.cast_unsigned()).to_bits());
+            let float = if float.is_nan() { 0.0 } else { float };
+            prop_assert_eq!(read("f32", float.to_be_bytes().to_vec()), f64::from(float).to_bits());
+            prop_assert_eq!(read("f64", f64::from(float).to_be_bytes().to_vec()), f64::from(float).to_bits());
+        }
+    }
+}
