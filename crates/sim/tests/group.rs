@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use haul_base::{Rate, Span, Time};
 use haul_proto::group::{Allotter, SenderId, Want, max_min};
-use haul_proto::micro;
+use haul_proto::{micro, presets};
 use haul_sim::{
     BottleneckSpec, DropReason, Limit, LinkId, NodeId, PathSpec, QueueSpec, SessionNode, StageSpec, World,
 };
@@ -59,7 +59,7 @@ struct Group {
 
 fn blueprint() -> Arc<Blueprint> {
     let registry: Registry = micro::registry();
-    let mut recipe = micro::preset("viz").unwrap().without("seal");
+    let mut recipe = presets::preset("viz").unwrap().unwrap().without("seal");
     recipe.set("fixed_rate.rate", "1Mbit").unwrap();
     Arc::new(registry).compile(&recipe, 0).unwrap()
 }

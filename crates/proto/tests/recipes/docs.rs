@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use haul_proto::micro;
+use haul_proto::presets::{PRESETS, preset};
 use haul_stack::{ParameterKind, Recipe};
 
 const TEXT: &str = include_str!("../../../../docs/recipes.md");
@@ -23,7 +24,7 @@ fn kind(kind: ParameterKind) -> String {
 
 /// Which micro-protocol stands in which shipped recipe.
 fn presets() -> String {
-    let recipes: Vec<Recipe> = micro::PRESETS.iter().map(|(name, _)| micro::preset(name).unwrap()).collect();
+    let recipes: Vec<Recipe> = PRESETS.iter().map(|(name, _)| preset(name).unwrap().unwrap()).collect();
     let mut table = "| micro-protocol |".to_owned();
     recipes.iter().for_each(|recipe| write!(table, " {} |", recipe.name).unwrap());
     table.push_str("\n|---|");
@@ -94,8 +95,8 @@ fn the_tables_of_the_page_are_those_of_the_recipes() {
 #[test]
 fn shipped_recipes_bear_their_names_and_can_be_built() {
     let registry = std::sync::Arc::new(micro::registry());
-    for (name, _) in micro::PRESETS {
-        let recipe = micro::preset(name).unwrap();
+    for (name, _) in PRESETS {
+        let recipe = preset(name).unwrap().unwrap();
         assert_eq!(recipe.name, *name);
         assert!(!recipe.summary.is_empty());
         registry.compile(&recipe, 16).unwrap();
