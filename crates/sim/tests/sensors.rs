@@ -1,0 +1,96 @@
+//! 10,000 sensors and one base station in one process: what a sensor costs the base station in memory. The keys are
+//! those of the engine and are counted there; here they are empty.
+
+#[expect(dead_code, reason = "other tests use more of it")]
+mod talk;
+
+use std::alloc::System;
+
+use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
+use haul_stack::{SendOptions, Stack};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const SENSORS: usize = 10_000;
+const ROUNDS: u64 = 20;
+/// 2 KiB, of which about 600 bytes are for keys.
+const MOST: usize = 2_048 - 600;
+
+/// Bytes that `work` has allocated and not given back.
+fn held<R>(work: impl FnOnce() -> R) -> (R, isize) {
+    let region = Region::new(ALLOCATOR);
+    let result = work();
+    let change = region.change();
+    (result, change.bytes_allocated.cast_signed() - change.bytes_deallocated.cast_signed())
+}
+
+fn receive(stack: &mut Stack, now: Time, data: &mut [u8], stride: usize) {
+    let (path, ecn) = (PathId::default(), Ecn::NotEct);
+    stack.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
+}
+
+/// Carries what one stack has to say to the other; gives by how much either has grown.
+fn carry(now: Time, from: &mut Stack, to: &mut Stack, slot: &mut [u8], lost: bool) -> (isize, isize) {
+    let (mut speaker, mut listener) = (0, 0);
+    loop {
+        let (sent, more) = held(|| from.poll_transmit(now, slot));
+        speaker += more;
+        let Some(sent) = sent else { return (speaker, listener) };
+        if !lost {
+            let ((), more) = held(|| receive(to, now, &mut slot[..sent.len], sent.segment_size));
+            listener += more;
+        }
+    }
+}
+
+/// Gives to nobody what a base station has received; the number of readings, and how much memory that has freed.
+fn listen(base: &mut Stack) -> (u64, isize) {
+    held(|| {
+        let mut readings = 0;
+        while let Some((_, message)) = base.recv() {
+            base.recycle(message);
+            readings += 1;
+        }
+        while base.poll_event().is_some() {}
+        readings
+    })
+}
+
+fn main() {
+    let blueprint = talk::blueprint("sensor", &[]);
+    let rtt = Span::from_millis(20);
+    let mut sensors: Vec<Stack> = (0..SENSORS).map(|_| talk::stack(&blueprint, true, rtt)).collect();
+    let make = || (0..SENSORS).map(|_| talk::stack(&blueprint, false, rtt)).collect::<Vec<_>>();
+    let (mut bases, fresh) = held(make);
+    println!("of these {} are the stack itself", size_of::<Stack>());
+    let mut slot = vec![0; 65_536];
+    let (mut grown, mut readings) = (0, 0);
+    for round in 0..ROUNDS {
+        let now = Time::ZERO + Span::from_secs(1) * round;
+        for (n, (sensor, base)) in sensors.iter_mut().zip(&mut bases).enumerate() {
+            let reading = [round as u8, n as u8, (n >> 8) as u8, 0, 0, 0, 0, 0, 0, 0];
+            sensor.send(now, &reading, SendOptions::default()).expect("there is room");
+            // Every tenth reading is lost, and reported by the base station after a moment.
+            let lost = (n as u64 + round) % 10 == 3 && round + 1 < ROUNDS;
+            grown += carry(now, sensor, base, &mut slot, lost).1;
+            let later = now + Span::from_millis(100);
+            let ((), timers) = held(|| base.on_deadline(later));
+            grown += timers;
+            grown += carry(later, base, sensor, &mut slot, false).0;
+            grown += carry(later, sensor, base, &mut slot, false).1;
+            let (count, freed) = listen(base);
+            readings += count;
+            grown += freed;
+        }
+    }
+    let each = |bytes: isize| bytes.unsigned_abs() / SENSORS;
+    println!(
+        "a base station's stack: {} bytes fresh, {} after {ROUNDS} readings with losses ({SENSORS} sensors)",
+        each(fresh),
+        each(fresh + grown)
+    );
+    assert_eq!(readings, SENSORS as u64 * ROUNDS, "every reading arrived once");
+    assert!(fresh + grown > 0 && each(fresh + grown) <= MOST, "more than {MOST} bytes");
+}
