@@ -3,6 +3,7 @@
 mod load;
 mod problem;
 mod selftest;
+mod services;
 mod sim;
 mod wan;
 
@@ -29,12 +30,25 @@ enum Command {
     Wan(Box<wan::WanArgs>),
     /// Runs a scenario in the simulator and prints what came out as JSON
     Sim(sim::SimArgs),
+    /// Measures viz, msg and sensor on emulated paths, beside TCP
+    Services(services::ServicesArgs),
+    /// Is one end of such a measurement
+    #[command(hide = true)]
+    ServicesEnd(services::EndArgs),
     /// Becomes a program inside of a namespace
     #[command(hide = true)]
     Enter(wan::EnterArgs),
     /// Computes until it is ended
     #[command(hide = true)]
     Burn(load::BurnArgs),
+}
+
+/// The exit code, after a problem was said.
+fn told(result: Result<ExitCode, problem::Problem>) -> ExitCode {
+    result.unwrap_or_else(|problem| {
+        eprintln!("haul-lab: {problem}");
+        ExitCode::from(problem.exit_code())
+    })
 }
 
 fn main() -> ExitCode {
@@ -50,6 +64,8 @@ fn main() -> ExitCode {
             eprintln!("haul-lab: {problem}");
             ExitCode::from(problem.exit_code())
         }),
+        Command::Services(args) => told(services::services(&args)),
+        Command::ServicesEnd(args) => told(services::end(&args)),
         Command::Enter(args) => wan::enter(&args),
         Command::Burn(args) => load::burn(&args),
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_engine::{AssociateOptions, Channel, EngineError, HaulUrl, associate};
-use haul_proto::micro;
+use haul_proto::{micro, presets};
 use haul_stack::{Ends, Recipe, SendOptions};
 
 use super::job::{Carrier, Job, Stream, Turns, load, save};
@@ -41,7 +41,8 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
                     (0..*lanes).map(|_| scope.spawn(move || turn_around(carrier, each, directory))).collect();
                 let mut all = Turns::default();
                 for thread in threads {
-                    let one = thread.join().unwrap_or_else(|_| Err(Problem::failed("a lane has panicked", "")))?;
+                    let one =
+                        thread.join().unwrap_or_else(|_| Err(Problem::failed("a lane has panicked", "")))?;
                     all.times_us.extend(one.times_us);
                     all.unanswered += one.unanswered;
                 }
@@ -69,7 +70,8 @@ fn wait_for(path: &Path) -> Result<(), Problem> {
 fn channel(recipe: &Recipe, directory: &Path) -> Result<Channel, Problem> {
     wait_for(&directory.join("url.json"))?;
     let text: String = load(directory, "url.json")?;
-    let url: HaulUrl = text.parse().map_err(|e| Problem::failed(format!("the URL does not parse: {e}"), ""))?;
+    let url: HaulUrl =
+        text.parse().map_err(|e| Problem::failed(format!("the URL does not parse: {e}"), ""))?;
     let registry = Arc::new(micro::registry());
     let mut options = AssociateOptions::default();
     options.channel.datagram = 1_472;
@@ -78,7 +80,8 @@ fn channel(recipe: &Recipe, directory: &Path) -> Result<Channel, Problem> {
 }
 
 fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, Problem> {
-    let mut recipe = micro::preset(name).ok_or_else(|| Problem::usage(format!("no preset `{name}`"), ""))?;
+    let preset = presets::preset(name).ok_or_else(|| Problem::usage(format!("no preset `{name}`"), ""))?;
+    let mut recipe = preset.map_err(|e| Problem::failed(e.to_string(), ""))?;
     for (key, value) in changes {
         recipe.set(key, value).map_err(|e| Problem::failed(e.to_string(), ""))?;
     }

@@ -62,7 +62,8 @@ impl Emulator {
         fs::create_dir_all(&directory).while_doing(&format!("cannot make {}", directory.display()))?;
         job.save(&directory)?;
         let counters = directory.join("counters.json");
-        let output = self.command(road, &directory, &counters).output().while_doing("cannot start haul-lab wan")?;
+        let output =
+            self.command(road, &directory, &counters).output().while_doing("cannot start haul-lab wan")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Err(Problem::failed(format!("{job:?} over {road:?} failed: {said}"), ""));

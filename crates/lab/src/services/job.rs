@@ -88,7 +88,8 @@ impl Job {
 /// Writes a file that appears as a whole.
 pub(super) fn save<T: Serialize>(directory: &Path, name: &str, value: &T) -> Result<(), Problem> {
     let (path, part) = (directory.join(name), directory.join(format!("{name}.part")));
-    let text = serde_json::to_vec(value).map_err(|e| Problem::failed(format!("cannot write {name}: {e}"), ""))?;
+    let text =
+        serde_json::to_vec(value).map_err(|e| Problem::failed(format!("cannot write {name}: {e}"), ""))?;
     fs::write(&part, text).while_doing(&format!("cannot write {}", part.display()))?;
     fs::rename(&part, &path).while_doing(&format!("cannot rename {}", part.display()))
 }

@@ -28,7 +28,8 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
     let listener = listen(directory)?;
     std::thread::scope(|scope| match job {
         Job::Streams(streams) => {
-            let sockets = streams.iter().map(|stream| tcp_listener(stream.lane)).collect::<Result<Vec<_>, _>>()?;
+            let sockets =
+                streams.iter().map(|stream| tcp_listener(stream.lane)).collect::<Result<Vec<_>, _>>()?;
             let receive = |(stream, socket): (&Stream, TcpListener)| receive(stream, &socket, &listener);
             let threads: Vec<_> =
                 streams.iter().zip(sockets).map(|pair| scope.spawn(move || receive(pair))).collect();
@@ -86,7 +87,9 @@ fn tcp_listener(lane: u16) -> Result<TcpListener, Problem> {
 fn flight(listener: &Listener) -> Result<Channel, Problem> {
     let terms = Terms::new(Arc::new(micro::registry()));
     loop {
-        if let Some(incoming) = listener.accept(Duration::from_millis(5)).map_err(|e| engine("cannot accept", &e))? {
+        if let Some(incoming) =
+            listener.accept(Duration::from_millis(5)).map_err(|e| engine("cannot accept", &e))?
+        {
             incoming.associate(listener.endpoint(), &terms).map_err(|e| engine("cannot associate", &e))?;
         }
         let waiting = Duration::from_millis(5);

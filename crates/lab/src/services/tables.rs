@@ -27,7 +27,9 @@ fn preset(name: &str) -> Carrier {
 pub(super) fn rates(lab: &Emulator, share: f64) -> Result<(), Problem> {
     let millis = (8_000.0 * share) as u64;
     println!("\n## Mbit/s of messages, 200 asked for, path 1 Gbit/s, loss 0.01 %\n");
-    println!("| RTT ms | viz | msg | sensor | TCP as the kernel is | TCP with large windows |\n|---|---|---|---|---|---|");
+    println!(
+        "| RTT ms | viz | msg | sensor | TCP as the kernel is | TCP with large windows |\n|---|---|---|---|---|---|"
+    );
     for rtt_ms in [0, 20, 60, 100, 200] {
         let road = |untuned| Road { rtt_ms, rate: "1Gbit", loss: "0.01%", untuned };
         let mut row = format!("| {rtt_ms} |");
@@ -53,14 +55,21 @@ pub(super) fn change(lab: &Emulator, share: f64) -> Result<(), Problem> {
     let after = millis * 3 / 8;
     let rtt_ms = 60;
     let road = Road { rtt_ms, rate: "1Gbit", loss: "0.01%", untuned: false };
-    let viz = |lane, from, to| Stream { rate_bps: Some(from), change: to, ..stream(&preset("viz"), millis, lane) };
-    let streams =
-        vec![viz(0, RATE, None), viz(1, 150_000_000, Some((after, 100_000_000))), stream(&Carrier::Tcp, millis, 2)];
+    let viz =
+        |lane, from, to| Stream { rate_bps: Some(from), change: to, ..stream(&preset("viz"), millis, lane) };
+    let streams = vec![
+        viz(0, RATE, None),
+        viz(1, 150_000_000, Some((after, 100_000_000))),
+        stream(&Carrier::Tcp, millis, 2),
+    ];
     let seen: Vec<Seen> = lab.run(&road, &Job::Streams(streams))?.load("b.json")?;
-    println!("\n## Three streams at once, RTT {rtt_ms} ms, loss 0.01 %; the second viz is told 100 Mbit/s after {after} ms\n");
+    println!(
+        "\n## Three streams at once, RTT {rtt_ms} ms, loss 0.01 %; the second viz is told 100 Mbit/s after {after} ms\n"
+    );
     println!("| stream | Mbit/s before | after | settled in | jitter, p99 |\n|---|---|---|---|---|");
     for (name, seen) in ["viz, 200", "viz, 150 then 100", "TCP, 200 by the program"].iter().zip(&seen) {
-        let settled = seen.settled_ms.map_or(String::new(), |ms| format!("{ms:.0} ms = {:.2} RTT", ms / rtt_ms as f64));
+        let settled =
+            seen.settled_ms.map_or(String::new(), |ms| format!("{ms:.0} ms = {:.2} RTT", ms / rtt_ms as f64));
         let later = seen.later_goodput_bps.map_or(String::new(), mbit);
         let jitter = format!("{:.3} ms", seen.jitter_p99_us / 1e3);
         println!("| {name} | {} | {later} | {settled} | {jitter} |", mbit(seen.goodput_bps));
@@ -70,7 +79,12 @@ pub(super) fn change(lab: &Emulator, share: f64) -> Result<(), Problem> {
     for carrier in [preset("viz"), Carrier::Tcp] {
         let job = Job::Streams(vec![stream(&carrier, millis, 0)]);
         let seen: Vec<Seen> = lab.run(&road, &job)?.load("b.json")?;
-        println!("| {} | {} | {:.3} |", carrier.name(), mbit(seen[0].goodput_bps), seen[0].jitter_p99_us / 1e3);
+        println!(
+            "| {} | {} | {:.3} |",
+            carrier.name(),
+            mbit(seen[0].goodput_bps),
+            seen[0].jitter_p99_us / 1e3
+        );
     }
     Ok(())
 }
