@@ -1,5 +1,6 @@
 //! The `haul-lab` program: paths for real traffic, and experiments.
 
+mod compare;
 mod guard;
 mod link;
 mod load;
@@ -33,6 +34,11 @@ enum Command {
     Wan(Box<wan::WanArgs>),
     /// Runs a scenario in the simulator and prints what came out as JSON
     Sim(sim::SimArgs),
+    /// Runs the same paths and traffic in the simulator and on the emulator, and prints both side by side
+    Compare(compare::CompareArgs),
+    /// Is one end of an emulated path that is compared
+    #[command(hide = true)]
+    CompareEnd(compare::EndArgs),
     /// Becomes a program inside of a namespace
     #[command(hide = true)]
     Enter(wan::EnterArgs),
@@ -54,6 +60,14 @@ fn main() -> ExitCode {
             eprintln!("haul-lab: {problem}");
             ExitCode::from(problem.exit_code())
         }),
+        Command::Compare(args) => compare::compare(&args).map_or_else(
+            |problem| {
+                eprintln!("haul-lab: {problem}");
+                ExitCode::from(problem.exit_code())
+            },
+            |()| ExitCode::SUCCESS,
+        ),
+        Command::CompareEnd(args) => compare::end(&args),
         Command::Enter(args) => wan::enter(&args),
         Command::Burn(args) => load::burn(&args),
     }

@@ -264,6 +264,14 @@ impl Parcel {
         Self { present: self.present & !which, ..self }
     }
 
+    /// The parcel with its first `count` packets only.
+    #[must_use]
+    pub fn first(self, count: u32) -> Self {
+        // Each step takes the lowest bit away.
+        let rest = (0..count).fold(self.present, |left, _| left & left.wrapping_sub(1));
+        self.without(rest)
+    }
+
     /// The parcel as packets of `flow`.
     #[must_use]
     pub const fn of_flow(self, flow: FlowId) -> Self {
