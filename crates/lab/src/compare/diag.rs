@@ -1,4 +1,4 @@
-//! `TCP_INFO` of all connections of this network namespace, by `sock_diag` (linux/inet_diag.h): no unsafe code, and
+//! `TCP_INFO` of all connections of this network namespace, by `sock_diag` (`linux/inet_diag.h`): no unsafe code, and
 //! one request for all flows.
 
 use std::io;
@@ -134,8 +134,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut here, _) = listener.accept().unwrap();
-        there.write_all(&[7; 100_000]).unwrap();
-        here.read_exact(&mut [0; 100_000]).unwrap();
+        there.write_all(&vec![7; 100_000]).unwrap();
+        here.read_exact(&mut vec![0; 100_000]).unwrap();
         let port = there.local_addr().unwrap().port();
         let info = match connections() {
             Ok(all) => all.into_iter().find(|info| info.port == port).unwrap(),

@@ -1,6 +1,6 @@
 //! The simulator's half.
 
-use haul_base::{PathId, Span, Time};
+use haul_base::{PathId, Rng, Span, Time};
 use haul_sim::tcp::{
     BbrConfig, ControlKind, CubicConfig, MSS, TcpReceiver, TcpReceiverConfig, TcpSender, TcpSenderConfig,
     TcpStats,
@@ -10,6 +10,7 @@ use haul_sim::{Exit, FlowId, LinkId, NodeId, PacketInfo, Path, PathSpec, Session
 use super::cases::{Law, PACKET, TcpCase, UdpCase};
 use super::figures::{Arrivals, Sample, Series};
 use crate::problem::Problem;
+use crate::sim::ends::Late;
 
 /// Time from one sample of a TCP sender to the next.
 pub(super) const EVERY: Span = Span::from_millis(100);
@@ -27,7 +28,8 @@ fn control(law: Law, seed: u64) -> ControlKind {
     }
 }
 
-/// Runs the flows of a case in virtual time.
+/// Runs the flows of a case in virtual time. Where there are several, each begins at random within the first round trip:
+/// real ones never send at the same nanosecond, and simulated ones that do take turns for ever.
 pub(super) fn tcp(case: &TcpCase, seed: u64) -> Result<Series, Problem> {
     let mut world = World::new(seed);
     let (there, back) = case.paths();
@@ -36,14 +38,19 @@ pub(super) fn tcp(case: &TcpCase, seed: u64) -> Result<Series, Problem> {
     let mut senders = Vec::new();
     for (index, law) in case.laws.iter().enumerate() {
         let control = control(*law, world.seed_for(index as u64));
-        senders.push(flow(&mut world, control, there, back)?);
+        let mut start = Time::ZERO;
+        if case.laws.len() > 1 {
+            let mut rng = Rng::from_seed(world.seed_for(1_000 + index as u64));
+            start += Span::from_nanos(rng.below(case.rtt.as_nanos().max(1)));
+        }
+        senders.push(flow(&mut world, control, start, (there, back))?);
     }
     let mut series = Series { flows: vec![Vec::new(); senders.len()] };
     let mut now = Time::ZERO;
     while now.since(Time::ZERO) <= case.time {
         world.run_until(now);
         for (samples, id) in series.flows.iter_mut().zip(&senders) {
-            if let Some(node) = world.node::<SessionNode<TcpSender>>(*id) {
+            if let Some(node) = world.node::<Late<TcpSender>>(*id) {
                 samples.push(sample(now, &node.machine().stats()));
             }
         }
@@ -52,9 +59,14 @@ pub(super) fn tcp(case: &TcpCase, seed: u64) -> Result<Series, Problem> {
     Ok(series)
 }
 
-fn flow(world: &mut World, control: ControlKind, there: LinkId, back: LinkId) -> Result<NodeId, Problem> {
+fn flow(
+    world: &mut World,
+    control: ControlKind,
+    start: Time,
+    (there, back): (LinkId, LinkId),
+) -> Result<NodeId, Problem> {
     let sender = TcpSender::new(TcpSenderConfig::endless(control));
-    let sender = world.add_node("sender", SessionNode::new(sender));
+    let sender = world.add_node("sender", Late::new(start, SessionNode::new(sender)));
     let progress = |machine: &TcpReceiver| Some(machine.in_order() * u64::from(MSS));
     let receiver = SessionNode::new(TcpReceiver::new(TcpReceiverConfig::default())).with_progress(progress);
     let receiver = world.add_node("receiver", receiver);
