@@ -331,7 +331,7 @@ mod tests {
         let mut names: Vec<String> = cases.iter().map(TcpCase::name).collect();
         names.extend(udp().into_iter().map(|case| case.name));
         let count = names.len();
-        assert_eq!(cases[4].name(), "reno 50Mbit 50ms queue 0.25");
+        assert_eq!(cases[4].name(), "reno 50.0 Mbit/s 50.000 ms queue 0.25");
         names.sort();
         names.dedup();
         assert_eq!(names.len(), count);

@@ -25,7 +25,7 @@ use figures::{Arrivals, Series};
 
 const EXAMPLES: &str = "Examples:
   haul-lab compare --time 20s --seed 1
-  haul-lab compare --only 'cubic 100Mbit 50ms' --runs 3
+  haul-lab compare --only 'cubic 100.0 Mbit/s 50' --runs 3
   haul-lab compare --no-emulator --simulations 20
 
 Prints Markdown tables on standard output and progress on standard error. The emulator's half needs root, or the

@@ -33,7 +33,8 @@ fn control(law: Law, seed: u64) -> ControlKind {
 pub(super) fn tcp(case: &TcpCase, seed: u64) -> Result<Series, Problem> {
     let mut world = World::new(seed);
     let (there, back) = case.paths();
-    let there = world.add_link("there", &there).map_err(wrong)?;
+    // As the emulator does it: equal seeds kill equal packets, counted from the first.
+    let there = world.add_path("there", Path::new(&there, seed).map_err(wrong)?);
     let back = world.add_link("back", &back).map_err(wrong)?;
     let mut senders = Vec::new();
     for (index, law) in case.laws.iter().enumerate() {

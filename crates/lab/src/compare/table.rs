@@ -85,7 +85,7 @@ pub(super) fn tcp(lines: &[Measured<TcpCase, Series>]) -> String {
         return String::new();
     }
     let mut text = String::from(
-        "\n| TCP | goodput simulated, Mbit/s | emulated | simulated / emulated | sent again, % | emulated | srtt simulated, ms | emulated |\n|---|---|---|---|---|---|---|---|\n",
+        "\n| TCP | goodput simulated, Mbit/s | simulated, the emulator's seeds | emulated | simulated / emulated | sent again, % | emulated | srtt simulated, ms | emulated |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     for line in lines {
         let from = line.case.warm_up;
@@ -100,8 +100,15 @@ pub(super) fn tcp(lines: &[Measured<TcpCase, Series>]) -> String {
             if line.case.laws.len() > 1 {
                 let _ = write!(text, ": {} {}", line.case.laws[flow].name(), flow + 1);
             }
-            let _ = write!(text, " | {} | {}", spread(&simulated, 2), spread(&emulated, 2));
-            let ratio = middle(simulated) / middle(emulated);
+            let same = simulated.get(..emulated.len()).unwrap_or_default().to_vec();
+            let _ = write!(
+                text,
+                " | {} | {} | {}",
+                spread(&simulated, 2),
+                spread(&same, 2),
+                spread(&emulated, 2)
+            );
+            let ratio = middle(same) / middle(emulated);
             let ratio = if ratio.is_finite() { format!("{ratio:.2}") } else { String::new() };
             let _ = writeln!(
                 text,
