@@ -60,12 +60,12 @@ fn goodput(control: ControlKind, mbps: u64, rtt_ms: u64, queue: u64) -> f64 {
 fn single_flows_get_what_linux_gets() {
     // Law, Mbit/s, round trip in ms, queue in hundredths of the product, and what Linux 6.18 got in Mbit/s.
     let measured = [
-        (ControlKind::Reno, 100, 10, 100, 95.7),
-        (ControlKind::Reno, 50, 50, 25, 40.8),
+        (ControlKind::Reno, 100, 10, 100, 95.6),
+        (ControlKind::Reno, 50, 50, 25, 41.5),
         (ControlKind::Reno, 100, 100, 25, 69.1),
-        (cubic(), 100, 50, 25, 93.6),
+        (cubic(), 100, 100, 25, 91.9),
         (cubic(), 100, 100, 100, 93.4),
-        (bbr(), 100, 10, 100, 95.4),
+        (bbr(), 100, 10, 100, 95.3),
         (bbr(), 100, 100, 25, 90.3),
     ];
     for (control, mbps, rtt, queue, linux) in measured {
@@ -106,7 +106,7 @@ fn equal_flows_share_and_bbr_takes_from_cubic_what_it_takes_on_linux() {
             }
             assert!((0.35..=0.65).contains(&part), "{part}");
         }
-        // Linux: 5.2 and 42.2 at 20 ms, 6.3 and 40.7 at 100 ms.
+        // Linux: 5.4 and 42.1 at 20 ms, 6.9 and 40.2 at 100 ms.
         let [cubic, bbr] = shares([cubic(), bbr()], rtt, 1);
         println!("CUBIC and BBR, {rtt} ms: {cubic:.1} and {bbr:.1}");
         assert!((3.5..=8.5).contains(&cubic) && bbr > 37.0, "{cubic} {bbr}");
