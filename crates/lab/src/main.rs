@@ -1,5 +1,6 @@
 //! The `haul-lab` program: paths for real traffic, and experiments.
 
+mod compare;
 mod load;
 mod problem;
 mod selftest;
@@ -35,6 +36,11 @@ enum Command {
     /// Is one end of such a measurement
     #[command(hide = true)]
     ServicesEnd(services::EndArgs),
+    /// Runs the same paths and traffic in the simulator and on the emulator, and prints both side by side
+    Compare(compare::CompareArgs),
+    /// Is one end of an emulated path that is compared
+    #[command(hide = true)]
+    CompareEnd(compare::EndArgs),
     /// Becomes a program inside of a namespace
     #[command(hide = true)]
     Enter(wan::EnterArgs),
@@ -66,6 +72,8 @@ fn main() -> ExitCode {
         }),
         Command::Services(args) => told(services::services(&args)),
         Command::ServicesEnd(args) => told(services::end(&args)),
+        Command::Compare(args) => told(compare::compare(&args).map(|()| ExitCode::SUCCESS)),
+        Command::CompareEnd(args) => compare::end(&args),
         Command::Enter(args) => wan::enter(&args),
         Command::Burn(args) => load::burn(&args),
     }

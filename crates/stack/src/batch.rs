@@ -32,14 +32,6 @@ impl Kind {
     }
 }
 
-/// What has become of a packet in the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Live,
-    /// Dealt with: later handlers do not see it.
-    Taken,
-}
-
 /// One packet of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
@@ -49,7 +41,6 @@ pub(crate) struct Entry {
     pub(crate) len: u16,
     pub(crate) kind: Kind,
     pub(crate) resent: bool,
-    pub(crate) state: State,
 }
 
 /// Walks over the packets of a batch; see [`Batch::live`].
@@ -72,6 +63,8 @@ impl Iterator for Live {
 pub struct Batch<'b> {
     pub(crate) buffer: &'b mut [u8],
     pub(crate) entries: &'b mut Vec<Entry>,
+    /// The packets that nobody has taken: bit `i` is packet `i`.
+    live: u64,
     layout: &'b Layout,
     /// Outgoing: bytes used so far.
     used: usize,
@@ -106,6 +99,7 @@ impl<'b> Batch<'b> {
         Self {
             buffer,
             entries,
+            live: 0,
             layout,
             used: 0,
             stride: 0,
@@ -137,9 +131,11 @@ impl<'b> Batch<'b> {
             }
         }
         let (used, limit) = (buffer.len(), entries.len());
+        let live = u64::MAX.checked_shr(64 - limit as u32).unwrap_or(0);
         Self {
             buffer,
             entries,
+            live,
             layout,
             used,
             stride,
@@ -164,7 +160,6 @@ impl<'b> Batch<'b> {
             len: packet.len().min(usize::from(u16::MAX)) as u16,
             kind: Kind(packet[0] & !GENERATION_BIT),
             resent: false,
-            state: State::Live,
         })
     }
 
@@ -184,14 +179,18 @@ impl<'b> Batch<'b> {
     }
 
     /// The numbers of the packets that nobody has taken yet. The batch may be changed during the walk.
+    #[inline]
     pub fn live(&self) -> Live {
-        let bit = |(i, entry): (usize, &Entry)| u64::from(entry.state == State::Live) << i;
-        Live(self.entries.iter().enumerate().map(bit).fold(0, |a, b| a | b))
+        Live(self.live)
+    }
+
+    pub(crate) fn has_live(&self) -> bool {
+        self.live != 0
     }
 
     /// Whether nobody has taken packet `i` yet.
     pub fn is_live(&self, i: usize) -> bool {
-        self.entries[i].state == State::Live
+        self.live >> i & 1 == 1
     }
 
     /// What packet `i` is.
@@ -277,7 +276,7 @@ impl<'b> Batch<'b> {
 
     /// Packet `i` is dealt with; later handlers do not see it.
     pub fn take(&mut self, i: usize) {
-        self.entries[i].state = State::Taken;
+        self.live &= !(1 << i);
     }
 
     /// Packet `i` is authentic and impossible: the peer does not keep to the recipe. Too many of these end the session.
@@ -321,6 +320,7 @@ impl<'b> Batch<'b> {
 
     /// Adds a packet with `payload` bytes and returns its number; its attributes are zero. `None` if it does not fit
     /// this batch: all packets of one have the same size, but that the last may be shorter.
+    #[inline]
     pub fn push(&mut self, kind: Kind, payload: usize) -> Option<usize> {
         let room = if kind.is_data() { self.room() } else { self.control_room() };
         room.filter(|&room| payload <= room)?;
@@ -336,8 +336,8 @@ impl<'b> Batch<'b> {
             len: len as u16,
             kind,
             resent: false,
-            state: State::Live,
         });
+        self.live |= 1 << (self.entries.len() - 1);
         self.next_pn += 1;
         self.used += len;
         if self.stride == 0 {

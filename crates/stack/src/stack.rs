@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, Rate, Received, Span, Time, Transmit};
 
-use crate::batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, Start, State};
+use crate::batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, Start};
 use crate::blueprint::{Blueprint, Setup};
 use crate::context::{Context, Core, PathState};
 use crate::event::{BatchEvent, Grant, SEND_PERMIT};
@@ -400,7 +400,7 @@ impl Stack {
         context.raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
         let mut proposals = Vec::new();
         sort_out(&mut context, &mut batch, &mut proposals);
-        if batch.entries.iter().any(|entry| entry.state == State::Live) {
+        if batch.has_live() {
             context.raise_batch(BatchEvent::SEGMENT_FROM_NET, &mut batch);
         }
         let stats = &mut context.core.stats;

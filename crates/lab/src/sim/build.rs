@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use haul_base::{PathId, Span, Time};
-use haul_sim::host::scheduler::{FairConfig, Nice, O1Config, SchedulerKind};
-use haul_sim::host::{Gro, HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
+use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
+use haul_sim::host::{Gro, HostConfig, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
 use haul_sim::{Effect, HostId, LinkId, NodeId, Path, PathSpec, StageSpec, World};
 
 use super::checks::{Condition, Subject};
 use super::ends::Late;
 use super::flows::{self, Session, Traffic};
+use super::loads::load_of;
 use super::locate::{Fault, Step};
-use super::scenario::{Direction, HostEntry, LoadEntry, LoadKind, PathEntry, Scenario, SchedulerName};
+use super::scenario::{Direction, HostEntry, PathEntry, Scenario, SchedulerName};
 
 /// The two directions of a link.
 #[derive(Debug)]
@@ -95,27 +96,7 @@ fn add_paths(scenario: &Scenario, world: &mut World) -> Result<Vec<Duplex>, Faul
     scenario.path.iter().enumerate().map(add).collect()
 }
 
-fn load_of(entry: &LoadEntry) -> Load {
-    let processes = entry.processes.unwrap_or(1);
-    match entry.kind {
-        LoadKind::Computation => Load::Computation { processes, nice: Nice::default() },
-        LoadKind::SystemCalls => Load::system_calls(processes),
-        LoadKind::Memory => Load::Memory { processes, slowdown_permille: 1_200 },
-        LoadKind::Forwarding => Load::Forwarding {
-            packets_per_second: entry.packets_per_second.unwrap_or(100_000),
-            per_packet: Span::from_micros(1),
-            burst: 32,
-        },
-        LoadKind::Generator => match Load::papers() {
-            Load::Generator { most, run, pause, inherited } => {
-                Load::Generator { most: entry.processes.unwrap_or(most), run, pause, inherited }
-            }
-            other => other,
-        },
-    }
-}
-
-fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> HostId {
+fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> Result<HostId, Fault> {
     let mut socket = SocketConfig::default();
     if let Some(size) = entry.socket_buffer {
         (socket.asked, socket.permitted) = (size.0, size.0);
@@ -136,7 +117,8 @@ fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> HostId {
     let config = HostConfig { scheduler, nic, receivers: Vec::new(), loads: Vec::new(), seed };
     let host = world.add_host(SimulatedHost::new(&config, template));
     for load in &entry.loads {
-        let (kind, length) = (load_of(load), load.length);
+        let kind = load_of(load).map_err(|message| Fault::of("host", index, "loads", message))?;
+        let length = load.length;
         world.at(Time::ZERO + load.at.0, move |world| {
             let Some(model) = world.host_mut::<SimulatedHost>(host) else { return };
             let id = model.host_mut().start_load(kind);
@@ -148,7 +130,7 @@ fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> HostId {
             });
         });
     }
-    host
+    Ok(host)
 }
 
 /// The world while flows are added to it.
@@ -291,7 +273,7 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
             let allowed = format!("a load has at most {MOST_PROCESSES} processes");
             return Err(Fault::of("host", index, "loads", allowed));
         }
-        hosts.push((entry.name.clone(), add_host(entry, index, &mut world)));
+        hosts.push((entry.name.clone(), add_host(entry, index, &mut world)?));
     }
     let mut site = Site { world: &mut world, links: &links, hosts: &hosts };
     let mut sessions = Vec::new();

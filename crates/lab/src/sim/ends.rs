@@ -133,19 +133,19 @@ impl ObjectSink for Bin {
 
 /// A machine that begins at its time.
 #[derive(Debug)]
-pub(super) struct Late<M: Machine> {
+pub(crate) struct Late<M: Machine> {
     start: Time,
     node: SessionNode<M>,
 }
 
 impl<M: Machine> Late<M> {
     /// `node` from `start` on.
-    pub(super) fn new(start: Time, node: SessionNode<M>) -> Self {
+    pub(crate) fn new(start: Time, node: SessionNode<M>) -> Self {
         Self { start, node }
     }
 
     /// The machine.
-    pub(super) fn machine(&self) -> &M {
+    pub(crate) fn machine(&self) -> &M {
         self.node.machine()
     }
 

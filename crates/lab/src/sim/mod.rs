@@ -2,8 +2,9 @@
 
 mod build;
 mod checks;
-mod ends;
+pub(crate) mod ends;
 mod flows;
+mod loads;
 mod locate;
 mod report;
 mod run;

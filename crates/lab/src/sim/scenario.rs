@@ -106,6 +106,20 @@ pub(super) struct LoadEntry {
     pub processes: Option<u32>,
     /// Of `forwarding`.
     pub packets_per_second: Option<u64>,
+    /// Of `forwarding`: core time for each packet.
+    pub per_packet: Option<Text<Span>>,
+    /// Of `forwarding`: packets per interrupt.
+    pub burst: Option<u32>,
+    /// Of `system_calls`: how long a process runs on average before it waits.
+    pub run: Option<Text<Span>>,
+    /// Of `system_calls`: how long it waits on average.
+    pub wait: Option<Text<Span>>,
+    /// Of `memory`: by which factor receivers are slower.
+    pub slowdown: Option<f64>,
+    /// Of `generator`: shortest and longest time for which its processes run.
+    pub runs: Option<[Text<Span>; 2]>,
+    /// Of `generator`: shortest and longest pause.
+    pub pauses: Option<[Text<Span>; 2]>,
     /// When it begins.
     #[serde(default)]
     pub at: Text<Span>,
@@ -171,7 +185,10 @@ pub(super) struct TrafficEntry {
     pub name: String,
     /// The links that it crosses.
     pub path: Names,
-    /// Where it ends; nowhere in particular if absent.
+    /// Whether it goes toward the receivers or comes from them.
+    #[serde(default)]
+    pub direction: Way,
+    /// Where its end on the receivers' side is; nowhere in particular if absent.
     pub host: Option<String>,
     /// One stream.
     pub udp: Option<UdpSourceSpec>,
@@ -234,6 +251,17 @@ pub(super) enum Direction {
     /// Either.
     #[default]
     Both,
+}
+
+/// Where traffic goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Way {
+    /// Toward the receivers.
+    #[default]
+    Forward,
+    /// Toward the senders.
+    Back,
 }
 
 /// A condition on what came out: of a session, of traffic, of a link, or of the whole run.
