@@ -1,6 +1,6 @@
 //! Side A: sends streams, messages and readings.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -90,7 +90,16 @@ fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, Problem> {
 
 fn tcp(lane: u16) -> Result<TcpStream, Problem> {
     let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
-    let stream = TcpStream::connect(format!("{host}:{}", TCP_PORT + lane)).while_doing("cannot connect")?;
+    let until = Instant::now() + PATIENCE;
+    let stream = loop {
+        // The other side may still be about to listen.
+        match TcpStream::connect(format!("{host}:{}", TCP_PORT + lane)) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => break result.while_doing("cannot connect")?,
+        }
+    };
     stream.set_nodelay(true).while_doing("cannot set TCP_NODELAY")?;
     Ok(stream)
 }
