@@ -114,7 +114,7 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
         message[..8].copy_from_slice(&number.to_be_bytes());
     };
     if let Carrier::Recipe(name) = &stream.carrier {
-        let rate = stream.rate_bps.map(|bps| ("fixed_rate.rate", format!("{}bit", bps)));
+        let rate = stream.rate_bps.map(|bps| ("fixed_rate.rate", format!("{bps}bit")));
         let channel = channel(&recipe(name, &rate.into_iter().collect::<Vec<_>>())?, directory)?;
         let start = Instant::now();
         while until(start) {

@@ -1,5 +1,7 @@
 //! The measurements, and how they are shown.
 
+use std::fmt::Write as _;
+
 use super::emulated::{Emulator, Road};
 use super::figures::{mean, quantile};
 use super::job::{Carrier, Job, Seen, Stream, Turns};
@@ -42,7 +44,7 @@ pub(super) fn rates(lab: &Emulator, share: f64) -> Result<(), Problem> {
         ] {
             let job = Job::Streams(vec![stream(&carrier, millis, 0)]);
             let seen: Vec<Seen> = lab.run(&road(untuned), &job)?.load("b.json")?;
-            row += &format!(" {} |", mbit(seen[0].goodput_bps));
+            let _ = write!(row, " {} |", mbit(seen[0].goodput_bps));
         }
         println!("{row}");
     }
@@ -102,9 +104,9 @@ pub(super) fn turnaround(lab: &Emulator, share: f64) -> Result<(), Problem> {
                 let job = Job::Turnaround { carrier, messages, lanes: 10 };
                 let mut turns: Turns = lab.run(&road, &job)?.load("a.json")?;
                 let p99 = quantile(&mut turns.times_us, 0.99) / 1e3;
-                row += &format!(" {:.2} ({p99:.1}) |", mean(&turns.times_us) / 1e3);
+                let _ = write!(row, " {:.2} ({p99:.1}) |", mean(&turns.times_us) / 1e3);
                 if turns.unanswered > 0 {
-                    row += &format!(" {} unanswered |", turns.unanswered);
+                    let _ = write!(row, " {} unanswered |", turns.unanswered);
                 }
             }
             println!("{row} {messages} |");

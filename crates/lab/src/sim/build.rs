@@ -13,6 +13,7 @@ use super::flows::{self, Session, Traffic};
 use super::loads::load_of;
 use super::locate::{Fault, Step};
 use super::scenario::{Direction, HostEntry, PathEntry, Scenario, SchedulerName};
+use super::service::{self, Service};
 
 /// The two directions of a link.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(super) struct Built {
     pub world: World,
     /// The transfers.
     pub sessions: Vec<Session>,
+    /// Messages.
+    pub services: Vec<Service>,
     /// What runs beside them.
     pub traffic: Vec<Traffic>,
     /// The conditions, in the order of the checks.
@@ -211,29 +214,32 @@ fn add_events(scenario: &Scenario, world: &mut World, links: &[Duplex]) -> Resul
 }
 
 fn conditions(scenario: &Scenario) -> Result<Vec<Condition>, Fault> {
-    let sessions = || known(scenario.session.iter().map(|entry| entry.name.as_str()));
-    let traffic = || known(scenario.traffic.iter().map(|entry| entry.name.as_str()));
-    let paths = || known(scenario.path.iter().map(|entry| entry.name.as_str()));
     let parse = |(index, check): (usize, &super::scenario::CheckEntry)| {
         let fault = |key: &str, message: String| Fault::of("check", index, key, message);
-        let missing = |key: &str, name: &str, list: String| {
-            fault(key, format!("there is no {key} `{name}`; there are: {list}"))
-        };
-        let subject = match (&check.session, &check.traffic, &check.path) {
-            (None, None, None) => Subject::Run,
-            (Some(name), None, None) if !scenario.session.iter().any(|entry| entry.name == *name) => {
-                return Err(missing("session", name, sessions()));
+        let named = [
+            ("session", &check.session, Subject::Session),
+            ("service", &check.service, Subject::Service),
+            ("traffic", &check.traffic, Subject::Traffic),
+            ("path", &check.path, Subject::Path),
+        ];
+        let mut given =
+            named.iter().filter_map(|(key, name, subject)| Some((*key, name.as_ref()?, *subject)));
+        let subject = match (given.next(), given.next()) {
+            (None, _) => Subject::Run,
+            (Some((key, name, subject)), None) => {
+                let names = scenario.names(key);
+                if !names.contains(&name.as_str()) {
+                    let list = known(names.into_iter());
+                    return Err(fault(key, format!("there is no {key} `{name}`; there are: {list}")));
+                }
+                subject
             }
-            (None, Some(name), None) if !scenario.traffic.iter().any(|entry| entry.name == *name) => {
-                return Err(missing("traffic", name, traffic()));
+            _ => {
+                return Err(fault(
+                    "that",
+                    "name one of session, service, traffic and path, or none".to_owned(),
+                ));
             }
-            (None, None, Some(name)) if !scenario.path.iter().any(|entry| entry.name == *name) => {
-                return Err(missing("path", name, paths()));
-            }
-            (Some(_), None, None) => Subject::Session,
-            (None, Some(_), None) => Subject::Traffic,
-            (None, None, Some(_)) => Subject::Path,
-            _ => return Err(fault("that", "name one of session, traffic and path, or none".to_owned())),
         };
         Condition::parse(subject, &check.that).map_err(|message| fault("that", message))
     };
@@ -255,12 +261,16 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
     if scenario.cap.0 == Span::ZERO {
         return Err(top("cap", "must be above zero; it is the longest simulated time"));
     }
-    if scenario.session.is_empty() && scenario.traffic.is_empty() {
-        return Err(top("session", "there is nothing to run; add a [[session]] or [[traffic]]"));
+    if scenario.session.is_empty() && scenario.service.is_empty() && scenario.traffic.is_empty() {
+        return Err(top(
+            "session",
+            "there is nothing to run; add a [[session]], a [[service]] or [[traffic]]",
+        ));
     }
     check_names("path", scenario.path.iter().map(|entry| entry.name.as_str()))?;
     check_names("host", scenario.host.iter().map(|entry| entry.name.as_str()))?;
     check_names("session", scenario.session.iter().map(|entry| entry.name.as_str()))?;
+    check_names("service", scenario.service.iter().map(|entry| entry.name.as_str()))?;
     check_names("traffic", scenario.traffic.iter().map(|entry| entry.name.as_str()))?;
     let mut world = World::new(scenario.seed);
     let links = add_paths(scenario, &mut world)?;
@@ -280,6 +290,10 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
     for (index, entry) in scenario.session.iter().enumerate() {
         sessions.push(flows::add_session(&mut site, index, entry)?);
     }
+    let mut services = Vec::new();
+    for (index, entry) in scenario.service.iter().enumerate() {
+        services.push(service::add_service(&mut site, index, entry)?);
+    }
     let mut traffic = Vec::new();
     for (index, entry) in scenario.traffic.iter().enumerate() {
         traffic.push(flows::add_traffic(&mut site, index, entry)?);
@@ -293,7 +307,7 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
         }
         world.record_every(interval.0);
     }
-    Ok(Built { world, sessions, traffic, conditions })
+    Ok(Built { world, sessions, services, traffic, conditions })
 }
 
 /// A machine's node, if it is that machine's.

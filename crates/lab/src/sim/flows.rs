@@ -100,7 +100,7 @@ impl Traffic {
 }
 
 /// The links of a route toward the receivers, and back in the other order.
-fn ways(route: &[&super::build::Duplex]) -> (Vec<LinkId>, Vec<LinkId>) {
+pub(super) fn ways(route: &[&super::build::Duplex]) -> (Vec<LinkId>, Vec<LinkId>) {
     (route.iter().map(|l| l.forward).collect(), route.iter().rev().map(|l| l.back).collect())
 }
 

@@ -9,6 +9,7 @@ mod locate;
 mod report;
 mod run;
 mod scenario;
+mod service;
 mod sweep;
 mod text;
 

@@ -32,6 +32,9 @@ pub(super) struct Scenario {
     /// Transfers.
     #[serde(default)]
     pub session: Vec<SessionEntry>,
+    /// Messages, carried by recipes of micro-protocols.
+    #[serde(default)]
+    pub service: Vec<ServiceEntry>,
     /// Traffic beside them.
     #[serde(default)]
     pub traffic: Vec<TrafficEntry>,
@@ -44,6 +47,18 @@ pub(super) struct Scenario {
     /// Keys with lists of values; taken apart before the rest is read.
     #[serde(default, rename = "sweep")]
     pub _sweep: toml::Table,
+}
+
+impl Scenario {
+    /// Names of the entries of a list.
+    pub(super) fn names(&self, list: &str) -> Vec<&str> {
+        match list {
+            "session" => self.session.iter().map(|entry| entry.name.as_str()).collect(),
+            "service" => self.service.iter().map(|entry| entry.name.as_str()).collect(),
+            "traffic" => self.traffic.iter().map(|entry| entry.name.as_str()).collect(),
+            _ => self.path.iter().map(|entry| entry.name.as_str()).collect(),
+        }
+    }
 }
 
 fn default_seed() -> u64 {
@@ -173,6 +188,32 @@ pub(super) struct SessionEntry {
     pub feedback: Option<Text<Span>>,
 }
 
+/// Messages of one sender to one receiver.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ServiceEntry {
+    /// Its name in the report.
+    pub name: String,
+    /// The links that it crosses.
+    pub path: Names,
+    /// Where its receiver runs; a machine without limits if absent.
+    pub host: Option<String>,
+    /// When it begins.
+    #[serde(default)]
+    pub start: Text<Span>,
+    /// A shipped recipe.
+    pub recipe: String,
+    /// Parameters of it that are to be others: `"fixed_rate.rate" = "200Mbit"`.
+    #[serde(default)]
+    pub set: std::collections::BTreeMap<String, String>,
+    /// Bytes of a message.
+    pub message: Text<Bytes>,
+    /// How many.
+    pub messages: u64,
+    /// Time between two; as fast as the recipe allows if absent.
+    pub every: Option<Text<Span>>,
+}
+
 fn default_controller() -> String {
     "delivery".to_owned()
 }
@@ -270,6 +311,8 @@ pub(super) enum Way {
 pub(super) struct CheckEntry {
     /// Of this session.
     pub session: Option<String>,
+    /// Of this service.
+    pub service: Option<String>,
     /// Of this traffic.
     pub traffic: Option<String>,
     /// Of this link.
