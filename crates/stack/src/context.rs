@@ -1,7 +1,6 @@
 //! What a handler can do besides looking at what it was given.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -13,6 +12,7 @@ use crate::event::{BatchEvent, Event, EventId};
 use crate::message::{Buffer, Delivery, MessageSink, MessageSource, Pool, SendQueue, Verdict};
 use crate::object::{ObjectSink, ObjectSource};
 use crate::protocol::MicroProtocol;
+use crate::sparse::Sparse;
 use crate::stack::{StackEvent, StackStats};
 
 /// A value that several micro-protocols of one stack use; see [`Declaration::shared`](crate::Declaration::shared).
@@ -102,8 +102,8 @@ pub(crate) struct Core {
     pub(crate) queue: SendQueue,
     pub(crate) pool: Pool,
     pub(crate) ends: Ends,
-    pub(crate) inbox: VecDeque<(u64, Buffer)>,
-    pub(crate) events: VecDeque<StackEvent>,
+    pub(crate) inbox: Sparse<(u64, Buffer)>,
+    pub(crate) events: Sparse<StackEvent>,
     pub(crate) path: PathState,
     pub(crate) control_wanted: u64,
     pub(crate) resume_at: Option<Time>,
@@ -116,7 +116,7 @@ pub(crate) struct Core {
     pub(crate) stats: StackStats,
     pub(crate) queue_limit: usize,
     /// Packets that were worked out from others, as they would have come, opened.
-    pub(crate) recovered: VecDeque<Buffer>,
+    pub(crate) recovered: Sparse<Buffer>,
 }
 
 impl Core {
