@@ -3,6 +3,7 @@
 
 mod control;
 mod delivery_rate;
+pub mod group;
 mod link;
 pub mod micro;
 mod mtu;

@@ -5,11 +5,12 @@
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, SharedValue, Submission,
+    ParameterSpec, Parameters, Registration, Resolution, SharedValue, Submission, U48,
 };
 
 use super::deadline::CutEnds;
 use super::reassembly::{Added, Limits, Reassembly, Segment};
+use super::sequenced_segment::FirstMissing;
 use super::{Standstill, Turns, expand, is_reliable};
 
 /// The bit of `place` that marks the last segment of a message; the others are its offset.
@@ -32,6 +33,9 @@ struct FixedSize {
     /// Whether the recipe drops what is too late, and where it learns what is being cut.
     deadlines: bool,
     cut_ends: Option<SharedValue<CutEnds>>,
+    first_missing: Option<SharedValue<FirstMissing>>,
+    /// Where the sequence number stands, and which one is waited for most; only in reliable stacks.
+    order: Option<(Attribute<U48>, SharedValue<FirstMissing>)>,
     turns: Turns,
     standstill: Standstill,
     given_up: u64,
@@ -82,6 +86,8 @@ pub(super) fn registration() -> Registration {
                     priority: false,
                     deadlines: false,
                     cut_ends: None,
+                    first_missing: None,
+                    order: None,
                     turns: Turns::default(),
                     standstill: Standstill::default(),
                     given_up: 0,
@@ -182,18 +188,23 @@ impl FixedSize {
         Segment { message, offset, last, data: batch.payload(i) }
     }
 
-    /// What finds no room must not be acknowledged: it comes again when there is some.
+    /// What finds no room must not be acknowledged: it comes again when there is some. The segment that is missing first
+    /// always finds room: some senders repeat nothing else before it has come.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let Some((sequence, first_missing)) = self.order else { return };
+        let mut wanted = context.shared(first_missing).0;
         let mut pending = 0;
         for i in batch.live() {
             let segment = self.segment(batch, i);
             let end = segment.offset + segment.data.len();
+            let first = batch.get(i, sequence) == wanted;
+            wanted += u64::from(first);
             if segment.last && segment.offset == 0 || end > self.limits.message {
                 continue;
             }
             let growth = self.reassembly.growth(segment.message, end);
-            if self.reassembly.fits(segment.message, growth, pending) {
-                pending += growth;
+            if first || self.reassembly.fits(pending + growth) {
+                pending += if first { 0 } else { growth };
                 self.standstill.on_progress();
                 continue;
             }
@@ -240,10 +251,13 @@ impl MicroProtocol for FixedSize {
         self.message = Some(declaration.attribute("message"));
         self.place = Some(declaration.attribute("place"));
         self.cut_ends = Some(declaration.shared(CutEnds::default));
+        self.first_missing = Some(declaration.shared(FirstMissing::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.reliable = is_reliable(resolution);
+        let sequence = resolution.find_attribute("sequence").filter(|_| self.reliable);
+        self.order = sequence.zip(self.first_missing);
         self.priority = resolution.has("priority");
         self.deadlines = resolution.has("deadline");
         resolution.on_submit(Order::LAST);

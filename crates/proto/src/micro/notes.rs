@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// A few values by message, the oldest forgotten first.
 #[derive(Debug)]
 pub(crate) struct Notes<T> {
-    notes: VecDeque<(u32, T)>,
+    kept: VecDeque<(u32, T)>,
     limit: usize,
     /// The latest message that was ever noted.
     newest: u32,
@@ -13,34 +13,34 @@ pub(crate) struct Notes<T> {
 
 impl<T: Copy> Notes<T> {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { notes: VecDeque::new(), limit, newest: u32::MAX }
+        Self { kept: VecDeque::new(), limit, newest: u32::MAX }
     }
 
     /// Notes `value` if nothing is noted of `message`. Most segments are of the message that was noted last.
     pub(crate) fn note(&mut self, message: u32, value: T) {
         let newer = message.wrapping_sub(self.newest).cast_signed() > 0;
-        if !newer && self.notes.iter().rev().any(|note| note.0 == message) {
+        if !newer && self.kept.iter().rev().any(|note| note.0 == message) {
             return;
         }
         if newer {
             self.newest = message;
         }
-        if self.notes.len() >= self.limit {
-            self.notes.pop_front();
+        if self.kept.len() >= self.limit {
+            self.kept.pop_front();
         }
-        self.notes.push_back((message, value));
+        self.kept.push_back((message, value));
     }
 
     /// Takes out what is noted of `message`. Most messages are delivered in the order in which they began.
     pub(crate) fn take(&mut self, message: u32) -> Option<T> {
-        let at = self.notes.iter().position(|note| note.0 == message)?;
-        self.notes.remove(at).map(|note| note.1)
+        let at = self.kept.iter().position(|note| note.0 == message)?;
+        self.kept.remove(at).map(|note| note.1)
     }
 
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
-        while self.notes.len() > limit {
-            self.notes.pop_front();
+        while self.kept.len() > limit {
+            self.kept.pop_front();
         }
     }
 }

@@ -39,7 +39,7 @@ struct Block {
 
 #[derive(Default)]
 pub(super) struct Blocks {
-    blocks: VecDeque<Block>,
+    kept: VecDeque<Block>,
     decoder: Option<ReedSolomonDecoder>,
     padded: Vec<u8>,
     pub(super) recovered: u64,
@@ -48,7 +48,7 @@ pub(super) struct Blocks {
 
 impl std::fmt::Debug for Blocks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Blocks").field("blocks", &self.blocks).finish_non_exhaustive()
+        f.debug_struct("Blocks").field("kept", &self.kept).finish_non_exhaustive()
     }
 }
 
@@ -75,23 +75,23 @@ impl Block {
 impl Blocks {
     /// The block of this number, begun if it is new; the oldest makes room.
     fn block(&mut self, number: u32, context: &mut Context<'_>) -> usize {
-        if let Some(at) = self.blocks.iter().rposition(|block| block.number == number) {
+        if let Some(at) = self.kept.iter().rposition(|block| block.number == number) {
             return at;
         }
-        if self.blocks.len() == KEPT
-            && let Some(mut oldest) = self.blocks.pop_front()
+        if self.kept.len() == KEPT
+            && let Some(mut oldest) = self.kept.pop_front()
         {
             self.unrepaired += u64::from(!oldest.whole && oldest.shape.is_some());
             oldest.finish(context);
         }
-        self.blocks.push_back(Block {
+        self.kept.push_back(Block {
             number,
             data: Vec::new(),
             repairs: Vec::new(),
             shape: None,
             whole: false,
         });
-        self.blocks.len() - 1
+        self.kept.len() - 1
     }
 
     /// A data packet has come. `full` is the number of packets of a block that was filled.
@@ -104,7 +104,7 @@ impl Blocks {
         context: &mut Context<'_>,
     ) {
         let at = self.block(number, context);
-        let block = &mut self.blocks[at];
+        let block = &mut self.kept[at];
         if block.whole {
             return;
         }
@@ -128,7 +128,7 @@ impl Blocks {
     pub(super) fn on_repair(&mut self, packet: &[u8], context: &mut Context<'_>) -> bool {
         let Some((number, which, shape)) = read(packet) else { return false };
         let at = self.block(number, context);
-        let block = &mut self.blocks[at];
+        let block = &mut self.kept[at];
         if block.whole {
             return true;
         }
@@ -151,19 +151,19 @@ impl Blocks {
 
     /// Works out what is missing of a block that has enough.
     fn complete(&mut self, at: usize, full: usize, context: &mut Context<'_>) {
-        let block = &self.blocks[at];
+        let block = &self.kept[at];
         if let Some(shape) = block.shape
             && block.has() < shape.data.min(full)
             && self.decode(at, shape, context).is_none()
         {
             self.unrepaired += 1;
         }
-        self.blocks[at].finish(context);
+        self.kept[at].finish(context);
     }
 
     /// `None` if the shards do not fit together, which only a lying peer brings about.
     fn decode(&mut self, at: usize, shape: Shape, context: &mut Context<'_>) -> Option<()> {
-        let block = &self.blocks[at];
+        let block = &self.kept[at];
         let decoder = match &mut self.decoder {
             Some(decoder) => {
                 decoder.reset(shape.data, shape.repairs, shape.len).ok()?;

@@ -1,0 +1,229 @@
+//! Group transport: many senders, one receiver that allots each a rate (GTP). The receiver's capacity is divided max-min
+//! fair: nobody gets more than he can use, and what he leaves is divided among the others, by weight.
+//!
+//! Demands are not announced. A sender that uses what it was allotted is taken to want more; one that does not is allotted
+//! what it uses and a little more, by which it can show that it wants more again.
+
+use std::num::NonZeroU32;
+
+use haul_base::Rate;
+
+/// What a sender would use, and how much it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// It would use no more; [`Rate::MAX`] if that is not known.
+    pub demand: Rate,
+    /// Its part of what there is, beside those of the others.
+    pub weight: NonZeroU32,
+}
+
+/// Divides `capacity` max-min fair: no grant can be raised without lowering one that is smaller by its weight
+/// (Bertsekas and Gallager, *Data Networks*, section 6.5.2; with a single bottleneck, water-filling finds it).
+///
+/// The grants never exceed the demands, nor their sum the capacity; rounding costs less than one bit per second each.
+pub fn max_min(capacity: Rate, wants: &[Want]) -> Vec<Rate> {
+    let mut order: Vec<usize> = (0..wants.len()).collect();
+    // Those who want least by their weight are served first: a whole demand, or else all the rest gets equal shares.
+    order.sort_by(|&a, &b| {
+        let by_weight =
+            |a: usize, b: usize| u128::from(wants[a].demand.as_bps()) * u128::from(wants[b].weight.get());
+        by_weight(a, b).cmp(&by_weight(b, a))
+    });
+    let mut left = u128::from(capacity.as_bps());
+    let mut weights: u128 = wants.iter().map(|want| u128::from(want.weight.get())).sum();
+    let mut grants = vec![Rate::ZERO; wants.len()];
+    for at in order {
+        let weight = u128::from(wants[at].weight.get());
+        let share = left * weight / weights;
+        let grant = share.min(u128::from(wants[at].demand.as_bps()));
+        grants[at] = Rate::from_bps(u64::try_from(grant).unwrap_or(u64::MAX));
+        left -= grant;
+        weights -= weight;
+    }
+    grants
+}
+
+/// A sender that uses at least so much of its rate is taken to want more.
+const USED: f64 = 0.95;
+/// What a sender gets beyond what it uses. It must use less than [`USED`] of the sum to be known as content.
+const HEADROOM: f64 = 1.125;
+/// The least that anybody is allotted, as a part of an equal share: enough to be noticed.
+const LEAST: f64 = 0.01;
+
+/// Names a sender of an [`Allotter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SenderId(u32);
+
+#[derive(Debug)]
+struct Sender {
+    id: SenderId,
+    want: Want,
+    allotted: Rate,
+}
+
+/// Allots rates to senders, round by round. A round should last two round-trip times at least, so that what is measured
+/// was sent at the new rate.
+///
+/// With demands that stay, the allotments stay after as many rounds as there are different demands by weight, and one
+/// more: in each round all those show themselves content who want less than what an equal share is by then, shares only
+/// grow as others prove content, and a round without a new one changes nothing.
+#[derive(Debug)]
+pub struct Allotter {
+    capacity: Rate,
+    senders: Vec<Sender>,
+    next: u32,
+}
+
+impl Allotter {
+    /// An allotter of `capacity`, UDP payload bits per second like all its rates.
+    pub fn new(capacity: Rate) -> Self {
+        Self { capacity, senders: Vec::new(), next: 0 }
+    }
+
+    /// Another capacity; in force with the next round.
+    pub fn set_capacity(&mut self, capacity: Rate) {
+        self.capacity = capacity;
+    }
+
+    /// A new sender, taken to want all that it can get. The next round tells everybody's rate.
+    pub fn add(&mut self, weight: NonZeroU32) -> SenderId {
+        let id = SenderId(self.next);
+        self.next += 1;
+        let want = Want { demand: Rate::MAX, weight };
+        self.senders.push(Sender { id, want, allotted: Rate::ZERO });
+        id
+    }
+
+    /// A sender has gone; the others get its part with the next round.
+    pub fn remove(&mut self, id: SenderId) {
+        self.senders.retain(|sender| sender.id != id);
+    }
+
+    /// What a sender is allotted.
+    pub fn allotted(&self, id: SenderId) -> Option<Rate> {
+        self.senders.iter().find(|sender| sender.id == id).map(|sender| sender.allotted)
+    }
+
+    /// Ends a round in which `measured` was received from each sender, and allots rates for the next.
+    pub fn round(&mut self, measured: impl Fn(SenderId) -> Rate) {
+        let count = self.senders.len().max(1) as f64;
+        let least = self.capacity.mul_f64(LEAST / count);
+        for sender in &mut self.senders {
+            let used = measured(sender.id);
+            let content = used < sender.allotted.mul_f64(USED);
+            sender.want.demand = if content { used.mul_f64(HEADROOM).max(least) } else { Rate::MAX };
+        }
+        let wants: Vec<Want> = self.senders.iter().map(|sender| sender.want).collect();
+        for (sender, grant) in self.senders.iter_mut().zip(max_min(self.capacity, &wants)) {
+            sender.allotted = grant;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn weight(weight: u32) -> NonZeroU32 {
+        NonZeroU32::new(weight).unwrap()
+    }
+
+    fn wants() -> impl Strategy<Value = Vec<Want>> {
+        let demand = prop_oneof![Just(u64::MAX), 0u64..10_000_000_000];
+        let want = (demand, 1u32..100)
+            .prop_map(|(demand, w)| Want { demand: Rate::from_bps(demand), weight: weight(w) });
+        prop::collection::vec(want, 1..40)
+    }
+
+    proptest! {
+        #[test]
+        fn no_grant_can_be_raised_but_by_lowering_a_smaller_one(capacity in 0u64..20_000_000_000, wants in wants()) {
+            let grants = max_min(Rate::from_bps(capacity), &wants);
+            let sum: u128 = grants.iter().map(|grant| u128::from(grant.as_bps())).sum();
+            prop_assert!(sum <= u128::from(capacity));
+            let wanted: u128 = wants.iter().map(|want| u128::from(want.demand.as_bps())).sum();
+            let rounding = wants.len() as u128;
+            prop_assert!(sum + rounding >= wanted.min(u128::from(capacity)), "{sum} of {capacity}");
+            for (want, grant) in wants.iter().zip(&grants) {
+                prop_assert!(*grant <= want.demand);
+                if *grant < want.demand {
+                    // Discontent: then nobody has more by his weight, but for rounding.
+                    let own = grant.as_bps() as f64 / f64::from(want.weight.get());
+                    for (other, theirs) in wants.iter().zip(&grants) {
+                        let theirs = theirs.as_bps() as f64 / f64::from(other.weight.get());
+                        prop_assert!(theirs <= own + 1.0 + own * 1e-9 + rounding as f64, "{theirs} > {own}");
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn the_rounds_end_when_they_should_and_the_shares_are_fair(
+            demands in prop::collection::vec((1u64..1_000, 1u32..4), 1..20),
+        ) {
+            let capacity = Rate::from_mbps(1_000);
+            let mut allotter = Allotter::new(capacity);
+            let senders: Vec<_> =
+                demands.iter().map(|&(mbps, w)| (allotter.add(weight(w)), Rate::from_mbps(mbps))).collect();
+            let mut rates = vec![Rate::ZERO; senders.len()];
+            let mut last_change = 0;
+            for round in 0..2 * senders.len() + 3 {
+                let before: Vec<_> = senders.iter().map(|&(id, _)| allotter.allotted(id)).collect();
+                allotter.round(|id| rates[id.0 as usize]);
+                let after: Vec<_> = senders.iter().map(|&(id, _)| allotter.allotted(id)).collect();
+                if before != after {
+                    last_change = round;
+                }
+                for (rate, &(id, demand)) in rates.iter_mut().zip(&senders) {
+                    *rate = demand.min(allotter.allotted(id).unwrap());
+                }
+                let total: u64 = rates.iter().map(|rate| rate.as_bps()).sum();
+                prop_assert!(total <= capacity.as_bps());
+            }
+            let mut different = demands.clone();
+            different.sort_by(|a, b| (a.0 * u64::from(b.1)).cmp(&(b.0 * u64::from(a.1))));
+            different.dedup_by(|a, b| a.0 * u64::from(b.1) == b.0 * u64::from(a.1));
+            prop_assert!(last_change <= different.len(), "{} rounds", last_change);
+            // Those who get all that they want have it; nobody has much less than the fair share of all.
+            let fair = max_min(
+                capacity,
+                &demands.iter().map(|&(mbps, w)| Want { demand: Rate::from_mbps(mbps).mul_f64(HEADROOM), weight: weight(w) }).collect::<Vec<_>>(),
+            );
+            for ((rate, fair), &(_, demand)) in rates.iter().zip(&fair).zip(&senders) {
+                let due = (*fair).min(demand).as_bps() as f64;
+                prop_assert!(rate.as_bps() as f64 >= 0.95 * due - 2.0, "{rate} of {due}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sender_that_wants_more_again_is_noticed_and_one_that_goes_leaves_its_part() {
+        let mut allotter = Allotter::new(Rate::from_mbps(100));
+        let (small, large) = (allotter.add(weight(1)), allotter.add(weight(1)));
+        let round = |allotter: &mut Allotter, demand: u64| {
+            for _ in 0..3 {
+                let before = [allotter.allotted(small).unwrap(), allotter.allotted(large).unwrap()];
+                allotter
+                    .round(|id| if id == small { before[0].min(Rate::from_mbps(demand)) } else { before[1] });
+            }
+            (allotter.allotted(small).unwrap(), allotter.allotted(large).unwrap())
+        };
+        assert_eq!(round(&mut allotter, 8), (Rate::from_mbps(9), Rate::from_mbps(91)));
+        assert_eq!(round(&mut allotter, 500), (Rate::from_mbps(50), Rate::from_mbps(50)));
+        allotter.remove(small);
+        allotter.round(|_| Rate::from_mbps(50));
+        assert_eq!((allotter.allotted(small), allotter.allotted(large)), (None, Some(Rate::from_mbps(100))));
+    }
+
+    #[test]
+    fn a_silent_sender_keeps_enough_to_be_heard() {
+        let mut allotter = Allotter::new(Rate::from_mbps(100));
+        let (silent, _) = (allotter.add(weight(1)), allotter.add(weight(1)));
+        for _ in 0..5 {
+            allotter.round(|id| if id == silent { Rate::ZERO } else { Rate::MAX });
+        }
+        assert_eq!(allotter.allotted(silent), Some(Rate::from_bps(500_000)));
+    }
+}

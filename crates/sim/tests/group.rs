@@ -1,0 +1,207 @@
+//! Group transport: senders of `viz` streams into one receiver behind one bottleneck, which allots each a rate.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+
+use haul_base::{Rate, Span, Time};
+use haul_proto::group::{Allotter, SenderId, Want, max_min};
+use haul_proto::{micro, presets};
+use haul_sim::{
+    BottleneckSpec, DropReason, Limit, LinkId, NodeId, PathSpec, QueueSpec, SessionNode, StageSpec, World,
+};
+use haul_stack::{Blueprint, Ends, MessageSink, MessageSource, Registry, Setup, Stack};
+
+type Member = SessionNode<Stack>;
+
+/// The line carries this, headers included; the receiver allots less, so that its queue stays empty.
+const LINE: Rate = Rate::from_mbps(100);
+const CAPACITY: Rate = Rate::from_mbps(90);
+const DELAY: Span = Span::from_millis(20);
+/// Five round-trip times.
+const ROUND: Span = Span::from_millis(200);
+
+/// Messages of 1,000 bytes, no faster than `demand`.
+struct Stream {
+    demand: Rate,
+    sent: u64,
+}
+
+impl MessageSource for Stream {
+    fn next(&mut self, now: Time, into: &mut [u8]) -> Option<usize> {
+        let due = self.demand.bytes_in(now.since(Time::ZERO));
+        (self.sent + 1_000 <= due).then(|| {
+            self.sent += 1_000;
+            into.fill(7);
+            1_000
+        })
+    }
+
+    fn message_len(&self) -> usize {
+        1_000
+    }
+}
+
+struct Discard;
+
+impl MessageSink for Discard {
+    fn message(&mut self, _: Time, _: u64, _: &[u8]) {}
+}
+
+struct Group {
+    world: World,
+    line: LinkId,
+    allotter: Arc<Mutex<Allotter>>,
+    /// By sender: its node, its stack at the receiver, its name at the allotter.
+    members: Vec<(NodeId, NodeId, SenderId)>,
+}
+
+fn blueprint() -> Arc<Blueprint> {
+    let registry: Registry = micro::registry();
+    let mut recipe = presets::preset("viz").unwrap().unwrap().without("seal");
+    recipe.set("fixed_rate.rate", "1Mbit").unwrap();
+    Arc::new(registry).compile(&recipe, 0).unwrap()
+}
+
+fn stack(blueprint: &Arc<Blueprint>, number: usize, source: Option<Stream>) -> Member {
+    let ends = Ends {
+        message_source: source.map(|source| Box::new(source) as Box<dyn MessageSource>),
+        message_sink: Some(Box::new(Discard)),
+        ..Ends::default()
+    };
+    let setup = Setup {
+        initiator: ends.message_source.is_some(),
+        identity: number as u32,
+        initial_rtt: DELAY * 2,
+        ends,
+        ..Setup::new(Time::ZERO)
+    };
+    SessionNode::new(Stack::new(blueprint.clone(), setup).unwrap())
+}
+
+impl Group {
+    /// Senders by demand and weight. Until the first round each may send 1 Mbit/s.
+    fn new(seed: u64, demands: &[(Rate, u32)]) -> Self {
+        println!("seed {seed}");
+        let mut world = World::new(seed);
+        let queue = QueueSpec::TailDrop(Limit::Time(Span::from_millis(20)));
+        let bottleneck = StageSpec::Bottleneck(BottleneckSpec { rate: LINE, queue });
+        let line =
+            world.add_link("line", &PathSpec { stages: vec![bottleneck, StageSpec::Delay(DELAY)] }).unwrap();
+        let back = world.add_link("back", &PathSpec { stages: vec![StageSpec::Delay(DELAY)] }).unwrap();
+        let (blueprint, mut allotter) = (blueprint(), Allotter::new(CAPACITY));
+        let mut members = Vec::new();
+        for (number, &(demand, weight)) in demands.iter().enumerate() {
+            let sender = stack(&blueprint, number, Some(Stream { demand, sent: 0 }));
+            let sender = world.add_node(&format!("sender {number}"), sender);
+            let receiver = world.add_node(&format!("receiver {number}"), stack(&blueprint, number, None));
+            world.connect_pair(&format!("stream {number}"), (sender, receiver), &[line], &[back]).unwrap();
+            members.push((sender, receiver, allotter.add(NonZeroU32::new(weight).unwrap())));
+        }
+        Self { world, line, allotter: Arc::new(Mutex::new(allotter)), members }
+    }
+
+    /// What has come from each, bytes.
+    fn received(world: &World, members: &[(NodeId, NodeId, SenderId)]) -> Vec<u64> {
+        let bytes = |member: &(NodeId, NodeId, SenderId)| {
+            world.node::<Member>(member.1).unwrap().machine().stats().bytes_received
+        };
+        members.iter().map(bytes).collect()
+    }
+
+    /// Rounds until `until`; sources are looked at every 2 ms.
+    fn run(&mut self, until: Time) {
+        let mut before = Self::received(&self.world, &self.members);
+        let mut now = self.world.now();
+        while now < until {
+            let end = now + ROUND;
+            while now < end {
+                now = now + Span::from_millis(2);
+                self.world.run_until(now);
+                for (sender, ..) in &self.members {
+                    self.world.node_mut::<Member>(*sender).unwrap();
+                }
+            }
+            let received = Self::received(&self.world, &self.members);
+            let rate = |at: usize| Rate::from_transfer(received[at] - before[at], ROUND);
+            self.end_round(&rate);
+            before = received;
+        }
+    }
+
+    fn end_round(&mut self, rate: &dyn Fn(usize) -> Rate) {
+        let now = self.world.now();
+        let mut allotter = self.allotter.lock().unwrap();
+        let old: Vec<_> = self.members.iter().map(|member| allotter.allotted(member.2).unwrap()).collect();
+        let place = |id| self.members.iter().position(|member| member.2 == id).unwrap();
+        allotter.round(|id| rate(place(id)));
+        for (&(_, receiver, id), old) in self.members.iter().zip(old) {
+            let new = allotter.allotted(id).unwrap();
+            if new != old {
+                self.world.node_mut::<Member>(receiver).unwrap().machine_mut().want_rate(now, new);
+            }
+        }
+    }
+
+    /// Rates at which data comes from each over the next two seconds, Mbit/s.
+    fn measure(&mut self) -> Vec<f64> {
+        let before = Self::received(&self.world, &self.members);
+        let span = Span::from_secs(2);
+        self.run(self.world.now() + span);
+        let after = Self::received(&self.world, &self.members);
+        let mbps = |(a, b): (&u64, &u64)| Rate::from_transfer(a - b, span).as_bps() as f64 / 1e6;
+        after.iter().zip(&before).map(mbps).collect()
+    }
+}
+
+#[test]
+fn shares_are_max_min_fair_and_nobody_starves() {
+    let greedy = Rate::from_mbps(10_000);
+    let demands = [
+        (Rate::from_mbps(2), 1),
+        (Rate::from_mbps(5), 1),
+        (Rate::from_mbps(10), 1),
+        (greedy, 1),
+        (greedy, 1),
+        (greedy, 1),
+        (greedy, 2),
+    ];
+    let mut group = Group::new(41, &demands);
+    // Four different demands: five rounds, and one for the rates at the start.
+    group.run(Time::ZERO + ROUND * 6);
+    let rates = group.measure();
+    // Messages are 1,000 bytes in packets of 1,025: those who are content use a little more than their demand.
+    let share = |rate: Rate| if rate == greedy { rate } else { rate.mul_f64(1.025) };
+    let weight = |w| NonZeroU32::new(w).unwrap();
+    let wants = |room: f64| {
+        let want =
+            |&(demand, w): &(Rate, u32)| Want { demand: share(demand).mul_f64(room), weight: weight(w) };
+        demands.iter().map(want).collect::<Vec<_>>()
+    };
+    let (exact, roomy) = (max_min(CAPACITY, &wants(1.0)), max_min(CAPACITY, &wants(1.125)));
+    println!("Mbit/s: {rates:.2?}; max-min {exact:?}");
+    for (at, rate) in rates.iter().enumerate() {
+        let most = exact[at].as_bps() as f64 / 1e6;
+        let least = exact[at].min(roomy[at]).as_bps() as f64 / 1e6;
+        assert!((0.96 * least..=1.03 * most).contains(rate), "sender {at}: {rate}, fair {least} to {most}");
+    }
+    let drops = group.world.path(group.line).unwrap().counters().drops;
+    assert_eq!(drops.of(DropReason::QueueFull), 0, "{drops:?}");
+}
+
+#[test]
+fn what_a_sender_leaves_goes_to_the_others() {
+    let greedy = Rate::from_mbps(10_000);
+    let mut group = Group::new(43, &[(greedy, 1), (greedy, 1), (greedy, 1)]);
+    group.run(Time::ZERO + ROUND * 4);
+    let before = group.measure();
+    assert!(before.iter().all(|rate| (28.5..=30.5).contains(rate)), "{before:?}");
+    let (_, receiver, gone) = group.members.remove(0);
+    group.allotter.lock().unwrap().remove(gone);
+    let now = group.world.now();
+    group.world.node_mut::<Member>(receiver).unwrap().machine_mut().want_rate(now, Rate::ZERO);
+    group.run(group.world.now() + ROUND * 2);
+    let after = group.measure();
+    assert!(after.iter().all(|rate| (43.0..=45.5).contains(rate)), "{after:?}");
+}
