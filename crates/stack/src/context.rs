@@ -17,13 +17,13 @@ use crate::stack::{StackEvent, StackStats};
 
 /// A value that several micro-protocols of one stack use; see [`Declaration::shared`](crate::Declaration::shared).
 pub struct SharedValue<T> {
-    index: usize,
+    index: u16,
     of_type: PhantomData<fn() -> T>,
 }
 
 impl<T> SharedValue<T> {
     pub(crate) fn at(index: usize) -> Self {
-        Self { index, of_type: PhantomData }
+        Self { index: index as u16, of_type: PhantomData }
     }
 }
 
@@ -211,7 +211,7 @@ impl Context<'_> {
     /// # Panics
     /// If the handle is of another stack.
     pub fn shared<T: Any + Send>(&mut self, value: SharedValue<T>) -> &mut T {
-        let found = self.core.shared.values[value.index].downcast_mut();
+        let found = self.core.shared.values[usize::from(value.index)].downcast_mut();
         found.expect("a handle names a value of its own type")
     }
 

@@ -53,15 +53,15 @@ pub(crate) enum Change {
     #[default]
     None,
     /// New parameters are in force here; the other side has not confirmed.
-    Applying(Saying),
+    Applying(Box<Saying>),
     /// The other side has been asked, and nothing new is sent.
-    Proposed(Saying, Arc<Blueprint>),
+    Proposed(Box<Saying>, Arc<Blueprint>),
     /// The other side has asked; what is on its way has to arrive first.
     Draining(u32, Arc<Blueprint>),
     /// Ready, and waiting for the first packet of the new generation.
-    Ready(Saying, Arc<Blueprint>),
+    Ready(Box<Saying>, Arc<Blueprint>),
     /// Changed over; the other side has not confirmed.
-    Committing(Saying),
+    Committing(Box<Saying>),
     /// An answer that is given once; it is given again when asked again.
     Answer(Vec<u8>),
 }
@@ -95,8 +95,8 @@ fn body(word: Word, number: u32, text: &str) -> Vec<u8> {
     body
 }
 
-fn saying(now: Time, word: Word, number: u32, text: &str) -> Saying {
-    Saying { body: body(word, number, text), number, since: now, next: now }
+fn saying(now: Time, word: Word, number: u32, text: &str) -> Box<Saying> {
+    Box::new(Saying { body: body(word, number, text), number, since: now, next: now })
 }
 
 fn read(body: &[u8]) -> Option<(Word, u32, &str)> {
