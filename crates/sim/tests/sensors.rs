@@ -57,7 +57,45 @@ impl MessageSink for Count {
     }
 }
 
+/// Messages of `msg` in both directions, no more at a time than the pool has buffers: once warm, they cost no allocation.
+fn messages_cost_no_allocation() {
+    let (blueprint, rtt) = (talk::blueprint("msg", &[]), Span::from_millis(1));
+    let mut a = talk::stack(&blueprint, true, rtt, Ends::default());
+    let mut b = talk::stack(&blueprint, false, rtt, Ends::default());
+    let mut slot = vec![0; 65_536];
+    let mut round = |now: Time| {
+        for stack in [&mut a, &mut b] {
+            (0..10).for_each(|_| drop(stack.send(now, &[7; 10], SendOptions::default())));
+        }
+        for _ in 0..3 {
+            carry(now, &mut a, &mut b, &mut slot, false);
+            carry(now, &mut b, &mut a, &mut slot, false);
+        }
+        for stack in [&mut a, &mut b] {
+            stack.on_deadline(now);
+            while let Some((_, message)) = stack.recv() {
+                stack.recycle(message);
+            }
+            while stack.poll_event().is_some() {}
+        }
+    };
+    let at = |n: u64| Time::ZERO + Span::from_millis(n);
+    (0..200).for_each(|n| round(at(n)));
+    let region = Region::new(ALLOCATOR);
+    (200..1_200).for_each(|n| round(at(n)));
+    let change = region.change();
+    println!("msg, 20,000 messages: {} allocations", change.allocations + change.reallocations);
+    assert_eq!(change.allocations + change.reallocations, 0);
+    assert_eq!(a.stats().messages_delivered, 12_000);
+    assert_eq!((a.unfinished(), a.stats().data_resent), (0, 0));
+}
+
 fn main() {
+    messages_cost_no_allocation();
+    a_sensor_costs_little_memory();
+}
+
+fn a_sensor_costs_little_memory() {
     let blueprint = talk::blueprint("sensor", &[]);
     let rtt = Span::from_millis(20);
     let mut sensors: Vec<Stack> =

@@ -171,6 +171,7 @@ impl Blueprint {
         let mut shared = SharedValues::default();
         let mut protocols = self.build(setup)?;
         self.place_as_checked(&mut protocols, &mut shared)?;
+        shared.values.shrink_to_fit();
         Ok((protocols, shared))
     }
 

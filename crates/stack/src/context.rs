@@ -262,10 +262,13 @@ impl Context<'_> {
     pub fn set_timer(&mut self, timer: u8, at: Time) {
         let owner = self.owner;
         let known = self.core.timers.iter_mut().find(|t| t.owner == owner && t.name == timer);
-        match known {
-            Some(known) => known.at = at,
-            None => self.core.timers.push(Timer { at, owner, name: timer }),
+        if let Some(known) = known {
+            known.at = at;
+            return;
         }
+        // One by one: a stack has few timers, and there may be many thousand stacks.
+        self.core.timers.reserve_exact(1);
+        self.core.timers.push(Timer { at, owner, name: timer });
     }
 
     /// Takes that wish back.

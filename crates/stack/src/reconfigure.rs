@@ -95,8 +95,8 @@ fn body(word: Word, number: u32, text: &str) -> Vec<u8> {
     body
 }
 
-fn saying(now: Time, word: Word, number: u32, text: &str) -> Box<Saying> {
-    Box::new(Saying { body: body(word, number, text), number, since: now, next: now })
+fn saying(now: Time, word: Word, number: u32, text: &str) -> Saying {
+    Saying { body: body(word, number, text), number, since: now, next: now }
 }
 
 fn read(body: &[u8]) -> Option<(Word, u32, &str)> {
@@ -123,10 +123,10 @@ impl Stack {
         let number = self.core.next_pn as u32;
         if self.is_parameters_only(&blueprint) {
             self.apply(now, blueprint)?;
-            self.change = Change::Applying(saying(now, Word::Apply, number, &text));
+            self.change = Change::Applying(Box::new(saying(now, Word::Apply, number, &text)));
         } else {
             self.core.draining = true;
-            self.change = Change::Proposed(saying(now, Word::Propose, number, &text), blueprint);
+            self.change = Change::Proposed(Box::new(saying(now, Word::Propose, number, &text)), blueprint);
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ impl Stack {
             && self.is_drained()
             && let Change::Draining(number, blueprint) = std::mem::take(&mut self.change)
         {
-            self.change = Change::Ready(saying(now, Word::Ready, number, ""), blueprint);
+            self.change = Change::Ready(Box::new(saying(now, Word::Ready, number, "")), blueprint);
         }
     }
 
@@ -301,7 +301,7 @@ impl Stack {
         if let Change::Proposed(_, blueprint) = std::mem::take(&mut self.change)
             && self.change_over(now, &blueprint)
         {
-            self.change = Change::Committing(saying(now, Word::Commit, number, ""));
+            self.change = Change::Committing(Box::new(saying(now, Word::Commit, number, "")));
         }
     }
 
