@@ -40,9 +40,16 @@ pub(super) struct Sending {
     is_heard: bool,
     running: Running,
     wants_confirmation: bool,
+    /// The last segments were sent long ago, and nobody has said that they have come.
+    is_stale: bool,
+    /// Questions since the last report.
+    asked: u32,
     /// Made by the first report; a side that only receives never gets one.
     notices: Option<Box<Notices>>,
 }
+
+/// So many questions in a row before they become rarer.
+const EAGER_QUESTIONS: u32 = 4;
 
 /// What reports are turned into, for reuse.
 #[derive(Debug, Default)]
@@ -72,7 +79,7 @@ impl Sending {
         let draining = context.is_draining();
         let flight = context.shared(handles.flight);
         let many = flight.span() >= flight.window().div_ceil(2);
-        flight.open() > 0 && (draining || many || !self.is_heard)
+        flight.open() > 0 && (draining || many || self.is_stale || !self.is_heard)
     }
 
     /// Asks for a report, and later again, as long as one is needed.
@@ -85,19 +92,34 @@ impl Sending {
     }
 
     /// Whether a report is to be asked for.
-    pub(super) fn on_confirm(&mut self, handles: Handles, context: &mut Context<'_>) -> bool {
+    pub(super) fn on_confirm(
+        &mut self,
+        handles: Handles,
+        limits: &Limits,
+        context: &mut Context<'_>,
+    ) -> bool {
         self.running.confirm = self.needs_confirmation(handles, context);
         if self.running.confirm {
             self.wants_confirmation = true;
-            context.set_timer(CONFIRM, context.now() + repeat_after(context));
+            let repeat = repeat_after(context) * (1 << (self.asked / EAGER_QUESTIONS).min(20));
+            self.asked = self.asked.saturating_add(1);
+            context.set_timer(CONFIRM, context.now() + repeat.min(limits.silence));
         }
         self.running.confirm
     }
 
-    /// Forgets what nobody has missed for long.
+    /// Forgets what nobody has missed for long. The receiver would have seen the gap by what came later; where nothing
+    /// was sent later, it is asked.
     pub(super) fn on_forget(&mut self, handles: Handles, limits: &Limits, context: &mut Context<'_>) {
         let now = context.now();
         let flight = context.shared(handles.flight);
+        let newest = flight.next().checked_sub(1).and_then(|newest| flight.get(newest));
+        if newest.is_some_and(|slot| slot.sent + limits.silence <= now) {
+            self.is_stale = true;
+            context.set_timer(FORGET, now + limits.silence);
+            self.ask_if_needed(handles, context);
+            return;
+        }
         let due = |sent: Time| sent + limits.retention;
         let mut below = flight.base();
         while flight.get(below).is_some_and(|slot| slot.state == State::Done || due(slot.sent) <= now) {
@@ -125,7 +147,7 @@ impl Sending {
         if !newest_possible || report.next > next || highest > report.next {
             return None;
         }
-        self.is_heard = true;
+        (self.is_heard, self.is_stale, self.asked) = (true, false, 0);
         let mut notices = self.notices.take().unwrap_or_default();
         acknowledge(&mut notices.acknowledged, report, rest, handles, context);
         collect(&mut notices.missing.sequence_numbers, report, rest, handles, context);
