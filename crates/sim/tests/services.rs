@@ -101,7 +101,7 @@ fn sensor_costs_one_packet_a_reading() {
     let path = PathSpec { stages: vec![StageSpec::Delay(Span::from_millis(10))] };
     let sent = stream(3_600, Span::from_secs(1), |_| 10);
     let mut talk = tell(1, ("sensor", &[]), &path, &sent);
-    talk.run(Span::from_secs(4_000), Span::ZERO);
+    talk.run(Span::from_secs(4_000), Span::from_secs(2));
     assert_all(&talk, &sent);
     let (sensor, base) = (talk.end(talk.first).stack.stats(), talk.end(talk.second).stack.stats());
     println!(
@@ -154,7 +154,7 @@ fn readings_that_tell_little_are_suppressed_and_the_base_is_never_far_off() {
     ];
     let path = PathSpec { stages: vec![StageSpec::Delay(Span::from_millis(10))] };
     let mut talk = tell(SEED, ("sensor", changes), &path, &sent);
-    talk.run(Span::from_secs(6_000), Span::ZERO);
+    talk.run(Span::from_secs(6_000), Span::from_secs(2));
     let heard = heard(&talk);
     let stats = talk.end(talk.first).stack.stats();
     println!("{} of {} readings sent", stats.data_sent, sent.len());

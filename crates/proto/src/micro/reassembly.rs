@@ -13,6 +13,8 @@ pub(crate) struct Segment<'s> {
     pub(crate) offset: usize,
     /// Whether the message ends with it.
     pub(crate) last: bool,
+    /// Its sequence number; 0 where that does not matter.
+    pub(crate) sequence: u64,
     pub(crate) data: &'s [u8],
 }
 
@@ -53,7 +55,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// What all may use: the rest is reserved, so that one message at a time can always be finished.
+    /// What all may use: the rest is reserved, so that the message that is waited for most can always be finished.
     fn common(self) -> usize {
         self.total.saturating_sub(self.message + OVERHEAD)
     }
@@ -71,6 +73,8 @@ struct Incomplete {
     /// What has come: sorted, disjoint, not adjacent.
     have: Vec<(u32, u32)>,
     len: Option<usize>,
+    /// The highest sequence number of its segments.
+    newest: u64,
 }
 
 impl Incomplete {
@@ -126,8 +130,6 @@ pub(crate) struct Reassembly {
     messages: VecDeque<Incomplete>,
     /// Bytes in `messages`.
     used: usize,
-    /// The message that uses the reserve.
-    favoured: Option<u64>,
     /// Lists of finished messages, for the next ones.
     spare: Vec<Vec<(u32, u32)>>,
 }
@@ -137,7 +139,7 @@ const SPARE: usize = 64;
 
 impl Reassembly {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, messages: VecDeque::new(), used: 0, favoured: None, spare: Vec::new() }
+        Self { limits, messages: VecDeque::new(), used: 0, spare: Vec::new() }
     }
 
     pub(crate) fn set_limits(&mut self, limits: Limits) {
@@ -155,11 +157,9 @@ impl Reassembly {
         known.map_or(end + OVERHEAD, |known| end.saturating_sub(known))
     }
 
-    /// Whether `growth` more bytes of `message` fit, if `pending` bytes are promised already.
-    pub(crate) fn fits(&self, message: u64, growth: usize, pending: usize) -> bool {
-        let favoured = self.favoured.is_none_or(|known| known == message);
-        let limit = if favoured { self.limits.total } else { self.limits.common() };
-        self.used + pending + growth <= limit
+    /// Whether `growth` more bytes fit without the reserve.
+    pub(crate) fn fits(&self, growth: usize) -> bool {
+        self.used + growth <= self.limits.common()
     }
 
     fn find(&self, message: u64) -> Option<usize> {
@@ -173,7 +173,7 @@ impl Reassembly {
             return Added::Impossible;
         }
         let growth = self.growth(segment.message, segment.end());
-        if !self.fits(segment.message, growth, 0) {
+        if self.used + growth > self.limits.total {
             return Added::NoRoom;
         }
         let at = self.find(segment.message).unwrap_or_else(|| self.begin(segment.message, pool));
@@ -195,31 +195,31 @@ impl Reassembly {
             message.note(from, to);
             message.write(segment);
         }
+        message.newest = message.newest.max(segment.sequence);
         self.used += growth;
-        if self.used > self.limits.common() && self.favoured.is_none() {
-            self.favoured = Some(segment.message);
-        }
         if self.messages[at].is_whole() { Added::Complete(self.remove(at)) } else { Added::Incomplete }
     }
 
     fn begin(&mut self, message: u64, pool: &mut Pool) -> usize {
         let at = self.messages.partition_point(|known| known.message < message);
         let have = self.spare.pop().unwrap_or_default();
-        self.messages.insert(at, Incomplete { message, data: pool.get(0), have, len: None });
+        self.messages.insert(at, Incomplete { message, data: pool.get(0), have, len: None, newest: 0 });
         at
     }
 
     fn remove(&mut self, at: usize) -> Buffer {
         let Some(mut message) = self.messages.remove(at) else { return Buffer::default() };
         self.used -= message.data.len() + OVERHEAD;
-        if self.favoured == Some(message.message) {
-            self.favoured = None;
-        }
         if self.spare.len() < SPARE {
             message.have.clear();
             self.spare.push(message.have);
         }
         message.data
+    }
+
+    /// The highest sequence number that has come of the oldest message.
+    pub(crate) fn newest_of_oldest(&self) -> Option<u64> {
+        self.messages.front().map(|message| message.newest)
     }
 
     /// Gives up the oldest message; `None` if there is none.
@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { message: 1_000, total: 5_000 };
+    const LIMITS: Limits = Limits { message: 1_000, total: 3_500 };
 
     fn body(message: u64, len: usize) -> Vec<u8> {
         (0..len).map(|at| (message as usize * 31 + at) as u8).collect()
@@ -257,25 +257,34 @@ mod tests {
             for (id, body) in bodies.iter().enumerate() {
                 for (n, data) in body.chunks(cut).enumerate() {
                     let offset = n * cut;
-                    segments.push(Segment { message: id as u64, offset, last: offset + data.len() == body.len(), data });
+                    segments.push(Segment { message: id as u64, offset, last: offset + data.len() == body.len(), sequence: 0, data });
                 }
             }
             let mut keys = order.iter().cycle();
             segments.sort_by_cached_key(|_| *keys.next().unwrap());
             let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
             let mut whole = vec![0; bodies.len()];
-            // What finds no room comes again, as from a reliable sender.
+            // What finds no room comes again, as from a reliable sender; the first that is missing may use the reserve.
             while !segments.is_empty() {
                 let before = segments.len();
-                segments.retain(|segment| match table.add(segment, &mut pool) {
-                    Added::NoRoom => true,
-                    Added::Complete(data) => {
-                        assert_eq!(&data[..], &bodies[segment.message as usize][..]);
-                        whole[segment.message as usize] += 1;
-                        false
+                let first = |s: &Segment<'_>| (s.message, s.offset);
+                let mut missing: Vec<_> = segments.iter().map(first).collect();
+                missing.sort_unstable();
+                segments.retain(|segment| {
+                    let growth = table.growth(segment.message, segment.end());
+                    if missing.first() != Some(&first(segment)) && !table.fits(growth) {
+                        return true;
                     }
-                    Added::Incomplete => false,
-                    other => panic!("{other:?}"),
+                    missing.retain(|other| *other != first(segment));
+                    match table.add(segment, &mut pool) {
+                        Added::Complete(data) => {
+                            assert_eq!(&data[..], &bodies[segment.message as usize][..]);
+                            whole[segment.message as usize] += 1;
+                        }
+                        Added::Incomplete => {}
+                        other => panic!("{other:?}"),
+                    }
+                    false
                 });
                 prop_assert!(table.used <= LIMITS.total);
                 prop_assert!(segments.len() < before, "stuck");
@@ -291,7 +300,7 @@ mod tests {
             let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
             for (message, offset, len, last) in segments {
                 let data = body(message, len);
-                let _ = table.add(&Segment { message, offset, last, data: &data }, &mut pool);
+                let _ = table.add(&Segment { message, offset, last, sequence: 0, data: &data }, &mut pool);
                 prop_assert_eq!(table.used, table.messages.iter().map(|m| m.data.len() + OVERHEAD).sum::<usize>());
                 prop_assert!(table.used <= LIMITS.total);
             }
@@ -301,7 +310,7 @@ mod tests {
     #[test]
     fn contradictions_are_told() {
         let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
-        let segment = |offset, last, data| Segment { message: 1, offset, last, data };
+        let segment = |offset, last, data| Segment { message: 1, offset, last, sequence: 0, data };
         assert!(matches!(table.add(&segment(100, true, &[1; 50]), &mut pool), Added::Incomplete));
         assert!(matches!(table.add(&segment(100, true, &[1; 50]), &mut pool), Added::Duplicate));
         assert!(matches!(table.add(&segment(140, false, &[1; 20]), &mut pool), Added::Impossible));

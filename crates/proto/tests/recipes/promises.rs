@@ -7,18 +7,21 @@ use proptest::prelude::*;
 use crate::channel::{Order, Run, Whims};
 use crate::generator::any_recipe;
 
-/// Long enough for every repetition.
-const CAP: Time = Time::from_nanos(300_000_000_000);
+/// Long enough for every repetition: where only the oldest segment is repeated, and that after a minute when much is lost,
+/// hours pass.
+const CAP: Time = Time::from_nanos(100_000_000_000_000);
 
 fn orders(seed: u64) -> Vec<Order> {
     let mut rng = Rng::from_seed(seed ^ 0x5EED);
-    let count = 5 + rng.below(40);
+    let count = 5 + rng.below(60);
+    // All at once, or one by one.
+    let stretch = if rng.chance(0.5) { 1_000_000_000 } else { 20_000_000 };
     (0..count)
         .map(|_| {
             let longest = if rng.chance(0.3) { 8_000 } else { 200 };
             let mut body = vec![0; 12 + rng.below(longest) as usize];
             rng.fill(&mut body);
-            Order { at: Time::from_nanos(rng.below(1_000_000_000)), end: rng.below(2) as usize, body }
+            Order { at: Time::from_nanos(rng.below(stretch)), end: rng.below(2) as usize, body }
         })
         .collect()
 }
@@ -27,12 +30,9 @@ fn has_any(recipe: &Recipe, names: &[&str]) -> bool {
     names.iter().any(|name| recipe.has(name))
 }
 
-/// Whether every message arrives, whatever the path does: nobody drops any on purpose, and whoever asks for repetition
-/// knows of the last ones too.
+/// Whether every message arrives, whatever the path does: nobody drops any on purpose.
 fn delivers_all(recipe: &Recipe) -> bool {
-    recipe.has("retransmit")
-        && has_any(recipe, &["positive_ack", "cumulative_ack", "bitmap_ack"])
-        && !has_any(recipe, &["deadline", "selective_transfer"])
+    recipe.has("retransmit") && !has_any(recipe, &["deadline", "selective_transfer"])
 }
 
 fn check(recipe: &Recipe, run: &Run, clean: bool) -> Result<(), TestCaseError> {
@@ -79,7 +79,7 @@ fn cases(number: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(192))]
+    #![proptest_config(cases(128))]
 
     #[test]
     fn recipes_keep_their_promises_on_bad_paths(

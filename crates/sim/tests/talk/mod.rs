@@ -5,7 +5,7 @@ use std::sync::Arc;
 use haul_base::{Machine, Rng, Span, Time};
 use haul_proto::{Open, Seal, Unauthentic, micro, presets};
 use haul_sim::{Arrival, Node, NodeId, Outbox, PathSpec, UDP_OVERHEAD, World};
-use haul_stack::{Blueprint, Recipe, SendOptions, Setup, Stack};
+use haul_stack::{Blueprint, Ends, Recipe, SendOptions, Setup, Stack};
 
 /// Bytes of the tag; as long as that of the real ciphers.
 pub(crate) const TAG: usize = 16;
@@ -42,10 +42,10 @@ pub(crate) fn blueprint(name: &str, changes: &[(&str, &str)]) -> Arc<Blueprint> 
     Arc::new(micro::registry()).compile(&recipe, TAG).expect("shipped recipes compile")
 }
 
-pub(crate) fn stack(blueprint: &Arc<Blueprint>, initiator: bool, rtt: Span) -> Stack {
+pub(crate) fn stack(blueprint: &Arc<Blueprint>, initiator: bool, rtt: Span, ends: Ends) -> Stack {
     let keys: (Box<dyn Seal>, Box<dyn Open>) = (Box::new(Plain), Box::new(Plain));
     let setup =
-        Setup { initiator, identity: 7, keys: Some(keys), initial_rtt: rtt, ..Setup::new(Time::ZERO) };
+        Setup { initiator, identity: 7, keys: Some(keys), initial_rtt: rtt, ends, ..Setup::new(Time::ZERO) };
     Stack::new(blueprint.clone(), setup).expect("the set-up has all that is needed")
 }
 
@@ -181,8 +181,10 @@ impl Talk {
         let mut world = World::new(seed);
         let there = world.add_link("there", path).expect("a valid path");
         let back = world.add_link("back", path).expect("a valid path");
-        let first = world.add_node("first", Talker::new(stack(blueprint, true, rtt), parts.0));
-        let second = world.add_node("second", Talker::new(stack(blueprint, false, rtt), parts.1));
+        let first =
+            world.add_node("first", Talker::new(stack(blueprint, true, rtt, Ends::default()), parts.0));
+        let second =
+            world.add_node("second", Talker::new(stack(blueprint, false, rtt, Ends::default()), parts.1));
         world.connect_pair("talk", (first, second), &[there], &[back]).expect("both are there");
         Self { world, first, second }
     }
