@@ -12,19 +12,20 @@ use serde_json::Value;
 
 /// Each crate of the plan and the crates of this workspace that it may import. Nothing imports the programs and
 /// the bindings, so these stand in no list.
-const MAY_IMPORT: [(&str, &[&str]); 12] = [
+const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("haul-base", &[]),
     ("haul-wire", &["haul-base"]),
     ("haul-diagnosis", &["haul-base"]),
-    ("haul-proto", &["haul-base", "haul-wire", "haul-diagnosis"]),
+    ("haul-stack", &["haul-base"]),
+    ("haul-proto", &["haul-base", "haul-wire", "haul-stack", "haul-diagnosis"]),
     ("haul-sim", &["haul-base"]),
     ("haul-host", &["haul-base"]),
     ("haul-udp", &["haul-base"]),
-    ("haul-engine", &["haul-base", "haul-wire", "haul-proto", "haul-udp", "haul-host"]),
+    ("haul-engine", &["haul-base", "haul-wire", "haul-stack", "haul-proto", "haul-udp", "haul-host"]),
     ("haul-mover", &["haul-base", "haul-wire", "haul-proto", "haul-engine"]),
     ("haul-cli", ANY),
     ("haul-lab", ANY),
-    ("haulage", &["haul-mover", "haul-engine", "haul-diagnosis"]),
+    ("haulage", &["haul-base", "haul-wire", "haul-stack", "haul-proto", "haul-engine"]),
 ];
 /// Every crate that others may import at all.
 const ANY: &[&str] = &[
@@ -37,6 +38,8 @@ const ANY: &[&str] = &[
     "haul-udp",
     "haul-engine",
     "haul-mover",
+    "haul-stack",
+    "haulage",
 ];
 
 /// What their tests and examples may import beyond that: the simulator runs the machines that it is made for.
