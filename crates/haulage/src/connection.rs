@@ -241,6 +241,11 @@ impl Connection {
         self.channel.ended()
     }
 
+    /// Breaks the connection off at once: the other side is told that it does not end where it should.
+    pub fn abort(&self) {
+        self.channel.abort();
+    }
+
     /// Ends the connection for all clones: waits for what is on its way, says goodbye and waits for the answer,
     /// `timeout` in all.
     ///

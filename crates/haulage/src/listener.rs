@@ -251,7 +251,13 @@ fn begin(incoming: Incoming) -> Result<Accepted, Error> {
 }
 
 /// Agrees with clients on their recipes, until the listener stops.
-fn admit(engine: &haul_engine::Listener, terms: &Terms, streams: &SyncSender<Incoming>, stop: &AtomicBool) {
+fn admit(
+    engine: &haul_engine::Listener,
+    terms: &Terms,
+    permitted: StreamsPermitted,
+    streams: &SyncSender<Incoming>,
+    stop: &AtomicBool,
+) {
     while !stop.load(Ordering::Relaxed) {
         let incoming = match engine.accept(LOOK) {
             Ok(Some(incoming)) => incoming,

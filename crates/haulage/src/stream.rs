@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use haul_base::Rate;
 use haul_engine::{
     ConnectOptions, Control, EngineError as Error, HaulUrl, Session, Transfer, Waker, connect,
     default_settings,
@@ -71,7 +72,7 @@ fn to_io(error: Error) -> io::Error {
 fn open(url: &str, options: &Options, request: Request) -> Result<Session, Error> {
     let url: HaulUrl = url.parse()?;
     let mut wanted = ConnectOptions::new(request, default_settings());
-    wanted.settings.rate_bps = options.rate.map(Rate::bps);
+    wanted.settings.rate_bps = options.rate.map(Rate::as_bps);
     wanted.ciphers.clone_from(&options.ciphers);
     (wanted.connect_timeout, wanted.answer_timeout) = (options.timeout, options.timeout);
     connect(&url, wanted)

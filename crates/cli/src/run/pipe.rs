@@ -178,7 +178,7 @@ impl Pipe<'_> {
             recipe = recipe.with("in_order");
         }
         if let Some(rate) = self.args.rate {
-            recipe.set("fixed_rate.rate", &rate.to_string()).map_err(Error::from)?;
+            recipe.set("fixed_rate.rate", &format!("{}bit", rate.as_bps())).map_err(Error::from)?;
         }
         Ok(Some(recipe))
     }
@@ -192,7 +192,9 @@ impl Pipe<'_> {
     }
 
     fn talk(&self, connection: &Connection, cut: Cut, sends: bool) -> Result<Tally, Fault> {
-        if sends { self.send_messages(connection, cut) } else { self.receive_messages(connection) }
+        let done =
+            if sends { self.send_messages(connection, cut) } else { self.receive_messages(connection) };
+        done.inspect_err(|_| connection.abort())
     }
 
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
