@@ -114,9 +114,10 @@ impl Pipe<'_> {
                 "give --preset beside the URL",
             ));
         }
-        let (streams, direction) = match self.args.reverse {
-            false => (StreamsPermitted::FromClients, SENDING),
-            true => (StreamsPermitted::ToClients, RECEIVING),
+        let (streams, direction) = if self.args.reverse {
+            (StreamsPermitted::ToClients, RECEIVING)
+        } else {
+            (StreamsPermitted::FromClients, SENDING)
         };
         let mut options = ListenOptions::new(addr);
         (options.streams, options.keep_alive) = (streams, Some(KEEP_ALIVE));

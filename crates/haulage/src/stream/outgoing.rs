@@ -82,6 +82,11 @@ impl ObjectSource for Source {
         rest.copy_from_slice(&second[at..at + rest.len()]);
     }
 
+    /// What was written is to arrive, whether or not more follows.
+    fn is_urgent(&mut self) -> bool {
+        true
+    }
+
     fn release(&mut self, offset: u64) {
         let mut state = self.0.lock();
         let gone = (offset.saturating_sub(state.base) as usize).min(state.bytes.len());
