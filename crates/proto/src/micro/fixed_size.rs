@@ -5,11 +5,12 @@
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, SharedValue, Submission,
+    ParameterSpec, Parameters, Registration, Resolution, SharedValue, Submission, U48,
 };
 
 use super::deadline::CutEnds;
 use super::reassembly::{Added, Limits, Reassembly, Segment};
+use super::sequenced_segment::FirstMissing;
 use super::{Standstill, Turns, expand, is_reliable};
 
 /// The bit of `place` that marks the last segment of a message; the others are its offset.
@@ -22,7 +23,8 @@ struct FixedSize {
     message: Option<Attribute<u32>>,
     place: Option<Attribute<u32>>,
     limits: Limits,
-    reassembly: Reassembly,
+    /// Made by the first message that is longer than a packet.
+    reassembly: Option<Box<Reassembly>>,
     /// The highest message number that has come.
     newest: u64,
     /// What is lost comes again: what finds no room must then stay unacknowledged, instead of pushing out the oldest.
@@ -32,6 +34,9 @@ struct FixedSize {
     /// Whether the recipe drops what is too late, and where it learns what is being cut.
     deadlines: bool,
     cut_ends: Option<SharedValue<CutEnds>>,
+    first_missing: Option<SharedValue<FirstMissing>>,
+    /// Where the sequence number stands, and which one is waited for most; only in reliable stacks.
+    order: Option<(Attribute<U48>, SharedValue<FirstMissing>)>,
     turns: Turns,
     standstill: Standstill,
     given_up: u64,
@@ -76,12 +81,14 @@ pub(super) fn registration() -> Registration {
                     message: None,
                     place: None,
                     limits,
-                    reassembly: Reassembly::new(limits),
+                    reassembly: None,
                     newest: 0,
                     reliable: false,
                     priority: false,
                     deadlines: false,
                     cut_ends: None,
+                    first_missing: None,
+                    order: None,
                     turns: Turns::default(),
                     standstill: Standstill::default(),
                     given_up: 0,
@@ -175,6 +182,16 @@ impl FixedSize {
         }
     }
 
+    fn reassembly(&mut self) -> &mut Reassembly {
+        let limits = self.limits;
+        self.reassembly.get_or_insert_with(|| Box::new(Reassembly::new(limits)))
+    }
+
+    /// Messages of which segments are missing.
+    fn incomplete(&self) -> usize {
+        self.reassembly.as_ref().map_or(0, |reassembly| reassembly.len())
+    }
+
     fn segment<'b>(&self, batch: &'b Batch<'_>, i: usize) -> Segment<'b> {
         let message = expand(batch.get(i, self.message.expect("declared")), self.newest);
         let place = batch.get(i, self.place.expect("declared"));
@@ -182,25 +199,30 @@ impl FixedSize {
         Segment { message, offset, last, data: batch.payload(i) }
     }
 
-    /// What finds no room must not be acknowledged: it comes again when there is some.
+    /// What finds no room must not be acknowledged: it comes again when there is some. The segment that is missing first
+    /// always finds room: some senders repeat nothing else before it has come.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let Some((sequence, first_missing)) = self.order else { return };
+        let mut wanted = context.shared(first_missing).0;
         let mut pending = 0;
         for i in batch.live() {
             let segment = self.segment(batch, i);
             let end = segment.offset + segment.data.len();
+            let first = batch.get(i, sequence) == wanted;
+            wanted += u64::from(first);
             if segment.last && segment.offset == 0 || end > self.limits.message {
                 continue;
             }
-            let growth = self.reassembly.growth(segment.message, end);
-            if self.reassembly.fits(segment.message, growth, pending) {
-                pending += growth;
+            let growth = self.reassembly().growth(segment.message, end);
+            if first || self.reassembly().fits(pending + growth) {
+                pending += if first { 0 } else { growth };
                 self.standstill.on_progress();
                 continue;
             }
             self.refused += 1;
             batch.take(i);
             if self.standstill.is_over(context.now()) {
-                self.given_up += u64::from(self.reassembly.give_up_oldest(context.pool()).is_some());
+                self.given_up += u64::from(self.reassembly().give_up_oldest(context.pool()).is_some());
             }
         }
     }
@@ -221,14 +243,14 @@ impl FixedSize {
     fn collect(&mut self, i: usize, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let segment = self.segment(batch, i);
         loop {
-            match self.reassembly.add(&segment, context.pool()) {
+            match self.reassembly().add(&segment, context.pool()) {
                 Added::Incomplete | Added::Duplicate => return,
                 Added::Impossible => return batch.reject(i),
                 Added::Complete(data) => {
                     context.deliver(segment.message, &data);
                     return context.pool().put(data);
                 }
-                Added::NoRoom if self.reassembly.give_up_oldest(context.pool()).is_none() => return,
+                Added::NoRoom if self.reassembly().give_up_oldest(context.pool()).is_none() => return,
                 Added::NoRoom => self.given_up += 1,
             }
         }
@@ -240,10 +262,13 @@ impl MicroProtocol for FixedSize {
         self.message = Some(declaration.attribute("message"));
         self.place = Some(declaration.attribute("place"));
         self.cut_ends = Some(declaration.shared(CutEnds::default));
+        self.first_missing = Some(declaration.shared(FirstMissing::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.reliable = is_reliable(resolution);
+        let sequence = resolution.find_attribute("sequence").filter(|_| self.reliable);
+        self.order = sequence.zip(self.first_missing);
         self.priority = resolution.has("priority");
         self.deadlines = resolution.has("deadline");
         resolution.on_submit(Order::LAST);
@@ -276,18 +301,20 @@ impl MicroProtocol for FixedSize {
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         self.limits = limits(parameters)?;
-        self.reassembly.set_limits(self.limits);
+        if let Some(reassembly) = &mut self.reassembly {
+            reassembly.set_limits(self.limits);
+        }
         context.set_max_message(self.limits.message);
         Ok(())
     }
 
     /// Without repetition, what is incomplete may stay so for ever, and is not waited for.
     fn unfinished(&self) -> usize {
-        if self.reliable { self.reassembly.len() } else { 0 }
+        if self.reliable { self.incomplete() } else { 0 }
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("incomplete", self.reassembly.len() as u64);
+        each("incomplete", self.incomplete() as u64);
         each("given_up", self.given_up);
         each("refused", self.refused);
     }

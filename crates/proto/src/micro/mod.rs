@@ -32,21 +32,12 @@ mod window;
 mod testing;
 
 use haul_base::{Span, Time};
-use haul_stack::{Recipe, Registry, Resolution};
+use haul_stack::{Registry, Resolution};
 
 pub use fec::FEC_KIND;
 pub use fixed_rate::SendingRate;
 pub use rate_feedback::RATE_KIND;
 pub use statistics::STATISTICS_KIND;
-
-/// The recipes that are shipped, as text: name and TOML.
-pub const PRESETS: &[(&str, &str)] = &[("viz", include_str!("../../presets/viz.toml"))];
-
-/// The shipped recipe of this name.
-pub fn preset(name: &str) -> Option<Recipe> {
-    let (_, text) = PRESETS.iter().find(|known| known.0 == name)?;
-    Some(Recipe::parse(text).expect("shipped recipes are tested"))
-}
 
 /// All micro-protocols of this project. Add your own with [`Registry::register`].
 pub fn registry() -> Registry {
@@ -130,11 +121,11 @@ impl Standstill {
 #[cfg(test)]
 mod tests {
     use haul_base::{Rng, Span};
-    use haul_stack::SendOptions;
+    use haul_stack::{Recipe, SendOptions};
     use proptest::prelude::*;
 
     use super::testing::{Pair, Path, T0, events};
-    use super::{Recipe, Standstill, expand};
+    use super::{Standstill, expand};
 
     #[test]
     fn a_stack_of_the_first_five_carries_messages_both_ways_at_its_rate() {

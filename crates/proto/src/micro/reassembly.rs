@@ -53,7 +53,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// What all may use: the rest is reserved, so that one message at a time can always be finished.
+    /// What all may use: the rest is reserved, so that the message that is waited for most can always be finished.
     fn common(self) -> usize {
         self.total.saturating_sub(self.message + OVERHEAD)
     }
@@ -126,8 +126,6 @@ pub(crate) struct Reassembly {
     messages: VecDeque<Incomplete>,
     /// Bytes in `messages`.
     used: usize,
-    /// The message that uses the reserve.
-    favoured: Option<u64>,
     /// Lists of finished messages, for the next ones.
     spare: Vec<Vec<(u32, u32)>>,
 }
@@ -137,7 +135,7 @@ const SPARE: usize = 64;
 
 impl Reassembly {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, messages: VecDeque::new(), used: 0, favoured: None, spare: Vec::new() }
+        Self { limits, messages: VecDeque::new(), used: 0, spare: Vec::new() }
     }
 
     pub(crate) fn set_limits(&mut self, limits: Limits) {
@@ -155,11 +153,9 @@ impl Reassembly {
         known.map_or(end + OVERHEAD, |known| end.saturating_sub(known))
     }
 
-    /// Whether `growth` more bytes of `message` fit, if `pending` bytes are promised already.
-    pub(crate) fn fits(&self, message: u64, growth: usize, pending: usize) -> bool {
-        let favoured = self.favoured.is_none_or(|known| known == message);
-        let limit = if favoured { self.limits.total } else { self.limits.common() };
-        self.used + pending + growth <= limit
+    /// Whether `growth` more bytes fit without the reserve.
+    pub(crate) fn fits(&self, growth: usize) -> bool {
+        self.used + growth <= self.limits.common()
     }
 
     fn find(&self, message: u64) -> Option<usize> {
@@ -173,7 +169,7 @@ impl Reassembly {
             return Added::Impossible;
         }
         let growth = self.growth(segment.message, segment.end());
-        if !self.fits(segment.message, growth, 0) {
+        if self.used + growth > self.limits.total {
             return Added::NoRoom;
         }
         let at = self.find(segment.message).unwrap_or_else(|| self.begin(segment.message, pool));
@@ -196,9 +192,6 @@ impl Reassembly {
             message.write(segment);
         }
         self.used += growth;
-        if self.used > self.limits.common() && self.favoured.is_none() {
-            self.favoured = Some(segment.message);
-        }
         if self.messages[at].is_whole() { Added::Complete(self.remove(at)) } else { Added::Incomplete }
     }
 
@@ -212,9 +205,6 @@ impl Reassembly {
     fn remove(&mut self, at: usize) -> Buffer {
         let Some(mut message) = self.messages.remove(at) else { return Buffer::default() };
         self.used -= message.data.len() + OVERHEAD;
-        if self.favoured == Some(message.message) {
-            self.favoured = None;
-        }
         if self.spare.len() < SPARE {
             message.have.clear();
             self.spare.push(message.have);
@@ -237,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { message: 1_000, total: 5_000 };
+    const LIMITS: Limits = Limits { message: 1_000, total: 3_500 };
 
     fn body(message: u64, len: usize) -> Vec<u8> {
         (0..len).map(|at| (message as usize * 31 + at) as u8).collect()
@@ -264,18 +254,27 @@ mod tests {
             segments.sort_by_cached_key(|_| *keys.next().unwrap());
             let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
             let mut whole = vec![0; bodies.len()];
-            // What finds no room comes again, as from a reliable sender.
+            // What finds no room comes again, as from a reliable sender; the first that is missing may use the reserve.
             while !segments.is_empty() {
                 let before = segments.len();
-                segments.retain(|segment| match table.add(segment, &mut pool) {
-                    Added::NoRoom => true,
-                    Added::Complete(data) => {
-                        assert_eq!(&data[..], &bodies[segment.message as usize][..]);
-                        whole[segment.message as usize] += 1;
-                        false
+                let first = |s: &Segment<'_>| (s.message, s.offset);
+                let mut missing: Vec<_> = segments.iter().map(first).collect();
+                missing.sort_unstable();
+                segments.retain(|segment| {
+                    let growth = table.growth(segment.message, segment.end());
+                    if missing.first() != Some(&first(segment)) && !table.fits(growth) {
+                        return true;
                     }
-                    Added::Incomplete => false,
-                    other => panic!("{other:?}"),
+                    missing.retain(|other| *other != first(segment));
+                    match table.add(segment, &mut pool) {
+                        Added::Complete(data) => {
+                            assert_eq!(&data[..], &bodies[segment.message as usize][..]);
+                            whole[segment.message as usize] += 1;
+                        }
+                        Added::Incomplete => {}
+                        other => panic!("{other:?}"),
+                    }
+                    false
                 });
                 prop_assert!(table.used <= LIMITS.total);
                 prop_assert!(segments.len() < before, "stuck");

@@ -12,9 +12,14 @@ use super::window::{Seen, Window};
 /// Where duplicates are dropped: behind those who acknowledge them once more.
 const SUPPRESS: Order = Order(Order::EARLY.0 + 50);
 
+/// The lowest sequence number that has not come: what a sender repeats before all others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FirstMissing(pub(super) u64);
+
 #[derive(Debug)]
 struct SequencedSegment {
     sequence: Option<Attribute<U48>>,
+    first_missing: Option<SharedValue<FirstMissing>>,
     arrived: Option<SharedValue<Arrived>>,
     next: u64,
     window: Window,
@@ -38,6 +43,7 @@ pub(super) fn registration() -> Registration {
             |parameters, _| {
                 Ok(Box::new(SequencedSegment {
                     sequence: None,
+                    first_missing: None,
                     arrived: None,
                     next: 0,
                     window: Window::new(parameters.integer("window")),
@@ -60,7 +66,7 @@ impl SequencedSegment {
         }
     }
 
-    fn suppress(&mut self, batch: &mut Batch<'_>) {
+    fn suppress(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let sequence = self.sequence.expect("declared");
         for i in batch.live() {
             let number = batch.get(i, sequence);
@@ -75,33 +81,36 @@ impl SequencedSegment {
             }
             self.window.insert(number);
         }
+        context.shared(self.first_missing.expect("declared")).0 = self.window.first_missing();
     }
 }
 
 impl MicroProtocol for SequencedSegment {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.sequence = Some(declaration.attribute("sequence"));
+        self.first_missing = Some(declaration.shared(FirstMissing::default));
         self.arrived = Some(declaration.shared(Arrived::default));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::EARLY);
-        // Whoever acknowledges with bitmaps knows all that has come, and drops duplicates itself.
-        if !resolution.has("bitmap_ack") {
+        // Whoever acknowledges with bitmaps drops the duplicates of an object itself.
+        if !(resolution.has("bitmap_ack") && resolution.has("object")) {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, SUPPRESS);
         }
     }
 
-    /// Numbers begin anew on both sides, so what acknowledgements know of older ones is void.
+    /// Numbers begin anew on both sides, so what others know of older ones is void.
     fn on_start(&mut self, context: &mut Context<'_>) {
+        *context.shared(self.first_missing.expect("declared")) = FirstMissing::default();
         *context.shared(self.arrived.expect("declared")) = Arrived::default();
     }
 
-    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         if event == BatchEvent::SEGMENT_FROM_USER {
             self.number(batch);
         } else {
-            self.suppress(batch);
+            self.suppress(batch, context);
         }
     }
 

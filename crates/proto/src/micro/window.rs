@@ -49,6 +49,11 @@ impl Window {
         }
     }
 
+    /// The lowest number that has neither come nor been given up.
+    pub(crate) fn first_missing(&self) -> u64 {
+        self.base + self.words.front().map_or(0, |word| u64::from(word.trailing_ones()))
+    }
+
     /// Notes that `number`, which is new, has come.
     pub(crate) fn insert(&mut self, number: u64) {
         let Some(distance) = number.checked_sub(self.base) else { return };
@@ -118,6 +123,8 @@ mod tests {
                 model.insert(number);
                 prop_assert_eq!(window.look(number), Seen::Before);
                 prop_assert!(window.words.len() <= window.limit);
+                let first = (window.base..).find(|n| !model.contains(n)).unwrap();
+                prop_assert_eq!(window.first_missing(), first);
             }
         }
     }

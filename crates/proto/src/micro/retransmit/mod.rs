@@ -41,7 +41,7 @@ pub(super) fn registration() -> Registration {
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let _ = setup;
     match parameters.text("keep") {
-        "copies" => Ok(Box::new(copies::Copies::new(parameters))),
+        "copies" => Ok(Box::new(copies::KeepCopies::new(parameters))),
         other => Err(format!("segments cannot be kept as `{other}`")),
     }
 }

@@ -1,0 +1,190 @@
+//! Two stacks and a path between them in virtual time, every whim of which follows from a seed.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
+use haul_stack::{Blueprint, Open, Seal, SendOptions, Setup, Stack, Unauthentic};
+
+pub(crate) const TAG: usize = 8;
+
+/// A tag that is a checksum over the packet and its number.
+#[derive(Debug)]
+pub(crate) struct Checksum;
+
+fn checksum(data: &[u8], pn: u64) -> [u8; TAG] {
+    let mix = |h: u64, &b: &u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+    data.iter().fold(0xcbf2_9ce4_8422_2325 ^ pn, mix).to_be_bytes()
+}
+
+impl Seal for Checksum {
+    fn tag_len(&self) -> usize {
+        TAG
+    }
+
+    fn seal_batch(&mut self, batch: &mut [u8], stride: usize, _: usize, first_pn: u64) {
+        for (i, packet) in batch.chunks_mut(stride).enumerate() {
+            let at = packet.len() - TAG;
+            let tag = checksum(&packet[..at], first_pn + i as u64);
+            packet[at..].copy_from_slice(&tag);
+        }
+    }
+}
+
+impl Open for Checksum {
+    fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
+        let at = packet.len().checked_sub(TAG).filter(|&at| at >= header_len).ok_or(Unauthentic)?;
+        if checksum(&packet[..at], pn) == packet[at..] { Ok(at - header_len) } else { Err(Unauthentic) }
+    }
+}
+
+/// Probabilities of what happens to a packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Whims {
+    pub(crate) loss: f64,
+    pub(crate) duplicate: f64,
+    /// Packets take 10 ms and up to so much more, each by itself.
+    pub(crate) spread: Span,
+    /// A bit is flipped; only for recipes that notice.
+    pub(crate) damage: f64,
+}
+
+/// A message that is to be sent: when, by which end, what.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Order {
+    pub(crate) at: Time,
+    pub(crate) end: usize,
+    pub(crate) body: Vec<u8>,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Flight {
+    at: Time,
+    number: u64,
+    to: usize,
+    data: Vec<u8>,
+}
+
+pub(crate) struct Run {
+    pub(crate) ends: [Stack; 2],
+    /// What each end has got: number and bytes, in order.
+    pub(crate) got: [Vec<(u64, Vec<u8>)>; 2],
+    /// What each end has sent, by number.
+    pub(crate) sent: [Vec<(u64, Vec<u8>)>; 2],
+    /// Changes with every packet that ever crossed, and when.
+    pub(crate) trace: u64,
+    flights: BinaryHeap<Reverse<Flight>>,
+    whims: Whims,
+    rng: Rng,
+    number: u64,
+}
+
+impl Run {
+    pub(crate) fn new(blueprint: &Arc<Blueprint>, whims: Whims, seed: u64) -> Self {
+        let make = |initiator| {
+            let setup = Setup {
+                initiator,
+                identity: 77,
+                keys: Some((Box::new(Checksum), Box::new(Checksum))),
+                initial_rtt: Span::from_millis(40),
+                ..Setup::new(Time::ZERO)
+            };
+            Stack::new(blueprint.clone(), setup).unwrap()
+        };
+        Self {
+            ends: [make(true), make(false)],
+            got: [Vec::new(), Vec::new()],
+            sent: [Vec::new(), Vec::new()],
+            trace: 0,
+            flights: BinaryHeap::new(),
+            whims,
+            rng: Rng::from_seed(seed),
+            number: 0,
+        }
+    }
+
+    /// Runs until nothing will ever happen again, or until `cap`.
+    pub(crate) fn run(&mut self, mut orders: Vec<Order>, cap: Time) {
+        orders.sort();
+        let mut orders = orders.into_iter().peekable();
+        let mut steps = 0u32;
+        loop {
+            let deadlines = self.ends.iter().filter_map(|end| end.deadline().map(|d| d.at));
+            let flight = self.flights.peek().map(|flight| flight.0.at);
+            let next = deadlines.chain(flight).chain(orders.peek().map(|order| order.at)).min();
+            let Some(now) = next.filter(|&at| at <= cap) else { return };
+            steps += 1;
+            assert!(steps < 400_000, "it never comes to rest; now {now:?}");
+            while let Some(order) = orders.next_if(|order| order.at <= now) {
+                self.send(now, order);
+            }
+            while self.flights.peek().is_some_and(|flight| flight.0.at <= now) {
+                if let Some(Reverse(flight)) = self.flights.pop() {
+                    self.arrive(now, flight);
+                }
+            }
+            for end in 0..2 {
+                if self.ends[end].deadline().is_some_and(|d| d.at <= now) {
+                    self.ends[end].on_deadline(now);
+                }
+                self.drain(now, end);
+            }
+        }
+    }
+
+    fn send(&mut self, now: Time, order: Order) {
+        if let Ok(id) = self.ends[order.end].send(now, &order.body, SendOptions::default()) {
+            self.sent[order.end].push((id, order.body));
+        }
+    }
+
+    fn arrive(&mut self, now: Time, mut flight: Flight) {
+        let stride = flight.data.len();
+        let mut received = Received {
+            data: &mut flight.data,
+            stride,
+            arrival: None,
+            path: PathId::default(),
+            ecn: Ecn::NotEct,
+            socket_drops: None,
+        };
+        self.ends[flight.to].on_receive(now, &mut received);
+        self.drain(now, flight.to);
+    }
+
+    fn drain(&mut self, now: Time, end: usize) {
+        let mut slot = vec![0xAA; 65_536];
+        let mut batches = 0;
+        while let Some(sent) = self.ends[end].poll_transmit(now, &mut slot) {
+            batches += 1;
+            assert!(batches < 10_000, "an end that never stops sending at {now:?}");
+            for packet in slot[..sent.len].chunks(sent.segment_size) {
+                self.launch(now, 1 - end, packet);
+            }
+        }
+        while self.ends[end].poll_event().is_some() {}
+        while let Some((id, body)) = self.ends[end].recv() {
+            self.got[end].push((id, body.to_vec()));
+            self.ends[end].recycle(body);
+        }
+    }
+
+    fn launch(&mut self, now: Time, to: usize, packet: &[u8]) {
+        let mix = |h: u64, &b: &u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+        self.trace = packet.iter().fold(self.trace ^ now.as_nanos(), mix);
+        let Whims { loss, duplicate, spread, damage } = self.whims;
+        let copies = if self.rng.chance(loss) { 0 } else { 1 + u64::from(self.rng.chance(duplicate)) };
+        for _ in 0..copies {
+            let mut data = packet.to_vec();
+            if self.rng.chance(damage) {
+                let bit = self.rng.below(data.len() as u64 * 8);
+                data[bit as usize / 8] ^= 1 << (bit % 8);
+            }
+            let late = Span::from_nanos(self.rng.below(spread.as_nanos() + 1));
+            self.number += 1;
+            let at = now + Span::from_millis(10) + late;
+            self.flights.push(Reverse(Flight { at, number: self.number, to, data }));
+        }
+    }
+}

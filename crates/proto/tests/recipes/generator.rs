@@ -1,0 +1,81 @@
+//! Recipes at random.
+
+use std::sync::Arc;
+
+use haul_base::Rng;
+use haul_proto::micro;
+use haul_stack::{Blueprint, Recipe, Registry};
+
+use crate::channel::TAG;
+
+/// Values that some parameters are given, so that their limits are met in a short run.
+const VALUES: &[(&str, &str, &[&str])] = &[
+    ("fixed_size", "max_message", &["8KiB", "64KiB"]),
+    ("fixed_size", "reassembly", &["1KiB", "64KiB", "4MiB"]),
+    ("fixed_rate", "rate", &["2Mbit", "50Mbit", "unlimited"]),
+    ("fixed_rate", "burst", &["1kB", "64KiB"]),
+    ("in_order", "held", &["4", "4096"]),
+    ("fec", "data", &["1", "5", "20"]),
+    ("fec", "repair", &["1", "4"]),
+    ("statistics", "interval", &["50ms", "1s"]),
+];
+
+/// A recipe of messages, and what it compiles to; `None` if the dice fell badly.
+pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<Blueprint>)> {
+    let mut rng = Rng::from_seed(seed);
+    let registry: Arc<Registry> = Arc::new(micro::registry());
+    let mut names: Vec<&str> = registry.iter().map(|known| known.name).filter(|_| rng.chance(0.4)).collect();
+    names.retain(|name| *name != "fixed_size");
+    names.push("fixed_size");
+    for _ in 0..4 {
+        complete(&registry, &mut names, &mut rng);
+    }
+    shuffle(&mut names, &mut rng);
+    let recipe = names.iter().fold(Recipe::new("random"), |recipe, name| with(recipe, name, &mut rng));
+    let blueprint = registry.compile(&recipe, TAG).ok()?;
+    Some((recipe, blueprint))
+}
+
+/// Adds what is needed, and takes out what does not go with something before it.
+fn complete<'r>(registry: &'r Registry, names: &mut Vec<&'r str>, rng: &mut Rng) {
+    let mut at = 0;
+    while at < names.len() {
+        let Some(known) = registry.get(names[at]) else { return };
+        for alternatives in known.needs {
+            if !alternatives.iter().any(|name| names.contains(name)) {
+                names.push(alternatives[rng.below(alternatives.len() as u64) as usize]);
+            }
+        }
+        let excluded = |other: &str| known.conflicts.iter().any(|(conflict, _)| *conflict == other);
+        names.retain(|name| !excluded(name) || *name == "fixed_size");
+        at += 1;
+    }
+    names.retain(|name| registry.get(name).is_some());
+}
+
+fn shuffle(names: &mut [&str], rng: &mut Rng) {
+    for at in (1..names.len()).rev() {
+        names.swap(at, rng.below(at as u64 + 1) as usize);
+    }
+}
+
+fn with(recipe: Recipe, name: &str, rng: &mut Rng) -> Recipe {
+    let mut parameters = Vec::new();
+    for (part, parameter, values) in VALUES {
+        if *part == name && rng.chance(0.5) {
+            parameters.push((*parameter, values[rng.below(values.len() as u64) as usize]));
+        }
+    }
+    recipe.with_parameters(name, &parameters)
+}
+
+#[test]
+fn most_recipes_that_are_made_can_be_built_and_every_micro_protocol_occurs() {
+    let recipes: Vec<_> = (0..400).filter_map(any_recipe).collect();
+    assert!(recipes.len() > 200, "{} of 400", recipes.len());
+    for known in micro::registry().iter().filter(|known| known.name != "object") {
+        let uses = recipes.iter().filter(|(recipe, _)| recipe.has(known.name)).count();
+        let about_objects = known.needs.iter().any(|needs| *needs == ["object"]);
+        assert!(uses >= 5 || about_objects, "{} is in {uses} of {} recipes", known.name, recipes.len());
+    }
+}

@@ -1,0 +1,103 @@
+//! What is promised by which micro-protocol, held against recipes at random on paths at random.
+
+use haul_base::{Rng, Span, Time};
+use haul_stack::Recipe;
+use proptest::prelude::*;
+
+use crate::channel::{Order, Run, Whims};
+use crate::generator::any_recipe;
+
+/// Long enough for every repetition.
+const CAP: Time = Time::from_nanos(300_000_000_000);
+
+fn orders(seed: u64) -> Vec<Order> {
+    let mut rng = Rng::from_seed(seed ^ 0x5EED);
+    let count = 5 + rng.below(40);
+    (0..count)
+        .map(|_| {
+            let longest = if rng.chance(0.3) { 8_000 } else { 200 };
+            let mut body = vec![0; 12 + rng.below(longest) as usize];
+            rng.fill(&mut body);
+            Order { at: Time::from_nanos(rng.below(1_000_000_000)), end: rng.below(2) as usize, body }
+        })
+        .collect()
+}
+
+fn has_any(recipe: &Recipe, names: &[&str]) -> bool {
+    names.iter().any(|name| recipe.has(name))
+}
+
+/// Whether every message arrives, whatever the path does: nobody drops any on purpose.
+fn delivers_all(recipe: &Recipe) -> bool {
+    recipe.has("retransmit") && !has_any(recipe, &["deadline", "selective_transfer"])
+}
+
+fn check(recipe: &Recipe, run: &Run, clean: bool) -> Result<(), TestCaseError> {
+    for end in 0..2 {
+        let (sent, got) = (&run.sent[1 - end], &run.got[end]);
+        let stats = run.ends[end].stats();
+        prop_assert!(!run.ends[end].has_failed(), "{:?}", run.ends[end]);
+        prop_assert_eq!(stats.violations, 0);
+        for message in got {
+            prop_assert!(sent.contains(message), "message {} is not what was sent", message.0);
+        }
+        let mut ids: Vec<u64> = got.iter().map(|message| message.0).collect();
+        if recipe.has("in_order") {
+            prop_assert!(ids.windows(2).all(|pair| pair[0] <= pair[1]), "{:?}", ids);
+        }
+        ids.sort_unstable();
+        let delivered = ids.len();
+        ids.dedup();
+        if recipe.has("sequenced_segment") || clean {
+            prop_assert_eq!(ids.len(), delivered, "delivered twice");
+        }
+        let on_purpose = has_any(recipe, &["deadline", "selective_transfer"]);
+        if delivers_all(recipe) || clean && !on_purpose {
+            prop_assert_eq!(ids.len(), sent.len(), "{:?}", run.ends[end].stats());
+        }
+    }
+    Ok(())
+}
+
+fn run(seed: u64, whims: Whims) -> Option<(Recipe, Run)> {
+    let (recipe, blueprint) = any_recipe(seed)?;
+    // Only who seals packets notices damage; elsewhere the kernel's checksum does.
+    let damage = if recipe.has("seal") { whims.damage } else { 0.0 };
+    let mut run = Run::new(&blueprint, Whims { damage, ..whims }, seed);
+    run.run(orders(seed), CAP);
+    Some((recipe, run))
+}
+
+/// So many cases, or as many as `PROPTEST_CASES` says.
+fn cases(number: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+    let number = asked.unwrap_or(number);
+    ProptestConfig { max_global_rejects: 10 * number, ..ProptestConfig::with_cases(number) }
+}
+
+proptest! {
+    #![proptest_config(cases(192))]
+
+    #[test]
+    fn recipes_keep_their_promises_on_bad_paths(
+        seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage };
+        let Some((recipe, run)) = run(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
+        check(&recipe, &run, false).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
+    }
+
+    #[test]
+    fn on_a_path_without_faults_every_message_arrives_once(seed: u64) {
+        let Some((recipe, run)) = run(seed, Whims::default()) else { return Err(TestCaseError::reject("no recipe")) };
+        check(&recipe, &run, true).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
+    }
+
+    #[test]
+    fn equal_seeds_give_equal_traces(seed: u64) {
+        let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(5), damage: 0.02 };
+        let Some((_, first)) = run(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
+        let (_, second) = run(seed, whims).unwrap();
+        prop_assert_eq!((first.trace, &first.got), (second.trace, &second.got));
+    }
+}
