@@ -113,6 +113,14 @@ impl ByteWriter {
         self.line.control.close()
     }
 
+    /// Whether the stream still runs, for writers that have nothing to write now.
+    ///
+    /// # Errors
+    /// How it has failed.
+    pub fn check(&self) -> Result<(), Error> {
+        self.line.failure().map_or(Ok(()), Err)
+    }
+
     /// Bytes that were written and have not arrived for certain.
     pub fn outstanding(&self) -> usize {
         self.outbox.len()

@@ -117,7 +117,7 @@ impl Group {
         while now < until {
             let end = now + ROUND;
             while now < end {
-                now = now + Span::from_millis(2);
+                now += Span::from_millis(2);
                 self.world.run_until(now);
                 for (sender, ..) in &self.members {
                     self.world.node_mut::<Member>(*sender).unwrap();

@@ -206,7 +206,7 @@ impl Pipe<'_> {
                 return Err(interrupted());
             }
             match input.read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
-                None => {}
+                None => writer.check()?,
                 Some(0) => break,
                 Some(read) => {
                     writer.write_all(&buffer[..read]).map_err(|e| stream_fault(&e))?;

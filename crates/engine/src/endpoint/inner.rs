@@ -333,11 +333,13 @@ impl Inner {
         self.say(shared, state.peer, FlightWord::Ping, number);
     }
 
-    /// Drops the expanded keys if nothing has come or gone since `before`.
+    /// Gives back what is made again when it is needed, if nothing has come since `before`.
     pub(super) fn rest(&self, before: Time) {
-        let state = self.lock();
+        let mut state = self.lock();
         if state.heard < before {
             state.keys.drop_expanded();
+            state.stack.rest();
+            state.notices.shrink_to_fit();
         }
     }
 }

@@ -11,7 +11,7 @@ use haul_stack::{
 use super::deadline::CutEnds;
 use super::reassembly::{Added, Limits, Reassembly, Segment};
 use super::sequenced_segment::FirstMissing;
-use super::{Standstill, Turns, expand, is_reliable};
+use super::{Standstill, Turns, expand, is_abandoned, is_reliable};
 
 /// The bit of `place` that marks the last segment of a message; the others are its offset.
 pub(crate) const LAST: u32 = 1 << 31;
@@ -196,7 +196,8 @@ impl FixedSize {
         let message = expand(batch.get(i, self.message.expect("declared")), self.newest);
         let place = batch.get(i, self.place.expect("declared"));
         let (offset, last) = ((place & !LAST) as usize, place & LAST != 0);
-        Segment { message, offset, last, data: batch.payload(i) }
+        let sequence = self.order.map_or(0, |(sequence, _)| batch.get(i, sequence));
+        Segment { message, offset, last, sequence, data: batch.payload(i) }
     }
 
     /// What finds no room must not be acknowledged: it comes again when there is some. The segment that is missing first
@@ -219,9 +220,11 @@ impl FixedSize {
                 self.standstill.on_progress();
                 continue;
             }
+            let abandoned = |known| is_abandoned(known, segment.sequence);
+            let abandoned = self.reassembly().newest_of_oldest().is_some_and(abandoned);
             self.refused += 1;
             batch.take(i);
-            if self.standstill.is_over(context.now()) {
+            if abandoned || self.standstill.is_over(context.now()) {
                 self.given_up += u64::from(self.reassembly().give_up_oldest(context.pool()).is_some());
             }
         }
@@ -269,6 +272,7 @@ impl MicroProtocol for FixedSize {
         self.reliable = is_reliable(resolution);
         let sequence = resolution.find_attribute("sequence").filter(|_| self.reliable);
         self.order = sequence.zip(self.first_missing);
+        self.standstill.forgetful = resolution.has("negative_ack");
         self.priority = resolution.has("priority");
         self.deadlines = resolution.has("deadline");
         resolution.on_submit(Order::LAST);

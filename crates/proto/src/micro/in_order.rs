@@ -6,18 +6,20 @@ use std::collections::BTreeMap;
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Buffer, Context, Declaration, Delivery, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, Verdict,
+    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, U48, Verdict,
 };
 
 use super::fixed_size::LAST;
 use super::notes::Notes;
-use super::{Standstill, Turns, expand, is_reliable};
+use super::{Standstill, Turns, expand, is_abandoned, is_reliable};
 
 #[derive(Debug)]
 struct Held {
     id: u64,
     data: Buffer,
     since: Time,
+    /// Of its first segment that came; those of the messages before it are lower, where there are any numbers.
+    sequence: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,7 @@ struct Attributes {
     order: Attribute<u32>,
     message: Attribute<u32>,
     place: Attribute<u32>,
+    sequence: Option<Attribute<U48>>,
 }
 
 #[derive(Debug)]
@@ -40,8 +43,8 @@ struct InOrder {
     begun: u32,
     /// Place of the next message to be delivered.
     next: u64,
-    /// The place of each message that has begun to come.
-    places: Notes<u64>,
+    /// Of each message that has begun to come: its place, and the sequence number of its first segment that came.
+    places: Notes<(u64, u64)>,
     held: BTreeMap<u64, Held>,
     given_up: u64,
     late: u64,
@@ -112,14 +115,20 @@ impl InOrder {
         expand(batch.get(i, self.attributes().order), self.next)
     }
 
+    fn sequence(&self, batch: &Batch<'_>, i: usize) -> u64 {
+        self.attributes().sequence.map_or(0, |sequence| batch.get(i, sequence))
+    }
+
     /// What could not wait here must not be acknowledged: it comes again.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         for i in batch.live() {
             if self.place(batch, i) < self.next + self.limit as u64 {
                 continue;
             }
+            let abandoned = |held: &Held| is_abandoned(held.sequence, self.sequence(batch, i));
+            let abandoned = self.held.values().next().is_some_and(abandoned);
             batch.take(i);
-            if self.standstill.is_over(context.now()) {
+            if abandoned || self.standstill.is_over(context.now()) {
                 self.give_up_gap(context);
             }
         }
@@ -128,7 +137,8 @@ impl InOrder {
     fn note(&mut self, batch: &Batch<'_>) {
         for i in batch.live() {
             let place = self.place(batch, i);
-            self.places.note(batch.get(i, self.attributes().message), place);
+            let sequence = self.sequence(batch, i);
+            self.places.note(batch.get(i, self.attributes().message), (place, sequence));
         }
     }
 
@@ -159,10 +169,15 @@ impl InOrder {
         }
     }
 
-    fn hold(&mut self, place: u64, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
+    fn hold(
+        &mut self,
+        (place, sequence): (u64, u64),
+        delivery: &mut Delivery<'_>,
+        context: &mut Context<'_>,
+    ) {
         delivery.verdict = Verdict::Held;
         let data = context.pool().copy(delivery.data);
-        self.held.insert(place, Held { id: delivery.id, data, since: context.now() });
+        self.held.insert(place, Held { id: delivery.id, data, since: context.now(), sequence });
         if self.held.len() > self.limit {
             self.give_up_gap(context);
         } else {
@@ -181,8 +196,10 @@ impl MicroProtocol for InOrder {
             order: self.order.expect("declared"),
             message: resolution.attribute("message"),
             place: resolution.attribute("place"),
+            sequence: resolution.find_attribute("sequence"),
         });
         self.reliable = is_reliable(resolution);
+        self.standstill.forgetful = resolution.has("negative_ack");
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
         if self.reliable {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::FIRST);
@@ -203,14 +220,14 @@ impl MicroProtocol for InOrder {
     }
 
     fn on_delivery(&mut self, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
-        let place = self.places.take(delivery.id as u32).filter(|&place| place >= self.next);
-        let Some(place) = place else {
+        let place = self.places.take(delivery.id as u32).filter(|&(place, _)| place >= self.next);
+        let Some((place, sequence)) = place else {
             self.late += 1;
             delivery.verdict = Verdict::Drop;
             return;
         };
         if place > self.next {
-            return self.hold(place, delivery, context);
+            return self.hold((place, sequence), delivery, context);
         }
         self.standstill.on_progress();
         self.next += 1;

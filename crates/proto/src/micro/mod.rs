@@ -88,16 +88,25 @@ impl Turns {
     }
 }
 
-/// Notices that nothing moves although the other side goes on sending: it has given up what is waited for.
+/// Notices that a sender has given up what is waited for. One that repeats until it is acknowledged is known to have
+/// done so only when it is further ahead than its window lets it be; one that is told what is missing forgets sooner.
 #[derive(Debug, Default)]
 struct Standstill {
+    /// Whether senders forget what was not missed in time (`negative_ack`).
+    forgetful: bool,
     since: Option<Time>,
     seconds: u32,
 }
 
+/// Whether a sender that has sent `newest` cannot repeat anything of a message any more of which it once sent `sequence`:
+/// that lies back by more than the widest window and the longest message together.
+fn is_abandoned(sequence: u64, newest: u64) -> bool {
+    newest.saturating_sub(sequence) > arrived::SPAN
+}
+
 impl Standstill {
-    /// Seconds with refusals and without progress after which the sender must have given up: a sender that has not would
-    /// have sent what is missing again. Seconds in which nothing comes at all do not count.
+    /// Seconds with refusals and without progress after which a forgetful sender has forgotten: it would have sent what
+    /// is missing again. Seconds in which nothing comes at all do not count.
     const LONGEST: u32 = 10;
 
     /// Something could not be taken in at `now`; whether it is time to give up what is in the way.
@@ -106,15 +115,15 @@ impl Standstill {
             self.since = Some(now);
             self.seconds += 1;
         }
-        let over = self.seconds > Self::LONGEST;
+        let over = self.forgetful && self.seconds > Self::LONGEST;
         if over {
-            *self = Self::default();
+            self.on_progress();
         }
         over
     }
 
     fn on_progress(&mut self) {
-        *self = Self::default();
+        (self.since, self.seconds) = (None, 0);
     }
 }
 
@@ -160,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_standstill_is_seconds_of_refusals_and_not_of_silence() {
-        let mut standstill = Standstill::default();
+        let mut standstill = Standstill { forgetful: true, ..Standstill::default() };
         let at = |seconds| T0 + Span::from_secs(seconds);
         assert!(!standstill.is_over(at(0)));
         assert!(!standstill.is_over(at(500)));

@@ -13,6 +13,8 @@ pub(crate) struct Segment<'s> {
     pub(crate) offset: usize,
     /// Whether the message ends with it.
     pub(crate) last: bool,
+    /// Its sequence number; 0 where that does not matter.
+    pub(crate) sequence: u64,
     pub(crate) data: &'s [u8],
 }
 
@@ -71,6 +73,8 @@ struct Incomplete {
     /// What has come: sorted, disjoint, not adjacent.
     have: Vec<(u32, u32)>,
     len: Option<usize>,
+    /// The highest sequence number of its segments.
+    newest: u64,
 }
 
 impl Incomplete {
@@ -191,6 +195,7 @@ impl Reassembly {
             message.note(from, to);
             message.write(segment);
         }
+        message.newest = message.newest.max(segment.sequence);
         self.used += growth;
         if self.messages[at].is_whole() { Added::Complete(self.remove(at)) } else { Added::Incomplete }
     }
@@ -198,7 +203,7 @@ impl Reassembly {
     fn begin(&mut self, message: u64, pool: &mut Pool) -> usize {
         let at = self.messages.partition_point(|known| known.message < message);
         let have = self.spare.pop().unwrap_or_default();
-        self.messages.insert(at, Incomplete { message, data: pool.get(0), have, len: None });
+        self.messages.insert(at, Incomplete { message, data: pool.get(0), have, len: None, newest: 0 });
         at
     }
 
@@ -210,6 +215,11 @@ impl Reassembly {
             self.spare.push(message.have);
         }
         message.data
+    }
+
+    /// The highest sequence number that has come of the oldest message.
+    pub(crate) fn newest_of_oldest(&self) -> Option<u64> {
+        self.messages.front().map(|message| message.newest)
     }
 
     /// Gives up the oldest message; `None` if there is none.
@@ -247,7 +257,7 @@ mod tests {
             for (id, body) in bodies.iter().enumerate() {
                 for (n, data) in body.chunks(cut).enumerate() {
                     let offset = n * cut;
-                    segments.push(Segment { message: id as u64, offset, last: offset + data.len() == body.len(), data });
+                    segments.push(Segment { message: id as u64, offset, last: offset + data.len() == body.len(), sequence: 0, data });
                 }
             }
             let mut keys = order.iter().cycle();
@@ -290,7 +300,7 @@ mod tests {
             let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
             for (message, offset, len, last) in segments {
                 let data = body(message, len);
-                let _ = table.add(&Segment { message, offset, last, data: &data }, &mut pool);
+                let _ = table.add(&Segment { message, offset, last, sequence: 0, data: &data }, &mut pool);
                 prop_assert_eq!(table.used, table.messages.iter().map(|m| m.data.len() + OVERHEAD).sum::<usize>());
                 prop_assert!(table.used <= LIMITS.total);
             }
@@ -300,7 +310,7 @@ mod tests {
     #[test]
     fn contradictions_are_told() {
         let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
-        let segment = |offset, last, data| Segment { message: 1, offset, last, data };
+        let segment = |offset, last, data| Segment { message: 1, offset, last, sequence: 0, data };
         assert!(matches!(table.add(&segment(100, true, &[1; 50]), &mut pool), Added::Incomplete));
         assert!(matches!(table.add(&segment(100, true, &[1; 50]), &mut pool), Added::Duplicate));
         assert!(matches!(table.add(&segment(140, false, &[1; 20]), &mut pool), Added::Impossible));

@@ -26,9 +26,11 @@ fn kind(kind: ParameterKind) -> String {
 fn presets() -> String {
     let recipes: Vec<Recipe> = PRESETS.iter().map(|(name, _)| preset(name).unwrap().unwrap()).collect();
     let mut table = "| micro-protocol |".to_owned();
-    recipes.iter().for_each(|recipe| write!(table, " {} |", recipe.name).unwrap());
+    for recipe in &recipes {
+        write!(table, " {} |", recipe.name).unwrap();
+    }
     table.push_str("\n|---|");
-    recipes.iter().for_each(|_| table.push_str("---|"));
+    table.push_str(&"---|".repeat(recipes.len()));
     for known in micro::registry().iter() {
         write!(table, "\n| `{}` |", known.name).unwrap();
         for recipe in &recipes {

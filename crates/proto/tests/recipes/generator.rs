@@ -11,7 +11,7 @@ use crate::channel::TAG;
 /// Values that some parameters are given, so that their limits are met in a short run.
 const VALUES: &[(&str, &str, &[&str])] = &[
     ("fixed_size", "max_message", &["8KiB", "64KiB"]),
-    ("fixed_size", "reassembly", &["1KiB", "64KiB", "4MiB"]),
+    ("fixed_size", "reassembly", &["1KiB", "4MiB"]),
     ("fixed_rate", "rate", &["2Mbit", "50Mbit", "unlimited"]),
     ("fixed_rate", "burst", &["1kB", "64KiB"]),
     ("in_order", "held", &["4", "4096"]),
@@ -62,7 +62,7 @@ fn shuffle(names: &mut [&str], rng: &mut Rng) {
 fn with(recipe: Recipe, name: &str, rng: &mut Rng) -> Recipe {
     let mut parameters = Vec::new();
     for (part, parameter, values) in VALUES {
-        if *part == name && rng.chance(0.5) {
+        if *part == name && rng.chance(0.7) {
             parameters.push((*parameter, values[rng.below(values.len() as u64) as usize]));
         }
     }

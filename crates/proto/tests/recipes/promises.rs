@@ -7,18 +7,21 @@ use proptest::prelude::*;
 use crate::channel::{Order, Run, Whims};
 use crate::generator::any_recipe;
 
-/// Long enough for every repetition.
-const CAP: Time = Time::from_nanos(300_000_000_000);
+/// Long enough for every repetition: where only the oldest segment is repeated, and that after a minute when much is lost,
+/// hours pass.
+const CAP: Time = Time::from_nanos(100_000_000_000_000);
 
 fn orders(seed: u64) -> Vec<Order> {
     let mut rng = Rng::from_seed(seed ^ 0x5EED);
-    let count = 5 + rng.below(40);
+    let count = 5 + rng.below(60);
+    // All at once, or one by one.
+    let stretch = if rng.chance(0.5) { 1_000_000_000 } else { 20_000_000 };
     (0..count)
         .map(|_| {
             let longest = if rng.chance(0.3) { 8_000 } else { 200 };
             let mut body = vec![0; 12 + rng.below(longest) as usize];
             rng.fill(&mut body);
-            Order { at: Time::from_nanos(rng.below(1_000_000_000)), end: rng.below(2) as usize, body }
+            Order { at: Time::from_nanos(rng.below(stretch)), end: rng.below(2) as usize, body }
         })
         .collect()
 }
