@@ -67,6 +67,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         Command::Man => return man(),
         // Before anything starts a thread: it may have to enter a user namespace.
         Command::DemoTcp => return demo_tcp(),
+        Command::Pipe(args) => return run::pipe(args, global.quiet, global.json),
         Command::Cp(_) | Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => {}
     }
     note_diagnosis(&global, &command.recipe());
@@ -97,7 +98,13 @@ fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context)
         Command::Bench(args) => run::bench(context, args),
         Command::Demo(args) => run::demo(context, args),
         Command::Serve(args) => return run::serve(context, args),
-        Command::Presets(_) | Command::Completions(_) | Command::Man | Command::DemoTcp => return Ok(0),
+        Command::Pipe(_)
+        | Command::Presets(_)
+        | Command::Completions(_)
+        | Command::Man
+        | Command::DemoTcp => {
+            return Ok(0);
+        }
     };
     let code = finish(global, &report, Some(argv));
     context.events.finish()?;
@@ -163,6 +170,7 @@ fn show_config(global: &Global, rows: &[ConfigRow]) {
 
 fn presets(args: &PresetsArgs) -> Result<u8, Fault> {
     match &args.name {
+        Some(name) if service(name).is_some() => out(service(name).unwrap_or_default().trim_end()),
         Some(name) => {
             let preset = Preset::find(name)?;
             if let PresetSource::File(path) = &preset.source {
@@ -174,9 +182,18 @@ fn presets(args: &PresetsArgs) -> Result<u8, Fault> {
             for preset in Preset::shipped() {
                 out(&format!("{:<10} {}", preset.name, preset.description()));
             }
+            for (name, text) in haulage::PRESETS {
+                let summary = haulage::Recipe::parse(text).map(|recipe| recipe.summary).unwrap_or_default();
+                out(&format!("{name:<10} {summary} (haul pipe)"));
+            }
         }
     }
     Ok(0)
+}
+
+/// The text of a recipe of micro-protocols, which `haul pipe` and programs use.
+fn service(name: &str) -> Option<&'static str> {
+    haulage::PRESETS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
 fn completions(shell: clap_complete::Shell) -> u8 {

@@ -16,16 +16,17 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("haul-base", &[]),
     ("haul-wire", &["haul-base"]),
     ("haul-diagnosis", &["haul-base"]),
-    ("haul-proto", &["haul-base", "haul-wire", "haul-diagnosis"]),
+    ("haul-stack", &["haul-base"]),
+    ("haul-proto", &["haul-base", "haul-wire", "haul-stack", "haul-diagnosis"]),
     ("haul-sim", &["haul-base"]),
     ("haul-host", &["haul-base"]),
     ("haul-udp", &["haul-base"]),
-    ("haul-engine", &["haul-base", "haul-wire", "haul-proto", "haul-udp", "haul-host"]),
+    ("haul-engine", &["haul-base", "haul-wire", "haul-stack", "haul-proto", "haul-udp", "haul-host"]),
     ("haul-mover", &["haul-base", "haul-wire", "haul-proto", "haul-engine"]),
     ("haul-wan", &["haul-base", "haul-sim", "haul-udp"]),
     ("haul-cli", ANY),
     ("haul-lab", ANY),
-    ("haulage", &["haul-mover", "haul-engine", "haul-diagnosis"]),
+    ("haulage", &["haul-base", "haul-wire", "haul-stack", "haul-proto", "haul-engine"]),
 ];
 /// Every crate that others may import at all.
 const ANY: &[&str] = &[
@@ -39,6 +40,8 @@ const ANY: &[&str] = &[
     "haul-engine",
     "haul-mover",
     "haul-wan",
+    "haul-stack",
+    "haulage",
 ];
 
 /// What their tests and examples may import beyond that: the simulator runs the machines that it is made for.

@@ -139,6 +139,11 @@ impl Pool {
         buffer
     }
 
+    /// Lets go of what is kept.
+    pub(crate) fn clear(&mut self) {
+        self.free = Vec::new();
+    }
+
     /// Takes a buffer back.
     pub fn put(&mut self, mut buffer: Buffer) {
         if self.free.len() < self.keep {

@@ -20,6 +20,11 @@ pub trait ObjectSource: Send {
     /// longer read its bytes fills with zeros and reports the failure on its own way.
     fn read(&mut self, offset: u64, into: &mut [u8]);
 
+    /// Whether bytes are to leave although they do not fill a packet: nobody knows when more will come.
+    fn is_urgent(&mut self) -> bool {
+        false
+    }
+
     /// Everything below `offset` has been delivered and will not be read again.
     fn release(&mut self, offset: u64);
 }

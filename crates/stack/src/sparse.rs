@@ -31,6 +31,17 @@ impl<T> Sparse<T> {
         self.len() == 0
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flat_map(|queue| queue.iter())
+    }
+
+    /// Gives the memory back if there is nothing in it.
+    pub(crate) fn rest(&mut self) {
+        if self.is_empty() {
+            self.0 = None;
+        }
+    }
+
     pub(crate) fn contains(&self, value: &T) -> bool
     where
         T: PartialEq,
@@ -51,6 +62,12 @@ mod tests {
         queue.push_back(2);
         assert_eq!((queue.len(), queue.contains(&2)), (2, true));
         assert_eq!((queue.pop_front(), queue.pop_front(), queue.pop_front()), (Some(1), Some(2), None));
+        queue.push_back(3);
+        queue.rest();
+        assert_eq!(queue.iter().collect::<Vec<_>>(), [&3]);
+        queue.pop_front();
+        queue.rest();
+        assert!(queue.0.is_none());
         assert_eq!(size_of::<Sparse<u64>>(), size_of::<usize>());
     }
 }

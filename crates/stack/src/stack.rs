@@ -266,6 +266,16 @@ impl Stack {
         self.core.pool.put(buffer);
     }
 
+    /// Gives back memory that is kept for what may come next: for stacks that will be silent for a while.
+    pub fn rest(&mut self) {
+        let core = &mut self.core;
+        core.entries = Vec::new();
+        core.pool.clear();
+        core.inbox.rest();
+        core.events.rest();
+        core.timers.shrink_to_fit();
+    }
+
     /// With 0, every buffer is allocated anew: for measuring what the pool is worth.
     pub fn set_pooled_buffers(&mut self, keep: usize) {
         self.core.pool = Pool::new(keep);

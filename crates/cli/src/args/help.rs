@@ -47,3 +47,16 @@ Examples:
   haul demo                                   256 MB over 1 Gbit/s, 50 ms, 0.1 % loss
   haul demo --rtt 200ms --loss 1% --size 1GB
   haul demo --controller fixed --rate 900Mbit ~/data";
+
+pub(super) const PIPE: &str = "\
+Examples:
+  haul pipe --listen | tar x                       on one machine; prints a URL on stderr
+  tar c data | haul pipe 'haul://host:2640/?k=…'   on the other
+  sensor-tool | haul pipe --preset msg URL         every line a message, with the least delay
+  camera | haul pipe --preset viz --rate 50Mbit --frame 1200B URL
+
+bulk and msg deliver everything in order. viz repeats nothing and says at the end what was lost;
+sensor leaves out lines that equal the last one.
+
+Exit codes: 0 done, 1 failed, 2 usage, 5 unreachable, UDP blocked or the other side gone,
+6 not authorised, 130 interrupted here or there.";

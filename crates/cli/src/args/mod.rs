@@ -54,6 +54,9 @@ pub enum Command {
     /// Measure a path, memory to memory, without files
     #[command(after_help = help::BENCH, override_usage = "haul bench [OPTIONS] URL")]
     Bench(BenchArgs),
+    /// Carry stdin of one machine to stdout of another, with any preset
+    #[command(after_help = help::PIPE, override_usage = "haul pipe [OPTIONS] URL\n       haul pipe [OPTIONS] --listen [ADDR:PORT]")]
+    Pipe(PipeArgs),
     /// List the presets, or print one as a recipe
     #[command(after_help = help::PRESETS)]
     Presets(PresetsArgs),
@@ -78,6 +81,7 @@ impl Command {
             Self::Cp(_) => "cp",
             Self::Serve(_) => "serve",
             Self::Bench(_) => "bench",
+            Self::Pipe(_) => "pipe",
             Self::Presets(_) => "presets",
             Self::Demo(_) => "demo",
             Self::Completions(_) => "completions",
@@ -93,7 +97,9 @@ impl Command {
             Self::Bench(args) => args.transfer.recipe.clone(),
             Self::Demo(args) => args.recipe.clone(),
             Self::Serve(args) => RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
-            Self::Presets(_) | Self::Completions(_) | Self::Man | Self::DemoTcp => RecipeArgs::default(),
+            Self::Pipe(_) | Self::Presets(_) | Self::Completions(_) | Self::Man | Self::DemoTcp => {
+                RecipeArgs::default()
+            }
         }
     }
 }
@@ -194,6 +200,35 @@ pub struct BenchArgs {
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
+}
+
+/// `haul pipe`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct PipeArgs {
+    /// The URL that `haul pipe --listen` printed on the other machine
+    #[arg(value_name = "URL", help_heading = "Arguments", conflicts_with = "listen")]
+    pub url: Option<String>,
+    /// Wait for the other side here, TCP and UDP alike [without a value: 0.0.0.0:2640]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "0.0.0.0:2640")]
+    pub listen: Option<ListenAddress>,
+    /// Also write the URL to a file that only you can read
+    #[arg(long, value_name = "FILE")]
+    pub url_file: Option<PathBuf>,
+    /// Name or address of this machine to put into the URL
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+    /// bulk (a reliable stream of bytes), viz, msg, sensor or a recipe file; a listener takes what comes
+    #[arg(long, value_name = "NAME|FILE")]
+    pub preset: Option<String>,
+    /// The listener's stdin goes to the other side's stdout; to be given on both sides
+    #[arg(long)]
+    pub reverse: bool,
+    /// Cut stdin into messages of this size; without it into lines, with viz into 1000B
+    #[arg(long, value_name = "SIZE")]
+    pub frame: Option<Bytes>,
+    /// Ceiling that is never exceeded; with viz the rate itself
+    #[arg(long)]
+    pub rate: Option<Rate>,
 }
 
 /// `haul presets`.

@@ -37,6 +37,11 @@ fn help_of_bench() {
 }
 
 #[test]
+fn help_of_pipe() {
+    insta::assert_snapshot!(help(Some("pipe")));
+}
+
+#[test]
 fn help_of_presets() {
     insta::assert_snapshot!(help(Some("presets")));
 }

@@ -9,6 +9,7 @@ mod limits;
 mod link;
 mod memory;
 mod outcome;
+mod pipe;
 mod plan;
 mod policy;
 mod serve;
@@ -23,6 +24,7 @@ use crate::signals::Cancel;
 pub(crate) use bench::{bench, plan_bench};
 pub(crate) use copy::{cp, plan_cp};
 pub(crate) use demo::demo;
+pub(crate) use pipe::pipe;
 pub use plan::{CopyPlan, DryRun};
 pub(crate) use serve::serve;
 

@@ -46,6 +46,11 @@ impl Policy {
                 "this server lets others read, not write",
                 "start `haul serve` without --read-only there",
             )),
+            Request::Associate { .. } | Request::StreamSend | Request::StreamReceive => Err(Fault::new(
+                FaultCode::NotPermitted,
+                "this server carries files, not messages or streams",
+                "start `haul pipe --listen` there",
+            )),
             _ => Ok(()),
         }
     }

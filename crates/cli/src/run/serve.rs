@@ -174,7 +174,7 @@ fn print_line(line: &str) {
 }
 
 /// Writes a file that only its owner can read; what was there is replaced whole.
-fn write_secret(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
@@ -188,7 +188,7 @@ fn write_secret(path: &Path, text: &str) -> io::Result<()> {
 
 /// The address to put into the URL: the one listened on, or for all addresses the one that this machine
 /// uses toward others.
-fn own_address(listening: IpAddr) -> IpAddr {
+pub(super) fn own_address(listening: IpAddr) -> IpAddr {
     if !listening.is_unspecified() {
         return listening;
     }

@@ -34,6 +34,9 @@ pub(super) fn name(request: &Request) -> &'static str {
         Request::BenchSend => "bench",
         Request::BenchReceive => "bench-reverse",
         Request::Check => "check",
+        Request::Associate { .. } => "associate",
+        Request::StreamSend => "stream",
+        Request::StreamReceive => "stream-reverse",
     }
 }
 
@@ -102,6 +105,8 @@ fn serve_request(
         Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, watch)))),
         Request::BenchReceive => Ok(Done::Memory(Box::new(bench::send(session, limit, sides, watch)))),
         Request::Check => check_path(session).map(|()| Done::Nothing),
+        // The policy has refused them before.
+        Request::Associate { .. } | Request::StreamSend | Request::StreamReceive => Ok(Done::Nothing),
     }
 }
 

@@ -11,6 +11,7 @@ mod interruptions;
 mod keys;
 mod memory;
 mod outages;
+mod pipes;
 mod sessions;
 mod strangers;
 mod support;

@@ -10,7 +10,7 @@ use haul_wire::packet::FlightWord;
 
 use super::Endpoint;
 use super::inner::{Inner, State};
-use super::phase::Phase;
+use super::phase::{Manner, Phase};
 use super::shared::lock;
 use super::ticket::Ticket;
 use crate::{EngineError, Role};
@@ -300,7 +300,7 @@ impl Channel {
             Err(EngineError::Closed) => Ok(()),
             other => other,
         };
-        self.goodbye();
+        self.goodbye(Manner::Regular);
         let ended = |state: &mut State, _| Ok(state.ended());
         match self.wait(Some(until), "the answer to the goodbye", ended) {
             Ok(EngineError::Closed) | Err(EngineError::TimedOut { .. }) => flushed,
@@ -308,10 +308,15 @@ impl Channel {
         }
     }
 
-    fn goodbye(&self) {
+    /// Breaks the flight off at once: the other side is told that it does not end where it should.
+    pub fn abort(&self) {
+        self.goodbye(Manner::Cut);
+    }
+
+    fn goodbye(&self, manner: Manner) {
         let now = self.now();
         let mut state = self.inner.lock();
-        state.say_goodbye(now, self.goodbye);
+        state.say_goodbye(now, self.goodbye, manner);
         self.inner.farewell(self.endpoint.shared(), &mut state, now);
         self.inner.release(state);
     }
@@ -319,7 +324,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.goodbye();
+        self.goodbye(Manner::Regular);
         let peer = self.peer();
         let mut table = lock(&self.endpoint.shared().table);
         let identity = self.identity();

@@ -7,10 +7,11 @@ use std::task;
 
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_stack::{Ends, RecipeError, Setup, Stack, StackEvent};
+use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{Flight, FlightWord, OPEN_LEN, OpenHeader, WORD_LEN, WordPacket};
 
 use super::ChannelOptions;
-use super::phase::{Goodbye, KeepAlive, Opening, Phase};
+use super::phase::{Goodbye, KeepAlive, Manner, Opening, Phase};
 use super::shared::{SLOT, Shared, count, lock};
 use super::table::Bond;
 use crate::crypto::{FlightKeys, TicketSecret};
@@ -193,7 +194,7 @@ impl Inner {
         match event {
             StackEvent::Message | StackEvent::Settled { arrived: true, .. } => return,
             StackEvent::Failed { protocol, message } => {
-                self.say(shared, state.peer, FlightWord::Close, 0);
+                self.say(shared, state.peer, FlightWord::Close, Manner::Cut as u32);
                 state.end(EngineError::MicroProtocol { protocol, message });
                 return;
             }
@@ -244,7 +245,11 @@ impl Inner {
             FlightWord::Opened => state.on_heard(now),
             FlightWord::Close | FlightWord::Forget => {
                 self.say(shared, peer, FlightWord::Closed, 0);
-                state.end(EngineError::Closed);
+                state.end(if word.number == Manner::Regular as u32 {
+                    EngineError::Closed
+                } else {
+                    broken_off()
+                });
             }
             FlightWord::Closed => state.end(EngineError::Closed),
             FlightWord::Ping => self.say(shared, peer, FlightWord::Pong, word.number),
@@ -303,9 +308,9 @@ impl Inner {
                 shared.send(&self.opening_header(), OPEN_LEN, Ecn::NotEct, peer);
             }
             Phase::Closing(goodbye) if goodbye.next <= now => {
-                let word = goodbye.word;
+                let (word, manner) = (goodbye.word, goodbye.manner);
                 if goodbye.say_again(now, rtt) {
-                    self.say(shared, peer, word, 0);
+                    self.say(shared, peer, word, manner as u32);
                 } else {
                     state.end(EngineError::Closed);
                 }
@@ -328,11 +333,13 @@ impl Inner {
         self.say(shared, state.peer, FlightWord::Ping, number);
     }
 
-    /// Drops the expanded keys if nothing has come or gone since `before`.
+    /// Gives back what is made again when it is needed, if nothing has come since `before`.
     pub(super) fn rest(&self, before: Time) {
-        let state = self.lock();
+        let mut state = self.lock();
         if state.heard < before {
             state.keys.drop_expanded();
+            state.stack.rest();
+            state.notices.shrink_to_fit();
         }
     }
 }
@@ -375,9 +382,9 @@ impl State {
     }
 
     /// This end says goodbye.
-    pub(super) fn say_goodbye(&mut self, now: Time, word: FlightWord) {
+    pub(super) fn say_goodbye(&mut self, now: Time, word: FlightWord, manner: Manner) {
         if matches!(self.phase, Phase::Opening(_) | Phase::Running) {
-            self.phase = Phase::Closing(Goodbye::new(now, word));
+            self.phase = Phase::Closing(Goodbye::new(now, word, manner));
         }
     }
 
@@ -392,6 +399,11 @@ impl State {
         let stack = self.stack.deadline().map(|deadline| deadline.at);
         [own, alive, stack].into_iter().flatten().min()
     }
+}
+
+fn broken_off() -> EngineError {
+    let message = "the other side has broken off";
+    EngineError::Peer(Fault::new(FaultCode::Interrupted, message, "run it again on both sides"))
 }
 
 /// Whether the first packet is one of data, which may be lost; others are answers that the other side waits for.

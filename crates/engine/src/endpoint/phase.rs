@@ -31,17 +31,28 @@ pub(super) struct Opening {
     pub(super) wait: Span,
 }
 
+/// Whether a flight ends where it should. Travels as the number of the word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Manner {
+    /// All was said.
+    Regular = 0,
+    /// It was broken off.
+    Cut = 1,
+}
+
 /// A goodbye that is repeated.
 #[derive(Debug)]
 pub(super) struct Goodbye {
     pub(super) word: FlightWord,
+    pub(super) manner: Manner,
     pub(super) next: Time,
     pub(super) said: u32,
 }
 
 impl Goodbye {
-    pub(super) fn new(now: Time, word: FlightWord) -> Self {
-        Self { word, next: now, said: 0 }
+    pub(super) fn new(now: Time, word: FlightWord, manner: Manner) -> Self {
+        Self { word, manner, next: now, said: 0 }
     }
 
     /// Notes that it was said; false when that was often enough.

@@ -19,7 +19,7 @@ const NEEDED: [&str; 2] = ["transport_driver", "seal"];
 const MOST_ASSOCIATIONS: usize = 1 << 20;
 
 /// Says why a recipe is not permitted.
-pub type Permit = dyn Fn(&Recipe) -> Result<(), String> + Send + Sync;
+type Permit = dyn Fn(&Recipe) -> Result<(), String> + Send + Sync;
 
 /// What a server asks of the recipe that a client brings.
 pub struct Terms {

@@ -346,8 +346,8 @@ impl Sender {
         if end > self.limit {
             return Err(WaitingFor::Receiver);
         }
-        // A short packet only where the object or a chunk ends.
-        if !fin && end < wanted {
+        // A short packet only where the object or a chunk ends, or where the source cannot wait.
+        if !fin && end < wanted && (end == offset || !self.source.is_urgent()) {
             return Err(WaitingFor::Source);
         }
         Ok(Next::New { offset, len: (end - offset) as usize, fin })

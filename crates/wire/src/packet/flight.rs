@@ -111,7 +111,7 @@ pub struct WordPacket {
     pub flight: Flight,
     /// What it says.
     pub word: FlightWord,
-    /// Counts pings; zero in other words.
+    /// Counts pings; in a goodbye 0 if all was said and 1 if the flight was broken off; 0 in other words.
     pub number: u32,
     /// Authenticates the bytes before it.
     pub mac: [u8; FLIGHT_MAC_LEN],

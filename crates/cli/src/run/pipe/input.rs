@@ -1,0 +1,119 @@
+//! Stdin, in pieces and without waiting for ever.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Read at a time.
+const PIECE: usize = 64 << 10;
+/// A line that is longer is cut: no message of a recipe is larger than that anyhow.
+const LONGEST_LINE: usize = 60_000;
+
+/// Where one message ends and the next begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Behind every line end, which belongs to the message.
+    Lines,
+    /// Every so many bytes; the last message is shorter.
+    Frames(usize),
+}
+
+/// Bytes of stdin that were read and not used.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    buffer: Vec<u8>,
+    used: usize,
+    at_end: bool,
+}
+
+impl Input {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads what there is, up to the size of `into`; `None` if nothing comes within `wait`, 0 at the end.
+    pub(super) fn read(&mut self, into: &mut [u8], wait: Duration) -> io::Result<Option<usize>> {
+        let stdin = io::stdin();
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        let timeout = Timespec::try_from(wait).map_err(io::Error::other)?;
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match rustix::io::read(&stdin, into) {
+            Ok(read) => Ok(Some(read)),
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The next message; `None` if it is not complete within `wait`, empty at the end.
+    pub(super) fn message(&mut self, cut: Cut, wait: Duration) -> io::Result<Option<&[u8]>> {
+        self.buffer.drain(..self.used);
+        self.used = 0;
+        loop {
+            if let Some(len) = self.complete(cut) {
+                self.used = len;
+                return Ok(Some(&self.buffer[..len]));
+            }
+            let before = self.buffer.len();
+            let mut piece = std::mem::take(&mut self.buffer);
+            piece.resize(before + PIECE, 0);
+            let read = self.read(&mut piece[before..], wait);
+            piece.truncate(before + read.as_ref().ok().copied().flatten().unwrap_or(0));
+            self.buffer = piece;
+            match read? {
+                None => return Ok(None),
+                Some(0) => self.at_end = true,
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Length of the first message, if all of it is there.
+    fn complete(&self, cut: Cut) -> Option<usize> {
+        let there = self.buffer.len();
+        let whole = match cut {
+            Cut::Lines => {
+                let line =
+                    self.buffer.iter().take(LONGEST_LINE).position(|&byte| byte == b'\n').map(|at| at + 1);
+                line.or((there >= LONGEST_LINE).then_some(LONGEST_LINE))
+            }
+            Cut::Frames(size) => (there >= size.max(1)).then_some(size.max(1)),
+        };
+        whole.or(self.at_end.then_some(there))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(text: &[u8], cut: Cut) -> Vec<Vec<u8>> {
+        let mut input = Input { buffer: text.to_vec(), used: 0, at_end: true };
+        let mut messages = Vec::new();
+        loop {
+            let message = input.message(cut, Duration::ZERO).unwrap().unwrap().to_vec();
+            if message.is_empty() {
+                return messages;
+            }
+            messages.push(message);
+        }
+    }
+
+    #[test]
+    fn lines_keep_their_ends_and_the_last_needs_none() {
+        let lines = cut(b"one\n\nthree\nrest", Cut::Lines);
+        assert_eq!(lines, [&b"one\n"[..], b"\n", b"three\n", b"rest"]);
+        let long = cut(&[b'x'; LONGEST_LINE + 5], Cut::Lines);
+        assert_eq!((long[0].len(), long[1].len()), (LONGEST_LINE, 5));
+    }
+
+    #[test]
+    fn frames_have_one_size_but_for_the_last() {
+        assert_eq!(cut(b"abcdefgh", Cut::Frames(3)), [&b"abc"[..], b"def", b"gh"]);
+        assert!(cut(b"", Cut::Frames(3)).is_empty());
+    }
+}

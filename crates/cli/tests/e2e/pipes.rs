@@ -1,0 +1,174 @@
+//! `haul pipe` between two namespaces.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{LIMIT, Mtu, Net, PORT, directory, haul};
+
+/// A listener and its URL.
+struct Listening {
+    child: Child,
+    url: String,
+}
+
+fn start(command: &mut Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn listen(net: &Net, directory: &Path, options: &[&str]) -> Listening {
+    let file = directory.join("url");
+    let listen = format!("0.0.0.0:{PORT}");
+    let mut command = haul(&net.server, ["pipe", "--listen", &listen, "--host", Net::SERVER, "--url-file"]);
+    let child = start(command.arg(&file).args(options));
+    let end = Instant::now() + LIMIT;
+    loop {
+        let url = std::fs::read_to_string(&file).unwrap_or_default().trim().to_owned();
+        if !url.is_empty() {
+            return Listening { child, url };
+        }
+        assert!(Instant::now() < end, "no URL");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Feeds `input` and gives exit code, stdout and stderr.
+fn feed(mut child: Child, input: Vec<u8>) -> (i32, Vec<u8>, String) {
+    let mut stdin = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || stdin.write_all(&input));
+    let result = finish(child);
+    drop(writer.join());
+    result
+}
+
+fn finish(child: Child) -> (i32, Vec<u8>, String) {
+    let output = child.wait_with_output().unwrap();
+    (output.status.code().unwrap_or(-1), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn lines(count: usize) -> Vec<u8> {
+    (0..count)
+        .flat_map(|number| format!("line {number} {}\n", "x".repeat(number % 300)).into_bytes())
+        .collect()
+}
+
+#[test]
+fn bytes_and_lines_come_out_as_they_went_in_in_both_directions() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    for (preset, input) in [("bulk", lines(60_000)), ("msg", lines(3_000))] {
+        for reverse in [&[][..], &["--reverse"]] {
+            let place = directory();
+            let listening = listen(&net, place.path(), reverse);
+            let mut command = haul(&net.client, ["pipe", "--preset", preset]);
+            let client = start(command.args(reverse).arg(&listening.url));
+            let (sender, receiver) =
+                if reverse.is_empty() { (client, listening.child) } else { (listening.child, client) };
+            let expected = input.clone();
+            let reading = std::thread::spawn(move || finish(receiver));
+            let (code, _, said) = feed(sender, input.clone());
+            let (other, got, words) = reading.join().unwrap();
+            assert_eq!((code, other), (0, 0), "{preset} {reverse:?}: {said} {words}");
+            assert!(got == expected, "{preset} {reverse:?}: {} of {} bytes", got.len(), expected.len());
+        }
+    }
+}
+
+#[test]
+fn frames_of_a_fixed_rate_stream_arrive_and_the_receiver_says_how_many() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    let place = directory();
+    let listening = listen(&net, place.path(), &[]);
+    let mut command = haul(&net.client, ["pipe", "--preset", "viz", "--rate", "50Mbit", "--frame", "500B"]);
+    let client = start(command.arg(&listening.url));
+    let receiver = std::thread::spawn(move || finish(listening.child));
+    let (code, _, said) = feed(client, vec![7; 500_000]);
+    let (other, got, words) = receiver.join().unwrap();
+    assert_eq!((code, other), (0, 0), "{said} {words}");
+    assert!(words.contains("messages"), "{words}");
+    assert!(
+        got.len() % 500 == 0 && got.len() > 250_000 && got.iter().all(|&byte| byte == 7),
+        "{}",
+        got.len()
+    );
+}
+
+#[test]
+fn directions_that_do_not_agree_are_refused_with_the_reason() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    for preset in ["bulk", "msg"] {
+        let place = directory();
+        let mut listening = listen(&net, place.path(), &["--reverse"]);
+        let mut command = haul(&net.client, ["pipe", "--preset", preset]);
+        let (code, _, said) = feed(start(command.arg(&listening.url)), Vec::new());
+        assert_eq!(code, 6, "{said}");
+        assert!(said.contains("--reverse") || said.contains("does not receive"), "{said}");
+        listening.child.kill().unwrap();
+        drop(finish(listening.child));
+    }
+}
+
+#[test]
+fn a_side_that_is_killed_is_noticed_by_the_other() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    for (preset, sender_dies) in [("bulk", true), ("bulk", false), ("msg", true), ("msg", false)] {
+        let place = directory();
+        let mut listening = listen(&net, place.path(), &[]);
+        let mut command = haul(&net.client, ["pipe", "--preset", preset]);
+        let mut client = start(command.arg(&listening.url));
+        let mut stdin = client.stdin.take().unwrap();
+        stdin.write_all(b"first\n").unwrap();
+        let mut first = [0; 6];
+        listening.child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        let (mut dies, survives) =
+            if sender_dies { (client, listening.child) } else { (listening.child, client) };
+        dies.kill().unwrap();
+        drop(finish(dies));
+        let (code, _, said) = finish(survives);
+        assert_eq!(code, 5, "{preset}, sender dies: {sender_dies}: {said}");
+        drop(stdin);
+    }
+}
+
+#[test]
+fn who_closes_stdout_or_presses_ctrl_c_ends_both_sides() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    for preset in ["bulk", "msg"] {
+        let place = directory();
+        let mut listening = listen(&net, place.path(), &[]);
+        let mut command = haul(&net.client, ["pipe", "--preset", preset]);
+        let client = start(command.arg(&listening.url));
+        drop(listening.child.stdout.take());
+        let sender = std::thread::spawn(move || feed(client, lines(400_000)));
+        let (code, _, said) = finish(listening.child);
+        assert_eq!(code, 0, "{preset}: {said}");
+        assert!(said.contains("nobody reads stdout"), "{said}");
+        let (code, _, said) = sender.join().unwrap();
+        assert!(code != 0 && said.contains("error: "), "{preset}: {code} {said}");
+        let place = directory();
+        let listening = listen(&net, place.path(), &[]);
+        let mut command = haul(&net.client, ["pipe", "--preset", preset]);
+        let mut client = start(command.arg(&listening.url));
+        let mut stdin = client.stdin.take().unwrap();
+        stdin.write_all(b"first\n").unwrap();
+        let pid = rustix::process::Pid::from_child(&client);
+        // Before it has its handlers the signal would end it without words.
+        std::thread::sleep(Duration::from_secs(2));
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let (code, _, said) = finish(client);
+        assert_eq!(code, 130, "{preset}: {said}");
+        let (code, _, said) = finish(listening.child);
+        assert!(code != 0, "{preset}: the stream was cut, and {said}");
+        drop(stdin);
+    }
+}

@@ -1,0 +1,55 @@
+//! Messages that arrive, with the least delay: a question and its answer, then a client that comes back without a
+//! handshake. Run it with `cargo run --example msg`.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use haulage::{Connection, Listener, Options, preset};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Both ends in one program; usually they are two.
+pub fn main() -> Result<(), Box<dyn Error>> {
+    let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    let url = listener.url("127.0.0.1");
+    let server = std::thread::spawn(move || serve(&listener));
+
+    // The ticket lets a client come back; its file is as secret as a password.
+    let ticket = std::env::temp_dir().join(format!("haulage-example-{}.ticket", std::process::id()));
+    let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
+    let connection = Connection::open(&url, &preset("msg")?, &options)?;
+    ask(&connection, "how far is the moon?")?;
+    connection.close(PATIENCE)?;
+
+    // Later, perhaps in another process: the question travels in the first packet.
+    let again = Connection::resume(&options)?;
+    ask(&again, "and the sun?")?;
+    again.close(PATIENCE)?;
+    std::fs::remove_file(ticket)?;
+    server.join().map_err(|_| "the server has failed")?.map_err(Into::into)
+}
+
+fn ask(connection: &Connection, question: &str) -> Result<(), Box<dyn Error>> {
+    let asked = Instant::now();
+    connection.send(question.as_bytes())?;
+    let answer = connection.recv(Some(PATIENCE))?;
+    println!("{question} {} ({:?})", String::from_utf8_lossy(&answer.data), asked.elapsed());
+    Ok(())
+}
+
+/// Answers two clients, or one that comes twice.
+fn serve(listener: &Listener) -> Result<(), haulage::Error> {
+    for _ in 0..2 {
+        let connection = listener.accept(Some(PATIENCE))?;
+        let question = connection.recv(Some(PATIENCE))?;
+        connection.send(if question.data.ends_with(b"moon?") {
+            b"1.3 light seconds"
+        } else {
+            b"8.3 light minutes"
+        })?;
+        connection.flush(Some(PATIENCE))?;
+        // Until the client says goodbye.
+        while connection.recv(Some(PATIENCE)).is_ok() {}
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! A micro-protocol of one's own in a recipe of one's own: it lets only polite messages pass. Run it with `cargo run --example own_protocol`.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use haulage::stack::{
+    Context, Declaration, Delivery, MicroProtocol, Order, Registration, Resolution, Submission, Verdict,
+};
+use haulage::{Connection, ListenOptions, Listener, Options, Recipe, Registry, preset, registry};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Lets only polite messages through, in both directions.
+#[derive(Debug, Default)]
+struct Polite {
+    refused: u64,
+}
+
+impl MicroProtocol for Polite {
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_submit(Order::EARLY);
+        resolution.on_delivery(Order::NORMAL);
+    }
+
+    fn on_submit(&mut self, submission: &mut Submission<'_>, _: &mut Context<'_>) {
+        if !submission.data.starts_with(b"please") {
+            self.refused += 1;
+            submission.verdict = Verdict::Drop;
+        }
+    }
+
+    fn on_delivery(&mut self, delivery: &mut Delivery<'_>, _: &mut Context<'_>) {
+        if !delivery.data.starts_with(b"please") {
+            self.refused += 1;
+            delivery.verdict = Verdict::Drop;
+        }
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("refused", self.refused);
+    }
+}
+
+/// The project's micro-protocols and this one; both ends need it.
+fn own_registry() -> Arc<Registry> {
+    let mut registry = registry();
+    let build = |_: &_, _: &mut _| Ok(Box::<Polite>::default() as Box<dyn MicroProtocol>);
+    registry.register(Registration::new("polite", 1, "only polite messages", build));
+    Arc::new(registry)
+}
+
+/// Both ends in one program; usually they are two.
+pub fn main() -> Result<(), Box<dyn Error>> {
+    let mut listening = ListenOptions::new("127.0.0.1:0".parse()?);
+    listening.registry = own_registry();
+    let listener = Listener::bind_with(listening)?;
+    let recipe: Recipe = preset("msg")?.with("polite");
+    let options = Options { registry: own_registry(), ..Options::default() };
+    let connection = Connection::open(&listener.url("127.0.0.1"), &recipe, &options)?;
+    connection.send(b"give me the salt")?;
+    connection.send(b"please give me the salt")?;
+    let server = listener.accept(Some(PATIENCE))?;
+    let heard = server.recv(Some(PATIENCE))?;
+    println!("heard: {}", String::from_utf8_lossy(&heard.data));
+    let refused = refused(&connection);
+    println!("refused: {refused}");
+    if heard.data != b"please give me the salt" || refused != 1 {
+        return Err("manners are not what they were".into());
+    }
+    connection.close(PATIENCE).map_err(Into::into)
+}
+
+fn refused(connection: &Connection) -> u64 {
+    connection.statistics().parts.into_iter().find(|(part, ..)| part == "polite").map_or(0, |(.., n)| n)
+}

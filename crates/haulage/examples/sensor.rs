@@ -1,0 +1,45 @@
+//! Sensors and a base station: readings that tell nothing new are not sent, and nothing is acknowledged. Run it with
+//! `cargo run --example sensor`.
+
+use std::error::Error;
+use std::time::Duration;
+
+use haulage::{Connection, Listener, Options, preset};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const SENSORS: usize = 8;
+const READINGS: u32 = 10;
+
+/// All in one program; usually the sensors are elsewhere.
+pub fn main() -> Result<(), Box<dyn Error>> {
+    let base = Listener::bind("127.0.0.1:0".parse()?)?;
+    let url = base.url("127.0.0.1");
+    let mut sensors = Vec::new();
+    for _ in 0..SENSORS {
+        sensors.push(Connection::open(&url, &preset("sensor")?, &Options::default())?);
+    }
+    // A temperature that changes at every second reading.
+    for reading in 0..READINGS {
+        for sensor in &sensors {
+            sensor.send(&(20.0 + f64::from(reading / 2)).to_be_bytes())?;
+        }
+    }
+    let mut readings = 0;
+    let mut stations = Vec::new();
+    for _ in 0..SENSORS {
+        let station = base.accept(Some(PATIENCE))?;
+        for _ in 0..READINGS / 2 {
+            station.recv(Some(PATIENCE))?;
+            readings += 1;
+        }
+        stations.push(station);
+    }
+    let sent: u64 = sensors.iter().map(|sensor| sensor.statistics().totals.data_sent).sum();
+    let suppressed: u64 = sensors.iter().map(|sensor| sensor.statistics().totals.messages_suppressed).sum();
+    println!(
+        "{SENSORS} sensors read {READINGS} times: {readings} readings arrived, {suppressed} told nothing new"
+    );
+    println!("{sent} data packets for them");
+    drop(stations);
+    Ok(())
+}

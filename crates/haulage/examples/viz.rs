@@ -1,0 +1,47 @@
+//! A stream at a fixed rate that the receiver sets, also while it runs; nothing is repeated. Run it with `cargo run
+//! --example viz`.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use haulage::{Connection, Listener, Options, Rate, preset};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const FRAME: [u8; 1_000] = [7; 1_000];
+
+/// Both ends in one program; usually they are two.
+pub fn main() -> Result<(), Box<dyn Error>> {
+    let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    let url = listener.url("127.0.0.1");
+    let sender = std::thread::spawn(move || send(&url).map_err(|error| error.to_string()));
+
+    let viewer = listener.accept(Some(PATIENCE))?;
+    let mut frames = 0;
+    for megabits in [40, 10] {
+        viewer.set_rate(Rate::from_bps(megabits * 1_000_000));
+        let until = Instant::now() + Duration::from_millis(500);
+        let before = frames;
+        while Instant::now() < until {
+            viewer.recv(Some(PATIENCE))?;
+            frames += 1;
+        }
+        println!("asked for {megabits} Mbit/s: {} frames in half a second", frames - before);
+    }
+    for (part, name, value) in viewer.statistics().parts.iter().filter(|(part, ..)| part == "rate_stats") {
+        println!("{part}: {name} {value}");
+    }
+    viewer.close(PATIENCE)?;
+    sender.join().map_err(|_| "the sender has panicked")?.map_err(Into::into)
+}
+
+/// Sends frames as fast as the rate allows, until the viewer has gone.
+fn send(url: &str) -> Result<(), haulage::Error> {
+    let connection = Connection::open(url, &preset("viz")?, &Options::default())?;
+    loop {
+        match connection.send(&FRAME) {
+            Ok(_) => {}
+            Err(haulage::Error::Closed) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}

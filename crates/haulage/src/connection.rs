@@ -1,0 +1,266 @@
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use haul_base::{Rate, Span};
+use haul_engine::{Channel, EngineError as Error, HaulUrl, Message, TicketFile, associate};
+use haul_stack::{Ends, MessageSink, MessageSource, Recipe, SendOptions, StackEvent, StackStats};
+
+use crate::Options;
+
+/// What a connection has done so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statistics {
+    /// Packets and messages in both directions.
+    pub totals: StackStats,
+    /// Smoothed round-trip time, or the first guess where the recipe does not measure it.
+    pub rtt: Span,
+    /// What the micro-protocols count: which, name, value.
+    pub parts: Vec<(String, &'static str, u64)>,
+}
+
+/// One end of a conversation in messages. Clones are the same end, for other threads and tasks; it ends when the last
+/// clone is dropped, without waiting for what is on its way ([`Connection::close`] waits).
+#[derive(Clone, Debug)]
+pub struct Connection {
+    channel: Arc<Channel>,
+}
+
+impl Connection {
+    /// Connects to the server that printed `url`. With [`Options::ticket`] a known server is only asked whether it
+    /// still knows this client, which takes one round trip instead of three or four; if not, a full handshake follows.
+    ///
+    /// # Errors
+    /// If the URL, the recipe or the ticket's file cannot be used, the server cannot be reached or refuses.
+    pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, Error> {
+        Self::open_with(url, recipe, options, Ends::default())
+    }
+
+    /// As [`Connection::open`]; messages that arrive go straight to `sink`, on the thread that receives them. It must
+    /// not block.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub fn open_sink(
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+        sink: Box<dyn MessageSink>,
+    ) -> Result<Self, Error> {
+        Self::open_with(url, recipe, options, Ends { message_sink: Some(sink), ..Ends::default() })
+    }
+
+    /// As [`Connection::open`]; messages come from `source` when the path can take them, and are written straight into
+    /// their packets. It must not block.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub fn open_source(
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+        source: Box<dyn MessageSource>,
+    ) -> Result<Self, Error> {
+        Self::open_with(url, recipe, options, Ends { message_source: Some(source), ..Ends::default() })
+    }
+
+    fn open_with(url: &str, recipe: &Recipe, options: &Options, ends: Ends) -> Result<Self, Error> {
+        let url: HaulUrl = url.parse()?;
+        let Some(path) = &options.ticket else {
+            let channel = associate(None, &url, recipe, &options.registry, &options.associate(), ends)?;
+            return Ok(Self::of(channel));
+        };
+        let ticket = TicketFile::new(path);
+        if let Some(known) = resume(&ticket, recipe, options) {
+            return Ok(known);
+        }
+        let mut channel = associate(None, &url, recipe, &options.registry, &options.associate(), ends)?;
+        ticket.keep(&mut channel)?;
+        Ok(Self::of(channel))
+    }
+
+    /// Comes back to the server of the ticket in [`Options::ticket`] without waiting for anything: what is sent now
+    /// travels in the first packet. If the server does not know the ticket any more it stays silent, and the connection
+    /// ends with an error after [`Options::timeout`]; what was sent is then lost.
+    ///
+    /// # Errors
+    /// If there is no ticket, or it cannot be used.
+    pub fn resume(options: &Options) -> Result<Self, Error> {
+        let path = options.ticket.clone().unwrap_or_default();
+        let ticket = TicketFile::new(path);
+        let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default())?;
+        Ok(Self::of(channel))
+    }
+
+    pub(crate) fn of(channel: Channel) -> Self {
+        Self { channel: Arc::new(channel) }
+    }
+
+    /// Sends a message and gives its number. Waits while too much is queued.
+    ///
+    /// # Errors
+    /// If the recipe does not carry such a message, or the connection has ended.
+    pub fn send(&self, data: &[u8]) -> Result<u64, Error> {
+        self.channel.send(data, SendOptions::default(), None)
+    }
+
+    /// As [`Connection::send`], with a priority or a time after which the message is worth nothing, and with a limit for
+    /// the wait.
+    ///
+    /// # Errors
+    /// As [`Connection::send`]; [`Error::TimedOut`].
+    pub fn send_with(
+        &self,
+        data: &[u8],
+        options: SendOptions,
+        timeout: Option<Duration>,
+    ) -> Result<u64, Error> {
+        self.channel.send(data, options, timeout)
+    }
+
+    /// As [`Connection::send`]; `None` if there is no room now.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub fn try_send(&self, data: &[u8]) -> Result<Option<u64>, Error> {
+        self.channel.try_send(data, SendOptions::default())
+    }
+
+    /// As [`Connection::send`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub async fn send_async(&self, data: &[u8]) -> Result<u64, Error> {
+        poll_fn(|context| self.poll_send(context, data)).await
+    }
+
+    /// As [`Connection::send`], for those who poll.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub fn poll_send(&self, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<u64, Error>> {
+        self.channel.poll_send(context, data, SendOptions::default())
+    }
+
+    /// The next message. Waits for it up to `timeout` (`None`: no limit).
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; [`Error::Closed`] after the last message; how the connection has ended otherwise.
+    pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, Error> {
+        self.channel.recv(timeout)
+    }
+
+    /// The next message, if one waits.
+    ///
+    /// # Errors
+    /// As [`Connection::recv`].
+    pub fn try_recv(&self) -> Result<Option<Message>, Error> {
+        self.channel.try_recv()
+    }
+
+    /// As [`Connection::recv`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Connection::recv`].
+    pub async fn recv_async(&self) -> Result<Message, Error> {
+        poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// As [`Connection::recv`], for those who poll.
+    ///
+    /// # Errors
+    /// As [`Connection::recv`].
+    pub fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message, Error>> {
+        self.channel.poll_recv(context)
+    }
+
+    /// Waits until everything has left and, where the recipe acknowledges, has arrived.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; how the connection has ended.
+    pub fn flush(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        self.channel.flush(timeout)
+    }
+
+    /// As [`Connection::flush`], for tasks.
+    ///
+    /// # Errors
+    /// How the connection has ended.
+    pub async fn flush_async(&self) -> Result<(), Error> {
+        poll_fn(|context| self.channel.poll_flush(context)).await
+    }
+
+    /// Asks the other side to send at this rate, now or at any time (with `rate_feedback` in the recipe).
+    pub fn set_rate(&self, rate: Rate) {
+        self.channel.set_rate(rate);
+    }
+
+    /// Changes the recipe of both ends without losing anything; [`Notice::Reconfigured`](crate::Notice) or
+    /// [`Notice::Refused`](crate::Notice) tells how that ended.
+    ///
+    /// # Errors
+    /// If the recipe cannot follow on the present one.
+    pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), Error> {
+        self.channel.reconfigure(recipe)
+    }
+
+    /// The next notice: a new rate or recipe, a message that was given up. Waits for it up to `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; how the connection has ended.
+    pub fn notice(&self, timeout: Duration) -> Result<StackEvent, Error> {
+        self.channel.wait_notice(timeout)
+    }
+
+    /// What has been sent and received.
+    pub fn statistics(&self) -> Statistics {
+        let mut parts = Vec::new();
+        self.channel.statistics(|part, name, value| parts.push((part.to_owned(), name, value)));
+        Statistics { totals: self.channel.stats(), rtt: self.channel.path().rtt, parts }
+    }
+
+    /// The recipe in force.
+    pub fn recipe(&self) -> Recipe {
+        self.channel.recipe()
+    }
+
+    /// Where the other side was last heard of.
+    pub fn peer(&self) -> SocketAddr {
+        self.channel.peer()
+    }
+
+    /// Names the association: a client that comes back with a ticket keeps it.
+    pub fn identity(&self) -> u32 {
+        self.channel.identity()
+    }
+
+    /// How the connection has ended, if it has.
+    pub fn ended(&self) -> Option<Error> {
+        self.channel.ended()
+    }
+
+    /// Breaks the connection off at once: the other side is told that it does not end where it should.
+    pub fn abort(&self) {
+        self.channel.abort();
+    }
+
+    /// Ends the connection for all clones: waits for what is on its way, says goodbye and waits for the answer,
+    /// `timeout` in all.
+    ///
+    /// # Errors
+    /// If not everything is known to have arrived by then.
+    pub fn close(&self, timeout: Duration) -> Result<(), Error> {
+        self.channel.close(timeout)
+    }
+}
+
+/// The known server, if it still knows this client by the same recipe.
+fn resume(ticket: &TicketFile, recipe: &Recipe, options: &Options) -> Option<Connection> {
+    /// A server that does not know the ticket stays silent; longer than this the handshake would not take either.
+    const ANSWER: Duration = Duration::from_secs(1);
+    let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default()).ok()?;
+    let known = channel.recipe().same_stack(recipe) && channel.wait_confirmed(ANSWER).is_ok();
+    known.then(|| Connection::of(channel))
+}

@@ -1,0 +1,66 @@
+//! Sockets for long fat networks, each with the transport that its data needs.
+//!
+//! A [`Listener`] binds a port and makes a URL; whoever has the URL connects. What travels between the two is decided by
+//! a [`Recipe`], a stack of micro-protocols written as data:
+//!
+//! | preset | what it is for |
+//! |---|---|
+//! | `viz` | a stream at the rate that the receiver asks for, as even as can be, nothing repeated |
+//! | `msg` | messages that arrive, with the least delay |
+//! | `sensor` | readings, with the fewest packets |
+//!
+//! and [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use haulage::{Connection, Listener, Options};
+//!
+//! # fn main() -> Result<(), haulage::Error> {
+//! let listener = Listener::bind("0.0.0.0:2640".parse().unwrap())?;
+//! println!("{}", listener.url("server.example.org"));
+//! let there = listener.accept(None)?;
+//! println!("{:?}", there.recv(Some(Duration::from_secs(5)))?);
+//!
+//! // elsewhere
+//! let url = "haul://server.example.org:2640/?k=..." ;
+//! let here = Connection::open(url, &haulage::preset("msg")?, &Options::default())?;
+//! here.send(b"hello")?;
+//! here.close(Duration::from_secs(5))?;
+//! # Ok(()) }
+//! ```
+//!
+//! Everything works from threads, with timeouts, and from tasks of any executor: no executor is needed, and none is
+//! brought along. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`.
+
+mod connection;
+mod listener;
+mod options;
+mod stream;
+
+use haul_stack::RecipeError;
+
+pub use connection::{Connection, Statistics};
+pub use haul_base::{Bytes, Rate, Span, Time};
+pub use haul_engine::{EngineError as Error, HaulUrl as Url, Message, UrlError};
+pub use haul_proto::micro::registry;
+pub use haul_proto::presets::PRESETS;
+pub use haul_stack as stack;
+pub use haul_stack::{Recipe, Registry, SendOptions, StackEvent as Notice};
+pub use haul_wire::control::Cipher;
+pub use listener::{Accepted, ListenOptions, Listener, StreamsPermitted};
+pub use options::Options;
+pub use stream::{ByteReader, ByteWriter};
+
+/// The shipped recipe of this name; [`PRESETS`] lists them.
+///
+/// # Errors
+/// [`Error::Recipe`] if there is none.
+pub fn preset(name: &str) -> Result<Recipe, Error> {
+    haul_proto::presets::preset(name)
+        .unwrap_or_else(|| {
+            let known: Vec<_> = PRESETS.iter().map(|(name, _)| *name).collect();
+            let message = format!("there is no preset `{name}`; there are: {}", known.join(", "));
+            Err(RecipeError::Text { line: 1, column: 1, message })
+        })
+        .map_err(Error::from)
+}

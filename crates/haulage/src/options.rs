@@ -1,0 +1,71 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_base::{Bytes, Rate};
+use haul_engine::{AssociateOptions, ChannelOptions};
+use haul_proto::micro::registry;
+use haul_stack::Registry;
+use haul_wire::control::Cipher;
+
+/// How a client connects.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The micro-protocols that recipes can name.
+    pub registry: Arc<Registry>,
+    /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
+    pub ciphers: Vec<Cipher>,
+    /// For connecting, for the TLS handshake, and for the server's answer: each may take so long.
+    pub timeout: Duration,
+    /// Ceiling of a stream of bytes that is never exceeded; recipes have parameters of their own.
+    pub rate: Option<Rate>,
+    /// Bytes of messages that may wait to be sent.
+    pub queue: Bytes,
+    /// Bytes of messages that may wait to be taken; above, arriving ones are dropped as if the path had lost them.
+    pub inbox: Bytes,
+    /// Largest datagram, UDP payload bytes. What the path does not carry is lost; 1,200 pass everywhere.
+    pub datagram: u16,
+    /// Asks for a sign of life when nothing has come for so long, and ends after three that were not answered.
+    pub keep_alive: Option<Duration>,
+    /// A file for what lets this client come back without a handshake. If it holds something usable, that is tried
+    /// first; it is readable by its owner only.
+    pub ticket: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let channel = ChannelOptions::default();
+        Self {
+            registry: Arc::new(registry()),
+            ciphers: AssociateOptions::default().ciphers,
+            timeout: Duration::from_secs(10),
+            rate: None,
+            queue: channel.queue,
+            inbox: channel.inbox,
+            datagram: channel.datagram,
+            keep_alive: channel.keep_alive,
+            ticket: None,
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn channel(&self) -> ChannelOptions {
+        ChannelOptions {
+            queue: self.queue,
+            inbox: self.inbox,
+            datagram: self.datagram,
+            patience: self.timeout,
+            keep_alive: self.keep_alive,
+        }
+    }
+
+    pub(crate) fn associate(&self) -> AssociateOptions {
+        AssociateOptions {
+            ciphers: self.ciphers.clone(),
+            connect_timeout: self.timeout,
+            answer_timeout: self.timeout,
+            channel: self.channel(),
+        }
+    }
+}

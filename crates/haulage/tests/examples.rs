@@ -1,0 +1,32 @@
+//! Every example runs to its end.
+
+#![expect(unreachable_pub, reason = "examples are programs, and modules here")]
+
+#[path = "../examples/msg.rs"]
+mod msg;
+#[path = "../examples/own_protocol.rs"]
+mod own_protocol;
+#[path = "../examples/sensor.rs"]
+mod sensor;
+#[path = "../examples/stream.rs"]
+mod stream;
+#[path = "../examples/viz.rs"]
+mod viz;
+
+#[test]
+fn every_example_runs() {
+    let examples: [(&str, fn() -> Result<(), Box<dyn std::error::Error>>); 5] = [
+        ("msg", msg::main),
+        ("own_protocol", own_protocol::main),
+        ("sensor", sensor::main),
+        ("stream", stream::main),
+        ("viz", viz::main),
+    ];
+    for (name, run) in examples {
+        println!("--- {name}");
+        run().unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    let files =
+        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples")).expect("there are examples");
+    assert_eq!(files.count(), examples.len(), "an example is not run");
+}

@@ -1,0 +1,188 @@
+//! What the examples do not show: tasks, timeouts, clones, rates and recipes that change, streams that are cut.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use haulage::{
+    Accepted, ByteReader, ByteWriter, Connection, Error, Listener, Notice, Options, Rate, Recipe, preset,
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The smallest executor: one task, one thread.
+fn block_on<T>(task: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut task = pin!(task);
+    loop {
+        if let Poll::Ready(value) = task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        std::thread::park_timeout(PATIENCE);
+    }
+}
+
+fn listener() -> Listener {
+    Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+}
+
+fn pair(listener: &Listener, recipe: &Recipe) -> (Connection, Connection) {
+    let client = Connection::open(&listener.url("127.0.0.1"), recipe, &Options::default()).unwrap();
+    let server = listener.accept(Some(PATIENCE)).unwrap();
+    (client, server)
+}
+
+#[test]
+fn tasks_send_receive_and_flush_without_an_executor_of_ours() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &preset("msg").unwrap());
+    let echo = std::thread::spawn(move || {
+        block_on(async {
+            while let Ok(message) = server.recv_async().await {
+                server.send_async(&message.data).await.unwrap();
+            }
+        });
+    });
+    block_on(async {
+        for round in 0..200u32 {
+            client.send_async(&round.to_be_bytes()).await.unwrap();
+            assert_eq!(client.recv_async().await.unwrap().data, round.to_be_bytes());
+        }
+        client.flush_async().await.unwrap();
+    });
+    client.close(PATIENCE).unwrap();
+    echo.join().unwrap();
+}
+
+#[test]
+fn waits_end_when_they_should_and_clones_are_one_connection() {
+    let listener = listener();
+    assert!(matches!(listener.accept(Some(Duration::from_millis(20))), Err(Error::TimedOut { .. })));
+    let (client, server) = pair(&listener, &preset("msg").unwrap());
+    assert!(matches!(client.recv(Some(Duration::from_millis(20))), Err(Error::TimedOut { .. })));
+    assert!(server.try_recv().unwrap().is_none());
+    let (reading, writing) = (server.clone(), client.clone());
+    let reader = std::thread::spawn(move || {
+        std::iter::from_fn(|| reading.recv(None).ok()).map(|message| message.data.len()).sum::<usize>()
+    });
+    for _ in 0..100 {
+        writing.send(&[1; 10_000]).unwrap();
+    }
+    drop(writing);
+    client.close(PATIENCE).unwrap();
+    assert_eq!(reader.join().unwrap(), 1_000_000);
+    assert!(matches!(server.ended(), Some(Error::Closed)));
+    let too_long = vec![0; 1 << 20];
+    let (client, _server) = pair(&listener, &preset("msg").unwrap());
+    assert!(matches!(client.send(&too_long), Err(Error::Message(_))));
+}
+
+#[test]
+fn the_receiver_sets_the_rate_and_the_sender_is_told() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &preset("viz").unwrap());
+    let rate = Rate::from_bps(7_000_000);
+    server.set_rate(rate);
+    loop {
+        if client.notice(PATIENCE).unwrap() == Notice::Rate(rate) {
+            break;
+        }
+    }
+}
+
+#[test]
+fn the_recipe_changes_while_messages_flow_and_none_is_lost() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &preset("msg").unwrap());
+    let reading = server.clone();
+    let reader = std::thread::spawn(move || {
+        (0..300u32).map(|_| reading.recv(Some(PATIENCE)).unwrap().data).collect::<Vec<_>>()
+    });
+    let sent: Vec<_> = (0..300u32).map(|number| number.to_be_bytes().to_vec()).collect();
+    for (number, message) in sent.iter().enumerate() {
+        if number == 100 {
+            client.reconfigure(&preset("msg").unwrap().with("in_order")).unwrap();
+        }
+        client.send(message).unwrap();
+    }
+    let mut got = reader.join().unwrap();
+    got.sort();
+    assert_eq!(got, sent);
+    assert_eq!(client.notice(PATIENCE).unwrap(), Notice::Reconfigured);
+    assert!(client.recipe().has("in_order") && server.recipe().has("in_order"));
+}
+
+#[test]
+fn unknown_recipes_and_urls_say_what_is_wrong() {
+    let error = preset("vis").unwrap_err().to_string();
+    assert!(error.contains("vis") && error.contains("viz, msg, sensor"), "{error}");
+    assert!(matches!(
+        Connection::open("http://x", &preset("msg").unwrap(), &Options::default()),
+        Err(Error::Url(_))
+    ));
+}
+
+#[test]
+fn bytes_flow_from_the_server_too_and_tasks_can_read_them() {
+    let listener = listener();
+    let url = listener.url("127.0.0.1");
+    let reader = std::thread::spawn(move || {
+        let mut reader = ByteReader::open(&url, &Options::default()).unwrap();
+        block_on(async {
+            let (mut buffer, mut bytes) = (vec![0; 100_000], Vec::new());
+            loop {
+                match reader.read_async(&mut buffer).await.unwrap() {
+                    0 => return bytes,
+                    read => bytes.extend_from_slice(&buffer[..read]),
+                }
+            }
+        })
+    });
+    let Some(Accepted::Writer(mut writer)) = listener.accept_any(PATIENCE).unwrap() else {
+        panic!("a client that wants bytes");
+    };
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i % 253) as u8).collect();
+    writer.write_all(&data).unwrap();
+    writer.finish().unwrap();
+    assert!(reader.join().unwrap() == data);
+}
+
+#[test]
+fn a_stream_that_is_cut_is_no_stream_that_has_ended() {
+    let listener = listener();
+    let url = listener.url("127.0.0.1");
+    let open = || {
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| ByteWriter::open(&url, &Options::default()).unwrap());
+            let reader = listener.accept_reader(PATIENCE).unwrap();
+            (writer.join().unwrap(), reader)
+        })
+    };
+    let (mut writer, mut reader) = open();
+    writer.write_all(&[1; 1_000]).unwrap();
+    let mut buffer = [0; 1_000];
+    reader.read_exact(&mut buffer).unwrap();
+    drop(writer);
+    assert!(reader.read(&mut buffer).is_err());
+    // And the other way round: the writer hears that nobody reads.
+    let (mut writer, reader) = open();
+    drop(reader);
+    let error = loop {
+        if let Err(error) = writer.write_all(&[1; 1_000_000]) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{error}");
+}
