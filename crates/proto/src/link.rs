@@ -9,9 +9,9 @@ use crate::{Open, Seal};
 /// Seals, opens and numbers the packets of one session at one side.
 #[derive(Debug)]
 pub struct Link {
-    seal: Box<dyn Seal>,
-    open: Box<dyn Open>,
-    next_pn: u64,
+    pub(crate) seal: Box<dyn Seal>,
+    pub(crate) open: Box<dyn Open>,
+    pub(crate) next_pn: u64,
     rejected: u64,
 }
 

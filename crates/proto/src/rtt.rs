@@ -45,6 +45,11 @@ impl RttEstimator {
         self.smoothed
     }
 
+    /// The mean deviation.
+    pub fn variation(&self) -> Span {
+        self.variation
+    }
+
     /// The smallest sample so far, or the initial guess.
     pub fn min(&self) -> Span {
         self.min

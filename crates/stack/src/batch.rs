@@ -21,6 +21,10 @@ impl Kind {
     pub const DATA: Self = Self(1);
     /// The last segment of an object.
     pub const DATA_FIN: Self = Self(2);
+    /// Opens a path, with keys and a reader of its own: no stack looks at it.
+    pub const HELLO: Self = Self(4);
+    /// Its answer.
+    pub const HELLO_ACK: Self = Self(5);
     /// The framework's own: negotiation of a new recipe while running.
     pub const RECONFIGURE: Self = Self(0x3F);
     /// The first kind that is given to micro-protocols from outside this project.
@@ -32,14 +36,6 @@ impl Kind {
     }
 }
 
-/// What has become of a packet in the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Live,
-    /// Dealt with: later handlers do not see it.
-    Taken,
-}
-
 /// One packet of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
@@ -49,7 +45,6 @@ pub(crate) struct Entry {
     pub(crate) len: u16,
     pub(crate) kind: Kind,
     pub(crate) resent: bool,
-    pub(crate) state: State,
 }
 
 /// Walks over the packets of a batch; see [`Batch::live`].
@@ -73,8 +68,12 @@ pub struct Batch<'b> {
     pub(crate) buffer: &'b mut [u8],
     pub(crate) entries: &'b mut Vec<Entry>,
     layout: &'b Layout,
+    /// A bit for each packet that nobody has taken yet.
+    live: u64,
     /// Outgoing: bytes used so far.
     used: usize,
+    /// Outgoing: the last packet is shorter than the others, or larger than the path is known to carry.
+    closed: bool,
     /// Outgoing: size of every packet but the last.
     stride: usize,
     /// Outgoing: largest packet, and how many.
@@ -107,7 +106,9 @@ impl<'b> Batch<'b> {
             buffer,
             entries,
             layout,
+            live: 0,
             used: 0,
+            closed: false,
             stride: 0,
             datagram,
             limit,
@@ -132,16 +133,21 @@ impl<'b> Batch<'b> {
         for (i, packet) in buffer.chunks(stride).take(MAX_BATCH).enumerate() {
             let entry = Self::parse(packet, i * stride, generation);
             match entry {
+                // They have other keys and another reader.
+                Some(Entry { kind: Kind::HELLO | Kind::HELLO_ACK, .. }) => {}
                 Some(entry) => entries.push(entry),
                 None => unauthentic += 1,
             }
         }
+        let live = u64::MAX.checked_shr(u64::BITS - entries.len() as u32).unwrap_or(0);
         let (used, limit) = (buffer.len(), entries.len());
         Self {
             buffer,
             entries,
             layout,
+            live,
             used,
+            closed: true,
             stride,
             datagram: 0,
             limit,
@@ -164,7 +170,6 @@ impl<'b> Batch<'b> {
             len: packet.len().min(usize::from(u16::MAX)) as u16,
             kind: Kind(packet[0] & !GENERATION_BIT),
             resent: false,
-            state: State::Live,
         })
     }
 
@@ -185,13 +190,12 @@ impl<'b> Batch<'b> {
 
     /// The numbers of the packets that nobody has taken yet. The batch may be changed during the walk.
     pub fn live(&self) -> Live {
-        let bit = |(i, entry): (usize, &Entry)| u64::from(entry.state == State::Live) << i;
-        Live(self.entries.iter().enumerate().map(bit).fold(0, |a, b| a | b))
+        Live(self.live)
     }
 
     /// Whether nobody has taken packet `i` yet.
     pub fn is_live(&self, i: usize) -> bool {
-        self.entries[i].state == State::Live
+        self.live >> i & 1 == 1
     }
 
     /// What packet `i` is.
@@ -277,7 +281,7 @@ impl<'b> Batch<'b> {
 
     /// Packet `i` is dealt with; later handlers do not see it.
     pub fn take(&mut self, i: usize) {
-        self.entries[i].state = State::Taken;
+        self.live &= !(1 << i);
     }
 
     /// Packet `i` is authentic and impossible: the peer does not keep to the recipe. Too many of these end the session.
@@ -297,6 +301,11 @@ impl<'b> Batch<'b> {
         self.room_for(self.layout.data_overhead())
     }
 
+    /// Payload bytes that the largest data packet may have, whatever the batch holds already.
+    pub fn full_room(&self) -> usize {
+        self.datagram.saturating_sub(self.layout.data_overhead())
+    }
+
     /// Body bytes that a control packet may have; `None` when the batch is full.
     pub fn control_room(&self) -> Option<usize> {
         self.room_for(self.layout.clear_len() + self.layout.tag_len())
@@ -304,7 +313,7 @@ impl<'b> Batch<'b> {
 
     fn room_for(&self, overhead: usize) -> Option<usize> {
         let largest = if self.stride == 0 { self.datagram } else { self.stride };
-        let closed = !self.used.is_multiple_of(self.stride.max(1)) || self.entries.len() >= self.limit;
+        let closed = self.closed || self.entries.len() >= self.limit;
         let fits = self.used + largest <= self.buffer.len();
         if closed || !fits { None } else { largest.checked_sub(overhead) }
     }
@@ -319,6 +328,20 @@ impl<'b> Batch<'b> {
     pub fn push(&mut self, kind: Kind, payload: usize) -> Option<usize> {
         let room = if kind.is_data() { self.room() } else { self.control_room() };
         room.filter(|&room| payload <= room)?;
+        Some(self.append(kind, payload))
+    }
+
+    /// As [`Batch::push`], for a control packet that is to find out whether the path carries its size: alone in its
+    /// batch, and larger than the largest packet that is known to pass. `None` if the buffer is too small for it.
+    pub fn push_probe(&mut self, kind: Kind, payload: usize) -> Option<usize> {
+        let len = self.header_len(kind) + payload + self.layout.tag_len();
+        (self.entries.is_empty() && !kind.is_data() && len <= self.buffer.len()).then(|| {
+            self.closed = true;
+            self.append(kind, payload)
+        })
+    }
+
+    fn append(&mut self, kind: Kind, payload: usize) -> usize {
         let header = self.header_len(kind);
         let (start, len) = (self.used, header + payload + self.layout.tag_len());
         let head = &mut self.buffer[start..start + header];
@@ -331,14 +354,31 @@ impl<'b> Batch<'b> {
             len: len as u16,
             kind,
             resent: false,
-            state: State::Live,
         });
+        let i = self.entries.len() - 1;
+        self.live |= 1 << i;
         self.next_pn += 1;
         self.used += len;
         if self.stride == 0 {
             self.stride = len;
         }
-        Some(self.entries.len() - 1)
+        self.closed |= len < self.stride;
+        i
+    }
+
+    /// As [`Batch::push`], for a payload whose length is known only when it has been written: `write` gets `payload`
+    /// bytes and says how many it has filled. If it says `None`, no packet is added.
+    pub fn push_with(
+        &mut self,
+        kind: Kind,
+        payload: usize,
+        write: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Option<usize> {
+        let room = if kind.is_data() { self.room() } else { self.control_room() };
+        room.filter(|&room| payload <= room)?;
+        let start = self.used + self.header_len(kind);
+        let len = write(&mut self.buffer[start..start + payload])?;
+        self.push(kind, len.min(payload))
     }
 
     /// As [`Batch::push`], for a segment that was sent before.
