@@ -9,6 +9,8 @@ use crate::attribute::{Attribute, AttributeType, Layout};
 pub const MAX_BATCH: usize = 64;
 /// Bytes of the kind and the packet number, with which every packet begins.
 pub const PACKET_HEADER_LEN: usize = 7;
+/// Most headers fit this.
+const HEADER_ROOM: usize = 32;
 /// The bit of the kind byte that tells which generation of the recipe a packet belongs to.
 pub const GENERATION_BIT: u8 = 0x80;
 
@@ -50,6 +52,13 @@ pub(crate) struct Entry {
 /// Walks over the packets of a batch; see [`Batch::live`].
 #[derive(Clone, Debug)]
 pub struct Live(u64);
+
+impl Live {
+    /// How many there are still to come.
+    pub fn count_left(&self) -> usize {
+        self.0.count_ones() as usize
+    }
+}
 
 impl Iterator for Live {
     type Item = usize;
@@ -162,10 +171,10 @@ impl<'b> Batch<'b> {
         if packet.len() < PACKET_HEADER_LEN || packet[0] & GENERATION_BIT != generation {
             return None;
         }
-        let mut pn = [0; 8];
-        pn[2..].copy_from_slice(&packet[1..PACKET_HEADER_LEN]);
+        let mut head = [0; 8];
+        head[1..].copy_from_slice(&packet[..PACKET_HEADER_LEN]);
         Some(Entry {
-            pn: u64::from_be_bytes(pn),
+            pn: u64::from_be_bytes(head) & 0xFFFF_FFFF_FFFF,
             start: start as u32,
             len: packet.len().min(usize::from(u16::MAX)) as u16,
             kind: Kind(packet[0] & !GENERATION_BIT),
@@ -344,8 +353,13 @@ impl<'b> Batch<'b> {
     fn append(&mut self, kind: Kind, payload: usize) -> usize {
         let header = self.header_len(kind);
         let (start, len) = (self.used, header + payload + self.layout.tag_len());
+        // A size that is known when compiling saves the call; what lies behind the header is written later.
+        if header <= HEADER_ROOM && len >= HEADER_ROOM {
+            self.buffer[start..start + HEADER_ROOM].copy_from_slice(&[0; HEADER_ROOM]);
+        } else {
+            self.buffer[start..start + header].fill(0);
+        }
         let head = &mut self.buffer[start..start + header];
-        head.fill(0);
         head[0] = kind.0 | self.generation;
         head[1..PACKET_HEADER_LEN].copy_from_slice(&self.next_pn.to_be_bytes()[2..]);
         self.entries.push(Entry {
@@ -377,8 +391,16 @@ impl<'b> Batch<'b> {
         let room = if kind.is_data() { self.room() } else { self.control_room() };
         room.filter(|&room| payload <= room)?;
         let start = self.used + self.header_len(kind);
-        let len = write(&mut self.buffer[start..start + payload])?;
-        self.push(kind, len.min(payload))
+        let len = write(&mut self.buffer[start..start + payload])?.min(payload);
+        let kept = self.buffer.get(start..start + len.min(HEADER_ROOM)).map(|bytes| {
+            let mut kept = [0; HEADER_ROOM];
+            kept[..bytes.len()].copy_from_slice(bytes);
+            kept
+        })?;
+        let i = self.push(kind, len)?;
+        let kept_len = len.min(HEADER_ROOM);
+        self.buffer[start..start + kept_len].copy_from_slice(&kept[..kept_len]);
+        Some(i)
     }
 
     /// As [`Batch::push`], for a segment that was sent before.

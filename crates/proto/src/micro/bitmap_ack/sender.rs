@@ -114,7 +114,7 @@ impl Sender {
     }
 
     pub(super) fn on_segments(&mut self, batch: &Batch<'_>) {
-        self.has_resent |= batch.live().any(|i| batch.is_resent(i));
+        self.has_resent = self.has_resent || batch.live().any(|i| batch.is_resent(i));
     }
 
     /// A batch was filled as far as there was something to send. Returns whether a round has just ended.

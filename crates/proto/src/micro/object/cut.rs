@@ -33,6 +33,8 @@ struct Next {
 pub(super) struct Cut {
     handles: Option<Handles>,
     chunk: u64,
+    /// Where the present chunk ends.
+    chunk_end: u64,
     /// The receiver takes bytes below this offset.
     limit: u64,
     /// What the source last said; asked again when that is used up.
@@ -47,6 +49,7 @@ impl Cut {
         Self {
             handles: None,
             chunk: chunk.max(1),
+            chunk_end: 0,
             limit: first_limit,
             available: Available { upto: 0, end: false },
             next_offset: 0,
@@ -91,8 +94,10 @@ impl Cut {
             return Err(WaitingFor::Window);
         }
         let offset = self.next_offset;
-        let cut = (offset / self.chunk + 1) * self.chunk;
-        let wanted = (offset + largest as u64).min(cut);
+        if offset >= self.chunk_end {
+            self.chunk_end = (offset / self.chunk + 1) * self.chunk;
+        }
+        let wanted = (offset + largest as u64).min(self.chunk_end);
         if wanted >= self.available.upto && !self.available.end {
             let source = context.ends().object_source.as_mut().ok_or(WaitingFor::Source)?;
             self.available = source.available();
@@ -118,8 +123,9 @@ impl Cut {
             return;
         }
         let mut room = context.shared(handles.flight).room;
-        loop {
-            let next = match self.next(batch.full_room(), room, context) {
+        let largest = batch.full_room();
+        while batch.room().is_some() || batch.is_empty() {
+            let next = match self.next(largest, room, context) {
                 Ok(next) => next,
                 Err(reason) => {
                     if batch.is_empty() {

@@ -16,6 +16,11 @@ pub(super) struct Parts {
 }
 
 impl Parts {
+    /// Whether there are none, as nearly always.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// Notes that bytes `range` of packet `seq` arrived, and returns those of them that are new; `None` if there
     /// are too many open packets.
     pub(super) fn insert(&mut self, seq: u64, range: Range<u64>) -> Option<Vec<Range<u64>>> {
@@ -38,12 +43,8 @@ impl Parts {
     }
 
     /// The packet of number `seq` has arrived whole: which of its bytes `0..whole` are new. It is forgotten.
-    pub(super) fn take_missing(&mut self, seq: impl FnOnce() -> u64, whole: u64) -> Option<Vec<Range<u64>>> {
-        // The common case costs one comparison.
-        if self.open.is_empty() {
-            return None;
-        }
-        self.open.remove(&seq()).map(|have| gaps(&have, 0..whole))
+    pub(super) fn take_missing(&mut self, seq: u64, whole: u64) -> Option<Vec<Range<u64>>> {
+        self.open.remove(&seq).map(|have| gaps(&have, 0..whole))
     }
 }
 
@@ -80,10 +81,10 @@ mod tests {
     #[test]
     fn the_whole_packet_brings_what_its_parts_have_not() {
         let mut parts = Parts::default();
-        assert_eq!(parts.take_missing(|| 5, 200), None);
+        assert_eq!(parts.take_missing(5, 200), None);
         parts.insert(5, 40..60);
-        assert_eq!(parts.take_missing(|| 6, 200), None);
-        assert_eq!(parts.take_missing(|| 5, 200), Some(vec![0..40, 60..200]));
-        assert_eq!(parts.take_missing(|| 5, 200), None);
+        assert_eq!(parts.take_missing(6, 200), None);
+        assert_eq!(parts.take_missing(5, 200), Some(vec![0..40, 60..200]));
+        assert_eq!(parts.take_missing(5, 200), None);
     }
 }

@@ -80,9 +80,12 @@ impl Place {
         let sequence = self.sequence.expect("bound before it is used");
         let offset = self.handles().offset;
         let takes = context.ends().object_sink.is_some();
+        self.pieces.clear();
+        self.pieces.reserve(PIECES);
         for i in batch.live() {
             let (seq, from) = (batch.get(i, sequence), batch.get(i, offset));
-            let len = batch.payload_range(i).len() as u64;
+            let range = batch.payload_range(i);
+            let len = range.len() as u64;
             let fin = batch.kind(i) == Kind::DATA_FIN;
             let possible = takes && seq <= MAX_SEQ && (fin || len > 0);
             if !possible || !self.is_welcome(seq, from + len, fin) {
@@ -93,6 +96,7 @@ impl Place {
             if fin {
                 self.end = Some((seq, from + len));
             }
+            self.pieces.push(Piece { offset: from, range });
         }
     }
 
@@ -107,12 +111,27 @@ impl Place {
 
     /// Hands over the bytes of the segments that nobody has taken: they are new.
     pub(super) fn deliver(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        let all_are_new = batch.live().count_left() == self.pieces.len();
+        if all_are_new && self.parts.is_empty() {
+            self.bytes += self.pieces.iter().map(|piece| piece.range.len() as u64).sum::<u64>();
+            // Only the last segment of an object may be empty.
+            if self.pieces.last().is_some_and(|piece| piece.range.is_empty()) {
+                self.pieces.pop();
+            }
+        } else {
+            self.gather(batch);
+        }
+        self.hand_over(batch, context);
+    }
+
+    /// Collects the pieces of those segments of which something is new.
+    fn gather(&mut self, batch: &Batch<'_>) {
         let sequence = self.sequence.expect("bound before it is used");
         let offset = self.handles().offset;
-        self.pieces.reserve(PIECES);
+        self.pieces.clear();
         for i in batch.live() {
             let (from, range) = (batch.get(i, offset), batch.payload_range(i));
-            match self.parts.take_missing(|| batch.get(i, sequence), range.len() as u64) {
+            match self.parts.take_missing(batch.get(i, sequence), range.len() as u64) {
                 None => self.push_piece(from, range),
                 Some(missing) => {
                     for gap in missing {
@@ -121,7 +140,6 @@ impl Place {
                 }
             }
         }
-        self.hand_over(batch, context);
     }
 
     fn push_piece(&mut self, offset: u64, range: Range<usize>) {

@@ -230,7 +230,13 @@ impl Outstanding {
     pub(crate) fn on_statement(&mut self, statement: &Statement, rule: LossBoundary) -> Change {
         let mut change = Change::default();
         let (mut first, mut received, mut known) = (statement.first, statement.received, statement.known);
-        // Bitmaps are aligned to the words here, so that there is one round for each of theirs.
+        // The words of bitmaps are aligned to the words here.
+        let (segment, index) = (first / PACKETS, first % PACKETS);
+        if index.is_multiple_of(64)
+            && known.leading_zeros() >= 64_u32.saturating_sub((PACKETS - index) as u32)
+        {
+            return self.on_word(segment, (index / 64) as usize, received, known, rule);
+        }
         while known != 0 {
             let skip = known.trailing_zeros();
             (first, received, known) = (first + u64::from(skip), received >> skip, known >> skip);
@@ -247,6 +253,7 @@ impl Outstanding {
     }
 
     /// Takes a statement about the packets `known` of one word of a segment: 1 = received.
+    #[inline]
     fn on_word(
         &mut self,
         segment: u64,
@@ -267,6 +274,9 @@ impl Outstanding {
         }
         let sent = state.sent_mask(word) & known;
         let missing = sent & !received & !state.acked[word];
+        if received & sent & !state.acked[word] == 0 && missing == 0 {
+            return change;
+        }
         self.ack_word(slot as usize, word, received & sent, &mut change);
         self.examine(segment, word, missing, rule, &mut change);
         change
