@@ -115,6 +115,28 @@ impl Arrivals {
         Arrival::New { gap }
     }
 
+    /// Notes the arrival of `count` packets that follow on the highest, as nearly all do. Returns whether they do, and
+    /// lie in one segment that is open; else nothing has changed.
+    pub(crate) fn extend(&mut self, first: u64, count: u64) -> bool {
+        let (segment, index) = (first / PACKETS, first % PACKETS);
+        let slot = segment.checked_sub(self.base).and_then(|slot| usize::try_from(slot).ok());
+        let open = slot.and_then(|slot| self.segments.get_mut(slot));
+        let Some(segment) = open.filter(|_| first == self.highest && index + count <= PACKETS) else {
+            return false;
+        };
+        let (mut at, end) = (index, index + count);
+        while at < end {
+            let bits = (64 - at % 64).min(end - at);
+            segment.bits[(at / 64) as usize] |= u64::MAX >> (64 - bits) << (at % 64);
+            at += bits;
+        }
+        segment.count += count as u16;
+        segment.dirty = true;
+        self.highest += count;
+        self.retire();
+        true
+    }
+
     fn retire(&mut self) {
         while self.segments.front().is_some_and(Segment::is_complete) {
             self.segments.pop_front();
@@ -173,6 +195,29 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn runs_are_the_same_as_single_packets(runs in prop::collection::vec((0u64..300, 0u64..300), 1..120)) {
+            let (mut a, mut b) = (Arrivals::new(), Arrivals::new());
+            let mut next = 0;
+            for (gap, count) in runs {
+                // Mostly without a gap.
+                let first = next + if gap > 250 { gap - 250 } else { 0 };
+                next = first + count;
+                let extended = count > 0 && a.extend(first, count);
+                prop_assert!(!extended || first == b.highest());
+                for seq in first..next {
+                    if !extended {
+                        a.insert(seq);
+                    }
+                    b.insert(seq);
+                }
+                prop_assert_eq!((a.complete_below(), a.highest()), (b.complete_below(), b.highest()));
+                for seq in 0..next {
+                    prop_assert_eq!(a.contains(seq), b.contains(seq));
+                }
+            }
+        }
+
         #[test]
         fn behaves_like_a_set(seqs in prop::collection::vec(0u64..30_000, 1..500), solid in 0u64..12_000) {
             let mut a = Arrivals::new();

@@ -22,6 +22,33 @@ struct Handles {
     part: Event<PartArrived>,
 }
 
+/// Segments of a batch that follow on each other.
+struct Run {
+    first: u64,
+    packets: u64,
+    /// UDP payload bytes.
+    bytes: u64,
+    /// The last one's place in the batch.
+    last: usize,
+}
+
+/// What nobody has taken of a batch, if that is segments that follow on each other and were sent in this order.
+fn run(batch: &Batch<'_>, sequence: Attribute<U48>) -> Option<Run> {
+    let mut live = batch.live();
+    let last = live.next()?;
+    let first = batch.get(last, sequence);
+    let mut run = Run { first, packets: 1, bytes: batch.size(last) as u64, last };
+    for i in live {
+        if batch.get(i, sequence) != first + run.packets || batch.pn(i) <= batch.pn(run.last) {
+            return None;
+        }
+        run.packets += 1;
+        run.bytes += batch.size(i) as u64;
+        run.last = i;
+    }
+    Some(run)
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -103,7 +130,14 @@ impl Receiver {
         let (now, arrival) = (context.now(), context.arrival());
         let before = self.packets;
         let arrivals = context.shared(self.handles().arrivals);
-        for i in batch.live() {
+        let run = run(batch, sequence).filter(|run| arrivals.extend(run.first, run.packets));
+        if let Some(run) = &run {
+            self.packets += run.packets;
+            self.bytes += run.bytes;
+            self.report.on_run(now, batch.pn(run.last), batch.get(run.last, sent_at), run.packets as u32);
+        }
+        let singly = run.is_none().then(|| batch.live());
+        for i in singly.into_iter().flatten() {
             let arrival = arrivals.insert(batch.get(i, sequence));
             match arrival {
                 Arrival::TooFar => {

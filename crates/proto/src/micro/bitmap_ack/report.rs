@@ -87,14 +87,20 @@ impl Report {
     }
 
     pub(super) fn on_data(&mut self, now: Time, pn: u64, timestamp: u32, gap: bool) {
+        self.on_run(now, pn, timestamp, 1);
+        self.urgent |= gap && self.when == When::Interval;
+    }
+
+    /// Notes `packets` packets without a gap; the last has number `pn` and `timestamp`.
+    pub(super) fn on_run(&mut self, now: Time, pn: u64, timestamp: u32, packets: u32) {
         if self.largest_pn.is_none_or(|largest| pn > largest) {
             self.largest_pn = Some(pn);
             self.echo_timestamp = timestamp;
             self.echo_at = now;
         }
         self.received_at = now;
-        self.unreported += 1;
-        self.urgent |= self.when == When::Interval && (gap || self.unreported >= EAGER_PACKETS);
+        self.unreported += packets;
+        self.urgent |= self.when == When::Interval && self.unreported >= EAGER_PACKETS;
     }
 
     /// The next report should come soon.

@@ -265,12 +265,13 @@ impl KeepObject {
 /// What a report means for the table.
 fn take_in(table: &mut Outstanding, notice: &Acknowledgement) -> Change {
     let rule = notice.loss.unwrap_or(NO_LOSS);
-    let mut change = table.on_complete_below(notice.below);
+    let mut change = Change::default();
+    table.on_complete_below(notice.below, &mut change);
     for statement in &notice.words {
-        change += table.on_statement(statement, rule);
+        table.on_statement(statement, &rule, &mut change);
     }
     if let Some(seq) = notice.nothing_from {
-        change += table.on_nothing_from(seq, rule);
+        table.on_nothing_from(seq, &rule, &mut change);
     }
     table.retire_complete();
     change

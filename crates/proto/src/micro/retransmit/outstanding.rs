@@ -87,15 +87,6 @@ pub(crate) struct Change {
     pub(crate) lost_bytes: u64,
 }
 
-impl std::ops::AddAssign for Change {
-    fn add_assign(&mut self, other: Self) {
-        self.acked_packets += other.acked_packets;
-        self.acked_bytes += other.acked_bytes;
-        self.lost_packets += other.lost_packets;
-        self.lost_bytes += other.lost_bytes;
-    }
-}
-
 /// All packets between the first that is not known to have arrived and the last that was sent.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
@@ -211,89 +202,71 @@ impl Outstanding {
     }
 
     /// Every packet below `seq` has arrived.
-    pub(crate) fn on_complete_below(&mut self, seq: u64) -> Change {
-        let mut change = Change::default();
+    pub(crate) fn on_complete_below(&mut self, seq: u64, change: &mut Change) {
         let seq = seq.min(self.next_seq);
         while self.base * PACKETS < seq && !self.segments.is_empty() {
             let upto = (seq - self.base * PACKETS).min(PACKETS);
-            self.ack_below(0, upto as usize, &mut change);
+            self.ack_below(0, upto as usize, change);
             if upto < PACKETS {
                 break;
             }
             self.retire();
         }
-        change
     }
 
     /// Takes the receiver's statement about up to 64 packets. What is missing and older than `rule` allows is queued
     /// for retransmission.
-    pub(crate) fn on_statement(&mut self, statement: &Statement, rule: LossBoundary) -> Change {
-        let mut change = Change::default();
+    pub(crate) fn on_statement(&mut self, statement: &Statement, rule: &LossBoundary, change: &mut Change) {
         let (mut first, mut received, mut known) = (statement.first, statement.received, statement.known);
-        // The words of bitmaps are aligned to the words here.
-        let (segment, index) = (first / PACKETS, first % PACKETS);
-        if index.is_multiple_of(64)
-            && known.leading_zeros() >= 64_u32.saturating_sub((PACKETS - index) as u32)
-        {
-            return self.on_word(segment, (index / 64) as usize, received, known, rule);
-        }
+        // The words of bitmaps are aligned to the words here: one turn. Others take a turn for each word they touch.
         while known != 0 {
-            let skip = known.trailing_zeros();
-            (first, received, known) = (first + u64::from(skip), received >> skip, known >> skip);
             let (segment, index) = (first / PACKETS, first % PACKETS);
             let shift = (index % 64) as u32;
-            let (bits, about) = (received << shift, known << shift);
-            change += self.on_word(segment, (index / 64) as usize, bits, about, rule);
+            self.on_word(segment, (index / 64) as usize, (received << shift, known << shift), rule, change);
             let done = (64 - shift).min((PACKETS - index) as u32);
             first += u64::from(done);
             (received, known) =
                 (received.checked_shr(done).unwrap_or(0), known.checked_shr(done).unwrap_or(0));
         }
-        change
     }
 
-    /// Takes a statement about the packets `known` of one word of a segment: 1 = received.
+    /// Takes a statement about some packets of one word of a segment: which have arrived, and about which it is.
     #[inline]
     fn on_word(
         &mut self,
         segment: u64,
         word: usize,
-        received: u64,
-        known: u64,
-        rule: LossBoundary,
-    ) -> Change {
-        let mut change = Change::default();
-        let Some(slot) = segment.checked_sub(self.base) else {
-            return change;
-        };
-        let Some(state) = self.segments.get(slot as usize) else {
-            return change;
+        (received, known): (u64, u64),
+        rule: &LossBoundary,
+        change: &mut Change,
+    ) {
+        let slot = segment.checked_sub(self.base).and_then(|slot| usize::try_from(slot).ok());
+        let Some((slot, state)) = slot.and_then(|slot| Some((slot, self.segments.get(slot)?))) else {
+            return;
         };
         if word >= WORDS {
-            return change;
+            return;
         }
         let sent = state.sent_mask(word) & known;
         let missing = sent & !received & !state.acked[word];
-        if received & sent & !state.acked[word] == 0 && missing == 0 {
-            return change;
+        if received & sent & !state.acked[word] != 0 {
+            self.ack_word(slot, word, received & sent, change);
         }
-        self.ack_word(slot as usize, word, received & sent, &mut change);
-        self.examine(segment, word, missing, rule, &mut change);
-        change
+        if missing != 0 {
+            self.examine(segment, word, missing, rule, change);
+        }
     }
 
     /// Nothing at or above `highest` has arrived.
-    pub(crate) fn on_nothing_from(&mut self, highest: u64, rule: LossBoundary) -> Change {
-        let mut change = Change::default();
+    pub(crate) fn on_nothing_from(&mut self, highest: u64, rule: &LossBoundary, change: &mut Change) {
         for seq in highest.max(self.base * PACKETS)..self.next_seq {
             let Some(record) = self.unacked(seq) else { continue };
             if record.state == State::InFlight && !rule.is_lost(record) {
                 // Later packets were sent later still, unless they were resent, and then they are newer.
                 break;
             }
-            self.lose(seq, rule, &mut change);
+            self.lose(seq, rule, change);
         }
-        change
     }
 
     /// Gives complete segments at the front back to the pool.
@@ -311,7 +284,7 @@ impl Outstanding {
         }
     }
 
-    fn examine(&mut self, segment: u64, word: usize, missing: u64, rule: LossBoundary, change: &mut Change) {
+    fn examine(&mut self, segment: u64, word: usize, missing: u64, rule: &LossBoundary, change: &mut Change) {
         let mut bits = missing;
         while bits != 0 {
             let seq = segment * PACKETS + word as u64 * 64 + u64::from(bits.trailing_zeros());
@@ -320,7 +293,7 @@ impl Outstanding {
         }
     }
 
-    fn lose(&mut self, seq: u64, rule: LossBoundary, change: &mut Change) {
+    fn lose(&mut self, seq: u64, rule: &LossBoundary, change: &mut Change) {
         let Some(record) = self.unacked(seq) else { return };
         if record.state == State::InFlight && rule.is_lost(record) {
             change.lost_packets += 1;
@@ -408,14 +381,42 @@ mod tests {
         }
     }
 
+    fn on_word(out: &mut Outstanding, place: (u64, usize), bits: u64, rule: LossBoundary) -> Change {
+        let mut change = Change::default();
+        out.on_word(place.0, place.1, (bits, u64::MAX), &rule, &mut change);
+        change
+    }
+
+    fn on_complete_below(out: &mut Outstanding, seq: u64) -> Change {
+        let mut change = Change::default();
+        out.on_complete_below(seq, &mut change);
+        change
+    }
+
+    #[test]
+    fn a_statement_may_begin_anywhere_and_cross_words_and_segments() {
+        for first in [0, 5, 63, 9_950, 9_983, 9_999, 10_000] {
+            let mut out = filled(12_000);
+            let received = 0xF0F0_1234_5678_9ABD;
+            let known = 0xFFFF_FFFF_0FFF_FFFF;
+            let mut change = Change::default();
+            out.on_statement(&Statement { first, received, known }, &rule(11_999, 0), &mut change);
+            let acked: Vec<u64> = (0..12_000).filter(|&seq| out.unacked(seq).is_none()).collect();
+            let expected: Vec<u64> =
+                (0..64).filter(|bit| received & known & 1 << bit != 0).map(|bit| first + bit).collect();
+            assert_eq!(acked, expected, "from {first}");
+            assert_eq!(change.lost_packets, u64::from((known & !received).count_ones()), "from {first}");
+        }
+    }
+
     #[test]
     fn exactly_the_missing_packets_are_queued_once() {
         let mut out = filled(64);
         let received = !(1u64 << 5 | 1 << 20);
-        let change = out.on_word(0, 0, received & !(1 << 63), u64::MAX, rule(62, 100));
+        let change = on_word(&mut out, (0, 0), received & !(1 << 63), rule(62, 100));
         // Packet 63 is not older than what arrived.
         assert_eq!((change.acked_packets, change.lost_packets), (61, 2));
-        let again = out.on_word(0, 0, received & !(1 << 63), u64::MAX, rule(62, 100));
+        let again = on_word(&mut out, (0, 0), received & !(1 << 63), rule(62, 100));
         assert_eq!(again, Change::default());
         let first = out.peek_lost().unwrap();
         assert_eq!((first.0, first.1.offset), (5, 5_000));
@@ -424,13 +425,13 @@ mod tests {
         out.resent(65, 641);
         assert!(out.peek_lost().is_none());
         // Not lost again until something newer than the retransmission arrives.
-        assert_eq!(out.on_word(0, 0, received, u64::MAX, rule(64, 0)).lost_packets, 0);
+        assert_eq!(on_word(&mut out, (0, 0), received, rule(64, 0)).lost_packets, 0);
     }
 
     #[test]
     fn reordering_within_the_window_is_no_loss() {
         let mut out = filled(64);
-        let change = out.on_word(0, 0, 1 << 40, u64::MAX, rule(40, 300));
+        let change = on_word(&mut out, (0, 0), 1 << 40, rule(40, 300));
         // 300 us = 30 packets: only those at least that much older.
         assert_eq!(change.lost_packets, 11);
     }
@@ -438,24 +439,23 @@ mod tests {
     #[test]
     fn a_lost_tail_is_found_from_the_highest_received() {
         let mut out = filled(100);
-        let _ = out.on_complete_below(90);
+        let _ = on_complete_below(&mut out, 90);
         assert_eq!(out.expire_oldest(1), 1);
         out.resent(100, 5_000);
-        let change = out.on_nothing_from(
-            91,
-            LossBoundary { largest_pn: 100, sent_at: 5_000, reordering: Span::from_micros(100) },
-        );
+        let rule = LossBoundary { largest_pn: 100, sent_at: 5_000, reordering: Span::from_micros(100) };
+        let mut change = Change::default();
+        out.on_nothing_from(91, &rule, &mut change);
         assert_eq!(change.lost_packets, 9);
     }
 
     #[test]
     fn segments_retire_and_are_used_again() {
         let mut out = filled(25_000);
-        assert_eq!(out.on_complete_below(20_000).acked_packets, 20_000);
+        assert_eq!(on_complete_below(&mut out, 20_000).acked_packets, 20_000);
         assert_eq!(out.released(), Some(20_000_000));
         assert_eq!(out.span(), 5_000);
         assert_eq!(out.free.len(), 2);
-        assert_eq!(out.on_complete_below(25_000).acked_packets, 5_000);
+        assert_eq!(on_complete_below(&mut out, 25_000).acked_packets, 5_000);
         assert!(out.is_empty());
         assert_eq!(out.in_flight(), 0);
     }
@@ -463,10 +463,10 @@ mod tests {
     #[test]
     fn statements_about_what_was_never_sent_are_harmless() {
         let mut out = filled(10);
-        assert_eq!(out.on_word(0, 0, u64::MAX, u64::MAX, rule(9, 0)).acked_packets, 10);
-        assert_eq!(out.on_word(7, 3, u64::MAX, u64::MAX, rule(9, 0)), Change::default());
-        assert_eq!(out.on_word(0, 400, u64::MAX, u64::MAX, rule(9, 0)), Change::default());
-        assert_eq!(out.on_complete_below(u64::MAX).acked_packets, 0);
+        assert_eq!(on_word(&mut out, (0, 0), u64::MAX, rule(9, 0)).acked_packets, 10);
+        assert_eq!(on_word(&mut out, (7, 3), u64::MAX, rule(9, 0)), Change::default());
+        assert_eq!(on_word(&mut out, (0, 400), u64::MAX, rule(9, 0)), Change::default());
+        assert_eq!(on_complete_below(&mut out, u64::MAX).acked_packets, 0);
     }
 
     proptest! {
@@ -479,8 +479,8 @@ mod tests {
             for (op, bits, n) in ops {
                 match op {
                     0 | 1 => for _ in 0..n { out.push(pn, (pn % 1400) as u16, false, pn, pn as u32); pn += 1; },
-                    2 => { out.on_word(0, (n % 157) as usize, bits, u64::MAX, rule(pn / 2, n)); }
-                    3 => { out.on_complete_below(n); }
+                    2 => { on_word(&mut out, (0, (n % 157) as usize), bits, rule(pn / 2, n)); }
+                    3 => { on_complete_below(&mut out, n); }
                     _ => while out.peek_lost().is_some() { out.resent(pn, pn as u32); pn += 1; },
                 }
                 out.retire_complete();
