@@ -1,5 +1,5 @@
-//! The sans-IO transport of Haulage: sender and receiver as machines (see `haul_base::Machine`), with their
-//! measurement, pacing, path MTU discovery and rate controllers. No clock, no socket, no thread.
+//! The sans-IO transport of Haulage: micro-protocols, the recipes that compose them, and the bulk transport as a sender
+//! and a receiver (see `haul_base::Machine`), with rate controllers. No clock, no socket, no thread.
 
 mod bulk;
 mod control;
@@ -9,9 +9,7 @@ pub mod micro;
 mod mtu;
 mod pacer;
 pub mod presets;
-mod receiver;
 mod rtt;
-mod sender;
 
 pub use haul_stack::{Available, ObjectSink, ObjectSource, Open, Seal, Unauthentic};
 
@@ -27,9 +25,3 @@ pub use micro::shared::{Waiting, WaitingFor};
 pub use mtu::{BASE_DATAGRAM, MtuSearch};
 pub use pacer::Pacer;
 pub use rtt::RttEstimator;
-
-#[doc(hidden)]
-pub mod old {
-    pub use crate::receiver::*;
-    pub use crate::sender::*;
-}

@@ -201,7 +201,7 @@ mod tests {
             let mut next = 0;
             for (gap, count) in runs {
                 // Mostly without a gap.
-                let first = next + if gap > 250 { gap - 250 } else { 0 };
+                let first = next + gap.saturating_sub(250);
                 next = first + count;
                 let extended = count > 0 && a.extend(first, count);
                 prop_assert!(!extended || first == b.highest());

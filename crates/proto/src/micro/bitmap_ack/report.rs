@@ -36,13 +36,10 @@ struct Part {
 pub(super) struct Report {
     when: When,
     interval: Span,
-    /// The sender has asked what has arrived.
-    asked: bool,
     last_sent: Time,
     /// Data packets since the last feedback.
     unreported: u32,
-    /// Something happened that should be said early.
-    urgent: bool,
+    urgency: Urgency,
     largest_pn: Option<u64>,
     echo_timestamp: u32,
     echo_at: Time,
@@ -55,6 +52,16 @@ pub(super) struct Report {
     stating: bool,
     /// Where repetition goes on.
     cursor: u64,
+}
+
+/// How soon the next report is wanted; later ones include earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Urgency {
+    Routine,
+    /// Something happened that should be said early.
+    Early,
+    /// The sender waits for it.
+    Asked,
 }
 
 /// When the receiver says what has arrived. Counters and the limit come at intervals in either case.
@@ -71,10 +78,9 @@ impl Report {
         Self {
             when,
             interval,
-            asked: false,
             last_sent: now,
             unreported: 0,
-            urgent: false,
+            urgency: Urgency::Routine,
             largest_pn: None,
             echo_timestamp: 0,
             echo_at: now,
@@ -88,7 +94,9 @@ impl Report {
 
     pub(super) fn on_data(&mut self, now: Time, pn: u64, timestamp: u32, gap: bool) {
         self.on_run(now, pn, timestamp, 1);
-        self.urgent |= gap && self.when == When::Interval;
+        if gap && self.when == When::Interval {
+            self.hurry();
+        }
     }
 
     /// Notes `packets` packets without a gap; the last has number `pn` and `timestamp`.
@@ -100,18 +108,20 @@ impl Report {
         }
         self.received_at = now;
         self.unreported += packets;
-        self.urgent |= self.when == When::Interval && self.unreported >= EAGER_PACKETS;
+        if self.when == When::Interval && self.unreported >= EAGER_PACKETS {
+            self.hurry();
+        }
     }
 
     /// The next report should come soon.
     pub(super) fn hurry(&mut self) {
-        self.urgent = true;
+        self.urgency = self.urgency.max(Urgency::Early);
     }
 
     /// The sender waits for a report on what it sent before `timestamp`.
     pub(super) fn on_round(&mut self, now: Time, pn: u64, timestamp: u32) {
         self.on_data(now, pn, timestamp, false);
-        self.asked = true;
+        self.urgency = Urgency::Asked;
     }
 
     pub(super) fn set_interval(&mut self, interval: Span) {
@@ -125,9 +135,9 @@ impl Report {
 
     /// When the next round of feedback is due.
     pub(super) fn due(&self) -> Time {
-        if self.started || self.asked || !self.queue.is_empty() {
+        if self.started || self.urgency == Urgency::Asked || !self.queue.is_empty() {
             self.last_sent
-        } else if self.urgent {
+        } else if self.urgency == Urgency::Early {
             self.last_sent + self.interval / EAGER_PART
         } else if self.unreported > 0 {
             self.last_sent + self.interval
@@ -145,14 +155,13 @@ impl Report {
             return false;
         }
         let idle = self.unreported == 0;
-        self.stating = self.asked || self.when == When::Interval;
+        self.stating = self.urgency == Urgency::Asked || self.when == When::Interval;
         if self.stating {
             self.select(arrivals, if idle { REPEATED_IDLE } else { REPEATED });
         }
         self.last_sent = now;
         self.unreported = 0;
-        self.urgent = false;
-        self.asked = false;
+        self.urgency = Urgency::Routine;
         self.started = true;
         true
     }

@@ -35,7 +35,7 @@ pub(super) fn registration() -> Registration {
 
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     match parameters.text("keep") {
-        "object" => object::build(parameters, setup),
+        "object" => Ok(object::build(parameters, setup)),
         other => Err(format!("`{other}` is not known")),
     }
 }

@@ -78,8 +78,8 @@ struct KeepObject {
     counters: Counters,
 }
 
-pub(super) fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
-    Ok(Box::new(KeepObject {
+pub(super) fn build(parameters: &Parameters, setup: &Setup) -> Box<dyn MicroProtocol> {
+    Box::new(KeepObject {
         initial_rtt: setup.initial_rtt,
         handles: None,
         places: None,
@@ -93,7 +93,7 @@ pub(super) fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dy
         timer_base: setup.now,
         timeouts_in_row: 0,
         counters: Counters::default(),
-    }))
+    })
 }
 
 impl KeepObject {
