@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Each crate of the plan and the crates of this workspace that it may import. Nothing imports the programs and
 /// the bindings, so these stand in no list.
-const MAY_IMPORT: [(&str, &[&str]); 13] = [
+const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("haul-base", &[]),
     ("haul-wire", &["haul-base"]),
     ("haul-diagnosis", &["haul-base"]),
@@ -33,6 +33,7 @@ const ANY: &[&str] = &[
     "haul-base",
     "haul-wire",
     "haul-diagnosis",
+    "haul-stack",
     "haul-proto",
     "haul-sim",
     "haul-host",
@@ -48,9 +49,10 @@ const ANY: &[&str] = &[
 const MAY_IMPORT_IN_TESTS: [(&str, &str); 1] = [("haul-sim", "haul-proto")];
 
 /// Crates that are given the time, the bytes and the threads.
-const SANS_IO: [&str; 5] = ["haul-base", "haul-wire", "haul-diagnosis", "haul-proto", "haul-sim"];
+const SANS_IO: [&str; 6] =
+    ["haul-base", "haul-wire", "haul-diagnosis", "haul-stack", "haul-proto", "haul-sim"];
 /// The libraries that those crates may use: none of them does I/O.
-const PURE: [&str; 4] = ["postcard", "serde", "thiserror", "zerocopy"];
+const PURE: [&str; 5] = ["postcard", "serde", "thiserror", "toml", "zerocopy"];
 /// What their sources must not name.
 const IMPURE: [&str; 20] = [
     "Instant",

@@ -9,6 +9,8 @@ use crate::attribute::{Attribute, AttributeType, Layout};
 pub const MAX_BATCH: usize = 64;
 /// Bytes of the kind and the packet number, with which every packet begins.
 pub const PACKET_HEADER_LEN: usize = 7;
+/// Most headers fit this.
+const HEADER_ROOM: usize = 32;
 /// The bit of the kind byte that tells which generation of the recipe a packet belongs to.
 pub const GENERATION_BIT: u8 = 0x80;
 
@@ -21,6 +23,10 @@ impl Kind {
     pub const DATA: Self = Self(1);
     /// The last segment of an object.
     pub const DATA_FIN: Self = Self(2);
+    /// Opens a path, with keys and a reader of its own: no stack looks at it.
+    pub const HELLO: Self = Self(4);
+    /// Its answer.
+    pub const HELLO_ACK: Self = Self(5);
     /// The framework's own: negotiation of a new recipe while running.
     pub const RECONFIGURE: Self = Self(0x3F);
     /// The first kind that is given to micro-protocols from outside this project.
@@ -47,6 +53,13 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug)]
 pub struct Live(u64);
 
+impl Live {
+    /// How many there are still to come.
+    pub fn count_left(&self) -> usize {
+        self.0.count_ones() as usize
+    }
+}
+
 impl Iterator for Live {
     type Item = usize;
 
@@ -68,6 +81,8 @@ pub struct Batch<'b> {
     layout: &'b Layout,
     /// Outgoing: bytes used so far.
     used: usize,
+    /// Outgoing: the last packet is shorter than the others, or larger than the path is known to carry.
+    closed: bool,
     /// Outgoing: size of every packet but the last.
     stride: usize,
     /// Outgoing: largest packet, and how many.
@@ -102,6 +117,7 @@ impl<'b> Batch<'b> {
             live: 0,
             layout,
             used: 0,
+            closed: false,
             stride: 0,
             datagram,
             limit,
@@ -128,18 +144,21 @@ impl<'b> Batch<'b> {
         for (i, packet) in buffer.chunks(stride).take(MAX_BATCH).enumerate() {
             let entry = Self::parse(packet, i * stride, generation);
             match entry {
+                // They have other keys and another reader.
+                Some(Entry { kind: Kind::HELLO | Kind::HELLO_ACK, .. }) => {}
                 Some(entry) => entries.push(entry),
                 None => unauthentic += 1,
             }
         }
+        let live = u64::MAX.checked_shr(u64::BITS - entries.len() as u32).unwrap_or(0);
         let (used, limit) = (buffer.len(), entries.len());
-        let live = u64::MAX.checked_shr(64 - limit as u32).unwrap_or(0);
         Self {
             buffer,
             entries,
             live,
             layout,
             used,
+            closed: true,
             stride,
             datagram: 0,
             limit,
@@ -154,10 +173,10 @@ impl<'b> Batch<'b> {
         if packet.len() < PACKET_HEADER_LEN || packet[0] & GENERATION_BIT != generation {
             return None;
         }
-        let mut pn = [0; 8];
-        pn[2..].copy_from_slice(&packet[1..PACKET_HEADER_LEN]);
+        let mut head = [0; 8];
+        head[1..].copy_from_slice(&packet[..PACKET_HEADER_LEN]);
         Some(Entry {
-            pn: u64::from_be_bytes(pn),
+            pn: u64::from_be_bytes(head) & 0xFFFF_FFFF_FFFF,
             start: start as u32,
             len: packet.len().min(usize::from(u16::MAX)) as u16,
             kind: Kind(packet[0] & !GENERATION_BIT),
@@ -310,7 +329,7 @@ impl<'b> Batch<'b> {
 
     fn room_for(&self, overhead: usize) -> Option<usize> {
         let largest = if self.stride == 0 { self.datagram } else { self.stride };
-        let closed = !self.used.is_multiple_of(self.stride.max(1)) || self.entries.len() >= self.limit;
+        let closed = self.closed || self.entries.len() >= self.limit;
         let fits = self.used + largest <= self.buffer.len();
         if closed || !fits { None } else { largest.checked_sub(overhead) }
     }
@@ -326,10 +345,29 @@ impl<'b> Batch<'b> {
     pub fn push(&mut self, kind: Kind, payload: usize) -> Option<usize> {
         let room = if kind.is_data() { self.room() } else { self.control_room() };
         room.filter(|&room| payload <= room)?;
+        Some(self.append(kind, payload))
+    }
+
+    /// As [`Batch::push`], for a control packet that is to find out whether the path carries its size: alone in its
+    /// batch, and larger than the largest packet that is known to pass. `None` if the buffer is too small for it.
+    pub fn push_probe(&mut self, kind: Kind, payload: usize) -> Option<usize> {
+        let len = self.header_len(kind) + payload + self.layout.tag_len();
+        (self.entries.is_empty() && !kind.is_data() && len <= self.buffer.len()).then(|| {
+            self.closed = true;
+            self.append(kind, payload)
+        })
+    }
+
+    fn append(&mut self, kind: Kind, payload: usize) -> usize {
         let header = self.header_len(kind);
         let (start, len) = (self.used, header + payload + self.layout.tag_len());
+        // A size that is known when compiling saves the call; what lies behind the header is written later.
+        if header <= HEADER_ROOM && len >= HEADER_ROOM {
+            self.buffer[start..start + HEADER_ROOM].copy_from_slice(&[0; HEADER_ROOM]);
+        } else {
+            self.buffer[start..start + header].fill(0);
+        }
         let head = &mut self.buffer[start..start + header];
-        head.fill(0);
         head[0] = kind.0 | self.generation;
         head[1..PACKET_HEADER_LEN].copy_from_slice(&self.next_pn.to_be_bytes()[2..]);
         self.entries.push(Entry {
@@ -339,13 +377,15 @@ impl<'b> Batch<'b> {
             kind,
             resent: false,
         });
-        self.live |= 1 << (self.entries.len() - 1);
+        let i = self.entries.len() - 1;
+        self.live |= 1 << i;
         self.next_pn += 1;
         self.used += len;
         if self.stride == 0 {
             self.stride = len;
         }
-        Some(self.entries.len() - 1)
+        self.closed |= len < self.stride;
+        i
     }
 
     /// As [`Batch::push`], for a payload whose length is known only when it has been written: `write` gets `payload`
@@ -359,8 +399,16 @@ impl<'b> Batch<'b> {
         let room = if kind.is_data() { self.room() } else { self.control_room() };
         room.filter(|&room| payload <= room)?;
         let start = self.used + self.header_len(kind);
-        let len = write(&mut self.buffer[start..start + payload])?;
-        self.push(kind, len.min(payload))
+        let len = write(&mut self.buffer[start..start + payload])?.min(payload);
+        let kept = self.buffer.get(start..start + len.min(HEADER_ROOM)).map(|bytes| {
+            let mut kept = [0; HEADER_ROOM];
+            kept[..bytes.len()].copy_from_slice(bytes);
+            kept
+        })?;
+        let i = self.push(kind, len)?;
+        let kept_len = len.min(HEADER_ROOM);
+        self.buffer[start..start + kept_len].copy_from_slice(&kept[..kept_len]);
+        Some(i)
     }
 
     /// As [`Batch::push`], for a segment that was sent before.

@@ -3,6 +3,8 @@
 
 mod copies;
 mod messages;
+mod object;
+mod outstanding;
 #[cfg(test)]
 mod tests;
 
@@ -13,9 +15,9 @@ pub(super) fn registration() -> Registration {
         parameters: &[
             ParameterSpec {
                 name: "keep",
-                kind: ParameterKind::Choice(&["copies"]),
+                kind: ParameterKind::Choice(&["copies", "object"]),
                 default: "copies",
-                help: "what segments are sent again from: copies of them",
+                help: "what segments are sent again from: copies of them, or the object, which is read once more",
             },
             ParameterSpec {
                 name: "window",
@@ -27,7 +29,13 @@ pub(super) fn registration() -> Registration {
                 name: "attempts",
                 kind: ParameterKind::Integer(0, 65_535),
                 default: "0",
-                help: "transmissions of a segment after which its message is given up; 0: never",
+                help: "transmissions of a segment after which its message is given up; 0: never (with copies)",
+            },
+            ParameterSpec {
+                name: "probe",
+                kind: ParameterKind::Flag,
+                default: "true",
+                help: "whether the oldest packets are sent again when nothing was acknowledged for a while (with the object)",
             },
         ],
         needs: &[&["positive_ack", "cumulative_ack", "negative_ack", "bitmap_ack"], &["sequenced_segment"]],
@@ -36,9 +44,9 @@ pub(super) fn registration() -> Registration {
 }
 
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
-    let _ = setup;
     match parameters.text("keep") {
         "copies" => Ok(Box::new(copies::KeepCopies::new(parameters)?)),
+        "object" => Ok(object::build(parameters, setup)),
         other => Err(format!("segments cannot be kept as `{other}`")),
     }
 }

@@ -21,6 +21,9 @@ const IDLE: Span = Span::from_millis(100);
 const REPEATED: usize = 2;
 const REPEATED_IDLE: usize = 8;
 
+/// Room in the queue from the first report on: as many as there can be open segments.
+const QUEUE: usize = 1_024;
+
 /// A part of a segment still to be reported: from word `from` on.
 #[derive(Clone, Copy, Debug)]
 struct Part {
@@ -31,72 +34,110 @@ struct Part {
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Report {
+    when: When,
     interval: Span,
     last_sent: Time,
     /// Data packets since the last feedback.
     unreported: u32,
-    /// Something happened that should be said early.
-    urgent: bool,
+    urgency: Urgency,
     largest_pn: Option<u64>,
     echo_timestamp: u32,
     echo_at: Time,
     received_at: Time,
-    last_probe: u16,
     /// What the present round of feedback still has to say.
     queue: VecDeque<Part>,
     /// Whether a round has begun and its first packet is still to be written.
     started: bool,
+    /// Whether the present round says what has arrived.
+    stating: bool,
     /// Where repetition goes on.
     cursor: u64,
 }
 
+/// How soon the next report is wanted; later ones include earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Urgency {
+    Routine,
+    /// Something happened that should be said early.
+    Early,
+    /// The sender waits for it.
+    Asked,
+}
+
+/// When the receiver says what has arrived. Counters and the limit come at intervals in either case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// While data arrives, as often as the interval says, and earlier when packets are missing.
+    Interval,
+    /// When the sender says that a round has ended.
+    Round,
+}
+
 impl Report {
-    pub(super) fn new(now: Time, interval: Span) -> Self {
+    pub(super) fn new(now: Time, when: When, interval: Span) -> Self {
         Self {
+            when,
             interval,
             last_sent: now,
             unreported: 0,
-            urgent: false,
+            urgency: Urgency::Routine,
             largest_pn: None,
             echo_timestamp: 0,
             echo_at: now,
             received_at: now,
-            last_probe: 0,
-            queue: VecDeque::with_capacity(1_024),
+            queue: VecDeque::new(),
             started: false,
+            stating: true,
             cursor: 0,
         }
     }
 
     pub(super) fn on_data(&mut self, now: Time, pn: u64, timestamp: u32, gap: bool) {
+        self.on_run(now, pn, timestamp, 1);
+        if gap && self.when == When::Interval {
+            self.hurry();
+        }
+    }
+
+    /// Notes `packets` packets without a gap; the last has number `pn` and `timestamp`.
+    pub(super) fn on_run(&mut self, now: Time, pn: u64, timestamp: u32, packets: u32) {
         if self.largest_pn.is_none_or(|largest| pn > largest) {
             self.largest_pn = Some(pn);
             self.echo_timestamp = timestamp;
             self.echo_at = now;
         }
         self.received_at = now;
-        self.unreported += 1;
-        self.urgent |= gap || self.unreported >= EAGER_PACKETS;
+        self.unreported += packets;
+        if self.when == When::Interval && self.unreported >= EAGER_PACKETS {
+            self.hurry();
+        }
     }
 
-    pub(super) fn on_probe(&mut self, size: u16) {
-        self.last_probe = size;
-        self.urgent = true;
+    /// The next report should come soon.
+    pub(super) fn hurry(&mut self) {
+        self.urgency = self.urgency.max(Urgency::Early);
     }
 
-    pub(super) fn on_limit(&mut self) {
-        self.urgent = true;
+    /// The sender waits for a report on what it sent before `timestamp`.
+    pub(super) fn on_round(&mut self, now: Time, pn: u64, timestamp: u32) {
+        self.on_data(now, pn, timestamp, false);
+        self.urgency = Urgency::Asked;
     }
 
-    pub(super) fn on_complete(&mut self) {
-        self.urgent = true;
+    pub(super) fn set_interval(&mut self, interval: Span) {
+        self.interval = interval;
+    }
+
+    /// Whether the present round of reports still has something to say.
+    pub(super) fn has_more(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// When the next round of feedback is due.
     pub(super) fn due(&self) -> Time {
-        if self.started || !self.queue.is_empty() {
+        if self.started || self.urgency == Urgency::Asked || !self.queue.is_empty() {
             self.last_sent
-        } else if self.urgent {
+        } else if self.urgency == Urgency::Early {
             self.last_sent + self.interval / EAGER_PART
         } else if self.unreported > 0 {
             self.last_sent + self.interval
@@ -114,15 +155,21 @@ impl Report {
             return false;
         }
         let idle = self.unreported == 0;
-        self.select(arrivals, if idle { REPEATED_IDLE } else { REPEATED });
+        self.stating = self.urgency == Urgency::Asked || self.when == When::Interval;
+        if self.stating {
+            self.select(arrivals, if idle { REPEATED_IDLE } else { REPEATED });
+        }
         self.last_sent = now;
         self.unreported = 0;
-        self.urgent = false;
+        self.urgency = Urgency::Routine;
         self.started = true;
         true
     }
 
     fn select(&mut self, arrivals: &mut Arrivals, repeated: usize) {
+        if self.queue.capacity() == 0 {
+            self.queue.reserve(QUEUE);
+        }
         let first = arrivals.complete_below() / SEGMENT_PACKETS;
         let last = arrivals.highest().div_ceil(SEGMENT_PACKETS);
         for segment in first..last {
@@ -139,13 +186,18 @@ impl Report {
     }
 
     /// The fields that this part of the receiver knows.
-    pub(super) fn header(&self, now: Time) -> FeedbackHeader {
+    pub(super) fn header(&self, now: Time, arrivals: &Arrivals) -> FeedbackHeader {
+        let received_at = self.received_at.as_wrapped_micros();
+        if !self.stating {
+            return FeedbackHeader { received_at, ..FeedbackHeader::default() };
+        }
         FeedbackHeader {
             largest_pn: self.largest_pn.unwrap_or(0),
             echo_timestamp: self.echo_timestamp,
             echo_delay_us: u32::try_from(now.since(self.echo_at).as_micros()).unwrap_or(u32::MAX),
-            received_at: self.received_at.as_wrapped_micros(),
-            last_probe: self.last_probe,
+            received_at,
+            complete_below: arrivals.complete_below(),
+            highest: arrivals.highest(),
             ..FeedbackHeader::default()
         }
     }
@@ -208,11 +260,7 @@ mod tests {
     fn round(report: &mut Report, now: Time, arrivals: &mut Arrivals, size: usize) -> Vec<(u64, usize, u64)> {
         let mut words = Vec::new();
         while report.start(now, arrivals) {
-            let header = FeedbackHeader {
-                complete_below: arrivals.complete_below(),
-                highest: arrivals.highest(),
-                ..report.header(now)
-            };
+            let header = report.header(now, arrivals);
             let mut body = vec![0; size];
             let len = report.write(&mut body, &header, arrivals);
             let view = FeedbackView::parse(&body[..len]).unwrap();
@@ -226,7 +274,7 @@ mod tests {
 
     #[test]
     fn feedback_comes_at_the_interval_and_early_after_a_gap() {
-        let mut report = Report::new(at(0), INTERVAL);
+        let mut report = Report::new(at(0), When::Interval, INTERVAL);
         assert_eq!(report.due(), at(100_000));
         report.on_data(at(50), 1, 0, false);
         assert_eq!(report.due(), at(2_000));
@@ -236,7 +284,7 @@ mod tests {
 
     #[test]
     fn many_packets_make_it_eager() {
-        let mut report = Report::new(at(0), INTERVAL);
+        let mut report = Report::new(at(0), When::Interval, INTERVAL);
         for pn in 0..u64::from(EAGER_PACKETS) {
             report.on_data(at(10), pn, 0, false);
         }
@@ -245,10 +293,10 @@ mod tests {
 
     #[test]
     fn the_newest_transmission_is_echoed_not_the_last_arrival() {
-        let mut report = Report::new(at(0), INTERVAL);
+        let mut report = Report::new(at(0), When::Interval, INTERVAL);
         report.on_data(at(10), 7, 700, false);
         report.on_data(at(20), 5, 500, false);
-        let header = report.header(at(110));
+        let header = report.header(at(110), &Arrivals::new());
         assert_eq!((header.largest_pn, header.echo_timestamp, header.echo_delay_us), (7, 700, 100));
     }
 
@@ -259,7 +307,7 @@ mod tests {
             size in 200usize..1_500,
         ) {
             let mut arrivals = Arrivals::new();
-            let mut report = Report::new(at(0), INTERVAL);
+            let mut report = Report::new(at(0), When::Interval, INTERVAL);
             for seq in (0..32_000).filter(|s| !missing.contains(s)) {
                 arrivals.insert(seq);
                 report.on_data(at(1), seq, 0, false);

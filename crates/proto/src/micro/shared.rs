@@ -1,6 +1,41 @@
-//! Where a sender's time goes while it cannot send: the evidence behind "Limited by".
+//! Values that several micro-protocols of one stack use. Each has one that writes it.
 
-use haul_base::{Span, Time};
+use haul_base::{Rate, Span, Time};
+
+use crate::control::RateState;
+
+/// What is on its way. Written by `retransmit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flight {
+    /// UDP payload bytes sent and neither acknowledged nor taken for lost.
+    pub bytes: u64,
+    /// Segments numbered so far: the next new one gets this number.
+    pub sent: u64,
+    /// New segments that may be sent now before older ones are acknowledged.
+    pub room: u64,
+    /// Whether something that was sent is not known to have arrived.
+    pub outstanding: bool,
+}
+
+impl Default for Flight {
+    fn default() -> Self {
+        Self { bytes: 0, sent: 0, room: u64::MAX, outstanding: false }
+    }
+}
+
+/// The longest time that the other side waits before it reports. Written by `bitmap_ack` at its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReportDelay(pub Span);
+
+/// What the rate controller is doing. Written by `rate_control`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateNow(pub RateState);
+
+impl Default for RateNow {
+    fn default() -> Self {
+        Self(RateState { phase: "start", rate: Rate::ZERO })
+    }
+}
 
 /// What the sender waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,32 +69,38 @@ pub struct Waiting {
     pub busy: Span,
 }
 
-/// Attributes each stretch of time to the reason that was in force at its start.
-#[derive(Debug)]
-pub(super) struct Clock {
+/// Where a sender's time goes while it cannot send: the evidence behind "Limited by". Attributes each stretch of time
+/// to the reason that was in force at its start; written by whoever stops or starts sending.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
     waiting: Waiting,
     reason: Option<WaitingFor>,
     since: Time,
 }
 
 impl Clock {
-    pub(super) fn new(now: Time) -> Self {
-        Self { waiting: Waiting::default(), reason: None, since: now }
+    /// Counts from `now` on.
+    pub fn start(&mut self, now: Time) {
+        self.since = now;
     }
 
-    pub(super) fn wait(&mut self, now: Time, reason: WaitingFor) {
+    /// From `now` on, sending waits for this.
+    pub fn wait(&mut self, now: Time, reason: WaitingFor) {
         self.turn(now, Some(reason));
     }
 
-    pub(super) fn busy(&mut self, now: Time) {
+    /// At `now`, something was sent.
+    pub fn busy(&mut self, now: Time) {
         self.turn(now, None);
     }
 
-    pub(super) fn reason(&self) -> Option<WaitingFor> {
+    /// What sending waits for.
+    pub fn reason(&self) -> Option<WaitingFor> {
         self.reason
     }
 
-    pub(super) fn waiting(&self) -> Waiting {
+    /// The account so far.
+    pub fn waiting(&self) -> Waiting {
         self.waiting
     }
 
@@ -85,7 +126,8 @@ mod tests {
     #[test]
     fn every_stretch_goes_to_the_reason_at_its_start() {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
-        let mut clock = Clock::new(at(0));
+        let mut clock = Clock::default();
+        clock.start(at(0));
         clock.wait(at(1), WaitingFor::Pacer);
         clock.wait(at(4), WaitingFor::Source);
         clock.busy(at(9));

@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
-use haul_base::Span;
 use haul_wire::packet::{SEGMENT_PACKETS, SEGMENT_WORDS};
+
+use crate::micro::events::{LossBoundary, Statement};
 
 const PACKETS: u64 = SEGMENT_PACKETS;
 const WORDS: usize = SEGMENT_WORDS;
@@ -70,18 +71,9 @@ impl Segment {
     }
 }
 
-/// The newest transmission that is known to have arrived, and how much older one must be to count as lost
-/// (RACK, RFC 8985 section 6.2, with the receiver's echo of the newest timestamp).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LossRule {
-    pub(crate) largest_pn: u64,
-    pub(crate) echo_ts: u32,
-    pub(crate) reordering: Span,
-}
-
-impl LossRule {
+impl LossBoundary {
     fn is_lost(&self, record: &Record) -> bool {
-        let age = self.echo_ts.wrapping_sub(record.sent_at).cast_signed();
+        let age = self.sent_at.wrapping_sub(record.sent_at).cast_signed();
         record.pn < self.largest_pn && i64::from(age) >= self.reordering.as_micros().cast_signed()
     }
 }
@@ -93,15 +85,6 @@ pub(crate) struct Change {
     pub(crate) acked_bytes: u64,
     pub(crate) lost_packets: u64,
     pub(crate) lost_bytes: u64,
-}
-
-impl std::ops::AddAssign for Change {
-    fn add_assign(&mut self, other: Self) {
-        self.acked_packets += other.acked_packets;
-        self.acked_bytes += other.acked_bytes;
-        self.lost_packets += other.lost_packets;
-        self.lost_bytes += other.lost_bytes;
-    }
 }
 
 /// All packets between the first that is not known to have arrived and the last that was sent.
@@ -150,6 +133,11 @@ impl Outstanding {
     /// Whether everything sent has arrived.
     pub(crate) fn is_empty(&self) -> bool {
         self.segments.iter().all(|s| s.acked_count == s.sent)
+    }
+
+    /// Packets sent and not known to have arrived.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        self.segments.iter().map(|s| u64::from(s.sent - s.acked_count)).sum()
     }
 
     /// The offset below which everything has arrived, at the granularity of segments.
@@ -214,52 +202,71 @@ impl Outstanding {
     }
 
     /// Every packet below `seq` has arrived.
-    pub(crate) fn on_complete_below(&mut self, seq: u64) -> Change {
-        let mut change = Change::default();
+    pub(crate) fn on_complete_below(&mut self, seq: u64, change: &mut Change) {
         let seq = seq.min(self.next_seq);
         while self.base * PACKETS < seq && !self.segments.is_empty() {
             let upto = (seq - self.base * PACKETS).min(PACKETS);
-            self.ack_below(0, upto as usize, &mut change);
+            self.ack_below(0, upto as usize, change);
             if upto < PACKETS {
                 break;
             }
             self.retire();
         }
-        change
     }
 
-    /// Takes the receiver's statement about one word of a segment: 1 = received. What is missing and older
-    /// than `rule` allows is queued for retransmission.
-    pub(crate) fn on_word(&mut self, segment: u64, word: usize, received: u64, rule: LossRule) -> Change {
-        let mut change = Change::default();
-        let Some(slot) = segment.checked_sub(self.base) else {
-            return change;
-        };
-        let Some(state) = self.segments.get(slot as usize) else {
-            return change;
+    /// Takes the receiver's statement about up to 64 packets. What is missing and older than `rule` allows is queued
+    /// for retransmission.
+    pub(crate) fn on_statement(&mut self, statement: &Statement, rule: &LossBoundary, change: &mut Change) {
+        let (mut first, mut received, mut known) = (statement.first, statement.received, statement.known);
+        // The words of bitmaps are aligned to the words here: one turn. Others take a turn for each word they touch.
+        while known != 0 {
+            let (segment, index) = (first / PACKETS, first % PACKETS);
+            let shift = (index % 64) as u32;
+            self.on_word(segment, (index / 64) as usize, (received << shift, known << shift), rule, change);
+            let done = (64 - shift).min((PACKETS - index) as u32);
+            first += u64::from(done);
+            (received, known) =
+                (received.checked_shr(done).unwrap_or(0), known.checked_shr(done).unwrap_or(0));
+        }
+    }
+
+    /// Takes a statement about some packets of one word of a segment: which have arrived, and about which it is.
+    #[inline]
+    fn on_word(
+        &mut self,
+        segment: u64,
+        word: usize,
+        (received, known): (u64, u64),
+        rule: &LossBoundary,
+        change: &mut Change,
+    ) {
+        let slot = segment.checked_sub(self.base).and_then(|slot| usize::try_from(slot).ok());
+        let Some((slot, state)) = slot.and_then(|slot| Some((slot, self.segments.get(slot)?))) else {
+            return;
         };
         if word >= WORDS {
-            return change;
+            return;
         }
-        let sent = state.sent_mask(word);
+        let sent = state.sent_mask(word) & known;
         let missing = sent & !received & !state.acked[word];
-        self.ack_word(slot as usize, word, received & sent, &mut change);
-        self.examine(segment, word, missing, rule, &mut change);
-        change
+        if received & sent & !state.acked[word] != 0 {
+            self.ack_word(slot, word, received & sent, change);
+        }
+        if missing != 0 {
+            self.examine(segment, word, missing, rule, change);
+        }
     }
 
     /// Nothing at or above `highest` has arrived.
-    pub(crate) fn on_nothing_from(&mut self, highest: u64, rule: LossRule) -> Change {
-        let mut change = Change::default();
+    pub(crate) fn on_nothing_from(&mut self, highest: u64, rule: &LossBoundary, change: &mut Change) {
         for seq in highest.max(self.base * PACKETS)..self.next_seq {
             let Some(record) = self.unacked(seq) else { continue };
             if record.state == State::InFlight && !rule.is_lost(record) {
                 // Later packets were sent later still, unless they were resent, and then they are newer.
                 break;
             }
-            self.lose(seq, rule, &mut change);
+            self.lose(seq, rule, change);
         }
-        change
     }
 
     /// Gives complete segments at the front back to the pool.
@@ -277,7 +284,7 @@ impl Outstanding {
         }
     }
 
-    fn examine(&mut self, segment: u64, word: usize, missing: u64, rule: LossRule, change: &mut Change) {
+    fn examine(&mut self, segment: u64, word: usize, missing: u64, rule: &LossBoundary, change: &mut Change) {
         let mut bits = missing;
         while bits != 0 {
             let seq = segment * PACKETS + word as u64 * 64 + u64::from(bits.trailing_zeros());
@@ -286,7 +293,7 @@ impl Outstanding {
         }
     }
 
-    fn lose(&mut self, seq: u64, rule: LossRule, change: &mut Change) {
+    fn lose(&mut self, seq: u64, rule: &LossBoundary, change: &mut Change) {
         let Some(record) = self.unacked(seq) else { return };
         if record.state == State::InFlight && rule.is_lost(record) {
             change.lost_packets += 1;
@@ -353,6 +360,7 @@ impl Outstanding {
 
 #[cfg(test)]
 mod tests {
+    use haul_base::Span;
     use proptest::prelude::*;
 
     use super::*;
@@ -365,18 +373,50 @@ mod tests {
         out
     }
 
-    fn rule(largest_pn: u64, reordering_us: u64) -> LossRule {
-        LossRule { largest_pn, echo_ts: largest_pn as u32 * 10, reordering: Span::from_micros(reordering_us) }
+    fn rule(largest_pn: u64, reordering_us: u64) -> LossBoundary {
+        LossBoundary {
+            largest_pn,
+            sent_at: largest_pn as u32 * 10,
+            reordering: Span::from_micros(reordering_us),
+        }
+    }
+
+    fn on_word(out: &mut Outstanding, place: (u64, usize), bits: u64, rule: LossBoundary) -> Change {
+        let mut change = Change::default();
+        out.on_word(place.0, place.1, (bits, u64::MAX), &rule, &mut change);
+        change
+    }
+
+    fn on_complete_below(out: &mut Outstanding, seq: u64) -> Change {
+        let mut change = Change::default();
+        out.on_complete_below(seq, &mut change);
+        change
+    }
+
+    #[test]
+    fn a_statement_may_begin_anywhere_and_cross_words_and_segments() {
+        for first in [0, 5, 63, 9_950, 9_983, 9_999, 10_000] {
+            let mut out = filled(12_000);
+            let received = 0xF0F0_1234_5678_9ABD;
+            let known = 0xFFFF_FFFF_0FFF_FFFF;
+            let mut change = Change::default();
+            out.on_statement(&Statement { first, received, known }, &rule(11_999, 0), &mut change);
+            let acked: Vec<u64> = (0..12_000).filter(|&seq| out.unacked(seq).is_none()).collect();
+            let expected: Vec<u64> =
+                (0..64).filter(|bit| received & known & 1 << bit != 0).map(|bit| first + bit).collect();
+            assert_eq!(acked, expected, "from {first}");
+            assert_eq!(change.lost_packets, u64::from((known & !received).count_ones()), "from {first}");
+        }
     }
 
     #[test]
     fn exactly_the_missing_packets_are_queued_once() {
         let mut out = filled(64);
         let received = !(1u64 << 5 | 1 << 20);
-        let change = out.on_word(0, 0, received & !(1 << 63), rule(62, 100));
+        let change = on_word(&mut out, (0, 0), received & !(1 << 63), rule(62, 100));
         // Packet 63 is not older than what arrived.
         assert_eq!((change.acked_packets, change.lost_packets), (61, 2));
-        let again = out.on_word(0, 0, received & !(1 << 63), rule(62, 100));
+        let again = on_word(&mut out, (0, 0), received & !(1 << 63), rule(62, 100));
         assert_eq!(again, Change::default());
         let first = out.peek_lost().unwrap();
         assert_eq!((first.0, first.1.offset), (5, 5_000));
@@ -385,13 +425,13 @@ mod tests {
         out.resent(65, 641);
         assert!(out.peek_lost().is_none());
         // Not lost again until something newer than the retransmission arrives.
-        assert_eq!(out.on_word(0, 0, received, rule(64, 0)).lost_packets, 0);
+        assert_eq!(on_word(&mut out, (0, 0), received, rule(64, 0)).lost_packets, 0);
     }
 
     #[test]
     fn reordering_within_the_window_is_no_loss() {
         let mut out = filled(64);
-        let change = out.on_word(0, 0, 1 << 40, rule(40, 300));
+        let change = on_word(&mut out, (0, 0), 1 << 40, rule(40, 300));
         // 300 us = 30 packets: only those at least that much older.
         assert_eq!(change.lost_packets, 11);
     }
@@ -399,24 +439,23 @@ mod tests {
     #[test]
     fn a_lost_tail_is_found_from_the_highest_received() {
         let mut out = filled(100);
-        let _ = out.on_complete_below(90);
+        let _ = on_complete_below(&mut out, 90);
         assert_eq!(out.expire_oldest(1), 1);
         out.resent(100, 5_000);
-        let change = out.on_nothing_from(
-            91,
-            LossRule { largest_pn: 100, echo_ts: 5_000, reordering: Span::from_micros(100) },
-        );
+        let rule = LossBoundary { largest_pn: 100, sent_at: 5_000, reordering: Span::from_micros(100) };
+        let mut change = Change::default();
+        out.on_nothing_from(91, &rule, &mut change);
         assert_eq!(change.lost_packets, 9);
     }
 
     #[test]
     fn segments_retire_and_are_used_again() {
         let mut out = filled(25_000);
-        assert_eq!(out.on_complete_below(20_000).acked_packets, 20_000);
+        assert_eq!(on_complete_below(&mut out, 20_000).acked_packets, 20_000);
         assert_eq!(out.released(), Some(20_000_000));
         assert_eq!(out.span(), 5_000);
         assert_eq!(out.free.len(), 2);
-        assert_eq!(out.on_complete_below(25_000).acked_packets, 5_000);
+        assert_eq!(on_complete_below(&mut out, 25_000).acked_packets, 5_000);
         assert!(out.is_empty());
         assert_eq!(out.in_flight(), 0);
     }
@@ -424,10 +463,10 @@ mod tests {
     #[test]
     fn statements_about_what_was_never_sent_are_harmless() {
         let mut out = filled(10);
-        assert_eq!(out.on_word(0, 0, u64::MAX, rule(9, 0)).acked_packets, 10);
-        assert_eq!(out.on_word(7, 3, u64::MAX, rule(9, 0)), Change::default());
-        assert_eq!(out.on_word(0, 400, u64::MAX, rule(9, 0)), Change::default());
-        assert_eq!(out.on_complete_below(u64::MAX).acked_packets, 0);
+        assert_eq!(on_word(&mut out, (0, 0), u64::MAX, rule(9, 0)).acked_packets, 10);
+        assert_eq!(on_word(&mut out, (7, 3), u64::MAX, rule(9, 0)), Change::default());
+        assert_eq!(on_word(&mut out, (0, 400), u64::MAX, rule(9, 0)), Change::default());
+        assert_eq!(on_complete_below(&mut out, u64::MAX).acked_packets, 0);
     }
 
     proptest! {
@@ -440,8 +479,8 @@ mod tests {
             for (op, bits, n) in ops {
                 match op {
                     0 | 1 => for _ in 0..n { out.push(pn, (pn % 1400) as u16, false, pn, pn as u32); pn += 1; },
-                    2 => { out.on_word(0, (n % 157) as usize, bits, rule(pn / 2, n)); }
-                    3 => { out.on_complete_below(n); }
+                    2 => { on_word(&mut out, (0, (n % 157) as usize), bits, rule(pn / 2, n)); }
+                    3 => { on_complete_below(&mut out, n); }
                     _ => while out.peek_lost().is_some() { out.resent(pn, pn as u32); pn += 1; },
                 }
                 out.retire_complete();

@@ -16,6 +16,11 @@ pub(super) struct Parts {
 }
 
 impl Parts {
+    /// Whether there are none, as nearly always.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// Notes that bytes `range` of packet `seq` arrived, and returns those of them that are new; `None` if there
     /// are too many open packets.
     pub(super) fn insert(&mut self, seq: u64, range: Range<u64>) -> Option<Vec<Range<u64>>> {
@@ -37,12 +42,8 @@ impl Parts {
         complete
     }
 
-    /// Packet `seq` has arrived whole: which of its bytes `0..whole` are new. It is forgotten.
+    /// The packet of number `seq` has arrived whole: which of its bytes `0..whole` are new. It is forgotten.
     pub(super) fn take_missing(&mut self, seq: u64, whole: u64) -> Option<Vec<Range<u64>>> {
-        // The common case costs one comparison.
-        if self.open.is_empty() {
-            return None;
-        }
         self.open.remove(&seq).map(|have| gaps(&have, 0..whole))
     }
 }
