@@ -129,6 +129,8 @@ impl<'b> Batch<'b> {
         entries.clear();
         let mut unauthentic = 0;
         let stride = stride.max(1);
+        // No more than needed: most of many thousand stacks get one packet at a time.
+        entries.reserve_exact(buffer.len().div_ceil(stride).min(MAX_BATCH));
         for (i, packet) in buffer.chunks(stride).take(MAX_BATCH).enumerate() {
             let entry = Self::parse(packet, i * stride, generation);
             match entry {

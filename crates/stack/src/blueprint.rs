@@ -134,7 +134,12 @@ impl Blueprint {
     }
 
     fn build(&self, setup: &mut Setup) -> Result<Vec<Option<Box<dyn MicroProtocol>>>, RecipeError> {
-        (0..self.parts.len()).map(|index| self.build_one(index, setup).map(Some)).collect()
+        // Sized beforehand: there may be many thousand stacks.
+        let mut protocols = Vec::with_capacity(self.parts.len());
+        for index in 0..self.parts.len() {
+            protocols.push(Some(self.build_one(index, setup)?));
+        }
+        Ok(protocols)
     }
 
     /// Lets every micro-protocol declare and bind; gives the resulting tables.
@@ -166,6 +171,7 @@ impl Blueprint {
         let mut shared = SharedValues::default();
         let mut protocols = self.build(setup)?;
         self.place_as_checked(&mut protocols, &mut shared)?;
+        shared.values.shrink_to_fit();
         Ok((protocols, shared))
     }
 

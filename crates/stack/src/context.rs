@@ -1,7 +1,6 @@
 //! What a handler can do besides looking at what it was given.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -13,17 +12,18 @@ use crate::event::{BatchEvent, Event, EventId};
 use crate::message::{Buffer, Delivery, MessageSink, MessageSource, Pool, SendQueue, Verdict};
 use crate::object::{ObjectSink, ObjectSource};
 use crate::protocol::MicroProtocol;
+use crate::sparse::Sparse;
 use crate::stack::{StackEvent, StackStats};
 
 /// A value that several micro-protocols of one stack use; see [`Declaration::shared`](crate::Declaration::shared).
 pub struct SharedValue<T> {
-    index: usize,
+    index: u16,
     of_type: PhantomData<fn() -> T>,
 }
 
 impl<T> SharedValue<T> {
     pub(crate) fn at(index: usize) -> Self {
-        Self { index, of_type: PhantomData }
+        Self { index: index as u16, of_type: PhantomData }
     }
 }
 
@@ -102,8 +102,8 @@ pub(crate) struct Core {
     pub(crate) queue: SendQueue,
     pub(crate) pool: Pool,
     pub(crate) ends: Ends,
-    pub(crate) inbox: VecDeque<(u64, Buffer)>,
-    pub(crate) events: VecDeque<StackEvent>,
+    pub(crate) inbox: Sparse<(u64, Buffer)>,
+    pub(crate) events: Sparse<StackEvent>,
     pub(crate) path: PathState,
     pub(crate) control_wanted: u64,
     pub(crate) resume_at: Option<Time>,
@@ -116,7 +116,7 @@ pub(crate) struct Core {
     pub(crate) stats: StackStats,
     pub(crate) queue_limit: usize,
     /// Packets that were worked out from others, as they would have come, opened.
-    pub(crate) recovered: VecDeque<Buffer>,
+    pub(crate) recovered: Sparse<Buffer>,
 }
 
 impl Core {
@@ -211,7 +211,7 @@ impl Context<'_> {
     /// # Panics
     /// If the handle is of another stack.
     pub fn shared<T: Any + Send>(&mut self, value: SharedValue<T>) -> &mut T {
-        let found = self.core.shared.values[value.index].downcast_mut();
+        let found = self.core.shared.values[usize::from(value.index)].downcast_mut();
         found.expect("a handle names a value of its own type")
     }
 
@@ -262,10 +262,13 @@ impl Context<'_> {
     pub fn set_timer(&mut self, timer: u8, at: Time) {
         let owner = self.owner;
         let known = self.core.timers.iter_mut().find(|t| t.owner == owner && t.name == timer);
-        match known {
-            Some(known) => known.at = at,
-            None => self.core.timers.push(Timer { at, owner, name: timer }),
+        if let Some(known) = known {
+            known.at = at;
+            return;
         }
+        // One by one: a stack has few timers, and there may be many thousand stacks.
+        self.core.timers.reserve_exact(1);
+        self.core.timers.push(Timer { at, owner, name: timer });
     }
 
     /// Takes that wish back.

@@ -18,6 +18,7 @@ mod protocol;
 mod recipe;
 mod reconfigure;
 mod registry;
+mod sparse;
 mod stack;
 
 pub use attribute::{Attribute, AttributeInfo, AttributeType, Layout, U48};

@@ -53,15 +53,15 @@ pub(crate) enum Change {
     #[default]
     None,
     /// New parameters are in force here; the other side has not confirmed.
-    Applying(Saying),
+    Applying(Box<Saying>),
     /// The other side has been asked, and nothing new is sent.
-    Proposed(Saying, Arc<Blueprint>),
+    Proposed(Box<Saying>, Arc<Blueprint>),
     /// The other side has asked; what is on its way has to arrive first.
     Draining(u32, Arc<Blueprint>),
     /// Ready, and waiting for the first packet of the new generation.
-    Ready(Saying, Arc<Blueprint>),
+    Ready(Box<Saying>, Arc<Blueprint>),
     /// Changed over; the other side has not confirmed.
-    Committing(Saying),
+    Committing(Box<Saying>),
     /// An answer that is given once; it is given again when asked again.
     Answer(Vec<u8>),
 }
@@ -123,10 +123,10 @@ impl Stack {
         let number = self.core.next_pn as u32;
         if self.is_parameters_only(&blueprint) {
             self.apply(now, blueprint)?;
-            self.change = Change::Applying(saying(now, Word::Apply, number, &text));
+            self.change = Change::Applying(Box::new(saying(now, Word::Apply, number, &text)));
         } else {
             self.core.draining = true;
-            self.change = Change::Proposed(saying(now, Word::Propose, number, &text), blueprint);
+            self.change = Change::Proposed(Box::new(saying(now, Word::Propose, number, &text)), blueprint);
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ impl Stack {
             && self.is_drained()
             && let Change::Draining(number, blueprint) = std::mem::take(&mut self.change)
         {
-            self.change = Change::Ready(saying(now, Word::Ready, number, ""), blueprint);
+            self.change = Change::Ready(Box::new(saying(now, Word::Ready, number, "")), blueprint);
         }
     }
 
@@ -301,7 +301,7 @@ impl Stack {
         if let Change::Proposed(_, blueprint) = std::mem::take(&mut self.change)
             && self.change_over(now, &blueprint)
         {
-            self.change = Change::Committing(saying(now, Word::Commit, number, ""));
+            self.change = Change::Committing(Box::new(saying(now, Word::Commit, number, "")));
         }
     }
 

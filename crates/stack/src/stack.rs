@@ -14,6 +14,7 @@ use crate::message::{Buffer, Outgoing, Pool, SendOptions, SendQueue, Submission,
 use crate::protocol::MicroProtocol;
 use crate::recipe::{Recipe, RecipeError};
 use crate::reconfigure::Change;
+use crate::sparse::Sparse;
 
 /// Authentic packets that break the recipe after which a session ends: a few may be the other side's bad luck.
 const MAX_VIOLATIONS: u64 = 64;
@@ -141,8 +142,8 @@ impl Stack {
             queue: SendQueue::default(),
             pool: Pool::new(POOLED_BUFFERS),
             ends: setup.ends,
-            inbox: std::collections::VecDeque::new(),
-            events: std::collections::VecDeque::new(),
+            inbox: Sparse::default(),
+            events: Sparse::default(),
             path: PathState {
                 datagram: setup.datagram,
                 rtt: setup.initial_rtt,
@@ -159,7 +160,7 @@ impl Stack {
             entries: Vec::new(),
             stats: StackStats::default(),
             queue_limit: setup.queue_bytes,
-            recovered: std::collections::VecDeque::new(),
+            recovered: Sparse::default(),
         };
         let mut stack = Self { blueprint, slots, core, generation: 0, change: Change::None, failed: false };
         stack.guarded(setup.now, |stack, now| stack.start(now, |_| true));

@@ -71,6 +71,10 @@ impl Arrived {
             self.beyond.remove(self.below..below);
             self.below = below;
             self.next = self.next.max(below);
+            if self.beyond.is_empty() {
+                // An emptied tree keeps its root; many thousand receivers have none to spare.
+                self.beyond = RangeSet::new();
+            }
         }
     }
 

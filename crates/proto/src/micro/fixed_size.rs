@@ -23,7 +23,8 @@ struct FixedSize {
     message: Option<Attribute<u32>>,
     place: Option<Attribute<u32>>,
     limits: Limits,
-    reassembly: Reassembly,
+    /// Made by the first message that is longer than a packet.
+    reassembly: Option<Box<Reassembly>>,
     /// The highest message number that has come.
     newest: u64,
     /// What is lost comes again: what finds no room must then stay unacknowledged, instead of pushing out the oldest.
@@ -80,7 +81,7 @@ pub(super) fn registration() -> Registration {
                     message: None,
                     place: None,
                     limits,
-                    reassembly: Reassembly::new(limits),
+                    reassembly: None,
                     newest: 0,
                     reliable: false,
                     priority: false,
@@ -181,6 +182,16 @@ impl FixedSize {
         }
     }
 
+    fn reassembly(&mut self) -> &mut Reassembly {
+        let limits = self.limits;
+        self.reassembly.get_or_insert_with(|| Box::new(Reassembly::new(limits)))
+    }
+
+    /// Messages of which segments are missing.
+    fn incomplete(&self) -> usize {
+        self.reassembly.as_ref().map_or(0, |reassembly| reassembly.len())
+    }
+
     fn segment<'b>(&self, batch: &'b Batch<'_>, i: usize) -> Segment<'b> {
         let message = expand(batch.get(i, self.message.expect("declared")), self.newest);
         let place = batch.get(i, self.place.expect("declared"));
@@ -205,18 +216,18 @@ impl FixedSize {
             if known || segment.last && segment.offset == 0 || end > self.limits.message {
                 continue;
             }
-            let growth = self.reassembly.growth(segment.message, end);
-            if first || self.reassembly.fits(pending + growth) {
+            let growth = self.reassembly().growth(segment.message, end);
+            if first || self.reassembly().fits(pending + growth) {
                 pending += if first { 0 } else { growth };
                 self.standstill.on_progress();
                 continue;
             }
             let abandoned = |known| is_abandoned(known, segment.sequence);
-            let abandoned = self.reassembly.newest_of_oldest().is_some_and(abandoned);
+            let abandoned = self.reassembly().newest_of_oldest().is_some_and(abandoned);
             self.refused += 1;
             batch.take(i);
             if abandoned || self.standstill.is_over(context.now()) {
-                self.given_up += u64::from(self.reassembly.give_up_oldest(context.pool()).is_some());
+                self.given_up += u64::from(self.reassembly().give_up_oldest(context.pool()).is_some());
             }
         }
     }
@@ -237,14 +248,14 @@ impl FixedSize {
     fn collect(&mut self, i: usize, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let segment = self.segment(batch, i);
         loop {
-            match self.reassembly.add(&segment, context.pool()) {
+            match self.reassembly().add(&segment, context.pool()) {
                 Added::Incomplete | Added::Duplicate => return,
                 Added::Impossible => return batch.reject(i),
                 Added::Complete(data) => {
                     context.deliver(segment.message, &data);
                     return context.pool().put(data);
                 }
-                Added::NoRoom if self.reassembly.give_up_oldest(context.pool()).is_none() => return,
+                Added::NoRoom if self.reassembly().give_up_oldest(context.pool()).is_none() => return,
                 Added::NoRoom => self.given_up += 1,
             }
         }
@@ -296,18 +307,20 @@ impl MicroProtocol for FixedSize {
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         self.limits = limits(parameters)?;
-        self.reassembly.set_limits(self.limits);
+        if let Some(reassembly) = &mut self.reassembly {
+            reassembly.set_limits(self.limits);
+        }
         context.set_max_message(self.limits.message);
         Ok(())
     }
 
     /// Without repetition, what is incomplete may stay so for ever, and is not waited for.
     fn unfinished(&self) -> usize {
-        if self.reliable { self.reassembly.len() } else { 0 }
+        if self.reliable { self.incomplete() } else { 0 }
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("incomplete", self.reassembly.len() as u64);
+        each("incomplete", self.incomplete() as u64);
         each("given_up", self.given_up);
         each("refused", self.refused);
     }

@@ -3,8 +3,9 @@
 //!
 //! The sender keeps segments for `retention` after they were sent, and forgets them then. That they have arrived it learns
 //! only by the way, from reports; so most messages never settle. Certainty it asks for where it must: when half the
-//! window of `retransmit` is used, when the recipe is about to change, and once at the start if it did not open the
-//! session itself, because only the side that did not is listening from the start.
+//! window of `retransmit` is used, when nothing has followed the last segments for long, when the recipe is about to
+//! change, and once at the start if it did not open the session itself, because only the side that did not is listening
+//! from the start.
 
 mod receiving;
 mod sending;
@@ -231,7 +232,7 @@ impl MicroProtocol for NegativeAck {
         let wanted = match timer {
             GAP => self.receiving.on_gap(arrived, &self.limits, context).then_some(Control::Report),
             SILENCE => self.receiving.on_silence(&self.limits, context).then_some(Control::Report),
-            CONFIRM => self.sending.on_confirm(sending, context).then_some(Control::Holdings),
+            CONFIRM => self.sending.on_confirm(sending, &self.limits, context).then_some(Control::Holdings),
             _ => {
                 self.sending.on_forget(sending, &self.limits, context);
                 None

@@ -3,7 +3,7 @@
 use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Kind, NACK_TIMEOUT, SharedValue, U48};
 
-use super::wire::{FIXED, Holdings, Report, STRETCH, collect};
+use super::wire::{FIXED, Holdings, Report, Stretches};
 use super::{GAP, Limits, SILENCE, repeat_after};
 use crate::micro::arrived::Arrived;
 
@@ -28,7 +28,6 @@ pub(super) struct Receiving {
     below: u64,
     is_waiting: bool,
     is_silence: bool,
-    stretches: Vec<[u8; STRETCH]>,
 }
 
 impl Receiving {
@@ -149,12 +148,12 @@ impl Receiving {
         let arrived = context.shared(shared);
         let (below, next) = (arrived.below(), arrived.next().max(self.told));
         let tail = (arrived.next() < next).then(|| arrived.next()..next);
-        collect(below, arrived.holes().chain(tail), &mut self.stretches);
+        let stretches = Stretches::of(below, arrived.holes().chain(tail));
         let report = Report { is_silence: self.is_silence, newest: self.newest, below, next };
-        let Some(i) = batch.push(kind, FIXED + self.stretches.len() * STRETCH) else { return };
+        let Some(i) = batch.push(kind, FIXED + stretches.bytes().len()) else { return };
         let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);
         report.write(fixed);
-        rest.copy_from_slice(self.stretches.as_flattened());
+        rest.copy_from_slice(stretches.bytes());
         self.is_silence = false;
     }
 }

@@ -3,7 +3,7 @@
 use haul_base::Time;
 use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, SharedValue};
 
-use super::wire::{Holdings, Report, STATE_LEN, stretches};
+use super::wire::{Holdings, MOST_STRETCHES, Report, STATE_LEN, STRETCH, stretches};
 use super::{CONFIRM, FORGET, Limits, repeat_after};
 use crate::micro::events::{Acknowledgement, FORGOTTEN, Forgotten, Outcome, Statement};
 use crate::micro::flight::{Flight, State};
@@ -40,7 +40,21 @@ pub(super) struct Sending {
     is_heard: bool,
     running: Running,
     wants_confirmation: bool,
-    notice: Acknowledgement,
+    /// The last segments were sent long ago, and nobody has said that they have come.
+    is_stale: bool,
+    /// Questions since the last report.
+    asked: u32,
+    /// Made by the first report; a side that only receives never gets one.
+    notices: Option<Box<Notices>>,
+}
+
+/// So many questions in a row before they become rarer.
+const EAGER_QUESTIONS: u32 = 4;
+
+/// What reports are turned into, for reuse.
+#[derive(Debug, Default)]
+struct Notices {
+    acknowledged: Acknowledgement,
     missing: Missing,
 }
 
@@ -65,7 +79,7 @@ impl Sending {
         let draining = context.is_draining();
         let flight = context.shared(handles.flight);
         let many = flight.span() >= flight.window().div_ceil(2);
-        flight.open() > 0 && (draining || many || !self.is_heard)
+        flight.open() > 0 && (draining || many || self.is_stale || !self.is_heard)
     }
 
     /// Asks for a report, and later again, as long as one is needed.
@@ -78,19 +92,34 @@ impl Sending {
     }
 
     /// Whether a report is to be asked for.
-    pub(super) fn on_confirm(&mut self, handles: Handles, context: &mut Context<'_>) -> bool {
+    pub(super) fn on_confirm(
+        &mut self,
+        handles: Handles,
+        limits: &Limits,
+        context: &mut Context<'_>,
+    ) -> bool {
         self.running.confirm = self.needs_confirmation(handles, context);
         if self.running.confirm {
             self.wants_confirmation = true;
-            context.set_timer(CONFIRM, context.now() + repeat_after(context));
+            let repeat = repeat_after(context) * (1 << (self.asked / EAGER_QUESTIONS).min(20));
+            self.asked = self.asked.saturating_add(1);
+            context.set_timer(CONFIRM, context.now() + repeat.min(limits.silence));
         }
         self.running.confirm
     }
 
-    /// Forgets what nobody has missed for long.
+    /// Forgets what nobody has missed for long. The receiver would have seen the gap by what came later; where nothing
+    /// was sent later, it is asked.
     pub(super) fn on_forget(&mut self, handles: Handles, limits: &Limits, context: &mut Context<'_>) {
         let now = context.now();
         let flight = context.shared(handles.flight);
+        let newest = flight.next().checked_sub(1).and_then(|newest| flight.get(newest));
+        if newest.is_some_and(|slot| slot.sent + limits.silence <= now) {
+            self.is_stale = true;
+            context.set_timer(FORGET, now + limits.silence);
+            self.ask_if_needed(handles, context);
+            return;
+        }
         let due = |sent: Time| sent + limits.retention;
         let mut below = flight.base();
         while flight.get(below).is_some_and(|slot| slot.state == State::Done || due(slot.sent) <= now) {
@@ -118,61 +147,19 @@ impl Sending {
         if !newest_possible || report.next > next || highest > report.next {
             return None;
         }
-        self.is_heard = true;
-        self.acknowledge(report, rest, handles, context);
-        self.collect(report, rest, handles, context);
-        let base = context.shared(handles.flight).base();
-        let asks_for_lost = stretches(report.below, rest).any(|(from, to)| from < to && from < base);
-        if !self.missing.sequence_numbers.is_empty() {
-            context.raise(RETRANSMIT_TIMEOUT, &mut self.missing);
-            return Some(asks_for_lost);
-        }
-        let is_idle = context.shared(handles.flight).lost() == 0;
-        Some(asks_for_lost || report.is_silence && is_idle)
-    }
-
-    fn acknowledge(&mut self, report: &Report, rest: &[u8], handles: Handles, context: &mut Context<'_>) {
-        let base = context.shared(handles.flight).base();
-        self.notice.below = report.below;
-        self.notice.loss = None;
-        self.notice.outcome = Outcome::default();
-        self.notice.words.clear();
-        let mut at = report.below;
-        let mut come = |from: u64, to: u64| {
-            for first in (from.max(base)..to).step_by(64) {
-                let len = (to - first).min(64);
-                let bits = if len == 64 { u64::MAX } else { (1 << len) - 1 };
-                self.notice.words.push(Statement { first, received: bits, known: bits });
-            }
-        };
-        for (from, to) in stretches(report.below, rest) {
-            come(at, from);
-            at = to;
-        }
-        // Behind the last of as many stretches as can be said, more may be missing.
-        if rest.len() < super::wire::MOST_STRETCHES * super::wire::STRETCH && !rest.is_empty() {
-            come(at, report.next);
-        }
-        context.raise(handles.acknowledged, &mut self.notice);
-    }
-
-    /// Which segments are to leave again: those that are missing although a packet sent later has come, or although
-    /// they have had the time to come.
-    fn collect(&mut self, report: &Report, rest: &[u8], handles: Handles, context: &mut Context<'_>) {
-        let (now, rtt) = (context.now(), context.path().rtt);
+        (self.is_heard, self.is_stale, self.asked) = (true, false, 0);
+        let mut notices = self.notices.take().unwrap_or_default();
+        acknowledge(&mut notices.acknowledged, report, rest, handles, context);
+        collect(&mut notices.missing.sequence_numbers, report, rest, handles, context);
         let flight = context.shared(handles.flight);
-        self.missing.sequence_numbers.clear();
-        let tail = if report.is_silence { (report.next, flight.next()) } else { (0, 0) };
-        for (from, to) in stretches(report.below, rest).chain([tail]) {
-            for sequence in from.max(flight.base())..to.min(flight.next()) {
-                let lost = flight.get(sequence).is_some_and(|slot| {
-                    slot.state == State::Waiting && (slot.pn < report.newest || slot.sent + rtt <= now)
-                });
-                if lost {
-                    self.missing.sequence_numbers.push(sequence);
-                }
-            }
+        let (base, is_idle) = (flight.base(), flight.lost() == 0);
+        let asks_for_lost = stretches(report.below, rest).any(|(from, to)| from < to && from < base);
+        let repeats = !notices.missing.sequence_numbers.is_empty();
+        if repeats {
+            context.raise(RETRANSMIT_TIMEOUT, &mut notices.missing);
         }
+        self.notices = Some(notices);
+        Some(asks_for_lost || report.is_silence && is_idle && !repeats)
     }
 
     /// Adds what is held to the batch.
@@ -190,5 +177,62 @@ impl Sending {
         let Some(i) = batch.push(kind, STATE_LEN) else { return };
         holdings.write(batch.payload_mut(i));
         self.wants_confirmation = false;
+    }
+}
+
+/// Raises what the report says of what has come.
+fn acknowledge(
+    notice: &mut Acknowledgement,
+    report: &Report,
+    rest: &[u8],
+    handles: Handles,
+    context: &mut Context<'_>,
+) {
+    let base = context.shared(handles.flight).base();
+    notice.below = report.below;
+    notice.loss = None;
+    notice.outcome = Outcome::default();
+    notice.words.clear();
+    let mut come = |from: u64, to: u64| {
+        for first in (from.max(base)..to).step_by(64) {
+            let len = (to - first).min(64);
+            let bits = if len == 64 { u64::MAX } else { (1 << len) - 1 };
+            notice.words.push(Statement { first, received: bits, known: bits });
+        }
+    };
+    let mut at = report.below;
+    for (from, to) in stretches(report.below, rest) {
+        come(at, from);
+        at = to;
+    }
+    // Behind the last of as many stretches as can be said, more may be missing.
+    if rest.len() < MOST_STRETCHES * STRETCH && !rest.is_empty() {
+        come(at, report.next);
+    }
+    context.raise(handles.acknowledged, notice);
+}
+
+/// Which segments are to leave again: those that are missing although a packet sent later has come, or although they
+/// have had more than the time to come.
+fn collect(
+    missing: &mut Vec<u64>,
+    report: &Report,
+    rest: &[u8],
+    handles: Handles,
+    context: &mut Context<'_>,
+) {
+    let (now, patience) = (context.now(), repeat_after(context));
+    let flight = context.shared(handles.flight);
+    missing.clear();
+    let tail = if report.is_silence { (report.next, flight.next()) } else { (0, 0) };
+    for (from, to) in stretches(report.below, rest).chain([tail]) {
+        for sequence in from.max(flight.base())..to.min(flight.next()) {
+            let lost = flight.get(sequence).is_some_and(|slot| {
+                slot.state == State::Waiting && (slot.pn < report.newest || slot.sent + patience <= now)
+            });
+            if lost {
+                missing.push(sequence);
+            }
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! Two stacks and a bad path, without delay.
 
 use haul_base::{Machine, Rng, Span, Time};
-use haul_stack::{Recipe, SendOptions, Stack};
+use haul_stack::{Recipe, SendOptions, Stack, StackEvent};
 use proptest::prelude::*;
 
-use crate::micro::testing::{Pair, Path, T0, blueprint, receive, setup, statistic};
+use crate::micro::testing::{Pair, Path, T0, blueprint, events, receive, setup, statistic};
 
 fn recipe(window: &str, nack: &[(&str, &str)]) -> Recipe {
     Recipe::new("test")
@@ -93,13 +93,16 @@ fn the_last_reading_is_missed_after_silence_and_silence_without_cause_grows_quie
 fn what_is_lost_for_good_is_not_asked_for_for_ever() {
     let mut pair = Pair::new(&recipe("1024", &[("silence", "1s"), ("retention", "8s")]));
     let mut lose = |_| true;
-    send(&mut pair, at(0), 0);
-    pair.exchange(at(0), &mut Path { lose: Some(&mut lose), ..Path::default() });
-    pair.run_until(at(60_000), &mut Path { lose: Some(&mut lose), ..Path::default() });
-    send(&mut pair, at(60_000), 1);
-    pair.exchange(at(60_000), &mut Path::default());
+    for n in 0..60 {
+        send(&mut pair, at(n * 500), n as u32);
+        pair.exchange(at(n * 500), &mut Path { lose: Some(&mut lose), ..Path::default() });
+        pair.run_until(at(n * 500 + 499), &mut Path { lose: Some(&mut lose), ..Path::default() });
+    }
+    send(&mut pair, at(30_000), 60);
+    pair.exchange(at(30_000), &mut Path::default());
     pair.run_until(at(61_000), &mut Path::default());
-    assert_eq!(got(&mut pair), [1]);
+    // What was sent in the last eight seconds is there still.
+    assert_eq!(got(&mut pair), (45..61).collect::<Vec<_>>());
     let reports = statistic(&pair.b, "negative_ack", "reports");
     pair.run_until(at(62_000), &mut Path::default());
     assert!(statistic(&pair.b, "negative_ack", "reports") <= reports + 1);
@@ -173,6 +176,11 @@ proptest! {
         prop_assert_eq!(back, if both { messages as usize } else { 0 });
         prop_assert_eq!(pair.a.stats().violations + pair.b.stats().violations, 0);
         prop_assert_eq!(pair.a.unfinished() + pair.b.unfinished(), 0);
+        if !both {
+            // Nothing followed the last segments, so it is known that all have come.
+            let settled = events(&mut pair.a).into_iter().filter(|event| matches!(event, StackEvent::Settled { arrived: true, .. }));
+            prop_assert_eq!(settled.count(), messages as usize);
+        }
     }
 
     #[test]

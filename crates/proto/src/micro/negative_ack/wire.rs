@@ -104,23 +104,33 @@ pub(super) fn stretches(below: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, 
     })
 }
 
-/// Puts as many stretches as can be said into `into`, which is emptied first; one that is too long is cut.
-pub(super) fn collect(
-    below: u64,
-    missing: impl Iterator<Item = std::ops::Range<u64>>,
-    into: &mut Vec<[u8; STRETCH]>,
-) {
-    into.clear();
-    let mut at = below;
-    for range in missing.take(MOST_STRETCHES) {
-        let Ok(gap) = u16::try_from(range.start - at) else { return };
-        let len = u16::try_from(range.end - range.start).unwrap_or(u16::MAX);
-        let ([a, b], [c, d]) = (gap.to_be_bytes(), len.to_be_bytes());
-        into.push([a, b, c, d]);
-        at = range.start + u64::from(len);
-        if at < range.end {
-            return;
+/// The stretches of a report, written.
+pub(super) struct Stretches {
+    bytes: [[u8; STRETCH]; MOST_STRETCHES],
+    len: usize,
+}
+
+impl Stretches {
+    /// As many stretches as can be said; one that is too long is cut.
+    pub(super) fn of(below: u64, missing: impl Iterator<Item = std::ops::Range<u64>>) -> Self {
+        let mut written = Self { bytes: [[0; STRETCH]; MOST_STRETCHES], len: 0 };
+        let mut at = below;
+        for (range, place) in missing.zip(&mut written.bytes) {
+            let Ok(gap) = u16::try_from(range.start - at) else { break };
+            let len = u16::try_from(range.end - range.start).unwrap_or(u16::MAX);
+            place[..2].copy_from_slice(&gap.to_be_bytes());
+            place[2..].copy_from_slice(&len.to_be_bytes());
+            written.len += 1;
+            at = range.start + u64::from(len);
+            if at < range.end {
+                break;
+            }
         }
+        written
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes[..self.len].as_flattened()
     }
 }
 
@@ -150,9 +160,8 @@ mod tests {
                 missing.push(at + gap..at + gap + len);
                 at += gap + len;
             }
-            let mut written = Vec::new();
-            collect(below, missing.iter().cloned(), &mut written);
-            let said: Vec<_> = stretches(below, &written.concat()).collect();
+            let written = Stretches::of(below, missing.iter().cloned());
+            let said: Vec<_> = stretches(below, written.bytes()).collect();
             let long = missing.iter().position(|range| range.end - range.start > u64::from(u16::MAX));
             let whole = long.unwrap_or(missing.len());
             prop_assert_eq!(said.len(), (whole + usize::from(long.is_some())).min(missing.len()));

@@ -10,6 +10,7 @@ use haul_stack::{
 };
 
 use super::messages::Ledger;
+use crate::micro::arrived::SPAN;
 use crate::micro::events::{ACKNOWLEDGED, Acknowledgement, FORGOTTEN, Forgotten, LossBoundary, Statement};
 use crate::micro::fixed_size::LAST;
 use crate::micro::flight::{Flight, Slot, State};
@@ -36,13 +37,61 @@ struct Copy {
     bytes: Buffer,
 }
 
-/// See the module's text.
-#[derive(Debug)]
-pub(super) struct Copies {
+/// What a window may be: half of what receivers of acknowledgements look back.
+const LARGEST_WINDOW: u64 = SPAN / 2;
+
+/// The parameters.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
     window: u64,
     attempts: u16,
+}
+
+impl Limits {
+    fn read(parameters: &Parameters) -> Result<Self, String> {
+        let (window, attempts) = (parameters.integer("window"), parameters.integer("attempts") as u16);
+        if window > LARGEST_WINDOW {
+            return Err(format!("with copies, the window is at most {LARGEST_WINDOW} packets"));
+        }
+        Ok(Self { window, attempts })
+    }
+}
+
+/// See the module's text. What is kept is made by the first segment that leaves: many stacks only receive.
+#[derive(Debug)]
+pub(super) struct KeepCopies {
+    limits: Limits,
     declared: Option<Declared>,
     attributes: Option<Attributes>,
+    copies: Option<Box<Copies>>,
+}
+
+impl KeepCopies {
+    pub(super) fn new(parameters: &Parameters) -> Result<Self, String> {
+        Ok(Self { limits: Limits::read(parameters)?, declared: None, attributes: None, copies: None })
+    }
+
+    fn declared(&self) -> Declared {
+        self.declared.expect("a stack declares before it binds")
+    }
+
+    fn copies(&mut self) -> &mut Copies {
+        let (limits, declared) = (self.limits, self.declared());
+        let attributes = self.attributes.expect("a stack binds before it runs");
+        self.copies.get_or_insert_with(|| Box::new(Copies::new(limits, declared, attributes)))
+    }
+
+    fn publish(&self, context: &mut Context<'_>) {
+        context.shared(self.declared().flight).set_window(self.limits.window);
+    }
+}
+
+/// What is outstanding.
+#[derive(Debug)]
+struct Copies {
+    limits: Limits,
+    declared: Declared,
+    attributes: Attributes,
     /// The sequence number of the first copy.
     base: u64,
     kept: VecDeque<Option<Copy>>,
@@ -60,12 +109,11 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    pub(super) fn new(parameters: &Parameters) -> Self {
-        let mut new = Self {
-            window: 0,
-            attempts: 0,
-            declared: None,
-            attributes: None,
+    fn new(limits: Limits, declared: Declared, attributes: Attributes) -> Self {
+        Self {
+            limits,
+            declared,
+            attributes,
             base: 0,
             kept: VecDeque::new(),
             held: 0,
@@ -75,22 +123,7 @@ impl Copies {
             given_up: 0,
             in_flight: 0,
             overhead: 0,
-        };
-        new.take_parameters(parameters);
-        new
-    }
-
-    fn take_parameters(&mut self, parameters: &Parameters) {
-        self.window = parameters.integer("window");
-        self.attempts = parameters.integer("attempts") as u16;
-    }
-
-    fn declared(&self) -> Declared {
-        self.declared.expect("a stack declares before it binds")
-    }
-
-    fn attributes(&self) -> Attributes {
-        self.attributes.expect("a stack binds before it runs")
+        }
     }
 
     fn copy_of(&mut self, sequence: u64) -> Option<&mut Option<Copy>> {
@@ -115,7 +148,7 @@ impl Copies {
         context: &mut Context<'_>,
         work: impl FnOnce(&mut Self, &mut Flight, &mut Context<'_>) -> R,
     ) -> R {
-        let shared = self.declared().flight;
+        let shared = self.declared.flight;
         let mut flight = std::mem::take(context.shared(shared));
         let result = work(self, &mut flight, context);
         *context.shared(shared) = flight;
@@ -134,7 +167,7 @@ impl Copies {
 
     fn record(&mut self, batch: &Batch<'_>, flight: &mut Flight, context: &mut Context<'_>) {
         for i in batch.live() {
-            let sequence = batch.get(i, self.attributes().sequence);
+            let sequence = batch.get(i, self.attributes.sequence);
             if batch.is_resent(i) {
                 flight.repeat(sequence, batch.pn(i), context.now());
                 self.in_flight += batch.size(i) as u64;
@@ -152,7 +185,7 @@ impl Copies {
         flight: &mut Flight,
         context: &mut Context<'_>,
     ) {
-        if let Some((message, place)) = self.attributes().message {
+        if let Some((message, place)) = self.attributes.message {
             let last = batch.get(i, place) & LAST != 0;
             if !self.messages.add(batch.get(i, message), sequence, last) {
                 flight.begin(sequence, batch.pn(i), context.now());
@@ -179,7 +212,7 @@ impl Copies {
 
     /// Adds segments that count as lost to the batch, oldest loss first, as long as they fit it.
     fn repeat(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let shared = self.declared().flight;
+        let shared = self.declared.flight;
         while let Some(&sequence) = self.lost.front() {
             let wanted = context.shared(shared).get(sequence).is_some_and(|slot| slot.state == State::Lost);
             if let Some(Some(copy)) = self.copy_of(sequence).filter(|_| wanted)
@@ -198,13 +231,9 @@ impl Copies {
         }
     }
 
-    fn publish(&self, context: &mut Context<'_>) {
-        context.shared(self.declared().flight).set_window(self.window);
-    }
-
     fn permit(&self, grant: &mut Grant, context: &mut Context<'_>) {
-        let span = context.shared(self.declared().flight).span();
-        let room = self.window.saturating_sub(span) as usize;
+        let span = context.shared(self.declared.flight).span();
+        let room = self.limits.window.saturating_sub(span) as usize;
         grant.at_most(room.saturating_add(self.lost.len()));
     }
 
@@ -272,7 +301,7 @@ impl Copies {
         let bytes = self.copy_of(sequence).and_then(|copy| copy.as_ref()).map_or(0, |c| u64::from(c.size));
         self.in_flight = self.in_flight.saturating_sub(bytes);
         let tries = flight.get(sequence).map_or(0, |slot| slot.tries);
-        if self.attempts > 0 && tries >= self.attempts {
+        if self.limits.attempts > 0 && tries >= self.limits.attempts {
             self.give_up(sequence, flight, context);
         } else {
             self.lost.push_back(sequence);
@@ -328,6 +357,27 @@ impl Copies {
         }
         self.finish_all(range, flight, context);
     }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        let declared = self.declared;
+        if let Some(grant) = SEND_PERMIT.of(event, notice) {
+            return self.permit(grant, context);
+        }
+        self.with_flight(context, |copies, flight, context| {
+            if let Some(ack) = declared.acknowledged.of(event, notice) {
+                copies.acknowledge(ack, flight, context);
+            } else if let Some(missing) = RETRANSMIT_TIMEOUT.of(event, notice) {
+                copies.lose_all(&missing.sequence_numbers, flight, context);
+            } else if let Some(forgotten) = declared.forgotten.of(event, notice) {
+                copies.forget(forgotten.below, flight, context);
+            } else if let Some(settled) = MESSAGE_SETTLED.of(event, notice)
+                && !settled.arrived
+            {
+                copies.abandon(settled.message, flight, context);
+            }
+        });
+        self.tell(context);
+    }
 }
 
 /// Adds a copy to the batch with the attributes that it had; whether it fits.
@@ -356,7 +406,7 @@ fn is_behind(slot: &Slot, boundary: &LossBoundary) -> bool {
     slot.pn < boundary.largest_pn && is_older
 }
 
-impl MicroProtocol for Copies {
+impl MicroProtocol for KeepCopies {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.declared = Some(Declared {
             flight: declaration.shared(Flight::default),
@@ -385,47 +435,44 @@ impl MicroProtocol for Copies {
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         if event == BatchEvent::FILL {
-            self.repeat(batch, context);
-            self.tell(context);
+            if let Some(copies) = &mut self.copies {
+                copies.repeat(batch, context);
+                copies.tell(context);
+            }
         } else if batch.is_data() {
-            self.with_flight(context, |copies, flight, context| copies.record(batch, flight, context));
+            self.copies()
+                .with_flight(context, |copies, flight, context| copies.record(batch, flight, context));
         }
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        let declared = self.declared();
-        if let Some(grant) = SEND_PERMIT.of(event, notice) {
-            return self.permit(grant, context);
+        let acknowledged = self.declared().acknowledged;
+        if let Some(copies) = &mut self.copies {
+            copies.on_event(event, notice, context);
+        } else if let Some(grant) = SEND_PERMIT.of(event, notice) {
+            grant.at_most(self.limits.window as usize);
+        } else if let Some(ack) = acknowledged.of(event, notice) {
+            ack.outcome.nothing_outstanding = true;
         }
-        self.with_flight(context, |copies, flight, context| {
-            if let Some(ack) = declared.acknowledged.of(event, notice) {
-                copies.acknowledge(ack, flight, context);
-            } else if let Some(missing) = RETRANSMIT_TIMEOUT.of(event, notice) {
-                copies.lose_all(&missing.sequence_numbers, flight, context);
-            } else if let Some(forgotten) = declared.forgotten.of(event, notice) {
-                copies.forget(forgotten.below, flight, context);
-            } else if let Some(settled) = MESSAGE_SETTLED.of(event, notice)
-                && !settled.arrived
-            {
-                copies.abandon(settled.message, flight, context);
-            }
-        });
-        self.tell(context);
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        self.take_parameters(parameters);
+        self.limits = Limits::read(parameters)?;
+        if let Some(copies) = &mut self.copies {
+            copies.limits = self.limits;
+        }
         self.publish(context);
         Ok(())
     }
 
     fn unfinished(&self) -> usize {
-        self.held
+        self.copies.as_ref().map_or(0, |copies| copies.held)
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("outstanding", self.held as u64);
-        each("in_flight_bytes", self.in_flight);
-        each("given_up", self.given_up);
+        let copies = self.copies.as_ref();
+        each("outstanding", self.unfinished() as u64);
+        each("in_flight_bytes", copies.map_or(0, |copies| copies.in_flight));
+        each("given_up", copies.map_or(0, |copies| copies.given_up));
     }
 }

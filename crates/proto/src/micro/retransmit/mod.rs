@@ -8,9 +8,6 @@ mod tests;
 
 use haul_stack::{MicroProtocol, ParameterKind, ParameterSpec, Parameters, Registration, Setup};
 
-/// What a window may be: half of what receivers of acknowledgements look back.
-const LARGEST_WINDOW: u64 = super::arrived::SPAN / 2;
-
 pub(super) fn registration() -> Registration {
     Registration {
         parameters: &[
@@ -22,9 +19,9 @@ pub(super) fn registration() -> Registration {
             },
             ParameterSpec {
                 name: "window",
-                kind: ParameterKind::Integer(1, LARGEST_WINDOW),
+                kind: ParameterKind::Integer(1, 10_000_000),
                 default: "1024",
-                help: "sequence numbers between the oldest outstanding segment and the newest, packets",
+                help: "packets between the oldest that is outstanding and the newest; with copies at most 32768",
             },
             ParameterSpec {
                 name: "attempts",
@@ -41,7 +38,7 @@ pub(super) fn registration() -> Registration {
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let _ = setup;
     match parameters.text("keep") {
-        "copies" => Ok(Box::new(copies::Copies::new(parameters))),
+        "copies" => Ok(Box::new(copies::KeepCopies::new(parameters)?)),
         other => Err(format!("segments cannot be kept as `{other}`")),
     }
 }

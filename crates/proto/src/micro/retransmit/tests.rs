@@ -1,10 +1,16 @@
 //! Two stacks and a bad path, without delay: what is lost comes again, exactly once.
 
-use haul_base::{Machine, Rng, Span};
-use haul_stack::{Recipe, SendOptions, StackEvent};
+use std::any::Any;
+use std::sync::Arc;
+
+use haul_base::{Machine, Rate, Rng, Span};
+use haul_stack::{
+    Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, RATE_WANTED, Recipe, Registration,
+    Resolution, SendOptions, Settled, Stack, StackEvent,
+};
 use proptest::prelude::*;
 
-use crate::micro::testing::{Pair, Path, T0, events, statistic};
+use crate::micro::testing::{Pair, Path, T0, events, setup, statistic};
 
 const ACKS: [&str; 2] = ["positive_ack", "cumulative_ack"];
 
@@ -96,6 +102,15 @@ fn the_window_holds_new_messages_back_but_not_repetitions() {
 }
 
 #[test]
+fn a_window_beyond_what_receivers_remember_is_refused() {
+    let registry = Arc::new(crate::micro::registry());
+    let compile = |window| registry.compile(&recipe("positive_ack", &[("window", window)]), 8);
+    assert!(compile("32768").is_ok());
+    let error = compile("32769").unwrap_err().to_string();
+    assert!(error.contains("at most 32768 packets"), "{error}");
+}
+
+#[test]
 fn after_so_many_attempts_a_message_is_given_up_and_the_rest_goes_on() {
     for acks in ACKS {
         let mut pair = Pair::new(&recipe(acks, &[("attempts", "3")]));
@@ -120,7 +135,7 @@ fn after_so_many_attempts_a_message_is_given_up_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_message_that_another_gives_up_is_not_sent_again() {
+fn a_message_is_given_up_with_the_first_of_its_segments() {
     let mut pair = Pair::new(&recipe("positive_ack", &[("attempts", "2")]));
     // 20 segments, of which one never arrives: all that is left of the message goes.
     pair.a.send(T0, &message(1, 20_000), SendOptions::default()).unwrap();
@@ -129,6 +144,42 @@ fn a_message_that_another_gives_up_is_not_sent_again() {
     pair.run_until(T0 + Span::from_secs(10), &mut Path { lose: Some(&mut lose), ..Path::default() });
     assert_eq!(settled(&mut pair), [(0, false)]);
     assert_eq!((pair.a.unfinished(), pair.a.deadline()), (0, None));
+}
+
+/// Gives message 0 up when another rate is wanted: an event that a test can raise from outside.
+#[derive(Debug)]
+struct GiveUp;
+
+impl MicroProtocol for GiveUp {
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_event(RATE_WANTED, Order::NORMAL);
+    }
+
+    fn on_event(&mut self, _: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
+        context.raise(MESSAGE_SETTLED, &mut Settled { message: 0, arrived: false });
+    }
+}
+
+#[test]
+fn a_message_that_another_gives_up_is_not_sent_again() {
+    let mut registry = crate::micro::registry();
+    registry.register(Registration::new("give_up", 1, "gives up", |_, _| Ok(Box::new(GiveUp))));
+    let recipe = recipe("positive_ack", &[]).with("give_up");
+    let blueprint = Arc::new(registry).compile(&recipe, 8).unwrap();
+    let mut pair = Pair::new(&recipe.without("give_up"));
+    pair.a = Stack::new(blueprint, setup(true)).unwrap();
+    let mut lose = |_| true;
+    for n in 0..2 {
+        pair.a.send(T0, &message(n, 3_000), SendOptions::default()).unwrap();
+    }
+    pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+    pair.a.want_rate(T0, Rate::from_mbps(1));
+    assert_eq!(pair.a.unfinished(), 3);
+    pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
+    assert_eq!(pair.received_by_b(), [(1, message(1, 3_000))]);
+    assert_eq!((pair.a.unfinished(), pair.a.stats().data_resent), (0, 3));
 }
 
 /// What a random path loses, duplicates and turns round.

@@ -1,0 +1,241 @@
+//! Two ends that talk in messages over a simulated path: one asks and the other answers, or one streams.
+
+use std::sync::Arc;
+
+use haul_base::{Machine, Rng, Span, Time};
+use haul_proto::{Open, Seal, Unauthentic, micro, presets};
+use haul_sim::{Arrival, Node, NodeId, Outbox, PathSpec, UDP_OVERHEAD, World};
+use haul_stack::{Blueprint, Ends, Recipe, SendOptions, Setup, Stack};
+
+/// Bytes of the tag; as long as that of the real ciphers.
+pub(crate) const TAG: usize = 16;
+
+/// A tag of zeros.
+#[derive(Debug)]
+pub(crate) struct Plain;
+
+impl Seal for Plain {
+    fn tag_len(&self) -> usize {
+        TAG
+    }
+
+    fn seal_batch(&mut self, batch: &mut [u8], stride: usize, _: usize, _: u64) {
+        for packet in batch.chunks_mut(stride) {
+            let at = packet.len() - TAG;
+            packet[at..].fill(0);
+        }
+    }
+}
+
+impl Open for Plain {
+    fn open(&mut self, packet: &mut [u8], header_len: usize, _: u64) -> Result<usize, Unauthentic> {
+        packet.len().checked_sub(header_len + TAG).ok_or(Unauthentic)
+    }
+}
+
+/// The shipped recipe `name` with some parameters changed, checked.
+pub(crate) fn blueprint(name: &str, changes: &[(&str, &str)]) -> Arc<Blueprint> {
+    let mut recipe: Recipe = presets::preset(name).expect("it is shipped").expect("it is a recipe");
+    for (key, value) in changes {
+        recipe.set(key, value).expect("a parameter of the recipe");
+    }
+    Arc::new(micro::registry()).compile(&recipe, TAG).expect("shipped recipes compile")
+}
+
+pub(crate) fn stack(blueprint: &Arc<Blueprint>, initiator: bool, rtt: Span, ends: Ends) -> Stack {
+    let keys: (Box<dyn Seal>, Box<dyn Open>) = (Box::new(Plain), Box::new(Plain));
+    let setup =
+        Setup { initiator, identity: 7, keys: Some(keys), initial_rtt: rtt, ends, ..Setup::new(Time::ZERO) };
+    Stack::new(blueprint.clone(), setup).expect("the set-up has all that is needed")
+}
+
+/// What an end does besides what its stack does.
+pub(crate) enum Part {
+    /// Asks, waits for the answer, rests for up to the given time, asks again.
+    Asks { left: u32, rest: Span, asked: Option<Time>, took: Vec<Span>, rng: Rng },
+    /// Answers every message at once with as many bytes.
+    Answers,
+    /// Sends what it has, each at its time.
+    Tells { readings: std::vec::IntoIter<(Time, Vec<u8>)> },
+    /// Notes what comes and when.
+    Listens { heard: Vec<(Time, u64, Vec<u8>)> },
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Part { .. }")
+    }
+}
+
+/// A stack and its user.
+#[derive(Debug)]
+pub(crate) struct Talker {
+    pub(crate) stack: Stack,
+    pub(crate) part: Part,
+    /// When the user acts next.
+    next: Option<Time>,
+}
+
+/// What is asked and answered: the "small message of 10 bytes" (wu-h-ctp section 5.3).
+const QUESTION: [u8; 10] = *b"0123456789";
+
+impl Talker {
+    pub(crate) fn new(stack: Stack, part: Part) -> Self {
+        let next = match &part {
+            Part::Asks { .. } => Some(Time::ZERO),
+            Part::Tells { readings } => readings.as_slice().first().map(|reading| reading.0),
+            Part::Answers | Part::Listens { .. } => None,
+        };
+        Self { stack, part, next }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        match &self.part {
+            Part::Asks { left, asked, .. } => *left == 0 && asked.is_none(),
+            Part::Tells { readings } => readings.len() == 0,
+            Part::Answers | Part::Listens { .. } => true,
+        }
+    }
+
+    fn say(&mut self, now: Time, bytes: &[u8]) {
+        self.stack.send(now, bytes, SendOptions::default()).expect("there is room");
+    }
+
+    fn act(&mut self, now: Time) {
+        if self.next.is_none_or(|next| next > now) {
+            return;
+        }
+        self.next = None;
+        match &mut self.part {
+            Part::Asks { left, asked, .. } if *left > 0 => {
+                *left -= 1;
+                *asked = Some(now);
+                self.say(now, &QUESTION);
+            }
+            Part::Tells { readings } => {
+                let reading = readings.next();
+                self.next = readings.as_slice().first().map(|reading| reading.0);
+                if let Some((_, bytes)) = reading {
+                    self.say(now, &bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hear(&mut self, now: Time) {
+        while let Some((id, message)) = self.stack.recv() {
+            match &mut self.part {
+                Part::Asks { rest, asked, took, rng, .. } => {
+                    took.push(now.since(asked.take().expect("an answer comes once, after its question")));
+                    self.next = Some(now + Span::from_nanos(rng.below(rest.as_nanos() + 1)));
+                }
+                Part::Answers => self.say(now, &message),
+                Part::Listens { heard } => heard.push((now, id, message.to_vec())),
+                Part::Tells { .. } => {}
+            }
+            self.stack.recycle(message);
+        }
+    }
+
+    fn drain(&mut self, now: Time, out: &mut Outbox<'_>) {
+        self.hear(now);
+        self.act(now);
+        while out.send_with(UDP_OVERHEAD, |slot| self.stack.poll_transmit(now, slot)) {}
+        while self.stack.poll_event().is_some() {}
+    }
+}
+
+impl Node for Talker {
+    fn on_arrival(&mut self, now: Time, arrival: &mut Arrival<'_>, out: &mut Outbox<'_>) {
+        self.stack.on_receive(now, &mut arrival.batch);
+        self.drain(now, out);
+    }
+
+    fn on_deadline(&mut self, now: Time, out: &mut Outbox<'_>) {
+        self.stack.on_deadline(now);
+        self.drain(now, out);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.stack.deadline().map(|deadline| deadline.at).into_iter().chain(self.next).min()
+    }
+}
+
+/// Both ends of a talk.
+pub(crate) struct Talk {
+    pub(crate) world: World,
+    pub(crate) first: NodeId,
+    pub(crate) second: NodeId,
+}
+
+impl Talk {
+    /// The first part opens the session.
+    pub(crate) fn new(
+        seed: u64,
+        blueprint: &Arc<Blueprint>,
+        rtt: Span,
+        path: &PathSpec,
+        parts: (Part, Part),
+    ) -> Self {
+        let mut world = World::new(seed);
+        let there = world.add_link("there", path).expect("a valid path");
+        let back = world.add_link("back", path).expect("a valid path");
+        let first =
+            world.add_node("first", Talker::new(stack(blueprint, true, rtt, Ends::default()), parts.0));
+        let second =
+            world.add_node("second", Talker::new(stack(blueprint, false, rtt, Ends::default()), parts.1));
+        world.connect_pair("talk", (first, second), &[there], &[back]).expect("both are there");
+        Self { world, first, second }
+    }
+
+    pub(crate) fn end(&self, node: NodeId) -> &Talker {
+        self.world.node::<Talker>(node).expect("a talker")
+    }
+
+    /// Runs until both are done, and `grace` longer.
+    pub(crate) fn run(&mut self, cap: Span, grace: Span) {
+        let (first, second) = (self.first, self.second);
+        let cap = Time::ZERO + cap;
+        let mut at = self.world.now();
+        let done = |world: &World| {
+            [first, second].iter().all(|&node| world.node::<Talker>(node).is_some_and(Talker::is_done))
+        };
+        while at < cap && !done(&self.world) {
+            at = (at + Span::from_secs(1)).min(cap);
+            self.world.run_until(at);
+        }
+        self.world.run_until(at + grace);
+    }
+}
+
+/// Turn-around times of `count` small messages, sorted.
+pub(crate) fn turn_around(seed: u64, count: u32, rtt: Span, path: &PathSpec) -> Vec<Span> {
+    let (took, rng) = (Vec::with_capacity(count as usize), Rng::from_seed(seed));
+    let asks = Part::Asks { left: count, rest: rtt * 2, asked: None, took, rng };
+    let mut talk = Talk::new(seed, &blueprint("msg", &[]), rtt, path, (asks, Part::Answers));
+    talk.run(Span::from_secs(100_000), Span::ZERO);
+    let Part::Asks { took, .. } = &talk.end(talk.first).part else { unreachable!("the first one asks") };
+    assert_eq!(took.len(), count as usize, "every question was answered");
+    let mut took = took.clone();
+    took.sort_unstable();
+    took
+}
+
+/// What `positive_ack` documents as the mean turn-around of its policy if all is known and nothing varies: a round trip,
+/// and for each way and each transmission k the time to the next one, with the probability that k were lost.
+pub(crate) fn ideal(rtt: Span, loss: f64) -> Span {
+    let first = (rtt + Span::from_micros(500)).as_secs_f64();
+    let wait = |k: i32| loss.powi(k) * first * f64::from(1 << (k - 6).clamp(0, 20));
+    let one_way = rtt.as_secs_f64() / 2.0 + (1..40).map(wait).sum::<f64>();
+    Span::from_secs_f64(2.0 * one_way)
+}
+
+pub(crate) fn mean(times: &[Span]) -> Span {
+    times.iter().fold(Span::ZERO, |sum, &time| sum + time) / (times.len() as u64)
+}
+
+/// The value below which 99 of 100 lie.
+pub(crate) fn p99(sorted: &[Span]) -> Span {
+    sorted[(sorted.len() * 99).div_ceil(100) - 1]
+}
