@@ -1,7 +1,7 @@
 //! `fixed_size`: messages are cut into segments that fit a packet, and put together again.
 //!
-//! The segments of a message are of equal size but for the last, so that they fill batches; a message that fits is one
-//! packet, and is delivered where it lies.
+//! The segments of a message are of equal size, the last one padded if need be, so that they fill batches; a message
+//! that fits is one packet, and is delivered where it lies.
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, ParameterKind,
@@ -13,8 +13,12 @@ use super::reassembly::{Added, Limits, Reassembly, Segment};
 use super::sequenced_segment::FirstMissing;
 use super::{Standstill, Turns, expand, is_abandoned, is_reliable};
 
-/// The bit of `place` that marks the last segment of a message; the others are its offset.
+/// The bit of `place` that marks the last segment of a message.
 pub(crate) const LAST: u32 = 1 << 31;
+/// Seven bits of `place`: zeros behind the last segment, so that it is as long as the others and does not end a batch.
+const PADDING: std::ops::Range<u32> = 24..31;
+/// The other bits: the segment's offset in its message.
+const OFFSET: u32 = (1 << PADDING.start) - 1;
 /// The longest message that can be asked for, bytes.
 const LONGEST: u64 = 16 << 20;
 
@@ -104,6 +108,11 @@ fn segment_size(len: usize, full: usize) -> usize {
     len.div_ceil(len.div_ceil(full.max(1)).max(1))
 }
 
+/// Zeros behind the last segment of a message that takes several, if so few can be told.
+fn padding(missing: usize, sent: usize) -> usize {
+    if sent > 0 && missing < 1 << PADDING.len() { missing } else { 0 }
+}
+
 /// A message of the source that has to be cut.
 fn pull_long(len: usize, context: &mut Context<'_>) -> bool {
     let mut data = context.pool().get(len);
@@ -135,12 +144,17 @@ impl FixedSize {
             return false;
         }
         let rest = front.data.len() - front.sent;
-        let len = segment_size(front.data.len(), full).min(rest);
-        let place = front.sent as u32 | if len == rest { LAST } else { 0 };
+        let size = segment_size(front.data.len(), full);
+        let len = size.min(rest);
+        let padding = padding(size - len, front.sent);
+        let last = if len == rest { LAST } else { 0 };
+        let place = front.sent as u32 | (padding as u32) << PADDING.start | last;
         // Longer than the others of this batch: it begins the next one.
-        let Some(i) = batch.push(Kind::DATA, len) else { return false };
+        let Some(i) = batch.push(Kind::DATA, len + padding) else { return false };
         let (from, message, end) = (front.sent, front.id, front.deadline);
-        batch.payload_mut(i).copy_from_slice(&front.data[from..from + len]);
+        let (body, behind) = batch.payload_mut(i).split_at_mut(len);
+        body.copy_from_slice(&front.data[from..from + len]);
+        behind.fill(0);
         self.write(batch, i, message, place);
         if self.deadlines {
             context.shared(self.cut_ends.expect("declared")).0.push((i, end));
@@ -195,9 +209,13 @@ impl FixedSize {
     fn segment<'b>(&self, batch: &'b Batch<'_>, i: usize) -> Segment<'b> {
         let message = expand(batch.get(i, self.message.expect("declared")), self.newest);
         let place = batch.get(i, self.place.expect("declared"));
-        let (offset, last) = ((place & !LAST) as usize, place & LAST != 0);
+        let (offset, last) = ((place & OFFSET) as usize, place & LAST != 0);
+        let padding = (place & !LAST) >> PADDING.start;
+        let payload = batch.payload(i);
+        // More padding than payload leaves nothing, and nothing fits nowhere.
+        let data = &payload[..payload.len().saturating_sub(padding as usize)];
         let sequence = self.order.map_or(0, |(sequence, _)| batch.get(i, sequence));
-        Segment { message, offset, last, sequence, data: batch.payload(i) }
+        Segment { message, offset, last, sequence, data }
     }
 
     /// What finds no room must not be acknowledged: it comes again when there is some. The segment that is missing first
@@ -333,7 +351,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::segment_size;
-    use crate::micro::testing::{Pair, Path, T0, blueprint, setup, statistic};
+    use crate::micro::testing::{Pair, Path, T0, blueprint, receive, setup, statistic};
 
     fn recipe() -> Recipe {
         Recipe::new("test").with("fixed_size")
@@ -350,6 +368,24 @@ mod tests {
         let mut slot = vec![0; 65_536];
         let Some(sent) = stack.poll_transmit(T0, &mut slot) else { return Vec::new() };
         slot[..sent.len].chunks(sent.segment_size).map(<[u8]>::len).collect()
+    }
+
+    #[test]
+    fn messages_whose_length_does_not_divide_fill_a_batch_all_the_same() {
+        let mut pair = Pair::new(&recipe());
+        let sent: Vec<_> = (0..20).map(|n| (n, body(n, 4_096))).collect();
+        for (_, message) in &sent {
+            pair.a.send(T0, message, SendOptions::default()).unwrap();
+        }
+        let mut slot = vec![0; 65_536];
+        let batch = pair.a.poll_transmit(T0, &mut slot).unwrap();
+        let packets = batch.len.div_ceil(batch.segment_size);
+        assert!(packets > 40 && batch.len % batch.segment_size == 0, "{packets} packets");
+        receive(&mut pair.b, T0, &mut slot[..batch.len], batch.segment_size);
+        pair.exchange(T0, &mut Path::default());
+        let mut got = pair.received_by_b();
+        got.sort();
+        assert!(got == sent, "{} messages", got.len());
     }
 
     #[test]
