@@ -43,12 +43,13 @@ const ANY: &[&str] = &[
 ];
 
 /// What their tests and examples may import beyond that: the simulator runs the machines that it is made for.
-const MAY_IMPORT_IN_TESTS: [(&str, &str); 1] = [("haul-sim", "haul-proto")];
+const MAY_IMPORT_IN_TESTS: [(&str, &str); 2] = [("haul-sim", "haul-proto"), ("haul-sim", "haul-stack")];
 
 /// Crates that are given the time, the bytes and the threads.
-const SANS_IO: [&str; 5] = ["haul-base", "haul-wire", "haul-diagnosis", "haul-proto", "haul-sim"];
+const SANS_IO: [&str; 6] =
+    ["haul-base", "haul-wire", "haul-stack", "haul-diagnosis", "haul-proto", "haul-sim"];
 /// The libraries that those crates may use: none of them does I/O.
-const PURE: [&str; 4] = ["postcard", "serde", "thiserror", "zerocopy"];
+const PURE: [&str; 6] = ["postcard", "reed-solomon-simd", "serde", "thiserror", "toml", "zerocopy"];
 /// What their sources must not name.
 const IMPURE: [&str; 20] = [
     "Instant",
