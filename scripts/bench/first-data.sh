@@ -19,7 +19,7 @@ for round in $(seq "$ROUNDS"); do
     capture=$!
     STARTED+=("$capture")
     sleep 0.5
-    "${TX_SIDE[@]}" "$HAUL" demo --rtt "${RTT_MS}ms" --loss 0 --size 4MB --files 4 >/dev/null 2>"$WORK/demo.log" ||
+    "${TX_SIDE[@]}" "$HAUL" demo --no-tcp --rtt "${RTT_MS}ms" --loss 0 --size 4MB --files 4 >/dev/null 2>"$WORK/demo.log" ||
         die "$(cat "$WORK/demo.log")"
     sleep 0.3
     stop "$capture"

@@ -8,6 +8,7 @@ use clap::CommandFactory;
 
 use crate::args::{Cli, Command, Diagnosis, Global, PresetsArgs, RecipeArgs};
 use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, resolve};
+use crate::demo::run_tcp_flows;
 use crate::fault::{self, Fault, FaultCode, Shown};
 use crate::logging;
 use crate::output::{EventLog, ProgressStyle, RunReport, Summary, json};
@@ -64,6 +65,8 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         Command::Presets(args) => return presets(args),
         Command::Completions(args) => return Ok(completions(args.shell)),
         Command::Man => return man(),
+        // Before anything starts a thread: it may have to enter a user namespace.
+        Command::DemoTcp => return demo_tcp(),
         Command::Pipe(args) => return run::pipe(args, global.quiet, global.json),
         Command::Cp(_) | Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => {}
     }
@@ -95,7 +98,13 @@ fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context)
         Command::Bench(args) => run::bench(context, args),
         Command::Demo(args) => run::demo(context, args),
         Command::Serve(args) => return run::serve(context, args),
-        Command::Pipe(_) | Command::Presets(_) | Command::Completions(_) | Command::Man => return Ok(0),
+        Command::Pipe(_)
+        | Command::Presets(_)
+        | Command::Completions(_)
+        | Command::Man
+        | Command::DemoTcp => {
+            return Ok(0);
+        }
     };
     let code = finish(global, &report, Some(argv));
     context.events.finish()?;
@@ -192,6 +201,11 @@ fn completions(shell: clap_complete::Shell) -> u8 {
     clap_complete::generate(shell, &mut Cli::command(), "haul", &mut script);
     out(String::from_utf8_lossy(&script).trim_end());
     0
+}
+
+fn demo_tcp() -> Result<u8, Fault> {
+    run_tcp_flows().map_err(|e| fault::io("cannot run TCP flows for the demo", &e))?;
+    Ok(0)
 }
 
 /// One page: the program, then each command.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Each crate of the plan and the crates of this workspace that it may import. Nothing imports the programs and
 /// the bindings, so these stand in no list.
-const MAY_IMPORT: [(&str, &[&str]); 13] = [
+const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("haul-base", &[]),
     ("haul-wire", &["haul-base"]),
     ("haul-diagnosis", &["haul-base"]),
@@ -23,6 +23,7 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("haul-udp", &["haul-base"]),
     ("haul-engine", &["haul-base", "haul-wire", "haul-stack", "haul-proto", "haul-udp", "haul-host"]),
     ("haul-mover", &["haul-base", "haul-wire", "haul-proto", "haul-engine"]),
+    ("haul-wan", &["haul-base", "haul-sim", "haul-udp"]),
     ("haul-cli", ANY),
     ("haul-lab", ANY),
     ("haulage", &["haul-base", "haul-wire", "haul-stack", "haul-proto", "haul-engine"]),
@@ -32,12 +33,14 @@ const ANY: &[&str] = &[
     "haul-base",
     "haul-wire",
     "haul-diagnosis",
+    "haul-stack",
     "haul-proto",
     "haul-sim",
     "haul-host",
     "haul-udp",
     "haul-engine",
     "haul-mover",
+    "haul-wan",
     "haul-stack",
     "haulage",
 ];
@@ -47,7 +50,7 @@ const MAY_IMPORT_IN_TESTS: [(&str, &str); 2] = [("haul-sim", "haul-proto"), ("ha
 
 /// Crates that are given the time, the bytes and the threads.
 const SANS_IO: [&str; 6] =
-    ["haul-base", "haul-wire", "haul-stack", "haul-diagnosis", "haul-proto", "haul-sim"];
+    ["haul-base", "haul-wire", "haul-diagnosis", "haul-stack", "haul-proto", "haul-sim"];
 /// The libraries that those crates may use: none of them does I/O.
 const PURE: [&str; 6] = ["postcard", "reed-solomon-simd", "serde", "thiserror", "toml", "zerocopy"];
 /// What their sources must not name.
@@ -73,8 +76,8 @@ const IMPURE: [&str; 20] = [
     "rustix",
     "println!",
 ];
-/// Where there may be unsafe code: the UDP driver, and what the lab needs for its TUN devices.
-const UNSAFE: [&str; 2] = ["crates/udp/", "crates/lab/src/net/"];
+/// Where there may be unsafe code: the UDP driver, and what the emulator needs for its TUN devices.
+const UNSAFE: [&str; 2] = ["crates/udp/", "crates/wan/src/net/"];
 
 struct Package {
     name: String,

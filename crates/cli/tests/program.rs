@@ -139,7 +139,9 @@ fn the_demo_crosses_its_path_and_leaves_nothing_behind() {
     let scratch = tempfile::tempdir().unwrap();
     let events = scratch.path().join("events");
     let output = haul()
-        .args(["demo", "--size", "3MB", "--files", "20", "--rtt", "10ms", "--loss", "1%", "--events"])
+        .args([
+            "demo", "--no-tcp", "--size", "3MB", "--files", "20", "--rtt", "10ms", "--loss", "1%", "--events",
+        ])
         .arg(&events)
         .env("TMPDIR", scratch.path())
         .output()
@@ -147,6 +149,7 @@ fn the_demo_crosses_its_path_and_leaves_nothing_behind() {
     exits(&output, 0);
     let words = text(&output.stderr);
     assert!(words.contains("Data:  ") && words.contains("all verified"), "{words}");
+    assert!(!words.contains("TCP"), "{words}");
     assert_eq!(scratch.path().read_dir().unwrap().count(), 1, "only the events stay");
     let trace = fs::read_to_string(&events).unwrap();
     let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -134,6 +134,9 @@ pub enum EngineError {
     /// A ticket cannot be used.
     #[error("{0}")]
     Ticket(#[from] crate::TicketError),
+    /// A part of the transport has failed.
+    #[error("the transport has failed in {0}")]
+    Transport(String),
     /// The system refused something that should always work.
     #[error("{what}: {reason}")]
     System {
@@ -190,9 +193,11 @@ impl EngineError {
             Self::Version { .. } => FaultCode::VersionMismatch,
             Self::UdpBlocked { .. } => FaultCode::UdpBlocked,
             Self::TimedOut { .. } => FaultCode::PeerSilent,
-            Self::Protocol { .. } | Self::Closed | Self::System { .. } | Self::MicroProtocol { .. } => {
-                FaultCode::Internal
-            }
+            Self::Protocol { .. }
+            | Self::Closed
+            | Self::Transport(_)
+            | Self::System { .. }
+            | Self::MicroProtocol { .. } => FaultCode::Internal,
             Self::Listen { .. } => FaultCode::Io,
         }
     }
@@ -217,7 +222,7 @@ impl EngineError {
             Self::Tls { .. } | Self::ControlLost { .. } | Self::TimedOut { .. } => {
                 "run the same command again: it goes on where it stopped"
             }
-            Self::Cipher(_) | Self::Protocol { .. } | Self::Version { .. } => {
+            Self::Cipher(_) | Self::Protocol { .. } | Self::Version { .. } | Self::Transport(_) => {
                 "install the same version of haul on both sides"
             }
             Self::TooLong(_) => "name fewer paths in one command, or a directory that holds them",

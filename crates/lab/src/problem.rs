@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use haul_wan::WanError;
+
 /// Exit code for a command line or a file that asks for what cannot be.
 pub(crate) const USAGE: u8 = 2;
 /// Exit code for everything else that fails.
@@ -35,6 +37,23 @@ impl Problem {
     /// What the process should end with.
     pub(crate) fn exit_code(&self) -> u8 {
         self.exit_code
+    }
+}
+
+/// What to do without the privilege that an emulator takes.
+const INSTEAD: &str = "run it as root (sudo), or use `haul demo`, which emulates a path on the loopback and needs \
+                       no privilege";
+
+impl From<WanError> for Problem {
+    fn from(error: WanError) -> Self {
+        let hint = match error.remedy() {
+            Some(remedy) => format!("{INSTEAD}; or {remedy}"),
+            None => String::new(),
+        };
+        match &error {
+            WanError::Path(spec) => Self::usage(spec.to_string(), hint),
+            _ => Self::failed(error.to_string(), hint),
+        }
     }
 }
 

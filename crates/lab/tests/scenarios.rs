@@ -68,6 +68,20 @@ fn a_busy_receiver_loses_in_its_socket_buffer() {
 }
 
 #[test]
+fn tcp_flows_go_either_way() {
+    passes("tcp-both-ways.toml");
+}
+
+#[test]
+fn a_load_is_told_which_costs_it_has() {
+    let host = "[[host]]\nname = \"rx\"\nloads = [{ kind = \"computation\", slowdown = 2.0 }]\n";
+    let output = run_text(&format!("{SMALL}{host}"), &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(complaint.contains("`slowdown` is for loads of the kind `memory`"), "{complaint}");
+}
+
+#[test]
 fn a_sweep_runs_every_combination_in_order() {
     let json = passes("rtt-loss-sweep.toml");
     let runs = json["runs"].as_array().unwrap();

@@ -14,7 +14,7 @@ struct Arrived {
 /// Turns the counters in feedback into delivery rates over about one round trip. Because it uses the
 /// receiver's counters and clock, lost, late or bunched feedback does not distort it (compare the sender-side
 /// `rate_sample` of Linux).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DeliveryMeter {
     history: VecDeque<Arrived>,
 }
@@ -24,12 +24,6 @@ const HISTORY: usize = 256;
 
 /// Shorter stretches measure the bunching of the receive path, not the path.
 const SHORTEST: Span = Span::from_millis(1);
-
-impl Default for DeliveryMeter {
-    fn default() -> Self {
-        Self { history: VecDeque::with_capacity(HISTORY) }
-    }
-}
 
 impl DeliveryMeter {
     /// Takes the receiver's byte counter and its wrapped clock in microseconds, and returns the rate over the
@@ -45,6 +39,9 @@ impl DeliveryMeter {
                 last.at + step as u64
             }
         };
+        if self.history.capacity() == 0 {
+            self.history.reserve(HISTORY);
+        }
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }

@@ -4,6 +4,9 @@ use haul_stack::{Recipe, RecipeError};
 
 /// Every shipped recipe: its name and its text.
 pub const PRESETS: &[(&str, &str)] = &[
+    ("bulk", include_str!("../presets/bulk.toml")),
+    ("fobs", include_str!("../presets/fobs.toml")),
+    ("rbudp", include_str!("../presets/rbudp.toml")),
     ("viz", include_str!("../presets/viz.toml")),
     ("msg", include_str!("../presets/msg.toml")),
     ("sensor", include_str!("../presets/sensor.toml")),

@@ -1,6 +1,6 @@
 //! The discrete-event world of Haulage: paths as lists of stages, links, nodes that run sans-IO machines, traffic
 //! beside them, and the truth about every packet. Nothing here reads a clock, opens a socket or starts a thread:
-//! the same [`Path`] serves virtual time and the emulator of `haul-lab`.
+//! the same [`Path`] serves virtual time and the emulator, `haul-wan`.
 
 mod counters;
 pub mod host;

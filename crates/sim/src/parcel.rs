@@ -264,6 +264,21 @@ impl Parcel {
         Self { present: self.present & !which, ..self }
     }
 
+    /// The parcel with its first `count` packets only.
+    #[must_use]
+    pub fn first(self, count: u32) -> Self {
+        // Each step takes the lowest bit away.
+        let rest = (0..count).fold(self.present, |left, _| left & left.wrapping_sub(1));
+        self.without(rest)
+    }
+
+    /// This parcel and another part of the same batch as one, if nothing tells them apart.
+    pub fn joined(self, other: Self) -> Option<Self> {
+        let alike = other.only(self.present) == self.only(other.present);
+        let disjoint = self.present & other.present == 0;
+        (alike && disjoint).then_some(Self { present: self.present | other.present, ..self })
+    }
+
     /// The parcel as packets of `flow`.
     #[must_use]
     pub const fn of_flow(self, flow: FlowId) -> Self {
@@ -343,6 +358,19 @@ mod tests {
         assert!(
             Parcel::batch(PacketInfo { id: 0, flow: FlowId(0), bytes: 1, ecn: Ecn::NotEct }, 65, 1).is_none()
         );
+    }
+
+    #[test]
+    fn parts_of_one_batch_become_one_again() {
+        let whole = batch(8);
+        let (front, back) = (whole.first(3), whole.without(whole.first(3).present()));
+        assert_eq!((front.present(), front.packets(), back.packets()), (0b111, 3, 5));
+        assert_eq!(front.joined(back), Some(whole));
+        assert_eq!(front.joined(front), None, "the same packets twice");
+        assert_eq!(front.joined(back.marked()), None);
+        assert_eq!(front.joined(back.damaged(Damage::Flip)), None);
+        assert_eq!(whole.without(0b10).first(2).present(), 0b101, "holes do not count");
+        assert_eq!(whole.first(64), whole);
     }
 
     proptest! {

@@ -9,6 +9,8 @@ use crate::attribute::{Attribute, AttributeType, Layout};
 pub const MAX_BATCH: usize = 64;
 /// Bytes of the kind and the packet number, with which every packet begins.
 pub const PACKET_HEADER_LEN: usize = 7;
+/// Most headers fit this.
+const HEADER_ROOM: usize = 32;
 /// The bit of the kind byte that tells which generation of the recipe a packet belongs to.
 pub const GENERATION_BIT: u8 = 0x80;
 
@@ -21,6 +23,10 @@ impl Kind {
     pub const DATA: Self = Self(1);
     /// The last segment of an object.
     pub const DATA_FIN: Self = Self(2);
+    /// Opens a path, with keys and a reader of its own: no stack looks at it.
+    pub const HELLO: Self = Self(4);
+    /// Its answer.
+    pub const HELLO_ACK: Self = Self(5);
     /// The framework's own: negotiation of a new recipe while running.
     pub const RECONFIGURE: Self = Self(0x3F);
     /// The first kind that is given to micro-protocols from outside this project.
@@ -32,14 +38,6 @@ impl Kind {
     }
 }
 
-/// What has become of a packet in the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Live,
-    /// Dealt with: later handlers do not see it.
-    Taken,
-}
-
 /// One packet of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
@@ -49,12 +47,18 @@ pub(crate) struct Entry {
     pub(crate) len: u16,
     pub(crate) kind: Kind,
     pub(crate) resent: bool,
-    pub(crate) state: State,
 }
 
 /// Walks over the packets of a batch; see [`Batch::live`].
 #[derive(Clone, Debug)]
 pub struct Live(u64);
+
+impl Live {
+    /// How many there are still to come.
+    pub fn count_left(&self) -> usize {
+        self.0.count_ones() as usize
+    }
+}
 
 impl Iterator for Live {
     type Item = usize;
@@ -72,9 +76,13 @@ impl Iterator for Live {
 pub struct Batch<'b> {
     pub(crate) buffer: &'b mut [u8],
     pub(crate) entries: &'b mut Vec<Entry>,
+    /// The packets that nobody has taken: bit `i` is packet `i`.
+    live: u64,
     layout: &'b Layout,
     /// Outgoing: bytes used so far.
     used: usize,
+    /// Outgoing: the last packet is shorter than the others, or larger than the path is known to carry.
+    closed: bool,
     /// Outgoing: size of every packet but the last.
     stride: usize,
     /// Outgoing: largest packet, and how many.
@@ -106,8 +114,10 @@ impl<'b> Batch<'b> {
         Self {
             buffer,
             entries,
+            live: 0,
             layout,
             used: 0,
+            closed: false,
             stride: 0,
             datagram,
             limit,
@@ -134,16 +144,21 @@ impl<'b> Batch<'b> {
         for (i, packet) in buffer.chunks(stride).take(MAX_BATCH).enumerate() {
             let entry = Self::parse(packet, i * stride, generation);
             match entry {
+                // They have other keys and another reader.
+                Some(Entry { kind: Kind::HELLO | Kind::HELLO_ACK, .. }) => {}
                 Some(entry) => entries.push(entry),
                 None => unauthentic += 1,
             }
         }
+        let live = u64::MAX.checked_shr(u64::BITS - entries.len() as u32).unwrap_or(0);
         let (used, limit) = (buffer.len(), entries.len());
         Self {
             buffer,
             entries,
+            live,
             layout,
             used,
+            closed: true,
             stride,
             datagram: 0,
             limit,
@@ -158,15 +173,14 @@ impl<'b> Batch<'b> {
         if packet.len() < PACKET_HEADER_LEN || packet[0] & GENERATION_BIT != generation {
             return None;
         }
-        let mut pn = [0; 8];
-        pn[2..].copy_from_slice(&packet[1..PACKET_HEADER_LEN]);
+        let mut head = [0; 8];
+        head[1..].copy_from_slice(&packet[..PACKET_HEADER_LEN]);
         Some(Entry {
-            pn: u64::from_be_bytes(pn),
+            pn: u64::from_be_bytes(head) & 0xFFFF_FFFF_FFFF,
             start: start as u32,
             len: packet.len().min(usize::from(u16::MAX)) as u16,
             kind: Kind(packet[0] & !GENERATION_BIT),
             resent: false,
-            state: State::Live,
         })
     }
 
@@ -186,14 +200,18 @@ impl<'b> Batch<'b> {
     }
 
     /// The numbers of the packets that nobody has taken yet. The batch may be changed during the walk.
+    #[inline]
     pub fn live(&self) -> Live {
-        let bit = |(i, entry): (usize, &Entry)| u64::from(entry.state == State::Live) << i;
-        Live(self.entries.iter().enumerate().map(bit).fold(0, |a, b| a | b))
+        Live(self.live)
+    }
+
+    pub(crate) fn has_live(&self) -> bool {
+        self.live != 0
     }
 
     /// Whether nobody has taken packet `i` yet.
     pub fn is_live(&self, i: usize) -> bool {
-        self.entries[i].state == State::Live
+        self.live >> i & 1 == 1
     }
 
     /// What packet `i` is.
@@ -279,7 +297,7 @@ impl<'b> Batch<'b> {
 
     /// Packet `i` is dealt with; later handlers do not see it.
     pub fn take(&mut self, i: usize) {
-        self.entries[i].state = State::Taken;
+        self.live &= !(1 << i);
     }
 
     /// Packet `i` is authentic and impossible: the peer does not keep to the recipe. Too many of these end the session.
@@ -311,7 +329,7 @@ impl<'b> Batch<'b> {
 
     fn room_for(&self, overhead: usize) -> Option<usize> {
         let largest = if self.stride == 0 { self.datagram } else { self.stride };
-        let closed = !self.used.is_multiple_of(self.stride.max(1)) || self.entries.len() >= self.limit;
+        let closed = self.closed || self.entries.len() >= self.limit;
         let fits = self.used + largest <= self.buffer.len();
         if closed || !fits { None } else { largest.checked_sub(overhead) }
     }
@@ -323,13 +341,33 @@ impl<'b> Batch<'b> {
 
     /// Adds a packet with `payload` bytes and returns its number; its attributes are zero. `None` if it does not fit
     /// this batch: all packets of one have the same size, but that the last may be shorter.
+    #[inline]
     pub fn push(&mut self, kind: Kind, payload: usize) -> Option<usize> {
         let room = if kind.is_data() { self.room() } else { self.control_room() };
         room.filter(|&room| payload <= room)?;
+        Some(self.append(kind, payload))
+    }
+
+    /// As [`Batch::push`], for a control packet that is to find out whether the path carries its size: alone in its
+    /// batch, and larger than the largest packet that is known to pass. `None` if the buffer is too small for it.
+    pub fn push_probe(&mut self, kind: Kind, payload: usize) -> Option<usize> {
+        let len = self.header_len(kind) + payload + self.layout.tag_len();
+        (self.entries.is_empty() && !kind.is_data() && len <= self.buffer.len()).then(|| {
+            self.closed = true;
+            self.append(kind, payload)
+        })
+    }
+
+    fn append(&mut self, kind: Kind, payload: usize) -> usize {
         let header = self.header_len(kind);
         let (start, len) = (self.used, header + payload + self.layout.tag_len());
+        // A size that is known when compiling saves the call; what lies behind the header is written later.
+        if header <= HEADER_ROOM && len >= HEADER_ROOM {
+            self.buffer[start..start + HEADER_ROOM].copy_from_slice(&[0; HEADER_ROOM]);
+        } else {
+            self.buffer[start..start + header].fill(0);
+        }
         let head = &mut self.buffer[start..start + header];
-        head.fill(0);
         head[0] = kind.0 | self.generation;
         head[1..PACKET_HEADER_LEN].copy_from_slice(&self.next_pn.to_be_bytes()[2..]);
         self.entries.push(Entry {
@@ -338,14 +376,16 @@ impl<'b> Batch<'b> {
             len: len as u16,
             kind,
             resent: false,
-            state: State::Live,
         });
+        let i = self.entries.len() - 1;
+        self.live |= 1 << i;
         self.next_pn += 1;
         self.used += len;
         if self.stride == 0 {
             self.stride = len;
         }
-        Some(self.entries.len() - 1)
+        self.closed |= len < self.stride;
+        i
     }
 
     /// As [`Batch::push`], for a payload whose length is known only when it has been written: `write` gets `payload`
@@ -359,8 +399,16 @@ impl<'b> Batch<'b> {
         let room = if kind.is_data() { self.room() } else { self.control_room() };
         room.filter(|&room| payload <= room)?;
         let start = self.used + self.header_len(kind);
-        let len = write(&mut self.buffer[start..start + payload])?;
-        self.push(kind, len.min(payload))
+        let len = write(&mut self.buffer[start..start + payload])?.min(payload);
+        let kept = self.buffer.get(start..start + len.min(HEADER_ROOM)).map(|bytes| {
+            let mut kept = [0; HEADER_ROOM];
+            kept[..bytes.len()].copy_from_slice(bytes);
+            kept
+        })?;
+        let i = self.push(kind, len)?;
+        let kept_len = len.min(HEADER_ROOM);
+        self.buffer[start..start + kept_len].copy_from_slice(&kept[..kept_len]);
+        Some(i)
     }
 
     /// As [`Batch::push`], for a segment that was sent before.
@@ -393,5 +441,85 @@ impl<'b> Batch<'b> {
 
     pub(crate) fn next_pn(&self) -> u64 {
         self.next_pn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn layout(clear: u16, sealed: u16, tag: u16) -> Layout {
+        let clear_len = PACKET_HEADER_LEN as u16 + clear;
+        Layout { clear_len, data_len: clear_len + sealed, tag_len: tag, attributes: Vec::new() }
+    }
+
+    #[test]
+    fn a_shorter_packet_ends_a_batch_and_a_longer_one_does_not_fit_it() {
+        let (mut buffer, mut entries, layout) = (vec![9; 65_507], Vec::new(), layout(0, 4, 0));
+        let start = Start { datagram: 1_200, limit: 64, next_pn: 5, generation: 0 };
+        let mut batch = Batch::outgoing(&mut buffer, &mut entries, &layout, &start);
+        assert_eq!(batch.push(Kind::DATA, 100), Some(0));
+        assert_eq!((batch.push(Kind::DATA, 101), batch.room()), (None, Some(100)));
+        assert_eq!(batch.push_again(Kind::DATA, 99), Some(1));
+        assert_eq!((batch.push(Kind::DATA, 1), batch.room(), batch.packets_left()), (None, None, 0));
+        assert_eq!(
+            (batch.pn(1), batch.is_resent(0), batch.is_resent(1), batch.stride()),
+            (6, false, true, 111)
+        );
+        assert_eq!(batch.get(0, Attribute::<u32>::at(7)), 0, "attributes begin as zero");
+    }
+
+    #[test]
+    fn what_was_taken_is_not_seen_again() {
+        let (mut buffer, mut entries, layout) = (vec![0; 7 * 4], Vec::new(), layout(0, 0, 0));
+        let mut batch = Batch::incoming(&mut buffer, 7, &mut entries, &layout, 0);
+        batch.take(1);
+        batch.reject(3);
+        assert_eq!((batch.live().collect::<Vec<_>>(), batch.violations), (vec![0, 2], 1));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            sizes in prop::collection::vec(0usize..1_400, 1..80),
+            clear in 0u16..8, sealed in 0u16..40, tag in 0u16..17, generation in any::<bool>(),
+        ) {
+            let layout = layout(clear, sealed, tag);
+            let generation = if generation { GENERATION_BIT } else { 0 };
+            let (mut buffer, mut entries) = (vec![0xAA; 65_507], Vec::new());
+            let start = Start { datagram: 1_400, limit: 64, next_pn: 77, generation };
+            let mut batch = Batch::outgoing(&mut buffer, &mut entries, &layout, &start);
+            let mut written = Vec::new();
+            for (n, &size) in sizes.iter().enumerate() {
+                if let Some(i) = batch.push(Kind::DATA, size) {
+                    batch.payload_mut(i).fill(n as u8);
+                    written.push((n as u8, size));
+                }
+            }
+            let (used, stride) = (batch.bytes(), batch.stride());
+            prop_assert!(written.len() <= MAX_BATCH && written.len() == batch.len());
+            let mut entries = Vec::new();
+            let read = Batch::incoming(&mut buffer[..used], stride, &mut entries, &layout, generation);
+            prop_assert_eq!(read.len(), written.len());
+            for (i, (n, size)) in written.into_iter().enumerate() {
+                prop_assert_eq!(read.payload(i), vec![n; size]);
+                prop_assert_eq!((read.pn(i), read.kind(i)), (77 + i as u64, Kind::DATA));
+            }
+        }
+
+        #[test]
+        fn any_bytes_make_a_batch(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..600), stride in 0usize..100, tag in 0u16..20,
+        ) {
+            let (mut entries, layout) = (Vec::new(), layout(4, 9, tag));
+            let mut batch = Batch::incoming(&mut bytes, stride, &mut entries, &layout, 0);
+            for i in batch.live() {
+                let long = batch.kind(i).is_data() && batch.size(i) >= batch.layout().data_overhead();
+                prop_assert!(!long || batch.payload(i).len() + batch.layout().data_overhead() == batch.size(i));
+                batch.packet_mut(i)[0] = 1;
+            }
+        }
     }
 }

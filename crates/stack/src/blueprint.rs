@@ -1,5 +1,6 @@
 //! A recipe that has been checked: what all stacks of one recipe share.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use haul_base::{Span, Time};
@@ -36,6 +37,8 @@ pub struct Setup {
     pub queue_bytes: usize,
     /// The user's ends.
     pub ends: Ends,
+    /// What single micro-protocols take for themselves; see [`Setup::provide`].
+    pub provided: Vec<Box<dyn Any + Send>>,
 }
 
 impl Setup {
@@ -53,7 +56,21 @@ impl Setup {
             initial_rtt: Span::from_millis(100),
             queue_bytes: 4 << 20,
             ends: Ends::default(),
+            provided: Vec::new(),
         }
+    }
+
+    /// Brings a value that a recipe cannot hold, for the micro-protocol that takes this type with [`Setup::take`].
+    #[must_use]
+    pub fn provide<T: Any + Send>(mut self, value: T) -> Self {
+        self.provided.push(Box::new(value));
+        self
+    }
+
+    /// The value of this type, if one was brought and nobody has taken it; for whoever builds a micro-protocol.
+    pub fn take<T: Any + Send>(&mut self) -> Option<T> {
+        let index = self.provided.iter().position(|value| value.is::<T>())?;
+        self.provided.swap_remove(index).downcast().ok().map(|value| *value)
     }
 }
 

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 
-use haul_base::{Deadline, DeadlineReason, Span, Time};
+use haul_base::{Deadline, DeadlineReason, Ecn, Span, Time};
 
 use crate::batch::{Batch, Entry, Kind};
 use crate::blueprint::Blueprint;
@@ -52,6 +52,15 @@ pub struct PathState {
     pub rtt_variation: Span,
     /// Smallest round-trip time.
     pub min_rtt: Span,
+}
+
+/// What the socket says of the packets that came last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// The ECN bits that all of them carry.
+    pub ecn: Ecn,
+    /// The socket's wrapping count of dropped buffers, as last heard.
+    pub socket_drops: u32,
 }
 
 /// The user's ends of a stack.
@@ -117,6 +126,7 @@ pub(crate) struct Core {
     pub(crate) queue_limit: usize,
     /// Packets that were worked out from others, as they would have come, opened.
     pub(crate) recovered: Sparse<Buffer>,
+    pub(crate) arrival: Arrival,
 }
 
 impl Core {
@@ -189,6 +199,16 @@ impl Context<'_> {
     /// The same, for whoever measures.
     pub fn path_mut(&mut self) -> &mut PathState {
         &mut self.core.path
+    }
+
+    /// What the socket says of the packets that came last.
+    pub fn arrival(&self) -> Arrival {
+        self.core.arrival
+    }
+
+    /// The stack's counters.
+    pub fn stats(&self) -> &StackStats {
+        &self.core.stats
     }
 
     /// Messages that wait for the net.

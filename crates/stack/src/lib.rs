@@ -24,7 +24,7 @@ mod stack;
 pub use attribute::{Attribute, AttributeInfo, AttributeType, Layout, U48};
 pub use batch::{Batch, GENERATION_BIT, Kind, Live, MAX_BATCH, PACKET_HEADER_LEN};
 pub use blueprint::{Blueprint, Setup};
-pub use context::{Context, Ends, PathState, SharedValue};
+pub use context::{Arrival, Context, Ends, PathState, SharedValue};
 pub use declaration::{Clash, Declaration, Resolution};
 pub use event::{
     BatchEvent, Event, EventId, Grant, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, RATE_WANTED,

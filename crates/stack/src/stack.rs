@@ -1,14 +1,15 @@
 //! A running stack: one end of a session.
 
+use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, Rate, Received, Span, Time, Transmit};
 
-use crate::batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, Start, State};
+use crate::batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, Start};
 use crate::blueprint::{Blueprint, Setup};
-use crate::context::{Context, Core, PathState};
+use crate::context::{Arrival, Context, Core, PathState};
 use crate::event::{BatchEvent, Grant, SEND_PERMIT};
 use crate::message::{Buffer, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict};
 use crate::protocol::MicroProtocol;
@@ -161,6 +162,7 @@ impl Stack {
             stats: StackStats::default(),
             queue_limit: setup.queue_bytes,
             recovered: Sparse::default(),
+            arrival: Arrival::default(),
         };
         let mut stack = Self { blueprint, slots, core, generation: 0, change: Change::None, failed: false };
         stack.guarded(setup.now, |stack, now| stack.start(now, |_| true));
@@ -180,6 +182,11 @@ impl Stack {
     /// The counters.
     pub fn stats(&self) -> StackStats {
         self.core.stats
+    }
+
+    /// What the socket said of the packets that came last.
+    pub fn arrival(&self) -> Arrival {
+        self.core.arrival
     }
 
     /// What is known of the path.
@@ -285,6 +292,20 @@ impl Stack {
     pub fn want_rate(&mut self, now: Time, mut rate: Rate) {
         let wanted = crate::event::RATE_WANTED;
         self.guarded(now, |stack, now| stack.context(now).raise(wanted, &mut rate));
+    }
+
+    /// Raises the event of this name, as it was given to [`Declaration::event`](crate::Declaration::event): for what
+    /// only the stack's runner can know. Nothing happens if no micro-protocol of the stack knows the event.
+    pub fn raise<T: Any>(&mut self, now: Time, name: &str, notice: &mut T) {
+        let events = &self.blueprint.tables.notice_events;
+        if let Some(event) = events.iter().position(|known| known.0 == name) {
+            self.guarded(now, |stack, now| stack.context(now).dispatch(event as u16, notice));
+        }
+    }
+
+    /// The value of this type that the micro-protocols share, if there is one.
+    pub fn shared<T: Any>(&self) -> Option<&T> {
+        self.core.shared.values.iter().find_map(|value| value.downcast_ref())
     }
 
     pub(crate) fn context(&mut self, now: Time) -> Context<'_> {
@@ -411,7 +432,7 @@ impl Stack {
         context.raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
         let mut proposals = Vec::new();
         sort_out(&mut context, &mut batch, &mut proposals);
-        if batch.entries.iter().any(|entry| entry.state == State::Live) {
+        if batch.has_live() {
             context.raise_batch(BatchEvent::SEGMENT_FROM_NET, &mut batch);
         }
         let stats = &mut context.core.stats;
@@ -462,6 +483,7 @@ fn take_recovered(context: &mut Context<'_>) {
 fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Vec<Vec<u8>>) {
     let overhead = batch.layout().data_overhead();
     let control_overhead = batch.layout().clear_len() + batch.layout().tag_len();
+    let (mut packets, mut bytes) = (0, 0);
     for i in batch.live() {
         let (kind, size) = (batch.kind(i), batch.size(i));
         let least = if kind.is_data() { overhead } else { control_overhead };
@@ -469,9 +491,9 @@ fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Ve
             batch.reject(i);
             continue;
         }
-        context.core.stats.bytes_received += size as u64;
+        bytes += size as u64;
         if kind.is_data() {
-            context.core.stats.data_received += 1;
+            packets += 1;
             continue;
         }
         context.core.stats.control_received += 1;
@@ -491,6 +513,8 @@ fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Ve
             }
         }
     }
+    context.core.stats.bytes_received += bytes;
+    context.core.stats.data_received += packets;
 }
 
 fn count_sent(stats: &mut StackStats, batch: &Batch<'_>) {
@@ -508,6 +532,10 @@ impl Machine for Stack {
     type Event = StackEvent;
 
     fn on_receive(&mut self, now: Time, received: &mut Received<'_>) {
+        self.core.arrival.ecn = received.ecn;
+        if let Some(drops) = received.socket_drops {
+            self.core.arrival.socket_drops = drops;
+        }
         self.follow_generation(now, received.data);
         let stride = received.stride.max(1);
         for buffer in received.data.chunks_mut(stride * MAX_BATCH) {

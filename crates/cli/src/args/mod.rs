@@ -69,6 +69,9 @@ pub enum Command {
     /// Print the manual page (roff)
     #[command(hide = true)]
     Man,
+    /// Run the TCP flows that the demo shows: told what to do on stdin, by the demo alone
+    #[command(hide = true)]
+    DemoTcp,
 }
 
 impl Command {
@@ -83,6 +86,7 @@ impl Command {
             Self::Demo(_) => "demo",
             Self::Completions(_) => "completions",
             Self::Man => "man",
+            Self::DemoTcp => "demo-tcp",
         }
     }
 
@@ -93,7 +97,9 @@ impl Command {
             Self::Bench(args) => args.transfer.recipe.clone(),
             Self::Demo(args) => args.recipe.clone(),
             Self::Serve(args) => RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
-            Self::Pipe(_) | Self::Presets(_) | Self::Completions(_) | Self::Man => RecipeArgs::default(),
+            Self::Pipe(_) | Self::Presets(_) | Self::Completions(_) | Self::Man | Self::DemoTcp => {
+                RecipeArgs::default()
+            }
         }
     }
 }
@@ -255,6 +261,9 @@ pub struct DemoArgs {
     /// Seed of the file set and of the losses
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Do not run TCP over the same path afterwards (it needs the right to make a network namespace)
+    #[arg(long)]
+    pub no_tcp: bool,
     /// Write a trace of the run as one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,

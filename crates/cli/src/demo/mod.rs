@@ -1,12 +1,16 @@
-//! What `haul demo` needs besides the program itself: a long path on one machine, and files to send over it.
+//! What `haul demo` needs besides the program itself: a long path on one machine, files to send over it, and TCP to
+//! compare with.
 
+mod beside;
+mod direction;
 mod fileset;
-mod line;
-mod model;
 mod path;
+mod ring;
+mod spec;
 mod tcp;
 mod udp;
 
+pub use beside::{CONGESTIONS, TcpBeside, TcpFlow, TcpJob, TcpNews, run_tcp_flows};
 pub use fileset::{FileSet, FileSetSpec};
-pub use model::{DropReason, Fate, PathModel, PathSpec};
 pub use path::{DirectionCounts, EmulatedPath, PathCounts};
+pub use spec::PathSpec;

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
+use haul_sim::DropReason;
 use haul_udp::{Options, SocketError, UdpSocket};
 
-use super::model::{DropReason, PathSpec};
+use super::spec::PathSpec;
 use super::tcp::TcpRelay;
 use super::udp::UdpRelay;
-use crate::fault::{Fault, FaultCode};
+use crate::fault::{self, Fault, FaultCode};
 
 /// How often a port is tried that must be free for TCP and UDP alike.
 const PORT_TRIES: u32 = 20;
@@ -68,7 +69,8 @@ impl EmulatedPath {
         let address = listener.local_addr().map_err(|e| cannot_start(&e))?;
         let stop = Arc::new(AtomicBool::new(false));
         let counters: Arc<[Counters; 2]> = Arc::default();
-        let relay = UdpRelay::new(spec, socket, server, Arc::clone(&stop), Arc::clone(&counters));
+        let relay = UdpRelay::new(spec, socket, server, Arc::clone(&stop), Arc::clone(&counters))
+            .map_err(|e| fault::usage(format!("there is no such path: {e}"), "see `haul demo --help`"))?;
         let udp = std::thread::Builder::new()
             .name("path-udp".to_owned())
             .spawn(move || relay.run())
@@ -146,15 +148,15 @@ impl Counters {
         add(&self.delivered_bytes, bytes as u64);
     }
 
-    pub(super) fn dropped(&self, reason: DropReason) {
-        add(
-            match reason {
-                DropReason::QueueFull => &self.queue_full,
-                DropReason::Random => &self.random,
-                DropReason::TooLarge => &self.too_large,
-            },
-            1,
-        );
+    /// Packets that the path has dropped. It has no stage that drops for another reason than these.
+    pub(super) fn dropped(&self, reason: DropReason, packets: u32) {
+        let counter = match reason {
+            DropReason::QueueFull => &self.queue_full,
+            DropReason::Random => &self.random,
+            DropReason::TooLarge => &self.too_large,
+            _ => &self.relay,
+        };
+        add(counter, u64::from(packets));
     }
 
     pub(super) fn relay_dropped(&self, packets: usize) {
@@ -165,7 +167,7 @@ impl Counters {
         add(&self.overrun, u64::from(buffers));
     }
 
-    fn read(&self) -> DirectionCounts {
+    pub(super) fn read(&self) -> DirectionCounts {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         DirectionCounts {
             offered: get(&self.offered),

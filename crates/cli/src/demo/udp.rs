@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use haul_base::{Bytes, Ecn, Span, Time};
-use haul_udp::{Arrival, ArrivalClock, Options, Receiver, SendError, UdpSocket};
+use haul_base::{Span, Time};
+use haul_sim::SpecError;
+use haul_udp::{Arrival, ArrivalClock, Options, Receiver, UdpSocket};
+use haul_wan::Way;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::line::{Batch, DelayLine, FlowId};
-use super::model::{Fate, PathModel, PathSpec};
+use super::direction::Direction;
 use super::path::{Counters, relay_problem};
+use super::ring::FlowId;
+use super::spec::PathSpec;
 
 /// Clients that are told apart; more are ignored.
 const MAX_FLOWS: usize = 256;
@@ -22,10 +25,6 @@ const IDLE: Duration = Duration::from_millis(50);
 /// Shortest and longest time between two rounds while packets are under way. Deliveries are late by at most
 /// this and the scheduler's slack, and bursts are what the bottleneck carries in it.
 const ROUND: (Span, Span) = (Span::from_micros(20), Span::from_micros(200));
-/// Rooms of the ring beyond what the path itself holds.
-const SPARE: u64 = 4 << 20;
-/// The most that one ring takes, so that an odd choice of rate and delay does not eat the machine.
-const MAX_RING: u64 = 2 << 30;
 /// Receive calls per socket and round.
 const CALLS_PER_ROUND: usize = 4;
 
@@ -35,6 +34,8 @@ pub(super) struct UdpRelay {
     server: SocketAddr,
     flows: Vec<Flow>,
     by_client: HashMap<SocketAddr, FlowId>,
+    /// Of the clients' socket.
+    drops: DropWatch,
     up: Direction,
     down: Direction,
     receiver: Receiver,
@@ -51,12 +52,6 @@ struct Flow {
     drops: DropWatch,
 }
 
-struct Direction {
-    model: PathModel,
-    line: DelayLine,
-    drops: DropWatch,
-}
-
 struct Clock {
     start: Instant,
     arrivals: ArrivalClock,
@@ -66,6 +61,13 @@ impl Clock {
     fn now(&self) -> Time {
         Time::ZERO + Span::from(self.start.elapsed())
     }
+}
+
+/// Whether more may wait in a socket than was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backlog {
+    None,
+    Some,
 }
 
 /// Follows a socket's wrapping count of dropped buffers.
@@ -79,50 +81,6 @@ impl DropWatch {
     }
 }
 
-impl Direction {
-    fn new(spec: &PathSpec, direction: u64) -> Self {
-        let in_flight = spec.rate.bytes_in(spec.rtt / 2);
-        let room = spec.queue().0.saturating_add(in_flight).saturating_add(SPARE);
-        let line = DelayLine::new(Bytes(room.min(MAX_RING)));
-        Self { model: PathModel::new(spec, direction), line, drops: DropWatch::default() }
-    }
-
-    /// A packet arrives at this end of the path.
-    fn take(&mut self, packet: &[u8], arrival: Time, flow: FlowId, ecn: Ecn, counters: &Counters) {
-        match self.model.offer(arrival, packet.len()) {
-            Fate::Drop(reason) => counters.dropped(reason),
-            Fate::Deliver(due) if self.line.push(packet, due, flow, ecn) => {}
-            Fate::Deliver(_) => counters.relay_dropped(1),
-        }
-    }
-
-    /// Sends what is due with `send`; false if a socket was full and the rest has to wait.
-    fn deliver(
-        &mut self,
-        now: Time,
-        counters: &Counters,
-        send: impl Fn(&Batch, &[u8]) -> Result<usize, SendError>,
-    ) -> bool {
-        while let Some(batch) = self.line.due_batch(now) {
-            match send(&batch, self.line.bytes(&batch)) {
-                Ok(packets) => {
-                    let bytes = batch.range.len().min(packets * batch.segment);
-                    counters.delivered(packets, bytes);
-                    self.line.release(packets);
-                }
-                Err(SendError::WouldBlock(_)) => return false,
-                Err(error) => {
-                    // Nobody listens any more, or the like: the packets are gone, as on a real path.
-                    tracing::debug!(%error, "emulated path: packets dropped at its end");
-                    counters.relay_dropped(batch.packets);
-                    self.line.release(batch.packets);
-                }
-            }
-        }
-        true
-    }
-}
-
 impl UdpRelay {
     pub(super) fn new(
         spec: &PathSpec,
@@ -130,29 +88,35 @@ impl UdpRelay {
         server: SocketAddr,
         stop: Arc<AtomicBool>,
         counters: Arc<[Counters; 2]>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, SpecError> {
+        Ok(Self {
             receiver: Receiver::new(&clients),
             clients,
             server,
             flows: Vec::new(),
             by_client: HashMap::new(),
-            up: Direction::new(spec, 0),
-            down: Direction::new(spec, 1),
+            drops: DropWatch::default(),
+            up: Direction::new(spec, Way::Forth)?,
+            down: Direction::new(spec, Way::Back)?,
             clock: Clock { start: Instant::now(), arrivals: ArrivalClock::new() },
             round: (spec.rtt / 32).clamp(ROUND.0, ROUND.1),
             stop,
             counters,
-        }
+        })
     }
 
     /// Works until it is told to stop.
     pub(super) fn run(mut self) {
         while !self.stop.load(Ordering::Relaxed) {
-            self.receive_from_clients();
-            self.receive_from_server();
             let now = self.clock.now();
-            let all_sent = self.deliver(now);
+            // Where something is left to be read, the time is that of what was read.
+            if self.receive_from_clients() == Backlog::None {
+                self.up.advance(now, &self.counters[0]);
+            }
+            if self.receive_from_server() == Backlog::None {
+                self.down.advance(now, &self.counters[1]);
+            }
+            let all_sent = self.deliver();
             if let Err(error) = self.wait(all_sent) {
                 relay_problem("waiting for datagrams", &error);
                 return;
@@ -160,16 +124,16 @@ impl UdpRelay {
         }
     }
 
-    fn receive_from_clients(&mut self) {
+    fn receive_from_clients(&mut self) -> Backlog {
         for _ in 0..CALLS_PER_ROUND {
             if self.receiver.recv(&self.clients).is_err() {
-                return;
+                return Backlog::None;
             }
             let now = self.clock.now();
             self.clock.arrivals.sync(now);
             for mut batch in self.receiver.datagrams() {
                 let counters = &self.counters[0];
-                counters.overrun(self.up.drops.new_drops(batch.drops));
+                counters.overrun(self.drops.new_drops(batch.drops));
                 counters.offered(batch.count() as u64);
                 let Some(flow) = flow_of(&mut self.flows, &mut self.by_client, self.server, batch.source)
                 else {
@@ -177,19 +141,22 @@ impl UdpRelay {
                     continue;
                 };
                 let arrival = arrival_time(&self.clock.arrivals, batch.arrival, now);
-                let ecn = batch.ecn;
-                for packet in batch.iter_mut() {
-                    self.up.take(packet, arrival, flow, ecn, counters);
-                }
+                let from = (flow, batch.ecn);
+                self.up.offer(batch.iter_mut().map(|packet| &*packet), arrival, from, counters);
             }
         }
+        Backlog::Some
     }
 
-    fn receive_from_server(&mut self) {
+    fn receive_from_server(&mut self) -> Backlog {
+        let mut backlog = Backlog::None;
         for (id, flow) in self.flows.iter_mut().enumerate() {
-            for _ in 0..CALLS_PER_ROUND {
+            for call in 1..=CALLS_PER_ROUND {
                 if self.receiver.recv(&flow.socket).is_err() {
                     break;
+                }
+                if call == CALLS_PER_ROUND {
+                    backlog = Backlog::Some;
                 }
                 let now = self.clock.now();
                 self.clock.arrivals.sync(now);
@@ -198,23 +165,22 @@ impl UdpRelay {
                     counters.overrun(flow.drops.new_drops(batch.drops));
                     counters.offered(batch.count() as u64);
                     let arrival = arrival_time(&self.clock.arrivals, batch.arrival, now);
-                    let ecn = batch.ecn;
-                    for packet in batch.iter_mut() {
-                        self.down.take(packet, arrival, id as FlowId, ecn, counters);
-                    }
+                    let from = (id as FlowId, batch.ecn);
+                    self.down.offer(batch.iter_mut().map(|packet| &*packet), arrival, from, counters);
                 }
             }
         }
+        backlog
     }
 
     /// Sends what is due in both directions; false if some of it has to wait for a socket.
-    fn deliver(&mut self, now: Time) -> bool {
+    fn deliver(&mut self) -> bool {
         let Self { up, down, flows, clients, counters, .. } = self;
-        let up_done = up.deliver(now, &counters[0], |batch, bytes| {
+        let up_done = up.deliver(&counters[0], |batch, bytes| {
             let flow = &flows[batch.flow as usize];
             flow.socket.send(bytes, batch.segment.max(1), batch.ecn).map(|sent| sent.datagrams)
         });
-        let down_done = down.deliver(now, &counters[1], |batch, bytes| {
+        let down_done = down.deliver(&counters[1], |batch, bytes| {
             let to = flows[batch.flow as usize].client;
             clients.send_to(bytes, batch.segment.max(1), batch.ecn, to).map(|sent| sent.datagrams)
         });
@@ -224,7 +190,7 @@ impl UdpRelay {
     /// Sleeps until the next round: while packets are under way one round's time or until the next is due,
     /// otherwise until something arrives.
     fn wait(&self, all_sent: bool) -> rustix::io::Result<()> {
-        let next = [self.up.line.next_due(), self.down.line.next_due()].into_iter().flatten().min();
+        let next = [self.up.next_event(), self.down.next_event()].into_iter().flatten().min();
         let now = self.clock.now();
         let until_due = next.map_or(IDLE, |due| Duration::from(due.since(now)));
         let round = Duration::from(self.round);

@@ -4,6 +4,7 @@ use haul_base::Span;
 use serde::Serialize;
 
 use super::RunReport;
+use crate::demo::TcpBeside;
 use crate::fault::Fault;
 
 /// Version of the object's form.
@@ -34,6 +35,9 @@ struct Document<'a> {
     fallbacks: &'a [String],
     failed_files: u64,
     failures: Vec<FailedFile<'a>>,
+    /// In the demo only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tcp: Option<serde_json::Value>,
     error: Option<ErrorObject>,
 }
 
@@ -123,6 +127,7 @@ fn document(report: &RunReport) -> Document<'_> {
             .iter()
             .map(|f| FailedFile { path: &f.path, error: ErrorObject::from(f.fault.clone()) })
             .collect(),
+        tcp: report.tcp.as_ref().map(TcpBeside::json),
         error: report.visible_error().map(ErrorObject::from),
     }
 }

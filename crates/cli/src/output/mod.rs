@@ -21,7 +21,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// A time for people: `27 ms`, `1.8 s`, `42 s`, `3:07`, `2:03:04`.
-fn clock(span: Span) -> String {
+pub(crate) fn clock(span: Span) -> String {
     let seconds = span.as_secs_f64();
     let whole = seconds.round() as u64;
     match whole {
@@ -52,7 +52,7 @@ fn grouped(number: u64) -> String {
 }
 
 /// A share in per cent, with as many digits as it takes to see that it is not zero.
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0 %".to_owned(),
         p if p >= 10.0 => format!("{p:.0} %"),

@@ -2,6 +2,7 @@
 
 use haul_base::{Rate, Span};
 
+use crate::demo::TcpBeside;
 use crate::fault::{Fault, FaultCode};
 
 /// Exit code when some files failed and others did not.
@@ -104,6 +105,8 @@ pub struct RunReport {
     pub files_exit_code: Option<u8>,
     /// One fault for all of them.
     pub files_fault: Option<Fault>,
+    /// TCP on the same path, in the demo.
+    pub tcp: Option<TcpBeside>,
     /// Why the run as a whole failed.
     pub error: Option<Fault>,
 }

@@ -10,6 +10,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::Context;
+use super::beside::beside;
 use super::copy::upload;
 use super::outcome::Cpu;
 use super::plan::path_bytes;
@@ -53,6 +54,12 @@ fn try_demo(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
     })??;
     show_counts(context, &counts);
     report.capacity = Some((spec.rate, "path"));
+    if report.is_ok() && report.bytes > 0 && !args.no_tcp {
+        match beside(context, &spec, &report) {
+            Ok(tcp) => report.tcp = Some(tcp),
+            Err(fault) => report.error = Some(fault),
+        }
+    }
     Ok(report)
 }
 

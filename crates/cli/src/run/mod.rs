@@ -1,6 +1,7 @@
 //! The commands that move data: what each does with the engine and the mover.
 
 mod bench;
+mod beside;
 mod copy;
 mod demo;
 mod drive;

@@ -144,6 +144,7 @@ impl Driven for Sender {
                 Ok(Flow::GoOn)
             }
             SenderEvent::Silent(span) => Err(silent("a sign that UDP packets arrive at the receiver", span)),
+            SenderEvent::Failed(words) => Err(EngineError::Transport(words)),
         }
     }
 
@@ -170,6 +171,7 @@ impl Driven for Receiver {
             }
             // A sender that has everything acknowledged, or that waits for its disk, says nothing.
             ReceiverEvent::Silent(_) => Ok(Flow::GoOn),
+            ReceiverEvent::Failed(words) => Err(EngineError::Transport(words)),
         }
     }
 

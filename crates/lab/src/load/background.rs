@@ -10,10 +10,9 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
+use haul_wan::Namespace;
 use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
-
-use crate::net::Namespace;
 
 /// How often a thread looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(100);

@@ -5,8 +5,7 @@ use std::io;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use clap::Args;
-
-use crate::guard::die_with_parent;
+use haul_wan::die_with_parent;
 
 /// What the hidden command takes.
 #[derive(Debug, Args)]
@@ -62,7 +61,7 @@ pub(crate) fn burn(args: &BurnArgs) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if let Some(cpu) = args.cpu {
-        crate::guard::pin(cpu);
+        haul_wan::pin(cpu);
     }
     let mut x = 1u64;
     loop {

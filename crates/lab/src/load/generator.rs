@@ -11,7 +11,7 @@ use haul_base::{Rng, Span};
 use serde::Serialize;
 
 use super::burn::Burners;
-use crate::link::Clock;
+use haul_wan::Clock;
 
 /// The most processes at a time.
 const MOST_PROCESSES: u64 = 7;

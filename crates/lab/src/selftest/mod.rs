@@ -6,10 +6,11 @@ mod udp;
 
 use clap::Parser;
 use haul_base::{Rate, Span};
+use haul_wan::Privilege;
 use serde::Serialize;
 
 use crate::problem::{Problem, While};
-use crate::wan::{Plan, Privilege, Report, Running, WanArgs};
+use crate::wan::{Plan, Report, Running, WanArgs};
 
 use probes::Probes;
 use udp::{Blast, Method, Outcome};
@@ -87,7 +88,7 @@ fn report_of(running: &Running) -> Result<Report, Problem> {
 fn round_trip(bench: Bench, rtt: Span) -> Result<Line, Problem> {
     let running = path(bench, &format!("--rtt {}ns", rtt.as_nanos()))?;
     let probes = Probes { every: Span::from_millis(4), time: bench.time };
-    let [forth, back] = probes.both_ways(&running.world).while_doing("cannot measure delays")?;
+    let [forth, back] = probes.both_ways(running.world()).while_doing("cannot measure delays")?;
     let median = forth.median() + back.median();
     let error = median.as_millis_f64() - rtt.as_millis_f64();
     Ok(Line {
@@ -104,7 +105,7 @@ fn round_trip(bench: Bench, rtt: Span) -> Result<Line, Problem> {
 fn rate_of(bench: Bench, rate: Rate) -> Result<Line, Problem> {
     let running = path(bench, &format!("--rate {}bit --queue 200ms", rate.as_bps()))?;
     let blast = Blast { rate: rate.mul_f64(1.3), method: Method::Singly, time: bench.time, stamps: false };
-    let got = blast.run(&running.world).while_doing("cannot measure a rate")?;
+    let got = blast.run(running.world()).while_doing("cannot measure a rate")?;
     let arrived = report_of(&running)?.forth.snapshot.received.packets;
     let measured = got.rate(arrived);
     let error = measured.as_bps() as f64 / rate.as_bps() as f64 - 1.0;
@@ -127,7 +128,7 @@ fn socket_loss(got: &Outcome, arrived: u64) -> String {
 fn loss(bench: Bench, percent: f64) -> Result<Line, Problem> {
     let running = path(bench, &format!("--loss {percent}%"))?;
     let blast = Blast { rate: Rate::from_mbps(400), method: Method::Singly, time: bench.time, stamps: false };
-    let got = blast.run(&running.world).while_doing("cannot measure loss")?;
+    let got = blast.run(running.world()).while_doing("cannot measure loss")?;
     let (packets, share) = (got.sent as f64, percent / 100.0);
     let lost = got.sent.saturating_sub(got.received) as f64;
     let interval = NINETY_NINE * (packets * share * (1.0 - share)).sqrt();
@@ -143,7 +144,7 @@ fn jitter(bench: Bench, rate: Rate) -> Result<Line, Problem> {
     // No bottleneck, whose queue would show the bursts of a sender that was held up.
     let running = path(bench, "--rtt 20ms")?;
     let blast = Blast { rate, method: Method::Singly, time: bench.time, stamps: true };
-    let got = blast.run(&running.world).while_doing("cannot measure jitter")?;
+    let got = blast.run(running.world()).while_doing("cannot measure jitter")?;
     let added = got.delays.p99().saturating_sub(got.delays.median());
     Ok(Line {
         what: format!("jitter at {rate}"),
@@ -157,7 +158,7 @@ fn own_loss(bench: Bench, rate: Rate, method: Method) -> Result<Line, Problem> {
     let running = path(bench, "--rtt 1ms")?;
     // A little more, so that a sender that is held up at its end has sent enough.
     let blast = Blast { rate: rate.mul_f64(1.02), method, time: bench.time, stamps: false };
-    let got = blast.run(&running.world).while_doing("cannot measure own loss")?;
+    let got = blast.run(running.world()).while_doing("cannot measure own loss")?;
     let report = report_of(&running)?;
     let own = report.forth.snapshot.drops.total() + report.forth.overrun_buffers;
     let sent = Rate::from_transfer(got.sent * got.packet_bytes, got.took);
@@ -178,7 +179,7 @@ fn own_loss(bench: Bench, rate: Rate, method: Method) -> Result<Line, Problem> {
 
 fn tcp(bench: Bench) -> Result<Line, Problem> {
     let running = path(bench, "--rtt 10ms --tcp-window 256MiB")?;
-    let rate = tcp::measure(&running.world, bench.time).while_doing("cannot measure TCP")?;
+    let rate = tcp::measure(running.world(), bench.time).while_doing("cannot measure TCP")?;
     Ok(Line {
         what: "TCP at 10 ms".to_owned(),
         wanted: "at least 10 Gbit/s".to_owned(),

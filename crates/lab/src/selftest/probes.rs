@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use haul_base::{Ecn, Span};
 use haul_udp::{Interest, Options, Receiver, RecvError, UdpSocket};
 
-use crate::wan::{Side, V4, World};
+use haul_wan::{Side, V4, World};
 
 /// How long to wait for the last packets.
 const TAIL: Duration = Duration::from_millis(500);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use haul_base::{Rate, Span};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::guard::hurry;
-use crate::wan::{V4, World};
+use haul_wan::hurry;
+use haul_wan::{V4, World};
 
 /// Bytes of one read or write.
 const BUFFER: usize = 1 << 20;

@@ -10,8 +10,8 @@ use haul_base::{Ecn, Rate, Span};
 use haul_udp::{Interest, Offload, Options, Receiver, RecvError, SendError, UdpSocket};
 
 use super::probes::{Delays, delay_of, socket_on, today};
-use crate::guard::hurry;
-use crate::wan::{V4, World};
+use haul_wan::hurry;
+use haul_wan::{V4, World};
 
 /// Payload of a datagram that fits into 1,500 bytes, and what its headers add.
 const PAYLOAD: usize = 1_472;

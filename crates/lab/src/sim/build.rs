@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 
 use haul_base::{PathId, Span, Time};
-use haul_sim::host::scheduler::{FairConfig, Nice, O1Config, SchedulerKind};
-use haul_sim::host::{Gro, HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
+use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
+use haul_sim::host::{Gro, HostConfig, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
 use haul_sim::{Effect, HostId, LinkId, NodeId, Path, PathSpec, StageSpec, World};
 
 use super::checks::{Condition, Subject};
 use super::ends::Late;
 use super::flows::{self, Session, Traffic};
+use super::loads::load_of;
 use super::locate::{Fault, Step};
-use super::scenario::{Direction, HostEntry, LoadEntry, LoadKind, PathEntry, Scenario, SchedulerName};
+use super::scenario::{Direction, HostEntry, PathEntry, Scenario, SchedulerName};
+use super::service::{self, Service};
 
 /// The two directions of a link.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub(super) struct Built {
     pub world: World,
     /// The transfers.
     pub sessions: Vec<Session>,
+    /// Messages.
+    pub services: Vec<Service>,
     /// What runs beside them.
     pub traffic: Vec<Traffic>,
     /// The conditions, in the order of the checks.
@@ -95,27 +99,7 @@ fn add_paths(scenario: &Scenario, world: &mut World) -> Result<Vec<Duplex>, Faul
     scenario.path.iter().enumerate().map(add).collect()
 }
 
-fn load_of(entry: &LoadEntry) -> Load {
-    let processes = entry.processes.unwrap_or(1);
-    match entry.kind {
-        LoadKind::Computation => Load::Computation { processes, nice: Nice::default() },
-        LoadKind::SystemCalls => Load::system_calls(processes),
-        LoadKind::Memory => Load::Memory { processes, slowdown_permille: 1_200 },
-        LoadKind::Forwarding => Load::Forwarding {
-            packets_per_second: entry.packets_per_second.unwrap_or(100_000),
-            per_packet: Span::from_micros(1),
-            burst: 32,
-        },
-        LoadKind::Generator => match Load::papers() {
-            Load::Generator { most, run, pause, inherited } => {
-                Load::Generator { most: entry.processes.unwrap_or(most), run, pause, inherited }
-            }
-            other => other,
-        },
-    }
-}
-
-fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> HostId {
+fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> Result<HostId, Fault> {
     let mut socket = SocketConfig::default();
     if let Some(size) = entry.socket_buffer {
         (socket.asked, socket.permitted) = (size.0, size.0);
@@ -136,7 +120,8 @@ fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> HostId {
     let config = HostConfig { scheduler, nic, receivers: Vec::new(), loads: Vec::new(), seed };
     let host = world.add_host(SimulatedHost::new(&config, template));
     for load in &entry.loads {
-        let (kind, length) = (load_of(load), load.length);
+        let kind = load_of(load).map_err(|message| Fault::of("host", index, "loads", message))?;
+        let length = load.length;
         world.at(Time::ZERO + load.at.0, move |world| {
             let Some(model) = world.host_mut::<SimulatedHost>(host) else { return };
             let id = model.host_mut().start_load(kind);
@@ -148,7 +133,7 @@ fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> HostId {
             });
         });
     }
-    host
+    Ok(host)
 }
 
 /// The world while flows are added to it.
@@ -229,29 +214,32 @@ fn add_events(scenario: &Scenario, world: &mut World, links: &[Duplex]) -> Resul
 }
 
 fn conditions(scenario: &Scenario) -> Result<Vec<Condition>, Fault> {
-    let sessions = || known(scenario.session.iter().map(|entry| entry.name.as_str()));
-    let traffic = || known(scenario.traffic.iter().map(|entry| entry.name.as_str()));
-    let paths = || known(scenario.path.iter().map(|entry| entry.name.as_str()));
     let parse = |(index, check): (usize, &super::scenario::CheckEntry)| {
         let fault = |key: &str, message: String| Fault::of("check", index, key, message);
-        let missing = |key: &str, name: &str, list: String| {
-            fault(key, format!("there is no {key} `{name}`; there are: {list}"))
-        };
-        let subject = match (&check.session, &check.traffic, &check.path) {
-            (None, None, None) => Subject::Run,
-            (Some(name), None, None) if !scenario.session.iter().any(|entry| entry.name == *name) => {
-                return Err(missing("session", name, sessions()));
+        let named = [
+            ("session", &check.session, Subject::Session),
+            ("service", &check.service, Subject::Service),
+            ("traffic", &check.traffic, Subject::Traffic),
+            ("path", &check.path, Subject::Path),
+        ];
+        let mut given =
+            named.iter().filter_map(|(key, name, subject)| Some((*key, name.as_ref()?, *subject)));
+        let subject = match (given.next(), given.next()) {
+            (None, _) => Subject::Run,
+            (Some((key, name, subject)), None) => {
+                let names = scenario.names(key);
+                if !names.contains(&name.as_str()) {
+                    let list = known(names.into_iter());
+                    return Err(fault(key, format!("there is no {key} `{name}`; there are: {list}")));
+                }
+                subject
             }
-            (None, Some(name), None) if !scenario.traffic.iter().any(|entry| entry.name == *name) => {
-                return Err(missing("traffic", name, traffic()));
+            _ => {
+                return Err(fault(
+                    "that",
+                    "name one of session, service, traffic and path, or none".to_owned(),
+                ));
             }
-            (None, None, Some(name)) if !scenario.path.iter().any(|entry| entry.name == *name) => {
-                return Err(missing("path", name, paths()));
-            }
-            (Some(_), None, None) => Subject::Session,
-            (None, Some(_), None) => Subject::Traffic,
-            (None, None, Some(_)) => Subject::Path,
-            _ => return Err(fault("that", "name one of session, traffic and path, or none".to_owned())),
         };
         Condition::parse(subject, &check.that).map_err(|message| fault("that", message))
     };
@@ -273,12 +261,16 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
     if scenario.cap.0 == Span::ZERO {
         return Err(top("cap", "must be above zero; it is the longest simulated time"));
     }
-    if scenario.session.is_empty() && scenario.traffic.is_empty() {
-        return Err(top("session", "there is nothing to run; add a [[session]] or [[traffic]]"));
+    if scenario.session.is_empty() && scenario.service.is_empty() && scenario.traffic.is_empty() {
+        return Err(top(
+            "session",
+            "there is nothing to run; add a [[session]], a [[service]] or [[traffic]]",
+        ));
     }
     check_names("path", scenario.path.iter().map(|entry| entry.name.as_str()))?;
     check_names("host", scenario.host.iter().map(|entry| entry.name.as_str()))?;
     check_names("session", scenario.session.iter().map(|entry| entry.name.as_str()))?;
+    check_names("service", scenario.service.iter().map(|entry| entry.name.as_str()))?;
     check_names("traffic", scenario.traffic.iter().map(|entry| entry.name.as_str()))?;
     let mut world = World::new(scenario.seed);
     let links = add_paths(scenario, &mut world)?;
@@ -291,12 +283,16 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
             let allowed = format!("a load has at most {MOST_PROCESSES} processes");
             return Err(Fault::of("host", index, "loads", allowed));
         }
-        hosts.push((entry.name.clone(), add_host(entry, index, &mut world)));
+        hosts.push((entry.name.clone(), add_host(entry, index, &mut world)?));
     }
     let mut site = Site { world: &mut world, links: &links, hosts: &hosts };
     let mut sessions = Vec::new();
     for (index, entry) in scenario.session.iter().enumerate() {
         sessions.push(flows::add_session(&mut site, index, entry)?);
+    }
+    let mut services = Vec::new();
+    for (index, entry) in scenario.service.iter().enumerate() {
+        services.push(service::add_service(&mut site, index, entry)?);
     }
     let mut traffic = Vec::new();
     for (index, entry) in scenario.traffic.iter().enumerate() {
@@ -311,7 +307,7 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
         }
         world.record_every(interval.0);
     }
-    Ok(Built { world, sessions, traffic, conditions })
+    Ok(Built { world, sessions, services, traffic, conditions })
 }
 
 /// A machine's node, if it is that machine's.

@@ -38,7 +38,7 @@ enum Unit {
 }
 
 /// What is measured.
-const MEASURES: [(&str, Unit); 17] = [
+const MEASURES: [(&str, Unit); 20] = [
     ("complete", Unit::Truth),
     ("adds_up", Unit::Truth),
     ("goodput", Unit::Rate),
@@ -56,6 +56,9 @@ const MEASURES: [(&str, Unit); 17] = [
     ("drops_back", Unit::Count),
     ("fairness", Unit::Share),
     ("inside", Unit::Count),
+    ("delivered", Unit::Count),
+    ("delay", Unit::Time),
+    ("delay_p99", Unit::Time),
 ];
 
 /// Whose measure.
@@ -63,6 +66,8 @@ const MEASURES: [(&str, Unit); 17] = [
 pub(super) enum Subject {
     /// A session's.
     Session,
+    /// A service's.
+    Service,
     /// That of other traffic.
     Traffic,
     /// A link's.
@@ -88,6 +93,18 @@ impl Subject {
                 "lost_share",
                 "datagram",
                 "silences",
+                "drops",
+                "drops_back",
+            ],
+            Self::Service => &[
+                "complete",
+                "delivered",
+                "goodput",
+                "delay",
+                "delay_p99",
+                "packets",
+                "resent",
+                "lost_share",
                 "drops",
                 "drops_back",
             ],

@@ -56,10 +56,16 @@ impl Open for Tag {
     }
 }
 
-/// The protection of a transfer whose path damages packets, or does not.
-pub(super) fn link(damage: bool) -> Link {
+/// The protection of packets whose path damages them, or does not.
+pub(super) fn keys(damage: bool) -> (Box<dyn Seal>, Box<dyn Open>) {
     let tag = Tag { checked: damage };
-    Link::new(Box::new(tag), Box::new(tag), 0)
+    (Box::new(tag), Box::new(tag))
+}
+
+/// The same for a transfer.
+pub(super) fn link(damage: bool) -> Link {
+    let (seal, open) = keys(damage);
+    Link::new(seal, open, 0)
 }
 
 /// How far ahead of what was read a source without a known end promises bytes.
@@ -133,19 +139,19 @@ impl ObjectSink for Bin {
 
 /// A machine that begins at its time.
 #[derive(Debug)]
-pub(super) struct Late<M: Machine> {
+pub(crate) struct Late<M: Machine> {
     start: Time,
     node: SessionNode<M>,
 }
 
 impl<M: Machine> Late<M> {
     /// `node` from `start` on.
-    pub(super) fn new(start: Time, node: SessionNode<M>) -> Self {
+    pub(crate) fn new(start: Time, node: SessionNode<M>) -> Self {
         Self { start, node }
     }
 
     /// The machine.
-    pub(super) fn machine(&self) -> &M {
+    pub(crate) fn machine(&self) -> &M {
         self.node.machine()
     }
 

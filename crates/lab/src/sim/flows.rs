@@ -17,7 +17,7 @@ use haul_sim::{Aggregate, FlowId, LinkId, NodeId, SessionNode, Sink, UdpSource, 
 use super::build::{PORT, Site, node};
 use super::ends::{Bin, Late, Source, link};
 use super::locate::Fault;
-use super::scenario::{SessionEntry, TcpEntry, TcpLaw, TrafficEntry};
+use super::scenario::{SessionEntry, TcpEntry, TcpLaw, TrafficEntry, Way};
 
 /// A transfer in a world.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Traffic {
 }
 
 /// The links of a route toward the receivers, and back in the other order.
-fn ways(route: &[&super::build::Duplex]) -> (Vec<LinkId>, Vec<LinkId>) {
+pub(super) fn ways(route: &[&super::build::Duplex]) -> (Vec<LinkId>, Vec<LinkId>) {
     (route.iter().map(|l| l.forward).collect(), route.iter().rev().map(|l| l.back).collect())
 }
 
@@ -190,7 +190,11 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
 /// Puts a source of traffic into the world, with where it ends.
 pub(super) fn add_traffic(site: &mut Site<'_>, index: usize, entry: &TrafficEntry) -> Result<Traffic, Fault> {
     let fault = |key: &str, message: &str| Fault::of("traffic", index, key, message);
-    let (there, back) = ways(&site.route(&entry.path.0, "traffic", index)?);
+    let (forward, toward_senders) = ways(&site.route(&entry.path.0, "traffic", index)?);
+    let (there, back) = match entry.direction {
+        Way::Forward => (forward, toward_senders),
+        Way::Back => (toward_senders, forward),
+    };
     let seed = site.world.seed_for((2 << 32) + index as u64);
     let end_name = format!("{} end", entry.name);
     let (kind, source, receiver, ends) = match (&entry.udp, &entry.aggregate, &entry.tcp) {
@@ -216,7 +220,11 @@ pub(super) fn add_traffic(site: &mut Site<'_>, index: usize, entry: &TrafficEntr
         }
         _ => return Err(fault("name", "needs exactly one of udp, aggregate and tcp")),
     };
-    site.place(receiver, entry.host.as_ref(), "traffic", index)?;
+    let on_host = match entry.direction {
+        Way::Forward => receiver,
+        Way::Back => source,
+    };
+    site.place(on_host, entry.host.as_ref(), "traffic", index)?;
     let wrong = |error: WorldError| fault("path", &error.to_string());
     let (from, to) = ((source, PORT), (receiver, PORT));
     let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;

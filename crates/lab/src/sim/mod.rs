@@ -2,12 +2,14 @@
 
 mod build;
 mod checks;
-mod ends;
+pub(crate) mod ends;
 mod flows;
+mod loads;
 mod locate;
 mod report;
 mod run;
 mod scenario;
+mod service;
 mod sweep;
 mod text;
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::build::Built;
 use super::checks::{CheckReport, Condition};
 use super::scenario::{CheckEntry, Scenario};
+use super::service::ServiceReport;
 use super::sweep::Values;
 
 /// One run.
@@ -22,6 +23,8 @@ pub(super) struct RunReport {
     pub seconds: f64,
     /// The transfers.
     pub sessions: Vec<SessionReport>,
+    /// Messages.
+    pub services: Vec<ServiceReport>,
     /// What ran beside them.
     pub traffic: Vec<TrafficReport>,
     /// The links, each direction on its own.
@@ -153,6 +156,7 @@ impl RunReport {
             ended,
             seconds: world.now().since(Time::ZERO).as_secs_f64(),
             sessions: sessions(built),
+            services: built.services.iter().map(|service| service.report(world)).collect(),
             traffic: traffic.collect(),
             links: summary.links,
             rates,
@@ -177,9 +181,10 @@ impl RunReport {
     }
 
     fn judge(&self, check: &CheckEntry, condition: &Condition, built: &Built) -> CheckReport {
-        let (of, was) = match (&check.session, &check.traffic, &check.path) {
+        let (of, was) = match (&check.session, &check.service, &check.traffic, &check.path) {
             (Some(name), ..) => (format!("session {name}"), self.of_session(name, condition)),
-            (_, Some(name), _) => (format!("traffic {name}"), self.of_traffic(name, condition)),
+            (_, Some(name), ..) => (format!("service {name}"), self.of_service(name, condition)),
+            (_, _, Some(name), _) => (format!("traffic {name}"), self.of_traffic(name, condition)),
             (.., Some(name)) => (format!("path {name}"), self.of_path(name, condition)),
             _ => ("run".to_owned(), self.of_run(condition, &built.world)),
         };
@@ -203,6 +208,23 @@ impl RunReport {
             "silences" => session.silences as f64,
             "drops" => drops(&session.data, condition.reason),
             "drops_back" => drops(&session.feedback, condition.reason),
+            _ => return None,
+        })
+    }
+
+    fn of_service(&self, name: &str, condition: &Condition) -> Option<f64> {
+        let service = self.services.iter().find(|service| service.name == name)?;
+        Some(match condition.measure {
+            "complete" => f64::from(u8::from(service.delivered == service.messages)),
+            "delivered" => service.delivered as f64,
+            "goodput" => service.goodput_bps as f64,
+            "delay" => service.delay_mean_ms / 1e3,
+            "delay_p99" => service.delay_p99_ms / 1e3,
+            "packets" => service.packets as f64,
+            "resent" => service.resent as f64,
+            "lost_share" => share(service.there.drops.total(), service.there.offered),
+            "drops" => drops(&service.there, condition.reason),
+            "drops_back" => drops(&service.back, condition.reason),
             _ => return None,
         })
     }
@@ -236,6 +258,7 @@ impl RunReport {
     fn of_run(&self, condition: &Condition, world: &World) -> Option<f64> {
         let truths = || {
             let sessions = self.sessions.iter().map(|session| &session.data);
+            let sessions = sessions.chain(self.services.iter().map(|service| &service.there));
             sessions.chain(self.traffic.iter().map(|traffic| &traffic.data))
         };
         let rates: Vec<u64> = self.sessions.iter().map(|session| session.goodput_bps).collect();
@@ -272,7 +295,7 @@ mod tests {
 
     #[test]
     fn every_measure_on_offer_has_a_unit() {
-        for subject in [Subject::Session, Subject::Traffic, Subject::Path, Subject::Run] {
+        for subject in [Subject::Session, Subject::Service, Subject::Traffic, Subject::Path, Subject::Run] {
             for measure in subject.measures() {
                 let values = ["true", "1", "1s", "1Mbit", "1B"];
                 assert!(

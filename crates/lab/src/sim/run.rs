@@ -35,12 +35,13 @@ impl Built {
     }
 
     fn over_in(&self, world: &World) -> bool {
-        let mut waits = self.sessions.len();
+        let mut waits = self.sessions.len() + self.services.len();
         if waits == 0 {
             waits = self.traffic.iter().filter(|traffic| traffic.ends.is_some()).count();
             return waits > 0 && self.traffic.iter().all(|traffic| traffic.is_over(world));
         }
         self.sessions.iter().all(|session| session.is_over(world))
+            && self.services.iter().all(|service| service.is_over(world))
     }
 }
 

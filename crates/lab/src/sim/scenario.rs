@@ -32,6 +32,9 @@ pub(super) struct Scenario {
     /// Transfers.
     #[serde(default)]
     pub session: Vec<SessionEntry>,
+    /// Messages, carried by recipes of micro-protocols.
+    #[serde(default)]
+    pub service: Vec<ServiceEntry>,
     /// Traffic beside them.
     #[serde(default)]
     pub traffic: Vec<TrafficEntry>,
@@ -44,6 +47,18 @@ pub(super) struct Scenario {
     /// Keys with lists of values; taken apart before the rest is read.
     #[serde(default, rename = "sweep")]
     pub _sweep: toml::Table,
+}
+
+impl Scenario {
+    /// Names of the entries of a list.
+    pub(super) fn names(&self, list: &str) -> Vec<&str> {
+        match list {
+            "session" => self.session.iter().map(|entry| entry.name.as_str()).collect(),
+            "service" => self.service.iter().map(|entry| entry.name.as_str()).collect(),
+            "traffic" => self.traffic.iter().map(|entry| entry.name.as_str()).collect(),
+            _ => self.path.iter().map(|entry| entry.name.as_str()).collect(),
+        }
+    }
 }
 
 fn default_seed() -> u64 {
@@ -106,6 +121,20 @@ pub(super) struct LoadEntry {
     pub processes: Option<u32>,
     /// Of `forwarding`.
     pub packets_per_second: Option<u64>,
+    /// Of `forwarding`: core time for each packet.
+    pub per_packet: Option<Text<Span>>,
+    /// Of `forwarding`: packets per interrupt.
+    pub burst: Option<u32>,
+    /// Of `system_calls`: how long a process runs on average before it waits.
+    pub run: Option<Text<Span>>,
+    /// Of `system_calls`: how long it waits on average.
+    pub wait: Option<Text<Span>>,
+    /// Of `memory`: by which factor receivers are slower.
+    pub slowdown: Option<f64>,
+    /// Of `generator`: shortest and longest time for which its processes run.
+    pub runs: Option<[Text<Span>; 2]>,
+    /// Of `generator`: shortest and longest pause.
+    pub pauses: Option<[Text<Span>; 2]>,
     /// When it begins.
     #[serde(default)]
     pub at: Text<Span>,
@@ -159,6 +188,32 @@ pub(super) struct SessionEntry {
     pub feedback: Option<Text<Span>>,
 }
 
+/// Messages of one sender to one receiver.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ServiceEntry {
+    /// Its name in the report.
+    pub name: String,
+    /// The links that it crosses.
+    pub path: Names,
+    /// Where its receiver runs; a machine without limits if absent.
+    pub host: Option<String>,
+    /// When it begins.
+    #[serde(default)]
+    pub start: Text<Span>,
+    /// A shipped recipe.
+    pub recipe: String,
+    /// Parameters of it that are to be others: `"fixed_rate.rate" = "200Mbit"`.
+    #[serde(default)]
+    pub set: std::collections::BTreeMap<String, String>,
+    /// Bytes of a message.
+    pub message: Text<Bytes>,
+    /// How many.
+    pub messages: u64,
+    /// Time between two; as fast as the recipe allows if absent.
+    pub every: Option<Text<Span>>,
+}
+
 fn default_controller() -> String {
     "delivery".to_owned()
 }
@@ -171,7 +226,10 @@ pub(super) struct TrafficEntry {
     pub name: String,
     /// The links that it crosses.
     pub path: Names,
-    /// Where it ends; nowhere in particular if absent.
+    /// Whether it goes toward the receivers or comes from them.
+    #[serde(default)]
+    pub direction: Way,
+    /// Where its end on the receivers' side is; nowhere in particular if absent.
     pub host: Option<String>,
     /// One stream.
     pub udp: Option<UdpSourceSpec>,
@@ -236,12 +294,25 @@ pub(super) enum Direction {
     Both,
 }
 
+/// Where traffic goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Way {
+    /// Toward the receivers.
+    #[default]
+    Forward,
+    /// Toward the senders.
+    Back,
+}
+
 /// A condition on what came out: of a session, of traffic, of a link, or of the whole run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CheckEntry {
     /// Of this session.
     pub session: Option<String>,
+    /// Of this service.
+    pub service: Option<String>,
     /// Of this traffic.
     pub traffic: Option<String>,
     /// Of this link.

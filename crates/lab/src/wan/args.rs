@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use haul_base::{Rate, Span};
+use haul_wan::TcpWindow;
 
 use super::change::Scheduled;
 use super::values::{self, Aqm, Bursts, OutageTime, QueueSize, Reorder, Share};
@@ -238,15 +239,6 @@ pub(crate) struct LoadArgs {
     /// A flow from A to B through the bottleneck: cubic, bbr, reno or udp:RATE; may be given several times
     #[arg(long, value_name = "KIND")]
     pub background: Vec<Background>,
-}
-
-/// How large TCP windows may become.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TcpWindow {
-    /// What the kernel gives to new namespaces.
-    Kernel,
-    /// So many bytes.
-    Bytes(u64),
 }
 
 fn tcp_window(text: &str) -> Result<TcpWindow, String> {

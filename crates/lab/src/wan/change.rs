@@ -4,19 +4,11 @@ use std::str::FromStr;
 
 use haul_base::{Rate, Span};
 use haul_sim::{CorruptionSpec, Effect, StageChange, StageRef};
+use haul_wan::Way;
 
 use super::args::PathArgs;
 use super::plan::Direction;
 use super::values::{self, Bursts, QueueSize, Reorder, Share};
-
-/// Which of the directions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// From A to B.
-    Forth,
-    /// From B to A.
-    Back,
-}
 
 /// What is to be different.
 #[derive(Debug, Clone, Copy, PartialEq)]

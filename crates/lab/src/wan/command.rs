@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::world::{Side, V4, V6, World};
-use crate::guard::{die_with_parent, pin};
-use crate::net;
+use haul_wan::{Side, V4, V6, World, die_with_parent, pin};
 
 /// Exit codes of shells for a command that cannot be run, and for one that is not there.
 const CANNOT_RUN: u8 = 126;
@@ -44,7 +42,7 @@ pub(crate) struct EnterArgs {
 /// Enters a namespace and becomes another program.
 pub(crate) fn enter(args: &EnterArgs) -> ExitCode {
     let EnterArgs { netns, cpu, parent, command } = args;
-    let prepared = parent.map_or(Ok(()), die_with_parent).and_then(|()| net::enter(netns));
+    let prepared = parent.map_or(Ok(()), die_with_parent).and_then(|()| haul_wan::enter(netns));
     if let Err(error) = prepared {
         eprintln!("haul-lab: cannot enter {}: {error}", netns.display());
         return ExitCode::from(CANNOT_RUN);

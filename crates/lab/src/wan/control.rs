@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 
 use haul_sim::StageChange;
+use haul_wan::Way;
 use serde_json::{Value, json};
 
-use super::change::{Change, Way};
+use super::change::Change;
 use crate::problem::Problem;
 
 /// What somebody asks the running path for.

@@ -16,9 +16,6 @@ use crate::problem::Problem;
 
 /// The least number of packets that a queue of bandwidth-delay products holds.
 const MIN_QUEUE_PACKETS: u64 = 64;
-/// A super-packet travels in parts that the bottleneck sends in this time, so that it arrives like the packets
-/// that it stands for.
-const GRAIN: Span = Span::from_micros(100);
 
 /// Both directions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -254,29 +251,6 @@ impl Plan {
         }
         Ok(plan)
     }
-
-    /// The round-trip time without queueing.
-    pub(crate) fn rtt(&self) -> Span {
-        let stages = self.forth.stages.iter().chain(&self.back.stages);
-        stages.fold(Span::ZERO, |sum, stage| match stage {
-            StageSpec::Delay(delay) => sum + *delay,
-            _ => sum,
-        })
-    }
-}
-
-/// The lowest rate on the way.
-pub(crate) fn rate_of(spec: &PathSpec) -> Rate {
-    let rates = spec.stages.iter().filter_map(|stage| match stage {
-        StageSpec::Bottleneck(spec) => Some(spec.rate),
-        _ => None,
-    });
-    rates.min().unwrap_or(Rate::MAX)
-}
-
-/// Bytes of a super-packet that travel as one.
-pub(crate) fn grain_of(rate: Rate) -> u64 {
-    rate.bytes_in(GRAIN)
 }
 
 #[cfg(test)]

@@ -2,12 +2,11 @@
 
 use std::fmt::Write;
 
+use haul_wan::{Offloads, Snapshot};
 use serde::Serialize;
 
 use super::plan::Plan;
-use crate::link::Snapshot;
 use crate::load::{FlowReport, LoadEvent};
-use crate::net::Offloads;
 
 /// Everything that is known about a run.
 #[derive(Debug, Serialize)]

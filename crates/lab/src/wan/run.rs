@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use haul_base::Span;
+use haul_wan::{PREFIX, Privilege, V4, V6, acquire, sweep};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -15,11 +16,8 @@ use super::args::WanArgs;
 use super::command::{code_of, start, wait_for_server};
 use super::control::{Command, Control, Question};
 use super::plan::Plan;
-use super::privilege::{Privilege, acquire};
 use super::report::Report;
 use super::running::Running;
-use super::world::{PREFIX, V4, V6};
-use crate::net::sweep;
 use crate::problem::{Problem, While};
 use crate::selftest;
 
@@ -74,7 +72,7 @@ fn serve(args: &WanArgs, running: &mut Running, events: &Receiver<Event>) -> Res
             None
         }
         words => {
-            let started = start(&running.world, &running.world.a, args.cpu_a, words);
+            let started = start(running.world(), &running.world().a, args.cpu_a, words);
             Some(started.while_doing("cannot start the command")?)
         }
     };
@@ -83,7 +81,7 @@ fn serve(args: &WanArgs, running: &mut Running, events: &Receiver<Event>) -> Res
 
 fn start_server(args: &WanArgs, running: &Running, server: &str) -> Result<(), Problem> {
     let words = ["sh", "-c", server].map(OsString::from);
-    let (world, side) = (&running.world, &running.world.b);
+    let (world, side) = (running.world(), &running.world().b);
     let mut child = start(world, side, args.cpu_b, &words).while_doing("cannot start the server")?;
     if !wait_for_server(side, &mut child).while_doing("cannot look for the server")? {
         if let Ok(Some(status)) = child.try_wait() {
@@ -114,8 +112,8 @@ fn wait(
         for refused in running.make_due_changes() {
             eprintln!("haul-lab: {refused}");
         }
-        if !running.is_alive() {
-            return Err(Problem::failed("the emulated path has failed", "its last words stand above"));
+        if let Some(error) = running.failure() {
+            return Err(Problem::failed(format!("the emulated path has failed: {error}"), ""));
         }
         let patience = running.until_change().map_or(LOOK, |left| LOOK.min(Duration::from(left)));
         match events.recv_timeout(patience) {
@@ -215,7 +213,7 @@ fn random_seed() -> u64 {
 }
 
 fn how_to_enter(running: &Running) -> String {
-    let sides = [(&running.world.a, "A", 0), (&running.world.b, "B", 1)];
+    let sides = [(&running.world().a, "A", 0), (&running.world().b, "B", 1)];
     let mut words = vec!["haul-lab: the path is there; Ctrl-C removes it".to_owned()];
     for (side, letter, number) in sides {
         let namespace = &side.namespace;

@@ -1,37 +1,26 @@
 //! A path that carries packets, with everything around it.
 
-use std::io;
-use std::sync::Arc;
-
 use haul_base::{Span, Time};
-use haul_sim::{Path, PathSpec, StageChange, StageRef};
+use haul_sim::{Path, StageChange, StageRef};
+use haul_wan::{Emulator, EmulatorOptions, Names, Privilege, Snapshot, V4, Way, World};
 use serde_json::{Value, json};
 
 use super::args::WanArgs;
-use super::change::{Change, Present, Scheduled, Way};
+use super::change::{Change, Present, Scheduled};
 use super::control::Command;
-use super::plan::{Plan, grain_of, rate_of};
-use super::privilege::Privilege;
+use super::plan::Plan;
 use super::report::{AppliedChange, DirectionReport, Report};
-use super::world::{Side, V4, World, WorldOptions};
-use crate::link::{Clock, Link, LinkOptions};
 use crate::load::{Burners, Flow, Generator, last_cpu};
 use crate::problem::{Problem, While};
 
-/// The seeds of the two directions and of what else draws must differ.
-const BACK: u64 = 0x9E37_79B9_7F4A_7C15;
-const DAMAGE: u64 = 0xBF58_476D_1CE4_E5B9;
+/// The seeds of the path and of the load must differ.
 const GENERATOR: u64 = 0x94D0_49BB_1331_11EB;
 
 /// Everything that runs. Ends and cleans up when dropped, loads first and namespaces last.
 #[derive(Debug)]
 pub(crate) struct Running {
     loads: Loads,
-    forth: Link,
-    back: Link,
-    /// The two sides.
-    pub world: World,
-    clock: Clock,
+    emulator: Emulator,
     plan: Plan,
     seed: u64,
     present: Present,
@@ -46,29 +35,6 @@ struct Loads {
     flows: Vec<Flow>,
 }
 
-/// What a direction's thread is made from.
-fn link(
-    name: &str,
-    (from, to): (&Side, &Side),
-    spec: &PathSpec,
-    seed: u64,
-    clock: Clock,
-    cpu: Option<usize>,
-) -> Result<Link, Problem> {
-    let path = Path::new(spec, seed).map_err(|e| Problem::usage(e.to_string(), ""))?;
-    let options = LinkOptions {
-        name: name.to_owned(),
-        input: Arc::clone(&from.tun),
-        output: Arc::clone(&to.tun),
-        path,
-        clock,
-        seed: seed ^ DAMAGE,
-        grain: grain_of(rate_of(spec)),
-        cpu,
-    };
-    Link::start(options).while_doing("cannot start the path")
-}
-
 impl Running {
     /// Makes the sides, the path between them, and the loads.
     ///
@@ -80,25 +46,21 @@ impl Running {
         privilege: Privilege,
         seed: u64,
     ) -> Result<Self, Problem> {
-        let options = WorldOptions {
+        let emulator = Emulator::start(&EmulatorOptions {
+            forth: &plan.forth,
+            back: &plan.back,
+            seed,
             mtu: args.mtu,
             offload: !args.no_offload,
-            window: args.tcp_window,
-            path: (rate_of(&plan.forth).max(rate_of(&plan.back)), plan.rtt()),
-        };
-        let world = World::create(privilege, &options)?;
-        let clock = Clock::start();
-        let (a, b) = (&world.a, &world.b);
-        let forth = link("wan-forth", (a, b), &plan.forth, seed, clock, args.path_cpu)?;
-        let back = link("wan-back", (b, a), &plan.back, seed ^ BACK, clock, args.path_cpu)?;
+            window: args.tcp_window.unwrap_or_default(),
+            cpu: args.path_cpu,
+            names: Names::from(privilege),
+        })?;
         let mut schedule = args.change.clone();
         schedule.sort_by_key(|scheduled| std::cmp::Reverse(scheduled.at));
         let mut running = Self {
             loads: Loads::default(),
-            forth,
-            back,
-            world,
-            clock,
+            emulator,
             seed,
             present: Present::new(&args.path, args.mtu, args.path_file.is_none()),
             plan,
@@ -111,7 +73,8 @@ impl Running {
 
     fn start_loads(&mut self, args: &WanArgs) -> Result<(), Problem> {
         let cpu = args.cpu_b.unwrap_or_else(last_cpu);
-        let (a, b) = (&self.world.a.namespace, &self.world.b.namespace);
+        let World { a, b } = &self.emulator.world;
+        let (a, b) = (&a.namespace, &b.namespace);
         for kind in &args.load.background {
             let flow = Flow::start(kind, a, b, V4[1]);
             self.loads.flows.push(flow.while_doing("cannot start a background flow")?);
@@ -121,35 +84,36 @@ impl Running {
             self.loads.burners = Some(burners);
         }
         if args.load.generator {
-            let generator = Generator::start(self.seed ^ GENERATOR, cpu, self.clock);
+            let generator = Generator::start(self.seed ^ GENERATOR, cpu, self.emulator.clock());
             self.loads.generator = Some(generator.while_doing("cannot start the load generator")?);
         }
         Ok(())
     }
 
-    fn now(&self) -> Span {
-        self.clock.now().since(Time::ZERO)
+    /// The two sides.
+    pub(crate) fn world(&self) -> &World {
+        &self.emulator.world
     }
 
     /// The packets of both directions, if both work.
-    pub(crate) fn directions(&self) -> Option<[crate::link::Snapshot; 2]> {
-        Some([self.forth.snapshot()?, self.back.snapshot()?])
+    pub(crate) fn directions(&self) -> Option<[Snapshot; 2]> {
+        self.emulator.snapshots()
     }
 
-    /// Whether both directions work.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.forth.is_alive() && self.back.is_alive()
+    /// Why the path has ended, if it has.
+    pub(crate) fn failure(&mut self) -> Option<std::io::Error> {
+        self.emulator.failure()
     }
 
     /// How long until the next scheduled change.
     pub(crate) fn until_change(&self) -> Option<Span> {
-        self.schedule.last().map(|next| next.at.saturating_sub(self.now()))
+        self.schedule.last().map(|next| next.at.saturating_sub(self.emulator.age()))
     }
 
     /// Makes the changes whose time has come; those that the path refuses are returned with the reason.
     pub(crate) fn make_due_changes(&mut self) -> Vec<String> {
         let mut refused = Vec::new();
-        while let Some(next) = self.schedule.pop_if(|next| next.at <= self.clock.now().since(Time::ZERO)) {
+        while let Some(next) = self.schedule.pop_if(|next| next.at <= self.emulator.age()) {
             if let Err(error) = self.change(&next.change) {
                 refused.push(format!("--change {}: {error}", next.change));
             }
@@ -184,22 +148,12 @@ impl Running {
     }
 
     fn step(&self, way: Way, stage: StageRef, step: StageChange) -> Result<(), String> {
-        let link = if way == Way::Forth { &self.forth } else { &self.back };
-        let rate = match &step {
-            StageChange::Rate(rate) => Some(*rate),
-            StageChange::Bottleneck(spec) => Some(spec.rate),
-            _ => None,
-        };
-        let changed = link.change(stage, step).ok_or("the path has failed")?;
-        changed.map_err(|error| error.to_string())?;
-        if let Some(rate) = rate {
-            link.set_grain(grain_of(rate));
-        }
-        Ok(())
+        let changed = self.emulator.change(way, stage, step).ok_or("the path has failed")?;
+        changed.map_err(|error| error.to_string())
     }
 
     fn note(&mut self, change: String) {
-        self.changes.push(AppliedChange { at: self.now().as_secs_f64(), change });
+        self.changes.push(AppliedChange { at: self.emulator.age().as_secs_f64(), change });
     }
 
     /// Does what came over the control socket.
@@ -227,21 +181,21 @@ impl Running {
         if let Some(burners) = self.loads.burners.take() {
             drop(burners);
         }
-        self.world.end_processes();
+        self.world().end_processes();
     }
 
     /// The truth so far; `None` if a direction has failed.
     pub(crate) fn report(&self) -> Option<Report> {
         let [forth, back] = self.directions()?;
-        let overrun = |side: &Side| -> io::Result<u64> { side.device_drops() };
+        let World { a, b } = self.world();
         Some(Report {
             schema: 1,
             seed: self.seed,
-            seconds: self.now().as_secs_f64(),
+            seconds: self.emulator.age().as_secs_f64(),
             path: self.plan.clone(),
-            offloads: self.world.a.tun.offloads(),
-            forth: DirectionReport::new(forth, overrun(&self.world.a).unwrap_or(0)),
-            back: DirectionReport::new(back, overrun(&self.world.b).unwrap_or(0)),
+            offloads: a.offloads(),
+            forth: DirectionReport::new(forth, a.device_drops().unwrap_or(0)),
+            back: DirectionReport::new(back, b.device_drops().unwrap_or(0)),
             load: self.loads.generator.as_ref().map(Generator::events).unwrap_or_default(),
             background: self.loads.flows.iter().map(Flow::report).collect(),
             changes: self.changes.clone(),

@@ -122,6 +122,25 @@ fn without_privilege_it_says_which_is_missing_and_offers_the_demo() {
 }
 
 #[test]
+fn without_user_namespaces_the_missing_capability_is_named_and_the_demo_offered() {
+    let test = "without_user_namespaces_the_missing_capability_is_named_and_the_demo_offered";
+    if !privileged(test) {
+        return;
+    }
+    // In a user namespace of its own the limit can be set to none without touching this machine's.
+    let closed =
+        "echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -sys_admin \"$0\" \"$@\"";
+    let words = ["-r", "sh", "-c", closed, env!("CARGO_BIN_EXE_haul-lab"), "wan", "--", "true"];
+    let output = Command::new("unshare").args(words).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for word in ["CAP_SYS_ADMIN", "user namespace", "haul demo"] {
+        assert!(text.contains(word), "{text}");
+    }
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
 fn a_user_namespace_is_enough_where_the_kernel_allows_it() {
     let test = "a_user_namespace_is_enough_where_the_kernel_allows_it";
     let allowed = fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|n| n.trim() != "0");

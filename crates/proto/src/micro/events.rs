@@ -13,6 +13,8 @@ pub struct Acknowledgement {
     pub below: u64,
     /// Statements about 64 sequence numbers each.
     pub words: Vec<Statement>,
+    /// Nothing from this sequence number on has arrived, if that is known.
+    pub nothing_from: Option<u64>,
     /// Which of those that have not arrived count as lost; `None`: none of them.
     pub loss: Option<LossBoundary>,
     /// Filled in by whoever keeps what is outstanding.
@@ -85,3 +87,84 @@ pub struct Forgotten {
     /// Everything below this sequence number.
     pub below: u64,
 }
+/// A report of the other side was processed; raised by `bitmap_ack` behind [`ACKNOWLEDGED`].
+pub const PEER_REPORT: &str = "peer report";
+
+/// The notice of [`PEER_REPORT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerReport {
+    /// What it meant for what is outstanding.
+    pub outcome: Outcome,
+    /// Data packets that have arrived there in all.
+    pub packets: u64,
+    /// The largest packet number that has arrived there.
+    pub largest_pn: u64,
+    /// What only the newest report tells; `None` for one that was overtaken.
+    pub newest: Option<Newest>,
+}
+
+/// What is true only at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newest {
+    /// The other side takes bytes of the object below this offset.
+    pub limit: u64,
+    /// The path MTU probe that arrived there last, UDP payload bytes; 0 before the first.
+    pub last_probe: u16,
+    /// Wrapped microseconds of the other side's clock at the last arrival, and UDP payload bytes that had arrived
+    /// by then; `None` before the first.
+    pub arrived: Option<(u32, u64)>,
+}
+
+/// A report to the other side is about to be written; whoever has something to say in it fills it in.
+pub const REPORT: &str = "report";
+
+/// The notice of [`REPORT`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnReport {
+    /// The other side may send bytes of the object below this offset.
+    pub limit: u64,
+    /// The path MTU probe that arrived last, UDP payload bytes.
+    pub last_probe: u16,
+}
+
+/// Something has happened that the other side should know soon; no notice.
+pub const REPORT_SOON: &str = "report soon";
+
+/// A part of a segment has arrived, or a whole one in parts; raised by `object`, counted by `bitmap_ack`.
+pub const PART_ARRIVED: &str = "part arrived";
+
+/// The notice of [`PART_ARRIVED`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartArrived {
+    /// Its packet number.
+    pub pn: u64,
+    /// When it was sent, wrapped microseconds of the sender's clock.
+    pub sent_at: u32,
+    /// UDP payload bytes.
+    pub size: usize,
+    /// Whether it brought nothing new.
+    pub duplicate: bool,
+    /// Whether it completed a segment and shows that an earlier one is missing.
+    pub gap: bool,
+}
+
+/// Nothing was acknowledged for a probe timeout; raised by `retransmit`.
+pub const PROBE_TIMEOUT: &str = "probe timeout";
+
+/// The notice of [`PROBE_TIMEOUT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeTimeout {
+    /// How many there were in a row, this one included.
+    pub in_row: u32,
+    /// Packets that may leave whatever the window says.
+    pub packets: u32,
+}
+
+/// All of the object that was to be sent has arrived; raised by `object`, no notice.
+pub const DELIVERED: &str = "object delivered";
+
+/// A datagram of this size was refused by the local interface; raised by the stack's runner with a `u16`.
+pub const SIZE_REFUSED: &str = "size refused";
+
+/// A datagram of this size has passed the path; raised by the stack's runner with a `u16`.
+pub const SIZE_PASSED: &str = "size passed";

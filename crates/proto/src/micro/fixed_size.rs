@@ -203,15 +203,17 @@ impl FixedSize {
     /// What finds no room must not be acknowledged: it comes again when there is some. The segment that is missing first
     /// always finds room: some senders repeat nothing else before it has come.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let Some((sequence, first_missing)) = self.order else { return };
+        let Some((_, first_missing)) = self.order else { return };
         let mut wanted = context.shared(first_missing).0;
         let mut pending = 0;
         for i in batch.live() {
             let segment = self.segment(batch, i);
             let end = segment.offset + segment.data.len();
-            let first = batch.get(i, sequence) == wanted;
+            let first = segment.sequence == wanted;
             wanted += u64::from(first);
-            if segment.last && segment.offset == 0 || end > self.limits.message {
+            // What has come before is acknowledged once more, and takes no room.
+            let known = segment.sequence < wanted && !first;
+            if known || segment.last && segment.offset == 0 || end > self.limits.message {
                 continue;
             }
             let growth = self.reassembly().growth(segment.message, end);

@@ -1,10 +1,12 @@
 //! Micro-protocols: one file each, one line each in [`registry`]. The framework is `haul-stack`; what they say to each
-//! other is in [`events`].
+//! other is in [`events`], what they share in [`shared`].
 
 pub mod events;
+pub mod shared;
 
 mod ack;
 mod arrived;
+mod bitmap_ack;
 mod cumulative_ack;
 mod deadline;
 mod fec;
@@ -12,11 +14,15 @@ mod fixed_rate;
 mod fixed_size;
 mod flight;
 mod in_order;
+mod liveness;
 mod negative_ack;
 mod notes;
+mod object;
 mod pacing;
+mod path_mtu;
 mod positive_ack;
 mod priority;
+mod rate_control;
 mod rate_feedback;
 mod rate_stats;
 mod reassembly;
@@ -59,6 +65,11 @@ pub fn registry() -> Registry {
     registry.register(deadline::registration());
     registry.register(statistics::registration());
     registry.register(fec::registration());
+    registry.register(object::registration());
+    registry.register(bitmap_ack::registration());
+    registry.register(rate_control::registration());
+    registry.register(path_mtu::registration());
+    registry.register(liveness::registration());
     registry.register(seal::registration());
     registry
 }

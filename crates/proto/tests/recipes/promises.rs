@@ -79,7 +79,7 @@ fn cases(number: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(192))]
+    #![proptest_config(cases(128))]
 
     #[test]
     fn recipes_keep_their_promises_on_bad_paths(

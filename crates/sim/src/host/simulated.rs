@@ -24,6 +24,8 @@ pub struct SimulatedHost {
     template: ReceiverConfig,
     /// Whether parcels go in whole, or a packet at a time.
     whole: bool,
+    /// Whether the card merges packets, so that programs read them together.
+    merges: bool,
     sockets: BTreeMap<NodeId, u16>,
     flows: BTreeMap<FlowId, u16>,
     /// What is inside, by tag; free places are `None`.
@@ -40,6 +42,7 @@ impl SimulatedHost {
             host: ReceivingHost::new(config, Time::ZERO),
             template,
             whole: config.nic.carries_batches,
+            merges: config.nic.gro.is_some(),
             sockets: BTreeMap::new(),
             flows: BTreeMap::new(),
             parcels: Vec::new(),
@@ -74,7 +77,7 @@ impl SimulatedHost {
 
     /// Lets time pass up to `now`, and keeps what leaves until it is asked for.
     fn catch_up(&mut self, now: Time) {
-        let (parcels, free, left) = (&mut self.parcels, &mut self.free, &mut self.left);
+        let (parcels, free, left, merges) = (&mut self.parcels, &mut self.free, &mut self.left, self.merges);
         let mut take = |tag: u64| {
             free.push(tag);
             parcels[tag as usize].take()
@@ -82,7 +85,11 @@ impl SimulatedHost {
         self.host.advance(now, &mut |output| match output {
             HostOutput::Delivered { arrival, queued, socket_drops, .. } => {
                 let exit = |parcel| HostExit::Read { parcel, arrived: queued, socket_drops };
-                left.extend(take(arrival.tag).map(exit));
+                if let Some(exit) = take(arrival.tag).map(exit)
+                    && !(merges && left.last_mut().is_some_and(|before| merge(before, &exit)))
+                {
+                    left.push(exit);
+                }
             }
             HostOutput::Dropped { arrival, reason, .. } => {
                 let exit = |parcel| HostExit::Dropped { parcel, reason: reason.into() };
@@ -102,6 +109,20 @@ impl SimulatedHost {
             self.left.push(HostExit::Dropped { parcel, reason: reason.into() });
         }
     }
+}
+
+/// Adds what was read to what was read before it, if both were in one merged buffer: those were queued at one time. Only
+/// packets of one batch of the sender become one again.
+fn merge(before: &mut HostExit, next: &HostExit) -> bool {
+    let (
+        HostExit::Read { parcel, arrived, socket_drops },
+        HostExit::Read { parcel: more, arrived: at, socket_drops: drops },
+    ) = (before, next)
+    else {
+        return false;
+    };
+    let together = if *arrived == *at && *socket_drops == *drops { parcel.joined(*more) } else { None };
+    together.inspect(|together| *parcel = *together).is_some()
 }
 
 impl HostModel for SimulatedHost {
@@ -145,5 +166,53 @@ impl HostModel for SimulatedHost {
             HostExit::Read { parcel, .. } | HostExit::Dropped { parcel, .. } => u64::from(parcel.packets()),
         });
         self.host.inside() + left.sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Ecn, Span};
+
+    use super::super::nic::{Gro, NicConfig};
+    use super::super::scheduler::{FairConfig, SchedulerKind};
+    use super::*;
+    use crate::PacketInfo;
+
+    /// What a program reads of a batch of 8 packets that comes off the wire in two parts, 5 and 3, one of them missing.
+    fn read(gro: Option<Gro>) -> Vec<(u32, u64)> {
+        let nic = NicConfig { gro, ..NicConfig::default() };
+        let scheduler = SchedulerKind::Fair(FairConfig::default());
+        let config = HostConfig { scheduler, nic, receivers: Vec::new(), loads: Vec::new(), seed: 1 };
+        let mut host = SimulatedHost::new(&config, ReceiverConfig::default());
+        host.open(FlowId(0), NodeId(0));
+        let first = PacketInfo { id: 3, flow: FlowId(0), bytes: 1_500, ecn: Ecn::NotEct };
+        let batch = Parcel::batch(first, 8, 1_500).unwrap();
+        host.on_arrival(Time::ZERO, batch.first(5));
+        let late = Time::ZERO + Span::from_millis(1);
+        let mut exits = Vec::new();
+        let mut take = |_, exit: HostExit| {
+            if let HostExit::Read { parcel, .. } = exit {
+                exits.push((parcel.packets(), parcel.present()));
+            }
+        };
+        host.advance(late, &mut take);
+        host.on_arrival(late, batch.without(0b11111).without(0b1000_0000));
+        host.advance(late + Span::from_millis(1), &mut take);
+        assert_eq!(host.inside(), 0);
+        exits
+    }
+
+    #[test]
+    fn what_the_card_has_merged_is_read_as_one_and_no_more_than_that() {
+        let single: Vec<(u32, u64)> = (0..7).map(|n| (1, 1 << n)).collect();
+        assert_eq!(read(None), single);
+        // The first packet goes up alone: the softirq takes it before the others are in the ring.
+        let merged = read(Some(Gro::default()));
+        assert_eq!(merged.iter().map(|(packets, _)| packets).sum::<u32>(), 7);
+        assert!(merged.len() <= 4, "{merged:?}");
+        assert!(merged.iter().all(|(_, present)| present.trailing_zeros() >= 5 || *present < 1 << 5));
+        // With room for two packets in a buffer.
+        let pairs = read(Some(Gro { packets: 2, bytes: 65_507 }));
+        assert!(pairs.iter().all(|(packets, _)| *packets <= 2) && pairs.len() < 7, "{pairs:?}");
     }
 }

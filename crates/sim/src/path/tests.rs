@@ -72,23 +72,31 @@ fn an_odd_rate_is_exact_over_many_packets() {
 }
 
 #[test]
-fn a_batch_is_served_whole_and_takes_what_its_packets_take() {
-    let mut path = path(&[bottleneck(12, tail(Limit::Packets(10))), StageSpec::Delay(us(10))]);
+fn a_batch_is_served_in_parts_of_a_tenth_of_a_millisecond() {
+    // 1,500 bytes take 10 us at 1.2 Gbit/s: ten packets in 100 us.
+    let mut path = path(&[bottleneck(1_200, tail(Limit::Packets(64))), StageSpec::Delay(us(10))]);
     assert!(path.carries_batches());
-    path.offer_batch(at(0), Parcel::batch(packet(1, 1_500), 4, 750).unwrap());
-    let out = drain(&mut path);
-    assert_eq!(out.len(), 1);
-    assert_eq!((out[0].0, out[0].1.packets()), (3_510_000, 4));
+    path.offer_batch(at(0), Parcel::batch(packet(1, 1_500), 24, 750).unwrap());
+    let parts = drain(&mut path).into_iter().map(|(at, parcel, _)| (at, parcel.packets()));
+    assert_eq!(parts.collect::<Vec<_>>(), [(110_000, 10), (210_000, 10), (245_000, 4)]);
+}
+
+#[test]
+fn a_slow_link_sends_packet_by_packet() {
+    let mut path = path(&[bottleneck(12, tail(Limit::Packets(10)))]);
+    path.offer_batch(at(0), Parcel::batch(packet(1, 1_500), 3, 750).unwrap());
+    let parts = drain(&mut path).into_iter().map(|(at, parcel, _)| (at, parcel.present()));
+    assert_eq!(parts.collect::<Vec<_>>(), [(1_000_000, 0b001), (2_000_000, 0b010), (2_500_000, 0b100)]);
 }
 
 #[test]
 fn a_full_queue_takes_the_front_of_a_batch_and_drops_the_rest() {
-    let mut path = path(&[bottleneck(12, tail(Limit::Bytes(Bytes(4_500))))]);
+    let mut path = path(&[bottleneck(1_200, tail(Limit::Bytes(Bytes(4_500))))]);
     path.offer_batch(at(0), Parcel::batch(packet(1, 1_500), 5, 1_500).unwrap());
     let out = drain(&mut path);
     assert_eq!(out[0].1.present(), 0b11000);
     assert_eq!(out[0].2, Exit::Dropped(DropReason::QueueFull));
-    assert_eq!((out[1].0, out[1].1.present()), (3_000_000, 0b00111));
+    assert_eq!((out[1].0, out[1].1.present()), (30_000, 0b00111));
     assert!(path.counters().adds_up());
 }
 

@@ -8,6 +8,7 @@
 
 mod control;
 mod receiver;
+mod reduction;
 mod scoreboard;
 mod sender;
 mod wire;

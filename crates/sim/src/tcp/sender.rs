@@ -3,6 +3,7 @@
 use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, Received, Span, Time, Transmit};
 
 use super::control::{AckSample, Control, ControlKind, LossSample};
+use super::reduction::Reduction;
 use super::scoreboard::{Outcome, Scoreboard};
 use super::wire::{Ack, HEADER, write_data};
 use super::{MSS, OVERHEAD, RtoBounds};
@@ -95,6 +96,8 @@ pub struct TcpSender {
     control: Box<dyn Control>,
     board: Scoreboard,
     recovery: Recovery,
+    /// The window while it comes down.
+    reduction: Option<Reduction>,
     srtt: Option<Span>,
     deviation: Span,
     backoff: u32,
@@ -122,6 +125,7 @@ impl TcpSender {
             control: config.control.build(config.initial_window, wire),
             board: Scoreboard::new(config.reordering),
             recovery: Recovery::Open,
+            reduction: None,
             srtt: None,
             deviation: Span::ZERO,
             backoff: 0,
@@ -148,7 +152,7 @@ impl TcpSender {
             recoveries: self.recoveries,
             timeouts: self.timeouts,
             rejected: self.rejected,
-            window: self.control.window(),
+            window: self.window(),
             in_flight: self.board.in_flight(),
             srtt: self.srtt,
             phase: self.control.phase(),
@@ -196,16 +200,28 @@ impl TcpSender {
         }
         self.leave_recovery(now);
         if outcome.lost > 0 && self.recovery == Recovery::Open {
-            self.recovery = Recovery::Fast(self.board.next_new());
-            self.recoveries += 1;
-            let in_flight = self.board.in_flight();
-            self.control.on_loss(&LossSample { now, in_flight, acked: outcome.delivered });
+            self.begin_recovery(now, &outcome);
         }
         self.tell_control(now, &outcome);
+        if let Some(reduction) = &mut self.reduction {
+            let smoothly = outcome.advanced && outcome.lost == 0;
+            reduction.on_ack(outcome.delivered, self.board.in_flight(), smoothly);
+        }
         self.timeout_at = (!self.board.is_idle()).then(|| now + self.rto());
         if self.config.segments == Some(self.board.base()) && !self.is_complete {
             self.is_complete = true;
             self.complete = Some(TcpEvent::Complete { at: now });
+        }
+    }
+
+    fn begin_recovery(&mut self, now: Time, outcome: &Outcome) {
+        self.recovery = Recovery::Fast(self.board.next_new());
+        self.recoveries += 1;
+        let prior = self.control.window();
+        let in_flight = self.board.in_flight();
+        self.control.on_loss(&LossSample { now, in_flight, acked: outcome.delivered });
+        if self.control.reduces_in_proportion() {
+            self.reduction = Some(Reduction::new(prior, self.control.window()));
         }
     }
 
@@ -214,6 +230,7 @@ impl TcpSender {
             && self.board.base() >= end
         {
             self.recovery = Recovery::Open;
+            self.reduction = None;
             self.control.on_recovered(now);
         }
     }
@@ -244,6 +261,7 @@ impl TcpSender {
         self.backoff += 1;
         self.board.lose_all();
         self.recovery = Recovery::Timeout(self.board.next_new());
+        self.reduction = None;
         self.control.on_timeout(now);
         self.timeout_at = Some(now + self.rto());
     }
@@ -259,8 +277,13 @@ impl TcpSender {
         (exists && fits).then_some(next)
     }
 
+    /// Most segments in flight now.
+    fn window(&self) -> u64 {
+        self.reduction.map_or_else(|| self.control.window(), |reduction| reduction.window())
+    }
+
     fn has_window(&self) -> bool {
-        self.board.in_flight() < self.control.window()
+        self.board.in_flight() < self.window()
     }
 
     /// Pacing moves on by what `segments` take; time that was not used does not add up.
@@ -331,6 +354,9 @@ impl Machine for TcpSender {
             return None;
         }
         self.sent += count as u64;
+        if let Some(reduction) = &mut self.reduction {
+            reduction.on_sent(count as u64);
+        }
         self.pace(now, count as u64);
         if self.timeout_at.is_none() {
             self.timeout_at = Some(now + self.rto());

@@ -1,4 +1,5 @@
 use clap::Parser;
+use haul_wan::{rate_of, rtt_of};
 
 use super::*;
 
@@ -24,7 +25,7 @@ fn an_empty_path_can_still_be_changed_and_carries_batches() {
 #[test]
 fn the_round_trip_is_shared_and_the_queue_is_one_product() {
     let plan = plan("--rtt 25ms --rate 1Gbit").unwrap();
-    assert_eq!(plan.rtt(), Span::from_millis(25));
+    assert_eq!(rtt_of(&plan.forth, &plan.back), Span::from_millis(25));
     let queue = plan.forth.stages.iter().find_map(|stage| match stage {
         StageSpec::Bottleneck(spec) => Some(spec.queue),
         _ => None,
@@ -73,7 +74,7 @@ fn files_say_both_directions_and_their_errors_say_where() {
     let file = directory.path().join("path.toml");
     fs::write(&file, "[forth]\nstages = [{ delay = \"5ms\" }, { loss = \"1%\" }]\n").unwrap();
     let plan = Plan::from_file(&file).unwrap();
-    assert_eq!(plan.rtt(), Span::from_millis(10));
+    assert_eq!(rtt_of(&plan.forth, &plan.back), Span::from_millis(10));
     for (text, wanted) in [
         ("[forth]\nstages = [\n  { delay = \"5\" },\n]\n", "3"),
         ("[forth]\nstages = []\nspeed = 3\n", "speed"),

@@ -10,6 +10,7 @@ use haul_stack::{
 };
 
 use super::messages::Ledger;
+use crate::micro::arrived::SPAN;
 use crate::micro::events::{ACKNOWLEDGED, Acknowledgement, FORGOTTEN, Forgotten, LossBoundary, Statement};
 use crate::micro::fixed_size::LAST;
 use crate::micro::flight::{Flight, Slot, State};
@@ -36,6 +37,9 @@ struct Copy {
     bytes: Buffer,
 }
 
+/// What a window may be: half of what receivers of acknowledgements look back.
+const LARGEST_WINDOW: u64 = SPAN / 2;
+
 /// The parameters.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
@@ -44,8 +48,12 @@ struct Limits {
 }
 
 impl Limits {
-    fn read(parameters: &Parameters) -> Self {
-        Self { window: parameters.integer("window"), attempts: parameters.integer("attempts") as u16 }
+    fn read(parameters: &Parameters) -> Result<Self, String> {
+        let (window, attempts) = (parameters.integer("window"), parameters.integer("attempts") as u16);
+        if window > LARGEST_WINDOW {
+            return Err(format!("with copies, the window is at most {LARGEST_WINDOW} packets"));
+        }
+        Ok(Self { window, attempts })
     }
 }
 
@@ -59,8 +67,8 @@ pub(super) struct KeepCopies {
 }
 
 impl KeepCopies {
-    pub(super) fn new(parameters: &Parameters) -> Self {
-        Self { limits: Limits::read(parameters), declared: None, attributes: None, copies: None }
+    pub(super) fn new(parameters: &Parameters) -> Result<Self, String> {
+        Ok(Self { limits: Limits::read(parameters)?, declared: None, attributes: None, copies: None })
     }
 
     fn declared(&self) -> Declared {
@@ -449,7 +457,7 @@ impl MicroProtocol for KeepCopies {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        self.limits = Limits::read(parameters);
+        self.limits = Limits::read(parameters)?;
         if let Some(copies) = &mut self.copies {
             copies.limits = self.limits;
         }

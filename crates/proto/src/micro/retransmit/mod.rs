@@ -3,34 +3,39 @@
 
 mod copies;
 mod messages;
+mod object;
+mod outstanding;
 #[cfg(test)]
 mod tests;
 
 use haul_stack::{MicroProtocol, ParameterKind, ParameterSpec, Parameters, Registration, Setup};
-
-/// What a window may be: half of what receivers of acknowledgements look back.
-const LARGEST_WINDOW: u64 = super::arrived::SPAN / 2;
 
 pub(super) fn registration() -> Registration {
     Registration {
         parameters: &[
             ParameterSpec {
                 name: "keep",
-                kind: ParameterKind::Choice(&["copies"]),
+                kind: ParameterKind::Choice(&["copies", "object"]),
                 default: "copies",
-                help: "what segments are sent again from: copies of them",
+                help: "what segments are sent again from: copies of them, or the object, which is read once more",
             },
             ParameterSpec {
                 name: "window",
-                kind: ParameterKind::Integer(1, LARGEST_WINDOW),
+                kind: ParameterKind::Integer(1, 10_000_000),
                 default: "1024",
-                help: "sequence numbers between the oldest outstanding segment and the newest, packets",
+                help: "packets between the oldest that is outstanding and the newest; with copies at most 32768",
             },
             ParameterSpec {
                 name: "attempts",
                 kind: ParameterKind::Integer(0, 65_535),
                 default: "0",
-                help: "transmissions of a segment after which its message is given up; 0: never",
+                help: "transmissions of a segment after which its message is given up; 0: never (with copies)",
+            },
+            ParameterSpec {
+                name: "probe",
+                kind: ParameterKind::Flag,
+                default: "true",
+                help: "whether the oldest packets are sent again when nothing was acknowledged for a while (with the object)",
             },
         ],
         needs: &[&["positive_ack", "cumulative_ack", "negative_ack", "bitmap_ack"], &["sequenced_segment"]],
@@ -39,9 +44,9 @@ pub(super) fn registration() -> Registration {
 }
 
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
-    let _ = setup;
     match parameters.text("keep") {
-        "copies" => Ok(Box::new(copies::KeepCopies::new(parameters))),
+        "copies" => Ok(Box::new(copies::KeepCopies::new(parameters)?)),
+        "object" => Ok(object::build(parameters, setup)),
         other => Err(format!("segments cannot be kept as `{other}`")),
     }
 }

@@ -102,6 +102,15 @@ fn the_window_holds_new_messages_back_but_not_repetitions() {
 }
 
 #[test]
+fn a_window_beyond_what_receivers_remember_is_refused() {
+    let registry = Arc::new(crate::micro::registry());
+    let compile = |window| registry.compile(&recipe("positive_ack", &[("window", window)]), 8);
+    assert!(compile("32768").is_ok());
+    let error = compile("32769").unwrap_err().to_string();
+    assert!(error.contains("at most 32768 packets"), "{error}");
+}
+
+#[test]
 fn after_so_many_attempts_a_message_is_given_up_and_the_rest_goes_on() {
     for acks in ACKS {
         let mut pair = Pair::new(&recipe(acks, &[("attempts", "3")]));

@@ -82,10 +82,17 @@ struct Serving {
     done: Time,
 }
 
-/// One server with a fixed rate in front of a queue. A batch is served as one: it leaves when its last packet has.
+/// The longest time for which packets of a batch are served as one. A batch that takes longer leaves in parts, each
+/// when its last packet has: a long batch as one would arrive late, and acknowledgements for it all at once would
+/// make the next one as long. `haul-lab wan` cuts super-packets in the same way.
+const GRAIN: Span = Span::from_micros(100);
+
+/// One server with a fixed rate in front of a queue. Batches are served in parts of at most [`GRAIN`].
 #[derive(Debug)]
 pub(super) struct Bottleneck {
     rate: Rate,
+    /// Bytes of [`GRAIN`].
+    grain: u64,
     limit: Limit,
     discipline: Discipline,
     waiting: VecDeque<Waiting>,
@@ -104,6 +111,7 @@ impl Bottleneck {
     pub(super) fn new(spec: &BottleneckSpec, rng: Rng) -> Self {
         let mut bottleneck = Self {
             rate: spec.rate,
+            grain: spec.rate.bytes_in(GRAIN),
             limit: Limit::Packets(1),
             discipline: Discipline::TailDrop,
             waiting: VecDeque::with_capacity(1_024),
@@ -178,14 +186,17 @@ impl Bottleneck {
         self.waiting.push_back(Waiting { parcel, since: now });
     }
 
-    /// Takes the first parcel, or with `CoDel`, which looks at every packet, the first packet.
+    /// Takes what is to be served next: the front of the first parcel, of which `CoDel` looks at every packet.
     fn dequeue(&mut self) -> Option<Waiting> {
-        let singly = matches!(self.discipline, Discipline::Codel(_));
         let front = self.waiting.front_mut()?;
-        let taken = if singly && front.parcel.packets() > 1 {
-            let first = front.parcel.present() & front.parcel.present().wrapping_neg();
-            let taken = Waiting { parcel: front.parcel.only(first), ..*front };
-            front.parcel = front.parcel.without(first);
+        let most = match self.discipline {
+            Discipline::Codel(_) => 1,
+            _ => (self.grain / u64::from(front.parcel.bytes_of(0)).max(1)).max(1),
+        };
+        let taken = if u64::from(front.parcel.packets()) > most {
+            let first = front.parcel.first(most as u32);
+            let taken = Waiting { parcel: first, ..*front };
+            front.parcel = front.parcel.without(first.present());
             taken
         } else {
             self.waiting.pop_front()?
@@ -234,6 +245,7 @@ impl Bottleneck {
     fn set_rate(&mut self, now: Time, rate: Rate) {
         let left = self.unsent(now).bytes;
         self.rate = rate;
+        self.grain = rate.bytes_in(GRAIN);
         self.carry = 0;
         if self.serving.is_some() {
             let done = now + self.time_for(left);

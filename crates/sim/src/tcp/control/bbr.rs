@@ -1,11 +1,12 @@
 //! BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00, and `tcp_bbr.c` where it says more).
 //!
-//! Left out: the long-term sampling that looks for policers, and the allowance for aggregated acknowledgements.
+//! Left out: the long-term sampling that looks for policers.
 
 use std::collections::VecDeque;
 
 use haul_base::{Rate, Rng, Span, Time};
 
+use super::aggregation::Aggregation;
 use super::{AckSample, Control, LossSample};
 
 /// Constants of the law; gains in thousandths.
@@ -48,8 +49,10 @@ const LEAST: u64 = 4;
 /// The pipe is full when the bandwidth has grown by less than a quarter in three round trips.
 const FULL_GROWTH: u32 = 1_250;
 const FULL_ROUNDS: u32 = 3;
-/// What the window holds beyond the product, for bursts and delayed acknowledgements (`3 * tso_segs_goal`).
-const SPARE: u64 = 6;
+/// Time whose worth the sender hands over at once (`sk_pacing_shift`), and bounds of it in segments
+/// (`bbr_tso_segs_goal`).
+const HANDED_OVER: Span = Span::from_millis(1);
+const HANDED_OVER_SEGMENTS: (u64, u64) = (2, 43);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
@@ -79,6 +82,7 @@ pub struct Bbr {
     conserve_until: Option<u64>,
     recovering: bool,
     pacing: Rate,
+    aggregation: Aggregation,
     rng: Rng,
 }
 
@@ -107,6 +111,7 @@ impl Bbr {
             conserve_until: None,
             recovering: false,
             pacing: gained(first, config.high_gain),
+            aggregation: Aggregation::default(),
             rng: Rng::from_seed(config.seed),
         }
     }
@@ -152,6 +157,16 @@ impl Bbr {
         }
     }
 
+    /// What is in flight at that gain: the product, and for the sender's bursts and delayed acknowledgements three times
+    /// what is handed over at once (`bbr_inflight`, `bbr_quantization_budget`).
+    fn target(&self, gain: u32) -> u64 {
+        let (least, most) = HANDED_OVER_SEGMENTS;
+        let bytes = self.pacing.bytes_in(HANDED_OVER);
+        let burst = (bytes / u64::from(self.wire_bytes)).clamp(least, most);
+        let even = (self.product(gain) + 3 * burst).next_multiple_of(2);
+        even + if matches!(self.mode, Mode::ProbeBandwidth { phase: 0, .. }) { 2 } else { 0 }
+    }
+
     fn take_bandwidth(&mut self, ack: &AckSample) {
         self.round += u64::from(ack.round_start);
         let Some(sample) = ack.rate else { return };
@@ -194,13 +209,13 @@ impl Bbr {
     fn advance(&mut self, ack: &AckSample) {
         match self.mode {
             Mode::Startup if self.is_full() => self.mode = Mode::Drain,
-            Mode::Drain if ack.in_flight <= self.product(1_000) => self.probe_bandwidth(ack.now),
+            Mode::Drain if ack.in_flight <= self.target(1_000) => self.probe_bandwidth(ack.now),
             Mode::ProbeBandwidth { phase, since } => {
                 let long = self.min_rtt.is_some_and(|rtt| ack.now.since(since) > rtt);
                 let next = match CYCLE[phase] {
                     1_000 => long,
-                    gain if gain > 1_000 => long && (ack.lost > 0 || ack.in_flight >= self.product(gain)),
-                    _ => long || ack.in_flight <= self.product(1_000),
+                    gain if gain > 1_000 => long && (ack.lost > 0 || ack.in_flight >= self.target(gain)),
+                    _ => long || ack.in_flight <= self.target(1_000),
                 };
                 if next {
                     self.mode = Mode::ProbeBandwidth { phase: (phase + 1) % CYCLE.len(), since: ack.now };
@@ -265,7 +280,10 @@ impl Bbr {
         if ack.lost > 0 {
             self.window = self.window.saturating_sub(ack.lost).max(1);
         }
-        let target = self.product(self.window_gain()) + SPARE;
+        let mut target = self.target(self.window_gain());
+        if let Some(bandwidth) = self.bandwidth().filter(|_| self.is_full()) {
+            target += self.aggregation.allowance(bandwidth, self.wire_bytes);
+        }
         if self.conserve_until.is_some_and(|round| self.round < round) {
             self.window = self.window.max(ack.in_flight + ack.acked);
         } else {
@@ -287,6 +305,9 @@ impl Control for Bbr {
 
     fn on_ack(&mut self, ack: &AckSample) {
         self.take_bandwidth(ack);
+        if let Some(bandwidth) = self.bandwidth() {
+            self.aggregation.on_ack(ack, bandwidth, self.wire_bytes, self.window);
+        }
         self.advance(ack);
         self.check_full(ack);
         self.take_rtt(ack);
@@ -324,6 +345,10 @@ impl Control for Bbr {
 
     fn pacing_rate(&self) -> Option<Rate> {
         Some(self.pacing)
+    }
+
+    fn reduces_in_proportion(&self) -> bool {
+        false
     }
 
     fn phase(&self) -> &'static str {

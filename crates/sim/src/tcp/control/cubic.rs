@@ -14,13 +14,26 @@ pub struct CubicConfig {
     pub beta: f64,
     /// Whether a flow that shrinks gives up more (section 4.7).
     pub fast_convergence: bool,
+    /// Whether the part that is as fast as Reno goes on as Reno itself does (a segment per round trip) above the window
+    /// before the last loss (section 4.3). Linux's `tcp_cubic.c` does not.
+    pub reno_beyond: bool,
+    /// Least growth in a round trip, as a share of the window, of a flow that has left slow start and has lost nothing
+    /// yet: 1/20 in Linux, none in the RFC.
+    pub exploring: f64,
     /// How slow start ends before a loss, if it does.
     pub hystart: Option<HystartConfig>,
 }
 
 impl Default for CubicConfig {
     fn default() -> Self {
-        Self { c: 0.4, beta: 0.7, fast_convergence: true, hystart: Some(HystartConfig::default()) }
+        Self {
+            c: 0.4,
+            beta: 0.7,
+            fast_convergence: true,
+            reno_beyond: false,
+            exploring: 0.05,
+            hystart: Some(HystartConfig::default()),
+        }
     }
 }
 
@@ -61,6 +74,8 @@ pub fn cubic_window(t: f64, k: f64, max: f64, c: f64) -> f64 {
 struct Epoch {
     start: Time,
     k: f64,
+    /// Where the plateau is.
+    origin: f64,
     /// What Reno would have (section 4.3).
     estimate: f64,
 }
@@ -71,9 +86,11 @@ pub struct Cubic {
     config: CubicConfig,
     window: f64,
     threshold: f64,
+    /// The plateau that the last loss has told of; zero before.
     max: f64,
     /// The window before the last loss.
     prior: f64,
+    least_rtt: Option<Span>,
     epoch: Option<Epoch>,
     hystart: Option<Hystart>,
 }
@@ -87,6 +104,7 @@ impl Cubic {
             threshold: f64::INFINITY,
             max: 0.0,
             prior: 0.0,
+            least_rtt: None,
             epoch: None,
             hystart: config.hystart.map(Hystart::new),
         }
@@ -102,32 +120,34 @@ impl Cubic {
     }
 
     fn avoidance(&mut self, ack: &AckSample) {
-        let (c, beta) = (self.config.c, self.config.beta);
-        let rtt = ack.srtt.unwrap_or(Span::ZERO).as_secs_f64();
-        if self.epoch.is_none() {
-            if self.max <= self.window {
-                // No loss has told of a maximum: the plateau is here.
-                self.max = self.window;
-            }
-            let k = cubic_k(self.max, self.window, c);
-            self.epoch = Some(Epoch { start: ack.now, k, estimate: self.window });
-        }
-        let Some(epoch) = &mut self.epoch else { return };
-        let t = ack.now.since(epoch.start).as_secs_f64();
+        let CubicConfig { c, beta, reno_beyond, exploring, .. } = self.config;
         let acked = ack.acked as f64;
-        // Section 4.3: as fair as Reno while the estimate is below the former window, then as fast.
-        let alpha = if epoch.estimate < self.prior { 3.0 * (1.0 - beta) / (1.0 + beta) } else { 1.0 };
+        let epoch = self.epoch.get_or_insert_with(|| {
+            // No loss has told of a maximum above this window: the plateau is here.
+            let origin = self.max.max(self.window);
+            Epoch { start: ack.now, k: cubic_k(origin, self.window, c), origin, estimate: self.window }
+        });
+        let t = ack.now.since(epoch.start).as_secs_f64();
+        // Section 4.3: as fast as Reno with this factor of decrease.
+        let alpha =
+            if reno_beyond && epoch.estimate >= self.prior { 1.0 } else { 3.0 * (1.0 - beta) / (1.0 + beta) };
         epoch.estimate += alpha * acked / self.window;
-        if cubic_window(t, epoch.k, self.max, c) < epoch.estimate {
-            self.window = self.window.max(epoch.estimate);
-            return;
-        }
-        // Sections 4.4 and 4.5: go where the function will be in a round trip, by at most half the window.
-        let target = cubic_window(t + rtt, epoch.k, self.max, c).clamp(self.window, 1.5 * self.window);
-        self.window += acked * (target - self.window) / self.window;
+        let step = if cubic_window(t, epoch.k, epoch.origin, c) < epoch.estimate {
+            epoch.estimate - self.window
+        } else {
+            // Sections 4.4 and 4.5: go where the function will be in a round trip, by at most half the window. Linux
+            // takes the least round-trip time for it.
+            let ahead = t + self.least_rtt.unwrap_or(Span::ZERO).as_secs_f64();
+            let target = cubic_window(ahead, epoch.k, epoch.origin, c).clamp(self.window, 1.5 * self.window);
+            acked * (target - self.window) / self.window
+        };
+        let least = if self.max > 0.0 { 0.0 } else { exploring };
+        self.window += step.max(acked * least);
     }
 
     fn reduce(&mut self) {
+        // Windows are whole segments where it matters: a few of them are what a lossy path leaves.
+        self.window = self.window.floor();
         self.epoch = None;
         self.prior = self.window;
         self.max = if self.config.fast_convergence && self.window < self.max {
@@ -135,7 +155,8 @@ impl Cubic {
         } else {
             self.window
         };
-        self.threshold = (self.window * self.config.beta).max(LEAST);
+        // A little more, or seven tenths of ten could be six.
+        self.threshold = (self.window * self.config.beta + 1e-6).floor().max(LEAST);
     }
 }
 
@@ -145,6 +166,7 @@ impl Control for Cubic {
     }
 
     fn on_ack(&mut self, ack: &AckSample) {
+        self.least_rtt = self.least_rtt.into_iter().chain(ack.rtt).min();
         if ack.recovering || !ack.window_limited {
             return;
         }
@@ -240,6 +262,41 @@ mod tests {
                 let error = cubic.window() as f64 / expected - 1.0;
                 assert!(error.abs() < 0.02, "{t} s: {} for {expected}", cubic.window());
             }
+        }
+    }
+
+    #[test]
+    fn without_a_loss_it_explores_by_a_twentieth_each_round_trip() {
+        let config = CubicConfig { hystart: None, ..CubicConfig::default() };
+        // 5 % of 100, or the half that the part like Reno adds.
+        for (exploring, window) in [(0.05, 104), (0.0, 100)] {
+            let mut cubic = Cubic::new(CubicConfig { exploring, ..config }, 100);
+            cubic.threshold = 100.0;
+            // A round trip of 100 acknowledgements in 0.1 s; the function itself adds nothing so near its plateau.
+            (0..100).for_each(|n| cubic.on_ack(&ack(Time::ZERO + Span::from_millis(n), 1)));
+            assert_eq!(cubic.window(), window);
+        }
+        // After a loss it does as the function says.
+        let mut cubic = Cubic::new(config, 1_000);
+        cubic.on_loss(&LossSample { now: Time::ZERO, in_flight: 900, acked: 1 });
+        cubic.on_ack(&ack(Time::ZERO + Span::from_secs(9), 700));
+        assert!(cubic.window() < 735, "{}", cubic.window());
+    }
+
+    #[test]
+    fn the_part_like_reno_stays_slower_than_reno_unless_told_otherwise() {
+        // 10 segments, a loss, then 60 round trips of 1 ms: the function has not moved.
+        for (reno_beyond, least, most) in [(false, 36, 39), (true, 60, 66)] {
+            let config = CubicConfig { hystart: None, reno_beyond, ..CubicConfig::default() };
+            let mut cubic = Cubic::new(config, 10);
+            cubic.on_loss(&LossSample { now: Time::ZERO, in_flight: 9, acked: 1 });
+            assert_eq!(cubic.window(), 7);
+            for n in 0..60 {
+                let acked = cubic.window();
+                cubic.on_ack(&ack(Time::ZERO + Span::from_millis(n), acked));
+            }
+            // 7 + 60 * 0.529 = 38.8; beyond 10 a segment each round trip.
+            assert!((least..=most).contains(&cubic.window()), "{}", cubic.window());
         }
     }
 

@@ -1,5 +1,6 @@
 //! Congestion control laws: what they see, and what they decide.
 
+mod aggregation;
 mod bbr;
 mod cubic;
 mod hystart;
@@ -79,6 +80,10 @@ pub trait Control: Debug + Send {
     fn window(&self) -> u64;
     /// At which rate to send, in bits on the wire, if not as fast as the window permits.
     fn pacing_rate(&self) -> Option<Rate>;
+    /// Whether the window comes down gradually during a fast recovery (RFC 6937) to what the law has set.
+    fn reduces_in_proportion(&self) -> bool {
+        true
+    }
     /// What it is doing.
     fn phase(&self) -> &'static str;
 }

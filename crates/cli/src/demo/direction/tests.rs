@@ -1,0 +1,176 @@
+use std::cell::RefCell;
+
+use haul_base::{Probability, Rate, Span};
+use proptest::prelude::*;
+
+use super::*;
+
+fn spec(rtt_ms: u64, mbps: u64, loss: f64) -> PathSpec {
+    PathSpec {
+        rtt: Span::from_millis(rtt_ms),
+        rate: Rate::from_mbps(mbps),
+        loss: Probability::new(loss).unwrap(),
+        mtu: 1_500,
+        seed: 1,
+    }
+}
+
+fn at(micros: u64) -> Time {
+    Time::ZERO + Span::from_micros(micros)
+}
+
+/// A direction, what has left it, and what it has counted.
+struct Bench {
+    direction: Direction,
+    counters: Counters,
+    left: Vec<Vec<u8>>,
+}
+
+impl Bench {
+    fn new(spec: &PathSpec) -> Self {
+        let direction = Direction::new(spec, Way::Forth).unwrap();
+        Self { direction, counters: Counters::default(), left: Vec::new() }
+    }
+
+    /// `packets` of these sizes arrive together.
+    fn offer(&mut self, micros: u64, sizes: &[usize]) {
+        let packets: Vec<Vec<u8>> = sizes.iter().map(|size| vec![*size as u8; *size]).collect();
+        self.counters.offered(sizes.len() as u64);
+        let packets = packets.iter().map(Vec::as_slice);
+        self.direction.offer(packets, at(micros), (3, Ecn::NotEct), &self.counters);
+    }
+
+    /// How many packets have left by then.
+    fn left_by(&mut self, micros: u64) -> usize {
+        self.direction.advance(at(micros), &self.counters);
+        let left = RefCell::new(&mut self.left);
+        assert!(self.direction.deliver(&self.counters, |batch, bytes| {
+            left.borrow_mut().extend(bytes.chunks(batch.segment.max(1)).map(<[u8]>::to_vec));
+            Ok(batch.packets)
+        }));
+        self.left.len()
+    }
+}
+
+#[test]
+fn a_lone_packet_takes_its_serialisation_and_half_the_round_trip() {
+    let mut bench = Bench::new(&spec(100, 12, 0.0));
+    // 1,500 bytes at 12 Mbit/s take 1 ms.
+    bench.offer(500, &[1_472, 1_472]);
+    assert_eq!(bench.left_by(51_499), 0);
+    assert_eq!(bench.left_by(51_500), 1);
+    assert_eq!(bench.left_by(52_499), 1);
+    assert_eq!(bench.left_by(52_500), 2);
+    bench.offer(900_000, &[1_472]);
+    assert_eq!((bench.left_by(950_999), bench.left_by(951_000)), (2, 3));
+    assert_eq!(bench.direction.next_event(), None);
+}
+
+#[test]
+fn the_queue_holds_one_bandwidth_delay_product_and_drops_the_rest() {
+    let spec = spec(100, 120, 0.0);
+    assert_eq!(spec.queue(), Bytes(1_500_000));
+    let mut bench = Bench::new(&spec);
+    for _ in 0..30 {
+        bench.offer(0, &[1_472; 50]);
+    }
+    assert_eq!(bench.counters.read().queue_full, 500);
+    // After 1 ms of draining there is room for ten packets again.
+    bench.offer(1_000, &[1_472; 20]);
+    assert_eq!(bench.counters.read().queue_full, 510);
+    assert_eq!(bench.left_by(1_000_000), 1_010);
+}
+
+#[test]
+fn what_a_full_queue_drops_takes_no_room_in_the_ring() {
+    let mut bench = Bench::new(&spec(10, 10, 0.0));
+    // Ten times the ring, in the time of one packet.
+    for _ in 0..10_000 {
+        bench.offer(0, &[1_472; 4]);
+    }
+    let counts = bench.counters.read();
+    assert_eq!((counts.relay, counts.queue_full), (0, 40_000 - 64));
+}
+
+#[test]
+fn a_short_path_still_has_a_queue() {
+    assert_eq!(spec(0, 1_000, 0.0).queue(), Bytes(96_000));
+}
+
+#[test]
+fn packets_beyond_the_mtu_do_not_pass() {
+    let mut bench = Bench::new(&spec(10, 100, 0.0));
+    bench.offer(0, &[1_473, 1_472]);
+    assert_eq!(bench.left_by(100_000), 1);
+    assert_eq!(bench.counters.read().too_large, 1);
+}
+
+#[test]
+fn random_losses_follow_the_seed_and_the_direction() {
+    let left = |seed, way| {
+        let spec = PathSpec { seed, ..spec(10, 1_000, 0.01) };
+        let mut bench = Bench { direction: Direction::new(&spec, way).unwrap(), ..Bench::new(&spec) };
+        let mut lost = Vec::new();
+        for i in 0..20_000u64 {
+            bench.offer(i * 100, &[1_000]);
+            bench.left_by(i * 100);
+            lost.push(bench.counters.read().random);
+        }
+        lost
+    };
+    let first = left(1, Way::Forth);
+    // 200 expected, deviation 14.1: five of them.
+    assert!((130..270).contains(&first[19_999]), "{}", first[19_999]);
+    assert_eq!(first, left(1, Way::Forth));
+    assert_ne!(first, left(2, Way::Forth));
+    assert_ne!(first, left(1, Way::Back));
+}
+
+#[test]
+fn a_full_socket_delays_and_a_closed_one_loses() {
+    let mut bench = Bench::new(&spec(0, 1_000, 0.0));
+    bench.offer(0, &[1_000; 5]);
+    bench.direction.advance(at(1_000), &bench.counters);
+    let full = |_: &Batch, _: &[u8]| Err(SendError::WouldBlock(haul_udp::Full::SocketBuffer));
+    assert!(!bench.direction.deliver(&bench.counters, full));
+    // One call may take a part only.
+    assert!(bench.direction.deliver(&bench.counters, |_, _| Ok(1)));
+    let counts = bench.counters.read();
+    assert_eq!((counts.delivered, counts.delivered_bytes, counts.relay), (5, 5_000, 0));
+    bench.offer(2_000, &[1_000; 5]);
+    bench.direction.advance(at(3_000), &bench.counters);
+    assert!(bench.direction.deliver(&bench.counters, |_, _| Err(SendError::Refused)));
+    assert_eq!(bench.counters.read().relay, 5);
+}
+
+proptest! {
+    #[test]
+    fn every_packet_is_delivered_in_order_or_counted_and_the_rate_is_never_exceeded(
+        steps in prop::collection::vec((0u64..3_000, 1usize..1_600, 1usize..80), 1..100),
+        mbps in 1u64..2_000,
+        loss in 0.0f64..0.3,
+    ) {
+        let spec = spec(20, mbps, loss);
+        let mut bench = Bench::new(&spec);
+        let (mut now, mut offered) = (0, 0);
+        for (step, size, count) in steps {
+            now += step;
+            bench.offer(now, &vec![size; count]);
+            offered += count as u64;
+            let before = bench.left.len();
+            let left = bench.left_by(now);
+            let bytes: u64 = bench.left.iter().map(|packet| packet.len() as u64 + 28).sum();
+            let busy = at(now).since(Time::ZERO + spec.rtt / 2);
+            prop_assert!(left >= before && spec.rate.bytes_in(busy) + 1 >= bytes);
+        }
+        // Nothing stays longer than a full queue takes to drain.
+        let most = spec.rate.time_for(spec.queue().0) + spec.rtt;
+        bench.left_by(now + most.as_nanos() / 1_000 + 1);
+        let counts = bench.counters.read();
+        prop_assert_eq!(counts.offered, offered);
+        prop_assert_eq!(counts.delivered + counts.dropped(), offered);
+        prop_assert_eq!(counts.delivered, bench.left.len() as u64);
+        prop_assert!(bench.left.iter().all(|packet| packet.iter().all(|byte| *byte == packet.len() as u8)));
+        prop_assert_eq!(counts.relay, 0);
+    }
+}

@@ -1,0 +1,172 @@
+//! `haul demo` with TCP beside it. Needs root and `/dev/net/tun`; without, each test says SKIPPED and passes, or fails
+//! with `HAUL_E2E=required`.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn privileged(test: &str) -> bool {
+    let missing = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !Path::new("/dev/net/tun").exists() {
+        "/dev/net/tun"
+    } else {
+        return true;
+    };
+    assert!(std::env::var("HAUL_E2E").as_deref() != Ok("required"), "{test} needs {missing}");
+    eprintln!("SKIPPED {test}: needs {missing}");
+    false
+}
+
+fn clean(program: &str) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
+        command.env_remove(name);
+    }
+    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
+    command
+}
+
+fn haul() -> Command {
+    clean(env!("CARGO_BIN_EXE_haul"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[track_caller]
+fn exits(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+}
+
+/// Runs as root without the right to make network namespaces, where user namespaces cannot be made either.
+fn without_privilege(words: &[&str]) -> Output {
+    // In a user namespace of its own the limit can be set to none without touching this machine's.
+    let script =
+        "echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -sys_admin \"$0\" \"$@\"";
+    let mut command = clean("unshare");
+    command.args(["-r", "sh", "-c", script, env!("CARGO_BIN_EXE_haul")]).args(words);
+    command.output().unwrap()
+}
+
+fn is_alive(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !status.is_empty() && !status.contains(") Z ")
+}
+
+#[test]
+fn tcp_crosses_the_same_path_and_stands_in_table_events_and_json() {
+    if !privileged("tcp_crosses_the_same_path_and_stands_in_table_events_and_json") {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let events = scratch.path().join("events");
+    let demo = ["demo", "--size", "2MB", "--files", "4", "--rtt", "10ms", "--path-rate", "50Mbit"];
+    let output = haul().args(demo).arg("--events").arg(&events).output().unwrap();
+    exits(&output, 0);
+    let words = text(&output.stderr);
+    for word in ["Each alone on this path", "  haul  ", "  TCP CUBIC  ", "  TCP BBR  "] {
+        assert!(words.contains(word), "{word}: {words}");
+    }
+    assert!(words.lines().last().unwrap().starts_with("Limited by:"), "{words}");
+    let trace = fs::read_to_string(&events).unwrap();
+    let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.iter().filter(|line| line["event"] == "tcp").count(), 2, "{trace}");
+
+    let tcp = lines.last().unwrap()["tcp"].clone();
+    assert_eq!(tcp["left_out"], Value::Null, "{tcp}");
+    let (flows, missing) = (tcp["flows"].as_array().unwrap(), tcp["missing"].as_array().unwrap());
+    assert_eq!(flows.len() + missing.len(), 2, "{tcp}");
+    assert_eq!(flows[0]["congestion"], "cubic");
+    for flow in flows {
+        let (bytes, seconds) = (flow["bytes"].as_u64().unwrap(), flow["seconds"].as_f64().unwrap());
+        assert!(bytes == 2_000_000 || seconds >= 10.0 && bytes > 0, "{flow}");
+        // Nothing is faster than the path: a round trip to connect, and the time of the bytes at its rate.
+        assert!(seconds >= 0.01 + bytes as f64 * 8.0 / 50e6, "{flow}");
+        let share = flow["share"].as_f64().unwrap();
+        assert!((flow["goodput_bps"].as_f64().unwrap() / 50e6 - share).abs() < 1e-6, "{flow}");
+    }
+}
+
+#[test]
+fn without_privilege_tcp_is_left_out_with_the_reason_and_the_demo_succeeds() {
+    if !privileged("without_privilege_tcp_is_left_out_with_the_reason_and_the_demo_succeeds") {
+        return;
+    }
+    let demo = ["demo", "--size", "1MB", "--files", "3", "--rtt", "5ms"];
+    let output = without_privilege(&demo);
+    exits(&output, 0);
+    let words = text(&output.stderr);
+    let about: Vec<&str> = words.lines().filter(|line| line.contains("TCP")).collect();
+    assert_eq!(about.len(), 1, "{words}");
+    assert!(about[0].contains("left out") && about[0].contains("CAP_SYS_ADMIN"), "{words}");
+
+    let output = without_privilege(&[&demo[..], &["--json"]].concat());
+    exits(&output, 0);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["ok"], true);
+    assert_eq!(result["tcp"]["flows"], Value::Array(Vec::new()), "{result}");
+    assert!(result["tcp"]["left_out"].as_str().unwrap().contains("CAP_SYS_ADMIN"), "{result}");
+}
+
+#[test]
+fn an_interrupt_while_tcp_runs_ends_everything() {
+    if !privileged("an_interrupt_while_tcp_runs_ends_everything") {
+        return;
+    }
+    // At 1 Mbit/s each flow takes seconds.
+    let demo = ["demo", "--size", "500kB", "--files", "1", "--rtt", "5ms", "--path-rate", "1Mbit"];
+    let mut child = haul().args(demo).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("TCP CUBIC")), "a flow begins");
+    let parent = child.id();
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    let helper: i32 = children.trim().parse().unwrap();
+    assert!(is_alive(helper));
+    kill_process(Pid::from_raw(parent.cast_signed()).unwrap(), Signal::INT).unwrap();
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
+    // Its namespaces have no names, so they are gone with it.
+    let end = Instant::now() + PATIENCE;
+    while is_alive(helper) {
+        assert!(Instant::now() < end, "the helper stays");
+        sleep(Duration::from_millis(5));
+    }
+    let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    assert_eq!(names.filter(|name| name.contains(&format!("-{helper}-"))).count(), 0);
+}
+
+#[test]
+fn the_death_of_the_demo_ends_the_flows() {
+    if !privileged("the_death_of_the_demo_ends_the_flows") {
+        return;
+    }
+    let demo = ["demo", "--size", "500kB", "--files", "1", "--rtt", "5ms", "--path-rate", "1Mbit"];
+    let scratch = tempfile::tempdir().unwrap();
+    let mut command = haul();
+    let mut child = command.args(demo).env("TMPDIR", scratch.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("TCP CUBIC")), "a flow begins");
+    let parent = child.id();
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    let helper: i32 = children.trim().parse().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let end = Instant::now() + PATIENCE;
+    while is_alive(helper) {
+        assert!(Instant::now() < end, "the helper stays");
+        sleep(Duration::from_millis(5));
+    }
+}

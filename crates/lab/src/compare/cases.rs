@@ -1,0 +1,370 @@
+//! What is compared: paths, what is sent over them, and what theory expects.
+
+use haul_base::{Bytes, Probability, Rate, Rng, Span};
+use haul_sim::{
+    AboveMaximum, BottleneckSpec, CodelSpec, Distribution, GilbertElliottSpec, Limit, PathSpec, QueueSpec,
+    RedSpec, Signal, StageSpec,
+};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of every IP packet of the UDP cases.
+pub(super) const PACKET: u32 = 1_250;
+/// Bytes of every full IP packet of the TCP cases.
+const TCP_PACKET: u64 = 1_500;
+
+/// A law of congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Law {
+    /// `tcp_reno`.
+    Reno,
+    /// `tcp_cubic`.
+    Cubic,
+    /// `tcp_bbr`, version 1.
+    Bbr,
+}
+
+impl Law {
+    const ALL: [Self; 3] = [Self::Reno, Self::Cubic, Self::Bbr];
+
+    /// The kernel's name for it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Reno => "reno",
+            Self::Cubic => "cubic",
+            Self::Bbr => "bbr",
+        }
+    }
+}
+
+/// TCP flows that start together and share a bottleneck.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct TcpCase {
+    /// One flow each.
+    pub laws: Vec<Law>,
+    /// Of the bottleneck.
+    pub rate: Rate,
+    /// Without queueing.
+    pub rtt: Span,
+    /// Random loss on the way there.
+    pub loss: Probability,
+    /// What the queue holds, in hundredths of the bandwidth-delay product.
+    pub queue: u64,
+    /// How long it runs.
+    pub time: Span,
+    /// What is not counted at the start.
+    pub warm_up: Span,
+}
+
+impl TcpCase {
+    fn single(law: Law, mbps: u64, rtt_ms: u64, loss: f64, queue: u64, time: Span) -> Self {
+        Self {
+            laws: vec![law],
+            rate: Rate::from_mbps(mbps),
+            rtt: Span::from_millis(rtt_ms),
+            loss: share(loss),
+            queue,
+            time,
+            warm_up: Span::ZERO,
+        }
+    }
+
+    /// As the tables have it.
+    pub(super) fn name(&self) -> String {
+        let laws = self.laws.iter().map(|law| law.name()).collect::<Vec<_>>().join("+");
+        let loss = match self.loss.get() {
+            0.0 => String::new(),
+            p => format!(" loss {}%", p * 100.0),
+        };
+        let whole = self.queue / 100;
+        let queue = if self.queue.is_multiple_of(100) {
+            format!("{whole}")
+        } else {
+            format!("{whole}.{:02}", self.queue % 100)
+        };
+        format!("{laws} {} {}{loss} queue {queue}", self.rate, self.rtt)
+    }
+
+    /// There: bottleneck, loss, half of the round-trip time. Back: the other half.
+    pub(super) fn paths(&self) -> (PathSpec, PathSpec) {
+        let product = self.rate.bytes_in(self.rtt) * self.queue / 100;
+        let limit = Limit::Bytes(Bytes(product.max(10 * TCP_PACKET)));
+        let delay = StageSpec::Delay(self.rtt / 2);
+        let mut stages = vec![StageSpec::Bottleneck(BottleneckSpec {
+            rate: self.rate,
+            queue: QueueSpec::TailDrop(limit),
+        })];
+        if self.loss > Probability::ZERO {
+            stages.push(StageSpec::Loss(self.loss));
+        }
+        stages.push(delay.clone());
+        (PathSpec { stages }, PathSpec { stages: vec![delay] })
+    }
+}
+
+/// The TCP lines: one flow of each law over clean and lossy paths for `time`, then pairs for three times as long.
+pub(super) fn tcp(time: Span) -> Vec<TcpCase> {
+    let paths = [
+        // rate in Mbit/s, round trip in ms, loss, queue in hundredths of the product
+        (100, 10, 0.0, 100),
+        (100, 50, 0.0, 100),
+        (100, 100, 0.0, 100),
+        (200, 50, 0.0, 100),
+        (50, 50, 0.0, 25),
+        (100, 50, 0.0, 25),
+        (100, 100, 0.0, 25),
+        (100, 50, 0.0001, 100),
+        (100, 10, 0.001, 100),
+        (100, 50, 0.001, 100),
+        (100, 100, 0.001, 100),
+        (50, 10, 0.01, 100),
+        (50, 50, 0.01, 100),
+    ];
+    let singles = Law::ALL.into_iter().flat_map(|law| {
+        paths.map(|(mbps, rtt, loss, queue)| TcpCase::single(law, mbps, rtt, loss, queue, time))
+    });
+    let pairs = [[Law::Cubic, Law::Cubic], [Law::Cubic, Law::Bbr], [Law::Bbr, Law::Bbr]];
+    let pairs = pairs.into_iter().flat_map(|laws| {
+        [20, 100].map(|rtt| TcpCase {
+            laws: laws.to_vec(),
+            warm_up: time,
+            ..TcpCase::single(laws[0], 50, rtt, 0.0, 100, time * 3)
+        })
+    });
+    singles.chain(pairs).collect()
+}
+
+/// When packets are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Offer {
+    /// At equal distances.
+    Constant {
+        /// From one to the next.
+        gap_ns: u64,
+    },
+    /// At random.
+    Poisson {
+        /// The mean from one to the next.
+        gap_ns: u64,
+    },
+}
+
+impl Offer {
+    fn at(rate: Rate, load: f64) -> u64 {
+        (rate.time_for(u64::from(PACKET)).as_nanos() as f64 / load) as u64
+    }
+
+    /// The times of all packets within `time`, from `seed`: the same in both worlds.
+    pub(super) fn times(self, time: Span, seed: u64) -> Vec<Span> {
+        let mut rng = Rng::from_seed(seed);
+        let gap = match self {
+            Self::Constant { gap_ns } => Distribution::Constant(Span::from_nanos(gap_ns.max(1))),
+            Self::Poisson { gap_ns } => Distribution::Exponential(Span::from_nanos(gap_ns.max(1))),
+        };
+        let next = |at: &Span| Some(*at + gap.draw(&mut rng).max(Span::from_nanos(1)));
+        std::iter::successors(Some(Span::ZERO), next).take_while(|at| *at < time).collect()
+    }
+}
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Measure {
+    /// Median of the delay, ms.
+    Median,
+    /// 99 % quantile of the delay, ms.
+    P99,
+    /// Mean time in the queue, ms.
+    MeanWait,
+    /// Share of the packets that were lost, per cent.
+    Loss,
+    /// Mean number of packets lost in a row.
+    MeanRun,
+}
+
+/// UDP that does not answer, over one direction.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct UdpCase {
+    /// As the tables have it.
+    pub name: String,
+    /// What the packets meet.
+    pub stages: Vec<StageSpec>,
+    /// When they come.
+    pub offer: Offer,
+    /// Delay of a packet that does not wait.
+    pub unqueued: Span,
+    /// What is looked at, with what theory expects of it.
+    pub measures: Vec<(Measure, Option<f64>)>,
+}
+
+const RATE: Rate = Rate::from_mbps(20);
+const OVERLOADED: Rate = Rate::from_mbps(50);
+const DELAY: Span = Span::from_millis(10);
+
+fn share(p: f64) -> Probability {
+    Probability::new(p).unwrap_or_default()
+}
+
+fn case(
+    name: &str,
+    rate: Rate,
+    queue: QueueSpec,
+    offer: Offer,
+    measures: &[(Measure, Option<f64>)],
+) -> UdpCase {
+    let bottleneck = StageSpec::Bottleneck(BottleneckSpec { rate, queue });
+    UdpCase {
+        name: name.to_owned(),
+        stages: vec![bottleneck, StageSpec::Delay(DELAY)],
+        offer,
+        unqueued: rate.time_for(u64::from(PACKET)) + DELAY,
+        measures: measures.to_vec(),
+    }
+}
+
+fn lossy(name: &str, stage: StageSpec, measures: &[(Measure, Option<f64>)]) -> UdpCase {
+    UdpCase {
+        name: name.to_owned(),
+        stages: vec![stage, StageSpec::Delay(DELAY)],
+        offer: Offer::Constant { gap_ns: 250_000 },
+        unqueued: DELAY,
+        measures: measures.to_vec(),
+    }
+}
+
+/// RED between 25 and 75 kB, at most 10 %.
+fn red() -> RedSpec {
+    RedSpec {
+        min: Bytes(25_000),
+        max: Bytes(75_000),
+        probability: share(0.1),
+        weight: 0.002,
+        limit: Limit::Bytes(Bytes(1_000_000)),
+        above_max: AboveMaximum::Gentle,
+        signal: Signal::Drop,
+    }
+}
+
+/// At which mean queue RED drops `loss`: drops are `2p/(1+p)` (Floyd and Jacobson 1993, section 7, distances uniform),
+/// and `p` rises with the queue from the lower threshold. In milliseconds of `rate`.
+fn red_wait(loss: f64, rate: Rate) -> f64 {
+    let RedSpec { min, max, probability, .. } = red();
+    let p = loss / (2.0 - loss);
+    let queue = min.0 as f64 + p / probability.get() * (max.0 - min.0) as f64;
+    rate.time_for(queue as u64).as_millis_f64()
+}
+
+/// The UDP lines.
+pub(super) fn udp() -> Vec<UdpCase> {
+    use Measure::{Loss, MeanRun, MeanWait, Median, P99};
+    let tail = |packets| QueueSpec::TailDrop(Limit::Packets(packets));
+    let constant = |rate, load| Offer::Constant { gap_ns: Offer::at(rate, load) };
+    let quiet = (DELAY + RATE.time_for(u64::from(PACKET))).as_millis_f64();
+    let mut cases = vec![case(
+        "delay, constant rate, load 0.5",
+        RATE,
+        tail(100),
+        constant(RATE, 0.5),
+        &[(Median, Some(quiet)), (P99, Some(quiet)), (Loss, Some(0.0))],
+    )];
+    for p in [0.001, 0.01] {
+        let name = format!("random loss {} %", p * 100.0);
+        cases.push(lossy(&name, StageSpec::Loss(share(p)), &[(Loss, Some(p * 100.0))]));
+    }
+    for (to_bad, to_good) in [(0.01, 0.5), (0.02, 0.1)] {
+        let spec = GilbertElliottSpec {
+            to_bad: share(to_bad),
+            to_good: share(to_good),
+            loss_good: Probability::ZERO,
+            loss_bad: share(1.0),
+        };
+        let loss = 100.0 * to_bad / (to_bad + to_good);
+        let measures = [(Loss, Some(loss)), (MeanRun, Some(1.0 / to_good))];
+        let name = format!("Gilbert-Elliott {to_bad} / {to_good}");
+        cases.push(lossy(&name, StageSpec::GilbertElliott(spec), &measures));
+    }
+    for load in [1.1, 1.5] {
+        let name = format!("tail drop, 100 packets, load {load}");
+        let full = 99.0 * OVERLOADED.time_for(u64::from(PACKET)).as_millis_f64();
+        let measures = [(Loss, Some(100.0 * (1.0 - 1.0 / load))), (MeanWait, Some(full))];
+        cases.push(case(&name, OVERLOADED, tail(100), constant(OVERLOADED, load), &measures));
+    }
+    for load in [0.5, 0.8, 0.9] {
+        // Pollaczek-Khinchine with a constant service time.
+        let wait = load * RATE.time_for(u64::from(PACKET)).as_millis_f64() / (2.0 * (1.0 - load));
+        let offer = Offer::Poisson { gap_ns: Offer::at(RATE, load) };
+        cases.push(case(
+            &format!("M/D/1, load {load}"),
+            RATE,
+            tail(10_000),
+            offer,
+            &[(MeanWait, Some(wait))],
+        ));
+    }
+    let overload = 1.0 - 1.0 / 1.1;
+    cases.push(case(
+        "RED 25-75 kB, 10 %, load 1.1",
+        OVERLOADED,
+        QueueSpec::Red(red()),
+        constant(OVERLOADED, 1.1),
+        &[(Loss, Some(100.0 * overload)), (MeanWait, Some(red_wait(overload, OVERLOADED)))],
+    ));
+    let (target, interval, limit) = (Span::from_millis(5), Span::from_millis(100), Limit::Packets(10_000));
+    let codel = CodelSpec { target, interval, limit, signal: Signal::Drop };
+    cases.push(case(
+        "CoDel 5 ms, load 1.05 without an answer",
+        OVERLOADED,
+        QueueSpec::Codel(codel),
+        constant(OVERLOADED, 1.05),
+        &[(Loss, None), (MeanWait, None)],
+    ));
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ_and_say_what_the_path_is() {
+        let cases = tcp(Span::from_secs(20));
+        let mut names: Vec<String> = cases.iter().map(TcpCase::name).collect();
+        names.extend(udp().into_iter().map(|case| case.name));
+        let count = names.len();
+        assert_eq!(cases[4].name(), "reno 50.0 Mbit/s 50.000 ms queue 0.25");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn queues_hold_their_part_of_the_product() {
+        let case = TcpCase::single(Law::Reno, 100, 50, 0.01, 25, Span::from_secs(1));
+        // 100 Mbit/s for 50 ms are 625,000 bytes.
+        let limit = QueueSpec::TailDrop(Limit::Bytes(Bytes(156_250)));
+        let (there, back) = case.paths();
+        assert_eq!(there.stages[0], StageSpec::Bottleneck(BottleneckSpec { rate: case.rate, queue: limit }));
+        assert_eq!(there.stages.len(), 3);
+        assert_eq!(back.stages, [StageSpec::Delay(Span::from_millis(25))]);
+    }
+
+    #[test]
+    fn offers_have_their_rate_and_follow_from_the_seed() {
+        let time = Span::from_secs(10);
+        let constant = Offer::Constant { gap_ns: Offer::at(RATE, 0.5) };
+        // 0.5 ms of service at a load of a half: one each millisecond.
+        assert_eq!(constant.times(time, 1).len(), 10_000);
+        let poisson = Offer::Poisson { gap_ns: 1_000_000 };
+        let times = poisson.times(time, 7);
+        assert!((9_700..10_300).contains(&times.len()), "{}", times.len());
+        assert_eq!(times, poisson.times(time, 7));
+        assert_ne!(times, poisson.times(time, 8));
+    }
+
+    #[test]
+    fn red_waits_where_it_drops_what_is_too_much() {
+        // 2p/(1+p) = 1/11 has p = 1/21; 25 kB + 50 kB / 2.1 = 48.8 kB: 7.8 ms at 50 Mbit/s.
+        let wait = red_wait(1.0 / 11.0, Rate::from_mbps(50));
+        assert!((wait - 7.81).abs() < 0.01, "{wait}");
+    }
+}

@@ -1,0 +1,180 @@
+//! `haul-lab compare`: the same paths and the same traffic in the simulator and on the emulator, side by side, and
+//! beside what theory says where it says anything.
+
+mod cases;
+mod diag;
+mod emulated;
+mod end;
+mod figures;
+mod simulated;
+mod table;
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use clap::Args;
+use haul_base::Span;
+
+use crate::problem::Problem;
+use cases::{TcpCase, UdpCase};
+use emulated::Emulator;
+pub(crate) use end::{EndArgs, end};
+use figures::{Arrivals, Series};
+
+const EXAMPLES: &str = "Examples:
+  haul-lab compare --time 20s --seed 1
+  haul-lab compare --only 'cubic 100.0 Mbit/s 50' --runs 3
+  haul-lab compare --no-emulator --simulations 20
+
+Prints Markdown tables on standard output and progress on standard error. The emulator's half needs root, or the
+right to make user namespaces. TCP runs with the kernel's own congestion controls (tcp_reno, tcp_cubic, tcp_bbr).";
+
+/// What `haul-lab compare` takes.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CompareArgs {
+    /// How long each run lasts; pairs of flows take three times as long
+    #[arg(long, value_name = "TIME", default_value = "20s")]
+    time: Span,
+
+    /// Seed of the first run; the next ones count on
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// How many runs each line gets on the emulator
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    runs: u64,
+
+    /// How many runs each line gets in the simulator
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..))]
+    simulations: u64,
+
+    /// How many TCP runs share the machine at a time on the emulator
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: u16,
+
+    /// Only lines whose name contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+
+    /// Only the simulator's half
+    #[arg(long)]
+    no_emulator: bool,
+
+    /// Writes every sample of the TCP runs to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    samples: Option<std::path::PathBuf>,
+}
+
+/// A line of one of the tables with all that was measured for it.
+#[derive(Debug)]
+struct Measured<C, T> {
+    case: C,
+    simulated: Vec<T>,
+    /// The emulator's runs again in the simulator, with the times at which packets were really sent there.
+    replayed: Vec<T>,
+    emulated: Vec<T>,
+}
+
+/// Compares, and prints the tables.
+///
+/// # Errors
+/// When the emulator cannot be had or a run of it fails.
+pub(crate) fn compare(args: &CompareArgs) -> Result<(), Problem> {
+    let emulator = if args.no_emulator { None } else { Some(Emulator::new()?) };
+    let emulator = emulator.as_ref();
+    let wanted = |name: &str| name.contains(&args.only);
+    let mut udp = Vec::new();
+    for case in cases::udp().into_iter().filter(|case| wanted(&case.name)) {
+        udp.push(one_udp(args, emulator, case)?);
+    }
+    let cases: Vec<TcpCase> = cases::tcp(args.time).into_iter().filter(|case| wanted(&case.name())).collect();
+    let tcp = all_tcp(args, emulator, &cases)?;
+    if let Some(file) = &args.samples {
+        table::write_samples(file, &tcp)?;
+    }
+    println!("seed {}, {} a run", args.seed, args.time);
+    print!("{}", table::udp(&udp));
+    print!("{}", table::tcp(&tcp));
+    Ok(())
+}
+
+fn one_udp(
+    args: &CompareArgs,
+    emulator: Option<&Emulator>,
+    case: UdpCase,
+) -> Result<Measured<UdpCase, Arrivals>, Problem> {
+    let seeds = |count: u64| args.seed..args.seed.saturating_add(count);
+    let run = |seed| simulated::udp(&case, args.time, seed);
+    let simulated = seeds(args.simulations).map(run).collect::<Result<Vec<_>, _>>()?;
+    let (mut replayed, mut emulated) = (Vec::new(), Vec::new());
+    if let Some(emulator) = emulator {
+        for seed in seeds(args.runs) {
+            eprintln!("haul-lab: {}, seed {seed}", case.name);
+            let run = emulator.udp(&case, args.time, seed)?;
+            let times: Vec<Span> = run.sent_at.iter().copied().map(Span::from_nanos).collect();
+            replayed.push(simulated::udp_at(&case, &times, seed)?);
+            emulated.push(run);
+        }
+    }
+    Ok(Measured { case, simulated, replayed, emulated })
+}
+
+/// The runs of all lines, some at a time.
+fn all_tcp(
+    args: &CompareArgs,
+    emulator: Option<&Emulator>,
+    cases: &[TcpCase],
+) -> Result<Vec<Measured<TcpCase, Series>>, Problem> {
+    let seeds = |count: u64| args.seed..args.seed.saturating_add(count);
+    let jobs: Vec<(&TcpCase, u64)> =
+        cases.iter().flat_map(|case| seeds(args.runs).map(move |seed| (case, seed))).collect();
+    let mut emulated = Vec::new();
+    if let Some(emulator) = emulator {
+        emulated = in_parallel(&jobs, usize::from(args.jobs), |(case, seed)| {
+            eprintln!("haul-lab: {}, seed {seed}", case.name());
+            emulator.tcp(case, *seed)
+        })
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    }
+    let mut emulated = emulated.into_iter();
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    cases
+        .iter()
+        .map(|case| {
+            let seeds: Vec<u64> = seeds(args.simulations).collect();
+            let simulated = in_parallel(&seeds, cores, |seed| simulated::tcp(case, *seed));
+            let simulated = simulated.into_iter().collect::<Result<Vec<_>, _>>()?;
+            Ok(Measured {
+                case: case.clone(),
+                simulated,
+                replayed: Vec::new(),
+                emulated: emulated.by_ref().take(args.runs as usize).collect(),
+            })
+        })
+        .collect()
+}
+
+/// Does `work` for every item on some threads; results in the order of the items.
+fn in_parallel<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let one = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else { return };
+            let result = work(item);
+            *results[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(items.len()) {
+            scope.spawn(one);
+        }
+        one();
+    });
+    results.into_iter().filter_map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
+}

@@ -1,0 +1,216 @@
+//! Side A: sends streams, messages and readings.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haul_engine::{AssociateOptions, Channel, EngineError, HaulUrl, associate};
+use haul_proto::{micro, presets};
+use haul_stack::{Ends, Recipe, SendOptions};
+
+use super::job::{Carrier, Job, Stream, Turns, load, save};
+use super::server::{TCP_PORT, engine};
+use crate::problem::{Problem, While};
+
+/// A message that is not answered in this time counts as lost for good.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Within this time the other side must have written its results.
+const RESULTS: Duration = Duration::from_secs(20);
+const SMALL: usize = 10;
+const READING: usize = 16;
+
+/// Does A's part; writes `a.json` where there is something to tell.
+pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
+    match job {
+        Job::Streams(streams) => {
+            std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    streams.iter().map(|stream| scope.spawn(move || send(stream, directory))).collect();
+                threads.into_iter().try_for_each(|thread| {
+                    thread.join().unwrap_or_else(|_| Err(Problem::failed("a sender has panicked", "")))
+                })
+            })?;
+            wait_for(&directory.join("b.json"))
+        }
+        Job::Turnaround { carrier, messages, lanes } => {
+            let each = messages.div_ceil(*lanes);
+            let turns = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    (0..*lanes).map(|_| scope.spawn(move || turn_around(carrier, each, directory))).collect();
+                let mut all = Turns::default();
+                for thread in threads {
+                    let one =
+                        thread.join().unwrap_or_else(|_| Err(Problem::failed("a lane has panicked", "")))?;
+                    all.times_us.extend(one.times_us);
+                    all.unanswered += one.unanswered;
+                }
+                Ok::<_, Problem>(all)
+            })?;
+            save(directory, "a.json", &turns)
+        }
+        Job::Readings { carrier, readings, gap_us, constant } => {
+            read_out(carrier, *readings, Duration::from_micros(*gap_us), *constant, directory)
+        }
+    }
+}
+
+fn wait_for(path: &Path) -> Result<(), Problem> {
+    let until = Instant::now() + RESULTS;
+    while !path.exists() {
+        if Instant::now() > until {
+            return Err(Problem::failed(format!("the other side did not write {}", path.display()), ""));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn channel(recipe: &Recipe, directory: &Path) -> Result<Channel, Problem> {
+    wait_for(&directory.join("url.json"))?;
+    let text: String = load(directory, "url.json")?;
+    let url: HaulUrl =
+        text.parse().map_err(|e| Problem::failed(format!("the URL does not parse: {e}"), ""))?;
+    let registry = Arc::new(micro::registry());
+    let mut options = AssociateOptions::default();
+    options.channel.datagram = 1_472;
+    associate(None, &url, recipe, &registry, &options, Ends::default())
+        .map_err(|e| engine("cannot associate", &e))
+}
+
+fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, Problem> {
+    let preset = presets::preset(name).ok_or_else(|| Problem::usage(format!("no preset `{name}`"), ""))?;
+    let mut recipe = preset.map_err(|e| Problem::failed(e.to_string(), ""))?;
+    for (key, value) in changes {
+        recipe.set(key, value).map_err(|e| Problem::failed(e.to_string(), ""))?;
+    }
+    Ok(recipe)
+}
+
+fn tcp(lane: u16) -> Result<TcpStream, Problem> {
+    let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
+    let until = Instant::now() + PATIENCE;
+    let stream = loop {
+        // The other side may still be about to listen.
+        match TcpStream::connect(format!("{host}:{}", TCP_PORT + lane)) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => break result.while_doing("cannot connect")?,
+        }
+    };
+    stream.set_nodelay(true).while_doing("cannot set TCP_NODELAY")?;
+    Ok(stream)
+}
+
+/// Sends until the time is over; messages are numbered, so that no two are equal.
+fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
+    let until = |start: Instant| start.elapsed() < Duration::from_millis(stream.millis);
+    let mut message = vec![0x5a; stream.message];
+    let mut number = 0u64;
+    let mut next = |message: &mut [u8]| {
+        number += 1;
+        message[..8].copy_from_slice(&number.to_be_bytes());
+    };
+    if let Carrier::Recipe(name) = &stream.carrier {
+        let rate = stream.rate_bps.map(|bps| ("fixed_rate.rate", format!("{bps}bit")));
+        let channel = channel(&recipe(name, &rate.into_iter().collect::<Vec<_>>())?, directory)?;
+        let start = Instant::now();
+        while until(start) {
+            next(&mut message);
+            channel
+                .send(&message, SendOptions::default(), Some(PATIENCE))
+                .map_err(|e| engine("cannot send", &e))?;
+        }
+        return close(&channel);
+    }
+    let mut tcp = tcp(stream.lane)?;
+    tcp.set_write_timeout(Some(PATIENCE)).while_doing("cannot set a timeout")?;
+    let start = Instant::now();
+    let mut sent = 0u64;
+    while until(start) {
+        if let Some(rate) = stream.rate_bps {
+            let due = Duration::from_nanos((sent as f64 * 8e9 / rate as f64) as u64);
+            std::thread::sleep(due.saturating_sub(start.elapsed()));
+        }
+        next(&mut message);
+        sent += message.len() as u64;
+        if tcp.write_all(&message).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What is lost at the end of an unreliable stream is no failure.
+fn close(channel: &Channel) -> Result<(), Problem> {
+    match channel.close(Duration::from_secs(3)) {
+        Ok(()) | Err(EngineError::TimedOut { .. } | EngineError::Closed) => Ok(()),
+        Err(error) => Err(engine("cannot close", &error)),
+    }
+}
+
+fn turn_around(carrier: &Carrier, messages: usize, directory: &Path) -> Result<Turns, Problem> {
+    let mut turns = Turns::default();
+    let message = [7; SMALL];
+    if let Carrier::Recipe(name) = carrier {
+        let channel = channel(&recipe(name, &[])?, directory)?;
+        channel.wait_confirmed(PATIENCE).map_err(|e| engine("no answer", &e))?;
+        for _ in 0..messages {
+            let start = Instant::now();
+            channel
+                .send(&message, SendOptions::default(), Some(PATIENCE))
+                .map_err(|e| engine("cannot send", &e))?;
+            match channel.recv(Some(PATIENCE)) {
+                Ok(_) => turns.times_us.push(start.elapsed().as_secs_f64() * 1e6),
+                Err(_) => turns.unanswered += 1,
+            }
+        }
+        return Ok(turns);
+    }
+    let mut tcp = tcp(0)?;
+    if *carrier == Carrier::TcpThin {
+        let socket = socket2::SockRef::from(&tcp);
+        socket.set_tcp_thin_linear_timeouts(true).while_doing("cannot ask for linear timeouts")?;
+    }
+    tcp.set_read_timeout(Some(PATIENCE)).while_doing("cannot set a timeout")?;
+    let mut answer = [0; SMALL];
+    for _ in 0..messages {
+        let start = Instant::now();
+        tcp.write_all(&message).while_doing("cannot send")?;
+        tcp.read_exact(&mut answer).while_doing("no answer")?;
+        turns.times_us.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(turns)
+}
+
+fn read_out(
+    carrier: &Carrier,
+    readings: usize,
+    gap: Duration,
+    constant: bool,
+    directory: &Path,
+) -> Result<(), Problem> {
+    let value = |i: usize| {
+        let mut reading = [0; READING];
+        reading[..8].copy_from_slice(&(if constant { 1.0 } else { i as f64 }).to_be_bytes());
+        reading
+    };
+    if let Carrier::Recipe(name) = carrier {
+        let channel = channel(&recipe(name, &[])?, directory)?;
+        for i in 0..readings {
+            channel
+                .send(&value(i), SendOptions::default(), Some(PATIENCE))
+                .map_err(|e| engine("cannot send", &e))?;
+            std::thread::sleep(gap);
+        }
+        return close(&channel);
+    }
+    let mut tcp = tcp(0)?;
+    for i in 0..readings {
+        tcp.write_all(&value(i)).while_doing("cannot send")?;
+        std::thread::sleep(gap);
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! From arrivals to figures.
+
+use super::job::Seen;
+
+/// A message has come: nanoseconds since the receiver's start, bytes.
+pub(super) type Arrival = (u64, usize);
+
+/// Messages of the beginning that are left out: set-up and the first round trip.
+const WARM_UP_NANOS: u64 = 300_000_000;
+/// Rates are looked at over so long.
+const WINDOW_NANOS: u64 = 20_000_000;
+/// A rate is there when it is so near.
+const NEAR: f64 = 0.05;
+
+/// The `q`-quantile; 0 of nothing.
+pub(super) fn quantile(values: &mut [f64], q: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    values.get((last as f64 * q).round() as usize).copied().unwrap_or(0.0)
+}
+
+/// Mean; 0 of nothing.
+pub(super) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+fn goodput(arrivals: &[Arrival]) -> f64 {
+    let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else { return 0.0 };
+    let bytes: usize = arrivals[1..].iter().map(|arrival| arrival.1).sum();
+    bytes as f64 * 8e9 / (last.0 - first.0).max(1) as f64
+}
+
+fn jitter(arrivals: &[Arrival], rate_bps: f64) -> f64 {
+    let deviation = |pair: &[Arrival]| {
+        let ideal = pair[1].1 as f64 * 8e6 / rate_bps;
+        ((pair[1].0 - pair[0].0) as f64 / 1e3 - ideal).abs()
+    };
+    quantile(&mut arrivals.windows(2).map(deviation).collect::<Vec<_>>(), 0.99)
+}
+
+/// When the rate over a window came near `rate_bps` and stayed there, in nanoseconds after `asked`.
+fn settled(arrivals: &[Arrival], asked: u64, rate_bps: f64) -> Option<u64> {
+    let end = arrivals.last()?.0;
+    let mut there = None;
+    let mut at = asked;
+    while at + WINDOW_NANOS < end {
+        let from = arrivals.partition_point(|arrival| arrival.0 < at);
+        let to = arrivals.partition_point(|arrival| arrival.0 < at + WINDOW_NANOS);
+        let bytes: usize = arrivals[from..to].iter().map(|arrival| arrival.1).sum();
+        let rate = bytes as f64 * 8e9 / WINDOW_NANOS as f64;
+        if (rate / rate_bps - 1.0).abs() > NEAR {
+            there = None;
+        } else if there.is_none() {
+            there = Some(at - asked);
+        }
+        at += WINDOW_NANOS / 10;
+    }
+    there
+}
+
+/// What the arrivals of a stream come to.
+pub(super) fn seen(arrivals: &[Arrival], rate_bps: Option<u64>, asked: Option<(u64, u64)>) -> Seen {
+    let warm = arrivals.first().map_or(0, |first| first.0 + WARM_UP_NANOS);
+    let from = arrivals.partition_point(|arrival| arrival.0 < warm);
+    let until = asked.map_or(arrivals.len(), |(at, _)| arrivals.partition_point(|arrival| arrival.0 < at));
+    let steady = &arrivals[from.min(until)..until];
+    let goodput_bps = goodput(steady);
+    let nominal = rate_bps.map_or(goodput_bps, |rate| rate as f64);
+    let after = asked.and_then(|(at, rate)| settled(arrivals, at, rate as f64).map(|took| (at, took)));
+    let later = after.map(|(at, took)| {
+        let from = arrivals.partition_point(|arrival| arrival.0 < at + took);
+        goodput(&arrivals[from..])
+    });
+    Seen {
+        bytes: arrivals.iter().map(|arrival| arrival.1 as u64).sum(),
+        goodput_bps,
+        jitter_p99_us: jitter(steady, nominal),
+        settled_ms: after.map(|(_, took)| took as f64 / 1e6),
+        later_goodput_bps: later,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1,000-byte messages every `gap` microseconds from `from` to `to` milliseconds.
+    fn even(from: u64, to: u64, gap: u64) -> Vec<Arrival> {
+        (from * 1_000..to * 1_000).step_by(gap as usize).map(|micros| (micros * 1_000, 1_000)).collect()
+    }
+
+    #[test]
+    fn an_even_stream_has_its_rate_and_no_jitter() {
+        let seen = seen(&even(0, 2_000, 100), Some(80_000_000), None);
+        assert!((seen.goodput_bps / 80e6 - 1.0).abs() < 1e-3, "{seen:?}");
+        assert!(seen.jitter_p99_us < 1e-6, "{seen:?}");
+    }
+
+    #[test]
+    fn a_change_is_seen_when_it_comes() {
+        let mut arrivals = even(0, 1_040, 100);
+        arrivals.extend(even(1_040, 2_000, 200));
+        let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)));
+        let settled = seen.settled_ms.unwrap();
+        assert!((36.0..=42.0).contains(&settled), "{settled}");
+        assert!((seen.later_goodput_bps.unwrap() / 40e6 - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_change_that_never_comes_is_not_seen() {
+        assert_eq!(seen(&even(0, 2_000, 100), None, Some((1_000_000_000, 40_000_000))).settled_ms, None);
+    }
+
+    #[test]
+    fn quantiles() {
+        assert_eq!(quantile(&mut [3.0, 1.0, 2.0], 0.5), 2.0);
+        assert_eq!(quantile(&mut [], 0.5), 0.0);
+        assert_eq!(mean(&[1.0, 3.0]), 2.0);
+    }
+}

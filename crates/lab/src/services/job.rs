@@ -1,0 +1,102 @@
+//! What the two ends are to do, and what they have found; both travel as JSON files.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::problem::{Problem, While};
+
+/// Who carries it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Carrier {
+    /// A shipped recipe.
+    Recipe(String),
+    /// The kernel's TCP with `TCP_NODELAY`.
+    Tcp,
+    /// The same with linear timeouts for thin streams.
+    TcpThin,
+}
+
+impl Carrier {
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Recipe(name) => name.clone(),
+            Self::Tcp => "TCP".to_owned(),
+            Self::TcpThin => "TCP, thin".to_owned(),
+        }
+    }
+}
+
+/// A stream of messages from A to B.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Stream {
+    pub(super) carrier: Carrier,
+    /// Bits of messages per second; TCP sends what it can if there is none.
+    pub(super) rate_bps: Option<u64>,
+    pub(super) millis: u64,
+    pub(super) message: usize,
+    /// The receiver asks for another rate after so many milliseconds.
+    pub(super) change: Option<(u64, u64)>,
+    /// TCP port or number of the flow, so that several can run at once.
+    pub(super) lane: u16,
+}
+
+/// One thing that both ends do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Job {
+    /// Streams at the same time.
+    Streams(Vec<Stream>),
+    /// Small messages that are answered, on several connections at once.
+    Turnaround { carrier: Carrier, messages: usize, lanes: usize },
+    /// Readings in one direction.
+    Readings { carrier: Carrier, readings: usize, gap_us: u64, constant: bool },
+}
+
+/// What the receiver of a stream has seen.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Seen {
+    pub(super) bytes: u64,
+    pub(super) goodput_bps: f64,
+    /// 99 % quantile of the deviation of the time between messages from its ideal, microseconds.
+    pub(super) jitter_p99_us: f64,
+    /// From the request for another rate until it was there, milliseconds.
+    pub(super) settled_ms: Option<f64>,
+    /// After the change.
+    pub(super) later_goodput_bps: Option<f64>,
+}
+
+/// Turn-around times in microseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Turns {
+    pub(super) times_us: Vec<f64>,
+    pub(super) unanswered: usize,
+}
+
+const JOB: &str = "job.json";
+
+impl Job {
+    pub(super) fn save(&self, directory: &Path) -> Result<(), Problem> {
+        save(directory, JOB, self)
+    }
+
+    pub(super) fn load(directory: &Path) -> Result<Self, Problem> {
+        load(directory, JOB)
+    }
+}
+
+/// Writes a file that appears as a whole.
+pub(super) fn save<T: Serialize>(directory: &Path, name: &str, value: &T) -> Result<(), Problem> {
+    let (path, part) = (directory.join(name), directory.join(format!("{name}.part")));
+    let text =
+        serde_json::to_vec(value).map_err(|e| Problem::failed(format!("cannot write {name}: {e}"), ""))?;
+    fs::write(&part, text).while_doing(&format!("cannot write {}", part.display()))?;
+    fs::rename(&part, &path).while_doing(&format!("cannot rename {}", part.display()))
+}
+
+pub(super) fn load<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<T, Problem> {
+    let path = directory.join(name);
+    let text = fs::read(&path).while_doing(&format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&text)
+        .map_err(|e| Problem::failed(format!("{} is no result: {e}", path.display()), "an end has failed"))
+}

@@ -1,0 +1,143 @@
+//! Side B: receives streams, answers messages, counts readings.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haul_base::Rate;
+use haul_engine::{Channel, EngineError, ListenOptions, Listener, Terms};
+use haul_proto::micro;
+use haul_stack::SendOptions;
+
+use super::figures::{Arrival, seen};
+use super::job::{Carrier, Job, Seen, Stream, save};
+use crate::problem::{Problem, While};
+
+/// Where TCP listens; one port more for each lane. It is bound last: the other side starts then.
+pub(super) const TCP_PORT: u16 = 7_920;
+/// Where associations are agreed on.
+const PORT: u16 = 7_910;
+/// A stream ends when nothing has come for so long.
+const QUIET: Duration = Duration::from_millis(1_500);
+const FOREVER: Duration = Duration::from_secs(600);
+
+/// Does B's part, writes `b.json` where there is something to tell, and waits to be ended.
+pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
+    let listener = listen(directory)?;
+    std::thread::scope(|scope| match job {
+        Job::Streams(streams) => {
+            let sockets =
+                streams.iter().map(|stream| tcp_listener(stream.lane)).collect::<Result<Vec<_>, _>>()?;
+            let receive = |(stream, socket): (&Stream, TcpListener)| receive(stream, &socket, &listener);
+            let threads: Vec<_> =
+                streams.iter().zip(sockets).map(|pair| scope.spawn(move || receive(pair))).collect();
+            let results = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
+            save(directory, "b.json", &results.collect::<Result<Vec<Seen>, Problem>>()?)
+        }
+        Job::Turnaround { carrier: Carrier::Recipe(_), .. } => {
+            let _tcp = tcp_listener(0)?;
+            loop {
+                let channel = flight(&listener)?;
+                scope.spawn(move || echo_messages(&channel));
+            }
+        }
+        Job::Turnaround { .. } => {
+            let socket = tcp_listener(0)?;
+            loop {
+                let (stream, _) = socket.accept().while_doing("cannot accept")?;
+                scope.spawn(move || echo_bytes(stream));
+            }
+        }
+        Job::Readings { carrier: Carrier::Recipe(_), .. } => {
+            let _tcp = tcp_listener(0)?;
+            let channel = flight(&listener)?;
+            while channel.recv(Some(FOREVER)).is_ok() {}
+            Ok(())
+        }
+        Job::Readings { .. } => {
+            let (mut stream, _) = tcp_listener(0)?.accept().while_doing("cannot accept")?;
+            std::io::copy(&mut stream, &mut std::io::sink()).while_doing("cannot read").map(drop)
+        }
+    })
+}
+
+fn panicked() -> Problem {
+    Problem::failed("a receiver has panicked", "")
+}
+
+pub(super) fn engine(what: &str, error: &EngineError) -> Problem {
+    Problem::failed(format!("{what}: {error}"), "")
+}
+
+fn listen(directory: &Path) -> Result<Listener, Problem> {
+    let options = ListenOptions::new((Ipv4Addr::UNSPECIFIED, PORT).into());
+    let listener = Listener::bind(options).map_err(|e| engine("cannot listen", &e))?;
+    let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
+    save(directory, "url.json", &listener.url(&host, b"").to_string())?;
+    Ok(listener)
+}
+
+fn tcp_listener(lane: u16) -> Result<TcpListener, Problem> {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, TCP_PORT + lane)).while_doing("cannot listen for TCP")
+}
+
+/// The next flight, after its client has been agreed with.
+fn flight(listener: &Listener) -> Result<Channel, Problem> {
+    let terms = Terms::new(Arc::new(micro::registry()));
+    loop {
+        if let Some(incoming) =
+            listener.accept(Duration::from_millis(5)).map_err(|e| engine("cannot accept", &e))?
+        {
+            incoming.associate(listener.endpoint(), &terms).map_err(|e| engine("cannot associate", &e))?;
+        }
+        let waiting = Duration::from_millis(5);
+        if let Some(channel) = listener.endpoint().accept(waiting).map_err(|e| engine("no flight", &e))? {
+            return Ok(channel);
+        }
+    }
+}
+
+fn receive(stream: &Stream, socket: &TcpListener, listener: &Listener) -> Result<Seen, Problem> {
+    let start = Instant::now();
+    let now = || start.elapsed().as_nanos() as u64;
+    let mut arrivals: Vec<Arrival> = Vec::with_capacity(1 << 20);
+    let mut asked = None;
+    if stream.carrier == (Carrier::Tcp) || stream.carrier == Carrier::TcpThin {
+        let (mut tcp, _) = socket.accept().while_doing("cannot accept")?;
+        tcp.set_read_timeout(Some(QUIET * 4)).while_doing("cannot set a timeout")?;
+        let mut message = vec![0; stream.message];
+        while tcp.read_exact(&mut message).is_ok() {
+            arrivals.push((now(), message.len()));
+        }
+    } else {
+        let channel = flight(listener)?;
+        if let Some(rate) = stream.rate_bps.filter(|_| stream.change.is_some()) {
+            channel.set_rate(Rate::from_bps(rate));
+        }
+        while let Ok(message) = channel.recv(Some(QUIET)) {
+            arrivals.push((now(), message.data.len()));
+            let since = now() - arrivals[0].0;
+            if let Some((_, rate)) = stream.change.filter(|c| asked.is_none() && since >= c.0 * 1_000_000) {
+                channel.set_rate(Rate::from_bps(rate));
+                asked = Some((now(), rate));
+            }
+        }
+    }
+    Ok(seen(&arrivals, stream.rate_bps, asked))
+}
+
+fn echo_messages(channel: &Channel) {
+    while let Ok(message) = channel.recv(Some(FOREVER)) {
+        if channel.send(&message.data, SendOptions::default(), Some(FOREVER)).is_err() {
+            return;
+        }
+    }
+}
+
+fn echo_bytes(mut stream: TcpStream) {
+    let mut message = [0; 10];
+    let _ = stream.set_nodelay(true);
+    while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
+}

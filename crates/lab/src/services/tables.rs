@@ -1,0 +1,137 @@
+//! The measurements, and how they are shown.
+
+use std::fmt::Write as _;
+
+use super::emulated::{Emulator, Road};
+use super::figures::{mean, quantile};
+use super::job::{Carrier, Job, Seen, Stream, Turns};
+use crate::problem::Problem;
+
+const RATE: u64 = 200_000_000;
+const MESSAGE: usize = 1_400;
+/// The sensor preset carries no longer ones.
+const SENSOR_MESSAGE: usize = 1_000;
+
+fn mbit(bps: f64) -> String {
+    format!("{:.1}", bps / 1e6)
+}
+
+fn stream(carrier: &Carrier, millis: u64, lane: u16) -> Stream {
+    let message = if *carrier == Carrier::Recipe("sensor".to_owned()) { SENSOR_MESSAGE } else { MESSAGE };
+    Stream { carrier: carrier.clone(), rate_bps: Some(RATE), millis, message, change: None, lane }
+}
+
+fn preset(name: &str) -> Carrier {
+    Carrier::Recipe(name.to_owned())
+}
+
+/// 200 Mbit/s asked for, over the round-trip time (figure 8 of the paper).
+pub(super) fn rates(lab: &Emulator, share: f64) -> Result<(), Problem> {
+    let millis = (8_000.0 * share) as u64;
+    println!("\n## Mbit/s of messages, 200 asked for, path 1 Gbit/s, loss 0.01 %\n");
+    println!(
+        "| RTT ms | viz | msg | sensor | TCP as the kernel is | TCP with large windows |\n|---|---|---|---|---|---|"
+    );
+    for rtt_ms in [0, 20, 60, 100, 200] {
+        let road = |untuned| Road { rtt_ms, rate: "1Gbit", loss: "0.01%", untuned };
+        let mut row = format!("| {rtt_ms} |");
+        for (carrier, untuned) in [
+            (preset("viz"), false),
+            (preset("msg"), false),
+            (preset("sensor"), false),
+            (Carrier::Tcp, true),
+            (Carrier::Tcp, false),
+        ] {
+            let job = Job::Streams(vec![stream(&carrier, millis, 0)]);
+            let seen: Vec<Seen> = lab.run(&road(untuned), &job)?.load("b.json")?;
+            let _ = write!(row, " {} |", mbit(seen[0].goodput_bps));
+        }
+        println!("{row}");
+    }
+    Ok(())
+}
+
+/// Two viz streams whose rates the receiver sets, TCP beside them (figure 9).
+pub(super) fn change(lab: &Emulator, share: f64) -> Result<(), Problem> {
+    let millis = (8_000.0 * share).max(3_000.0) as u64;
+    let after = millis * 3 / 8;
+    let rtt_ms = 60;
+    let road = Road { rtt_ms, rate: "1Gbit", loss: "0.01%", untuned: false };
+    let viz =
+        |lane, from, to| Stream { rate_bps: Some(from), change: to, ..stream(&preset("viz"), millis, lane) };
+    let streams = vec![
+        viz(0, RATE, None),
+        viz(1, 150_000_000, Some((after, 100_000_000))),
+        stream(&Carrier::Tcp, millis, 2),
+    ];
+    let seen: Vec<Seen> = lab.run(&road, &Job::Streams(streams))?.load("b.json")?;
+    println!(
+        "\n## Three streams at once, RTT {rtt_ms} ms, loss 0.01 %; the second viz is told 100 Mbit/s after {after} ms\n"
+    );
+    println!("| stream | Mbit/s before | after | settled in | jitter, p99 |\n|---|---|---|---|---|");
+    for (name, seen) in ["viz, 200", "viz, 150 then 100", "TCP, 200 by the program"].iter().zip(&seen) {
+        let settled =
+            seen.settled_ms.map_or(String::new(), |ms| format!("{ms:.0} ms = {:.2} RTT", ms / rtt_ms as f64));
+        let later = seen.later_goodput_bps.map_or(String::new(), mbit);
+        let jitter = format!("{:.3} ms", seen.jitter_p99_us / 1e3);
+        println!("| {name} | {} | {later} | {settled} | {jitter} |", mbit(seen.goodput_bps));
+    }
+    println!("\n## Jitter alone on the path, 200 Mbit/s in messages of {MESSAGE} bytes\n");
+    println!("| carrier | Mbit/s | jitter, p99 ms |\n|---|---|---|");
+    for carrier in [preset("viz"), Carrier::Tcp] {
+        let job = Job::Streams(vec![stream(&carrier, millis, 0)]);
+        let seen: Vec<Seen> = lab.run(&road, &job)?.load("b.json")?;
+        println!(
+            "| {} | {} | {:.3} |",
+            carrier.name(),
+            mbit(seen[0].goodput_bps),
+            seen[0].jitter_p99_us / 1e3
+        );
+    }
+    Ok(())
+}
+
+/// A 10-byte message and its answer (figures 10 and 11).
+pub(super) fn turnaround(lab: &Emulator, share: f64) -> Result<(), Problem> {
+    println!("\n## Turn-around of a 10-byte message, ms: mean (99 %)\n");
+    println!("| RTT ms | loss each way | msg | TCP | TCP, thin | messages |\n|---|---|---|---|---|---|");
+    for (rtt_ms, messages) in [(1, 2_000.0), (60, 1_000.0)] {
+        for loss in ["0%", "1%", "2%", "5%", "10%"] {
+            let road = Road { rtt_ms, rate: "1Gbit", loss, untuned: false };
+            let messages = (messages * share) as usize;
+            let mut row = format!("| {rtt_ms} | {loss} |");
+            for carrier in [preset("msg"), Carrier::Tcp, Carrier::TcpThin] {
+                let job = Job::Turnaround { carrier, messages, lanes: 10 };
+                let mut turns: Turns = lab.run(&road, &job)?.load("a.json")?;
+                let p99 = quantile(&mut turns.times_us, 0.99) / 1e3;
+                let _ = write!(row, " {:.2} ({p99:.1}) |", mean(&turns.times_us) / 1e3);
+                if turns.unanswered > 0 {
+                    let _ = write!(row, " {} unanswered |", turns.unanswered);
+                }
+            }
+            println!("{row} {messages} |");
+        }
+    }
+    Ok(())
+}
+
+/// Packets of each direction for one reading (the paper's second table 5): what 1,000 more readings add.
+pub(super) fn readings(lab: &Emulator, share: f64) -> Result<(), Problem> {
+    let more = (1_000.0 * share) as usize;
+    let road = Road { rtt_ms: 20, rate: "100Mbit", loss: "0%", untuned: false };
+    println!("\n## Packets on the wire for each reading of 16 bytes, every 5 ms, no loss\n");
+    println!("| carrier | readings | from the sensor | to the sensor |\n|---|---|---|---|");
+    for (carrier, constant) in
+        [(Carrier::Tcp, false), (preset("msg"), false), (preset("sensor"), false), (preset("sensor"), true)]
+    {
+        let packets = |readings| {
+            let job = Job::Readings { carrier: carrier.clone(), readings, gap_us: 5_000, constant };
+            lab.run(&road, &job).map(|results| results.packets())
+        };
+        let (few, many) = (packets(more)?, packets(2 * more)?);
+        let each = |few: u64, many: u64| (many as f64 - few as f64) / more as f64;
+        let kind = if constant { "all equal" } else { "all different" };
+        println!("| {} | {kind} | {:.3} | {:.3} |", carrier.name(), each(few.0, many.0), each(few.1, many.1));
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Loads of hosts, with the model's costs or those of the scenario.
+
+use haul_base::Span;
+use haul_sim::host::Load;
+use haul_sim::host::scheduler::Nice;
+
+use super::scenario::{LoadEntry, LoadKind};
+use super::text::Text;
+
+/// Core time of a forwarded packet, packets per interrupt, and how many come, if a scenario does not say.
+const FORWARDED: (Span, u32, u64) = (Span::from_micros(1), 32, 100_000);
+/// By how many thousandths a memory load slows receivers down, if a scenario does not say.
+const SLOWDOWN: u32 = 1_200;
+
+/// The load of an entry, or what is wrong with it.
+pub(super) fn load_of(entry: &LoadEntry) -> Result<Load, String> {
+    check_fields(entry)?;
+    let processes = entry.processes.unwrap_or(1);
+    Ok(match entry.kind {
+        LoadKind::Computation => Load::Computation { processes, nice: Nice::default() },
+        LoadKind::SystemCalls => system_calls(entry, processes)?,
+        LoadKind::Memory => Load::Memory { processes, slowdown_permille: slowdown(entry)? },
+        LoadKind::Forwarding => forwarding(entry)?,
+        LoadKind::Generator => generator(entry)?,
+    })
+}
+
+/// A field that means nothing for a kind is a mistake.
+fn check_fields(entry: &LoadEntry) -> Result<(), String> {
+    let kind = entry.kind;
+    let given = [
+        ("packets_per_second", entry.packets_per_second.is_some(), LoadKind::Forwarding),
+        ("per_packet", entry.per_packet.is_some(), LoadKind::Forwarding),
+        ("burst", entry.burst.is_some(), LoadKind::Forwarding),
+        ("run", entry.run.is_some(), LoadKind::SystemCalls),
+        ("wait", entry.wait.is_some(), LoadKind::SystemCalls),
+        ("slowdown", entry.slowdown.is_some(), LoadKind::Memory),
+        ("runs", entry.runs.is_some(), LoadKind::Generator),
+        ("pauses", entry.pauses.is_some(), LoadKind::Generator),
+    ];
+    match given.into_iter().find(|(_, is_given, of)| *is_given && *of != kind) {
+        Some((field, _, of)) => Err(format!("`{field}` is for loads of the kind `{}`", name(of))),
+        None => Ok(()),
+    }
+}
+
+const fn name(kind: LoadKind) -> &'static str {
+    match kind {
+        LoadKind::Computation => "computation",
+        LoadKind::SystemCalls => "system_calls",
+        LoadKind::Memory => "memory",
+        LoadKind::Forwarding => "forwarding",
+        LoadKind::Generator => "generator",
+    }
+}
+
+fn system_calls(entry: &LoadEntry, processes: u32) -> Result<Load, String> {
+    let usual = Load::system_calls(processes);
+    let Load::SystemCalls { run, wait, .. } = usual else { return Ok(usual) };
+    let run = entry.run.map_or(run, |run| run.0);
+    let wait = entry.wait.map_or(wait, |wait| wait.0);
+    if run == Span::ZERO || wait == Span::ZERO {
+        return Err("`run` and `wait` of system_calls must be above zero".to_owned());
+    }
+    Ok(Load::SystemCalls { processes, run, wait })
+}
+
+fn slowdown(entry: &LoadEntry) -> Result<u32, String> {
+    match entry.slowdown {
+        None => Ok(SLOWDOWN),
+        Some(factor) if (1.0..=1_000.0).contains(&factor) => Ok((factor * 1_000.0).round() as u32),
+        Some(_) => Err("`slowdown` is a factor between 1 and 1000".to_owned()),
+    }
+}
+
+fn forwarding(entry: &LoadEntry) -> Result<Load, String> {
+    let (per_packet, burst, rate) = FORWARDED;
+    let per_packet = entry.per_packet.map_or(per_packet, |span| span.0);
+    let burst = entry.burst.unwrap_or(burst);
+    if per_packet == Span::ZERO || burst == 0 {
+        return Err("`per_packet` and `burst` of forwarding must be above zero".to_owned());
+    }
+    Ok(Load::Forwarding { packets_per_second: entry.packets_per_second.unwrap_or(rate), per_packet, burst })
+}
+
+fn generator(entry: &LoadEntry) -> Result<Load, String> {
+    let usual = Load::papers();
+    let Load::Generator { most, run, pause, inherited } = usual else { return Ok(usual) };
+    let bounds =
+        |given: Option<[Text<Span>; 2]>, usual| given.map_or(usual, |[least, most]| (least.0, most.0));
+    let (run, pause) = (bounds(entry.runs, run), bounds(entry.pauses, pause));
+    if run.0 > run.1 || pause.0 > pause.1 || run.0 == Span::ZERO {
+        return Err("`runs` and `pauses` are the shortest and the longest; runs are above zero".to_owned());
+    }
+    Ok(Load::Generator { most: entry.processes.unwrap_or(most), run, pause, inherited })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Load, String> {
+        load_of(&toml::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn costs_are_those_of_the_scenario_or_the_models() {
+        let micros = Span::from_micros;
+        assert_eq!(
+            read("kind = 'forwarding'\nper_packet = '3us'\nburst = 8"),
+            Ok(Load::Forwarding { packets_per_second: 100_000, per_packet: micros(3), burst: 8 })
+        );
+        assert_eq!(
+            read("kind = 'system_calls'\nprocesses = 2\nrun = '500us'"),
+            Ok(Load::SystemCalls { processes: 2, run: micros(500), wait: micros(1_000) })
+        );
+        assert_eq!(
+            read("kind = 'memory'\nslowdown = 1.5"),
+            Ok(Load::Memory { processes: 1, slowdown_permille: 1_500 })
+        );
+        let Ok(Load::Generator { most, run, pause, .. }) =
+            read("kind = 'generator'\nprocesses = 3\nruns = ['1s', '2s']")
+        else {
+            panic!("no generator");
+        };
+        let seconds = Span::from_secs;
+        assert_eq!((most, run, pause), (3, (seconds(1), seconds(2)), (Span::ZERO, seconds(20))));
+    }
+
+    #[test]
+    fn fields_of_other_kinds_and_odd_values_are_refused() {
+        let message = read("kind = 'computation'\nslowdown = 2.0").unwrap_err();
+        assert_eq!(message, "`slowdown` is for loads of the kind `memory`");
+        assert!(read("kind = 'memory'\nslowdown = 0.5").is_err());
+        assert!(read("kind = 'forwarding'\nburst = 0").is_err());
+        assert!(read("kind = 'system_calls'\nwait = '0s'").is_err());
+        assert!(read("kind = 'generator'\nruns = ['3s', '2s']").is_err());
+    }
+}

@@ -1,0 +1,287 @@
+//! Services: stacks of micro-protocols that carry messages across a simulated path.
+
+use std::sync::Arc;
+
+use haul_base::{Deadline, DeadlineReason, Machine, Rate, Received, Span, Time, Transmit};
+use haul_proto::{micro, presets};
+use haul_sim::{FlowId, FlowTruth, NodeId, SessionNode, World, WorldError};
+use haul_stack::{Recipe, SendError, SendOptions, Setup, Stack, StackEvent, StackStats};
+use serde::Serialize;
+
+use super::build::{PORT, Site, node};
+use super::ends::{Late, keys};
+use super::flows::ways;
+use super::locate::Fault;
+use super::scenario::ServiceEntry;
+
+/// What a sender keeps queued when it sends as fast as the stack lets it.
+const AHEAD: usize = 128 << 10;
+/// The time of sending, with which every message begins.
+const STAMP: usize = 8;
+/// Nothing more is expected so long after the last message.
+const REST: Span = Span::from_secs(1);
+/// UDP payload of a packet that fills 1,500 bytes of IP.
+const DATAGRAM: u16 = 1_472;
+
+/// Sends messages by the clock, or as fast as it may.
+#[derive(Debug)]
+struct Talker {
+    stack: Stack,
+    body: Vec<u8>,
+    left: u64,
+    every: Option<Span>,
+    next_at: Time,
+    last_sent: Time,
+}
+
+impl Talker {
+    fn talk(&mut self, now: Time) {
+        while self.left > 0
+            && self.next_at <= now
+            && (self.every.is_some() || self.stack.queued_bytes() < AHEAD)
+        {
+            self.body[..STAMP].copy_from_slice(&now.as_nanos().to_be_bytes());
+            match self.stack.send(now, &self.body, SendOptions::default()) {
+                Ok(_) => self.left -= 1,
+                Err(SendError::Full(_)) => {
+                    self.next_at = now + Span::from_millis(1);
+                    return;
+                }
+                Err(_) => self.left = 0,
+            }
+            self.last_sent = now;
+            self.next_at += self.every.unwrap_or(Span::ZERO);
+        }
+    }
+}
+
+impl Machine for Talker {
+    type Event = StackEvent;
+
+    fn on_receive(&mut self, now: Time, batch: &mut Received<'_>) {
+        self.stack.on_receive(now, batch);
+    }
+
+    fn on_deadline(&mut self, now: Time) {
+        self.stack.on_deadline(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        self.talk(now);
+        self.stack.poll_transmit(now, slot)
+    }
+
+    fn poll_event(&mut self) -> Option<StackEvent> {
+        self.stack.poll_event()
+    }
+
+    fn deadline(&self) -> Option<Deadline> {
+        let own = Deadline { at: self.next_at, reason: DeadlineReason::Timer };
+        let clocked = self.left > 0 && (self.every.is_some() || self.next_at > self.last_sent);
+        Deadline::earlier(self.stack.deadline(), clocked.then_some(own))
+    }
+}
+
+/// Takes messages, and notes how long they were under way.
+#[derive(Debug)]
+struct Hearer {
+    stack: Stack,
+    bytes: u64,
+    delays: Vec<u64>,
+    first: Option<Time>,
+    last: Time,
+}
+
+impl Machine for Hearer {
+    type Event = StackEvent;
+
+    fn on_receive(&mut self, now: Time, batch: &mut Received<'_>) {
+        self.stack.on_receive(now, batch);
+        while let Some((_, message)) = self.stack.recv() {
+            let stamp = message.first_chunk::<STAMP>().map_or(0, |stamp| u64::from_be_bytes(*stamp));
+            self.delays.push(now.as_nanos().saturating_sub(stamp));
+            self.bytes += message.len() as u64;
+            self.first.get_or_insert(now);
+            self.last = now;
+            self.stack.recycle(message);
+        }
+    }
+
+    fn on_deadline(&mut self, now: Time) {
+        self.stack.on_deadline(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        self.stack.poll_transmit(now, slot)
+    }
+
+    fn poll_event(&mut self) -> Option<StackEvent> {
+        self.stack.poll_event()
+    }
+
+    fn deadline(&self) -> Option<Deadline> {
+        self.stack.deadline()
+    }
+}
+
+/// A service in a world.
+#[derive(Debug)]
+pub(super) struct Service {
+    name: String,
+    recipe: String,
+    messages: u64,
+    data: FlowId,
+    back: FlowId,
+    talker: NodeId,
+    hearer: NodeId,
+}
+
+/// What came of a service.
+#[derive(Debug, Serialize)]
+pub(super) struct ServiceReport {
+    pub name: String,
+    recipe: String,
+    /// Messages that were to be sent.
+    pub messages: u64,
+    /// Messages that the recipe kept back on purpose.
+    suppressed: u64,
+    /// Messages that came.
+    pub delivered: u64,
+    /// From the first message that came to the last.
+    pub goodput_bps: u64,
+    /// From the program that sends to the one that receives.
+    pub delay_mean_ms: f64,
+    /// 99 % were faster.
+    pub delay_p99_ms: f64,
+    /// Data packets sent, repeated ones included.
+    pub packets: u64,
+    /// Of these, repeated ones.
+    pub resent: u64,
+    /// Other packets: acknowledgements, rates.
+    control: u64,
+    /// Why the session ended, if it has.
+    failure: Option<String>,
+    /// What became of the packets of the sender.
+    pub there: FlowTruth,
+    /// What became of the packets that came back.
+    pub back: FlowTruth,
+}
+
+fn failure(events: &[(Time, StackEvent)]) -> Option<String> {
+    events.iter().find_map(|(_, event)| match event {
+        StackEvent::Failed { protocol, message } => Some(format!("{protocol}: {message}")),
+        _ => None,
+    })
+}
+
+impl Service {
+    /// Whether all was sent, and what was to arrive has.
+    pub(super) fn is_over(&self, world: &World) -> bool {
+        node::<Talker>(world, self.talker).is_some_and(|node| {
+            let talker = node.machine();
+            let rested = world.now().since(talker.last_sent) >= REST;
+            talker.stack.has_failed() || (talker.left == 0 && talker.stack.unfinished() == 0 && rested)
+        })
+    }
+
+    pub(super) fn report(&self, world: &World) -> ServiceReport {
+        let talker = node::<Talker>(world, self.talker);
+        let hearer = node::<Hearer>(world, self.hearer);
+        let stats = |node: Option<StackStats>| node.unwrap_or_default();
+        let sent = stats(talker.map(|node| node.machine().stack.stats()));
+        let heard = stats(hearer.map(|node| node.machine().stack.stats()));
+        let mut delays = hearer.map_or(Vec::new(), |node| node.machine().delays.clone());
+        delays.sort_unstable();
+        let ms = |nanos: f64| nanos / 1e6;
+        let span = hearer
+            .map_or(Span::ZERO, |node| node.machine().last.since(node.machine().first.unwrap_or(Time::ZERO)));
+        let failed = talker.and_then(|node| failure(node.events()));
+        ServiceReport {
+            name: self.name.clone(),
+            recipe: self.recipe.clone(),
+            messages: self.messages,
+            suppressed: sent.messages_suppressed,
+            delivered: delays.len() as u64,
+            goodput_bps: Rate::from_transfer(hearer.map_or(0, |node| node.machine().bytes), span).as_bps(),
+            delay_mean_ms: ms(delays.iter().sum::<u64>() as f64 / delays.len().max(1) as f64),
+            delay_p99_ms: ms(delays.get(delays.len() * 99 / 100).copied().unwrap_or(0) as f64),
+            packets: sent.data_sent,
+            resent: sent.data_resent,
+            control: sent.control_sent + heard.control_sent,
+            failure: failed.or_else(|| hearer.and_then(|node| failure(node.events()))),
+            there: world.truth(self.data),
+            back: world.truth(self.back),
+        }
+    }
+}
+
+fn recipe(entry: &ServiceEntry, index: usize) -> Result<Recipe, Fault> {
+    let fault = |key: &str, message: String| Fault::of("service", index, key, message);
+    let preset = presets::preset(&entry.recipe).ok_or_else(|| {
+        let known: Vec<&str> = presets::PRESETS.iter().map(|preset| preset.0).collect();
+        fault("recipe", format!("there is no recipe `{}`; there are: {}", entry.recipe, known.join(", ")))
+    })?;
+    let mut recipe = preset.map_err(|error| fault("recipe", error.to_string()))?;
+    for (key, value) in &entry.set {
+        recipe.set(key, value).map_err(|error| fault("set", error.to_string()))?;
+    }
+    Ok(recipe)
+}
+
+/// Puts both stacks of a service into the world and connects them.
+pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntry) -> Result<Service, Fault> {
+    let fault = |key: &str, message: String| Fault::of("service", index, key, message);
+    let route = site.route(&entry.path.0, "service", index)?;
+    let (there, back) = ways(&route);
+    let initial_rtt = route.iter().fold(Span::ZERO, |sum, link| sum + link.delay).max(Span::from_micros(10));
+    let damages = route.iter().any(|link| link.damages);
+    let size = usize::try_from(entry.message.0.0).unwrap_or(usize::MAX);
+    if size < STAMP || entry.messages == 0 || entry.every.is_some_and(|every| every.0 == Span::ZERO) {
+        return Err(fault(
+            "message",
+            "needs messages of at least 8 bytes, at least one of them, and no zero `every`".into(),
+        ));
+    }
+    let recipe = recipe(entry, index)?;
+    let tag = keys(damages).0.tag_len();
+    let blueprint = Arc::new(micro::registry())
+        .compile(&recipe, tag)
+        .map_err(|error| fault("recipe", error.to_string()))?;
+    let start = Time::ZERO + entry.start.0;
+    let make = |initiator| {
+        let setup = Setup {
+            initiator,
+            initial_rtt,
+            datagram: DATAGRAM,
+            identity: index as u32 + 1,
+            keys: Some(keys(damages)),
+            ..Setup::new(start)
+        };
+        Stack::new(blueprint.clone(), setup).map_err(|error| fault("recipe", error.to_string()))
+    };
+    let (mut ours, theirs) = (make(true)?, make(false)?);
+    // A message that is too long is said now, and not in the middle of a run.
+    let probe = ours.send(start, &vec![0; size], SendOptions::default());
+    probe.map_err(|error| fault("message", error.to_string()))?;
+    let every = entry.every.map(|every| every.0);
+    let talker = Talker {
+        stack: make(true)?,
+        body: vec![0; size],
+        left: entry.messages,
+        every,
+        next_at: start,
+        last_sent: start,
+    };
+    let hearer = Hearer { stack: theirs, bytes: 0, delays: Vec::new(), first: None, last: start };
+    let heard = |machine: &Hearer| Some(machine.bytes);
+    let talker = site.world.add_node(&entry.name, Late::new(start, SessionNode::new(talker)));
+    let hearing = Late::new(start, SessionNode::new(hearer).with_progress(heard));
+    let hearer = site.world.add_node(&format!("{} receiver", entry.name), hearing);
+    site.place(hearer, entry.host.as_ref(), "service", index)?;
+    let wrong = |error: WorldError| fault("path", error.to_string());
+    let (from, to) = ((talker, PORT), (hearer, PORT));
+    let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;
+    let answers = site.world.connect(&format!("{} answers", entry.name), to, from, &back).map_err(wrong)?;
+    let (name, recipe, messages) = (entry.name.clone(), entry.recipe.clone(), entry.messages);
+    Ok(Service { name, recipe, messages, data, back: answers, talker, hearer })
+}

@@ -1,0 +1,72 @@
+//! `haul-lab compare`: short runs of single lines in both worlds.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn compare(args: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_haul-lab"));
+    let output = command.arg("compare").args(args).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The cells of the first line of a table whose name begins so.
+fn cells(text: &str, name: &str) -> Vec<String> {
+    let line = text.lines().find(|line| line.starts_with(&format!("| {name}"))).unwrap();
+    line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
+}
+
+fn privileged(test: &str) -> bool {
+    let missing = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !Path::new("/dev/net/tun").exists() {
+        "/dev/net/tun"
+    } else {
+        return true;
+    };
+    assert!(std::env::var("HAUL_E2E").as_deref() != Ok("required"), "{test} needs {missing}");
+    eprintln!("SKIPPED {test}: needs {missing}");
+    false
+}
+
+#[test]
+fn the_same_packets_die_in_both_worlds() {
+    if !privileged("the_same_packets_die_in_both_worlds") {
+        return;
+    }
+    let text =
+        compare(&["--time", "1s", "--seed", "5", "--simulations", "1", "--only", "Gilbert-Elliott 0.02"]);
+    println!("{text}");
+    // Loss in theory, simulated, simulated with the emulator's times, emulated, and what the emulator itself lost.
+    let loss = cells(&text, "Gilbert-Elliott");
+    assert_eq!(loss[2], "16.667");
+    assert_eq!(loss[6], "0", "the machine was too busy for the emulator");
+    assert_eq!(loss[4], loss[5]);
+    assert!(loss[5].parse::<f64>().unwrap() > 5.0);
+}
+
+#[test]
+fn linux_tcp_is_measured_beside_its_model() {
+    if !privileged("linux_tcp_is_measured_beside_its_model") {
+        return;
+    }
+    let name = "reno 50.0 Mbit/s 50.000 ms queue 0.25";
+    let text = compare(&["--time", "2s", "--simulations", "2", "--only", name]);
+    println!("{text}");
+    let cells = cells(&text, "reno");
+    assert_eq!((cells.len(), cells[0].as_str()), (9, name));
+    let (simulated, emulated): (f64, f64) = (cells[1].parse().unwrap(), cells[3].parse().unwrap());
+    assert!(simulated > 10.0 && emulated > 1.0 && emulated < 50.0, "{simulated} {emulated}");
+}
+
+#[test]
+fn the_simulators_half_repeats_to_the_byte() {
+    let args = ["--no-emulator", "--time", "1s", "--simulations", "3", "--seed", "7", "--only", "bbr+bbr"];
+    let text = compare(&args);
+    assert_eq!(text, compare(&args));
+    let [first, .., last] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    assert_eq!(first, "seed 7, 1.000 s a run");
+    assert!(last.starts_with("| bbr+bbr 50.0 Mbit/s 100.000 ms queue 1: bbr 2 |"), "{last}");
+}

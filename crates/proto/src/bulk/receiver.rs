@@ -1,0 +1,158 @@
+//! The receiving end of one object.
+
+use std::fmt;
+
+use haul_base::{Deadline, Machine, Received, Span, Time, Transmit};
+use haul_stack::{Ends, ObjectSink, Setup, Stack, StackEvent};
+
+use super::{build, failure, span};
+use crate::link::Link;
+
+/// How a receiver works.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiverConfig {
+    /// Longest time between two feedback packets while data arrives.
+    pub feedback_interval: Span,
+    /// Largest feedback datagram, UDP payload bytes.
+    pub feedback_datagram: u16,
+    /// Silence of the sender after which [`ReceiverEvent::Silent`] is raised.
+    pub silence: Span,
+}
+
+/// What the receiver tells its runner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReceiverEvent {
+    /// Every byte has arrived; the object has this length.
+    Complete(u64),
+    /// Nothing authentic has come from the sender for the configured time.
+    Silent(Span),
+    /// A micro-protocol has failed, in words: the transfer is over.
+    Failed(String),
+}
+
+/// Counters of a receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiverStats {
+    /// Authentic data packets.
+    pub packets: u64,
+    /// Their UDP payload bytes.
+    pub datagram_bytes: u64,
+    /// Object bytes delivered.
+    pub object_bytes: u64,
+    /// Data packets that had arrived before.
+    pub duplicates: u64,
+    /// Packets that did not authenticate or made no sense.
+    pub rejected: u64,
+    /// Data packets marked "congestion experienced".
+    pub ecn_ce: u64,
+    /// Socket buffers (one or more packets) that this host's kernel dropped, as last said by the socket.
+    pub socket_drops: u32,
+    /// Feedback packets sent.
+    pub feedback_sent: u64,
+    /// Length of the object once it is known.
+    pub object_len: Option<u64>,
+}
+
+impl ReceiverStats {
+    fn take(&mut self, part: &str, counter: &str, value: u64) {
+        match (part, counter) {
+            ("bitmap_ack", "packets_received") => self.packets = value,
+            ("bitmap_ack", "bytes_received") => self.datagram_bytes = value,
+            ("bitmap_ack", "duplicates") => self.duplicates = value,
+            ("bitmap_ack", "ecn_ce") => self.ecn_ce = value,
+            ("bitmap_ack", "reports_sent") => self.feedback_sent = value,
+            ("object", "bytes_delivered") => self.object_bytes = value,
+            ("object", "length") => self.object_len = Some(value),
+            _ => {}
+        }
+    }
+}
+
+/// The receiving end of one object: a stack of the recipe `bulk`.
+pub struct Receiver {
+    stack: Stack,
+    complete: bool,
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl Receiver {
+    /// A receiver that starts at `now`.
+    ///
+    /// # Panics
+    /// If the settings are outside of their bounds.
+    pub fn new(now: Time, config: ReceiverConfig, link: Link, sink: Box<dyn ObjectSink>) -> Self {
+        let mut setup = Setup::new(now);
+        setup.initiator = false;
+        setup.first_pn = link.next_pn;
+        setup.keys = Some((link.seal, link.open));
+        setup.datagram = config.feedback_datagram;
+        setup.ends = Ends { object_sink: Some(sink), ..Ends::default() };
+        let parameters = [
+            ("bitmap_ack.interval", span(config.feedback_interval)),
+            ("liveness.silence", span(config.silence)),
+        ];
+        let stack = build(&parameters, setup);
+        Self {
+            stack: stack.expect("the recipe `bulk` builds with settings within their bounds"),
+            complete: false,
+        }
+    }
+
+    /// The counters so far.
+    pub fn stats(&self) -> ReceiverStats {
+        let stack = self.stack.stats();
+        let mut stats = ReceiverStats {
+            rejected: stack.unauthentic + stack.violations,
+            socket_drops: self.stack.arrival().socket_drops,
+            ..ReceiverStats::default()
+        };
+        self.stack.statistics(|part, counter, value| stats.take(part, counter, value));
+        stats
+    }
+
+    /// Whether the runner has been told that the whole object has arrived.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+}
+
+impl Machine for Receiver {
+    type Event = ReceiverEvent;
+
+    fn on_receive(&mut self, now: Time, batch: &mut Received<'_>) {
+        self.stack.on_receive(now, batch);
+    }
+
+    fn on_deadline(&mut self, now: Time) {
+        self.stack.on_deadline(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        self.stack.poll_transmit(now, slot)
+    }
+
+    fn poll_event(&mut self) -> Option<ReceiverEvent> {
+        loop {
+            return Some(match self.stack.poll_event()? {
+                StackEvent::Complete(len) => {
+                    self.complete = true;
+                    ReceiverEvent::Complete(len)
+                }
+                StackEvent::Silent(span) => ReceiverEvent::Silent(span),
+                other => match failure(&other) {
+                    Some(words) => ReceiverEvent::Failed(words),
+                    None => continue,
+                },
+            });
+        }
+    }
+
+    fn deadline(&self) -> Option<Deadline> {
+        self.stack.deadline()
+    }
+}

@@ -1,0 +1,266 @@
+//! The sending end of one object.
+
+use std::fmt;
+
+use haul_base::{Bytes, Deadline, Machine, Received, Span, Time, Transmit};
+use haul_stack::{Ends, ObjectSource, Setup, Stack, StackEvent};
+
+use super::{build, bytes, failure, span};
+use crate::control::{RateController, RateState};
+use crate::link::Link;
+use crate::micro::events::{SIZE_PASSED, SIZE_REFUSED};
+use crate::micro::shared::{Clock, Flight, RateNow, Waiting};
+use crate::mtu::BASE_DATAGRAM;
+
+/// How a sender works.
+#[derive(Clone, Copy, Debug)]
+pub struct SenderConfig {
+    /// The object is cut at multiples of this size; no packet straddles a cut (FOBS: 100 MB).
+    pub chunk: Bytes,
+    /// Datagram size that is known to pass, UDP payload bytes.
+    pub datagram: u16,
+    /// Size that probably passes, because it did in the other direction: tried first.
+    pub likely_datagram: u16,
+    /// Largest datagram that may ever be tried.
+    pub max_datagram: u16,
+    /// Most datagrams in one batch, 1 to 64.
+    pub max_batch: usize,
+    /// First guess of the round-trip time.
+    pub initial_rtt: Span,
+    /// How often the receiver reports at least.
+    pub feedback_interval: Span,
+    /// Lateness that the pacer makes good.
+    pub pacing_debt: Span,
+    /// Packets between the oldest unacknowledged one and the newest, 64 to 10 million.
+    pub max_outstanding: u64,
+    /// Time without a sign that packets arrive after which [`SenderEvent::Silent`] is raised.
+    pub silence: Span,
+}
+
+impl Default for SenderConfig {
+    fn default() -> Self {
+        Self {
+            chunk: Bytes(100_000_000),
+            datagram: BASE_DATAGRAM,
+            likely_datagram: BASE_DATAGRAM,
+            max_datagram: 8_972,
+            max_batch: 64,
+            initial_rtt: Span::from_millis(100),
+            feedback_interval: Span::from_millis(2),
+            pacing_debt: Span::from_millis(100),
+            max_outstanding: 400_000,
+            silence: Span::from_secs(15),
+        }
+    }
+}
+
+impl SenderConfig {
+    fn parameters(&self, first_limit: u64) -> [(&'static str, String); 7] {
+        [
+            ("object.chunk", bytes(self.chunk)),
+            ("object.first_limit", bytes(Bytes(first_limit))),
+            ("bitmap_ack.interval", span(self.feedback_interval)),
+            ("retransmit.window", self.max_outstanding.to_string()),
+            ("rate_control.debt", span(self.pacing_debt)),
+            ("rate_control.max_batch", self.max_batch.to_string()),
+            ("liveness.silence", span(self.silence)),
+        ]
+    }
+}
+
+/// What the sender tells its runner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SenderEvent {
+    /// Every byte has arrived at the receiver.
+    Delivered,
+    /// A larger or smaller datagram size is in use now.
+    PathMtu(u16),
+    /// For the configured time, nothing authentic has come from the receiver, or only word that nothing arrives.
+    Silent(Span),
+    /// A micro-protocol has failed, in words: the transfer is over.
+    Failed(String),
+}
+
+/// Counters of a sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderStats {
+    /// Data packets sent, repeated ones included.
+    pub packets: u64,
+    /// Of these, repeated ones.
+    pub resent: u64,
+    /// UDP payload bytes of data packets.
+    pub datagram_bytes: u64,
+    /// Packets declared lost.
+    pub lost: u64,
+    /// Object bytes that were sent at least once.
+    pub object_sent: u64,
+    /// Object bytes known to have arrived.
+    pub object_acked: u64,
+    /// Packets known to have arrived.
+    pub acked: u64,
+    /// Feedback packets processed.
+    pub feedback: u64,
+    /// Packets that did not authenticate or made no sense.
+    pub rejected: u64,
+    /// Socket buffers dropped at the receiver, as it last said.
+    pub receiver_drops: u32,
+    /// Duplicates at the receiver, as it last said.
+    pub receiver_duplicates: u32,
+    /// Packets marked "congestion experienced", as the receiver last said.
+    pub ecn_ce: u32,
+    /// Probe timeouts.
+    pub probe_timeouts: u32,
+    /// Datagram size in use, UDP payload bytes.
+    pub datagram: u16,
+    /// Smoothed round-trip time.
+    pub rtt: Span,
+    /// Smallest round-trip time.
+    pub min_rtt: Span,
+    /// The highest delivery rate seen over about a round trip, bits per second of UDP payload.
+    pub peak_delivery_bps: u64,
+    /// Where time went while nothing could be sent.
+    pub waiting: Waiting,
+}
+
+impl SenderStats {
+    fn take(&mut self, part: &str, counter: &str, value: u64) {
+        match (part, counter) {
+            ("rate_control", "packets") => self.packets = value,
+            ("rate_control", "bytes") => self.datagram_bytes = value,
+            ("rate_control", "peak_delivery_bps") => self.peak_delivery_bps = value,
+            ("retransmit", "resent") => self.resent = value,
+            ("retransmit", "lost") => self.lost = value,
+            ("retransmit", "acked") => self.acked = value,
+            ("retransmit", "acked_bytes") => self.object_acked = value,
+            ("retransmit", "probe_timeouts") => self.probe_timeouts = value as u32,
+            ("object", "bytes_sent") => self.object_sent = value,
+            ("bitmap_ack", "reports_received") => self.feedback = value,
+            ("bitmap_ack", "peer_drops") => self.receiver_drops = value as u32,
+            ("bitmap_ack", "peer_duplicates") => self.receiver_duplicates = value as u32,
+            ("bitmap_ack", "peer_ecn_ce") => self.ecn_ce = value as u32,
+            _ => {}
+        }
+    }
+}
+
+/// The sending end of one object: a stack of the recipe `bulk`.
+pub struct Sender {
+    stack: Stack,
+    delivered: bool,
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender")
+            .field("stats", &self.stats())
+            .field("rate", &self.rate_state())
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sender {
+    /// A sender that starts at `now`.
+    ///
+    /// # Panics
+    /// If the settings are outside of their bounds.
+    pub fn new(
+        now: Time,
+        config: SenderConfig,
+        link: Link,
+        source: Box<dyn ObjectSource>,
+        controller: Box<dyn RateController>,
+        first_limit: u64,
+    ) -> Self {
+        let mut setup = Setup::new(now).provide(controller);
+        setup.first_pn = link.next_pn;
+        setup.keys = Some((link.seal, link.open));
+        setup.datagram = config.datagram.clamp(BASE_DATAGRAM, config.max_datagram.max(BASE_DATAGRAM));
+        setup.likely_datagram = config.likely_datagram;
+        setup.max_datagram = config.max_datagram;
+        setup.initial_rtt = config.initial_rtt;
+        setup.ends = Ends { object_source: Some(source), ..Ends::default() };
+        let stack = build(&config.parameters(first_limit), setup);
+        Self {
+            stack: stack.expect("the recipe `bulk` builds with settings within their bounds"),
+            delivered: false,
+        }
+    }
+
+    /// The counters so far.
+    pub fn stats(&self) -> SenderStats {
+        let (stack, path) = (self.stack.stats(), self.stack.path());
+        let mut stats = SenderStats {
+            rejected: stack.unauthentic + stack.violations,
+            datagram: path.datagram,
+            rtt: path.rtt,
+            min_rtt: path.min_rtt,
+            waiting: self.stack.shared::<Clock>().map(Clock::waiting).unwrap_or_default(),
+            ..SenderStats::default()
+        };
+        self.stack.statistics(|part, counter, value| stats.take(part, counter, value));
+        stats
+    }
+
+    /// The controller's state, for progress and traces.
+    pub fn rate_state(&self) -> RateState {
+        self.stack.shared::<RateNow>().copied().unwrap_or_default().0
+    }
+
+    /// UDP payload bytes in flight.
+    pub fn in_flight(&self) -> u64 {
+        self.stack.shared::<Flight>().map_or(0, |flight| flight.bytes)
+    }
+
+    /// Whether every byte has arrived.
+    pub fn is_delivered(&self) -> bool {
+        self.delivered
+    }
+
+    /// Datagrams of this size are known to pass (the HELLO exchange has shown it).
+    pub fn on_size_passed(&mut self, now: Time, mut size: u16) {
+        self.stack.raise(now, SIZE_PASSED, &mut size);
+    }
+
+    /// The socket refused a datagram of this size as too large for the local interface.
+    pub fn on_too_large(&mut self, now: Time, size: usize) {
+        self.stack.raise(now, SIZE_REFUSED, &mut (size as u16));
+    }
+}
+
+impl Machine for Sender {
+    type Event = SenderEvent;
+
+    fn on_receive(&mut self, now: Time, batch: &mut Received<'_>) {
+        self.stack.on_receive(now, batch);
+    }
+
+    fn on_deadline(&mut self, now: Time) {
+        self.stack.on_deadline(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        self.stack.poll_transmit(now, slot)
+    }
+
+    fn poll_event(&mut self) -> Option<SenderEvent> {
+        loop {
+            return Some(match self.stack.poll_event()? {
+                StackEvent::Delivered => {
+                    self.delivered = true;
+                    SenderEvent::Delivered
+                }
+                StackEvent::PathMtu(size) => SenderEvent::PathMtu(size),
+                StackEvent::Silent(span) => SenderEvent::Silent(span),
+                other => match failure(&other) {
+                    Some(words) => SenderEvent::Failed(words),
+                    None => continue,
+                },
+            });
+        }
+    }
+
+    fn deadline(&self) -> Option<Deadline> {
+        self.stack.deadline()
+    }
+}

@@ -1,0 +1,218 @@
+//! The receiving half: notes what arrives, and writes reports.
+
+use std::any::Any;
+
+use haul_base::{Ecn, Span, Time};
+use haul_stack::{
+    Attribute, Batch, Context, Declaration, Event, EventId, Order, Resolution, SharedValue, U48,
+};
+use haul_wire::packet::FeedbackHeader;
+
+use super::FEEDBACK;
+use super::arrivals::{Arrival, Arrivals};
+use super::report::{Report, When};
+use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
+
+/// What the parts of the stack call each other by.
+#[derive(Clone, Copy, Debug)]
+struct Handles {
+    arrivals: SharedValue<Arrivals>,
+    report: Event<OwnReport>,
+    soon: Event<()>,
+    part: Event<PartArrived>,
+}
+
+/// Segments of a batch that follow on each other.
+struct Run {
+    first: u64,
+    packets: u64,
+    /// UDP payload bytes.
+    bytes: u64,
+    /// The last one's place in the batch.
+    last: usize,
+}
+
+/// What nobody has taken of a batch, if that is segments that follow on each other and were sent in this order.
+fn run(batch: &Batch<'_>, sequence: Attribute<U48>) -> Option<Run> {
+    let mut live = batch.live();
+    let last = live.next()?;
+    let first = batch.get(last, sequence);
+    let mut run = Run { first, packets: 1, bytes: batch.size(last) as u64, last };
+    for i in live {
+        if batch.get(i, sequence) != first + run.packets || batch.pn(i) <= batch.pn(run.last) {
+            return None;
+        }
+        run.packets += 1;
+        run.bytes += batch.size(i) as u64;
+        run.last = i;
+    }
+    Some(run)
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    handles: Option<Handles>,
+    sequence: Option<Attribute<U48>>,
+    report: Report,
+    /// Whether this end has anything to report: it takes an object, or data has come.
+    reports: bool,
+    packets: u64,
+    bytes: u64,
+    duplicates: u64,
+    ecn_ce: u64,
+    socket_drops: u32,
+    sent: u64,
+}
+
+impl Receiver {
+    pub(super) fn new(now: Time, when: When, interval: Span) -> Self {
+        Self {
+            handles: None,
+            sequence: None,
+            report: Report::new(now, when, interval),
+            reports: false,
+            packets: 0,
+            bytes: 0,
+            duplicates: 0,
+            ecn_ce: 0,
+            socket_drops: 0,
+            sent: 0,
+        }
+    }
+
+    pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.handles = Some(Handles {
+            arrivals: declaration.shared(Arrivals::new),
+            report: declaration.event(REPORT),
+            soon: declaration.event(REPORT_SOON),
+            part: declaration.event(PART_ARRIVED),
+        });
+    }
+
+    pub(super) fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.sequence = Some(resolution.attribute("sequence"));
+        let handles = self.handles();
+        resolution.on_event(handles.soon, Order::NORMAL);
+        resolution.on_event(handles.part, Order::NORMAL);
+    }
+
+    fn handles(&self) -> Handles {
+        self.handles.expect("declared before it is used")
+    }
+
+    pub(super) fn set_interval(&mut self, interval: Span) {
+        self.report.set_interval(interval);
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.reports = true;
+    }
+
+    /// When the next report is due, if this end reports at all.
+    pub(super) fn due(&self) -> Option<Time> {
+        self.reports.then(|| self.report.due())
+    }
+
+    /// Whether a report has begun that took more than one packet.
+    pub(super) fn has_more(&self) -> bool {
+        self.report.has_more()
+    }
+
+    /// Notes the segments of a batch and takes out those that had arrived before.
+    pub(super) fn on_segments(
+        &mut self,
+        batch: &mut Batch<'_>,
+        sent_at: Attribute<u32>,
+        context: &mut Context<'_>,
+    ) {
+        let sequence = self.sequence.expect("bound before it is used");
+        let (now, arrival) = (context.now(), context.arrival());
+        let before = self.packets;
+        let arrivals = context.shared(self.handles().arrivals);
+        let run = run(batch, sequence).filter(|run| arrivals.extend(run.first, run.packets));
+        if let Some(run) = &run {
+            self.packets += run.packets;
+            self.bytes += run.bytes;
+            self.report.on_run(now, batch.pn(run.last), batch.get(run.last, sent_at), run.packets as u32);
+        }
+        let singly = run.is_none().then(|| batch.live());
+        for i in singly.into_iter().flatten() {
+            let arrival = arrivals.insert(batch.get(i, sequence));
+            match arrival {
+                Arrival::TooFar => {
+                    batch.reject(i);
+                    continue;
+                }
+                Arrival::Duplicate => batch.take(i),
+                Arrival::New { .. } => {}
+            }
+            self.packets += 1;
+            self.bytes += batch.size(i) as u64;
+            self.duplicates += u64::from(arrival == Arrival::Duplicate);
+            let gap = arrival == Arrival::New { gap: true };
+            self.report.on_data(now, batch.pn(i), batch.get(i, sent_at), gap);
+        }
+        if arrival.ecn == Ecn::Ce {
+            self.ecn_ce += self.packets - before;
+        }
+        self.reports |= self.packets > before;
+    }
+
+    pub(super) fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        let handles = self.handles();
+        if handles.soon.is(event) {
+            self.report.hurry();
+        } else if let Some(part) = handles.part.of(event, notice) {
+            self.packets += 1;
+            self.bytes += part.size as u64;
+            self.duplicates += u64::from(part.duplicate);
+            self.ecn_ce += u64::from(context.arrival().ecn == Ecn::Ce);
+            self.report.on_data(context.now(), part.pn, part.sent_at, part.gap);
+        }
+    }
+
+    /// The sender waits for a report. Its word counts as the newest transmission that has arrived.
+    pub(super) fn on_round(&mut self, batch: &Batch<'_>, i: usize, now: Time) -> Option<()> {
+        let timestamp = u32::from_be_bytes(batch.payload(i).try_into().ok()?);
+        self.report.on_round(now, batch.pn(i), timestamp);
+        self.reports.then_some(())
+    }
+
+    /// Writes a report if one is due; returns whether it did.
+    pub(super) fn write(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
+        let handles = self.handles();
+        let now = context.now();
+        if !self.reports || !self.report.start(now, context.shared(handles.arrivals)) {
+            return false;
+        }
+        let mut own = OwnReport { limit: u64::MAX >> 16, last_probe: 0 };
+        context.raise(handles.report, &mut own);
+        let rejected = context.stats().unauthentic + context.stats().violations;
+        self.socket_drops = context.arrival().socket_drops;
+        let arrivals = context.shared(handles.arrivals);
+        let header = FeedbackHeader {
+            packets: self.packets,
+            bytes: self.bytes,
+            duplicates: self.duplicates as u32,
+            ecn_ce: self.ecn_ce as u32,
+            socket_drops: self.socket_drops,
+            rejected: rejected as u32,
+            limit: own.limit,
+            last_probe: own.last_probe,
+            ..self.report.header(now, arrivals)
+        };
+        let Some(room) = batch.control_room() else { return false };
+        batch.push_with(FEEDBACK, room, |body| Some(self.report.write(body, &header, arrivals)));
+        self.sent += 1;
+        true
+    }
+
+    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("packets_received", self.packets);
+        each("bytes_received", self.bytes);
+        each("duplicates", self.duplicates);
+        each("ecn_ce", self.ecn_ce);
+        each("reports_sent", self.sent);
+    }
+}

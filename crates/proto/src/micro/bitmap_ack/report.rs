@@ -1,0 +1,331 @@
+//! When feedback is due and what it says: cumulative counters and, per segment, the bitmap of what arrived.
+//!
+//! Every statement is about the state at the time of sending, so a lost feedback packet costs nothing: the
+//! next one says it again. Segments that changed come first; of the others a few are repeated in turn.
+
+use std::collections::VecDeque;
+
+use haul_base::{Span, Time};
+use haul_wire::packet::{FeedbackHeader, FeedbackWriter, NoRoom, SEGMENT_PACKETS, SEGMENT_WORDS};
+
+use super::arrivals::Arrivals;
+
+/// Packets after which feedback is sent before the interval ends: a few hundred, so that on a fast short path
+/// the window turns over often.
+const EAGER_PACKETS: u32 = 512;
+/// Gaps and packet counts make feedback no more frequent than this part of the interval.
+const EAGER_PART: u64 = 8;
+/// How often a receiver says what it has while nothing arrives.
+const IDLE: Span = Span::from_millis(100);
+/// Unchanged segments repeated in each feedback, and in one sent while nothing arrives.
+const REPEATED: usize = 2;
+const REPEATED_IDLE: usize = 8;
+
+/// Room in the queue from the first report on: as many as there can be open segments.
+const QUEUE: usize = 1_024;
+
+/// A part of a segment still to be reported: from word `from` on.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    segment: u64,
+    from: usize,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Report {
+    when: When,
+    interval: Span,
+    last_sent: Time,
+    /// Data packets since the last feedback.
+    unreported: u32,
+    urgency: Urgency,
+    largest_pn: Option<u64>,
+    echo_timestamp: u32,
+    echo_at: Time,
+    received_at: Time,
+    /// What the present round of feedback still has to say.
+    queue: VecDeque<Part>,
+    /// Whether a round has begun and its first packet is still to be written.
+    started: bool,
+    /// Whether the present round says what has arrived.
+    stating: bool,
+    /// Where repetition goes on.
+    cursor: u64,
+}
+
+/// How soon the next report is wanted; later ones include earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Urgency {
+    Routine,
+    /// Something happened that should be said early.
+    Early,
+    /// The sender waits for it.
+    Asked,
+}
+
+/// When the receiver says what has arrived. Counters and the limit come at intervals in either case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// While data arrives, as often as the interval says, and earlier when packets are missing.
+    Interval,
+    /// When the sender says that a round has ended.
+    Round,
+}
+
+impl Report {
+    pub(super) fn new(now: Time, when: When, interval: Span) -> Self {
+        Self {
+            when,
+            interval,
+            last_sent: now,
+            unreported: 0,
+            urgency: Urgency::Routine,
+            largest_pn: None,
+            echo_timestamp: 0,
+            echo_at: now,
+            received_at: now,
+            queue: VecDeque::new(),
+            started: false,
+            stating: true,
+            cursor: 0,
+        }
+    }
+
+    pub(super) fn on_data(&mut self, now: Time, pn: u64, timestamp: u32, gap: bool) {
+        self.on_run(now, pn, timestamp, 1);
+        if gap && self.when == When::Interval {
+            self.hurry();
+        }
+    }
+
+    /// Notes `packets` packets without a gap; the last has number `pn` and `timestamp`.
+    pub(super) fn on_run(&mut self, now: Time, pn: u64, timestamp: u32, packets: u32) {
+        if self.largest_pn.is_none_or(|largest| pn > largest) {
+            self.largest_pn = Some(pn);
+            self.echo_timestamp = timestamp;
+            self.echo_at = now;
+        }
+        self.received_at = now;
+        self.unreported += packets;
+        if self.when == When::Interval && self.unreported >= EAGER_PACKETS {
+            self.hurry();
+        }
+    }
+
+    /// The next report should come soon.
+    pub(super) fn hurry(&mut self) {
+        self.urgency = self.urgency.max(Urgency::Early);
+    }
+
+    /// The sender waits for a report on what it sent before `timestamp`.
+    pub(super) fn on_round(&mut self, now: Time, pn: u64, timestamp: u32) {
+        self.on_data(now, pn, timestamp, false);
+        self.urgency = Urgency::Asked;
+    }
+
+    pub(super) fn set_interval(&mut self, interval: Span) {
+        self.interval = interval;
+    }
+
+    /// Whether the present round of reports still has something to say.
+    pub(super) fn has_more(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// When the next round of feedback is due.
+    pub(super) fn due(&self) -> Time {
+        if self.started || self.urgency == Urgency::Asked || !self.queue.is_empty() {
+            self.last_sent
+        } else if self.urgency == Urgency::Early {
+            self.last_sent + self.interval / EAGER_PART
+        } else if self.unreported > 0 {
+            self.last_sent + self.interval
+        } else {
+            self.last_sent + IDLE
+        }
+    }
+
+    /// Begins a round if one is due; returns whether there is a packet to write.
+    pub(super) fn start(&mut self, now: Time, arrivals: &mut Arrivals) -> bool {
+        if self.started || !self.queue.is_empty() {
+            return true;
+        }
+        if now < self.due() {
+            return false;
+        }
+        let idle = self.unreported == 0;
+        self.stating = self.urgency == Urgency::Asked || self.when == When::Interval;
+        if self.stating {
+            self.select(arrivals, if idle { REPEATED_IDLE } else { REPEATED });
+        }
+        self.last_sent = now;
+        self.unreported = 0;
+        self.urgency = Urgency::Routine;
+        self.started = true;
+        true
+    }
+
+    fn select(&mut self, arrivals: &mut Arrivals, repeated: usize) {
+        if self.queue.capacity() == 0 {
+            self.queue.reserve(QUEUE);
+        }
+        let first = arrivals.complete_below() / SEGMENT_PACKETS;
+        let last = arrivals.highest().div_ceil(SEGMENT_PACKETS);
+        for segment in first..last {
+            if arrivals.take_dirty(segment) {
+                self.queue.push_back(Part { segment, from: 0 });
+            }
+        }
+        let open = last.saturating_sub(first) as usize;
+        let changed = self.queue.len();
+        for _ in 0..repeated.min(open - changed.min(open)) {
+            self.cursor = if (first..last).contains(&(self.cursor + 1)) { self.cursor + 1 } else { first };
+            self.queue.push_back(Part { segment: self.cursor, from: 0 });
+        }
+    }
+
+    /// The fields that this part of the receiver knows.
+    pub(super) fn header(&self, now: Time, arrivals: &Arrivals) -> FeedbackHeader {
+        let received_at = self.received_at.as_wrapped_micros();
+        if !self.stating {
+            return FeedbackHeader { received_at, ..FeedbackHeader::default() };
+        }
+        FeedbackHeader {
+            largest_pn: self.largest_pn.unwrap_or(0),
+            echo_timestamp: self.echo_timestamp,
+            echo_delay_us: u32::try_from(now.since(self.echo_at).as_micros()).unwrap_or(u32::MAX),
+            received_at,
+            complete_below: arrivals.complete_below(),
+            highest: arrivals.highest(),
+            ..FeedbackHeader::default()
+        }
+    }
+
+    /// Writes one feedback body and returns its length. What does not fit stays for the next packet.
+    pub(super) fn write(&mut self, body: &mut [u8], header: &FeedbackHeader, arrivals: &Arrivals) -> usize {
+        self.started = false;
+        let Ok(mut writer) = FeedbackWriter::new(body, header) else {
+            return 0;
+        };
+        while let Some(part) = self.queue.front_mut() {
+            if write_part(&mut writer, part, arrivals).is_err() {
+                break;
+            }
+            self.queue.pop_front();
+        }
+        writer.finish()
+    }
+}
+
+/// Writes as much of `part` as fits and moves it on; `Err` if some is left.
+fn write_part(writer: &mut FeedbackWriter<'_>, part: &mut Part, arrivals: &Arrivals) -> Result<(), NoRoom> {
+    let Some(segment) = arrivals.segment(part.segment) else {
+        return Ok(());
+    };
+    let number = part.segment as u32;
+    let solid = segment.first_incomplete_word();
+    if part.from < solid {
+        writer.push_received(number, 0, solid)?;
+        part.from = solid;
+    }
+    let behind = part.segment < arrivals.highest() / SEGMENT_PACKETS;
+    let end =
+        if behind { SEGMENT_WORDS } else { (arrivals.highest() % SEGMENT_PACKETS).div_ceil(64) as usize };
+    while part.from < end {
+        let words = writer.words_left().min(end - part.from);
+        if words == 0 {
+            return Err(NoRoom);
+        }
+        writer.push(number, part.from, &segment.bits()[part.from..part.from + words])?;
+        part.from += words;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_wire::packet::FeedbackView;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const INTERVAL: Span = Span::from_millis(2);
+
+    fn at(us: u64) -> Time {
+        Time::ZERO + Span::from_micros(us)
+    }
+
+    /// Every word that one round of feedback states, as (segment, word) -> bits.
+    fn round(report: &mut Report, now: Time, arrivals: &mut Arrivals, size: usize) -> Vec<(u64, usize, u64)> {
+        let mut words = Vec::new();
+        while report.start(now, arrivals) {
+            let header = report.header(now, arrivals);
+            let mut body = vec![0; size];
+            let len = report.write(&mut body, &header, arrivals);
+            let view = FeedbackView::parse(&body[..len]).unwrap();
+            for block in view.blocks() {
+                let first = block.first_word;
+                words.extend((0..block.words).map(|i| (u64::from(block.segment), first + i, block.word(i))));
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn feedback_comes_at_the_interval_and_early_after_a_gap() {
+        let mut report = Report::new(at(0), When::Interval, INTERVAL);
+        assert_eq!(report.due(), at(100_000));
+        report.on_data(at(50), 1, 0, false);
+        assert_eq!(report.due(), at(2_000));
+        report.on_data(at(60), 3, 0, true);
+        assert_eq!(report.due(), at(250));
+    }
+
+    #[test]
+    fn many_packets_make_it_eager() {
+        let mut report = Report::new(at(0), When::Interval, INTERVAL);
+        for pn in 0..u64::from(EAGER_PACKETS) {
+            report.on_data(at(10), pn, 0, false);
+        }
+        assert_eq!(report.due(), at(250));
+    }
+
+    #[test]
+    fn the_newest_transmission_is_echoed_not_the_last_arrival() {
+        let mut report = Report::new(at(0), When::Interval, INTERVAL);
+        report.on_data(at(10), 7, 700, false);
+        report.on_data(at(20), 5, 500, false);
+        let header = report.header(at(110), &Arrivals::new());
+        assert_eq!((header.largest_pn, header.echo_timestamp, header.echo_delay_us), (7, 700, 100));
+    }
+
+    proptest! {
+        #[test]
+        fn a_round_states_truly_and_wholly_what_changed(
+            missing in prop::collection::btree_set(0u64..32_000, 0..3_000),
+            size in 200usize..1_500,
+        ) {
+            let mut arrivals = Arrivals::new();
+            let mut report = Report::new(at(0), When::Interval, INTERVAL);
+            for seq in (0..32_000).filter(|s| !missing.contains(s)) {
+                arrivals.insert(seq);
+                report.on_data(at(1), seq, 0, false);
+            }
+            let below = arrivals.complete_below();
+            let stated = round(&mut report, at(5_000), &mut arrivals, size);
+            let mut seen = std::collections::HashMap::new();
+            for (segment, word, bits) in stated {
+                for bit in 0..64 {
+                    let index = word as u64 * 64 + bit;
+                    if index < SEGMENT_PACKETS {
+                        seen.insert(segment * SEGMENT_PACKETS + index, bits >> bit & 1 == 1);
+                    }
+                }
+            }
+            for seq in below..arrivals.highest() {
+                prop_assert_eq!(seen.get(&seq), Some(&!missing.contains(&seq)), "packet {}", seq);
+            }
+        }
+    }
+}

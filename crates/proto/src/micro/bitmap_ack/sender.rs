@@ -1,0 +1,261 @@
+//! The sending half: what is learnt from reports.
+
+use haul_base::Span;
+use haul_stack::{Batch, BatchEvent, Context, Declaration, Event, Order, Resolution, SharedValue};
+use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_WORDS};
+
+use super::{ROUND, ROUND_TIMER};
+use crate::micro::events::{
+    ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, RTT_SAMPLE, RttSample,
+    Statement,
+};
+use crate::micro::shared::{Clock, Flight, ReportDelay, WaitingFor};
+use crate::rtt::RttEstimator;
+
+/// Smallest and largest reordering window. RFC 8985 section 6.2.1 takes a quarter of the smallest round trip;
+/// the floor keeps a receiver's batched reading from looking like reordering.
+const REORDERING_MIN: Span = Span::from_micros(500);
+const REORDERING_MAX: Span = Span::from_millis(50);
+/// RFC 8985 section 6.2.1 bounds the number of steps by the smoothed round trip; this is our bound.
+const MAX_REORDERING_STEPS: u32 = 16;
+/// More than a minute is a wrong clock or a lie.
+const LONGEST_ROUND_TRIP: Span = Span::from_secs(60);
+/// The end of a round is said again after so many round trips without a report.
+const ROUND_REPEAT: u64 = 2;
+const SHORTEST_REPEAT: Span = Span::from_millis(5);
+
+/// What the parts of the stack call each other by.
+#[derive(Clone, Copy, Debug)]
+struct Handles {
+    flight: SharedValue<Flight>,
+    rtt: SharedValue<RttEstimator>,
+    delay: SharedValue<ReportDelay>,
+    clock: SharedValue<Clock>,
+    acknowledged: Event<Acknowledgement>,
+    peer_report: Event<PeerReport>,
+    rtt_sample: Event<RttSample>,
+}
+
+/// Where a round stands, with reports at the end of rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    /// Reports come by themselves.
+    None,
+    Running,
+    /// Everything has left; the word is to be said.
+    Ended,
+    /// It has been said.
+    Told,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Sender {
+    initial_rtt: Span,
+    handles: Option<Handles>,
+    /// Kept for its memory.
+    words: Vec<Statement>,
+    /// Packet number of the newest report.
+    newest: Option<u64>,
+    largest_acked_pn: Option<u64>,
+    /// How many times the base reordering window is in force (RFC 8985 section 6.2).
+    reordering_steps: u32,
+    has_resent: bool,
+    round: Round,
+    reports: u64,
+    peer_drops: u32,
+    peer_duplicates: u32,
+    peer_ecn_ce: u32,
+}
+
+impl Sender {
+    pub(super) fn new(rounds: bool, initial_rtt: Span) -> Self {
+        Self {
+            initial_rtt,
+            handles: None,
+            words: Vec::new(),
+            newest: None,
+            largest_acked_pn: None,
+            reordering_steps: 1,
+            has_resent: false,
+            round: if rounds { Round::Running } else { Round::None },
+            reports: 0,
+            peer_drops: 0,
+            peer_duplicates: 0,
+            peer_ecn_ce: 0,
+        }
+    }
+
+    pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        let initial_rtt = self.initial_rtt;
+        self.handles = Some(Handles {
+            flight: declaration.shared(Flight::default),
+            rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
+            delay: declaration.shared(ReportDelay::default),
+            clock: declaration.shared(Clock::default),
+            acknowledged: declaration.event(ACKNOWLEDGED),
+            peer_report: declaration.event(PEER_REPORT),
+            rtt_sample: declaration.event(RTT_SAMPLE),
+        });
+    }
+
+    pub(super) fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        if self.round != Round::None {
+            resolution.on_batch(BatchEvent::FILL, Order::LAST);
+        }
+    }
+
+    fn handles(&self) -> Handles {
+        self.handles.expect("declared before it is used")
+    }
+
+    pub(super) fn delay(&self) -> SharedValue<ReportDelay> {
+        self.handles().delay
+    }
+
+    pub(super) fn on_segments(&mut self, batch: &Batch<'_>) {
+        self.has_resent = self.has_resent || batch.live().any(|i| batch.is_resent(i));
+    }
+
+    /// A batch was filled as far as there was something to send. Returns whether a round has just ended.
+    pub(super) fn on_filled(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) -> bool {
+        let waiting = context.shared(self.handles().clock).reason();
+        let ended = batch.is_empty() && waiting == Some(WaitingFor::Acknowledgement);
+        match self.round {
+            Round::Running if ended => self.round = Round::Ended,
+            Round::Ended | Round::Told if !batch.is_empty() => self.round = Round::Running,
+            _ => return false,
+        }
+        ended
+    }
+
+    pub(super) fn on_round_timer(&mut self) {
+        if self.round == Round::Told {
+            self.round = Round::Ended;
+        }
+    }
+
+    /// Says that a round has ended, if that is due.
+    pub(super) fn write_round(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
+        if self.round != Round::Ended || !context.shared(self.handles().flight).outstanding {
+            return false;
+        }
+        let now = context.now();
+        if let Some(i) = batch.push(ROUND, size_of::<u32>()) {
+            batch.payload_mut(i).copy_from_slice(&now.as_wrapped_micros().to_be_bytes());
+        }
+        self.round = Round::Told;
+        let repeat = (context.path().rtt * ROUND_REPEAT).max(SHORTEST_REPEAT);
+        context.set_timer(ROUND_TIMER, now + repeat);
+        true
+    }
+
+    /// Takes a report; `None` if it is impossible.
+    pub(super) fn on_feedback(
+        &mut self,
+        batch: &Batch<'_>,
+        i: usize,
+        context: &mut Context<'_>,
+    ) -> Option<()> {
+        let view = FeedbackView::parse(batch.payload(i)).ok()?;
+        let handles = self.handles();
+        // A receiver cannot have what was never sent.
+        let sent = context.shared(handles.flight).sent;
+        if view.header.largest_pn >= context.next_pn() || view.header.highest > sent {
+            return None;
+        }
+        let pn = batch.pn(i);
+        let newest = self.newest.is_none_or(|newest| pn > newest);
+        self.reports += 1;
+        if newest {
+            self.newest = Some(pn);
+            self.on_scalars(&view.header, context);
+        }
+        let mut notice = self.statements(&view, context);
+        context.raise(handles.acknowledged, &mut notice);
+        self.words = std::mem::take(&mut notice.words);
+        let header = &view.header;
+        let arrived = (header.highest > 0).then_some((header.received_at, header.bytes));
+        let now_known = Newest { limit: header.limit, last_probe: header.last_probe, arrived };
+        let mut report = PeerReport {
+            outcome: notice.outcome,
+            packets: header.packets,
+            largest_pn: header.largest_pn,
+            newest: newest.then_some(now_known),
+        };
+        context.raise(handles.peer_report, &mut report);
+        Some(())
+    }
+
+    fn on_scalars(&mut self, header: &FeedbackHeader, context: &mut Context<'_>) {
+        if header.duplicates != self.peer_duplicates && self.has_resent {
+            self.reordering_steps = (self.reordering_steps + 1).min(MAX_REORDERING_STEPS);
+        }
+        self.peer_drops = header.socket_drops;
+        self.peer_duplicates = header.duplicates;
+        self.peer_ecn_ce = header.ecn_ce;
+        let new_echo = self.largest_acked_pn.is_none_or(|largest| header.largest_pn > largest);
+        if self.says_something(header) && new_echo {
+            self.largest_acked_pn = Some(header.largest_pn);
+            self.on_echo(header, context);
+        }
+    }
+
+    /// Whether the statements mean something: data has arrived, or the word that a round has ended.
+    fn says_something(&self, header: &FeedbackHeader) -> bool {
+        header.highest > 0 || (self.round != Round::None && header.largest_pn > 0)
+    }
+
+    /// A round trip, from the echo of the newest transmission's timestamp.
+    fn on_echo(&mut self, header: &FeedbackHeader, context: &mut Context<'_>) {
+        let (handles, at) = (self.handles(), context.now());
+        let elapsed = at.as_wrapped_micros().wrapping_sub(header.echo_timestamp);
+        let sample = u64::from(elapsed).saturating_sub(u64::from(header.echo_delay_us));
+        let rtt = Span::from_micros(sample.max(1));
+        if rtt >= LONGEST_ROUND_TRIP {
+            return;
+        }
+        let estimator = context.shared(handles.rtt);
+        estimator.on_sample(rtt);
+        let (smoothed, variation, min) = (estimator.smoothed(), estimator.variation(), estimator.min());
+        let path = context.path_mut();
+        (path.rtt, path.rtt_variation, path.min_rtt) = (smoothed, variation, min);
+        context.raise(handles.rtt_sample, &mut RttSample { at, rtt });
+    }
+
+    fn statements(&mut self, view: &FeedbackView<'_>, context: &Context<'_>) -> Acknowledgement {
+        let header = &view.header;
+        let mut words = std::mem::take(&mut self.words);
+        words.clear();
+        if !self.says_something(header) {
+            return Acknowledgement { words, ..Acknowledgement::default() };
+        }
+        for block in view.blocks() {
+            let first = block.first_seq();
+            words.extend((0..block.words).map(|i| Statement {
+                first: first + i as u64 * 64,
+                received: block.word(i),
+                known: if block.first_word + i + 1 == SEGMENT_WORDS { LAST_WORD } else { u64::MAX },
+            }));
+        }
+        let reordering = self.reordering_window(context);
+        let loss = LossBoundary { largest_pn: header.largest_pn, sent_at: header.echo_timestamp, reordering };
+        let (below, nothing_from) = (header.complete_below, Some(header.highest));
+        Acknowledgement { below, words, nothing_from, loss: Some(loss), ..Acknowledgement::default() }
+    }
+
+    fn reordering_window(&self, context: &Context<'_>) -> Span {
+        let base = (context.path().min_rtt / 4).max(REORDERING_MIN);
+        (base * u64::from(self.reordering_steps)).min(REORDERING_MAX)
+    }
+
+    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("reports_received", self.reports);
+        each("peer_drops", u64::from(self.peer_drops));
+        each("peer_duplicates", u64::from(self.peer_duplicates));
+        each("peer_ecn_ce", u64::from(self.peer_ecn_ce));
+    }
+}
+
+/// The bits of the last word of a bitmap.
+const LAST_WORD: u64 = (1 << LAST_WORD_BITS) - 1;

@@ -1,0 +1,156 @@
+//! `liveness`: says when nothing has come from the other side for a while. To an end that sends, reports that tell of no
+//! new arrivals are silence too.
+
+use std::any::Any;
+
+use haul_base::{Span, Time};
+use haul_stack::{
+    Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, Registration, Resolution, Setup, SharedValue, StackEvent,
+};
+
+use super::events::{DELIVERED, PEER_REPORT, PeerReport};
+use super::shared::Flight;
+
+/// The timer of silence.
+const TIMER: u8 = 0;
+
+/// What the parts of the stack call each other by.
+#[derive(Clone, Copy, Debug)]
+struct Handles {
+    flight: SharedValue<Flight>,
+    peer_report: Event<PeerReport>,
+    delivered: Event<()>,
+}
+
+/// What this end listens for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Reports that tell of new arrivals.
+    Sends,
+    /// Packets.
+    Receives,
+    /// All was delivered.
+    Done,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+struct Liveness {
+    silence: Span,
+    role: Role,
+    handles: Option<Handles>,
+    /// When the path was last known to work.
+    heard_at: Time,
+    /// Packets that the other side had got by then.
+    heard_of: u64,
+    /// Whether the silence has been told.
+    told: bool,
+}
+
+/// The line of the registry.
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[ParameterSpec {
+            name: "silence",
+            kind: ParameterKind::Span,
+            default: "15s",
+            help: "time without a sign of the other side after which it is told",
+        }],
+        ..Registration::new("liveness", 1, "tells when the other side is silent", build)
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the registry's signature: others need parameters")]
+fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
+    Ok(Box::new(Liveness {
+        silence: parameters.span("silence"),
+        role: Role::Receives,
+        handles: None,
+        heard_at: setup.now,
+        heard_of: 0,
+        told: false,
+    }))
+}
+
+impl Liveness {
+    fn handles(&self) -> Handles {
+        self.handles.expect("declared before it is used")
+    }
+
+    fn heard(&mut self, context: &mut Context<'_>) {
+        self.heard_at = context.now();
+        if self.told {
+            self.told = false;
+            context.set_timer(TIMER, self.heard_at + self.silence);
+        }
+    }
+
+    /// A report is a sign of life in both directions only if it tells of packets that have arrived since, or if
+    /// nothing is on its way.
+    fn on_report(&mut self, report: &PeerReport, context: &mut Context<'_>) {
+        let nothing_sent = !context.shared(self.handles().flight).outstanding;
+        if self.role == Role::Sends && (report.packets > self.heard_of || nothing_sent) {
+            self.heard_of = self.heard_of.max(report.packets);
+            self.heard(context);
+        }
+    }
+}
+
+impl MicroProtocol for Liveness {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        self.handles = Some(Handles {
+            flight: declaration.shared(Flight::default),
+            peer_report: declaration.event(PEER_REPORT),
+            delivered: declaration.event(DELIVERED),
+        });
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_batch(BatchEvent::RAW_FROM_NET, Order::LATE);
+        resolution.on_event(self.handles().peer_report, Order::NORMAL);
+        resolution.on_event(self.handles().delivered, Order::NORMAL);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        if context.ends().object_source.is_some() {
+            self.role = Role::Sends;
+        }
+        self.heard_at = context.now();
+        context.set_timer(TIMER, self.heard_at + self.silence);
+    }
+
+    fn on_batch(&mut self, _: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if self.role == Role::Receives && batch.live().next().is_some() {
+            self.heard(context);
+        }
+    }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(report) = self.handles().peer_report.of(event, notice) {
+            self.on_report(report, context);
+        } else if self.role == Role::Sends {
+            self.role = Role::Done;
+            context.cancel_timer(TIMER);
+        }
+    }
+
+    fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
+        let due = self.heard_at + self.silence;
+        if due > context.now() {
+            context.set_timer(TIMER, due);
+        } else {
+            self.told = true;
+            context.emit(StackEvent::Silent(self.silence));
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+        self.silence = parameters.span("silence");
+        if self.role != Role::Done {
+            self.told = false;
+            context.set_timer(TIMER, self.heard_at + self.silence);
+        }
+        Ok(())
+    }
+}

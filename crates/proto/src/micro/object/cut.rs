@@ -1,0 +1,194 @@
+//! The sending half: what is cut from the object next, and when all of it has arrived.
+
+use std::any::Any;
+
+use haul_base::Time;
+use haul_stack::{
+    Attribute, Available, Batch, Context, Declaration, Event, EventId, Grant, Kind, Order, Resolution,
+    SEND_PERMIT, SharedValue, StackEvent, U48,
+};
+
+use crate::micro::events::{DELIVERED, PEER_REPORT, PeerReport};
+use crate::micro::shared::{Clock, Flight, WaitingFor};
+
+/// What the parts of the stack call each other by.
+#[derive(Clone, Copy, Debug)]
+struct Handles {
+    offset: Attribute<U48>,
+    flight: SharedValue<Flight>,
+    clock: SharedValue<Clock>,
+    peer_report: Event<PeerReport>,
+    delivered: Event<()>,
+}
+
+/// The next segment.
+struct Next {
+    offset: u64,
+    len: usize,
+    fin: bool,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Cut {
+    handles: Option<Handles>,
+    chunk: u64,
+    /// Where the present chunk ends.
+    chunk_end: u64,
+    /// The receiver takes bytes below this offset.
+    limit: u64,
+    /// What the source last said; asked again when that is used up.
+    available: Available,
+    next_offset: u64,
+    fin_sent: bool,
+    delivered: bool,
+}
+
+impl Cut {
+    pub(super) fn new(chunk: u64, first_limit: u64) -> Self {
+        Self {
+            handles: None,
+            chunk: chunk.max(1),
+            chunk_end: 0,
+            limit: first_limit,
+            available: Available { upto: 0, end: false },
+            next_offset: 0,
+            fin_sent: false,
+            delivered: false,
+        }
+    }
+
+    pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>, offset: Attribute<U48>) {
+        self.handles = Some(Handles {
+            offset,
+            flight: declaration.shared(Flight::default),
+            clock: declaration.shared(Clock::default),
+            peer_report: declaration.event(PEER_REPORT),
+            delivered: declaration.event(DELIVERED),
+        });
+    }
+
+    pub(super) fn bind(&self, resolution: &mut Resolution<'_>) {
+        resolution.on_event(SEND_PERMIT, Order::EARLY);
+        resolution.on_event(self.handles().peer_report, Order::LATE);
+    }
+
+    fn handles(&self) -> Handles {
+        self.handles.expect("declared before it is used")
+    }
+
+    pub(super) fn start(&self, now: Time, context: &mut Context<'_>) {
+        context.shared(self.handles().clock).start(now);
+    }
+
+    pub(super) fn set_chunk(&mut self, chunk: u64) {
+        self.chunk = chunk.max(1);
+    }
+
+    /// Decides on the next segment, of at most `largest` bytes.
+    fn next(&mut self, largest: usize, room: u64, context: &mut Context<'_>) -> Result<Next, WaitingFor> {
+        if self.fin_sent {
+            return Err(WaitingFor::Acknowledgement);
+        }
+        if room == 0 {
+            return Err(WaitingFor::Window);
+        }
+        let offset = self.next_offset;
+        if offset >= self.chunk_end {
+            self.chunk_end = (offset / self.chunk + 1) * self.chunk;
+        }
+        let wanted = (offset + largest as u64).min(self.chunk_end);
+        if wanted >= self.available.upto && !self.available.end {
+            let source = context.ends().object_source.as_mut().ok_or(WaitingFor::Source)?;
+            self.available = source.available();
+        }
+        let available = self.available;
+        let end = wanted.min(available.upto);
+        let fin = available.end && end == available.upto;
+        if end > self.limit {
+            return Err(WaitingFor::Receiver);
+        }
+        // A short segment only where the object or a chunk ends, or where the source cannot wait.
+        let short = !fin && end < wanted;
+        if short && (end == offset || !context.ends().object_source.as_mut().is_some_and(|s| s.is_urgent())) {
+            return Err(WaitingFor::Source);
+        }
+        Ok(Next { offset, len: (end - offset) as usize, fin })
+    }
+
+    /// Adds new segments behind those that are repeated.
+    pub(super) fn fill(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let handles = self.handles();
+        // Parts of segments go by themselves.
+        if context.is_draining() || (!batch.is_empty() && !batch.is_data()) {
+            return;
+        }
+        let mut room = context.shared(handles.flight).room;
+        let largest = batch.full_room();
+        while batch.room().is_some() || batch.is_empty() {
+            let next = match self.next(largest, room, context) {
+                Ok(next) => next,
+                Err(reason) => {
+                    if batch.is_empty() {
+                        let now = context.now();
+                        context.shared(handles.clock).wait(now, reason);
+                    }
+                    return;
+                }
+            };
+            let kind = if next.fin { Kind::DATA_FIN } else { Kind::DATA };
+            let Some(i) = batch.push(kind, next.len) else { return };
+            batch.set(i, handles.offset, next.offset);
+            if let Some(source) = &mut context.ends().object_source {
+                source.read(next.offset, batch.payload_mut(i));
+            }
+            self.next_offset = next.offset + next.len as u64;
+            self.fin_sent = next.fin;
+            room -= 1;
+        }
+    }
+
+    /// Handles events of the sending half; whether this was one that the receiving half does not know.
+    pub(super) fn on_event(
+        &mut self,
+        event: EventId,
+        notice: &mut dyn Any,
+        context: &mut Context<'_>,
+    ) -> bool {
+        if let Some(grant) = SEND_PERMIT.of(event, notice) {
+            self.on_permit(grant, context);
+            return false;
+        }
+        let Some(report) = self.handles().peer_report.of(event, notice) else { return false };
+        if let Some(newest) = report.newest {
+            self.limit = self.limit.max(newest.limit);
+        }
+        if self.fin_sent && !self.delivered && report.outcome.nothing_outstanding {
+            self.on_delivered(context);
+        }
+        true
+    }
+
+    fn on_permit(&self, grant: &mut Grant, context: &mut Context<'_>) {
+        if self.delivered {
+            let now = context.now();
+            context.shared(self.handles().clock).wait(now, WaitingFor::Acknowledgement);
+        }
+        if self.delivered || context.ends().object_source.is_none() {
+            grant.at_most(0);
+        }
+    }
+
+    fn on_delivered(&mut self, context: &mut Context<'_>) {
+        self.delivered = true;
+        if let Some(source) = &mut context.ends().object_source {
+            source.release(self.next_offset);
+        }
+        context.emit(StackEvent::Delivered);
+        context.raise(self.handles().delivered, &mut ());
+    }
+
+    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("bytes_sent", self.next_offset);
+    }
+}

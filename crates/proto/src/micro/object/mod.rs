@@ -1,0 +1,121 @@
+//! `object`: sends an object and receives one. The sender cuts it into segments that name their place in it, at
+//! multiples of the chunk (FOBS cuts at 100 MB, dickens-system-aware-fobs); the receiver hands pieces to the sink where
+//! they lie, in any order, and grants how far the sender may go.
+
+mod cut;
+mod parts;
+mod place;
+
+use std::any::Any;
+
+use haul_base::Time;
+use haul_stack::{
+    Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, Registration, Resolution, Setup,
+};
+
+use super::Turns;
+use cut::Cut;
+use place::Place;
+
+/// A part of a segment that was sent whole before, and no longer fits the path.
+pub(crate) const DATA_PART: Kind = Kind(7);
+
+/// Whether a batch carries the object, whole segments or parts.
+pub(super) fn carries_data(batch: &Batch<'_>) -> bool {
+    batch.is_data() || (!batch.is_empty() && batch.kind(0) == DATA_PART)
+}
+
+/// See the module's text.
+#[derive(Debug)]
+struct Object {
+    now: Time,
+    turns: Turns,
+    cut: Cut,
+    place: Place,
+}
+
+/// The line of the registry.
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[
+            ParameterSpec {
+                name: "chunk",
+                kind: ParameterKind::Bytes,
+                default: "100MB",
+                help: "the object is cut at multiples of this size",
+            },
+            ParameterSpec {
+                name: "first_limit",
+                kind: ParameterKind::Bytes,
+                default: "64MiB",
+                help: "bytes that may be sent before the receiver has said how much it takes",
+            },
+        ],
+        needs: &[&["sequenced_segment"], &["bitmap_ack"], &["retransmit"], &["rate_control"]],
+        conflicts: &[("fixed_size", "a stack carries an object or messages")],
+        ..Registration::new("object", 1, "cuts an object into segments and puts it together", build)
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the registry's signature: others need parameters")]
+fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
+    let cut = Cut::new(parameters.bytes("chunk").0, parameters.bytes("first_limit").0);
+    Ok(Box::new(Object { now: setup.now, turns: Turns::default(), cut, place: Place::default() }))
+}
+
+impl MicroProtocol for Object {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        let offset = declaration.attribute("offset");
+        declaration.kind(DATA_PART);
+        self.cut.declare(declaration, offset);
+        self.place.declare(declaration, offset);
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.cut.bind(resolution);
+        self.place.bind(resolution);
+        resolution.on_batch(BatchEvent::FILL, Order::NORMAL);
+        // Before anybody counts it, and when those that had arrived before are gone.
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::LATE);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        self.cut.start(self.now, context);
+        self.place.start(context);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::FILL {
+            self.cut.fill(batch, context);
+        } else if self.turns.is_second() {
+            self.place.deliver(batch, context);
+        } else {
+            self.place.admit(batch, context);
+        }
+    }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        if self.cut.on_event(event, notice, context) {
+            return;
+        }
+        self.place.on_event(event, notice, context);
+    }
+
+    fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
+        if self.place.on_part(batch, i, context).is_none() {
+            batch.reject(i);
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        self.cut.set_chunk(parameters.bytes("chunk").0);
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        self.cut.statistics(each);
+        self.place.statistics(each);
+    }
+}

@@ -1,0 +1,230 @@
+//! The receiving half: checks where segments belong, hands their bytes to the sink, and grants how far the sender may go.
+
+use std::any::Any;
+use std::ops::Range;
+
+use haul_base::Piece;
+use haul_stack::{
+    Attribute, Batch, Context, Declaration, Event, EventId, Kind, Order, Resolution, SEND_PERMIT,
+    SharedValue, StackEvent, U48,
+};
+use haul_wire::packet::{MAX_OFFSET, MAX_SEQ, PART_BODY_LEN, PartBody};
+
+use super::parts::Parts;
+use crate::micro::bitmap_ack::arrivals::{Arrival, Arrivals};
+use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
+
+/// A higher limit is worth a report of its own when it rose by this many bytes.
+const LIMIT_STEP: u64 = 4 << 20;
+/// Room for the pieces of a batch, some of them split because parts of their segment have come before.
+const PIECES: usize = 128;
+
+/// What the parts of the stack call each other by.
+#[derive(Clone, Copy, Debug)]
+struct Handles {
+    offset: Attribute<U48>,
+    arrivals: SharedValue<Arrivals>,
+    report: Event<OwnReport>,
+    soon: Event<()>,
+    part: Event<PartArrived>,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    handles: Option<Handles>,
+    sequence: Option<Attribute<U48>>,
+    parts: Parts,
+    pieces: Vec<Piece>,
+    /// The last segment's sequence number and the object's length.
+    end: Option<(u64, u64)>,
+    /// Highest sequence number that was welcome, plus one.
+    highest: u64,
+    /// The sender may send bytes below this.
+    limit: u64,
+    bytes: u64,
+    complete: bool,
+}
+
+/// A range of a segment's payload as a range of the buffer in which the payload starts at `at`.
+fn shift(range: &Range<u64>, at: usize) -> Range<usize> {
+    at + range.start as usize..at + range.end as usize
+}
+
+impl Place {
+    pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>, offset: Attribute<U48>) {
+        self.handles = Some(Handles {
+            offset,
+            arrivals: declaration.shared(Arrivals::new),
+            report: declaration.event(REPORT),
+            soon: declaration.event(REPORT_SOON),
+            part: declaration.event(PART_ARRIVED),
+        });
+    }
+
+    pub(super) fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.sequence = Some(resolution.attribute("sequence"));
+        resolution.on_event(self.handles().report, Order::NORMAL);
+    }
+
+    fn handles(&self) -> Handles {
+        self.handles.expect("declared before it is used")
+    }
+
+    pub(super) fn start(&mut self, context: &mut Context<'_>) {
+        self.limit = granted(context);
+    }
+
+    /// Refuses segments that cannot be.
+    pub(super) fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let sequence = self.sequence.expect("bound before it is used");
+        let offset = self.handles().offset;
+        let takes = context.ends().object_sink.is_some();
+        self.pieces.clear();
+        self.pieces.reserve(PIECES);
+        for i in batch.live() {
+            let (seq, from) = (batch.get(i, sequence), batch.get(i, offset));
+            let range = batch.payload_range(i);
+            let len = range.len() as u64;
+            let fin = batch.kind(i) == Kind::DATA_FIN;
+            let possible = takes && seq <= MAX_SEQ && (fin || len > 0);
+            if !possible || !self.is_welcome(seq, from + len, fin) {
+                batch.reject(i);
+                continue;
+            }
+            self.highest = self.highest.max(seq + 1);
+            if fin {
+                self.end = Some((seq, from + len));
+            }
+            self.pieces.push(Piece { offset: from, range });
+        }
+    }
+
+    /// Whether a segment is below the granted limit and agrees with what is known of the object's end.
+    fn is_welcome(&self, seq: u64, end: u64, fin: bool) -> bool {
+        end <= self.limit
+            && match self.end {
+                Some((last, len)) => seq <= last && end <= len && (!fin || (seq, end) == (last, len)),
+                None => !fin || seq + 1 >= self.highest,
+            }
+    }
+
+    /// Hands over the bytes of the segments that nobody has taken: they are new.
+    pub(super) fn deliver(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        let all_are_new = batch.live().count_left() == self.pieces.len();
+        if all_are_new && self.parts.is_empty() {
+            self.bytes += self.pieces.iter().map(|piece| piece.range.len() as u64).sum::<u64>();
+            // Only the last segment of an object may be empty.
+            if self.pieces.last().is_some_and(|piece| piece.range.is_empty()) {
+                self.pieces.pop();
+            }
+        } else {
+            self.gather(batch);
+        }
+        self.hand_over(batch, context);
+    }
+
+    /// Collects the pieces of those segments of which something is new.
+    fn gather(&mut self, batch: &Batch<'_>) {
+        let sequence = self.sequence.expect("bound before it is used");
+        let offset = self.handles().offset;
+        self.pieces.clear();
+        for i in batch.live() {
+            let (from, range) = (batch.get(i, offset), batch.payload_range(i));
+            match self.parts.take_missing(batch.get(i, sequence), range.len() as u64) {
+                None => self.push_piece(from, range),
+                Some(missing) => {
+                    for gap in missing {
+                        self.push_piece(from + gap.start, shift(&gap, range.start));
+                    }
+                }
+            }
+        }
+    }
+
+    fn push_piece(&mut self, offset: u64, range: Range<usize>) {
+        if !range.is_empty() {
+            self.bytes += range.len() as u64;
+            self.pieces.push(Piece { offset, range });
+        }
+    }
+
+    fn hand_over(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        if !self.pieces.is_empty() {
+            if let Some(sink) = &mut context.ends().object_sink {
+                sink.deliver(batch.buffer(), &self.pieces);
+            }
+            self.pieces.clear();
+        }
+        let Some((last, len)) = self.end.filter(|_| !self.complete) else { return };
+        if context.shared(self.handles().arrivals).complete_below() > last {
+            self.complete = true;
+            if let Some(sink) = &mut context.ends().object_sink {
+                sink.complete(len);
+            }
+            context.emit(StackEvent::Complete(len));
+            context.raise(self.handles().soon, &mut ());
+        }
+    }
+
+    /// A part of a segment: its bytes are delivered at once, the segment counts when all of them are here. `None` if it
+    /// cannot be.
+    pub(super) fn on_part(&mut self, batch: &Batch<'_>, i: usize, context: &mut Context<'_>) -> Option<()> {
+        let handles = self.handles();
+        let PartBody { seq, offset, timestamp, skip, whole, fin } = PartBody::parse(batch.payload(i)).ok()?;
+        let end = offset + u64::from(whole);
+        if context.ends().object_sink.is_none() || !self.is_welcome(seq, end, fin) {
+            return None;
+        }
+        let (pn, size) = (batch.pn(i), batch.size(i));
+        let mut notice = PartArrived { pn, sent_at: timestamp, size, duplicate: true, gap: false };
+        if !context.shared(handles.arrivals).contains(seq) {
+            notice.duplicate = false;
+            let skip = u64::from(skip);
+            let range = batch.payload_range(i);
+            let start = range.start + PART_BODY_LEN;
+            for gap in self.parts.insert(seq, skip..skip + (range.end - start) as u64)? {
+                let here = gap.start - skip..gap.end - skip;
+                self.push_piece(offset + gap.start, shift(&here, start));
+            }
+            if self.parts.take_complete(seq, u64::from(whole)) {
+                notice.gap = context.shared(handles.arrivals).insert(seq) == Arrival::New { gap: true };
+                self.highest = self.highest.max(seq + 1);
+                if fin {
+                    self.end = Some((seq, end));
+                }
+            }
+        }
+        context.raise(handles.part, &mut notice);
+        self.hand_over(batch, context);
+        Some(())
+    }
+
+    pub(super) fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        if SEND_PERMIT.is(event) {
+            self.watch_limit(context);
+        } else if let Some(report) = self.handles().report.of(event, notice) {
+            self.limit = granted(context);
+            report.limit = self.limit;
+        }
+    }
+
+    /// The limit rises in steps, so that a slow sink does not cause a packet per write.
+    fn watch_limit(&self, context: &mut Context<'_>) {
+        if !self.complete && granted(context).saturating_sub(self.limit) >= LIMIT_STEP {
+            context.raise(self.handles().soon, &mut ());
+        }
+    }
+
+    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("bytes_delivered", self.bytes);
+        if let Some((_, len)) = self.end {
+            each("length", len);
+        }
+    }
+}
+
+/// How far the sink lets the sender go.
+fn granted(context: &mut Context<'_>) -> u64 {
+    context.ends().object_sink.as_mut().map_or(0, |sink| sink.limit()).min(MAX_OFFSET)
+}

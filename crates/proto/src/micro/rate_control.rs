@@ -1,0 +1,301 @@
+//! `rate_control`: a control law decides how fast to send and how much may be on its way; the pacer keeps the rate.
+
+use std::any::Any;
+
+use haul_base::{Rate, Span};
+use haul_stack::{
+    Batch, BatchEvent, Context, Declaration, Event, EventId, Grant, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
+};
+
+use super::events::{PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout};
+use super::object::carries_data;
+use super::shared::{Clock, Flight, RateNow, ReportDelay, WaitingFor};
+use crate::control::{
+    ControllerConfig, FeedbackSample, Limits, Permit, RateController, SentBatch, build_controller,
+};
+use crate::delivery_rate::DeliveryMeter;
+use crate::pacer::Pacer;
+use crate::rtt::RttEstimator;
+
+/// Bounds nothing: for checking that a law can be built.
+const ANY_DELAY: Span = Span::from_millis(2);
+
+/// What the parts of the stack call each other by.
+#[derive(Clone, Copy, Debug)]
+struct Handles {
+    flight: SharedValue<Flight>,
+    rtt: SharedValue<RttEstimator>,
+    delay: SharedValue<ReportDelay>,
+    clock: SharedValue<Clock>,
+    rate: SharedValue<RateNow>,
+    peer_report: Event<PeerReport>,
+    timeout: Event<ProbeTimeout>,
+}
+
+/// What the law is built from.
+#[derive(Clone, Debug)]
+struct Law {
+    name: String,
+    ceiling: Option<Rate>,
+    initial_rtt: Span,
+}
+
+impl Law {
+    fn build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, String> {
+        let config =
+            ControllerConfig { ceiling: self.ceiling, initial_rtt: self.initial_rtt, feedback_interval };
+        build_controller(&self.name, &config).map_err(|error| error.to_string())
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+struct RateControl {
+    law: Law,
+    controller: Box<dyn RateController>,
+    /// The session has brought a controller that is ready; others are built when the stack starts.
+    brought: bool,
+    pacer: Pacer,
+    max_batch: usize,
+    handles: Option<Handles>,
+    /// What was allowed to the present batch.
+    limits: Limits,
+    meter: DeliveryMeter,
+    /// Datagrams that may leave although the window is full.
+    probe_credit: u32,
+    /// Packets below this number left while there was nothing more to send.
+    app_limited_below: u64,
+    packets: u64,
+    bytes: u64,
+    peak_delivery: Rate,
+}
+
+/// The line of the registry.
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: &[
+            ParameterSpec {
+                name: "controller",
+                kind: ParameterKind::Text,
+                default: "delivery",
+                help: "the control law: `delivery` or `fixed`",
+            },
+            ParameterSpec {
+                name: "rate",
+                kind: ParameterKind::Rate,
+                default: "unlimited",
+                help: "ceiling of the law; the rate of `fixed`",
+            },
+            ParameterSpec {
+                name: "debt",
+                kind: ParameterKind::Span,
+                default: "100ms",
+                help: "lateness that the pacer makes good",
+            },
+            ParameterSpec {
+                name: "max_batch",
+                kind: ParameterKind::Integer(1, 64),
+                default: "64",
+                help: "most packets that leave back to back",
+            },
+        ],
+        needs: &[&["bitmap_ack"], &["retransmit"]],
+        conflicts: &[("fixed_rate", "both decide how fast to send")],
+        ..Registration::new("rate_control", 1, "sends as fast as a control law says", build)
+    }
+}
+
+fn law(parameters: &Parameters, initial_rtt: Span) -> Law {
+    let rate = parameters.rate("rate");
+    let ceiling = (rate < Rate::MAX).then_some(rate);
+    Law { name: parameters.text("controller").to_owned(), ceiling, initial_rtt }
+}
+
+fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
+    let law = law(parameters, setup.initial_rtt);
+    let brought = setup.take::<Box<dyn RateController>>();
+    let is_brought = brought.is_some();
+    let controller = brought.map_or_else(|| law.build(ANY_DELAY), Ok)?;
+    Ok(Box::new(RateControl {
+        law,
+        controller,
+        brought: is_brought,
+        pacer: Pacer::new(parameters.span("debt")),
+        max_batch: parameters.integer("max_batch") as usize,
+        handles: None,
+        limits: Limits { rate: Rate::MAX, window: None, burst: u64::MAX },
+        meter: DeliveryMeter::default(),
+        probe_credit: 0,
+        app_limited_below: 0,
+        packets: 0,
+        bytes: 0,
+        peak_delivery: Rate::ZERO,
+    }))
+}
+
+impl RateControl {
+    fn handles(&self) -> Handles {
+        self.handles.expect("declared before it is used")
+    }
+
+    fn on_permit(&mut self, grant: &mut Grant, context: &mut Context<'_>) {
+        if grant.packets == 0 {
+            return;
+        }
+        match self.allowance(grant.datagram as u64, context) {
+            Ok(packets) => {
+                grant.burst = grant.burst.min(self.limits.burst);
+                grant.at_most(packets.min(self.max_batch));
+            }
+            Err(reason) => {
+                grant.at_most(0);
+                self.wait(reason, context);
+            }
+        }
+    }
+
+    /// How many datagrams of `size` may leave now, and why not if none may.
+    fn allowance(&mut self, size: u64, context: &mut Context<'_>) -> Result<usize, WaitingFor> {
+        let Permit::Go(limits) = self.controller.permit() else {
+            return Err(WaitingFor::Window);
+        };
+        self.limits = limits;
+        if self.probe_credit > 0 {
+            return Ok(self.probe_credit as usize);
+        }
+        if self.pacer.release_at() > context.now() {
+            context.resume_at(self.pacer.release_at());
+            return Err(WaitingFor::Pacer);
+        }
+        let in_flight = context.shared(self.handles().flight).bytes;
+        let room = limits.window.map_or(u64::MAX, |window| window.saturating_sub(in_flight));
+        match room / size {
+            0 => Err(WaitingFor::Window),
+            packets => Ok(usize::try_from(packets).unwrap_or(usize::MAX)),
+        }
+    }
+
+    fn wait(&mut self, reason: WaitingFor, context: &mut Context<'_>) {
+        let now = context.now();
+        if reason != WaitingFor::Pacer {
+            self.pacer.on_idle(now);
+        }
+        context.shared(self.handles().clock).wait(now, reason);
+    }
+
+    /// There was nothing to send, and whoever had nothing has said why.
+    fn on_nothing(&mut self, context: &mut Context<'_>) {
+        self.pacer.on_idle(context.now());
+        let reason = context.shared(self.handles().clock).reason();
+        if matches!(reason, Some(WaitingFor::Source | WaitingFor::Receiver)) {
+            self.app_limited_below = context.next_pn();
+        }
+    }
+
+    fn on_sent(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        let (now, bytes, handles) = (context.now(), batch.bytes() as u64, self.handles());
+        self.probe_credit = self.probe_credit.saturating_sub(batch.len() as u32);
+        self.pacer.on_sent(now, bytes, self.limits.rate);
+        self.packets += batch.len() as u64;
+        self.bytes += bytes;
+        let in_flight = context.shared(handles.flight).bytes;
+        self.controller.on_sent(&SentBatch { now, bytes, in_flight });
+        context.shared(handles.clock).busy(now);
+    }
+
+    fn on_report(&mut self, report: &PeerReport, context: &mut Context<'_>) {
+        let rtt = context.shared(self.handles().rtt).clone();
+        let arrived = report.newest.and_then(|newest| newest.arrived);
+        let delivery_rate = arrived.and_then(|(at, bytes)| self.meter.on_feedback(at, bytes, rtt.smoothed()));
+        self.peak_delivery = self.peak_delivery.max(delivery_rate.unwrap_or(Rate::ZERO));
+        self.controller.on_feedback(&FeedbackSample {
+            now: context.now(),
+            acked_packets: report.outcome.acked_packets,
+            lost_packets: report.outcome.lost_packets,
+            in_flight: report.outcome.in_flight,
+            rtt: &rtt,
+            delivery_rate,
+            app_limited: report.largest_pn < self.app_limited_below,
+        });
+        self.tell(context);
+    }
+
+    fn tell(&self, context: &mut Context<'_>) {
+        *context.shared(self.handles().rate) = RateNow(self.controller.state());
+    }
+}
+
+impl MicroProtocol for RateControl {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        let initial_rtt = self.law.initial_rtt;
+        self.handles = Some(Handles {
+            flight: declaration.shared(Flight::default),
+            rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
+            delay: declaration.shared(ReportDelay::default),
+            clock: declaration.shared(Clock::default),
+            rate: declaration.shared(RateNow::default),
+            peer_report: declaration.event(PEER_REPORT),
+            timeout: declaration.event(PROBE_TIMEOUT),
+        });
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_event(SEND_PERMIT, Order::NORMAL);
+        resolution.on_batch(BatchEvent::FILL, Order::LAST);
+        // When what is in flight has been counted.
+        resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
+        resolution.on_event(self.handles().peer_report, Order::NORMAL);
+        resolution.on_event(self.handles().timeout, Order::NORMAL);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        let delay = context.shared(self.handles().delay).0;
+        if !self.brought
+            && delay > Span::ZERO
+            && let Ok(controller) = self.law.build(delay)
+        {
+            self.controller = controller;
+        }
+        self.tell(context);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::FILL {
+            if batch.is_empty() {
+                self.on_nothing(context);
+            }
+        } else if carries_data(batch) {
+            self.on_sent(batch, context);
+        }
+    }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        let handles = self.handles();
+        if let Some(grant) = SEND_PERMIT.of(event, notice) {
+            self.on_permit(grant, context);
+        } else if let Some(report) = handles.peer_report.of(event, notice) {
+            self.on_report(report, context);
+        } else if let Some(timeout) = handles.timeout.of(event, notice) {
+            self.probe_credit = timeout.packets;
+            self.controller.on_silence(context.now(), timeout.in_row);
+            self.tell(context);
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+        let law = law(parameters, context.path().rtt);
+        let delay = context.shared(self.handles().delay).0;
+        self.controller = law.build(delay)?;
+        self.law = law;
+        self.max_batch = parameters.integer("max_batch") as usize;
+        self.tell(context);
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("packets", self.packets);
+        each("bytes", self.bytes);
+        each("peak_delivery_bps", self.peak_delivery.as_bps());
+    }
+}

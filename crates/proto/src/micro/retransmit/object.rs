@@ -1,0 +1,353 @@
+//! `retransmit` with `keep = "object"`: of what was sent only its place in the object is kept, 24 bytes a segment; the
+//! bytes are read again. A segment that no longer fits the path goes in parts.
+
+use std::any::Any;
+
+use haul_base::{Span, Time};
+use haul_stack::{
+    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
+    Parameters, Resolution, Setup, SharedValue, U48,
+};
+use haul_wire::packet::{DATA_BODY_LEN, PART_BODY_LEN, PartBody};
+
+use super::outstanding::{Change, Outstanding, Record};
+use crate::micro::events::{
+    ACKNOWLEDGED, Acknowledgement, DELIVERED, LossBoundary, PROBE_TIMEOUT, ProbeTimeout,
+};
+use crate::micro::object::{DATA_PART, carries_data};
+use crate::micro::shared::{Flight, ReportDelay};
+use crate::rtt::RttEstimator;
+
+/// Longest wait between two probes of a silent path.
+const LONGEST_TIMEOUT: Span = Span::from_secs(2);
+/// Packets sent again when the probe timer fires.
+const PROBE_PACKETS: u32 = 2;
+/// The probe timer.
+const TIMER: u8 = 0;
+
+/// Without word of what counts as lost, nothing does.
+const NO_LOSS: LossBoundary = LossBoundary { largest_pn: 0, sent_at: 0, reordering: Span::ZERO };
+
+/// What the parts of the stack call each other by.
+#[derive(Clone, Copy, Debug)]
+struct Handles {
+    flight: SharedValue<Flight>,
+    rtt: SharedValue<RttEstimator>,
+    delay: SharedValue<ReportDelay>,
+    acknowledged: Event<Acknowledgement>,
+    timeout: Event<ProbeTimeout>,
+    delivered: Event<()>,
+}
+
+/// Where the attributes of a repeated segment go.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    sequence: Attribute<U48>,
+    offset: Attribute<U48>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    resent: u64,
+    acked: u64,
+    acked_bytes: u64,
+    lost: u64,
+    timeouts: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+struct KeepObject {
+    initial_rtt: Span,
+    handles: Option<Handles>,
+    places: Option<Places>,
+    /// Made when the first segment leaves: an end that only receives has none.
+    table: Option<Box<Outstanding>>,
+    window: u64,
+    probes: bool,
+    /// The segment at the front of the queue, and how much of it has left if it goes in parts.
+    part_of: Option<u64>,
+    part_sent: u16,
+    /// The source was told that everything below has arrived.
+    released: u64,
+    /// Nothing was in flight when the present batch began.
+    was_idle: bool,
+    /// Since when the probe timer runs.
+    timer_base: Time,
+    timeouts_in_row: u32,
+    counters: Counters,
+}
+
+pub(super) fn build(parameters: &Parameters, setup: &Setup) -> Box<dyn MicroProtocol> {
+    Box::new(KeepObject {
+        initial_rtt: setup.initial_rtt,
+        handles: None,
+        places: None,
+        table: None,
+        window: parameters.integer("window"),
+        probes: parameters.flag("probe"),
+        part_of: None,
+        part_sent: 0,
+        released: 0,
+        was_idle: true,
+        timer_base: setup.now,
+        timeouts_in_row: 0,
+        counters: Counters::default(),
+    })
+}
+
+impl KeepObject {
+    fn handles(&self) -> Handles {
+        self.handles.expect("declared before it is used")
+    }
+
+    /// Adds what is lost to the batch.
+    fn repeat(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        self.was_idle = self.in_flight() == 0;
+        while let Some((seq, record)) = self.table.as_mut().and_then(|table| table.peek_lost()) {
+            let in_parts = usize::from(record.len) > batch.full_room();
+            // Whole segments and parts of some do not go together.
+            if !batch.is_empty() && in_parts == batch.is_data() {
+                return;
+            }
+            let added = if in_parts {
+                self.repeat_part(seq, record, batch, context)
+            } else {
+                self.repeat_whole(seq, record, batch, context)
+            };
+            if added.is_none() {
+                return;
+            }
+        }
+    }
+
+    fn repeat_whole(
+        &mut self,
+        seq: u64,
+        record: Record,
+        batch: &mut Batch<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<()> {
+        let places = self.places.expect("bound before it is used");
+        let kind = if record.fin { Kind::DATA_FIN } else { Kind::DATA };
+        let i = batch.push_again(kind, usize::from(record.len))?;
+        batch.set(i, places.sequence, seq);
+        batch.set(i, places.offset, record.offset);
+        if let Some(source) = &mut context.ends().object_source {
+            source.read(record.offset, batch.payload_mut(i));
+        }
+        self.on_repeated(batch.pn(i), context.now());
+        Some(())
+    }
+
+    /// Adds the next part of a segment that no longer fits the path.
+    fn repeat_part(
+        &mut self,
+        seq: u64,
+        record: Record,
+        batch: &mut Batch<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<()> {
+        if self.part_of != Some(seq) {
+            self.part_of = Some(seq);
+            self.part_sent = 0;
+        }
+        let room = batch.full_room().checked_sub(PART_BODY_LEN - DATA_BODY_LEN)?;
+        let (offset, whole, fin, skip) = (record.offset, record.len, record.fin, self.part_sent);
+        let len = room.min(usize::from(whole - skip));
+        let i = batch.push_again(DATA_PART, PART_BODY_LEN + len)?;
+        let now = context.now();
+        let timestamp = now.as_wrapped_micros();
+        let body = batch.payload_mut(i);
+        PartBody { seq, offset, timestamp, skip, whole, fin }.write(body);
+        if let Some(source) = &mut context.ends().object_source {
+            source.read(offset + u64::from(skip), &mut body[PART_BODY_LEN..]);
+        }
+        self.part_sent += len as u16;
+        if self.part_sent == whole {
+            self.part_of = None;
+            self.on_repeated(batch.pn(i), now);
+        }
+        Some(())
+    }
+
+    fn on_repeated(&mut self, pn: u64, now: Time) {
+        if let Some(table) = &mut self.table {
+            table.resent(pn, now.as_wrapped_micros());
+        }
+        self.counters.resent += 1;
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.table.as_ref().map_or(0, |table| table.in_flight())
+    }
+
+    /// Notes the new segments of a batch that is about to leave.
+    fn record(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        let places = self.places.expect("bound before it is used");
+        let overhead = batch.layout().data_overhead();
+        let table = self.table.get_or_insert_with(|| Box::new(Outstanding::new(overhead)));
+        let sent_at = context.now().as_wrapped_micros();
+        for i in batch.live() {
+            if batch.is_resent(i) {
+                continue;
+            }
+            debug_assert_eq!(batch.get(i, places.sequence), table.next_seq(), "numbered as recorded");
+            let len = batch.payload_range(i).len() as u16;
+            let fin = batch.kind(i) == Kind::DATA_FIN;
+            table.push(batch.get(i, places.offset), len, fin, batch.pn(i), sent_at);
+        }
+        self.tell_flight(true, context);
+        if self.was_idle {
+            self.timer_base = context.now();
+            self.set_timer(context);
+        }
+    }
+
+    fn tell_flight(&self, outstanding: bool, context: &mut Context<'_>) {
+        let Some(table) = &self.table else { return };
+        *context.shared(self.handles().flight) = Flight {
+            bytes: table.in_flight(),
+            sent: table.next_seq(),
+            room: self.window.saturating_sub(table.span()),
+            outstanding,
+        };
+    }
+
+    fn is_clear(&self) -> bool {
+        self.table.as_ref().is_none_or(|table| table.is_empty() && !table.has_lost())
+    }
+
+    fn set_timer(&self, context: &mut Context<'_>) {
+        if !self.probes || self.is_clear() {
+            context.cancel_timer(TIMER);
+            return;
+        }
+        let handles = self.handles();
+        let delay = context.shared(handles.delay).0;
+        let timeout = context.shared(handles.rtt).probe_timeout(delay);
+        let backed_off = timeout * (1 << self.timeouts_in_row.min(10));
+        context.set_timer(TIMER, self.timer_base + backed_off.min(LONGEST_TIMEOUT.max(timeout)));
+    }
+
+    fn on_acknowledged(&mut self, notice: &mut Acknowledgement, context: &mut Context<'_>) {
+        let change = self.table.as_mut().map_or(Change::default(), |table| take_in(table, notice));
+        if change.acked_packets > 0 {
+            self.timeouts_in_row = 0;
+            self.timer_base = context.now();
+        }
+        self.counters.acked += change.acked_packets;
+        self.counters.acked_bytes += change.acked_bytes;
+        self.counters.lost += change.lost_packets;
+        notice.outcome.acked_packets += change.acked_packets;
+        notice.outcome.acked_bytes += change.acked_bytes;
+        notice.outcome.lost_packets += change.lost_packets;
+        notice.outcome.lost_bytes += change.lost_bytes;
+        notice.outcome.in_flight = self.in_flight();
+        notice.outcome.nothing_outstanding = self.table.as_ref().is_none_or(|table| table.is_empty());
+        self.tell_flight(!self.is_clear(), context);
+        self.set_timer(context);
+        self.release(context);
+    }
+
+    /// Lets the source forget what has arrived.
+    fn release(&mut self, context: &mut Context<'_>) {
+        let released = self.table.as_ref().and_then(|table| table.released());
+        if let Some(offset) = released.filter(|&offset| offset > self.released) {
+            self.released = offset;
+            if let Some(source) = &mut context.ends().object_source {
+                source.release(offset);
+            }
+        }
+    }
+}
+
+/// What a report means for the table.
+fn take_in(table: &mut Outstanding, notice: &Acknowledgement) -> Change {
+    let rule = notice.loss.unwrap_or(NO_LOSS);
+    let mut change = Change::default();
+    table.on_complete_below(notice.below, &mut change);
+    for statement in &notice.words {
+        table.on_statement(statement, &rule, &mut change);
+    }
+    if let Some(seq) = notice.nothing_from {
+        table.on_nothing_from(seq, &rule, &mut change);
+    }
+    table.retire_complete();
+    change
+}
+
+impl MicroProtocol for KeepObject {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        let initial_rtt = self.initial_rtt;
+        self.handles = Some(Handles {
+            flight: declaration.shared(Flight::default),
+            rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
+            delay: declaration.shared(ReportDelay::default),
+            acknowledged: declaration.event(ACKNOWLEDGED),
+            timeout: declaration.event(PROBE_TIMEOUT),
+            delivered: declaration.event(DELIVERED),
+        });
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        let (sequence, offset) = (resolution.attribute("sequence"), resolution.attribute("offset"));
+        self.places = Some(Places { sequence, offset });
+        resolution.on_batch(BatchEvent::FILL, Order::EARLY);
+        resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::NORMAL);
+        resolution.on_event(self.handles().acknowledged, Order::NORMAL);
+        resolution.on_event(self.handles().delivered, Order::NORMAL);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        context.shared(self.handles().flight).room = self.window;
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::FILL {
+            self.repeat(batch, context);
+        } else if carries_data(batch) {
+            self.record(batch, context);
+        }
+    }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(notice) = self.handles().acknowledged.of(event, notice) {
+            self.on_acknowledged(notice, context);
+        } else {
+            context.cancel_timer(TIMER);
+        }
+    }
+
+    fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
+        let Some(table) = &mut self.table else { return };
+        self.timer_base = context.now();
+        self.timeouts_in_row += 1;
+        self.counters.timeouts += 1;
+        table.expire_oldest(PROBE_PACKETS as usize);
+        self.tell_flight(true, context);
+        self.set_timer(context);
+        let mut notice = ProbeTimeout { in_row: self.timeouts_in_row, packets: PROBE_PACKETS };
+        context.raise(self.handles().timeout, &mut notice);
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+        self.window = parameters.integer("window");
+        self.probes = parameters.flag("probe");
+        self.tell_flight(!self.is_clear(), context);
+        self.set_timer(context);
+        Ok(())
+    }
+
+    fn unfinished(&self) -> usize {
+        self.table.as_ref().map_or(0, |table| table.unacknowledged() as usize)
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("resent", self.counters.resent);
+        each("acked", self.counters.acked);
+        each("acked_bytes", self.counters.acked_bytes);
+        each("lost", self.counters.lost);
+        each("probe_timeouts", self.counters.timeouts);
+    }
+}

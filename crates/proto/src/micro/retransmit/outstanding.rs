@@ -1,0 +1,497 @@
+//! What was sent and is not known to have arrived: one bitmap per segment of 10,000 packets (FOBS, see
+//! dickens-system-aware-fobs section on bitmap acknowledgements), and for each packet its last transmission.
+
+use std::collections::VecDeque;
+
+use haul_wire::packet::{SEGMENT_PACKETS, SEGMENT_WORDS};
+
+use crate::micro::events::{LossBoundary, Statement};
+
+const PACKETS: u64 = SEGMENT_PACKETS;
+const WORDS: usize = SEGMENT_WORDS;
+
+/// One packet's place in the object and its latest transmission.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Record {
+    /// Place in the object, bytes.
+    pub(crate) offset: u64,
+    /// Packet number of the latest transmission.
+    pub(crate) pn: u64,
+    /// When that was, wrapped microseconds of the sender's clock.
+    pub(crate) sent_at: u32,
+    /// Payload bytes.
+    pub(crate) len: u16,
+    state: State,
+    /// The last packet of the object.
+    pub(crate) fin: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    InFlight,
+    Lost,
+}
+
+/// The packets of one segment.
+#[derive(Debug)]
+struct Segment {
+    records: Box<[Record]>,
+    acked: [u64; WORDS],
+    sent: u16,
+    acked_count: u16,
+}
+
+impl Segment {
+    fn new() -> Self {
+        let records = vec![Record::default(); PACKETS as usize].into_boxed_slice();
+        Self { records, acked: [0; WORDS], sent: 0, acked_count: 0 }
+    }
+
+    fn reset(&mut self) {
+        self.acked = [0; WORDS];
+        self.sent = 0;
+        self.acked_count = 0;
+    }
+
+    fn is_complete(&self) -> bool {
+        u64::from(self.acked_count) == PACKETS
+    }
+
+    fn is_acked(&self, index: usize) -> bool {
+        self.acked[index / 64] >> (index % 64) & 1 == 1
+    }
+
+    /// Which of word `w`'s packets were sent at all.
+    fn sent_mask(&self, w: usize) -> u64 {
+        match (self.sent as usize).saturating_sub(w * 64) {
+            n if n >= 64 => u64::MAX,
+            n => (1u64 << n) - 1,
+        }
+    }
+}
+
+impl LossBoundary {
+    fn is_lost(&self, record: &Record) -> bool {
+        let age = self.sent_at.wrapping_sub(record.sent_at).cast_signed();
+        record.pn < self.largest_pn && i64::from(age) >= self.reordering.as_micros().cast_signed()
+    }
+}
+
+/// What a statement of the receiver changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) acked_packets: u64,
+    pub(crate) acked_bytes: u64,
+    pub(crate) lost_packets: u64,
+    pub(crate) lost_bytes: u64,
+}
+
+/// All packets between the first that is not known to have arrived and the last that was sent.
+#[derive(Debug)]
+pub(crate) struct Outstanding {
+    /// Number of the first segment in `segments`.
+    base: u64,
+    segments: VecDeque<Segment>,
+    free: Vec<Segment>,
+    next_seq: u64,
+    /// Sequence numbers waiting for retransmission; may hold some that were acknowledged meanwhile.
+    lost: VecDeque<u64>,
+    /// Bytes of each packet beside its payload, counted as in flight.
+    overhead: u64,
+    in_flight: u64,
+}
+
+impl Outstanding {
+    pub(crate) fn new(overhead: usize) -> Self {
+        Self {
+            base: 0,
+            segments: VecDeque::with_capacity(64),
+            free: Vec::with_capacity(64),
+            next_seq: 0,
+            lost: VecDeque::with_capacity(PACKETS as usize),
+            overhead: overhead as u64,
+            in_flight: 0,
+        }
+    }
+
+    /// The sequence number of the next new packet.
+    pub(crate) fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// UDP payload bytes sent and neither acknowledged nor declared lost.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Packets in the span between the oldest unacknowledged segment and the newest packet.
+    pub(crate) fn span(&self) -> u64 {
+        self.next_seq - self.base * PACKETS
+    }
+
+    /// Whether everything sent has arrived.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.iter().all(|s| s.acked_count == s.sent)
+    }
+
+    /// Packets sent and not known to have arrived.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        self.segments.iter().map(|s| u64::from(s.sent - s.acked_count)).sum()
+    }
+
+    /// The offset below which everything has arrived, at the granularity of segments.
+    pub(crate) fn released(&self) -> Option<u64> {
+        self.segments.front().filter(|s| s.sent > 0).map(|s| s.records[0].offset)
+    }
+
+    /// Whether a retransmission may be waiting.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// Notes a new packet; its sequence number is the former [`Outstanding::next_seq`].
+    pub(crate) fn push(&mut self, offset: u64, len: u16, fin: bool, pn: u64, sent_at: u32) {
+        let index = (self.next_seq % PACKETS) as usize;
+        if index == 0 {
+            let segment = self.free.pop().unwrap_or_else(Segment::new);
+            self.segments.push_back(segment);
+        }
+        if let Some(segment) = self.segments.back_mut() {
+            segment.records[index] = Record { offset, pn, sent_at, len, state: State::InFlight, fin };
+            segment.sent = index as u16 + 1;
+        }
+        self.next_seq += 1;
+        self.in_flight += u64::from(len) + self.overhead;
+    }
+
+    /// The next packet to send again, which stays queued until [`Outstanding::resent`].
+    pub(crate) fn peek_lost(&mut self) -> Option<(u64, Record)> {
+        while let Some(&seq) = self.lost.front() {
+            if let Some(record) = self.unacked(seq).filter(|r| r.state == State::Lost) {
+                return Some((seq, *record));
+            }
+            self.lost.pop_front();
+        }
+        None
+    }
+
+    /// The packet at the front of the queue was sent again.
+    pub(crate) fn resent(&mut self, pn: u64, sent_at: u32) {
+        let Some(seq) = self.lost.pop_front() else { return };
+        let overhead = self.overhead;
+        if let Some(record) = self.unacked_mut(seq) {
+            record.pn = pn;
+            record.sent_at = sent_at;
+            record.state = State::InFlight;
+            self.in_flight += u64::from(record.len) + overhead;
+        }
+    }
+
+    /// Declares the `count` oldest unacknowledged packets lost, whatever was heard of them.
+    pub(crate) fn expire_oldest(&mut self, count: usize) -> u64 {
+        let mut found = 0;
+        for seq in self.base * PACKETS..self.next_seq {
+            if found == count {
+                break;
+            }
+            found += usize::from(self.unacked(seq).is_some());
+            self.declare_lost(seq);
+        }
+        found as u64
+    }
+
+    /// Every packet below `seq` has arrived.
+    pub(crate) fn on_complete_below(&mut self, seq: u64, change: &mut Change) {
+        let seq = seq.min(self.next_seq);
+        while self.base * PACKETS < seq && !self.segments.is_empty() {
+            let upto = (seq - self.base * PACKETS).min(PACKETS);
+            self.ack_below(0, upto as usize, change);
+            if upto < PACKETS {
+                break;
+            }
+            self.retire();
+        }
+    }
+
+    /// Takes the receiver's statement about up to 64 packets. What is missing and older than `rule` allows is queued
+    /// for retransmission.
+    pub(crate) fn on_statement(&mut self, statement: &Statement, rule: &LossBoundary, change: &mut Change) {
+        let (mut first, mut received, mut known) = (statement.first, statement.received, statement.known);
+        // The words of bitmaps are aligned to the words here: one turn. Others take a turn for each word they touch.
+        while known != 0 {
+            let (segment, index) = (first / PACKETS, first % PACKETS);
+            let shift = (index % 64) as u32;
+            self.on_word(segment, (index / 64) as usize, (received << shift, known << shift), rule, change);
+            let done = (64 - shift).min((PACKETS - index) as u32);
+            first += u64::from(done);
+            (received, known) =
+                (received.checked_shr(done).unwrap_or(0), known.checked_shr(done).unwrap_or(0));
+        }
+    }
+
+    /// Takes a statement about some packets of one word of a segment: which have arrived, and about which it is.
+    #[inline]
+    fn on_word(
+        &mut self,
+        segment: u64,
+        word: usize,
+        (received, known): (u64, u64),
+        rule: &LossBoundary,
+        change: &mut Change,
+    ) {
+        let slot = segment.checked_sub(self.base).and_then(|slot| usize::try_from(slot).ok());
+        let Some((slot, state)) = slot.and_then(|slot| Some((slot, self.segments.get(slot)?))) else {
+            return;
+        };
+        if word >= WORDS {
+            return;
+        }
+        let sent = state.sent_mask(word) & known;
+        let missing = sent & !received & !state.acked[word];
+        if received & sent & !state.acked[word] != 0 {
+            self.ack_word(slot, word, received & sent, change);
+        }
+        if missing != 0 {
+            self.examine(segment, word, missing, rule, change);
+        }
+    }
+
+    /// Nothing at or above `highest` has arrived.
+    pub(crate) fn on_nothing_from(&mut self, highest: u64, rule: &LossBoundary, change: &mut Change) {
+        for seq in highest.max(self.base * PACKETS)..self.next_seq {
+            let Some(record) = self.unacked(seq) else { continue };
+            if record.state == State::InFlight && !rule.is_lost(record) {
+                // Later packets were sent later still, unless they were resent, and then they are newer.
+                break;
+            }
+            self.lose(seq, rule, change);
+        }
+    }
+
+    /// Gives complete segments at the front back to the pool.
+    pub(crate) fn retire_complete(&mut self) {
+        while self.segments.front().is_some_and(Segment::is_complete) {
+            self.retire();
+        }
+    }
+
+    fn retire(&mut self) {
+        if let Some(mut segment) = self.segments.pop_front() {
+            segment.reset();
+            self.free.push(segment);
+            self.base += 1;
+        }
+    }
+
+    fn examine(&mut self, segment: u64, word: usize, missing: u64, rule: &LossBoundary, change: &mut Change) {
+        let mut bits = missing;
+        while bits != 0 {
+            let seq = segment * PACKETS + word as u64 * 64 + u64::from(bits.trailing_zeros());
+            bits &= bits - 1;
+            self.lose(seq, rule, change);
+        }
+    }
+
+    fn lose(&mut self, seq: u64, rule: &LossBoundary, change: &mut Change) {
+        let Some(record) = self.unacked(seq) else { return };
+        if record.state == State::InFlight && rule.is_lost(record) {
+            change.lost_packets += 1;
+            change.lost_bytes += u64::from(record.len);
+            self.declare_lost(seq);
+        }
+    }
+
+    fn declare_lost(&mut self, seq: u64) {
+        let overhead = self.overhead;
+        let Some(record) = self.unacked_mut(seq).filter(|r| r.state == State::InFlight) else {
+            return;
+        };
+        record.state = State::Lost;
+        let bytes = u64::from(record.len) + overhead;
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.lost.push_back(seq);
+    }
+
+    fn ack_below(&mut self, slot: usize, upto: usize, change: &mut Change) {
+        for word in 0..upto.div_ceil(64) {
+            let bits = (upto - word * 64).min(64);
+            let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+            let sent = self.segments[slot].sent_mask(word);
+            self.ack_word(slot, word, mask & sent, change);
+        }
+    }
+
+    fn ack_word(&mut self, slot: usize, word: usize, received: u64, change: &mut Change) {
+        let overhead = self.overhead;
+        let segment = &mut self.segments[slot];
+        let fresh = received & !segment.acked[word];
+        if fresh == 0 {
+            return;
+        }
+        segment.acked[word] |= fresh;
+        segment.acked_count += fresh.count_ones() as u16;
+        change.acked_packets += u64::from(fresh.count_ones());
+        let mut bits = fresh;
+        while bits != 0 {
+            let record = &segment.records[word * 64 + bits.trailing_zeros() as usize];
+            bits &= bits - 1;
+            change.acked_bytes += u64::from(record.len);
+            if record.state == State::InFlight {
+                self.in_flight = self.in_flight.saturating_sub(u64::from(record.len) + overhead);
+            }
+        }
+    }
+
+    fn unacked(&self, seq: u64) -> Option<&Record> {
+        let slot = (seq / PACKETS).checked_sub(self.base)?;
+        let segment = self.segments.get(slot as usize)?;
+        let index = (seq % PACKETS) as usize;
+        (index < segment.sent as usize && !segment.is_acked(index)).then(|| &segment.records[index])
+    }
+
+    fn unacked_mut(&mut self, seq: u64) -> Option<&mut Record> {
+        let slot = (seq / PACKETS).checked_sub(self.base)?;
+        let segment = self.segments.get_mut(slot as usize)?;
+        let index = (seq % PACKETS) as usize;
+        (index < segment.sent as usize && !segment.is_acked(index)).then(|| &mut segment.records[index])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Span;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn filled(n: u64) -> Outstanding {
+        let mut out = Outstanding::new(39);
+        for pn in 0..n {
+            out.push(pn * 1000, 1000, false, pn, pn as u32 * 10);
+        }
+        out
+    }
+
+    fn rule(largest_pn: u64, reordering_us: u64) -> LossBoundary {
+        LossBoundary {
+            largest_pn,
+            sent_at: largest_pn as u32 * 10,
+            reordering: Span::from_micros(reordering_us),
+        }
+    }
+
+    fn on_word(out: &mut Outstanding, place: (u64, usize), bits: u64, rule: LossBoundary) -> Change {
+        let mut change = Change::default();
+        out.on_word(place.0, place.1, (bits, u64::MAX), &rule, &mut change);
+        change
+    }
+
+    fn on_complete_below(out: &mut Outstanding, seq: u64) -> Change {
+        let mut change = Change::default();
+        out.on_complete_below(seq, &mut change);
+        change
+    }
+
+    #[test]
+    fn a_statement_may_begin_anywhere_and_cross_words_and_segments() {
+        for first in [0, 5, 63, 9_950, 9_983, 9_999, 10_000] {
+            let mut out = filled(12_000);
+            let received = 0xF0F0_1234_5678_9ABD;
+            let known = 0xFFFF_FFFF_0FFF_FFFF;
+            let mut change = Change::default();
+            out.on_statement(&Statement { first, received, known }, &rule(11_999, 0), &mut change);
+            let acked: Vec<u64> = (0..12_000).filter(|&seq| out.unacked(seq).is_none()).collect();
+            let expected: Vec<u64> =
+                (0..64).filter(|bit| received & known & 1 << bit != 0).map(|bit| first + bit).collect();
+            assert_eq!(acked, expected, "from {first}");
+            assert_eq!(change.lost_packets, u64::from((known & !received).count_ones()), "from {first}");
+        }
+    }
+
+    #[test]
+    fn exactly_the_missing_packets_are_queued_once() {
+        let mut out = filled(64);
+        let received = !(1u64 << 5 | 1 << 20);
+        let change = on_word(&mut out, (0, 0), received & !(1 << 63), rule(62, 100));
+        // Packet 63 is not older than what arrived.
+        assert_eq!((change.acked_packets, change.lost_packets), (61, 2));
+        let again = on_word(&mut out, (0, 0), received & !(1 << 63), rule(62, 100));
+        assert_eq!(again, Change::default());
+        let first = out.peek_lost().unwrap();
+        assert_eq!((first.0, first.1.offset), (5, 5_000));
+        out.resent(64, 640);
+        assert_eq!(out.peek_lost().unwrap().0, 20);
+        out.resent(65, 641);
+        assert!(out.peek_lost().is_none());
+        // Not lost again until something newer than the retransmission arrives.
+        assert_eq!(on_word(&mut out, (0, 0), received, rule(64, 0)).lost_packets, 0);
+    }
+
+    #[test]
+    fn reordering_within_the_window_is_no_loss() {
+        let mut out = filled(64);
+        let change = on_word(&mut out, (0, 0), 1 << 40, rule(40, 300));
+        // 300 us = 30 packets: only those at least that much older.
+        assert_eq!(change.lost_packets, 11);
+    }
+
+    #[test]
+    fn a_lost_tail_is_found_from_the_highest_received() {
+        let mut out = filled(100);
+        let _ = on_complete_below(&mut out, 90);
+        assert_eq!(out.expire_oldest(1), 1);
+        out.resent(100, 5_000);
+        let rule = LossBoundary { largest_pn: 100, sent_at: 5_000, reordering: Span::from_micros(100) };
+        let mut change = Change::default();
+        out.on_nothing_from(91, &rule, &mut change);
+        assert_eq!(change.lost_packets, 9);
+    }
+
+    #[test]
+    fn segments_retire_and_are_used_again() {
+        let mut out = filled(25_000);
+        assert_eq!(on_complete_below(&mut out, 20_000).acked_packets, 20_000);
+        assert_eq!(out.released(), Some(20_000_000));
+        assert_eq!(out.span(), 5_000);
+        assert_eq!(out.free.len(), 2);
+        assert_eq!(on_complete_below(&mut out, 25_000).acked_packets, 5_000);
+        assert!(out.is_empty());
+        assert_eq!(out.in_flight(), 0);
+    }
+
+    #[test]
+    fn statements_about_what_was_never_sent_are_harmless() {
+        let mut out = filled(10);
+        assert_eq!(on_word(&mut out, (0, 0), u64::MAX, rule(9, 0)).acked_packets, 10);
+        assert_eq!(on_word(&mut out, (7, 3), u64::MAX, rule(9, 0)), Change::default());
+        assert_eq!(on_word(&mut out, (0, 400), u64::MAX, rule(9, 0)), Change::default());
+        assert_eq!(on_complete_below(&mut out, u64::MAX).acked_packets, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_in_flight_always_match_the_records(
+            ops in prop::collection::vec((0u8..5, any::<u64>(), 0u64..300), 1..120),
+        ) {
+            let mut out = Outstanding::new(39);
+            let mut pn = 0;
+            for (op, bits, n) in ops {
+                match op {
+                    0 | 1 => for _ in 0..n { out.push(pn, (pn % 1400) as u16, false, pn, pn as u32); pn += 1; },
+                    2 => { on_word(&mut out, (0, (n % 157) as usize), bits, rule(pn / 2, n)); }
+                    3 => { on_complete_below(&mut out, n); }
+                    _ => while out.peek_lost().is_some() { out.resent(pn, pn as u32); pn += 1; },
+                }
+                out.retire_complete();
+                let mut expected = 0;
+                for seq in out.base * PACKETS..out.next_seq {
+                    if let Some(r) = out.unacked(seq).filter(|r| r.state == State::InFlight) {
+                        expected += u64::from(r.len) + 39;
+                    }
+                }
+                prop_assert_eq!(out.in_flight(), expected);
+            }
+        }
+    }
+}

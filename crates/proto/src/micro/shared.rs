@@ -1,0 +1,140 @@
+//! Values that several micro-protocols of one stack use. Each has one that writes it.
+
+use haul_base::{Rate, Span, Time};
+
+use crate::control::RateState;
+
+/// What is on its way. Written by `retransmit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flight {
+    /// UDP payload bytes sent and neither acknowledged nor taken for lost.
+    pub bytes: u64,
+    /// Segments numbered so far: the next new one gets this number.
+    pub sent: u64,
+    /// New segments that may be sent now before older ones are acknowledged.
+    pub room: u64,
+    /// Whether something that was sent is not known to have arrived.
+    pub outstanding: bool,
+}
+
+impl Default for Flight {
+    fn default() -> Self {
+        Self { bytes: 0, sent: 0, room: u64::MAX, outstanding: false }
+    }
+}
+
+/// The longest time that the other side waits before it reports. Written by `bitmap_ack` at its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReportDelay(pub Span);
+
+/// What the rate controller is doing. Written by `rate_control`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateNow(pub RateState);
+
+impl Default for RateNow {
+    fn default() -> Self {
+        Self(RateState { phase: "start", rate: Rate::ZERO })
+    }
+}
+
+/// What the sender waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitingFor {
+    /// The rate of the controller or the ceiling.
+    Pacer,
+    /// The window of the controller: what is in flight must arrive first.
+    Window,
+    /// The receiver's flow control: its storage is behind.
+    Receiver,
+    /// The source: reading is behind.
+    Source,
+    /// Everything is sent; the last acknowledgements are on their way.
+    Acknowledgement,
+}
+
+/// Time spent waiting, by reason, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// For the rate.
+    pub pacer: Span,
+    /// For the window.
+    pub window: Span,
+    /// For the receiver's storage.
+    pub receiver: Span,
+    /// For the source.
+    pub source: Span,
+    /// For the last acknowledgements.
+    pub acknowledgement: Span,
+    /// Not waiting: time in which the sender itself was the limit.
+    pub busy: Span,
+}
+
+/// Where a sender's time goes while it cannot send: the evidence behind "Limited by". Attributes each stretch of time
+/// to the reason that was in force at its start; written by whoever stops or starts sending.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    waiting: Waiting,
+    reason: Option<WaitingFor>,
+    since: Time,
+}
+
+impl Clock {
+    /// Counts from `now` on.
+    pub fn start(&mut self, now: Time) {
+        self.since = now;
+    }
+
+    /// From `now` on, sending waits for this.
+    pub fn wait(&mut self, now: Time, reason: WaitingFor) {
+        self.turn(now, Some(reason));
+    }
+
+    /// At `now`, something was sent.
+    pub fn busy(&mut self, now: Time) {
+        self.turn(now, None);
+    }
+
+    /// What sending waits for.
+    pub fn reason(&self) -> Option<WaitingFor> {
+        self.reason
+    }
+
+    /// The account so far.
+    pub fn waiting(&self) -> Waiting {
+        self.waiting
+    }
+
+    fn turn(&mut self, now: Time, reason: Option<WaitingFor>) {
+        let account = match self.reason {
+            None => &mut self.waiting.busy,
+            Some(WaitingFor::Pacer) => &mut self.waiting.pacer,
+            Some(WaitingFor::Window) => &mut self.waiting.window,
+            Some(WaitingFor::Receiver) => &mut self.waiting.receiver,
+            Some(WaitingFor::Source) => &mut self.waiting.source,
+            Some(WaitingFor::Acknowledgement) => &mut self.waiting.acknowledgement,
+        };
+        *account = *account + now.since(self.since);
+        self.since = now;
+        self.reason = reason;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stretch_goes_to_the_reason_at_its_start() {
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        let mut clock = Clock::default();
+        clock.start(at(0));
+        clock.wait(at(1), WaitingFor::Pacer);
+        clock.wait(at(4), WaitingFor::Source);
+        clock.busy(at(9));
+        clock.wait(at(11), WaitingFor::Window);
+        let w = clock.waiting();
+        assert_eq!(w.busy, Span::from_millis(3));
+        assert_eq!(w.pacer, Span::from_millis(3));
+        assert_eq!(w.source, Span::from_millis(5));
+    }
+}

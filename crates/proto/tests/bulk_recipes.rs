@@ -1,0 +1,235 @@
+//! The shipped recipes of objects as stacks, over a seeded lossy path in virtual time.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[expect(dead_code, reason = "the path of the sender and the receiver is not used here")]
+mod common;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Arc, Mutex};
+
+use common::{Checksum, PatternSource, Shared, Sunk};
+use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
+use haul_proto::Seal;
+use haul_proto::micro::registry;
+use haul_proto::presets::{PRESETS, preset};
+use haul_stack::{Ends, Recipe, Setup, Stack, StackEvent};
+use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN};
+
+const DELAY: Span = Span::from_millis(5);
+
+/// Arrival, a number that keeps the order, whether it goes to the receiver, the packet.
+type Flight = Reverse<(Time, u64, bool, Vec<u8>)>;
+
+struct Path {
+    now: Time,
+    ends: [Stack; 2],
+    sunk: Arc<Mutex<Sunk>>,
+    flights: BinaryHeap<Flight>,
+    rng: Rng,
+    loss: f64,
+    sent: u64,
+    events: [Vec<StackEvent>; 2],
+    /// Every packet that was sent: whether to the receiver, its kind, its size.
+    kinds: Vec<(bool, u8, usize)>,
+}
+
+impl Path {
+    fn new(recipe: &Recipe, len: u64, loss: f64, seed: u64) -> Self {
+        println!("seed {seed}");
+        let blueprint = Arc::new(registry()).compile(recipe, Checksum.tag_len()).unwrap();
+        let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX, ..Sunk::default() }));
+        let stack = |ends: Ends| {
+            let mut setup = Setup::new(Time::ZERO);
+            setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
+            setup.initial_rtt = DELAY * 2;
+            setup.ends = ends;
+            Stack::new(blueprint.clone(), setup).unwrap()
+        };
+        let source = PatternSource { len, released: Arc::default() };
+        let sends = stack(Ends { object_source: Some(Box::new(source)), ..Ends::default() });
+        let takes = stack(Ends { object_sink: Some(Box::new(Shared(sunk.clone()))), ..Ends::default() });
+        Self {
+            now: Time::ZERO,
+            ends: [sends, takes],
+            sunk,
+            flights: BinaryHeap::new(),
+            rng: Rng::from_seed(seed),
+            loss,
+            sent: 0,
+            events: [Vec::new(), Vec::new()],
+            kinds: Vec::new(),
+        }
+    }
+
+    fn send(&mut self) {
+        let mut slot = vec![0; 65_536];
+        for (from, forward) in [(0, true), (1, false)] {
+            while let Some(t) = self.ends[from].poll_transmit(self.now, &mut slot) {
+                for packet in slot[..t.len].chunks(t.segment_size) {
+                    self.sent += 1;
+                    self.kinds.push((forward, packet[0], packet.len()));
+                    if packet.len() <= 1_472 && !self.rng.chance(self.loss) {
+                        let flight = (self.now + DELAY, self.sent, forward, packet.to_vec());
+                        self.flights.push(Reverse(flight));
+                    }
+                }
+            }
+            while let Some(event) = self.ends[from].poll_event() {
+                self.events[from].push(event);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        self.send();
+        let deadlines = self.ends.iter().filter_map(|end| end.deadline().map(|d| d.at));
+        let next = deadlines.chain(self.flights.peek().map(|f| f.0.0)).min();
+        self.now = next.unwrap_or(self.now).max(self.now + Span::from_nanos(100));
+        for end in &mut self.ends {
+            end.on_deadline(self.now);
+        }
+        while let Some(Reverse((_, _, forward, mut data))) =
+            self.flights.peek().is_some_and(|f| f.0.0 <= self.now).then(|| self.flights.pop()).flatten()
+        {
+            let stride = data.len();
+            let mut received = Received {
+                data: &mut data,
+                stride,
+                arrival: None,
+                path: PathId::default(),
+                ecn: Ecn::NotEct,
+                socket_drops: None,
+            };
+            self.ends[usize::from(forward)].on_receive(self.now, &mut received);
+        }
+    }
+
+    /// Runs until both ends are done, or `cap` has passed.
+    fn run(&mut self, cap: Span) {
+        let done = |path: &Self| {
+            path.events[0].contains(&StackEvent::Delivered)
+                && path.events[1].iter().any(|event| matches!(event, StackEvent::Complete(_)))
+        };
+        while self.now < Time::ZERO + cap && !done(self) {
+            self.step();
+        }
+    }
+
+    fn assert_whole(&self, len: u64) {
+        let sunk = self.sunk.lock().unwrap();
+        assert_eq!((sunk.complete, sunk.wrong, sunk.delivered), (Some(len), 0, len), "{:?}", self.events);
+        assert!(self.events[0].contains(&StackEvent::Delivered), "{:?}", self.events);
+    }
+}
+
+fn shipped(name: &str) -> Recipe {
+    preset(name).unwrap().unwrap()
+}
+
+#[test]
+fn every_shipped_recipe_is_read_and_survives_being_written() {
+    for (name, _) in PRESETS {
+        let recipe = shipped(name);
+        assert_eq!((recipe.name.as_str(), recipe.summary.is_empty()), (*name, false));
+        assert!(Recipe::parse(&recipe.to_toml()).unwrap().same_stack(&recipe), "{name}");
+    }
+}
+
+#[test]
+fn packets_of_objects_look_as_the_wire_format_says() {
+    for name in ["bulk", "fobs", "rbudp"] {
+        let blueprint = Arc::new(registry()).compile(&shipped(name), 16).unwrap();
+        let places: Vec<_> =
+            blueprint.layout().attributes().iter().map(|a| (a.name, a.offset, a.len)).collect();
+        assert_eq!(places, [("sequence", 7, 6), ("offset", 13, 6), ("sent_at", 19, 4)], "{name}");
+        assert_eq!(blueprint.layout().clear_len(), COMMON_HEADER_LEN);
+        assert_eq!(blueprint.layout().data_overhead(), COMMON_HEADER_LEN + DATA_BODY_LEN + 16);
+    }
+}
+
+#[test]
+fn each_recipe_brings_an_object_over_a_lossy_path() {
+    for (seed, name) in [(1, "bulk"), (2, "fobs"), (3, "rbudp")] {
+        for len in [0, 1, 5_000_000, 20_000_000] {
+            let mut path = Path::new(&shipped(name), len, 0.03, seed);
+            path.run(Span::from_secs(20));
+            path.assert_whole(len);
+        }
+    }
+}
+
+/// Places of the packets of one kind and direction among all that were sent.
+fn places(path: &Path, forward: bool, kind: u8) -> Vec<usize> {
+    let packets = path.kinds.iter().enumerate();
+    packets.filter(|(_, sent)| (sent.0, sent.1) == (forward, kind)).map(|(at, _)| at).collect()
+}
+
+#[test]
+fn rbudp_repeats_nothing_before_a_round_has_ended_and_then_exactly_what_is_missing() {
+    let len = 20_000_000;
+    let mut path = Path::new(&shipped("rbudp"), len, 0.05, 7);
+    path.run(Span::from_secs(20));
+    path.assert_whole(len);
+    let segments = 20_000_000_u64.div_ceil(1_200 - 31);
+    let stats = path.ends[0].stats();
+    let first_round = places(&path, true, 14)[0];
+    let sent_before = path.kinds[..first_round].iter().filter(|sent| sent.0 && sent.1 <= 2).count() as u64;
+    assert_eq!(sent_before, segments, "the whole object once, then the end of the round");
+    // Reports in front of it only count: they have no bitmaps.
+    let reports = places(&path, false, 3);
+    let early: Vec<_> = reports.iter().filter(|&&at| at < first_round).collect();
+    assert!(!early.is_empty() && early.iter().all(|&&at| path.kinds[at].2 == 7 + 68 + 8), "{early:?}");
+    // Each round repeats about a twentieth of what the one before did.
+    let ideal = segments as f64 / 0.95;
+    let share = stats.data_sent as f64 / ideal;
+    assert!(share < 1.01, "sent {share} of the ideal: {stats:?}");
+}
+
+#[test]
+fn a_sink_that_is_slow_holds_every_recipe_back_and_loses_nothing() {
+    for name in ["bulk", "fobs", "rbudp"] {
+        let mut recipe = shipped(name);
+        recipe.set("object.first_limit", "1MB").unwrap();
+        let len = 10_000_000;
+        let mut path = Path::new(&recipe, len, 0.0, 11);
+        path.sunk.lock().unwrap().limit = 1_000_000;
+        // Nothing above the limit leaves for as long as it stands.
+        path.run(Span::from_millis(400));
+        assert!(path.ends[0].stats().bytes_sent < 1_100_000, "{name}: {:?}", path.ends[0].stats());
+        path.sunk.lock().unwrap().limit = u64::MAX;
+        path.run(Span::from_secs(10));
+        path.assert_whole(len);
+        assert_eq!(path.ends[1].stats().violations, 0, "{name}");
+    }
+}
+
+#[test]
+fn the_rate_changes_while_the_object_runs() {
+    let mut recipe = shipped("fobs");
+    recipe.set("rate_control.rate", "8Mbit").unwrap();
+    let len = 4_000_000;
+    let mut path = Path::new(&recipe, len, 0.0, 13);
+    path.run(Span::from_millis(500));
+    let slow = path.ends[0].stats().bytes_sent;
+    assert!((400_000..=560_000).contains(&slow), "{slow} bytes in half a second");
+    recipe.set("rate_control.rate", "400Mbit").unwrap();
+    path.ends[0].reconfigure(path.now, &recipe).unwrap();
+    path.run(Span::from_secs(1));
+    path.assert_whole(len);
+    assert!(path.events[0].contains(&StackEvent::Reconfigured), "{:?}", path.events);
+}
+
+#[test]
+fn parts_that_lack_each_other_are_named() {
+    let registry = Arc::new(registry());
+    let compile = |recipe: &Recipe| registry.compile(recipe, 16).unwrap_err().to_string();
+    assert_eq!(compile(&shipped("bulk").without("retransmit")), "object needs retransmit");
+    assert_eq!(compile(&shipped("bulk").without("bitmap_ack")), "object needs bitmap_ack");
+    let mut recipe = shipped("bulk");
+    recipe.set("rate_control.controller", "warp").unwrap();
+    assert!(compile(&recipe).contains("there is no controller named `warp`"), "{}", compile(&recipe));
+    recipe.set("rate_control.controller", "fixed").unwrap();
+    assert!(compile(&recipe).contains("needs a rate"), "{}", compile(&recipe));
+}

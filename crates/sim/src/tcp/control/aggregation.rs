@@ -1,0 +1,95 @@
+//! What BBR allows for acknowledgements that come in lumps (`bbr_update_ack_aggregation` of Linux's `tcp_bbr.c`).
+
+use haul_base::{Rate, Span, Time};
+
+use super::AckSample;
+
+/// Round trips of one stretch; the excess counts for two.
+const ROUNDS: u64 = 5;
+/// Acknowledged segments after which an epoch begins anew.
+const LONGEST: u64 = 1 << 20;
+/// At most so much of the bandwidth is allowed for.
+const MOST: Span = Span::from_millis(100);
+
+/// By how much acknowledgements have run ahead of the bandwidth of late.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Aggregation {
+    epoch: Time,
+    acked: u64,
+    rounds: u64,
+    /// The largest excess of this stretch and of the one before, segments.
+    excess: [u64; 2],
+}
+
+impl Aggregation {
+    /// `window` bounds what one acknowledgement can show.
+    pub(super) fn on_ack(&mut self, ack: &AckSample, bandwidth: Rate, wire_bytes: u32, window: u64) {
+        if ack.acked == 0 || ack.rate.is_none() {
+            return;
+        }
+        self.rounds += u64::from(ack.round_start);
+        if self.rounds >= ROUNDS {
+            self.rounds = 0;
+            self.excess = [0, self.excess[0]];
+        }
+        let mut expected = bandwidth.bytes_in(ack.now.since(self.epoch)) / u64::from(wire_bytes);
+        if self.acked <= expected || self.acked + ack.acked >= LONGEST {
+            (self.acked, self.epoch, expected) = (0, ack.now, 0);
+        }
+        self.acked += ack.acked;
+        self.excess[0] = self.excess[0].max(self.acked.saturating_sub(expected).min(window));
+    }
+
+    /// Segments that the window may hold beyond the product.
+    pub(super) fn allowance(&self, bandwidth: Rate, wire_bytes: u32) -> u64 {
+        let most = bandwidth.bytes_in(MOST) / u64::from(wire_bytes);
+        self.excess[0].max(self.excess[1]).min(most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::RateSample;
+    use super::*;
+
+    const RATE: Rate = Rate::from_mbps(12);
+
+    fn ack(ms: u64, acked: u64, round_start: bool) -> AckSample {
+        AckSample {
+            now: Time::ZERO + Span::from_millis(ms),
+            acked,
+            lost: 0,
+            in_flight: 0,
+            delivered: 0,
+            rtt: None,
+            srtt: None,
+            rate: Some(RateSample { delivered: 1, interval: Span::from_millis(1), prior_delivered: 0 }),
+            round_start,
+            recovering: false,
+            window_limited: true,
+        }
+    }
+
+    #[test]
+    fn a_lump_of_thirty_is_remembered_for_two_stretches() {
+        // 12 Mbit/s: one segment of 1,500 bytes each millisecond.
+        let mut seen = Aggregation::default();
+        for ms in 1..20 {
+            seen.on_ack(&ack(ms, 1, false), RATE, 1_500, 1_000);
+        }
+        assert_eq!(seen.allowance(RATE, 1_500), 1);
+        seen.on_ack(&ack(50, 30, false), RATE, 1_500, 1_000);
+        assert_eq!(seen.allowance(RATE, 1_500), 30);
+        for round in 0..9 {
+            seen.on_ack(&ack(100 + 50 * round, 1, true), RATE, 1_500, 1_000);
+            assert_eq!(seen.allowance(RATE, 1_500), 30, "round {round}");
+        }
+        seen.on_ack(&ack(600, 1, true), RATE, 1_500, 1_000);
+        assert_eq!(seen.allowance(RATE, 1_500), 1);
+        // Never more than the window, nor than 100 ms' worth.
+        seen.on_ack(&ack(700, 5_000, false), RATE, 1_500, 40);
+        assert_eq!(seen.allowance(RATE, 1_500), 40);
+        seen.on_ack(&ack(710, 5_000, false), RATE, 1_500, 4_000);
+        assert_eq!(seen.allowance(RATE, 1_500), 100);
+    }
+}

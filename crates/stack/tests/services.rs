@@ -1,0 +1,125 @@
+//! What the framework does for micro-protocols beside events: values that the session brings, probes that are larger
+//! than a packet may be, events from outside, what the socket says.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::any::Any;
+use std::sync::Arc;
+
+use haul_base::{Ecn, Machine, PathId, Received, Time};
+use haul_stack::{
+    Batch, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, Recipe, Registration, Registry,
+    Resolution, Setup, SharedValue, Stack,
+};
+
+/// What the session brings.
+struct Greeting(&'static str);
+
+/// What everybody sees.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    greeting: &'static str,
+    sizes: Vec<usize>,
+    marked: bool,
+    drops: u32,
+}
+
+const SIZE: &str = "size";
+const KIND: Kind = Kind(20);
+
+/// Sends a probe of the size that it is told from outside.
+#[derive(Debug)]
+struct Prober {
+    greeting: &'static str,
+    size: Option<usize>,
+    seen: Option<SharedValue<Seen>>,
+    event: Option<Event<usize>>,
+}
+
+impl MicroProtocol for Prober {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        declaration.kind(KIND);
+        self.seen = Some(declaration.shared(Seen::default));
+        self.event = Some(declaration.event(SIZE));
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_event(self.event.unwrap(), Order::NORMAL);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        context.shared(self.seen.unwrap()).greeting = self.greeting;
+    }
+
+    fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        self.size = self.event.unwrap().of(event, notice).copied();
+        context.want_control();
+    }
+
+    fn write_control(&mut self, batch: &mut Batch<'_>, _: &mut Context<'_>) {
+        let payload = self.size.unwrap() - batch.layout().clear_len();
+        let i = batch.push_probe(KIND, payload).unwrap();
+        batch.payload_mut(i).fill(7);
+        assert!(batch.push(KIND, 1).is_none(), "a probe is alone");
+    }
+
+    fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
+        assert!(batch.payload(i).iter().all(|&byte| byte == 7));
+        let arrival = context.arrival();
+        let seen = context.shared(self.seen.unwrap());
+        seen.sizes.push(batch.size(i));
+        seen.marked |= arrival.ecn == Ecn::Ce;
+        seen.drops = arrival.socket_drops;
+    }
+}
+
+fn stack() -> Stack {
+    let mut registry = Registry::empty();
+    registry.register(Registration::new("prober", 1, "probes", |_, setup| {
+        let greeting = setup.take::<Greeting>().map_or("none", |greeting| greeting.0);
+        Ok(Box::new(Prober { greeting, size: None, seen: None, event: None }))
+    }));
+    let blueprint = Arc::new(registry).compile(&Recipe::new("probes").with("prober"), 0).unwrap();
+    Stack::new(blueprint, Setup::new(Time::ZERO).provide(Greeting("hello"))).unwrap()
+}
+
+fn hand(stack: &mut Stack, data: &mut [u8], ecn: Ecn, socket_drops: Option<u32>) {
+    let stride = data.len();
+    let path = PathId::default();
+    stack.on_receive(Time::ZERO, &mut Received { data, stride, arrival: None, path, ecn, socket_drops });
+}
+
+#[test]
+fn what_the_session_brings_goes_to_whoever_takes_its_type() {
+    assert_eq!(stack().shared::<Seen>().unwrap().greeting, "hello");
+    assert!(stack().shared::<u64>().is_none());
+}
+
+#[test]
+fn a_probe_is_larger_than_packets_may_be_and_arrives_with_what_the_socket_says() {
+    let (mut a, mut b) = (stack(), stack());
+    a.raise(Time::ZERO, SIZE, &mut 4_000_usize);
+    a.raise(Time::ZERO, "nobody knows this", &mut ());
+    let mut slot = vec![0; 65_536];
+    let sent = a.poll_transmit(Time::ZERO, &mut slot).unwrap();
+    assert_eq!((sent.len, sent.segment_size), (4_000, 4_000));
+    assert!(usize::from(a.path().datagram) < 4_000);
+    hand(&mut b, &mut slot[..sent.len], Ecn::Ce, Some(3));
+    let expected = Seen { greeting: "hello", sizes: vec![4_000], marked: true, drops: 3 };
+    assert_eq!(b.shared::<Seen>(), Some(&expected));
+    assert_eq!(b.arrival().socket_drops, 3);
+}
+
+#[test]
+fn packets_of_the_opening_of_a_path_are_passed_over_and_not_counted() {
+    let mut stack = stack();
+    for kind in [Kind::HELLO, Kind::HELLO_ACK] {
+        let mut packet = [0; 40];
+        packet[0] = kind.0;
+        hand(&mut stack, &mut packet, Ecn::NotEct, None);
+    }
+    let stats = stack.stats();
+    assert_eq!((stats.unauthentic, stats.violations, stats.control_received), (0, 0, 0));
+    hand(&mut stack, &mut [99; 40], Ecn::NotEct, None);
+    assert_eq!(stack.stats().violations, 1);
+}

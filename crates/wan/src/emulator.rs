@@ -1,0 +1,160 @@
+//! A path that carries packets: the two sides, and a thread for each direction.
+
+use std::io;
+use std::sync::Arc;
+
+use haul_base::{Rate, Span, Time};
+use haul_sim::{Path, PathSpec, SpecError, StageChange, StageRef, StageSpec};
+
+use crate::error::{WanError, While};
+use crate::link::{Clock, Link, LinkOptions, Snapshot};
+use crate::world::{Names, Side, TcpWindow, World, WorldOptions};
+
+/// The seeds of the two directions and of what damages packets must differ.
+const BACK: u64 = 0x9E37_79B9_7F4A_7C15;
+const DAMAGE: u64 = 0xBF58_476D_1CE4_E5B9;
+/// A super-packet travels in parts that the bottleneck sends in this time, so that it arrives like the packets
+/// that it stands for.
+pub const GRAIN: Span = Span::from_micros(100);
+
+/// Which of the directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// From A to B.
+    Forth,
+    /// From B to A.
+    Back,
+}
+
+impl Way {
+    /// The seed of this direction of a path with the seed `seed`: the two directions draw independently.
+    pub fn seed(self, seed: u64) -> u64 {
+        match self {
+            Self::Forth => seed,
+            Self::Back => seed ^ BACK,
+        }
+    }
+}
+
+/// What is to be emulated.
+#[derive(Debug, Clone, Copy)]
+pub struct EmulatorOptions<'a> {
+    /// The stages from A to B.
+    pub forth: &'a PathSpec,
+    /// The stages from B to A.
+    pub back: &'a PathSpec,
+    /// Every random decision follows from it.
+    pub seed: u64,
+    /// Longest packet that the devices take, in bytes.
+    pub mtu: u32,
+    /// Whether super-packets pass whole.
+    pub offload: bool,
+    /// How large TCP windows may become.
+    pub window: TcpWindow,
+    /// The processor on which both directions stay.
+    pub cpu: Option<usize>,
+    /// Whether the namespaces get names.
+    pub names: Names,
+}
+
+/// A running path. Ends when dropped, and everything inside of the two sides with it.
+#[derive(Debug)]
+pub struct Emulator {
+    forth: Link,
+    back: Link,
+    /// The two sides.
+    pub world: World,
+    clock: Clock,
+}
+
+impl Emulator {
+    /// Makes the sides and the path between them.
+    ///
+    /// # Errors
+    /// When the path cannot be, or the system refuses something; nothing is left then.
+    pub fn start(options: &EmulatorOptions<'_>) -> Result<Self, WanError> {
+        let EmulatorOptions { forth, back, mtu, offload, window, names, .. } = *options;
+        let path = (rate_of(forth).max(rate_of(back)), rtt_of(forth, back));
+        let world = World::create(names, &WorldOptions { mtu, offload, window, path })?;
+        let clock = Clock::start();
+        let link = |way| link(way, &world, options, clock);
+        let (forth, back) = (link(Way::Forth)?, link(Way::Back)?);
+        Ok(Self { forth, back, world, clock })
+    }
+
+    /// The path's clock.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Time since it was started.
+    pub fn age(&self) -> Span {
+        self.clock.now().since(Time::ZERO)
+    }
+
+    /// The packets of both directions, forth first; `None` if one has failed.
+    pub fn snapshots(&self) -> Option<[Snapshot; 2]> {
+        Some([self.forth.snapshot()?, self.back.snapshot()?])
+    }
+
+    /// Why a direction has ended, if one has.
+    pub fn failure(&mut self) -> Option<io::Error> {
+        self.forth.failure().or_else(|| self.back.failure())
+    }
+
+    /// Changes a stage of one direction. `None` if that direction has failed.
+    pub fn change(&self, way: Way, which: StageRef, change: StageChange) -> Option<Result<(), SpecError>> {
+        let link = match way {
+            Way::Forth => &self.forth,
+            Way::Back => &self.back,
+        };
+        let rate = match &change {
+            StageChange::Rate(rate) => Some(*rate),
+            StageChange::Bottleneck(spec) => Some(spec.rate),
+            _ => None,
+        };
+        let changed = link.change(which, change)?;
+        if let (Ok(()), Some(rate)) = (&changed, rate) {
+            link.set_grain(rate.bytes_in(GRAIN));
+        }
+        Some(changed)
+    }
+}
+
+/// The thread of one direction.
+fn link(way: Way, world: &World, options: &EmulatorOptions<'_>, clock: Clock) -> Result<Link, WanError> {
+    let (name, from, to, spec): (_, &Side, &Side, _) = match way {
+        Way::Forth => ("wan-forth", &world.a, &world.b, options.forth),
+        Way::Back => ("wan-back", &world.b, &world.a, options.back),
+    };
+    let seed = way.seed(options.seed);
+    let options = LinkOptions {
+        name: name.to_owned(),
+        input: Arc::clone(&from.tun),
+        output: Arc::clone(&to.tun),
+        path: Path::new(spec, seed)?,
+        clock,
+        seed: seed ^ DAMAGE,
+        grain: rate_of(spec).bytes_in(GRAIN),
+        cpu: options.cpu,
+    };
+    Link::start(options).while_doing("cannot start the path")
+}
+
+/// The lowest rate on the way; `Rate::MAX` without a bottleneck.
+pub fn rate_of(spec: &PathSpec) -> Rate {
+    let rates = spec.stages.iter().filter_map(|stage| match stage {
+        StageSpec::Bottleneck(spec) => Some(spec.rate),
+        _ => None,
+    });
+    rates.min().unwrap_or(Rate::MAX)
+}
+
+/// The round-trip time without queueing.
+pub fn rtt_of(forth: &PathSpec, back: &PathSpec) -> Span {
+    let stages = forth.stages.iter().chain(&back.stages);
+    stages.fold(Span::ZERO, |sum, stage| match stage {
+        StageSpec::Delay(delay) => sum + *delay,
+        _ => sum,
+    })
+}

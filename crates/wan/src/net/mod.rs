@@ -1,0 +1,16 @@
+//! Network namespaces, TUN devices and the kernel's settings inside of a namespace.
+
+mod namespace;
+mod netlink;
+mod sweep;
+mod sys;
+mod tun;
+
+pub(crate) use namespace::private_user_namespace;
+pub use namespace::{Namespace, enter};
+pub(crate) use netlink::{Address, configure};
+pub(crate) use sweep::kill_inside;
+pub use sweep::sweep;
+pub(crate) use sys::run_before_others;
+pub use tun::Offloads;
+pub(crate) use tun::{CLONE_DEVICE, Tun};

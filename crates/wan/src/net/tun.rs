@@ -1,0 +1,96 @@
+//! A TUN device whose packets come with virtio headers, so that TCP and UDP super-packets pass whole.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::fs::OFlags;
+use serde::Serialize;
+
+use super::sys;
+
+/// Where TUN devices are made.
+pub(crate) const CLONE_DEVICE: &str = "/dev/net/tun";
+
+/// `TUN_F_CSUM`: checksums may be left to us.
+const CSUM: u32 = 0x01;
+/// `TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN`.
+const TSO: u32 = 0x02 | 0x04 | 0x08;
+/// `TUN_F_USO4 | TUN_F_USO6` (Linux 6.2).
+const USO: u32 = 0x20 | 0x40;
+
+/// Which packets the kernel hands over whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Offloads {
+    /// TCP super-packets.
+    pub tcp: bool,
+    /// UDP super-packets.
+    pub udp: bool,
+}
+
+/// An open TUN device; it is gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Tun {
+    file: File,
+    offloads: Offloads,
+}
+
+impl Tun {
+    /// Makes the device `name` in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When `/dev/net/tun` is missing or closed to us, or without `CAP_NET_ADMIN`.
+    pub(crate) fn open(name: &str, wanted: Offloads) -> io::Result<Self> {
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(CLONE_DEVICE)?;
+        sys::make_tun(file.as_fd(), name)?;
+        let offloads = set_offloads(file.as_fd(), wanted)?;
+        Ok(Self { file, offloads })
+    }
+
+    /// What was granted: a kernel without USO gives UDP packets one by one.
+    pub(crate) fn offloads(&self) -> Offloads {
+        self.offloads
+    }
+
+    /// Reads one packet with its header; `None` when there is none. A packet longer than `buffer` is cut.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::io::read(&self.file, &mut *buffer) {
+                Ok(len) => return Ok(Some(len)),
+                Err(rustix::io::Errno::AGAIN) => return Ok(None),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes one packet, header first, out of pieces.
+    pub(crate) fn write(&self, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        loop {
+            match rustix::io::writev(&self.file, pieces) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Asks for what is wanted, and for less where the kernel does not know it.
+fn set_offloads(fd: BorrowedFd<'_>, wanted: Offloads) -> io::Result<Offloads> {
+    let udp = wanted.udp && wanted.tcp;
+    let flags = CSUM | if wanted.tcp { TSO } else { 0 };
+    if udp && sys::set_tun_offload(fd, flags | USO).is_ok() {
+        return Ok(Offloads { tcp: wanted.tcp, udp });
+    }
+    sys::set_tun_offload(fd, flags)?;
+    Ok(Offloads { tcp: wanted.tcp, udp: false })
+}
