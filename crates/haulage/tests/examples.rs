@@ -13,9 +13,11 @@ mod stream;
 #[path = "../examples/viz.rs"]
 mod viz;
 
+type Main = fn() -> Result<(), Box<dyn std::error::Error>>;
+
 #[test]
 fn every_example_runs() {
-    let examples: [(&str, fn() -> Result<(), Box<dyn std::error::Error>>); 5] = [
+    let examples: [(&str, Main); 5] = [
         ("msg", msg::main),
         ("own_protocol", own_protocol::main),
         ("sensor", sensor::main),

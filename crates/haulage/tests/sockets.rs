@@ -180,7 +180,7 @@ fn a_stream_that_is_cut_is_no_stream_that_has_ended() {
     let (mut writer, reader) = open();
     drop(reader);
     let error = loop {
-        if let Err(error) = writer.write_all(&[1; 1_000_000]) {
+        if let Err(error) = writer.write_all(&vec![1; 1_000_000]) {
             break error;
         }
     };

@@ -3,8 +3,10 @@
 mod input;
 mod output;
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Rate};
@@ -83,11 +85,11 @@ impl Pipe<'_> {
         let rate = Rate::from_bps((tally.bytes as f64 * 8.0 / elapsed.as_secs_f64().max(1e-6)) as u64);
         let mut words = format!("{} in {:.1} s, {rate}", Bytes(tally.bytes), elapsed.as_secs_f64());
         if tally.messages > 0 {
-            words += &format!(", {} messages", tally.messages);
+            let _ = write!(words, ", {} messages", tally.messages);
         }
         if tally.lost > 0 {
             let share = tally.lost as f64 / (tally.lost + tally.messages) as f64;
-            words += &format!(", {} more were lost ({:.3} %)", tally.lost, share * 100.0);
+            let _ = write!(words, ", {} more were lost ({:.3} %)", tally.lost, share * 100.0);
         }
         self.say(&words);
     }
@@ -167,7 +169,7 @@ impl Pipe<'_> {
         let name = self.args.preset.as_deref().unwrap_or("bulk");
         let mut recipe = match name {
             "bulk" => return Ok(None),
-            path if path.contains('/') || path.ends_with(".toml") => {
+            path if path.contains('/') || Path::new(path).extension().is_some_and(|end| end == "toml") => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|e| fault::io(format!("cannot read the recipe {path}"), &e))?;
                 Recipe::parse(&text).map_err(Error::from)?
@@ -199,13 +201,13 @@ impl Pipe<'_> {
     }
 
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
-        let (mut input, mut tally) = (Input::new(), Tally::default());
+        let mut tally = Tally::default();
         let mut buffer = vec![0; 1 << 20];
         loop {
             if self.cancel.is_requested() {
                 return Err(interrupted());
             }
-            match input.read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
+            match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => writer.check()?,
                 Some(0) => break,
                 Some(read) => {
@@ -252,7 +254,7 @@ impl Pipe<'_> {
             }
             match input.message(cut, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => {}
-                Some(message) if message.is_empty() => break,
+                Some([]) => break,
                 Some(message) => {
                     self.send(connection, message)?;
                     tally.bytes += message.len() as u64;

@@ -22,11 +22,15 @@ fn listen(net: &Net, directory: &Path, options: &[&str]) -> Listening {
     let listen = format!("0.0.0.0:{PORT}");
     let mut command = haul(&net.server, ["pipe", "--listen", &listen, "--host", Net::SERVER, "--url-file"]);
     let child = start(command.arg(&file).args(options));
+    Listening { child, url: url_in(&file) }
+}
+
+fn url_in(file: &Path) -> String {
     let end = Instant::now() + LIMIT;
     loop {
-        let url = std::fs::read_to_string(&file).unwrap_or_default().trim().to_owned();
+        let url = std::fs::read_to_string(file).unwrap_or_default().trim().to_owned();
         if !url.is_empty() {
-            return Listening { child, url };
+            return url;
         }
         assert!(Instant::now() < end, "no URL");
         std::thread::sleep(Duration::from_millis(10));

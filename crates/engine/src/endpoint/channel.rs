@@ -348,8 +348,8 @@ impl State {
         }
         match self.stack.send(now, data, options) {
             Ok(id) => Ok(Some(id)),
-            Err(SendError::Full(_)) => Ok(None),
-            Err(SendError::Ended) => Ok(None),
+            // A stack that has just failed says so with its next event.
+            Err(SendError::Full(_) | SendError::Ended) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -254,8 +254,8 @@ impl Inner {
             FlightWord::Closed => state.end(EngineError::Closed),
             FlightWord::Ping => self.say(shared, peer, FlightWord::Pong, word.number),
             FlightWord::Pong => {
-                let asked = |alive: &Box<KeepAlive>| alive.unanswered > 0 && alive.number == word.number;
-                if state.keep_alive.as_ref().is_some_and(asked) {
+                let asked = |alive: &KeepAlive| alive.unanswered > 0 && alive.number == word.number;
+                if state.keep_alive.as_deref().is_some_and(asked) {
                     state.on_heard(now);
                 }
             }

@@ -138,7 +138,9 @@ impl Runner {
             }
             table.entries.values().filter_map(|entry| entry.live.clone()).collect()
         };
-        flights.iter().for_each(|flight| flight.rest(before));
+        for flight in flights {
+            flight.rest(before);
+        }
     }
 
     fn wait(&mut self) -> Result<(), EngineError> {
@@ -185,13 +187,14 @@ fn hand_out(
         let (these, others) = rest.split_at_mut((run * stride).min(rest.len()));
         rest = others;
         match what {
-            Sort::Stack(identity) => match find(shared, identity) {
-                Some(flight) => flight.on_packets(shared, now, received(these, stride, ecn, arrival), source),
-                None => {
+            Sort::Stack(identity) => {
+                if let Some(flight) = find(shared, identity) {
+                    flight.on_packets(shared, now, received(these, stride, ecn, arrival), source);
+                } else {
                     count(&shared.counters.unknown);
                     these.chunks_mut(stride).for_each(|packet| strays(packet, source));
                 }
-            },
+            }
             Sort::Open => super::accept::on_open(shared, now, these, source, ecn),
             Sort::Word => on_word(shared, now, these),
             Sort::Stray => {

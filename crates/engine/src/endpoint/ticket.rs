@@ -155,7 +155,7 @@ impl TicketFile {
         &self.path
     }
 
-    fn failed(&self, error: impl ToString) -> TicketError {
+    fn failed(&self, error: &io::Error) -> TicketError {
         TicketError::File { path: self.path.clone(), reason: error.to_string() }
     }
 
@@ -164,7 +164,7 @@ impl TicketFile {
     /// # Errors
     /// [`TicketError::File`].
     pub fn save(&self, ticket: &Ticket) -> Result<(), TicketError> {
-        self.open(true).and_then(|mut file| write(&mut file, ticket)).map_err(|error| self.failed(error))
+        self.open(true).and_then(|mut file| write(&mut file, ticket)).map_err(|error| self.failed(&error))
     }
 
     /// Takes the ticket for one flight: the epoch that it gives is on the disk before anything is sent, and no other
@@ -173,15 +173,15 @@ impl TicketFile {
     /// # Errors
     /// [`TicketError::File`] if there is none; [`TicketError::Damaged`].
     pub(super) fn take(&self) -> Result<Ticket, TicketError> {
-        let mut file = self.open(false).map_err(|error| self.failed(error))?;
+        let mut file = self.open(false).map_err(|error| self.failed(&error))?;
         let mut text = String::new();
         Read::by_ref(&mut file)
             .take(LONGEST)
             .read_to_string(&mut text)
-            .map_err(|error| self.failed(error))?;
+            .map_err(|error| self.failed(&error))?;
         let mut ticket = Ticket::from_text(&text)?;
         ticket.next_epoch();
-        write(&mut file, &ticket).map_err(|error| self.failed(error))?;
+        write(&mut file, &ticket).map_err(|error| self.failed(&error))?;
         Ok(ticket)
     }
 

@@ -276,8 +276,7 @@ fn strangers_get_no_answer_and_change_nothing() {
     stranger.set_nonblocking(true).unwrap();
     for kind in [1, 2, 3, 8, 14, 15, 0x3F, 0x81, 0xFF] {
         for len in [0, 1, 7, 11, 31, 36, 64, 1_200] {
-            let mut datagram = vec![0; len];
-            datagram.iter_mut().for_each(|byte| *byte = 0x55);
+            let mut datagram = vec![0x55; len];
             if let [first, .., _] = &mut datagram[..] {
                 *first = kind;
             }

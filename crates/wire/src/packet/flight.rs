@@ -9,7 +9,7 @@ use super::field::{Reader, Writer, split};
 pub const OPEN_KIND: u8 = 14;
 /// Kind of a word about a flight.
 pub const WORD_KIND: u8 = 15;
-/// Bytes of the authentication code: 96 bits, as IPsec cuts its own (RFC 2404).
+/// Bytes of the authentication code: 96 bits, as in RFC 2404.
 pub const FLIGHT_MAC_LEN: usize = 12;
 /// Bytes in front of the packet of the stack that an opening packet carries.
 pub const OPEN_LEN: usize = FLIGHT_LEN + FLIGHT_MAC_LEN;

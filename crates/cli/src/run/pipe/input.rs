@@ -33,7 +33,7 @@ impl Input {
     }
 
     /// Reads what there is, up to the size of `into`; `None` if nothing comes within `wait`, 0 at the end.
-    pub(super) fn read(&mut self, into: &mut [u8], wait: Duration) -> io::Result<Option<usize>> {
+    pub(super) fn read(into: &mut [u8], wait: Duration) -> io::Result<Option<usize>> {
         let stdin = io::stdin();
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
         let timeout = Timespec::try_from(wait).map_err(io::Error::other)?;
@@ -61,7 +61,7 @@ impl Input {
             let before = self.buffer.len();
             let mut piece = std::mem::take(&mut self.buffer);
             piece.resize(before + PIECE, 0);
-            let read = self.read(&mut piece[before..], wait);
+            let read = Self::read(&mut piece[before..], wait);
             piece.truncate(before + read.as_ref().ok().copied().flatten().unwrap_or(0));
             self.buffer = piece;
             match read? {
@@ -107,7 +107,7 @@ mod tests {
     fn lines_keep_their_ends_and_the_last_needs_none() {
         let lines = cut(b"one\n\nthree\nrest", Cut::Lines);
         assert_eq!(lines, [&b"one\n"[..], b"\n", b"three\n", b"rest"]);
-        let long = cut(&[b'x'; LONGEST_LINE + 5], Cut::Lines);
+        let long = cut(&vec![b'x'; LONGEST_LINE + 5], Cut::Lines);
         assert_eq!((long[0].len(), long[1].len()), (LONGEST_LINE, 5));
     }
 
