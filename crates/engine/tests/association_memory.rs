@@ -18,7 +18,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// What one association may cost a base station. The goal is 2 KiB, which is not reached yet: about half is the stack,
 /// the rest the flight, its secrets, its window and its places in the tables.
-const MOST: usize = 3_400;
+const MOST: usize = 3_072;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longer than keys that are not used are kept.
 const REST: Duration = Duration::from_secs(5);
@@ -51,9 +51,22 @@ fn main() {
     });
     let began = Instant::now();
     let region = Region::new(ALLOCATOR);
-    let (mut stations, mut clients) = (Vec::with_capacity(number), Vec::with_capacity(number));
-    std::thread::scope(|scope| {
+    let mut clients = Vec::with_capacity(number);
+    // As a base station would: accepting while sensors come.
+    let hear = || {
+        let mut stations = Vec::with_capacity(number);
+        while stations.len() < number {
+            let station = listener.endpoint().accept(PATIENCE).unwrap().expect("a sensor");
+            if station.identity() != warm.identity() {
+                assert_eq!(station.recv(Some(PATIENCE)).unwrap().data.len(), 8);
+                stations.push(station);
+            }
+        }
+        stations
+    };
+    let stations = std::thread::scope(|scope| {
         scope.spawn(|| admit(number));
+        let stations = scope.spawn(hear);
         for reading in 0..number as u64 {
             let mut client =
                 associate(Some(&sensors), &url, &recipe, &registry, &options, Ends::default()).unwrap();
@@ -61,14 +74,8 @@ fn main() {
             client.send(&reading.to_be_bytes(), SendOptions::default(), Some(PATIENCE)).unwrap();
             clients.push(client);
         }
+        stations.join().unwrap()
     });
-    while stations.len() < number {
-        let station = listener.endpoint().accept(PATIENCE).unwrap().unwrap();
-        if station.identity() != warm.identity() {
-            assert_eq!(station.recv(Some(PATIENCE)).unwrap().data.len(), 8);
-            stations.push(station);
-        }
-    }
     println!("{number} sensors associated and heard in {:.1} s", began.elapsed().as_secs_f64());
     // Channels of both ends and their keys are there; then the sensors go, and the keys of the silent are dropped.
     let both = left(&region);
