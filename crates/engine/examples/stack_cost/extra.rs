@@ -223,7 +223,7 @@ pub(crate) fn stack(extra: Extra, size: Option<usize>, counter: Counter) -> Resu
     let mut ends = Ends::default();
     match size {
         Some(size) if extra.messages == Messages::Pulled => {
-            ends.message_source = Some(Box::new(Endless(size)))
+            ends.message_source = Some(Box::new(Endless(size)));
         }
         Some(_) => {}
         None => ends.message_sink = Some(Box::new(counter)),

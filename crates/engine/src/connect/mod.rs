@@ -23,7 +23,7 @@ use crate::tls::SessionSecrets;
 use crate::{Clock, Control, EngineError, HaulUrl, Role, Session};
 
 pub use associate::AssociateOptions;
-pub(crate) use associate::agree;
+pub(crate) use associate::{Agreed, agree};
 
 /// What is offered unless a person says otherwise, most wanted first.
 const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];

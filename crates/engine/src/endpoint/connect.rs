@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use haul_stack::{Ends, Recipe, Registry};
+use haul_wire::control::FaultCode;
 use haul_wire::packet::Flight;
 
 use super::inner::Inner;
@@ -11,7 +12,7 @@ use super::table::{Bond, Entry};
 use super::terms::compile;
 use super::ticket::{Ticket, TicketError, TicketFile};
 use super::{Channel, ChannelOptions, Endpoint};
-use crate::connect::{AssociateOptions, agree};
+use crate::connect::{Agreed, AssociateOptions, agree};
 use crate::identity::random;
 use crate::{EngineError, HaulUrl, Role};
 
@@ -32,7 +33,7 @@ pub fn associate(
     let first = options.ciphers.first().copied().ok_or(EngineError::Closed)?;
     // What cannot work here is said before anything is sent.
     compile(registry, recipe, first)?;
-    let agreed = agree(url, recipe, registry, options)?;
+    let agreed = agree_on_a_number(url, recipe, registry, options)?;
     let ticket = Ticket {
         server: agreed.server,
         identity: agreed.identity,
@@ -46,6 +47,22 @@ pub fn associate(
     let mut ticket = ticket;
     ticket.next_epoch();
     endpoint.begin(ticket, recipe, registry, &options.channel, ends)
+}
+
+/// The association's number is drawn at random: one that the server has given away already is drawn again.
+fn agree_on_a_number(
+    url: &HaulUrl,
+    recipe: &Recipe,
+    registry: &Arc<Registry>,
+    options: &AssociateOptions,
+) -> Result<Agreed, EngineError> {
+    let first = agree(url, recipe, registry, options);
+    match first {
+        Err(EngineError::Peer(fault)) if fault.code == FaultCode::Busy => {
+            agree(url, recipe, registry, options)
+        }
+        agreed => agreed,
+    }
 }
 
 fn own_or_new(endpoint: Option<&Endpoint>, ticket: &Ticket) -> Result<Endpoint, EngineError> {

@@ -380,7 +380,7 @@ mod tests {
         let mut slot = vec![0; 65_536];
         let batch = pair.a.poll_transmit(T0, &mut slot).unwrap();
         let packets = batch.len.div_ceil(batch.segment_size);
-        assert!(packets > 40 && batch.len % batch.segment_size == 0, "{packets} packets");
+        assert!(packets > 40 && batch.len.is_multiple_of(batch.segment_size), "{packets} packets");
         receive(&mut pair.b, T0, &mut slot[..batch.len], batch.segment_size);
         pair.exchange(T0, &mut Path::default());
         let mut got = pair.received_by_b();
