@@ -174,7 +174,7 @@ fn rbudp_repeats_nothing_before_a_round_has_ended_and_then_exactly_what_is_missi
     path.assert_whole(len);
     let segments = 20_000_000_u64.div_ceil(1_200 - 31);
     let stats = path.ends[0].stats();
-    let first_round = places(&path, true, 14)[0];
+    let first_round = places(&path, true, 16)[0];
     let sent_before = path.kinds[..first_round].iter().filter(|sent| sent.0 && sent.1 <= 2).count() as u64;
     assert_eq!(sent_before, segments, "the whole object once, then the end of the round");
     // Reports in front of it only count: they have no bitmaps.

@@ -57,6 +57,7 @@ pub(super) fn registration() -> Registration {
             default: "15s",
             help: "time without a sign of the other side after which it is told",
         }],
+        needs: &[&["object"]],
         ..Registration::new("liveness", 1, "tells when the other side is silent", build)
     }
 }

@@ -68,7 +68,7 @@ struct PathMtu {
 /// The line of the registry.
 pub(super) fn registration() -> Registration {
     Registration {
-        needs: &[&["bitmap_ack"]],
+        needs: &[&["object"], &["bitmap_ack"]],
         ..Registration::new(
             "path_mtu",
             1,

@@ -100,7 +100,7 @@ pub(super) fn registration() -> Registration {
                 help: "most packets that leave back to back",
             },
         ],
-        needs: &[&["bitmap_ack"], &["retransmit"]],
+        needs: &[&["object"], &["bitmap_ack"], &["retransmit"]],
         conflicts: &[("fixed_rate", "both decide how fast to send")],
         ..Registration::new("rate_control", 1, "sends as fast as a control law says", build)
     }

@@ -60,7 +60,7 @@ pub(super) fn registration() -> Registration {
                 help: "longest time between two reports while data arrives",
             },
         ],
-        needs: &[&["sequenced_segment"], &["retransmit"]],
+        needs: &[&["object"], &["sequenced_segment"], &["retransmit"]],
         conflicts: &[
             ("positive_ack", "both say what has arrived"),
             ("negative_ack", "both say what has arrived"),
