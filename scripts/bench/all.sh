@@ -2,7 +2,9 @@
 # Every benchmark, one after the other.
 set -euo pipefail
 cd "$(dirname "$0")"
-for script in veth fixed-loss memory first-data; do
+for script in veth fixed-loss memory first-data stack; do
     echo "== $script"
     ./$script.sh
 done
+echo '== services'
+cargo run --quiet --release --package haul-lab -- services

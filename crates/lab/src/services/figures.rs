@@ -9,6 +9,8 @@ pub(super) type Arrival = (u64, usize);
 const WARM_UP_NANOS: u64 = 300_000_000;
 /// Rates are looked at over so long.
 const WINDOW_NANOS: u64 = 20_000_000;
+/// The rate after a change is taken from so long behind it.
+const AFTER_NANOS: u64 = 300_000_000;
 /// A rate is there when it is so near.
 const NEAR: f64 = 0.05;
 
@@ -66,16 +68,16 @@ pub(super) fn seen(arrivals: &[Arrival], rate_bps: Option<u64>, asked: Option<(u
     let steady = &arrivals[from.min(until)..until];
     let goodput_bps = goodput(steady);
     let nominal = rate_bps.map_or(goodput_bps, |rate| rate as f64);
-    let after = asked.and_then(|(at, rate)| settled(arrivals, at, rate as f64).map(|took| (at, took)));
-    let later = after.map(|(at, took)| {
-        let from = arrivals.partition_point(|arrival| arrival.0 < at + took);
+    let took = asked.and_then(|(at, rate)| settled(arrivals, at, rate as f64));
+    let later = asked.map(|(at, _)| {
+        let from = arrivals.partition_point(|arrival| arrival.0 < at + AFTER_NANOS);
         goodput(&arrivals[from..])
     });
     Seen {
         bytes: arrivals.iter().map(|arrival| arrival.1 as u64).sum(),
         goodput_bps,
         jitter_p99_us: jitter(steady, nominal),
-        settled_ms: after.map(|(_, took)| took as f64 / 1e6),
+        settled_ms: took.map(|took| took as f64 / 1e6),
         later_goodput_bps: later,
     }
 }
