@@ -398,17 +398,31 @@ impl<'b> Batch<'b> {
     ) -> Option<usize> {
         let room = if kind.is_data() { self.room() } else { self.control_room() };
         room.filter(|&room| payload <= room)?;
-        let start = self.used + self.header_len(kind);
-        let len = write(&mut self.buffer[start..start + payload])?.min(payload);
-        let kept = self.buffer.get(start..start + len.min(HEADER_ROOM)).map(|bytes| {
-            let mut kept = [0; HEADER_ROOM];
-            kept[..bytes.len()].copy_from_slice(bytes);
-            kept
-        })?;
-        let i = self.push(kind, len)?;
-        let kept_len = len.min(HEADER_ROOM);
-        self.buffer[start..start + kept_len].copy_from_slice(&kept[..kept_len]);
+        let before = (self.used, self.stride, self.closed);
+        let i = self.append(kind, payload);
+        let range = self.payload_range(i);
+        match write(&mut self.buffer[range]) {
+            Some(len) => self.shorten(i, payload - len.min(payload)),
+            None => {
+                self.entries.pop();
+                self.live &= !(1 << i);
+                self.next_pn -= 1;
+                (self.used, self.stride, self.closed) = before;
+                return None;
+            }
+        }
         Some(i)
+    }
+
+    /// Takes `bytes` off the end of the last packet.
+    fn shorten(&mut self, i: usize, bytes: usize) {
+        let len = self.entries[i].len - bytes as u16;
+        self.entries[i].len = len;
+        self.used -= bytes;
+        if i == 0 {
+            self.stride = usize::from(len);
+        }
+        self.closed |= usize::from(len) < self.stride;
     }
 
     /// As [`Batch::push`], for a segment that was sent before.
