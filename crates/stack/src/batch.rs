@@ -141,16 +141,19 @@ impl<'b> Batch<'b> {
         let stride = stride.max(1);
         // No more than needed: most of many thousand stacks get one packet at a time.
         entries.reserve_exact(buffer.len().div_ceil(stride).min(MAX_BATCH));
+        let mut live = 0;
         for (i, packet) in buffer.chunks(stride).take(MAX_BATCH).enumerate() {
-            let entry = Self::parse(packet, i * stride, generation);
-            match entry {
-                // They have other keys and another reader.
-                Some(Entry { kind: Kind::HELLO | Kind::HELLO_ACK, .. }) => {}
-                Some(entry) => entries.push(entry),
-                None => unauthentic += 1,
-            }
+            let start = i * stride;
+            let entry = Self::parse(packet, start, generation);
+            unauthentic += u32::from(entry.is_none());
+            // Packets of the set-up have other keys and another reader.
+            let entry = entry.filter(|entry| !matches!(entry.kind, Kind::HELLO | Kind::HELLO_ACK));
+            live |= u64::from(entry.is_some()) << i;
+            // What is no packet keeps its place, so that packet `i` lies at `i` strides.
+            let len = packet.len().min(usize::from(u16::MAX)) as u16;
+            let nothing = Entry { pn: 0, start: start as u32, len, kind: Kind(0), resent: false };
+            entries.push(entry.unwrap_or(nothing));
         }
-        let live = u64::MAX.checked_shr(u64::BITS - entries.len() as u32).unwrap_or(0);
         let (used, limit) = (buffer.len(), entries.len());
         Self {
             buffer,
@@ -240,9 +243,9 @@ impl<'b> Batch<'b> {
     /// If the packet is too short to carry it; received packets are checked before handlers see them.
     #[inline]
     pub fn get<T: AttributeType>(&self, i: usize, attribute: Attribute<T>) -> T::Value {
-        let at = self.entries[i].start as usize;
         let range = attribute.range();
-        T::read(&self.buffer[at + range.start..at + range.end])
+        let at = i * self.stride + range.start;
+        T::read(&self.buffer[at..at + T::LEN])
     }
 
     /// Writes an attribute of data packet `i`.
@@ -251,9 +254,9 @@ impl<'b> Batch<'b> {
     /// As [`Batch::get`].
     #[inline]
     pub fn set<T: AttributeType>(&mut self, i: usize, attribute: Attribute<T>, value: T::Value) {
-        let at = self.entries[i].start as usize;
         let range = attribute.range();
-        T::write(value, &mut self.buffer[at + range.start..at + range.end]);
+        let at = i * self.stride + range.start;
+        T::write(value, &mut self.buffer[at..at + T::LEN]);
     }
 
     /// Where the payload of packet `i` lies in the buffer: behind the attributes of a data packet, behind the clear

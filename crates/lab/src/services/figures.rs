@@ -68,11 +68,12 @@ pub(super) fn seen(arrivals: &[Arrival], rate_bps: Option<u64>, asked: Option<(u
     let steady = &arrivals[from.min(until)..until];
     let goodput_bps = goodput(steady);
     let nominal = rate_bps.map_or(goodput_bps, |rate| rate as f64);
-    let took = asked.and_then(|(at, rate)| settled(arrivals, at, rate as f64));
     let later = asked.map(|(at, _)| {
         let from = arrivals.partition_point(|arrival| arrival.0 < at + AFTER_NANOS);
         goodput(&arrivals[from..])
     });
+    // The rate asked for counts whole packets; what it comes to in messages shows in the end.
+    let took = asked.zip(later).and_then(|((at, _), rate)| settled(arrivals, at, rate));
     Seen {
         bytes: arrivals.iter().map(|arrival| arrival.1 as u64).sum(),
         goodput_bps,
