@@ -404,17 +404,15 @@ impl<'b> Batch<'b> {
         let before = (self.used, self.stride, self.closed);
         let i = self.append(kind, payload);
         let range = self.payload_range(i);
-        match write(&mut self.buffer[range]) {
-            Some(len) => self.shorten(i, payload - len.min(payload)),
-            None => {
-                self.entries.pop();
-                self.live &= !(1 << i);
-                self.next_pn -= 1;
-                (self.used, self.stride, self.closed) = before;
-                return None;
-            }
+        if let Some(len) = write(&mut self.buffer[range]) {
+            self.shorten(i, payload - len.min(payload));
+            return Some(i);
         }
-        Some(i)
+        self.entries.pop();
+        self.live &= !(1 << i);
+        self.next_pn -= 1;
+        (self.used, self.stride, self.closed) = before;
+        None
     }
 
     /// Takes `bytes` off the end of the last packet.
