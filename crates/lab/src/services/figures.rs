@@ -11,6 +11,8 @@ const WARM_UP_NANOS: u64 = 300_000_000;
 const WINDOW_NANOS: u64 = 20_000_000;
 /// The rate after a change is taken from so long behind it.
 const AFTER_NANOS: u64 = 300_000_000;
+/// The rate of messages is less than that of packets by no more than this share.
+const HEADERS: f64 = 0.1;
 /// A rate is there when it is so near.
 const NEAR: f64 = 0.05;
 
@@ -73,7 +75,8 @@ pub(super) fn seen(arrivals: &[Arrival], rate_bps: Option<u64>, asked: Option<(u
         goodput(&arrivals[from..])
     });
     // The rate asked for counts whole packets; what it comes to in messages shows in the end.
-    let took = asked.zip(later).and_then(|((at, _), rate)| settled(arrivals, at, rate));
+    let came = |&((_, wanted), rate): &((u64, u64), f64)| (rate / wanted as f64 - 1.0).abs() < HEADERS;
+    let took = asked.zip(later).filter(came).and_then(|((at, _), rate)| settled(arrivals, at, rate));
     Seen {
         bytes: arrivals.iter().map(|arrival| arrival.1 as u64).sum(),
         goodput_bps,
