@@ -6,13 +6,20 @@ use crate::entries::{EntryTable, Kind, State};
 const CONTEXT: &str = "haulage 2025 digest of a file set v1";
 
 /// BLAKE3 over every entry that did not fail, in entry order: length of the path (u32 little-endian), path,
-/// kind (`f`, `d` or `l`), size in bytes (u64 little-endian; of a link: of its target), and then the file's
-/// BLAKE3 or the link's target. Modes and times are not part of it.
+/// kind (`f`, `d`, `l`, or `k` for a file that was kept), size in bytes (u64 little-endian; of a link: of its
+/// target), and then the BLAKE3 of the file's stream, or the link's target, or nothing. A file with holes has
+/// kind `s`, and behind its BLAKE3 for each stretch with data where it begins in the stream and in the file (u64
+/// little-endian). Modes and times are not part of it.
 pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     for index in (0..table.len()).filter(|&i| table.state(i) != State::Failed) {
         let path = table.path(index);
+        let shape = table.shape(index);
         let (kind, size, contents): (u8, u64, &[u8]) = match table.kind(index) {
+            Kind::File(_) if table.state(index) == State::Kept => (b'k', table.size(index), &[]),
+            Kind::File(_) if shape.is_sparse() => {
+                (b's', table.size(index), table.digest(index).map_or(&[], |d| &d[..]))
+            }
             Kind::File(_) => (b'f', table.size(index), table.digest(index).map_or(&[], |d| &d[..])),
             Kind::Directory => (b'd', 0, &[]),
             Kind::Symlink => (b'l', table.target(index).len() as u64, table.target(index)),
@@ -23,6 +30,11 @@ pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
         hasher.update(&[kind]);
         hasher.update(&size.to_le_bytes());
         hasher.update(contents);
+        if kind == b's' {
+            for (stream, file) in shape.data() {
+                hasher.update(&stream.to_le_bytes()).update(&file.to_le_bytes());
+            }
+        }
     }
     *hasher.finalize().as_bytes()
 }
@@ -35,7 +47,7 @@ mod tests {
 
     fn table(name: &str, size: u64, digest: u8) -> EntryTable {
         let path = RelPath::new(name.as_bytes().to_vec()).unwrap();
-        let kind = EntryKind::File { size };
+        let kind = EntryKind::File { size, holes: vec![] };
         let mut table = EntryTable::default();
         table.push(&Entry { path, kind, mode: 0, mtime_secs: 0, mtime_nanos: 0 }).unwrap();
         table.set_digest(0, [digest; 32]);

@@ -1,12 +1,13 @@
 //! The entries of a set, compactly: a million of them take about 150 bytes each with names of 30 bytes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
 
 use haul_wire::control::{Entry, EntryKind, Fault, FaultCode};
-use haul_wire::packet::MAX_OFFSET;
 
 use crate::fault::{protocol, show};
+use crate::stream::Shape;
 
 /// More entries than this end the job: it bounds what a peer can make us remember.
 const MAX_ENTRIES: usize = 1 << 26;
@@ -33,6 +34,8 @@ pub(crate) enum State {
     Started,
     /// It is where it belongs.
     Done,
+    /// It was where it belongs before, and nothing was sent of it.
+    Kept,
     /// It never will be.
     Failed,
 }
@@ -47,9 +50,7 @@ pub(crate) struct Attributes {
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// Where its contents begin in the object.
-    start: u64,
-    /// Bytes of the object, or length of a link's target.
+    /// Size of the file, or length of a link's target.
     size: u64,
     attributes: Attributes,
     name_start: u64,
@@ -58,17 +59,6 @@ struct Record {
     kind: Kind,
     /// The directory that it lies in. An entry that was refused has none and keeps its whole path as name.
     parent: Option<u32>,
-}
-
-/// A piece of a file: part of a range of the object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct FilePiece {
-    pub(crate) entry: u32,
-    /// Where in the file.
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    /// Size of the whole file.
-    pub(crate) size: u64,
 }
 
 /// Keys are keyed hashes already.
@@ -93,6 +83,8 @@ pub(crate) struct EntryTable {
     records: Vec<Record>,
     names: Vec<u8>,
     digests: Vec<[u8; 32]>,
+    /// Of the files that have holes.
+    shapes: HashMap<u32, Arc<Shape>>,
     by_name: HashMap<u64, u32, BuildHasherDefault<Identity>>,
     hasher: RandomState,
     bytes: u64,
@@ -106,7 +98,7 @@ impl EntryTable {
         self.records.len() as u32
     }
 
-    /// The sum of the sizes of all regular files.
+    /// The sum of the lengths of all files' streams.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -136,7 +128,7 @@ impl EntryTable {
         }
     }
 
-    /// Appends an entry that is not to be made. Its contents keep their place in the object.
+    /// Appends an entry that is not to be made. Its contents may travel all the same.
     pub(crate) fn push_failed(&mut self, entry: &Entry, fault: Fault) -> Result<Fault, Fault> {
         self.append(entry, None, entry.path.as_bytes(), State::Failed)?;
         Ok(fault)
@@ -203,15 +195,17 @@ impl EntryTable {
         state: State,
     ) -> Result<u32, Fault> {
         let index = self.records.len();
-        let end = self.bytes.checked_add(entry.object_bytes()).filter(|&end| end <= MAX_OFFSET);
-        let (Some(end), true) = (end, index < MAX_ENTRIES) else {
-            return Err(protocol("the set is larger than any object may be"));
+        let (Some(end), true) = (self.bytes.checked_add(entry.stream_bytes()), index < MAX_ENTRIES) else {
+            return Err(protocol("the set is larger than any set may be"));
         };
         let name_start = self.names.len() as u64;
         self.names.extend_from_slice(name);
         let (kind, size) = match &entry.kind {
-            EntryKind::File { size } => {
+            EntryKind::File { size, holes } => {
                 self.digests.push([0; 32]);
+                if !holes.is_empty() {
+                    self.shapes.insert(index as u32, Arc::new(Shape::new(*size, holes)));
+                }
                 (Kind::File(self.digests.len() as u32 - 1), *size)
             }
             EntryKind::Directory => (Kind::Directory, 0),
@@ -225,7 +219,6 @@ impl EntryTable {
             Attributes { mtime_secs: entry.mtime_secs, mtime_nanos: entry.mtime_nanos, mode: entry.mode };
         let name_len = name.len() as u16;
         self.records.push(Record {
-            start: self.bytes,
             size,
             attributes,
             name_start,
@@ -305,9 +298,15 @@ impl EntryTable {
         if matches!(record.kind, Kind::File(_)) { record.size } else { 0 }
     }
 
-    /// Where the contents begin in the object.
-    pub(crate) fn start(&self, index: u32) -> u64 {
-        self.records[index as usize].start
+    /// Which bytes of the file are its stream.
+    pub(crate) fn shape(&self, index: u32) -> Arc<Shape> {
+        let sparse = self.shapes.get(&index).cloned();
+        sparse.unwrap_or_else(|| Arc::new(Shape::new(self.size(index), &[])))
+    }
+
+    /// Length of the file's stream in bytes, 0 for anything else.
+    pub(crate) fn stream_len(&self, index: u32) -> u64 {
+        self.shapes.get(&index).map_or_else(|| self.size(index), |shape| shape.len())
     }
 
     pub(crate) fn attributes(&self, index: u32) -> Attributes {
@@ -333,30 +332,6 @@ impl EntryTable {
         if let Kind::File(number) = self.kind(index) {
             self.digests[number as usize] = digest;
         }
-    }
-
-    /// The files that bytes `[offset, offset + len)` of the object belong to, in order. The range must lie
-    /// below [`EntryTable::bytes`].
-    pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<FilePiece> {
-        let (mut at, end) = (offset, offset + len);
-        let mut pieces = Vec::with_capacity(1);
-        let length = |r: &Record| {
-            if matches!(r.kind, Kind::File(_)) { r.size } else { 0 }
-        };
-        let first = self.records.partition_point(|r| r.start + length(r) <= offset);
-        for (index, record) in self.records.iter().enumerate().skip(first) {
-            if at >= end {
-                break;
-            }
-            let size = length(record);
-            let in_file = at - record.start;
-            let len = (size - in_file).min(end - at);
-            if len > 0 {
-                pieces.push(FilePiece { entry: index as u32, offset: in_file, len, size });
-                at += len;
-            }
-        }
-        pieces
     }
 }
 

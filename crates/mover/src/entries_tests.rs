@@ -1,5 +1,4 @@
-use haul_wire::control::RelPath;
-use proptest::prelude::*;
+use haul_wire::control::{RelPath, Stretch};
 
 use super::*;
 
@@ -9,7 +8,7 @@ fn entry(path: &[u8], kind: EntryKind) -> Entry {
 }
 
 fn file(path: &str, size: u64) -> Entry {
-    entry(path.as_bytes(), EntryKind::File { size })
+    entry(path.as_bytes(), EntryKind::File { size, holes: vec![] })
 }
 
 fn dir(path: &str) -> Entry {
@@ -58,20 +57,14 @@ fn contradictions_are_refused_one_by_one() {
 }
 
 #[test]
-fn refused_files_keep_their_place_in_the_object() {
+fn streams_are_files_without_their_holes() {
     let mut table = EntryTable::default();
     table.push(&file("a", 10)).unwrap();
-    table.push(&file("a", 7)).unwrap();
-    table.push(&file("b", 5)).unwrap();
-    assert_eq!(table.bytes(), 22);
-    assert_eq!(table.pieces(17, 5), [FilePiece { entry: 2, offset: 0, len: 5, size: 5 }]);
-}
-
-#[test]
-fn an_object_that_is_too_long_ends_the_job() {
-    let mut table = EntryTable::default();
-    table.push(&file("a", MAX_OFFSET)).unwrap();
-    assert!(table.push(&file("b", 1)).is_err());
+    let holes = vec![Stretch { start: 0, len: 7 }];
+    table.push(&entry(b"b", EntryKind::File { size: 10, holes })).unwrap();
+    assert_eq!(table.bytes(), 13);
+    assert_eq!((table.size(1), table.stream_len(1), table.stream_len(0)), (10, 3, 10));
+    assert!(table.shape(1).is_sparse() && !table.shape(0).is_sparse());
 }
 
 #[test]
@@ -90,25 +83,4 @@ fn a_million_entries_stay_compact() {
         + table.by_name.capacity() * 8 / 7 * (size_of::<(u64, u32)>() + 1);
     let per_entry = heap / table.len() as usize;
     assert!(per_entry <= 200, "{per_entry} bytes per entry");
-}
-
-proptest! {
-    #[test]
-    fn every_byte_of_the_object_belongs_to_exactly_one_file(sizes in proptest::collection::vec(0u64..50, 1..40), from in 0u64..500, len in 0u64..500) {
-        let mut table = EntryTable::default();
-        let mut owner = Vec::new();
-        for (i, &size) in sizes.iter().enumerate() {
-            table.push(&dir(&format!("d{i}"))).unwrap();
-            table.push(&file(&format!("d{i}/f"), size)).unwrap();
-            owner.extend((0..size).map(|offset| (2 * i as u32 + 1, offset)));
-        }
-        let total = owner.len() as u64;
-        let (from, end) = (from.min(total), (from.min(total) + len).min(total));
-        let found: Vec<_> = table
-            .pieces(from, end - from)
-            .into_iter()
-            .flat_map(|p| (p.offset..p.offset + p.len).map(move |o| (p.entry, o)))
-            .collect();
-        prop_assert_eq!(&found[..], &owner[from as usize..end as usize]);
-    }
 }

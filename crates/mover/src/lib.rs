@@ -17,13 +17,16 @@ mod confine;
 mod digest;
 mod entries;
 mod fault;
+mod layout;
 mod link;
 mod progress;
 mod receive;
 mod report;
 mod root;
 mod send;
+mod stream;
 mod threads;
+mod tree;
 
 pub use link::ControlLink;
 pub use progress::{Progress, Wake};

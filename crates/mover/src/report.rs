@@ -19,6 +19,10 @@ pub struct MoveReport {
     pub files: u64,
     /// Bytes of those files.
     pub bytes: u64,
+    /// Regular files that were there already, and of which nothing was sent.
+    pub kept: u64,
+    /// Bytes that were not sent because an earlier attempt had left them, and that have been verified.
+    pub resumed_bytes: u64,
     /// Entries that failed.
     pub failures: Failures,
     /// BLAKE3 over path, kind, size and contents of every entry that did not fail, in entry order. Equal on
@@ -108,12 +112,18 @@ impl Failures {
 }
 
 /// The report of a set whose entries are all settled.
-pub(crate) fn report(table: &EntryTable, failures: Failures, digest: [u8; 32]) -> MoveReport {
+pub(crate) fn report(
+    table: &EntryTable,
+    failures: Failures,
+    digest: [u8; 32],
+    resumed_bytes: u64,
+) -> MoveReport {
     let done = |&i: &u32| matches!(table.kind(i), Kind::File(_)) && table.state(i) == State::Done;
     let (files, bytes) = (0..table.len())
         .filter(done)
         .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.size(index)));
-    MoveReport { entries: table.len().into(), files, bytes, failures, digest }
+    let kept = (0..table.len()).filter(|&i| table.state(i) == State::Kept).count() as u64;
+    MoveReport { entries: table.len().into(), files, bytes, kept, resumed_bytes, failures, digest }
 }
 
 #[cfg(test)]
@@ -125,7 +135,7 @@ mod tests {
         for &code in codes {
             failures.add(b"p", Fault::new(code, "m", ""));
         }
-        MoveReport { entries, files: 0, bytes: 0, failures, digest: [0; 32] }
+        MoveReport { entries, files: 0, bytes: 0, kept: 0, resumed_bytes: 0, failures, digest: [0; 32] }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::entries::Attributes;
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
 /// would lend the receiving user's rights to a program that someone else chose.
-const FILE_BITS: u32 = 0o0777;
+pub(crate) const FILE_BITS: u32 = 0o0777;
 
 /// Of a directory also set-group-ID (group of new files) and sticky, which lend nothing.
 const DIRECTORY_BITS: u32 = 0o3777;

@@ -84,9 +84,16 @@ impl Committer {
             Settle::End(total) => self.total = Some(total),
             Settle::Held => self.settled += 1,
             Settle::Verified(entry) => self.ready.push(entry),
+            Settle::Same(entry) => self.same(entry),
             Settle::Failed(entry, fault) => self.failed(entry, fault),
             Settle::Unread(entry, fault) => self.count_failure(entry, fault),
         }
+    }
+
+    fn same(&mut self, entry: u32) {
+        self.shared.book().table.set_state(entry, State::Kept);
+        self.settled += 1;
+        self.succeeded(entry);
     }
 
     fn failed(&mut self, entry: u32, fault: Fault) {
@@ -254,7 +261,7 @@ impl Committer {
         let summary = Summary {
             entries: book.table.len().into(),
             failed: book.failures.count(),
-            bytes: book.table.bytes(),
+            bytes: book.layout.len(),
             digest: set_digest(&book.table),
         };
         drop(book);

@@ -3,23 +3,28 @@
 mod attributes;
 mod base;
 mod commit;
+mod compare;
+mod decide;
 mod peer;
 mod place;
 mod queue;
 mod shared;
 mod sink;
 mod verify;
+mod wants;
 mod writer;
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSink;
-use haul_wire::control::{Fault, FaultCode, Layout};
+use haul_wire::control::{Destination, Fault, FaultCode, Layout, Manners};
 
 pub use shared::Durability;
 
 use crate::entries::{Kind, State};
+use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
@@ -27,11 +32,14 @@ use crate::root::Root;
 use crate::threads;
 use base::open_base;
 use commit::Committer;
+use compare::Comparer;
+use decide::Decider;
 use peer::Peer;
 use place::Place;
 use shared::Shared;
 use sink::FileSink;
 use verify::Verifier;
+use wants::Wants;
 use writer::Writer;
 
 /// Messages that may wait for the verifier.
@@ -49,12 +57,15 @@ pub struct ReceiveOptions {
     pub memory: u64,
     /// When a file counts as received.
     pub durability: Durability,
+    /// What happens to what is there.
+    pub manners: Manners,
 }
 
 impl ReceiveOptions {
-    /// 160 MiB of memory, files synced.
+    /// 160 MiB of memory, files synced, what is equal is kept and leftovers are used.
     pub fn new(session: u32) -> Self {
-        Self { session, memory: 160 << 20, durability: Durability::Synced }
+        let manners = Manners::default();
+        Self { session, memory: 160 << 20, durability: Durability::Synced, manners }
     }
 }
 
@@ -88,21 +99,27 @@ pub fn receive_files(
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
     let place = Place::new(open_base(root, destination, layout)?, options.session);
-    let shared = Arc::new(Shared::new(link, place, options.memory, options.durability));
+    let leftovers = Leftovers::adopt(place.base().as_fd()).ok();
+    let fresh = place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
+    let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
+    let shared = Arc::new(Shared::new(link, place, options, Wants::new(destination)));
     let job = shared.clone();
-    let thread = threads::spawn("haul-receive", move || run(&job))?;
+    let thread = threads::spawn("haul-receive", move || run(&job, leftovers))?;
     let sink = Box::new(FileSink::new(shared.clone()));
     Ok(ReceiveJob { sink, handle: ReceiveHandle { shared, thread: Some(thread) } })
 }
 
 /// Runs the job to its end; every thread that it starts has ended when it returns, and no temporary file is
 /// left.
-fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
+fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
     let writer = Writer::new(shared.clone(), checks.clone(), settles.clone());
     let verifier = Verifier::new(shared.clone(), checks_in, settles.clone());
     let committer = Committer::new(shared.clone(), settles_in);
+    let (hashing, hashing_in) = crossbeam_channel::unbounded();
+    let comparer = Comparer::new(shared.clone(), hashing_in, checks.clone());
+    let decider = Decider::new(shared.clone(), leftovers, checks.clone(), settles.clone(), hashing);
     let mut threads = Vec::new();
     let started = threads::spawn("haul-write", move || writer.run())
         .and_then(|thread| {
@@ -112,26 +129,28 @@ fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
         .and_then(|thread| {
             threads.push(thread);
             threads.push(threads::spawn("haul-commit", move || committer.run())?);
+            threads.push(threads::spawn("haul-compare", move || comparer.run())?);
             Ok(())
         });
     if let Err(fault) = started {
         shared.fail(fault);
     }
-    let result = Peer::new(shared.clone(), checks, settles).listen();
+    let result = Peer::new(shared.clone(), checks, settles, decider).listen();
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(threads::join);
     remove_temporaries(shared);
+    shared.place.finish();
     joined.and(result)
 }
 
-/// Nothing half stays behind.
+/// Nothing half stays behind but what a later job can resume.
 fn remove_temporaries(shared: &Shared) {
     let unfinished = |table: &crate::entries::EntryTable| -> Vec<u32> {
         let started = |&e: &u32| matches!(table.kind(e), Kind::File(_)) && table.state(e) == State::Started;
         (0..table.len()).filter(started).collect()
     };
     let entries = unfinished(&shared.book().table);
-    for entry in entries {
+    for entry in entries.into_iter().filter(|&entry| !shared.place.is_resumable(entry)) {
         shared.place.discard(entry, &shared.path(entry));
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, FileDigest};
+use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, FileDigest, Proof};
 
 use crate::digest::set_digest;
 use crate::entries::Kind;
 use crate::fault::{protocol, show};
+use crate::receive::decide::Decider;
 use crate::receive::shared::{Check, Settle, Shared};
 use crate::receive::writer::over;
 use crate::report::{MoveReport, report};
@@ -24,18 +25,34 @@ pub(crate) struct Peer {
     shared: Arc<Shared>,
     checks: Sender<Check>,
     settles: Sender<Settle>,
+    decider: Decider,
     /// First component of the single top-level entry, where it takes another name.
     top: Option<Vec<u8>>,
     ended: bool,
 }
 
 impl Peer {
-    pub(crate) fn new(shared: Arc<Shared>, checks: Sender<Check>, settles: Sender<Settle>) -> Self {
-        Self { shared, checks, settles, top: None, ended: false }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        checks: Sender<Check>,
+        settles: Sender<Settle>,
+        decider: Decider,
+    ) -> Self {
+        Self { shared, checks, settles, decider, top: None, ended: false }
     }
 
     /// Handles the sender's messages; returns when the set is final or the job has failed.
     pub(crate) fn listen(mut self) -> Result<MoveReport, Fault> {
+        let result = self.listen_to_the_end();
+        self.decider.finish();
+        result
+    }
+
+    fn listen_to_the_end(&mut self) -> Result<MoveReport, Fault> {
+        let ready = ControlMessage::Ready(self.shared.wants.destination());
+        if let Err(fault) = self.shared.link.send(ready) {
+            self.shared.end(fault, false);
+        }
         let mut farewell = None;
         loop {
             let finished = self.shared.finished();
@@ -67,6 +84,7 @@ impl Peer {
             ControlMessage::Entries(entries) => self.entries(&entries),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
+            ControlMessage::Proofs(proofs) => self.proofs(proofs),
             ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. } => Ok(()),
             ControlMessage::Bye => {
                 let message = "the sender left before the transfer was complete";
@@ -80,6 +98,8 @@ impl Peer {
         if self.ended {
             return Err(protocol("entries after the last one"));
         }
+        let first = self.shared.book().table.len();
+        let mut wants = Vec::with_capacity(entries.len());
         for entry in entries {
             entry.validate().map_err(|e| protocol(&e.to_string()))?;
             let refusal = self.refusal(entry);
@@ -90,13 +110,15 @@ impl Peer {
                 None => book.table.push(entry)?,
             };
             drop(book);
-            self.shared.progress.found(1, entry.object_bytes());
+            self.shared.progress.found(1, 0);
             if let Some(fault) = failed {
                 let unread = matches!(entry.kind, EntryKind::Failed(_));
                 let settle = if unread { Settle::Unread(index, fault) } else { Settle::Failed(index, fault) };
                 self.settles.send(settle).map_err(over)?;
             }
+            wants.push(self.decider.want(index)?);
         }
+        self.shared.wants.ask(&self.shared, first, wants)?;
         self.shared.queue.nudge();
         Ok(())
     }
@@ -127,16 +149,19 @@ impl Peer {
     }
 
     fn entries_end(&mut self, entries: u64, bytes: u64) -> Result<(), Fault> {
-        let mut book = self.shared.book();
+        let book = self.shared.book();
         if self.ended || entries != u64::from(book.table.len()) || bytes != book.table.bytes() {
             return Err(protocol("the entries are not as many as announced"));
         }
-        book.object_len = Some(bytes);
         drop(book);
         self.ended = true;
         self.shared.progress.found_all();
-        self.shared.queue.nudge();
+        self.shared.wants.all_asked(&self.shared)?;
         self.settles.send(Settle::End(entries)).map_err(over)
+    }
+
+    fn proofs(&self, proofs: Vec<Proof>) -> Result<(), Fault> {
+        self.checks.send(Check::Proofs(proofs)).map_err(over)
     }
 
     fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {
@@ -154,6 +179,8 @@ impl Peer {
 
     fn report(&self) -> MoveReport {
         let book = self.shared.book();
-        report(&book.table, book.failures.clone(), set_digest(&book.table))
+        let done = |&(&entry, _): &(&u32, &u64)| book.table.state(entry) == crate::entries::State::Done;
+        let resumed = book.resumes.iter().filter(done).map(|(_, bytes)| bytes).sum();
+        report(&book.table, book.failures.clone(), set_digest(&book.table), resumed)
     }
 }

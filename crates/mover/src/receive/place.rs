@@ -4,20 +4,23 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_wire::control::FaultCode;
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, Mode, OFlags, fallocate, mkdirat, openat, renameat, statat, symlinkat,
-    unlinkat,
+    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate, fchmod, ftruncate, mkdirat, openat, renameat,
+    statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::entries::Attributes;
 use crate::fault::{Scope, Side, Trouble, show};
-use crate::receive::attributes::{set_on_link, set_on_open};
+use crate::journal::{Claim, FileIdentity, Journal, is_journal};
+use crate::receive::attributes::{FILE_BITS, set_on_link, set_on_open};
 use crate::receive::base::Base;
+use crate::stream::Shape;
 
 /// Permissions of directories while they fill.
 const PRIVATE_DIRECTORY: u32 = 0o700;
@@ -25,10 +28,30 @@ const PRIVATE_DIRECTORY: u32 = 0o700;
 const PRIVATE_FILE: u32 = 0o600;
 /// Files above this many bytes are allocated before they are written.
 const ALLOCATE_ABOVE: u64 = 1 << 20;
+/// Streams from this length on are journalled, so that they can be resumed; a smaller file is sent again.
+const JOURNAL_ABOVE: u64 = 1 << 20;
 /// Directories kept open.
 const OPEN_DIRECTORIES: usize = 64;
 /// Temporary files kept open.
 const OPEN_FILES: usize = 128;
+
+/// A regular file that is at the destination.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Existing {
+    pub(crate) size: u64,
+    pub(crate) mtime_secs: i64,
+    pub(crate) mtime_nanos: u32,
+    mode: u32,
+}
+
+impl Existing {
+    /// Whether it was modified at this time, as far as its file system can tell.
+    pub(crate) fn same_time(&self, attributes: Attributes) -> bool {
+        let whole_seconds = self.mtime_nanos == 0;
+        self.mtime_secs == attributes.mtime_secs
+            && (whole_seconds || self.mtime_nanos == attributes.mtime_nanos)
+    }
+}
 
 /// A name in an open directory.
 #[derive(Clone)]
@@ -49,13 +72,21 @@ struct OpenFiles {
 pub(crate) struct Place {
     base: Base,
     session: u32,
+    /// Made when the first temporary file is. `None`: it cannot be made here, and nothing can be resumed.
+    journal: OnceLock<Option<Journal>>,
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     files: Mutex<OpenFiles>,
 }
 
 impl Place {
     pub(crate) fn new(base: Base, session: u32) -> Self {
-        Self { base, session, directories: Mutex::default(), files: Mutex::default() }
+        Self {
+            base,
+            session,
+            journal: OnceLock::new(),
+            directories: Mutex::default(),
+            files: Mutex::default(),
+        }
     }
 
     /// Whether there is one top-level entry, which takes the destination's name.
@@ -63,22 +94,115 @@ impl Place {
         self.base.rename.is_some()
     }
 
-    /// Whether `name` looks like a temporary name of this session.
+    /// Whether nothing of any set can be here already.
+    pub(crate) fn is_fresh(&self) -> bool {
+        match &self.base.rename {
+            Some(name) => statat(&self.base.directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) == Err(Errno::NOENT),
+            None => is_empty(&self.base.directory),
+        }
+    }
+
+    fn journal(&self) -> Option<&Journal> {
+        self.journal.get_or_init(|| Journal::create(self.base.directory.as_fd()).ok()).as_ref()
+    }
+
+    /// The journal, if there is one already.
+    fn opened_journal(&self) -> Option<&Journal> {
+        self.journal.get().and_then(Option::as_ref)
+    }
+
+    /// Whether an entry must not have this name: that of a journal, because a later job would believe it, or
+    /// of a temporary file of this job.
     pub(crate) fn is_reserved(&self, name: &[u8]) -> bool {
-        name.starts_with(format!(".haul-{:08x}-", self.session).as_bytes()) && name.ends_with(b".part")
+        is_journal(name) || self.opened_journal().is_some_and(|journal| journal.is_reserved(name))
     }
 
     fn temporary(&self, entry: u32) -> String {
-        format!(".haul-{:08x}-{entry}.part", self.session)
+        match self.journal() {
+            Some(journal) => journal.part_name(entry),
+            None => format!(".haul-{:08x}-{entry}.part", self.session),
+        }
+    }
+
+    /// Notes bytes of a stream that are in the temporary file.
+    pub(crate) fn note_written(&self, entry: u32, range: Range<u64>) {
+        if let Some(journal) = self.opened_journal() {
+            journal.wrote(entry, range);
+        }
+    }
+
+    /// Whether a later job could resume the temporary file of an entry.
+    pub(crate) fn is_resumable(&self, entry: u32) -> bool {
+        self.opened_journal().is_some_and(|journal| journal.is_claimed(entry))
+    }
+
+    /// The journal ends with the job: what is in it stays for a later one.
+    pub(crate) fn finish(&self) {
+        if let Some(journal) = self.opened_journal() {
+            // It is at worst a leftover that claims nothing.
+            let _ = journal.finish();
+        }
+    }
+
+    /// The path of an entry relative to the destination's directory.
+    pub(crate) fn local(&self, path: &[u8]) -> Vec<u8> {
+        let top_end = path.iter().position(|&b| b == b'/').unwrap_or(path.len());
+        match &self.base.rename {
+            Some(name) => [name.as_slice(), &path[top_end..]].concat(),
+            None => path.to_vec(),
+        }
+    }
+
+    /// The regular file that is there under an entry's name.
+    pub(crate) fn existing(&self, path: &[u8]) -> Option<Existing> {
+        let spot = self.spot(path).ok()?;
+        let stat = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| existing(&stat))
+    }
+
+    /// Opens the regular file that is there under an entry's name.
+    pub(crate) fn open_final(&self, path: &[u8]) -> Option<File> {
+        let spot = self.spot(path).ok()?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        openat(&spot.directory, &spot.name, flags, Mode::empty()).ok().map(File::from)
+    }
+
+    /// Gives a file that stays the permissions of the set's, if they differ and we may.
+    pub(crate) fn correct_mode(&self, path: &[u8], attributes: Attributes, there: &Existing) {
+        let bits = attributes.mode & FILE_BITS;
+        if there.mode & FILE_BITS != bits
+            && let Some(file) = self.open_final(path)
+        {
+            // Not our file: its contents are right all the same.
+            let _ = fchmod(&file, Mode::from_raw_mode(bits));
+        }
+    }
+
+    /// Takes over the temporary file that an earlier job has left of an entry. False: it is of no use.
+    pub(crate) fn adopt(&self, entry: u32, path: &[u8], claim: &Claim, identity: &FileIdentity) -> bool {
+        let (Some(journal), Ok(spot)) = (self.journal(), self.spot(path)) else {
+            return false;
+        };
+        let old = claim.part.as_slice();
+        let stat = statat(&spot.directory, old, AtFlags::SYMLINK_NOFOLLOW);
+        if !stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile) {
+            return false;
+        }
+        // Noted first: whichever of both names it has when we are killed, one journal knows it.
+        journal.note_directory(parent_of(&identity.path));
+        journal.begin(entry, identity);
+        claim.written.iter().for_each(|range| journal.wrote(entry, range));
+        journal.flush();
+        let renamed = renameat(&spot.directory, old, &spot.directory, self.temporary(entry));
+        if renamed.is_err() {
+            journal.gone(entry);
+        }
+        renamed.is_ok()
     }
 
     /// Where an entry goes.
     pub(crate) fn spot(&self, path: &[u8]) -> Result<Spot, Trouble> {
-        let top_end = path.iter().position(|&b| b == b'/').unwrap_or(path.len());
-        let local = match &self.base.rename {
-            Some(name) => [name.as_slice(), &path[top_end..]].concat(),
-            None => path.to_vec(),
-        };
+        let local = self.local(path);
         let slash = local.iter().rposition(|&b| b == b'/');
         let (directory, name) = slash.map_or((&[][..], &local[..]), |at| (&local[..at], &local[at + 1..]));
         let opened = self.directory(directory).map_err(|errno| in_the_way(path, errno))?;
@@ -119,9 +243,21 @@ impl Place {
     }
 
     /// Makes the temporary file of an entry and reserves its space.
-    pub(crate) fn create(&self, entry: u32, path: &[u8], size: u64) -> Result<Arc<File>, Trouble> {
+    pub(crate) fn create(
+        &self,
+        entry: u32,
+        path: &[u8],
+        shape: &Shape,
+        identity: &FileIdentity,
+    ) -> Result<Arc<File>, Trouble> {
         let spot = self.spot(path)?;
         spot.must_be_replaceable(path)?;
+        if let Some(journal) = self.journal() {
+            journal.note_directory(parent_of(&identity.path));
+            if shape.len() >= JOURNAL_ABOVE {
+                journal.begin(entry, identity);
+            }
+        }
         let name = self.temporary(entry);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || openat(&spot.directory, &name, flags, Mode::from_raw_mode(PRIVATE_FILE));
@@ -131,9 +267,14 @@ impl Place {
             opened => opened,
         };
         let file = Arc::new(File::from(opened.map_err(|errno| spot.cannot_create("create", path, errno))?));
-        if size > ALLOCATE_ABOVE
-            && let Err(errno) = reserve(&file, size)
-        {
+        let sized = if shape.is_sparse() {
+            ftruncate(&file, shape.size())
+        } else if shape.size() > ALLOCATE_ABOVE {
+            reserve(&file, shape.size())
+        } else {
+            Ok(())
+        };
+        if let Err(errno) = sized {
             let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
             return Err(trouble("reserve the space of", path, errno));
         }
@@ -166,6 +307,13 @@ impl Place {
             // Nothing more can be done about a name that cannot be removed.
             let _ = unlinkat(&spot.directory, self.temporary(entry), AtFlags::empty());
         }
+        self.gone(entry);
+    }
+
+    fn gone(&self, entry: u32) {
+        if let Some(journal) = self.opened_journal() {
+            journal.gone(entry);
+        }
     }
 
     /// Moves a complete temporary file under its final name.
@@ -175,6 +323,7 @@ impl Place {
         spot.must_be_replaceable(path)?;
         renameat(&spot.directory, self.temporary(entry), &spot.directory, &spot.name)
             .map_err(|errno| trouble("put in place", path, errno))?;
+        self.gone(entry);
         Ok(spot)
     }
 
@@ -257,6 +406,32 @@ impl Spot {
         }
         trouble
     }
+}
+
+fn is_empty(directory: &OwnedFd) -> bool {
+    let own = |name: &[u8]| matches!(name, b"." | b"..");
+    Dir::read_from(directory).is_ok_and(|mut names| {
+        names.all(|item| item.is_ok_and(|item| own(item.file_name().to_bytes())))
+    })
+}
+
+#[expect(
+    clippy::useless_conversion,
+    clippy::unnecessary_cast,
+    reason = "fields differ between architectures"
+)]
+fn existing(stat: &Stat) -> Existing {
+    Existing {
+        size: stat.st_size as u64,
+        mtime_secs: stat.st_mtime.into(),
+        mtime_nanos: stat.st_mtime_nsec as u32,
+        mode: stat.st_mode as u32,
+    }
+}
+
+/// The directory that a path lies in; empty for the base.
+fn parent_of(local: &[u8]) -> &[u8] {
+    local.iter().rposition(|&b| b == b'/').map_or(&[], |slash| &local[..slash])
 }
 
 fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {

@@ -1,16 +1,25 @@
 //! What the threads of a receiving job share.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use haul_wire::control::{Fault, FileDigest};
+use haul_base::RangeSet;
+use haul_wire::control::{Fault, FileDigest, Manners, Proof};
 
-use crate::entries::EntryTable;
+use crate::entries::{EntryTable, State};
+use crate::journal::FileIdentity;
+use crate::layout::Layout;
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
+use crate::receive::ReceiveOptions;
+use crate::receive::compare::Held;
 use crate::receive::place::Place;
 use crate::receive::queue::{Loan, Queue};
+use crate::receive::wants::Wants;
 use crate::report::Failures;
+use crate::tree::Value;
 
 /// When a file counts as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,8 +36,46 @@ pub enum Durability {
 pub(crate) struct Book {
     pub(crate) table: EntryTable,
     pub(crate) failures: Failures,
-    /// Length of the object, once all entries are known.
+    pub(crate) layout: Layout,
+    /// What is written of the streams of files that are not whole.
+    pub(crate) partial: HashMap<u32, RangeSet>,
+    /// Bytes of verified files that an earlier attempt had left.
+    pub(crate) resumes: HashMap<u32, u64>,
+    /// Length of the object, once everything that is wanted is known.
     pub(crate) object_len: Option<u64>,
+}
+
+impl Book {
+    /// A file whose temporary file is there, with these bytes of its stream.
+    pub(crate) fn start_with(&mut self, entry: u32, written: RangeSet) {
+        self.table.set_state(entry, State::Started);
+        self.partial.insert(entry, written);
+    }
+
+    /// Notes written bytes of a stream of `len` bytes; gives the written stretch around them.
+    pub(crate) fn note_written(&mut self, entry: u32, range: &Range<u64>, len: u64) -> Range<u64> {
+        if *range == (0..len) {
+            return range.clone();
+        }
+        let written = self.partial.entry(entry).or_default();
+        written.insert(range.clone());
+        let around = written.containing(range.start).unwrap_or_else(|| range.clone());
+        if around == (0..len) {
+            self.partial.remove(&entry);
+        }
+        around
+    }
+
+    /// Bytes that were counted as written are void.
+    pub(crate) fn forget(&mut self, entry: u32, range: Range<u64>) {
+        let len = self.table.stream_len(entry);
+        let written = self.partial.entry(entry).or_insert_with(|| {
+            let mut all = RangeSet::new();
+            all.insert(0..len);
+            all
+        });
+        written.remove(range);
+    }
 }
 
 /// What ended the job, and whether the peer still has to be told.
@@ -45,6 +92,8 @@ pub(crate) struct Shared {
     pub(crate) progress: Arc<Progress>,
     pub(crate) wake: WakeSlot,
     pub(crate) durability: Durability,
+    pub(crate) manners: Manners,
+    pub(crate) wants: Wants,
     book: Mutex<Book>,
     ending: OnceLock<Ending>,
     finished: AtomicBool,
@@ -56,27 +105,45 @@ pub(crate) enum Check {
     Written(Written),
     /// What files should hash to.
     Expected(Vec<FileDigest>),
+    /// Something of a file was there.
+    Compare(Comparison),
+    /// What a group that was there hashes to; `None` if it cannot be read.
+    Held { entry: u32, group: u32, value: Option<Value> },
+    /// What groups should hash to.
+    Proofs(Vec<Proof>),
+    /// The writer has given a file up.
+    GivenUp(u32),
+}
+
+/// A file of which something was there.
+pub(crate) struct Comparison {
+    pub(crate) entry: u32,
+    pub(crate) held: Held,
+    /// What the temporary file has of the stream; the final file has all of it.
+    pub(crate) claimed: RangeSet,
 }
 
 /// Bytes of a file that were written.
 pub(crate) struct Written {
     pub(crate) entry: u32,
-    /// Where in the file they begin.
+    /// Where in the stream they begin.
     pub(crate) offset: u64,
     /// The bytes, if they are still in memory.
-    pub(crate) bytes: Option<(Loan, std::ops::Range<usize>)>,
-    /// Everything below this place of the file is written now.
-    pub(crate) contiguous: u64,
-    /// Size of the file.
-    pub(crate) size: u64,
+    pub(crate) bytes: Option<(Loan, Range<usize>)>,
+    /// Groups that are whole now.
+    pub(crate) groups: Range<u32>,
+    /// Length of the stream.
+    pub(crate) len: u64,
 }
 
 /// What the committer learns: exactly one message for each entry, and the number of entries.
 pub(crate) enum Settle {
-    /// A directory or a link, which is finished at the end.
+    /// A directory or a link, which is finished at the end; or a file that stays as it is.
     Held,
     /// The file is complete and its contents are right.
     Verified(u32),
+    /// What was there has turned out to be equal.
+    Same(u32),
     /// It failed here.
     Failed(u32, Fault),
     /// It failed at the sender, who knows.
@@ -86,15 +153,17 @@ pub(crate) enum Settle {
 }
 
 impl Shared {
-    pub(crate) fn new(link: Arc<dyn ControlLink>, place: Place, memory: u64, durability: Durability) -> Self {
+    pub(crate) fn new(link: Arc<dyn ControlLink>, place: Place, options: ReceiveOptions, wants: Wants) -> Self {
         let wake = WakeSlot::default();
         Self {
             link,
-            queue: Arc::new(Queue::new(memory, wake.clone())),
+            queue: Arc::new(Queue::new(options.memory, wake.clone())),
             place,
             progress: Arc::default(),
             wake,
-            durability,
+            durability: options.durability,
+            manners: options.manners,
+            wants,
             book: Mutex::default(),
             ending: OnceLock::new(),
             finished: AtomicBool::new(false),
@@ -108,6 +177,20 @@ impl Shared {
     /// The path of an entry, as it travels.
     pub(crate) fn path(&self, entry: u32) -> Vec<u8> {
         self.book().table.path(entry)
+    }
+
+    /// What tells a file of this set from another one of the same name; `local` is where it goes.
+    pub(crate) fn identity(&self, entry: u32, local: Vec<u8>) -> FileIdentity {
+        let book = self.book();
+        let (attributes, shape) = (book.table.attributes(entry), book.table.shape(entry));
+        drop(book);
+        FileIdentity {
+            path: local,
+            size: shape.size(),
+            mtime_secs: attributes.mtime_secs,
+            mtime_nanos: attributes.mtime_nanos,
+            shape: shape.fingerprint(),
+        }
     }
 
     /// Ends the job. The first fault stays.

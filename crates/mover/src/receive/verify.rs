@@ -1,30 +1,70 @@
 //! Hashes what was written and compares it with what the sender hashed.
 //!
-//! A file is hashed from memory while its bytes come in order. Behind a gap, the bytes are read back from
-//! the temporary file (from the page cache, as a rule) once the gap has closed.
+//! A group of a file is hashed from memory while its bytes come in order. When they did not, it is read back from
+//! the temporary file (from the page cache, as a rule) once it is whole. What was there before the job is hashed
+//! by the comparer and compared here, group by group.
 
-use std::collections::HashMap;
-use std::os::unix::fs::FileExt as _;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
+use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
-use haul_wire::control::{Fault, FaultCode, FileDigest};
+use haul_wire::control::{Fault, FaultCode, FileDigest, Proof};
 use rustix::io::Errno;
 
 use crate::entries::State;
-use crate::fault::{Side, Trouble, show};
-use crate::receive::shared::{Check, Settle, Shared, Written};
+use crate::fault::{Side, Trouble, protocol, show};
+use crate::receive::compare::{Held, hash_group};
+use crate::receive::shared::{Check, Comparison, Settle, Shared, Written};
 use crate::receive::writer::over;
-
-/// Bytes read back at a time.
-const READ_BACK: usize = 1 << 20;
+use crate::tree::{Groups, Tree, Value};
 
 /// A file that is being hashed.
-#[derive(Default)]
 struct Hashing {
-    hasher: blake3::Hasher,
-    /// Everything below is hashed.
-    frontier: u64,
+    tree: Tree,
+    /// Groups that come in order so far, and up to where they have come.
+    open: HashMap<u32, (Hasher, u64)>,
+}
+
+impl Hashing {
+    fn new(groups: Groups) -> Self {
+        Self { tree: Tree::new(groups), open: HashMap::new() }
+    }
+
+    /// Hashes bytes of the stream where they continue their group.
+    fn feed(&mut self, offset: u64, bytes: &[u8]) {
+        let groups = self.tree.groups();
+        let range = offset..offset + bytes.len() as u64;
+        for group in groups.touched(&range) {
+            let bounds = groups.range(group);
+            let part = range.start.max(bounds.start)..range.end.min(bounds.end);
+            let (hasher, upto) =
+                self.open.entry(group).or_insert_with(|| (groups.hasher(group), bounds.start));
+            if *upto == part.start {
+                hasher.update(&bytes[(part.start - offset) as usize..(part.end - offset) as usize]);
+                *upto = part.end;
+            }
+        }
+    }
+
+    /// The value of a whole group; `None` if it has not come in order.
+    fn take(&mut self, group: u32) -> Option<Value> {
+        let groups = self.tree.groups();
+        let (hasher, upto) = self.open.remove(&group)?;
+        (upto == groups.range(group).end).then(|| groups.value(&hasher))
+    }
+}
+
+/// A file of which something was there.
+struct Compared {
+    held: Held,
+    proofs: Tree,
+    /// Groups with bytes that were there, which have not been compared.
+    unchecked: BTreeSet<u32>,
+    /// Bytes of the stream that were asked for.
+    asked: u64,
+    closed: bool,
 }
 
 pub(crate) struct Verifier {
@@ -32,108 +72,245 @@ pub(crate) struct Verifier {
     checks: Receiver<Check>,
     settles: Sender<Settle>,
     hashing: HashMap<u32, Hashing>,
-    /// Whole files whose digest the sender has not sent yet.
-    found: HashMap<u32, [u8; 32]>,
+    compared: HashMap<u32, Compared>,
     /// Digests of files that are not whole yet.
-    expected: HashMap<u32, Result<[u8; 32], Fault>>,
+    expected: HashMap<u32, Result<Value, Fault>>,
     buffer: Vec<u8>,
 }
 
 impl Verifier {
     pub(crate) fn new(shared: Arc<Shared>, checks: Receiver<Check>, settles: Sender<Settle>) -> Self {
-        let (hashing, found, expected) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { shared, checks, settles, hashing, found, expected, buffer: Vec::new() }
+        let (hashing, compared, expected) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { shared, checks, settles, hashing, compared, expected, buffer: Vec::new() }
     }
 
     /// Works until nobody sends any more, or until the job has failed.
     pub(crate) fn run(mut self) {
         while let Ok(check) = self.checks.recv() {
-            let done = match check {
-                _ if self.shared.ending().is_some() => return,
-                Check::Written(written) => self.written(&written),
-                Check::Expected(digests) => digests.into_iter().try_for_each(|d| self.expect(d)),
-            };
-            if let Err(fault) = done {
+            if self.shared.ending().is_some() {
+                return;
+            }
+            if let Err(fault) = self.check(check) {
                 return self.shared.fail(fault);
             }
         }
     }
 
+    fn check(&mut self, check: Check) -> Result<(), Fault> {
+        match check {
+            Check::Written(written) => self.written(&written),
+            Check::Expected(digests) => digests.into_iter().try_for_each(|digest| self.expect(digest)),
+            Check::Compare(comparison) => {
+                self.compare(&comparison);
+                Ok(())
+            }
+            Check::Held { entry, group, value } => self.held(entry, group, value),
+            Check::Proofs(proofs) => proofs.iter().try_for_each(|proof| self.proof(proof)),
+            Check::GivenUp(entry) => {
+                self.hashing.remove(&entry);
+                self.expected.remove(&entry);
+                self.close(entry)
+            }
+        }
+    }
+
+    fn hashing(&mut self, entry: u32, len: u64) -> &mut Hashing {
+        self.hashing.entry(entry).or_insert_with(|| Hashing::new(Groups::of(len)))
+    }
+
     fn written(&mut self, written: &Written) -> Result<(), Fault> {
         let entry = written.entry;
-        let hashing = self.hashing.entry(entry).or_default();
-        if let (Some((loan, range)), true) = (&written.bytes, written.offset == hashing.frontier) {
-            hashing.hasher.update(loan.bytes(range.clone()));
-            hashing.frontier += range.len() as u64;
+        let hashing = self.hashing(entry, written.len);
+        if let Some((loan, range)) = &written.bytes {
+            hashing.feed(written.offset, loan.bytes(range.clone()));
         }
-        if hashing.frontier < written.contiguous {
-            self.read_back(entry, written.contiguous)?;
+        for group in written.groups.clone() {
+            let taken = self.hashing(entry, written.len).take(group);
+            let value = match taken {
+                Some(value) => value,
+                None => match self.read_back(entry, group)? {
+                    Some(value) => value,
+                    None => return Ok(()),
+                },
+            };
+            self.hashing(entry, written.len).tree.set(group, value);
+            self.check_group(entry, group)?;
         }
-        if written.contiguous < written.size {
-            return Ok(());
-        }
-        let Some(hashing) = self.hashing.remove(&entry) else {
-            return Ok(());
-        };
-        let found = *hashing.hasher.finalize().as_bytes();
-        if let Some(expected) = self.expected.remove(&entry) {
-            return self.settle(entry, found, expected);
-        }
-        self.found.insert(entry, found);
-        Ok(())
+        self.try_settle(entry)
     }
 
-    fn read_back(&mut self, entry: u32, upto: u64) -> Result<(), Fault> {
-        let done = self.hash_from_disk(entry, upto);
-        // The writer may have given the file up, and removed it, in the meantime.
-        let given_up = || self.shared.book().table.state(entry) == State::Failed;
-        done.or_else(|trouble| if given_up() { Ok(()) } else { Err(trouble.fault) })
+    /// Hashes a group that did not come in order. `None`: the writer has given the file up meanwhile.
+    fn read_back(&mut self, entry: u32, group: u32) -> Result<Option<Value>, Fault> {
+        match self.hash_from_disk(entry, group) {
+            Ok(value) => Ok(Some(value)),
+            Err(_) if self.shared.book().table.state(entry) == State::Failed => Ok(None),
+            Err(trouble) => Err(trouble.fault),
+        }
     }
 
-    fn hash_from_disk(&mut self, entry: u32, upto: u64) -> Result<(), Trouble> {
-        self.buffer.resize(READ_BACK, 0);
+    fn hash_from_disk(&mut self, entry: u32, group: u32) -> Result<Value, Trouble> {
         let path = || self.shared.path(entry);
         let file = self.shared.place.file(entry, path)?;
-        let hashing = self.hashing.entry(entry).or_default();
-        while hashing.frontier < upto {
-            let len = (upto - hashing.frontier).min(READ_BACK as u64) as usize;
-            let into = &mut self.buffer[..len];
-            file.read_exact_at(into, hashing.frontier).map_err(|error| {
-                let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-                Trouble::new(Side::Destination, "read back", &path(), errno)
-            })?;
-            hashing.hasher.update(into);
-            hashing.frontier += len as u64;
+        let shape = self.shared.book().table.shape(entry);
+        let groups = Groups::of(shape.len());
+        hash_group(&file, &shape, groups, group, &mut self.buffer).map_err(|error| {
+            let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+            Trouble::new(Side::Destination, "read back", &path(), errno)
+        })
+    }
+
+    /// Something of this file was there.
+    fn compare(&mut self, comparison: &Comparison) {
+        let &Comparison { entry, held, ref claimed } = comparison;
+        let len = self.shared.book().table.stream_len(entry);
+        let groups = Groups::of(len);
+        let unchecked = match held {
+            Held::Final => (0..groups.count()).collect(),
+            Held::Part => claimed.iter().flat_map(|range| groups.touched(&range)).collect(),
+        };
+        let asked = match held {
+            Held::Final => 0,
+            Held::Part => len - claimed.total(),
+        };
+        self.hashing(entry, len);
+        let proofs = Tree::new(groups);
+        self.compared.insert(entry, Compared { held, proofs, unchecked, asked, closed: false });
+    }
+
+    fn held(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {
+        let (Some(_), Some(hashing)) = (self.compared.get(&entry), self.hashing.get_mut(&entry)) else {
+            return Ok(());
+        };
+        let Some(value) = value else {
+            return self.differs(entry, group);
+        };
+        hashing.tree.set(group, value);
+        self.check_group(entry, group)?;
+        self.try_settle(entry)
+    }
+
+    fn proof(&mut self, proof: &Proof) -> Result<(), Fault> {
+        // Of a file that is settled, or known to differ, the rest of the proof does not matter.
+        let Some(entry) = u32::try_from(proof.entry).ok().filter(|entry| self.compared.contains_key(entry))
+        else {
+            return Ok(());
+        };
+        for (at, &value) in (proof.first..).zip(&proof.values) {
+            let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
+            let group = u32::try_from(at).ok().filter(|&g| g < compared.proofs.groups().count());
+            let group = group.ok_or_else(|| protocol("a proof of a group that the file does not have"))?;
+            compared.proofs.set(group, value);
+            self.check_group(entry, group)?;
         }
+        self.try_settle(entry)
+    }
+
+    /// Compares a group of which both values are known.
+    fn check_group(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
+        let (Some(compared), Some(hashing)) = (self.compared.get_mut(&entry), self.hashing.get(&entry)) else {
+            return Ok(());
+        };
+        let (Some(ours), Some(theirs)) = (hashing.tree.get(group), compared.proofs.get(group)) else {
+            return Ok(());
+        };
+        if !compared.unchecked.contains(&group) {
+            return Ok(());
+        }
+        if ours != theirs {
+            return self.differs(entry, group);
+        }
+        compared.unchecked.remove(&group);
+        if compared.unchecked.is_empty() { self.end_comparison(entry) } else { Ok(()) }
+    }
+
+    /// What was there is not what the sender has: it is asked for.
+    fn differs(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
+        let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
+        let groups = compared.proofs.groups();
+        if compared.held == Held::Final {
+            self.hashing.remove(&entry);
+            let whole = 0..self.shared.book().table.stream_len(entry);
+            self.shared.wants.ask_more(&self.shared, entry, &[whole])?;
+            return self.close(entry);
+        }
+        let range = groups.range(group);
+        compared.unchecked.remove(&group);
+        compared.asked += range.end - range.start;
+        let done = compared.unchecked.is_empty();
+        if let Some(hashing) = self.hashing.get_mut(&entry) {
+            hashing.tree.clear(group);
+            hashing.open.remove(&group);
+        }
+        self.shared.book().forget(entry, range.clone());
+        self.shared.wants.ask_more(&self.shared, entry, &[range])?;
+        if done { self.end_comparison(entry) } else { Ok(()) }
+    }
+
+    /// Nothing more will be wanted of this file.
+    fn end_comparison(&mut self, entry: u32) -> Result<(), Fault> {
+        match self.compared.get_mut(&entry) {
+            Some(compared) if !compared.closed => {
+                compared.closed = true;
+                self.shared.wants.close_one(&self.shared)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The file is no longer compared.
+    fn close(&mut self, entry: u32) -> Result<(), Fault> {
+        self.end_comparison(entry)?;
+        self.compared.remove(&entry);
         Ok(())
     }
 
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
         // The control thread has checked that the entry is a file.
         let entry = digest.entry as u32;
-        if let Some(found) = self.found.remove(&entry) {
-            return self.settle(entry, found, digest.result);
-        }
         if matches!(self.shared.book().table.state(entry), State::Waiting | State::Started) {
             self.expected.insert(entry, digest.result);
         }
-        Ok(())
+        self.try_settle(entry)
     }
 
-    fn settle(
-        &mut self,
-        entry: u32,
-        found: [u8; 32],
-        expected: Result<[u8; 32], Fault>,
-    ) -> Result<(), Fault> {
-        let fault = match expected {
-            Ok(expected) if expected == found => {
-                self.shared.book().table.set_digest(entry, found);
-                return self.settles.send(Settle::Verified(entry)).map_err(over);
-            }
-            Ok(_) => mismatch(&self.shared.path(entry)),
-            Err(fault) => fault,
+    /// Settles a file that is whole and whose digest is known.
+    fn try_settle(&mut self, entry: u32) -> Result<(), Fault> {
+        let (Some(hashing), Some(expected)) = (self.hashing.get(&entry), self.expected.get(&entry)) else {
+            return Ok(());
         };
+        let Some(found) = hashing.tree.root() else { return Ok(()) };
+        let unchecked = self.compared.get(&entry).is_some_and(|c| !c.unchecked.is_empty());
+        let fault = match expected {
+            Ok(expected) if *expected == found => None,
+            // The proofs will tell which group it is.
+            Ok(_) if unchecked => return Ok(()),
+            Ok(_) => Some(mismatch(&self.shared.path(entry))),
+            Err(fault) => Some(fault.clone()),
+        };
+        self.hashing.remove(&entry);
+        self.expected.remove(&entry);
+        let kind = self.compared.get(&entry).map(|c| (c.held, c.asked));
+        self.close(entry)?;
+        match fault {
+            None => self.is_right(entry, found, kind),
+            Some(fault) => self.is_wrong(entry, fault),
+        }
+    }
+
+    fn is_right(&self, entry: u32, digest: Value, was: Option<(Held, u64)>) -> Result<(), Fault> {
+        let mut book = self.shared.book();
+        book.table.set_digest(entry, digest);
+        if let Some((Held::Part, asked)) = was {
+            let len = book.table.stream_len(entry);
+            book.resumes.insert(entry, len.saturating_sub(asked));
+        }
+        let same = matches!(was, Some((Held::Final, _)));
+        drop(book);
+        let settle = if same { Settle::Same(entry) } else { Settle::Verified(entry) };
+        self.settles.send(settle).map_err(over)
+    }
+
+    fn is_wrong(&self, entry: u32, fault: Fault) -> Result<(), Fault> {
         self.shared.place.discard(entry, &self.shared.path(entry));
         self.shared.book().table.set_state(entry, State::Failed);
         self.settles.send(Settle::Failed(entry, fault)).map_err(over)
@@ -147,4 +324,10 @@ fn mismatch(path: &[u8]) -> Fault {
         message,
         "run the same command again; if it fails again, test memory and disks",
     )
+}
+
+/// The groups that writing `range` has made whole, when `all` is the written stretch around it.
+pub(crate) fn made_whole(groups: Groups, range: &Range<u64>, all: &Range<u64>) -> Range<u32> {
+    let (touched, whole) = (groups.touched(range), groups.within(all));
+    touched.start.max(whole.start)..touched.end.min(whole.end)
 }

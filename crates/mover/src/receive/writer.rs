@@ -1,20 +1,22 @@
 //! Makes directories, writes received bytes to temporary files, and says what is whole.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
-use haul_base::RangeSet;
 use haul_wire::control::{Fault, FaultCode};
 use rustix::io::Errno;
 
-use crate::entries::{FilePiece, Kind, State};
+use crate::entries::{Kind, State};
 use crate::fault::{Scope, Side, Trouble, protocol, show};
+use crate::layout::FilePiece;
 use crate::receive::queue::{Lease, Queue, Work};
 use crate::receive::shared::{Check, Settle, Shared, Written};
+use crate::receive::verify::made_whole;
+use crate::stream::Shape;
+use crate::tree::Groups;
 
 /// Entries prepared before bytes have their turn again.
 const PREPARE: u32 = 256;
@@ -31,16 +33,16 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
     checks: Sender<Check>,
     settles: Sender<Settle>,
-    /// What is written of files that are not whole.
-    partial: HashMap<u32, RangeSet>,
     /// Entries below this number have been looked at; bytes of their files can be written.
     prepared: u32,
     prepared_bytes: u64,
+    /// See [`Layout::len_below`](crate::layout::Layout::len_below).
+    seen: usize,
 }
 
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, checks: Sender<Check>, settles: Sender<Settle>) -> Self {
-        Self { shared, checks, settles, partial: HashMap::new(), prepared: 0, prepared_bytes: 0 }
+        Self { shared, checks, settles, prepared: 0, prepared_bytes: 0, seen: 0 }
     }
 
     /// Works until the queue is closed.
@@ -81,19 +83,18 @@ impl Writer {
             self.prepared += 1;
         }
         let book = self.shared.book();
-        self.prepared_bytes =
-            if upto == book.table.len() { book.table.bytes() } else { book.table.start(upto) };
+        self.prepared_bytes = book.layout.len_below(upto, &mut self.seen);
         Ok(upto < known)
     }
 
     fn prepare_one(&mut self, entry: u32) -> Result<(), Fault> {
         let book = self.shared.book();
-        let (kind, state, size) = (book.table.kind(entry), book.table.state(entry), book.table.size(entry));
+        let (kind, state, len) = (book.table.kind(entry), book.table.state(entry), book.table.stream_len(entry));
         let path = book.table.path(entry);
         let orphan = book.table.parent_failed(entry);
         drop(book);
         match kind {
-            _ if state == State::Failed => Ok(()),
+            _ if matches!(state, State::Failed | State::Kept) => Ok(()),
             _ if orphan => self.failed(entry, orphaned(&path)),
             Kind::Directory => match self.shared.place.make_directory(&path) {
                 Ok(made) => {
@@ -105,22 +106,24 @@ impl Writer {
                 Err(trouble) => self.failed(entry, trouble),
             },
             Kind::Symlink => self.settles.send(Settle::Held).map_err(over),
-            Kind::File(_) if size == 0 => self.make_empty(entry),
+            Kind::File(_) if len == 0 => self.make_empty(entry),
             Kind::File(_) | Kind::Unread => Ok(()),
         }
     }
 
     fn make_empty(&mut self, entry: u32) -> Result<(), Fault> {
-        match self.start(entry, 0) {
-            Ok(_) => self.tell(Written { entry, offset: 0, bytes: None, contiguous: 0, size: 0 }),
+        match self.start(entry) {
+            Ok(_) => self.tell(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 }),
             Err(trouble) => self.failed(entry, trouble),
         }
     }
 
     /// Makes the temporary file of an entry.
-    fn start(&self, entry: u32, size: u64) -> Result<Arc<File>, Trouble> {
+    fn start(&self, entry: u32) -> Result<Arc<File>, Trouble> {
         let path = self.shared.path(entry);
-        let file = self.shared.place.create(entry, &path, size)?;
+        let identity = self.shared.identity(entry, self.shared.place.local(&path));
+        let shape = self.shared.book().table.shape(entry);
+        let file = self.shared.place.create(entry, &path, &shape, &identity)?;
         self.shared.book().table.set_state(entry, State::Started);
         self.shared.progress.set_current(&path);
         Ok(file)
@@ -138,13 +141,14 @@ impl Writer {
         if started {
             self.shared.place.discard(entry, &path);
         }
+        self.checks.send(Check::GivenUp(entry)).map_err(over)?;
         self.settles.send(Settle::Failed(entry, trouble.fault)).map_err(over)
     }
 
     fn write(&mut self, lease: &Arc<Lease>) -> Result<(), Fault> {
         for run in &lease.runs {
             let len = run.range.len() as u64;
-            let pieces = self.shared.book().table.pieces(run.offset, len);
+            let pieces = self.shared.book().layout.pieces(run.offset, len);
             let mut at = run.range.start;
             for piece in pieces {
                 let range = at..at + piece.len as usize;
@@ -171,15 +175,18 @@ impl Writer {
             Ok(None) => return Ok(Ok(())),
             Err(trouble) => return Ok(Err(trouble)),
         };
-        if let Err(error) = opened.write_all_at(&lease.data[range.clone()], piece.offset) {
+        let shape = self.shared.book().table.shape(piece.entry);
+        let stretch = piece.offset..piece.offset + piece.len;
+        if let Err(error) = write_stretch(&opened, &shape, stretch.clone(), &lease.data[range.clone()]) {
             let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
             let path = self.shared.path(piece.entry);
             return Ok(Err(Trouble::new(Side::Destination, "write", &path, errno)));
         }
-        let contiguous = self.note_written(piece);
+        let around = self.shared.book().note_written(piece.entry, &stretch, shape.len());
+        self.shared.place.note_written(piece.entry, stretch.clone());
         let bytes = Queue::lend(lease, LENT).map(|loan| (loan, range));
-        let FilePiece { entry, offset, size, .. } = piece;
-        self.tell(Written { entry, offset, bytes, contiguous, size })?;
+        let groups = made_whole(Groups::of(shape.len()), &stretch, &around);
+        self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len() })?;
         Ok(Ok(()))
     }
 
@@ -188,32 +195,29 @@ impl Writer {
         let (state, orphan) = (book.table.state(piece.entry), book.table.parent_failed(piece.entry));
         drop(book);
         match state {
-            State::Failed => Ok(None),
+            State::Failed | State::Kept => Ok(None),
             State::Waiting if orphan => Err(orphaned(&self.shared.path(piece.entry))),
-            State::Waiting => self.start(piece.entry, piece.size).map(Some),
+            State::Waiting => self.start(piece.entry).map(Some),
             State::Started | State::Done => {
                 self.shared.place.file(piece.entry, || self.shared.path(piece.entry)).map(Some)
             }
         }
     }
 
-    /// How far the file is written without a gap.
-    fn note_written(&mut self, piece: FilePiece) -> u64 {
-        if piece.offset == 0 && piece.len == piece.size {
-            return piece.size;
-        }
-        let written = self.partial.entry(piece.entry).or_default();
-        written.insert(piece.offset..piece.offset + piece.len);
-        let contiguous = written.containing(0).map_or(0, |range| range.end);
-        if contiguous == piece.size {
-            self.partial.remove(&piece.entry);
-        }
-        contiguous
-    }
-
     fn tell(&self, written: Written) -> Result<(), Fault> {
         self.checks.send(Check::Written(written)).map_err(over)
     }
+}
+
+/// Writes bytes of the stream where they belong in the file.
+fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) -> std::io::Result<()> {
+    let mut rest = bytes;
+    for (at, len) in shape.pieces(range) {
+        let (now, later) = rest.split_at(len as usize);
+        file.write_all_at(now, at)?;
+        rest = later;
+    }
+    Ok(())
 }
 
 fn orphaned(path: &[u8]) -> Trouble {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::send::walk::Top;
+use crate::stream::Shape;
 
 /// Bytes that are read at a time, and the size of a block.
 pub(crate) const BLOCK: usize = 1 << 20;
@@ -24,20 +25,30 @@ impl Block {
     }
 }
 
-/// A file of the object and how to open it again.
+/// A file and how to open it.
 #[derive(Debug)]
-pub(crate) struct SentFile {
-    pub(crate) start: u64,
-    pub(crate) size: u64,
+pub(crate) struct SourceFile {
     pub(crate) top: Arc<Top>,
     pub(crate) path: Vec<u8>,
+    pub(crate) shape: Shape,
 }
 
-/// Blocks and files from the first byte that was not released on.
+/// A stretch of a file's stream in the object.
+#[derive(Debug)]
+pub(crate) struct SentPart {
+    /// Where it begins in the object.
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    /// Where it begins in the stream.
+    pub(crate) start: u64,
+    pub(crate) file: Arc<SourceFile>,
+}
+
+/// Blocks and parts of files from the first byte that was not released on.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     blocks: VecDeque<Arc<Block>>,
-    files: VecDeque<Arc<SentFile>>,
+    parts: VecDeque<Arc<SentPart>>,
     spare: Vec<Vec<u8>>,
     held: u64,
 }
@@ -65,8 +76,8 @@ impl Store {
         while self.blocks.front().is_some_and(|b| b.end() <= offset) {
             self.drop_front();
         }
-        while self.files.front().is_some_and(|f| f.start + f.size <= offset) {
-            self.files.pop_front();
+        while self.parts.front().is_some_and(|part| part.at + part.len <= offset) {
+            self.parts.pop_front();
         }
     }
 
@@ -89,16 +100,16 @@ impl Store {
         self.blocks.get(index).filter(|b| b.offset <= offset).cloned()
     }
 
-    pub(crate) fn add_file(&mut self, file: Arc<SentFile>) {
-        if file.size > 0 {
-            self.files.push_back(file);
+    pub(crate) fn add_part(&mut self, part: SentPart) {
+        if part.len > 0 {
+            self.parts.push_back(Arc::new(part));
         }
     }
 
-    /// The file that holds the byte at `offset`.
-    pub(crate) fn file_at(&self, offset: u64) -> Option<Arc<SentFile>> {
-        let index = self.files.partition_point(|f| f.start + f.size <= offset);
-        self.files.get(index).filter(|f| f.start <= offset).cloned()
+    /// The part of a file that holds the byte at `offset`.
+    pub(crate) fn part_at(&self, offset: u64) -> Option<Arc<SentPart>> {
+        let index = self.parts.partition_point(|part| part.at + part.len <= offset);
+        self.parts.get(index).filter(|part| part.at <= offset).cloned()
     }
 }
 

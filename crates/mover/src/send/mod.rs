@@ -1,12 +1,16 @@
 //! The sending side.
 
 mod blocks;
+mod opened;
 mod peer;
 mod plan;
+mod proving;
 mod reader;
 mod shared;
+mod slots;
 mod source;
 mod walk;
+mod wanted;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,13 +26,12 @@ use crate::report::MoveReport;
 use crate::root::Root;
 use crate::threads;
 use plan::Planner;
+use proving::Prover;
 use reader::Reader;
 use shared::Shared;
 use source::FileSource;
 use walk::Walker;
-
-/// Files that may wait between the walk and the reader.
-const PLANNED_AHEAD: usize = 1 << 16;
+use wanted::Wanted;
 
 /// A running job that sends files.
 pub struct SendJob {
@@ -56,9 +59,13 @@ pub fn send_files(
     link: Arc<dyn ControlLink>,
     limits: SendLimits,
 ) -> Result<SendJob, Fault> {
-    let shared = Arc::new(Shared::new(link, limits));
+    let (jobs, incoming) = crossbeam_channel::unbounded();
+    let (proofs, to_prove) = crossbeam_channel::unbounded();
+    let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs)));
+    let reader = Reader::new(shared.clone(), incoming);
+    let prover = Prover::new(shared.clone(), to_prove);
     let job = shared.clone();
-    let thread = threads::spawn("haul-send", move || run(&job, sources, root))?;
+    let thread = threads::spawn("haul-send", move || run(&job, Walker::new(root, sources), reader, prover))?;
     let source = Box::new(FileSource::new(shared.clone()));
     Ok(SendJob { source, handle: SendHandle { shared, thread: Some(thread) } })
 }
@@ -70,15 +77,18 @@ pub fn list_entries(sources: Vec<Vec<u8>>, root: Root) -> impl Iterator<Item = E
 }
 
 /// Runs the job to its end; every thread that it starts has ended when it returns.
-fn run(shared: &Arc<Shared>, sources: Vec<Vec<u8>>, root: Root) -> Result<MoveReport, Fault> {
-    let (outgoing, incoming) = crossbeam_channel::bounded(PLANNED_AHEAD);
-    let planner = Planner::new(shared.clone(), outgoing);
-    let reader = Reader::new(shared.clone(), incoming);
-    let walker = Walker::new(root, sources);
+fn run(shared: &Arc<Shared>, walker: Walker, reader: Reader, prover: Prover) -> Result<MoveReport, Fault> {
     let mut threads = Vec::new();
-    let started = threads::spawn("haul-walk", move || planner.run(walker)).and_then(|walk| {
+    let planning = shared.clone();
+    let plan = move || {
+        if let Some(planner) = Planner::when_ready(planning) {
+            planner.run(walker);
+        }
+    };
+    let started = threads::spawn("haul-walk", plan).and_then(|walk| {
         threads.push(walk);
         threads.push(threads::spawn("haul-read", move || reader.run())?);
+        threads.push(threads::spawn("haul-prove", move || prover.run())?);
         Ok(())
     });
     if let Err(fault) = started {
@@ -86,6 +96,7 @@ fn run(shared: &Arc<Shared>, sources: Vec<Vec<u8>>, root: Root) -> Result<MoveRe
     }
     let result = peer::listen(shared);
     shared.stop();
+    shared.wanted().close();
     threads.into_iter().try_for_each(threads::join)?;
     result
 }

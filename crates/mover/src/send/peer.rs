@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_wire::control::{ControlMessage, Fault, FaultCode, Outcome, Summary};
+use haul_wire::control::{ControlMessage, Destination, Fault, FaultCode, Outcome, Summary};
 
 use crate::digest::set_digest;
 use crate::entries::{Kind, State};
@@ -26,6 +26,14 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
                 None
                 | Some(ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. }),
             ) => Ok(None),
+            Ok(Some(ControlMessage::Ready(destination))) => ready(shared, destination).map(|()| None),
+            Ok(Some(ControlMessage::Wants(runs))) => {
+                occupied(shared).and_then(|()| shared.wanted().wants(shared, &runs)).map(|()| None)
+            }
+            Ok(Some(ControlMessage::More(more))) => shared.wanted().more(shared, &more).map(|()| None),
+            Ok(Some(ControlMessage::WantsEnd { bytes })) => {
+                occupied(shared).and_then(|()| shared.wanted().end(shared, bytes)).map(|()| None)
+            }
             Ok(Some(ControlMessage::Outcomes(outcomes))) => settle(shared, outcomes).map(|()| None),
             Ok(Some(ControlMessage::Finish(summary))) => finish(shared, &summary).map(Some),
             Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => {
@@ -54,7 +62,20 @@ fn left_early() -> Fault {
     )
 }
 
+fn ready(shared: &Shared, destination: Destination) -> Result<(), Fault> {
+    if shared.set_ready(destination) { Ok(()) } else { Err(protocol("the receiver is ready twice")) }
+}
+
+/// Only of an occupied destination it is said what is wanted.
+fn occupied(shared: &Shared) -> Result<(), Fault> {
+    match shared.destination() {
+        Some(Destination::Occupied) => Ok(()),
+        _ => Err(protocol("something is wanted although everything is sent")),
+    }
+}
+
 fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
+    let mut wanted = shared.wanted();
     let mut ledger = shared.ledger();
     for Outcome { entry, fault } in outcomes {
         let known = u32::try_from(entry).ok().filter(|&e| e < ledger.table.len());
@@ -62,14 +83,16 @@ fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
             return Err(protocol("an outcome of an entry that is not open"));
         };
         ledger.settled += 1;
+        let (state, resumed) = wanted.settled(shared, index);
         if let Some(fault) = fault {
             ledger.table.set_state(index, State::Failed);
             let path = ledger.table.path(index);
             ledger.failures.add(&path, fault);
             shared.progress.one_failed();
         } else {
-            ledger.table.set_state(index, State::Done);
-            if matches!(ledger.table.kind(index), Kind::File(_)) {
+            ledger.table.set_state(index, state);
+            ledger.resumed += resumed;
+            if state == State::Done && matches!(ledger.table.kind(index), Kind::File(_)) {
                 shared.progress.file_done();
             }
         }
@@ -91,5 +114,5 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     }
     // The receiver is content without it; the channel may close at once.
     let _ = shared.link.send(ControlMessage::Bye);
-    Ok(crate::report::report(&ledger.table, ledger.failures.clone(), digest))
+    Ok(crate::report::report(&ledger.table, ledger.failures.clone(), digest, ledger.resumed))
 }

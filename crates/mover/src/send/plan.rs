@@ -1,15 +1,15 @@
-//! Turns the walk into messages for the peer and work for the reader, while it goes on.
+//! Turns the walk into messages for the peer, while it goes on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
-use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, encoded_len};
+use haul_wire::control::{ControlMessage, Destination, Entry, EntryKind, Fault, encoded_len};
 
-use crate::send::blocks::SentFile;
-use crate::send::reader::PlannedFile;
+use crate::send::blocks::SourceFile;
+use crate::send::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::{Found, Walker};
+use crate::stream::Shape;
 
 /// Entries in one message at most.
 const BATCH_ENTRIES: usize = 1024;
@@ -20,21 +20,22 @@ const BATCH_BYTES: usize = 64 << 10;
 /// Found entries wait no longer than this before they go out.
 const BATCH_AGE: Duration = Duration::from_millis(10);
 
-/// Walks, announces, and hands files to the reader: each file only after its entry went out, so that no
-/// digest overtakes it.
+/// Walks and announces. A file is read only after its entry went out, so that no digest overtakes it.
 pub(crate) struct Planner {
     shared: Arc<Shared>,
-    outgoing: Sender<PlannedFile>,
+    destination: Destination,
     entries: Vec<Entry>,
     bytes: usize,
     since: Instant,
-    files: Vec<PlannedFile>,
+    files: Vec<Planned>,
 }
 
 impl Planner {
-    pub(crate) fn new(shared: Arc<Shared>, outgoing: Sender<PlannedFile>) -> Self {
+    /// Waits for the receiver to be ready. `None`: the job is over.
+    pub(crate) fn when_ready(shared: Arc<Shared>) -> Option<Self> {
+        let destination = shared.wait_until_ready()?;
         let since = Instant::now();
-        Self { shared, outgoing, entries: Vec::new(), bytes: 0, since, files: Vec::new() }
+        Some(Self { shared, destination, entries: Vec::new(), bytes: 0, since, files: Vec::new() })
     }
 
     pub(crate) fn run(mut self, walker: Walker) {
@@ -60,6 +61,9 @@ impl Planner {
         let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes());
         drop(ledger);
         self.shared.progress.found_all();
+        if self.destination == Destination::Fresh {
+            self.shared.wanted().end_of_whole();
+        }
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
     }
 
@@ -70,18 +74,18 @@ impl Planner {
             entry.kind = EntryKind::Failed(fault);
             file = None;
         }
-        let (index, start) = (ledger.table.len(), ledger.table.bytes());
+        let index = ledger.table.len();
         if let Some(fault) = ledger.table.push(&entry)? {
             ledger.failures.add(entry.path.as_bytes(), fault);
             ledger.settled += 1;
             self.shared.progress.one_failed();
         }
         drop(ledger);
-        self.shared.progress.found(1, entry.object_bytes());
-        if let Some((top, identity)) = file {
+        self.shared.progress.found(1, 0);
+        if let (Some((top, identity)), EntryKind::File { size, holes }) = (file, &entry.kind) {
             let path = entry.path.as_bytes().to_vec();
-            let file = Arc::new(SentFile { start, size: identity.size(), top, path });
-            self.files.push(PlannedFile { entry: index, identity, file });
+            let file = Arc::new(SourceFile { top, path, shape: Shape::new(*size, holes) });
+            self.files.push(Planned { entry: index, identity, file });
         }
         if self.entries.is_empty() {
             self.since = Instant::now();
@@ -96,13 +100,25 @@ impl Planner {
             return Ok(());
         }
         self.bytes = 0;
-        self.shared.link.send(ControlMessage::Entries(std::mem::take(&mut self.entries)))?;
-        for file in self.files.drain(..) {
-            if self.outgoing.send(file).is_err() {
-                // The reader ends only when the job does.
-                break;
+        for _ in &self.files {
+            if !self.shared.slots.take(|| self.shared.stopped()) {
+                return Ok(());
             }
         }
-        Ok(())
+        let entries = ControlMessage::Entries(std::mem::take(&mut self.entries));
+        match self.destination {
+            Destination::Occupied => {
+                let mut wanted = self.shared.wanted();
+                self.files.drain(..).for_each(|file| wanted.announce(file));
+                drop(wanted);
+                self.shared.link.send(entries)
+            }
+            Destination::Fresh => {
+                self.shared.link.send(entries)?;
+                let mut wanted = self.shared.wanted();
+                self.files.drain(..).try_for_each(|file| wanted.whole(&self.shared, file))
+            }
+        }
     }
 }
+

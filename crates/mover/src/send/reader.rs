@@ -1,32 +1,37 @@
 //! Reads the files ahead of the data path, in order, and hashes them on the way.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt as _;
+use std::ops::Range;
 use std::sync::Arc;
 
+use blake3::Hasher;
 use crossbeam_channel::{Receiver, TryRecvError};
-use haul_wire::control::{ControlMessage, Fault, FaultCode, FileDigest, encoded_len};
-use rustix::fs::{Advice, OFlags, fadvise, fstat};
-use rustix::io::Errno;
+use haul_wire::control::{ControlMessage, Fault, FileDigest, encoded_len};
 
 use crate::batch::next_part;
-use crate::fault::{Side, Trouble, show};
-use crate::send::blocks::{BLOCK, Block, SentFile};
+use crate::send::blocks::{BLOCK, Block, SentPart};
+use crate::send::opened::{Opened, Planned};
+use crate::send::proving::{Proofs, Proving};
 use crate::send::shared::Shared;
-use crate::send::walk::Identity;
 
 /// Digests sent in one message.
 const DIGEST_BATCH: usize = 256;
 
-/// Files from this size on are announced to the kernel as read in order.
-const ADVISE_ABOVE: u64 = 1 << 20;
+/// What comes next in the object.
+pub(crate) enum Job {
+    /// A file.
+    Whole(Planned),
+    /// Stretches of the stream of a file that the receiver has in part.
+    Stretches(Stretches),
+    /// Nothing: the object ends here.
+    End,
+}
 
-/// A regular file to read.
-#[derive(Debug)]
-pub(crate) struct PlannedFile {
-    pub(crate) entry: u32,
-    pub(crate) identity: Identity,
-    pub(crate) file: Arc<SentFile>,
+/// See [`Job::Stretches`].
+pub(crate) struct Stretches {
+    pub(crate) planned: Arc<Planned>,
+    pub(crate) ranges: Vec<Range<u64>>,
+    /// Where the groups that the ranges touch are proved; `None` if they are already.
+    pub(crate) proving: Option<Arc<Proving>>,
 }
 
 /// Why reading a file ends early.
@@ -37,23 +42,32 @@ enum Halt {
     File(Fault),
 }
 
+impl From<Fault> for Halt {
+    fn from(fault: Fault) -> Self {
+        Self::File(fault)
+    }
+}
+
 pub(crate) struct Reader {
     shared: Arc<Shared>,
-    incoming: Receiver<PlannedFile>,
+    incoming: Receiver<Job>,
     buffer: Vec<u8>,
     used: usize,
     /// Where the buffer begins in the object.
     offset: u64,
     digests: Vec<FileDigest>,
+    proofs: Proofs,
+    scratch: Vec<u8>,
 }
 
 impl Reader {
-    pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<PlannedFile>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
         let buffer = shared.store().take_buffer();
-        Self { shared, incoming, buffer, used: 0, offset: 0, digests: Vec::new() }
+        let (digests, proofs, scratch) = (Vec::new(), Proofs::default(), Vec::new());
+        Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, scratch }
     }
 
-    /// Reads until there are no more files, or until the job is over.
+    /// Reads until the object ends, or until the job is over.
     pub(crate) fn run(mut self) {
         if let Err(fault) = self.read_all() {
             self.shared.fail_silently(fault);
@@ -61,29 +75,41 @@ impl Reader {
     }
 
     fn read_all(&mut self) -> Result<(), Fault> {
-        while let Some(planned) = self.next_file()? {
-            if self.shared.stopped() || !self.read_file(&planned) {
+        while let Some(job) = self.next_job()? {
+            let goes_on = match job {
+                _ if self.shared.stopped() => false,
+                Job::Whole(planned) => self.read_file(&planned),
+                Job::Stretches(stretches) => self.read_stretches(&stretches),
+                Job::End => {
+                    self.flush()?;
+                    self.shared.end();
+                    false
+                }
+            };
+            if !goes_on {
                 return Ok(());
             }
             if self.digests.len() >= DIGEST_BATCH {
                 self.flush_digests()?;
             }
         }
-        if self.shared.ledger().complete {
-            self.shared.end();
-        }
         Ok(())
     }
 
-    /// The next file. Before waiting for it, everything read so far goes out.
-    fn next_file(&mut self) -> Result<Option<PlannedFile>, Fault> {
+    /// What to read next. Before waiting for it, everything read so far goes out.
+    fn next_job(&mut self) -> Result<Option<Job>, Fault> {
         match self.incoming.try_recv() {
-            Ok(planned) => return Ok(Some(planned)),
+            Ok(job) => return Ok(Some(job)),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
-        self.publish();
-        self.flush_digests()?;
+        self.flush()?;
         Ok(self.incoming.recv().ok())
+    }
+
+    fn flush(&mut self) -> Result<(), Fault> {
+        self.publish();
+        self.proofs.flush(&self.shared)?;
+        self.flush_digests()
     }
 
     fn flush_digests(&mut self) -> Result<(), Fault> {
@@ -95,91 +121,144 @@ impl Reader {
     }
 
     /// Reads one file, fills what is missing with zeros, and notes its digest. False: the job is over.
-    fn read_file(&mut self, planned: &PlannedFile) -> bool {
+    fn read_file(&mut self, planned: &Planned) -> bool {
         self.shared.progress.set_current(&planned.file.path);
-        self.shared.store().add_file(planned.file.clone());
-        let mut hasher = blake3::Hasher::new();
-        let mut left = planned.file.size;
-        let result = match self.copy(planned, &mut left, &mut hasher) {
-            Ok(()) => Ok(*hasher.finalize().as_bytes()),
+        let mut left = 0..planned.file.shape.len();
+        self.begin(planned, &left);
+        let result = match self.copy_file(planned, &mut left) {
+            Ok(digest) => Ok(digest),
             Err(Halt::File(fault)) => Err(fault),
             Err(Halt::Stopped) => return false,
         };
-        if !self.zeros(left) {
+        if !self.zeros(left.end - left.start) {
             return false;
         }
         if let Ok(digest) = result {
             self.shared.ledger().table.set_digest(planned.entry, digest);
         }
         self.digests.push(FileDigest { entry: planned.entry.into(), result });
-        if self.used > 0 && self.shared.hungry() {
-            self.publish();
-        }
+        self.shared.slots.give();
+        self.publish_if_hungry();
         true
     }
 
-    fn copy(
-        &mut self,
-        planned: &PlannedFile,
-        left: &mut u64,
-        hasher: &mut blake3::Hasher,
-    ) -> Result<(), Halt> {
-        let path = &planned.file.path;
-        let trouble = |doing, errno| Halt::File(Trouble::new(Side::Source, doing, path, errno).fault);
-        let opened = planned.file.top.open(path, OFlags::RDONLY | OFlags::NONBLOCK);
-        let file = File::from(opened.map_err(|errno| match errno {
-            // It was a file when it was found, and is a link or gone now.
-            Errno::LOOP => Halt::File(changed(path, "was replaced")),
-            errno => trouble("open", errno),
-        })?);
-        let same = |file: &File| {
-            Ok(Identity::of(&fstat(file).map_err(|e| trouble("look at", e))?) == planned.identity)
+    fn copy_file(&mut self, planned: &Planned, left: &mut Range<u64>) -> Result<[u8; 32], Halt> {
+        let opened = Opened::open(planned)?;
+        let mut hasher = Hasher::new();
+        self.copy(&opened, left, &mut hasher)?;
+        opened.finish()?;
+        Ok(*hasher.finalize().as_bytes())
+    }
+
+    /// Reads stretches of a file. False: the job is over.
+    fn read_stretches(&mut self, wanted: &Stretches) -> bool {
+        self.shared.progress.set_current(&wanted.planned.file.path);
+        let first = self.offset + self.used as u64;
+        let mut end = first;
+        for range in &wanted.ranges {
+            self.begin_at(&wanted.planned, end, range);
+            end += range.end - range.start;
+        }
+        match self.copy_stretches(wanted) {
+            Ok(()) => {}
+            Err(Halt::Stopped) => return false,
+            Err(Halt::File(fault)) => {
+                // Proved before, it has changed since: what was proved does not hold any more either.
+                let told = match &wanted.proving {
+                    Some(proving) => proving.fail(fault),
+                    None => Some(FileDigest { entry: wanted.planned.entry.into(), result: Err(fault) }),
+                };
+                self.digests.extend(told);
+            }
+        }
+        let missing = end - (self.offset + self.used as u64);
+        let goes_on = self.zeros(missing);
+        self.publish_if_hungry();
+        goes_on
+    }
+
+    fn copy_stretches(&mut self, wanted: &Stretches) -> Result<(), Halt> {
+        let opened = Opened::open(&wanted.planned)?;
+        let Some(proving) = &wanted.proving else {
+            for range in &wanted.ranges {
+                self.copy(&opened, &mut range.clone(), &mut Hasher::new())?;
+            }
+            return Ok(opened.finish()?);
         };
-        if !same(&file)? {
-            return Err(Halt::File(changed(path, "was changed or replaced after it was found")));
+        let mut values = Vec::new();
+        let groups = proving.groups();
+        for group in touched(wanted, groups) {
+            let mut hasher = groups.hasher(group);
+            self.copy_group(&opened, groups.range(group), &wanted.ranges, &mut hasher)?;
+            values.push((group, groups.value(&hasher)));
         }
-        if planned.file.size >= ADVISE_ABOVE {
-            // Only advice.
-            let _ = fadvise(&file, 0, None, Advice::Sequential);
-        }
-        self.copy_bytes(&file, planned, left, hasher)?;
-        if !same(&file)? {
-            return Err(Halt::File(changed(path, "changed while it was read")));
+        opened.finish()?;
+        for (group, value) in values {
+            self.proofs.add(&self.shared, wanted.planned.entry, group, value)?;
+            self.digests.extend(proving.set(&self.shared, group, value));
         }
         Ok(())
     }
 
-    fn copy_bytes(
+    /// Reads a whole group, and sends those of its bytes that are in `wanted`.
+    fn copy_group(
         &mut self,
-        file: &File,
-        planned: &PlannedFile,
-        left: &mut u64,
-        hasher: &mut blake3::Hasher,
+        opened: &Opened<'_>,
+        group: Range<u64>,
+        wanted: &[Range<u64>],
+        hasher: &mut Hasher,
     ) -> Result<(), Halt> {
-        let path = &planned.file.path;
-        let fail = |e: std::io::Error| {
-            let errno = e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-            Halt::File(Trouble::new(Side::Source, "read", path, errno).fault)
-        };
-        if *left == 0 && file.read_at(&mut [0], 0).map_err(fail)? > 0 {
-            return Err(Halt::File(sizeless(path)));
+        let mut at = group.start;
+        let first = wanted.partition_point(|range| range.end <= group.start);
+        for range in wanted[first..].iter().take_while(|range| range.start < group.end) {
+            self.skim(opened, at..range.start, hasher)?;
+            let mut inside = at.max(range.start)..range.end.min(group.end);
+            at = inside.end;
+            self.copy(opened, &mut inside, hasher)?;
         }
-        while *left > 0 {
-            let room = self.room().ok_or(Halt::Stopped)?;
-            let want = (*left).min(room as u64) as usize;
-            let into = &mut self.buffer[self.used..self.used + want];
-            let got = match file.read_at(into, planned.file.size - *left) {
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                got => got.map_err(fail)?,
-            };
-            if got == 0 {
-                return Err(Halt::File(changed(path, "became shorter while it was read")));
-            }
-            hasher.update(&into[..got]);
-            self.used += got;
-            *left -= got as u64;
+        self.skim(opened, at..group.end, hasher)
+    }
+
+    /// Reads and hashes what is not sent.
+    fn skim(&mut self, opened: &Opened<'_>, range: Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
+        self.scratch.resize(BLOCK, 0);
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(BLOCK as u64) as usize;
+            let got = opened.read(at, &mut self.scratch[..len])?;
+            hasher.update(&self.scratch[..got]);
+            at += got as u64;
         }
         Ok(())
+    }
+
+    /// Reads, hashes and sends; what is left of the range is what could not be read.
+    fn copy(
+        &mut self,
+        opened: &Opened<'_>,
+        left: &mut Range<u64>,
+        hasher: &mut Hasher,
+    ) -> Result<(), Halt> {
+        while left.start < left.end {
+            let room = self.room().ok_or(Halt::Stopped)?;
+            let want = (left.end - left.start).min(room as u64) as usize;
+            let into = &mut self.buffer[self.used..self.used + want];
+            let got = opened.read(left.start, into)?;
+            hasher.update(&into[..got]);
+            self.used += got;
+            left.start += got as u64;
+        }
+        Ok(())
+    }
+
+    fn begin(&self, planned: &Planned, range: &Range<u64>) {
+        self.begin_at(planned, self.offset + self.used as u64, range);
+    }
+
+    /// Notes what the bytes of the object from `at` on are.
+    fn begin_at(&self, planned: &Planned, at: u64, range: &Range<u64>) {
+        let (start, len) = (range.start, range.end - range.start);
+        self.shared.store().add_part(SentPart { at, len, start, file: planned.file.clone() });
     }
 
     /// Keeps the places of bytes that could not be read. False: the job is over.
@@ -205,6 +284,12 @@ impl Reader {
         Some(BLOCK - self.used)
     }
 
+    fn publish_if_hungry(&mut self) {
+        if self.used > 0 && self.shared.hungry() {
+            self.publish();
+        }
+    }
+
     fn publish(&mut self) {
         if self.used == 0 {
             return;
@@ -224,12 +309,9 @@ impl Reader {
     }
 }
 
-fn changed(path: &[u8], how: &str) -> Fault {
-    let message = format!("`{}` {how}", show(path));
-    Fault::new(FaultCode::SourceChanged, message, "copy it again when nothing writes to it")
-}
-
-fn sizeless(path: &[u8]) -> Fault {
-    let message = format!("`{}` has contents but no size, as files of /proc do", show(path));
-    Fault::new(FaultCode::Unreadable, message, "copy it to a regular file first")
+/// The groups that the wanted ranges touch, in order, each once.
+pub(crate) fn touched(wanted: &Stretches, groups: crate::tree::Groups) -> Vec<u32> {
+    let mut numbers: Vec<u32> = wanted.ranges.iter().flat_map(|range| groups.touched(range)).collect();
+    numbers.dedup();
+    numbers
 }

@@ -4,16 +4,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use haul_wire::control::{ControlMessage, Fault};
+use haul_wire::control::{ControlMessage, Destination, Fault};
 
 use crate::entries::EntryTable;
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::report::Failures;
 use crate::send::blocks::{Block, Store};
+use crate::send::slots::Slots;
+use crate::send::wanted::Wanted;
 
 /// Longest wait before a thread looks again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Files that may wait between the walk and the end of their reading.
+const PLANNED_AHEAD: usize = 1 << 16;
 
 /// How much memory a sending job may use for contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,8 @@ pub(crate) struct Ledger {
     pub(crate) settled: u64,
     /// All entries are known.
     pub(crate) complete: bool,
+    /// Bytes of files that were not sent because the receiver had them from an earlier attempt.
+    pub(crate) resumed: u64,
 }
 
 pub(crate) struct Shared {
@@ -46,6 +53,9 @@ pub(crate) struct Shared {
     pub(crate) progress: Arc<Progress>,
     pub(crate) wake: WakeSlot,
     pub(crate) limits: SendLimits,
+    pub(crate) slots: Slots,
+    wanted: Mutex<Wanted>,
+    ready: OnceLock<Destination>,
     upto: AtomicU64,
     ended: AtomicBool,
     sent: AtomicU64,
@@ -58,10 +68,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(link: Arc<dyn ControlLink>, limits: SendLimits) -> Self {
+    pub(crate) fn new(link: Arc<dyn ControlLink>, limits: SendLimits, wanted: Wanted) -> Self {
         Self {
             link,
             limits,
+            slots: Slots::new(PLANNED_AHEAD),
+            wanted: Mutex::new(wanted),
+            ready: OnceLock::new(),
             progress: Arc::default(),
             wake: WakeSlot::default(),
             upto: AtomicU64::new(0),
@@ -78,6 +91,34 @@ impl Shared {
 
     pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The receiver is ready. False: it was before.
+    pub(crate) fn set_ready(&self, destination: Destination) -> bool {
+        let first = self.ready.set(destination).is_ok();
+        self.room.notify_all();
+        first
+    }
+
+    /// What the receiver has said of its destination.
+    pub(crate) fn destination(&self) -> Option<Destination> {
+        self.ready.get().copied()
+    }
+
+    /// Waits for the receiver. `None`: the job is over.
+    pub(crate) fn wait_until_ready(&self) -> Option<Destination> {
+        let mut store = self.store();
+        while !self.stopped() {
+            if let Some(&destination) = self.ready.get() {
+                return Some(destination);
+            }
+            store = self.room.wait_timeout(store, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        None
     }
 
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use haul_proto::{Available, ObjectSource};
 use rustix::fs::OFlags;
 
-use crate::send::blocks::{Block, SentFile};
+use crate::send::blocks::{Block, SourceFile};
 use crate::send::shared::Shared;
 
 /// Files kept open for reading parts of them again.
@@ -18,7 +18,7 @@ const OPEN_AGAIN: usize = 8;
 pub(crate) struct FileSource {
     shared: Arc<Shared>,
     current: Option<Arc<Block>>,
-    again: VecDeque<(Arc<SentFile>, Option<File>)>,
+    again: VecDeque<(Arc<SourceFile>, Option<File>)>,
 }
 
 impl FileSource {
@@ -38,20 +38,21 @@ impl FileSource {
     /// Reads from the file again what is no longer in memory; returns how many bytes are filled. What cannot
     /// be read is filled with zeros: the receiver's verification finds out.
     fn read_again(&mut self, offset: u64, into: &mut [u8]) -> usize {
-        let Some(file) = self.shared.store().file_at(offset) else {
+        let Some(part) = self.shared.store().part_at(offset) else {
             into.fill(0);
             return into.len();
         };
-        let in_file = offset - file.start;
-        let len = (file.size - in_file).min(into.len() as u64) as usize;
+        let in_part = offset - part.at;
+        let (in_file, run) = part.file.shape.locate(part.start + in_part);
+        let len = run.min(part.len - in_part).min(into.len() as u64) as usize;
         let into = &mut into[..len];
-        if self.reopened(&file).is_none_or(|f| f.read_exact_at(into, in_file).is_err()) {
+        if self.reopened(&part.file).is_none_or(|f| f.read_exact_at(into, in_file).is_err()) {
             into.fill(0);
         }
         len
     }
 
-    fn reopened(&mut self, file: &Arc<SentFile>) -> Option<&File> {
+    fn reopened(&mut self, file: &Arc<SourceFile>) -> Option<&File> {
         if let Some(index) = self.again.iter().position(|(known, _)| Arc::ptr_eq(known, file)) {
             return self.again[index].1.as_ref();
         }

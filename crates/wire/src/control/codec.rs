@@ -316,7 +316,7 @@ mod tests {
         let refused = [
             (entry(0o10_000, 0, EntryKind::Directory), InvalidEntry::Mode),
             (entry(0, 1_000_000_000, EntryKind::Directory), InvalidEntry::Nanoseconds),
-            (entry(0, 0, EntryKind::File { size: 1 << 48 }), InvalidEntry::Size),
+            (entry(0, 0, EntryKind::File { size: 1 << 48, holes: vec![] }), InvalidEntry::Size),
             (entry(0, 0, link(b"")), InvalidEntry::Target),
             (entry(0, 0, link(b"a\0")), InvalidEntry::Target),
             (entry(0, 0, link(&[b'a'; 4097])), InvalidEntry::Target),
@@ -328,7 +328,7 @@ mod tests {
             let body = postcard::to_allocvec(&message).unwrap();
             assert_eq!(decode(&frame(&body)), Err(FrameError::Invalid(error)));
         }
-        let largest = entry(0o7777, 999_999_999, EntryKind::File { size: (1 << 48) - 1 });
+        let largest = entry(0o7777, 999_999_999, EntryKind::File { size: (1 << 48) - 1, holes: vec![] });
         assert!(encode_frame(&largest, &mut Vec::new()).is_ok());
     }
 

@@ -1,12 +1,15 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, RelPath};
+use super::{Fault, RelPath, Stretch};
 use crate::packet::MAX_OFFSET;
 
 /// Highest value of [`Entry::mode`]: permissions with set-user-ID, set-group-ID and sticky bits.
 pub const MAX_MODE: u32 = 0o7777;
 /// Longest target of a symbolic link in bytes (`PATH_MAX` of Linux).
 pub const MAX_SYMLINK_TARGET: usize = 4096;
+
+/// Most holes that one file is described with; the sender takes smaller ones for data.
+pub const MAX_HOLES: usize = 4096;
 
 /// One thing of a file set. Entries are numbered from 0 in the order in which they are sent; a directory
 /// comes before what is in it. The contents of the regular files, in that order, are the object.
@@ -27,10 +30,13 @@ pub struct Entry {
 /// What an [`Entry`] is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
-    /// A regular file of `size` bytes, which are part of the object.
+    /// A regular file of `size` bytes. Its stream, which is what travels and is hashed, is its bytes without
+    /// those in holes.
     File {
         /// Length in bytes.
         size: u64,
+        /// Where it has no bytes and reads as zeros, in order; at most [`MAX_HOLES`].
+        holes: Vec<Stretch>,
     },
     /// A directory.
     Directory,
@@ -56,6 +62,9 @@ pub enum InvalidEntry {
     /// A file is larger than the largest object.
     #[error("an entry's size is more than {MAX_OFFSET} bytes")]
     Size,
+    /// The holes of a file overlap, lie outside of it, or are too many.
+    #[error("an entry's holes are impossible")]
+    Holes,
     /// The target of a symbolic link is empty, too long, or has a NUL byte.
     #[error("an entry's symbolic link has an impossible target")]
     Target,
@@ -71,7 +80,10 @@ impl Entry {
             return Err(InvalidEntry::Nanoseconds);
         }
         match &self.kind {
-            EntryKind::File { size } if *size > MAX_OFFSET => Err(InvalidEntry::Size),
+            EntryKind::File { size, .. } if *size > MAX_OFFSET => Err(InvalidEntry::Size),
+            EntryKind::File { size, holes } if holes.len() > MAX_HOLES || !Stretch::in_order(holes, *size) => {
+                Err(InvalidEntry::Holes)
+            }
             EntryKind::Symlink { target }
                 if target.is_empty() || target.len() > MAX_SYMLINK_TARGET || target.contains(&0) =>
             {
@@ -81,10 +93,12 @@ impl Entry {
         }
     }
 
-    /// How many bytes of the object belong to this entry.
-    pub const fn object_bytes(&self) -> u64 {
-        match self.kind {
-            EntryKind::File { size } => size,
+    /// Length of the file's stream in bytes; 0 for anything else.
+    pub fn stream_bytes(&self) -> u64 {
+        match &self.kind {
+            EntryKind::File { size, holes } => {
+                size.saturating_sub(holes.iter().fold(0, |sum: u64, hole| sum.saturating_add(hole.len)))
+            }
             _ => 0,
         }
     }

@@ -1,6 +1,9 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Accept, Counted, Entry, Fault, FileDigest, Hello, InvalidEntry, Outcome, Summary};
+use super::{
+    Accept, Counted, Destination, Entry, Fault, FileDigest, Hello, InvalidEntry, More, Outcome, Proof,
+    Summary, WantRun,
+};
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
 /// travels.
@@ -23,7 +26,7 @@ pub enum ControlMessage {
     EntriesEnd {
         /// How many entries there were.
         entries: u64,
-        /// Length of the object: the sum of the sizes of the regular files.
+        /// The sum of the lengths of the regular files' streams.
         bytes: u64,
     },
     /// Sender to receiver: digests of regular files, in any order.
@@ -48,6 +51,19 @@ pub enum ControlMessage {
     /// Either side, before its last message ([`ControlMessage::Finish`], [`ControlMessage::ObjectSent`] or
     /// [`ControlMessage::Bye`]): what it has counted.
     Counted(Counted),
+    /// Receiver to sender, its first message: whether something may be there already.
+    Ready(Destination),
+    /// Receiver to sender, unless the destination is fresh: what is wanted of the next entries, in order.
+    Wants(Vec<WantRun>),
+    /// Receiver to sender: what else is wanted, because what was there is different.
+    More(More),
+    /// Receiver to sender, unless the destination is fresh: nothing more will be wanted.
+    WantsEnd {
+        /// Length of the object: the sum of all that was wanted.
+        bytes: u64,
+    },
+    /// Sender to receiver: what groups of files hash to.
+    Proofs(Vec<Proof>),
 }
 
 impl ControlMessage {
@@ -77,6 +93,11 @@ impl ControlMessage {
             Self::Bye => "bye",
             Self::Abort(_) => "abort",
             Self::Counted(_) => "counted",
+            Self::Ready(_) => "ready",
+            Self::Wants(_) => "wants",
+            Self::More(_) => "more",
+            Self::WantsEnd { .. } => "wants-end",
+            Self::Proofs(_) => "proofs",
         }
     }
 }

@@ -11,14 +11,21 @@ mod files;
 mod message;
 mod path;
 mod setup;
+mod wants;
 
 pub use codec::{FrameDecoder, FrameError, MAX_FRAME, encode_frame, encoded_len};
 pub use counted::{Counted, CountedSending};
 pub use fault::{Fault, FaultCode};
-pub use files::{Entry, EntryKind, FileDigest, InvalidEntry, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary};
+pub use files::{
+    Entry, EntryKind, FileDigest, InvalidEntry, MAX_HOLES, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary,
+};
 pub use message::ControlMessage;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
-pub use setup::{Accept, BenchLimit, Cipher, Hello, Layout, PROTOCOL_VERSION, Request, Settings};
+pub use setup::{
+    Accept, BenchLimit, Cipher, Equal, Extraneous, Hello, Layout, Leftovers, Manners, Newer,
+    PROTOCOL_VERSION, Request, RunMode, Settings,
+};
+pub use wants::{Destination, More, Proof, Stretch, Want, WantRun};
 
 #[cfg(test)]
 mod vectors;

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The version that this crate speaks. Sides with different versions do not talk.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// The client's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +28,8 @@ pub enum Request {
         destination: Vec<u8>,
         /// How the entries lie at the destination.
         layout: Layout,
+        /// What happens to what is there.
+        manners: Manners,
     },
     /// The client receives files.
     Get {
@@ -51,6 +53,73 @@ pub enum Request {
     StreamSend,
     /// The server sends a stream of bytes whose length is not known beforehand.
     StreamReceive,
+}
+
+/// What a receiver does about what is at the destination already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Manners {
+    /// What counts as there already.
+    pub equal: Equal,
+    /// What happens to files that are newer at the destination.
+    pub newer: Newer,
+    /// What happens to names in the set's directories that the set does not have.
+    pub extraneous: Extraneous,
+    /// Whether leftovers of earlier attempts are used.
+    pub leftovers: Leftovers,
+    /// Whether anything is done at all.
+    pub run: RunMode,
+}
+
+/// When a file at the destination is taken for the one in the set, and not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Equal {
+    /// Equal size and time of last modification.
+    #[default]
+    SizeAndTime,
+    /// Equal size and equal contents, compared by hash.
+    Contents,
+    /// Never.
+    Nothing,
+}
+
+/// What happens to files that were modified later than those of the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Newer {
+    /// They are replaced like others.
+    #[default]
+    Replace,
+    /// They are kept.
+    Keep,
+}
+
+/// What happens to names that the set does not have, in directories that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Extraneous {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They are removed when everything else has succeeded.
+    Delete,
+}
+
+/// Whether leftovers of earlier attempts are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Leftovers {
+    /// What is proved to be right is not sent again.
+    #[default]
+    Resume,
+    /// Everything is sent from its beginning.
+    Ignore,
+}
+
+/// Whether anything is done at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum RunMode {
+    /// The set is moved.
+    #[default]
+    Move,
+    /// It is only said what would be done.
+    Itemise,
 }
 
 /// How the entries of a [`Request::Put`] lie at the destination.

@@ -43,17 +43,28 @@ fn frozen(message: &ControlMessage, body: &[u8]) {
 fn hello() {
     let with = |request| {
         ControlMessage::Hello(Hello {
-            version: 1,
+            version: 2,
             proof: [0xaa; 32],
             ciphers: vec![Cipher::ChaCha20Poly1305, Cipher::Aes128Gcm],
             request,
             settings: settings(),
         })
     };
-    let bytes = |request: &[u8]| joined(&[&[0, 1], &[0xaa; 32], &[2, 2, 0], request, SETTINGS]);
+    let bytes = |request: &[u8]| joined(&[&[0, 2], &[0xaa; 32], &[2, 2, 0], request, SETTINGS]);
     frozen(
-        &with(Request::Put { destination: b"up".to_vec(), layout: Layout::As }),
-        &bytes(b"\x00\x02up\x01"),
+        &with(Request::Put { destination: b"up".to_vec(), layout: Layout::As, manners: Manners::default() }),
+        &bytes(b"\x00\x02up\x01\x00\x00\x00\x00\x00"),
+    );
+    let manners = Manners {
+        equal: Equal::Contents,
+        newer: Newer::Keep,
+        extraneous: Extraneous::Delete,
+        leftovers: Leftovers::Ignore,
+        run: RunMode::Itemise,
+    };
+    frozen(
+        &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
+        &bytes(b"\x00\x00\x00\x01\x01\x01\x01\x01"),
     );
     frozen(&with(Request::Get { sources: vec![b"a".to_vec(), vec![]] }), &bytes(b"\x01\x02\x01a\x00"));
     frozen(&with(Request::BenchSend), &bytes(&[2]));
@@ -108,15 +119,18 @@ fn entries() {
         mtime_nanos: 5,
     };
     let message = ControlMessage::Entries(vec![
-        entry(b"d/f", EntryKind::File { size: 128 }),
+        entry(b"d/f", EntryKind::File { size: 128, holes: vec![] }),
+        entry(b"h", EntryKind::File { size: 128, holes: vec![Stretch { start: 1, len: 127 }] }),
         entry(b"d", EntryKind::Directory),
         entry(b"l", EntryKind::Symlink { target: b"..".to_vec() }),
         entry(b"x", EntryKind::Failed(fault())),
     ]);
     let tail: &[u8] = b"\xa4\x03\x01\x05";
     let body = joined(&[
-        b"\x04\x04",
-        b"\x03d/f\x00\x80\x01",
+        b"\x04\x05",
+        b"\x03d/f\x00\x80\x01\x00",
+        tail,
+        b"\x01h\x00\x80\x01\x01\x01\x7f",
         tail,
         b"\x01d\x01",
         tail,
@@ -153,4 +167,25 @@ fn messages_of_numbers() {
     frozen(&ControlMessage::Ping(0), &[10, 0]);
     frozen(&ControlMessage::Pong(u64::MAX), &joined(&[&[11], &[0xff; 9], &[1]]));
     frozen(&ControlMessage::Bye, &[12]);
+}
+
+#[test]
+fn wants_and_proofs() {
+    let stretch = Stretch { start: 128, len: 1 };
+    frozen(&ControlMessage::Ready(Destination::Fresh), &[15, 0]);
+    frozen(&ControlMessage::Ready(Destination::Occupied), &[15, 1]);
+    let run = |count, want| WantRun { count, want };
+    let wants = vec![
+        run(1, Want::Whole),
+        run(1, Want::Nothing),
+        run(128, Want::Kept),
+        run(2, Want::Compare),
+        run(1, Want::Rest(vec![stretch])),
+    ];
+    frozen(&ControlMessage::Wants(wants), b"\x10\x05\x01\x00\x01\x01\x80\x01\x02\x02\x03\x01\x04\x01\x80\x01\x01");
+    let more = More { entry: 3, stretches: vec![stretch] };
+    frozen(&ControlMessage::More(more), b"\x11\x03\x01\x80\x01\x01");
+    frozen(&ControlMessage::WantsEnd { bytes: 128 }, &[18, 0x80, 1]);
+    let proof = Proof { entry: 1, first: 2, values: vec![[3; 32]] };
+    frozen(&ControlMessage::Proofs(vec![proof]), &joined(&[&[19, 1, 1, 2, 1], &[3; 32]]));
 }

@@ -2,8 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "test code")]
 
 use haul_wire::control::{
-    Accept, BenchLimit, Cipher, ControlMessage, Entry, EntryKind, Fault, FaultCode, FileDigest, Hello,
-    Layout, MAX_MODE, Outcome, RelPath, Request, Settings, Summary, encode_frame,
+    Accept, BenchLimit, Cipher, ControlMessage, Destination, Entry, EntryKind, Equal, Extraneous, Fault, FaultCode,
+    FileDigest, Hello, Layout, Leftovers, MAX_MODE, Manners, More, Newer, Outcome, Proof, RelPath, Request, RunMode,
+    Settings, Stretch, Summary, Want, WantRun, encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
@@ -68,11 +69,22 @@ fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
+fn manners() -> impl Strategy<Value = Manners> {
+    any::<[bool; 5]>().prop_map(|[contents, keep, delete, ignore, itemise]| Manners {
+        equal: if contents { Equal::Contents } else { Equal::Nothing },
+        newer: if keep { Newer::Keep } else { Newer::Replace },
+        extraneous: if delete { Extraneous::Delete } else { Extraneous::Keep },
+        leftovers: if ignore { Leftovers::Ignore } else { Leftovers::Resume },
+        run: if itemise { RunMode::Itemise } else { RunMode::Move },
+    })
+}
+
 fn hello() -> impl Strategy<Value = Hello> {
     let bytes = || vec(any::<u8>(), 0..20);
     let layout = prop_oneof![Just(Layout::Into), Just(Layout::As)];
     let request = prop_oneof![
-        (bytes(), layout).prop_map(|(destination, layout)| Request::Put { destination, layout }),
+        (bytes(), layout, manners())
+            .prop_map(|(destination, layout, manners)| Request::Put { destination, layout, manners }),
         vec(bytes(), 0..4).prop_map(|sources| Request::Get { sources }),
         Just(Request::BenchSend),
         Just(Request::BenchReceive),
@@ -99,10 +111,48 @@ fn accept() -> impl Strategy<Value = Accept> {
     )
 }
 
+fn stretches(limit: u64) -> impl Strategy<Value = Vec<Stretch>> {
+    let steps = vec((1..1000u64, 1..1000u64), 0..4);
+    steps.prop_map(move |steps| {
+        let mut end = 0;
+        let mut all = Vec::new();
+        for (gap, len) in steps {
+            all.push(Stretch { start: end + gap, len });
+            end += gap + len;
+        }
+        all.retain(|s| s.end().is_some_and(|end| end <= limit));
+        all
+    })
+}
+
+fn file() -> impl Strategy<Value = EntryKind> {
+    (up_to(MAX_OFFSET), stretches(10_000))
+        .prop_map(|(size, holes)| EntryKind::File { size: size.max(10_000), holes })
+}
+
+fn want_run() -> impl Strategy<Value = WantRun> {
+    let want = prop_oneof![
+        Just(Want::Whole),
+        Just(Want::Nothing),
+        Just(Want::Kept),
+        Just(Want::Compare),
+        stretches(u64::MAX).prop_map(Want::Rest),
+    ];
+    (any::<u64>(), want).prop_map(|(count, want)| WantRun { count, want })
+}
+
+fn proof() -> impl Strategy<Value = Proof> {
+    (any::<(u64, u64)>(), vec(any::<[u8; 32]>(), 0..3)).prop_map(|((entry, first), values)| Proof {
+        entry,
+        first,
+        values,
+    })
+}
+
 fn entry() -> impl Strategy<Value = Entry> {
     let target = vec(1..=255u8, 1..20);
     let kind = prop_oneof![
-        up_to(MAX_OFFSET).prop_map(|size| EntryKind::File { size }),
+        file(),
         Just(EntryKind::Directory),
         target.prop_map(|target| EntryKind::Symlink { target }),
         fault().prop_map(EntryKind::Failed),
@@ -143,6 +193,12 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
         any::<u64>().prop_map(ControlMessage::Pong),
         Just(ControlMessage::Bye),
         fault().prop_map(ControlMessage::Abort),
+        prop_oneof![Just(Destination::Fresh), Just(Destination::Occupied)].prop_map(ControlMessage::Ready),
+        vec(want_run(), 0..4).prop_map(ControlMessage::Wants),
+        (any::<u64>(), stretches(u64::MAX))
+            .prop_map(|(entry, stretches)| ControlMessage::More(More { entry, stretches })),
+        any::<u64>().prop_map(|bytes| ControlMessage::WantsEnd { bytes }),
+        vec(proof(), 0..3).prop_map(ControlMessage::Proofs),
     ]
 }
 

@@ -1,0 +1,96 @@
+//! Hashes what is at the destination already, beside the verifier.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::receive::shared::{Check, Shared};
+use crate::stream::Shape;
+use crate::tree::{Groups, Value};
+
+/// Bytes read at a time.
+const READ: usize = 1 << 20;
+
+/// Where something of a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    /// In its temporary file.
+    Part,
+    /// Under its final name.
+    Final,
+}
+
+/// Groups of a file to hash.
+pub(crate) struct HashJob {
+    pub(crate) entry: u32,
+    pub(crate) held: Held,
+    pub(crate) groups: Vec<u32>,
+}
+
+pub(crate) struct Comparer {
+    shared: Arc<Shared>,
+    jobs: Receiver<HashJob>,
+    checks: Sender<Check>,
+    buffer: Vec<u8>,
+}
+
+impl Comparer {
+    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<HashJob>, checks: Sender<Check>) -> Self {
+        Self { shared, jobs, checks, buffer: Vec::new() }
+    }
+
+    /// Works until there is nothing more to compare, or until the job is over.
+    pub(crate) fn run(mut self) {
+        while let Ok(job) = self.jobs.recv() {
+            let file = self.open(&job);
+            let shape = self.shared.book().table.shape(job.entry);
+            for &group in &job.groups {
+                if self.shared.ending().is_some() {
+                    return;
+                }
+                let value = file.as_deref().and_then(|file| self.value(file, &shape, group));
+                if self.checks.send(Check::Held { entry: job.entry, group, value }).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn open(&self, job: &HashJob) -> Option<Arc<File>> {
+        let path = self.shared.path(job.entry);
+        match job.held {
+            Held::Part => self.shared.place.file(job.entry, || path).ok(),
+            Held::Final => self.shared.place.open_final(&path).map(Arc::new),
+        }
+    }
+
+    /// What a group hashes to; `None` if it cannot be read, which makes it differ from everything.
+    fn value(&mut self, file: &File, shape: &Shape, group: u32) -> Option<Value> {
+        let groups = Groups::of(shape.len());
+        hash_group(file, shape, groups, group, &mut self.buffer).ok()
+    }
+}
+
+/// Reads a group of a file's stream and hashes it.
+pub(crate) fn hash_group(
+    file: &File,
+    shape: &Shape,
+    groups: Groups,
+    group: u32,
+    buffer: &mut Vec<u8>,
+) -> std::io::Result<Value> {
+    buffer.resize(READ, 0);
+    let mut hasher = groups.hasher(group);
+    for (mut at, len) in shape.pieces(groups.range(group)) {
+        let end = at + len;
+        while at < end {
+            let into = &mut buffer[..(end - at).min(READ as u64) as usize];
+            file.read_exact_at(into, at)?;
+            hasher.update(into);
+            at += into.len() as u64;
+        }
+    }
+    Ok(groups.value(&hasher))
+}

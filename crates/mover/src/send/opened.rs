@@ -1,0 +1,106 @@
+//! A file of the set, open for reading, and proof that it is still the one that was found.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use haul_wire::control::{Fault, FaultCode};
+use rustix::fs::{Advice, OFlags, fadvise, fstat};
+use rustix::io::Errno;
+
+use crate::fault::{Side, Trouble, show};
+use crate::send::blocks::SourceFile;
+use crate::send::walk::Identity;
+
+/// Files from this size on are announced to the kernel as read in order.
+const ADVISE_ABOVE: u64 = 1 << 20;
+
+/// A regular file to read.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    pub(crate) entry: u32,
+    pub(crate) identity: Identity,
+    pub(crate) file: Arc<SourceFile>,
+}
+
+/// See the module's text.
+pub(crate) struct Opened<'a> {
+    planned: &'a Planned,
+    file: File,
+}
+
+impl<'a> Opened<'a> {
+    /// Opens a file that must be the one that was found.
+    pub(crate) fn open(planned: &'a Planned) -> Result<Self, Fault> {
+        let path = &planned.file.path;
+        let opened = planned.file.top.open(path, OFlags::RDONLY | OFlags::NONBLOCK);
+        let file = File::from(opened.map_err(|errno| match errno {
+            // It was a file when it was found, and is a link or gone now.
+            Errno::LOOP => changed(path, "was replaced"),
+            errno => Trouble::new(Side::Source, "open", path, errno).fault,
+        })?);
+        let opened = Self { planned, file };
+        opened.must_be_same("was changed or replaced after it was found")?;
+        opened.must_have_a_size()?;
+        if planned.file.shape.len() >= ADVISE_ABOVE {
+            // Only advice.
+            let _ = fadvise(&opened.file, 0, None, Advice::Sequential);
+        }
+        Ok(opened)
+    }
+
+    /// After the last read: what was read is one state of the file.
+    pub(crate) fn finish(self) -> Result<(), Fault> {
+        self.must_be_same("changed while it was read")
+    }
+
+    fn must_be_same(&self, how: &str) -> Result<(), Fault> {
+        let path = &self.planned.file.path;
+        let stat = fstat(&self.file)
+            .map_err(|errno| Trouble::new(Side::Source, "look at", path, errno).fault)?;
+        if Identity::of(&stat) == self.planned.identity { Ok(()) } else { Err(changed(path, how)) }
+    }
+
+    /// Files of `/proc` say that they are empty and are not.
+    fn must_have_a_size(&self) -> Result<(), Fault> {
+        let path = &self.planned.file.path;
+        if self.planned.file.shape.size() > 0 {
+            return Ok(());
+        }
+        match self.file.read_at(&mut [0], 0) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(sizeless(path)),
+            Err(error) => Err(read_failed(path, &error)),
+        }
+    }
+
+    /// Reads bytes of the stream at `offset`; returns how many, at least 1.
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
+        let path = &self.planned.file.path;
+        let (at, run) = self.planned.file.shape.locate(offset);
+        let want = run.min(into.len() as u64) as usize;
+        loop {
+            match self.file.read_at(&mut into[..want], at) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(read_failed(path, &error)),
+                Ok(0) => return Err(changed(path, "became shorter while it was read")),
+                Ok(got) => return Ok(got),
+            }
+        }
+    }
+}
+
+fn read_failed(path: &[u8], error: &std::io::Error) -> Fault {
+    let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    Trouble::new(Side::Source, "read", path, errno).fault
+}
+
+fn changed(path: &[u8], how: &str) -> Fault {
+    let message = format!("`{}` {how}", show(path));
+    Fault::new(FaultCode::SourceChanged, message, "copy it again when nothing writes to it")
+}
+
+fn sizeless(path: &[u8]) -> Fault {
+    let message = format!("`{}` has contents but no size, as files of /proc do", show(path));
+    Fault::new(FaultCode::Unreadable, message, "copy it to a regular file first")
+}

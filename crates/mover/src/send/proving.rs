@@ -1,0 +1,183 @@
+//! What the groups of a file hash to, for a receiver that has some of them already.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crossbeam_channel::Receiver;
+use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
+
+use crate::send::blocks::BLOCK;
+use crate::send::opened::{Opened, Planned};
+use crate::send::shared::Shared;
+use crate::tree::{Groups, Tree, Value};
+
+/// Values sent in one message at most.
+const PROOF_BATCH: usize = 4096;
+
+/// A file that is proved group by group, by the reader where it sends bytes of a group and by the prover
+/// elsewhere.
+pub(crate) struct Proving {
+    pub(crate) planned: Arc<Planned>,
+    tree: Mutex<Tree>,
+    told: AtomicBool,
+}
+
+impl Proving {
+    pub(crate) fn new(planned: Arc<Planned>) -> Self {
+        let tree = Mutex::new(Tree::new(Groups::of(planned.file.shape.len())));
+        Self { planned, tree, told: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn groups(&self) -> Groups {
+        Groups::of(self.planned.file.shape.len())
+    }
+
+    /// Notes the value of a group. The digest of the file, when that was the last one.
+    pub(crate) fn set(&self, shared: &Shared, group: u32, value: Value) -> Option<FileDigest> {
+        let mut tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner);
+        tree.set(group, value);
+        let root = tree.root()?;
+        drop(tree);
+        shared.ledger().table.set_digest(self.planned.entry, root);
+        self.tell(Ok(root))
+    }
+
+    /// The digest of an empty stream, which has no groups.
+    pub(crate) fn set_empty(&self, shared: &Shared) -> Option<FileDigest> {
+        let root = self.tree.lock().unwrap_or_else(PoisonError::into_inner).root()?;
+        shared.ledger().table.set_digest(self.planned.entry, root);
+        self.tell(Ok(root))
+    }
+
+    /// The file cannot be read. What to send about it, if nothing was sent yet.
+    pub(crate) fn fail(&self, fault: Fault) -> Option<FileDigest> {
+        self.tell(Err(fault))
+    }
+
+    fn tell(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
+        let first = !self.told.swap(true, Ordering::AcqRel);
+        first.then(|| FileDigest { entry: self.planned.entry.into(), result })
+    }
+}
+
+/// Values on their way to the receiver.
+#[derive(Default)]
+pub(crate) struct Proofs {
+    pending: Vec<Proof>,
+    values: usize,
+}
+
+impl Proofs {
+    pub(crate) fn add(
+        &mut self,
+        shared: &Shared,
+        entry: u32,
+        group: u32,
+        value: Value,
+    ) -> Result<(), Fault> {
+        let (entry, group) = (u64::from(entry), u64::from(group));
+        match self.pending.last_mut() {
+            Some(last) if last.entry == entry && last.first + last.values.len() as u64 == group => {
+                last.values.push(value);
+            }
+            _ => self.pending.push(Proof { entry, first: group, values: vec![value] }),
+        }
+        self.values += 1;
+        if self.values >= PROOF_BATCH { self.flush(shared) } else { Ok(()) }
+    }
+
+    pub(crate) fn flush(&mut self, shared: &Shared) -> Result<(), Fault> {
+        self.values = 0;
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        shared.link.send(ControlMessage::Proofs(std::mem::take(&mut self.pending)))
+    }
+}
+
+/// Groups of which nothing is sent.
+pub(crate) struct ProveJob {
+    pub(crate) proving: Arc<Proving>,
+    pub(crate) groups: Vec<u32>,
+}
+
+/// Reads and hashes what the receiver has, beside the reader.
+pub(crate) struct Prover {
+    shared: Arc<Shared>,
+    jobs: Receiver<ProveJob>,
+    proofs: Proofs,
+    buffer: Vec<u8>,
+}
+
+impl Prover {
+    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<ProveJob>) -> Self {
+        Self { shared, jobs, proofs: Proofs::default(), buffer: Vec::new() }
+    }
+
+    /// Works until there is nothing more to prove, or until the job is over.
+    pub(crate) fn run(mut self) {
+        while let Some(job) = self.next() {
+            if self.shared.stopped() {
+                return;
+            }
+            let told = match self.prove(&job) {
+                Ok(told) => told,
+                Err(fault) => job.proving.fail(fault),
+            };
+            if let Err(fault) = self.tell(told) {
+                return self.shared.fail_silently(fault);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<ProveJob> {
+        if let Ok(job) = self.jobs.try_recv() {
+            return Some(job);
+        }
+        if let Err(fault) = self.proofs.flush(&self.shared) {
+            self.shared.fail_silently(fault);
+            return None;
+        }
+        self.jobs.recv().ok()
+    }
+
+    fn tell(&mut self, digest: Option<FileDigest>) -> Result<(), Fault> {
+        let Some(digest) = digest else { return Ok(()) };
+        self.proofs.flush(&self.shared)?;
+        self.shared.link.send(ControlMessage::Digests(vec![digest]))
+    }
+
+    fn prove(&mut self, job: &ProveJob) -> Result<Option<FileDigest>, Fault> {
+        let proving = &job.proving;
+        let opened = Opened::open(&proving.planned)?;
+        let mut values = Vec::with_capacity(job.groups.len());
+        for &group in &job.groups {
+            if self.shared.stopped() {
+                return Ok(None);
+            }
+            let value = self.value(proving.groups(), group, &opened)?;
+            values.push((group, value));
+            self.proofs.add(&self.shared, proving.planned.entry, group, value)?;
+        }
+        opened.finish()?;
+        let mut told = if job.groups.is_empty() { proving.set_empty(&self.shared) } else { None };
+        for (group, value) in values {
+            told = told.or(proving.set(&self.shared, group, value));
+        }
+        Ok(told)
+    }
+
+    fn value(&mut self, groups: Groups, group: u32, opened: &Opened<'_>) -> Result<Value, Fault> {
+        self.buffer.resize(BLOCK, 0);
+        let mut hasher = groups.hasher(group);
+        let range = groups.range(group);
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(BLOCK as u64) as usize;
+            let got = opened.read(at, &mut self.buffer[..len])?;
+            hasher.update(&self.buffer[..got]);
+            at += got as u64;
+        }
+        Ok(groups.value(&hasher))
+    }
+}

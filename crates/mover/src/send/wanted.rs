@@ -1,0 +1,210 @@
+//! Turns what the receiver wants into work for the reader and the prover.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+use haul_wire::control::{Fault, More, Stretch, Want, WantRun};
+use haul_wire::packet::MAX_OFFSET;
+
+use crate::entries::{Kind, State};
+use crate::fault::protocol;
+use crate::send::opened::Planned;
+use crate::send::proving::{ProveJob, Proving};
+use crate::send::reader::{Job, Stretches};
+use crate::send::shared::Shared;
+
+/// A file of which the receiver had something.
+struct Partial {
+    proving: Arc<Proving>,
+    /// Bytes of its stream that were asked for.
+    asked: u64,
+}
+
+/// The sender's view of what is wanted.
+pub(crate) struct Wanted {
+    jobs: Option<Sender<Job>>,
+    proofs: Option<Sender<ProveJob>>,
+    /// Files that were announced and not answered yet, in entry order.
+    announced: VecDeque<Planned>,
+    /// Entries below this number were answered.
+    answered: u32,
+    partial: HashMap<u32, Partial>,
+    /// Length of the object so far.
+    object: u64,
+    ended: bool,
+}
+
+impl Wanted {
+    pub(crate) fn new(jobs: Sender<Job>, proofs: Sender<ProveJob>) -> Self {
+        Self {
+            jobs: Some(jobs),
+            proofs: Some(proofs),
+            announced: VecDeque::new(),
+            answered: 0,
+            partial: HashMap::new(),
+            object: 0,
+            ended: false,
+        }
+    }
+
+    /// A file was announced to a receiver that will say what it wants.
+    pub(crate) fn announce(&mut self, planned: Planned) {
+        self.announced.push_back(planned);
+    }
+
+    /// A file goes out whole.
+    pub(crate) fn whole(&mut self, shared: &Shared, planned: Planned) -> Result<(), Fault> {
+        let len = planned.file.shape.len();
+        self.grow(shared, len)?;
+        self.send(Job::Whole(planned));
+        Ok(())
+    }
+
+    /// There are no more files, and all go out whole.
+    pub(crate) fn end_of_whole(&mut self) {
+        self.send(Job::End);
+    }
+
+    /// What is wanted of the next entries.
+    pub(crate) fn wants(&mut self, shared: &Shared, runs: &[WantRun]) -> Result<(), Fault> {
+        for run in runs {
+            let known = u64::from(shared.ledger().table.len() - self.answered);
+            if run.count == 0 || run.count > known {
+                return Err(protocol("an answer about entries that were not announced"));
+            }
+            for _ in 0..run.count {
+                let entry = self.answered;
+                self.answered += 1;
+                self.want(shared, entry, &run.want)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn want(&mut self, shared: &Shared, entry: u32, want: &Want) -> Result<(), Fault> {
+        let file = self.announced.pop_front_if(|planned| planned.entry == entry);
+        match (want, file) {
+            (Want::Whole | Want::Nothing, None) => Ok(()),
+            (_, None) => Err(protocol("parts of something that is no file are wanted")),
+            (Want::Whole, Some(planned)) => self.whole(shared, planned),
+            (Want::Nothing, Some(_)) => {
+                shared.slots.give();
+                Ok(())
+            }
+            (Want::Kept, Some(_)) => {
+                shared.slots.give();
+                keep(shared, entry);
+                Ok(())
+            }
+            (Want::Compare, Some(planned)) => self.rest(shared, planned, &[]),
+            (Want::Rest(stretches), Some(planned)) => self.rest(shared, planned, stretches),
+        }
+    }
+
+    fn rest(&mut self, shared: &Shared, planned: Planned, stretches: &[Stretch]) -> Result<(), Fault> {
+        let ranges = ranges(stretches, planned.file.shape.len())?;
+        let planned = Arc::new(planned);
+        let proving = Arc::new(Proving::new(planned.clone()));
+        let asked = total(&ranges);
+        self.grow(shared, asked)?;
+        let groups = proving.groups();
+        let mut sent = ranges.iter().flat_map(|range| groups.touched(range)).peekable();
+        let is_sent = |group: &u32| {
+            while sent.next_if(|sent| sent < group).is_some() {}
+            sent.peek() == Some(group)
+        };
+        let mut is_sent = is_sent;
+        let proved_apart: Vec<u32> = (0..groups.count()).filter(|group| !is_sent(group)).collect();
+        self.partial.insert(planned.entry, Partial { proving: proving.clone(), asked });
+        if !ranges.is_empty() {
+            self.send(Job::Stretches(Stretches { planned, ranges, proving: Some(proving.clone()) }));
+        }
+        if !proved_apart.is_empty() || groups.count() == 0 {
+            let job = ProveJob { proving, groups: proved_apart };
+            // The prover ends only when the job does.
+            let _ = self.proofs.as_ref().map(|proofs| proofs.send(job));
+        }
+        Ok(())
+    }
+
+    /// What the receiver had has turned out to be different.
+    pub(crate) fn more(&mut self, shared: &Shared, more: &More) -> Result<(), Fault> {
+        let entry = u32::try_from(more.entry).ok();
+        let Some(partial) = entry.and_then(|entry| self.partial.get_mut(&entry)) else {
+            return Err(protocol("more is wanted of a file that is not compared"));
+        };
+        let planned = partial.proving.planned.clone();
+        let len = planned.file.shape.len();
+        let ranges = ranges(&more.stretches, len)?;
+        partial.asked += total(&ranges);
+        if self.ended || partial.asked > len.saturating_mul(2) {
+            return Err(protocol("more is wanted than there is"));
+        }
+        self.grow(shared, total(&ranges))?;
+        self.send(Job::Stretches(Stretches { planned, ranges, proving: None }));
+        Ok(())
+    }
+
+    /// Nothing more will be wanted.
+    pub(crate) fn end(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
+        let ledger = shared.ledger();
+        let all = ledger.complete && self.answered == ledger.table.len();
+        drop(ledger);
+        if !all || self.ended || bytes != self.object {
+            return Err(protocol("the receiver ended its wants with something else than the whole set"));
+        }
+        self.ended = true;
+        self.send(Job::End);
+        Ok(())
+    }
+
+    /// An entry is settled: how its final state is called, and how many of its bytes were not sent because
+    /// the receiver had them.
+    pub(crate) fn settled(&mut self, shared: &Shared, entry: u32) -> (State, u64) {
+        let Some(partial) = self.partial.remove(&entry) else {
+            return (State::Done, 0);
+        };
+        shared.slots.give();
+        let len = partial.proving.planned.file.shape.len();
+        if partial.asked == 0 { (State::Kept, 0) } else { (State::Done, len.saturating_sub(partial.asked)) }
+    }
+
+    /// The job is over: nobody waits for work any more.
+    pub(crate) fn close(&mut self) {
+        self.jobs = None;
+        self.proofs = None;
+    }
+
+    fn grow(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
+        let end = self.object.checked_add(bytes).filter(|&end| end <= MAX_OFFSET);
+        self.object = end.ok_or_else(|| protocol("the set is larger than any object may be"))?;
+        shared.progress.found(0, bytes);
+        Ok(())
+    }
+
+    fn send(&self, job: Job) {
+        // The reader ends only when the job does.
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
+    }
+}
+
+fn keep(shared: &Shared, entry: u32) {
+    let mut ledger = shared.ledger();
+    debug_assert!(matches!(ledger.table.kind(entry), Kind::File(_)), "only files are announced");
+    ledger.table.set_state(entry, State::Kept);
+    ledger.settled += 1;
+}
+
+fn total(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// Checks stretches that came from the receiver.
+fn ranges(stretches: &[Stretch], len: u64) -> Result<Vec<Range<u64>>, Fault> {
+    if !Stretch::in_order(stretches, len) {
+        return Err(protocol("stretches that a file does not have are wanted"));
+    }
+    Ok(stretches.iter().map(|stretch| stretch.start..stretch.start + stretch.len).collect())
+}
