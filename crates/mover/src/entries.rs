@@ -1,8 +1,8 @@
 //! The entries of a set, compactly: a million of them take about 150 bytes each with names of 30 bytes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
+use std::sync::Arc;
 
 use haul_wire::control::{Entry, EntryKind, Fault, FaultCode};
 
@@ -218,15 +218,7 @@ impl EntryTable {
         let attributes =
             Attributes { mtime_secs: entry.mtime_secs, mtime_nanos: entry.mtime_nanos, mode: entry.mode };
         let name_len = name.len() as u16;
-        self.records.push(Record {
-            size,
-            attributes,
-            name_start,
-            name_len,
-            state,
-            kind,
-            parent,
-        });
+        self.records.push(Record { size, attributes, name_start, name_len, state, kind, parent });
         self.bytes = end;
         Ok(index as u32)
     }

@@ -17,6 +17,7 @@ mod confine;
 mod digest;
 mod entries;
 mod fault;
+mod journal;
 mod layout;
 mod link;
 mod progress;

@@ -40,13 +40,13 @@ impl Decider {
         let (state, kind) = (book.table.state(entry), book.table.kind(entry));
         let path = book.table.path(entry);
         drop(book);
+        let occupied = self.shared.wants.destination() == Destination::Occupied;
         match kind {
+            // Unasked, files come whole, also those that were refused here.
+            _ if !occupied => Ok(Want::Whole),
             _ if state == State::Failed => Ok(Want::Nothing),
-            Kind::File(_) if self.shared.wants.destination() == Destination::Occupied => {
-                self.want_file(entry, &path)
-            }
-            Kind::Unread => Ok(Want::Nothing),
-            Kind::File(_) | Kind::Directory | Kind::Symlink => Ok(Want::Whole),
+            Kind::File(_) => self.want_file(entry, &path),
+            Kind::Unread | Kind::Directory | Kind::Symlink => Ok(Want::Whole),
         }
     }
 
@@ -55,7 +55,8 @@ impl Decider {
         let (attributes, size) = self.known(entry);
         let existing = self.shared.place.existing(path);
         if let Some(there) = &existing {
-            let later = (there.mtime_secs, there.mtime_nanos) > (attributes.mtime_secs, attributes.mtime_nanos);
+            let later =
+                (there.mtime_secs, there.mtime_nanos) > (attributes.mtime_secs, attributes.mtime_nanos);
             let same_size = there.size == size;
             if manners.newer == Newer::Keep && later {
                 return self.keep(entry, path, None);
@@ -82,12 +83,7 @@ impl Decider {
     }
 
     /// The file stays; only its permissions may be corrected.
-    fn keep(
-        &self,
-        entry: u32,
-        path: &[u8],
-        correct: Option<(Attributes, &Existing)>,
-    ) -> Result<Want, Fault> {
+    fn keep(&self, entry: u32, path: &[u8], correct: Option<(Attributes, &Existing)>) -> Result<Want, Fault> {
         if let Some((attributes, there)) = correct {
             self.shared.place.correct_mode(path, attributes, there);
         }
@@ -130,7 +126,8 @@ impl Decider {
             (0..groups.count()).filter(|&group| claim.written.covers(groups.range(group))).collect();
         self.shared.book().start_with(entry, claim.written.clone());
         self.compare(entry, Held::Part, whole, &claim.written)?;
-        let stretch = |range: std::ops::Range<u64>| Stretch { start: range.start, len: range.end - range.start };
+        let stretch =
+            |range: std::ops::Range<u64>| Stretch { start: range.start, len: range.end - range.start };
         Ok(Want::Rest(missing.iter().map(stretch).collect()))
     }
 

@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_wire::control::FaultCode;
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate, fchmod, ftruncate, mkdirat, openat, renameat,
-    statat, symlinkat, unlinkat,
+    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate, fchmod, ftruncate, mkdirat,
+    openat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -97,7 +97,10 @@ impl Place {
     /// Whether nothing of any set can be here already.
     pub(crate) fn is_fresh(&self) -> bool {
         match &self.base.rename {
-            Some(name) => statat(&self.base.directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) == Err(Errno::NOENT),
+            Some(name) => {
+                let there = statat(&self.base.directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
+                there.is_err_and(|errno| errno == Errno::NOENT)
+            }
             None => is_empty(&self.base.directory),
         }
     }
@@ -410,9 +413,8 @@ impl Spot {
 
 fn is_empty(directory: &OwnedFd) -> bool {
     let own = |name: &[u8]| matches!(name, b"." | b"..");
-    Dir::read_from(directory).is_ok_and(|mut names| {
-        names.all(|item| item.is_ok_and(|item| own(item.file_name().to_bytes())))
-    })
+    Dir::read_from(directory)
+        .is_ok_and(|mut names| names.all(|item| item.is_ok_and(|item| own(item.file_name().to_bytes()))))
 }
 
 #[expect(

@@ -153,7 +153,12 @@ pub(crate) enum Settle {
 }
 
 impl Shared {
-    pub(crate) fn new(link: Arc<dyn ControlLink>, place: Place, options: ReceiveOptions, wants: Wants) -> Self {
+    pub(crate) fn new(
+        link: Arc<dyn ControlLink>,
+        place: Place,
+        options: ReceiveOptions,
+        wants: Wants,
+    ) -> Self {
         let wake = WakeSlot::default();
         Self {
             link,

@@ -207,7 +207,8 @@ impl Verifier {
 
     /// Compares a group of which both values are known.
     fn check_group(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
-        let (Some(compared), Some(hashing)) = (self.compared.get_mut(&entry), self.hashing.get(&entry)) else {
+        let (Some(compared), Some(hashing)) = (self.compared.get_mut(&entry), self.hashing.get(&entry))
+        else {
             return Ok(());
         };
         let (Some(ours), Some(theirs)) = (hashing.tree.get(group), compared.proofs.get(group)) else {

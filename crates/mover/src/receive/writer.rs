@@ -89,7 +89,8 @@ impl Writer {
 
     fn prepare_one(&mut self, entry: u32) -> Result<(), Fault> {
         let book = self.shared.book();
-        let (kind, state, len) = (book.table.kind(entry), book.table.state(entry), book.table.stream_len(entry));
+        let (kind, state, len) =
+            (book.table.kind(entry), book.table.state(entry), book.table.stream_len(entry));
         let path = book.table.path(entry);
         let orphan = book.table.parent_failed(entry);
         drop(book);

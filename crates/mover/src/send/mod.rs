@@ -1,6 +1,7 @@
 //! The sending side.
 
 mod blocks;
+mod holes;
 mod opened;
 mod peer;
 mod plan;

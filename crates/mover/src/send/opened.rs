@@ -56,8 +56,8 @@ impl<'a> Opened<'a> {
 
     fn must_be_same(&self, how: &str) -> Result<(), Fault> {
         let path = &self.planned.file.path;
-        let stat = fstat(&self.file)
-            .map_err(|errno| Trouble::new(Side::Source, "look at", path, errno).fault)?;
+        let stat =
+            fstat(&self.file).map_err(|errno| Trouble::new(Side::Source, "look at", path, errno).fault)?;
         if Identity::of(&stat) == self.planned.identity { Ok(()) } else { Err(changed(path, how)) }
     }
 

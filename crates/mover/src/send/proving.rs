@@ -68,13 +68,7 @@ pub(crate) struct Proofs {
 }
 
 impl Proofs {
-    pub(crate) fn add(
-        &mut self,
-        shared: &Shared,
-        entry: u32,
-        group: u32,
-        value: Value,
-    ) -> Result<(), Fault> {
+    pub(crate) fn add(&mut self, shared: &Shared, entry: u32, group: u32, value: Value) -> Result<(), Fault> {
         let (entry, group) = (u64::from(entry), u64::from(group));
         match self.pending.last_mut() {
             Some(last) if last.entry == entry && last.first + last.values.len() as u64 == group => {

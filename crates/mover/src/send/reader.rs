@@ -233,12 +233,7 @@ impl Reader {
     }
 
     /// Reads, hashes and sends; what is left of the range is what could not be read.
-    fn copy(
-        &mut self,
-        opened: &Opened<'_>,
-        left: &mut Range<u64>,
-        hasher: &mut Hasher,
-    ) -> Result<(), Halt> {
+    fn copy(&mut self, opened: &Opened<'_>, left: &mut Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
         while left.start < left.end {
             let room = self.room().ok_or(Halt::Stopped)?;
             let want = (left.end - left.start).min(room as u64) as usize;

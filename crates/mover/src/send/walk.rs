@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use crate::confine::{Links, open_beneath};
 use crate::fault::{Side, Trouble, show};
 use crate::root::Root;
+use crate::send::holes::holes;
 
 /// Stands for a source whose name cannot travel.
 const NAMELESS: &[u8] = b"source";
@@ -51,10 +52,6 @@ impl Identity {
             mtime_secs: stat.st_mtime.into(),
             mtime_nanos: stat.st_mtime_nsec as u32,
         }
-    }
-
-    pub(crate) fn size(&self) -> u64 {
-        self.size
     }
 }
 
@@ -208,7 +205,8 @@ fn leaf(top: &Arc<Top>, directory: &OwnedFd, name: &[u8], path: &[u8], stat: &St
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
             let identity = Identity::of(stat);
-            let mut found = entry(path, EntryKind::File { size: identity.size }, stat);
+            let holes = holes(directory, name, stat);
+            let mut found = entry(path, EntryKind::File { size: identity.size, holes }, stat);
             if matches!(found.entry.kind, EntryKind::File { .. }) {
                 found.file = Some((top.clone(), identity));
             }

@@ -226,6 +226,17 @@ pub(crate) fn assert_no_parts(directory: &Path) {
     assert!(parts.is_empty(), "{parts:?}");
 }
 
+/// Every temporary file that is left belongs to a journal that is left in `base`.
+pub(crate) fn assert_resumable(base: &Path) {
+    let names: Vec<_> = names_below(base).iter().map(|p| p.file_name().unwrap().as_bytes().to_vec()).collect();
+    let journals: Vec<_> =
+        names.iter().filter_map(|n| n.strip_suffix(b".journal")).map(<[u8]>::to_vec).collect();
+    assert!(!journals.is_empty(), "{names:?}");
+    for part in names.iter().filter(|n| n.ends_with(b".part")) {
+        assert!(journals.iter().any(|journal| part.starts_with(journal)), "{names:?}");
+    }
+}
+
 /// A name of any bytes.
 pub(crate) fn name(bytes: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes.to_vec()))

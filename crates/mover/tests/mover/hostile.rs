@@ -9,8 +9,9 @@ use std::time::Duration;
 use haul_base::Piece;
 use haul_mover::{ControlLink as _, MoveReport, ReceiveOptions, Root, receive_files};
 use haul_wire::control::{
-    ControlMessage, Entry, EntryKind, Fault, FaultCode, FileDigest, Layout, Outcome, RelPath,
+    ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Layout, Outcome, RelPath, Want,
 };
+use haul_proto::ObjectSink;
 use proptest::prelude::*;
 
 use crate::harness::{Link, assert_no_parts, bytes, link_pair, names_below, options};
@@ -21,7 +22,7 @@ fn entry(path: &str, kind: EntryKind) -> Entry {
 }
 
 fn file(path: &str, contents: &str) -> (Entry, Vec<u8>) {
-    (entry(path, EntryKind::File { size: contents.len() as u64 }), contents.into())
+    (entry(path, EntryKind::File { size: contents.len() as u64, holes: vec![] }), contents.into())
 }
 
 fn directory(path: &str) -> (Entry, Vec<u8>) {
@@ -33,12 +34,13 @@ fn link(path: &str, target: &str) -> (Entry, Vec<u8>) {
 }
 
 /// Outcomes until the receiver finishes.
-fn outcomes(link: &Arc<Link>) -> Vec<Outcome> {
-    let mut all = Vec::new();
+fn outcomes(link: &Arc<Link>, early: Vec<Outcome>) -> Vec<Outcome> {
+    let mut all = early;
     loop {
         match link.recv(Duration::from_secs(60)).unwrap() {
             Some(ControlMessage::Outcomes(some)) => all.extend(some),
             Some(ControlMessage::Finish(_)) => break,
+            Some(ControlMessage::Ready(_)) => {}
             Some(other) => panic!("{other:?}"),
             None => panic!("the receiver is silent"),
         }
@@ -46,6 +48,45 @@ fn outcomes(link: &Arc<Link>) -> Vec<Outcome> {
     link.send(ControlMessage::Bye).unwrap();
     all.sort_by_key(|outcome| outcome.entry);
     all
+}
+
+fn is_fresh(link: &Arc<Link>) -> bool {
+    match link.recv(Duration::from_secs(60)).unwrap() {
+        Some(ControlMessage::Ready(destination)) => destination == Destination::Fresh,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn deliver(sink: &mut dyn ObjectSink, object: &[u8]) {
+    sink.deliver(object, &[Piece { offset: 0, range: 0..object.len() }]);
+    sink.complete(object.len() as u64);
+}
+
+/// The contents of the files that the receiver wants, which are all those that may be made.
+fn wanted(link: &Arc<Link>, set: &[(Entry, Vec<u8>)], early: &mut Vec<Outcome>) -> Vec<u8> {
+    let (mut object, mut entries) = (Vec::new(), set.iter());
+    loop {
+        match link.recv(Duration::from_secs(60)).unwrap() {
+            Some(ControlMessage::Wants(runs)) => {
+                for run in runs {
+                    for (_, contents) in entries.by_ref().take(run.count as usize) {
+                        match run.want {
+                            Want::Whole => object.extend_from_slice(contents),
+                            Want::Nothing => {}
+                            _ => panic!("nothing like it is there: {run:?}"),
+                        }
+                    }
+                }
+            }
+            Some(ControlMessage::WantsEnd { bytes }) => {
+                assert_eq!(bytes, object.len() as u64);
+                return object;
+            }
+            // What failed at once.
+            Some(ControlMessage::Outcomes(some)) => early.extend(some),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 /// Sends a set by hand, with right digests; returns the code of each entry's failure.
@@ -58,11 +99,17 @@ fn send(
     let options = ReceiveOptions { session: 5, ..options() };
     let mut job = receive_files(&bytes(destination), &Root::Anywhere, layout, link, options).unwrap();
     let object: Vec<u8> = set.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
-    // Data comes before the entries that say where it goes.
-    job.sink.deliver(&object, &[Piece { offset: 0, range: 0..object.len() }]);
-    job.sink.complete(object.len() as u64);
+    let mut early = Vec::new();
+    let fresh = is_fresh(&peer);
+    if fresh {
+        // Data comes before the entries that say where it goes.
+        deliver(&mut *job.sink, &object);
+    }
     peer.send(ControlMessage::Entries(set.iter().map(|(entry, _)| entry.clone()).collect())).unwrap();
     peer.send(ControlMessage::EntriesEnd { entries: set.len() as u64, bytes: object.len() as u64 }).unwrap();
+    if !fresh {
+        deliver(&mut *job.sink, &wanted(&peer, set, &mut early));
+    }
     let is_file = |entry: &Entry| matches!(entry.kind, EntryKind::File { .. });
     let digests = set
         .iter()
@@ -70,7 +117,7 @@ fn send(
         .filter(|(_, (entry, _))| is_file(entry))
         .map(|(i, (_, bytes))| FileDigest { entry: i as u64, result: Ok(*blake3::hash(bytes).as_bytes()) });
     peer.send(ControlMessage::Digests(digests.collect())).unwrap();
-    let codes = outcomes(&peer).into_iter().map(|o| o.fault.map(|f| f.code)).collect();
+    let codes = outcomes(&peer, early).into_iter().map(|o| o.fault.map(|f| f.code)).collect();
     (codes, job.handle.join().unwrap())
 }
 
@@ -114,7 +161,7 @@ fn contradictions_fail_alone() {
         link("d", "/etc"),
         directory("d"),
         file("d/ok", "ok"),
-        file(".haul-00000005-8.part", "a name of this session"),
+        file(".haul-00000005.journal", "a later job would believe it"),
         (entry("failed", EntryKind::Failed(Fault::new(FaultCode::Unreadable, "no", ""))), Vec::new()),
     ];
     let (codes, report) = send(&set, dir.path(), Layout::Into);
@@ -182,8 +229,8 @@ fn lies_about_the_protocol_end_the_job() {
         vec![entries(), ControlMessage::Outcomes(vec![])],
         vec![ControlMessage::Bye],
         vec![ControlMessage::Entries(vec![
-            entry("a", EntryKind::File { size: (1 << 48) - 1 }),
-            entry("b", EntryKind::File { size: 1 }),
+            entry("a", EntryKind::File { size: (1 << 48) - 1, holes: vec![] }),
+            entry("b", EntryKind::File { size: 1, holes: vec![] }),
         ])],
     ];
     for lie in lies {

@@ -11,6 +11,8 @@ mod limits;
 #[cfg(test)]
 mod random;
 #[cfg(test)]
+mod resume;
+#[cfg(test)]
 mod round_trip;
 #[cfg(test)]
 mod trees;

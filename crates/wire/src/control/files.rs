@@ -81,7 +81,9 @@ impl Entry {
         }
         match &self.kind {
             EntryKind::File { size, .. } if *size > MAX_OFFSET => Err(InvalidEntry::Size),
-            EntryKind::File { size, holes } if holes.len() > MAX_HOLES || !Stretch::in_order(holes, *size) => {
+            EntryKind::File { size, holes }
+                if holes.len() > MAX_HOLES || !Stretch::in_order(holes, *size) =>
+            {
                 Err(InvalidEntry::Holes)
             }
             EntryKind::Symlink { target }

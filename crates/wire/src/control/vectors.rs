@@ -182,7 +182,10 @@ fn wants_and_proofs() {
         run(2, Want::Compare),
         run(1, Want::Rest(vec![stretch])),
     ];
-    frozen(&ControlMessage::Wants(wants), b"\x10\x05\x01\x00\x01\x01\x80\x01\x02\x02\x03\x01\x04\x01\x80\x01\x01");
+    frozen(
+        &ControlMessage::Wants(wants),
+        b"\x10\x05\x01\x00\x01\x01\x80\x01\x02\x02\x03\x01\x04\x01\x80\x01\x01",
+    );
     let more = More { entry: 3, stretches: vec![stretch] };
     frozen(&ControlMessage::More(more), b"\x11\x03\x01\x80\x01\x01");
     frozen(&ControlMessage::WantsEnd { bytes: 128 }, &[18, 0x80, 1]);

@@ -2,9 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "test code")]
 
 use haul_wire::control::{
-    Accept, BenchLimit, Cipher, ControlMessage, Destination, Entry, EntryKind, Equal, Extraneous, Fault, FaultCode,
-    FileDigest, Hello, Layout, Leftovers, MAX_MODE, Manners, More, Newer, Outcome, Proof, RelPath, Request, RunMode,
-    Settings, Stretch, Summary, Want, WantRun, encode_frame,
+    Accept, BenchLimit, Cipher, ControlMessage, Destination, Entry, EntryKind, Equal, Extraneous, Fault,
+    FaultCode, FileDigest, Hello, Layout, Leftovers, MAX_MODE, Manners, More, Newer, Outcome, Proof, RelPath,
+    Request, RunMode, Settings, Stretch, Summary, Want, WantRun, encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
@@ -83,8 +83,11 @@ fn hello() -> impl Strategy<Value = Hello> {
     let bytes = || vec(any::<u8>(), 0..20);
     let layout = prop_oneof![Just(Layout::Into), Just(Layout::As)];
     let request = prop_oneof![
-        (bytes(), layout, manners())
-            .prop_map(|(destination, layout, manners)| Request::Put { destination, layout, manners }),
+        (bytes(), layout, manners()).prop_map(|(destination, layout, manners)| Request::Put {
+            destination,
+            layout,
+            manners
+        }),
         vec(bytes(), 0..4).prop_map(|sources| Request::Get { sources }),
         Just(Request::BenchSend),
         Just(Request::BenchReceive),

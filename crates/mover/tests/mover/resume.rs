@@ -1,0 +1,275 @@
+//! What an earlier attempt has left, or what is there anyway, is not sent again.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use haul_mover::{MoveReport, ReceiveOptions, SendLimits};
+use haul_wire::control::{Equal, Fault, FaultCode, Layout, Leftovers, Manners, Newer};
+
+use crate::harness::{Ends, Pump, assert_no_parts, assert_resumable, bytes, names_below, options, start};
+use crate::trees::{assert_same, contents, set_mode, set_mtime};
+
+const MIB: u64 = 1 << 20;
+
+/// A source of `name` and a destination directory beside it.
+fn places(dir: &Path, files: &[(&str, u64)]) -> (PathBuf, PathBuf) {
+    let (src, dst) = (dir.join("src"), dir.join("dst"));
+    fs::create_dir(&src).unwrap();
+    fs::create_dir(&dst).unwrap();
+    for (salt, &(name, len)) in files.iter().enumerate() {
+        fs::write(src.join(name), contents(len as usize, salt as u64)).unwrap();
+        set_mtime(&src.join(name), 1_000_000_000, 123_456_789);
+    }
+    (src, dst)
+}
+
+fn with(manners: Manners) -> ReceiveOptions {
+    ReceiveOptions { manners, ..options() }
+}
+
+/// Copies what is in `src` to `dst`; also the bytes that travelled.
+fn sync(src: &Path, dst: &Path, manners: Manners, pump: &Pump<'_>) -> (Ends, u64) {
+    let sources = vec![[&bytes(src)[..], b"/."].concat()];
+    let mut pair = start(sources, dst, Layout::Into, SendLimits::default(), with(manners)).unwrap();
+    let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
+    let travelled = pump.run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
+    if pump.stop_after.is_some() {
+        pair.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+    }
+    (Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() }, travelled)
+}
+
+/// Copies until so many bytes have travelled, and then stops.
+fn interrupt(src: &Path, dst: &Path, after: u64) {
+    let pump = Pump { stop_after: Some(after), loss: 0.0, ..Pump::default() };
+    let (ends, travelled) = sync(src, dst, Manners::default(), &pump);
+    assert!(ends.sent.is_err() && ends.received.is_err());
+    assert!(travelled >= after);
+}
+
+fn again(src: &Path, dst: &Path) -> (MoveReport, u64) {
+    let (ends, travelled) = sync(src, dst, Manners::default(), &Pump::default());
+    (ends.clean().clone(), travelled)
+}
+
+fn part_below(dst: &Path) -> PathBuf {
+    let is_part = |path: &PathBuf| path.extension().is_some_and(|e| e == "part");
+    names_below(dst).into_iter().find(is_part).unwrap()
+}
+
+#[test]
+fn the_second_attempt_sends_only_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("a", 1000), ("big", 20 * MIB + 5), ("z", 1000)]);
+    interrupt(&src, &dst, 10 * MIB);
+    assert_resumable(&dst);
+    assert!(!dst.join("big").exists());
+    let (report, travelled) = again(&src, &dst);
+    assert_same(&src, &dst);
+    assert_no_parts(&dst);
+    assert_eq!(names_below(&dst).len(), 3, "no journal is left");
+    // A megabyte at most is received and not written when it stops, or written and not noted.
+    assert!(travelled < 12 * MIB, "{travelled}");
+    assert_eq!(report.resumed_bytes, 20 * MIB + 5 + 1000 + 1000 * (1 - report.kept) - travelled);
+}
+
+#[test]
+fn it_may_be_interrupted_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("one", 6 * MIB), ("two", 7 * MIB)]);
+    for seed in 0..5 {
+        let pump = Pump { stop_after: Some(2 * MIB), seed, ..Pump::default() };
+        sync(&src, &dst, Manners::default(), &pump).0.sent.unwrap_err();
+        assert_resumable(&dst);
+    }
+    let (_, travelled) = again(&src, &dst);
+    assert!(travelled < 8 * MIB, "{travelled} of 13 MiB, after five times two");
+    assert_same(&src, &dst);
+    assert_eq!(names_below(&dst).len(), 2);
+}
+
+#[test]
+fn what_was_spoiled_meanwhile_is_found_and_sent_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("big", 12 * MIB)]);
+    interrupt(&src, &dst, 8 * MIB);
+    let part = fs::OpenOptions::new().write(true).open(part_below(&dst)).unwrap();
+    part.write_all_at(b"spoiled", 2 * MIB + 77).unwrap();
+    drop(part);
+    let (report, travelled) = again(&src, &dst);
+    assert_same(&src, &dst);
+    assert!(report.resumed_bytes >= 4 * MIB);
+    assert_eq!(report.resumed_bytes + travelled, 12 * MIB);
+}
+
+#[test]
+fn a_part_that_is_cut_short_is_filled_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("big", 12 * MIB)]);
+    interrupt(&src, &dst, 8 * MIB);
+    fs::OpenOptions::new().write(true).open(part_below(&dst)).unwrap().set_len(3 * MIB).unwrap();
+    again(&src, &dst);
+    assert_same(&src, &dst);
+}
+
+#[test]
+fn a_source_that_has_changed_is_sent_anew() {
+    for change in [0, 1, 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = places(dir.path(), &[("big", 8 * MIB)]);
+        interrupt(&src, &dst, 5 * MIB);
+        let big = src.join("big");
+        match change {
+            // Another time: nothing that is there counts.
+            0 => set_mtime(&big, 1_000_000_001, 0),
+            // Another size.
+            1 => {
+                fs::write(&big, contents(7 << 20, 9)).unwrap();
+                set_mtime(&big, 1_000_000_000, 123_456_789);
+            }
+            // Other contents of the same size and time: only the hashes tell.
+            _ => {
+                fs::write(&big, contents(8 << 20, 9)).unwrap();
+                set_mtime(&big, 1_000_000_000, 123_456_789);
+            }
+        }
+        let (report, travelled) = again(&src, &dst);
+        assert_same(&src, &dst);
+        assert_eq!(report.resumed_bytes, 0, "{change}");
+        // What had not been sent before is asked for before the proofs tell that all is different.
+        assert!(travelled >= big.metadata().unwrap().len());
+        assert_no_parts(&dst);
+    }
+}
+
+#[test]
+fn without_resuming_everything_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("big", 8 * MIB)]);
+    interrupt(&src, &dst, 5 * MIB);
+    let manners = Manners { leftovers: Leftovers::Ignore, ..Manners::default() };
+    let (ends, travelled) = sync(&src, &dst, manners, &Pump::default());
+    assert_eq!((ends.clean().resumed_bytes, travelled), (0, 8 * MIB));
+    assert_same(&src, &dst);
+    assert_eq!(names_below(&dst).len(), 1);
+}
+
+#[test]
+fn leftovers_of_other_files_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("big", 8 * MIB)]);
+    interrupt(&src, &dst, 5 * MIB);
+    let (other, _) = places(&tempfile::tempdir_in(dir.path()).unwrap().keep(), &[("other", 3 * MIB)]);
+    again(&other, &dst);
+    assert_resumable(&dst);
+    let (report, _) = again(&src, &dst);
+    assert!(report.resumed_bytes > 0);
+    assert_eq!(names_below(&dst).len(), 2);
+}
+
+#[test]
+fn a_directory_under_another_name_is_resumed_in_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("big", 8 * MIB), ("small", 10)]);
+    fs::remove_dir(&dst).unwrap();
+    let run = |pump: &Pump<'_>| {
+        let mut pair = start(vec![bytes(&src)], &dst, Layout::As, SendLimits::default(), options()).unwrap();
+        let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
+        pump.run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
+        if pump.stop_after.is_some() {
+            pair.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+        }
+        Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() }
+    };
+    run(&Pump { stop_after: Some(5 * MIB), ..Pump::default() });
+    assert!(dst.is_dir());
+    assert!(run(&Pump::default()).clean().resumed_bytes > 0);
+    assert_same(&src, &dst);
+    // Complete, it is a directory like any other.
+    run(&Pump::default());
+    assert_same(&src, &dst.join("src"));
+}
+
+#[test]
+fn what_is_equal_is_kept_and_only_its_permissions_are_corrected() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("same", 100), ("size", 100), ("time", 100), ("new", 5)]);
+    again(&src, &dst);
+    fs::remove_file(dst.join("new")).unwrap();
+    fs::write(dst.join("size"), "short").unwrap();
+    set_mtime(&dst.join("size"), 1_000_000_000, 123_456_789);
+    set_mtime(&dst.join("time"), 1_000_000_000, 5);
+    set_mode(&dst.join("same"), 0o600);
+    let (report, travelled) = again(&src, &dst);
+    assert_eq!((report.files, report.kept, travelled), (3, 1, 205));
+    assert_same(&src, &dst);
+    let (report, travelled) = again(&src, &dst);
+    assert_eq!((report.files, report.kept, travelled), (0, 4, 0));
+}
+
+#[test]
+fn what_counts_as_equal_can_be_chosen() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("same", 3 * MIB), ("other", 3 * MIB), ("empty", 0)]);
+    again(&src, &dst);
+    // As large and as old, but not the same.
+    let other = fs::OpenOptions::new().write(true).open(dst.join("other")).unwrap();
+    other.write_all_at(b"x", 2 * MIB).unwrap();
+    drop(other);
+    set_mtime(&dst.join("other"), 1_000_000_000, 123_456_789);
+    let (report, _) = again(&src, &dst);
+    assert_eq!(report.kept, 3, "it is believed");
+    let contents = Manners { equal: Equal::Contents, ..Manners::default() };
+    set_mtime(&dst.join("same"), 5, 5);
+    let (ends, travelled) = sync(&src, &dst, contents, &Pump::default());
+    let report = ends.clean();
+    assert_eq!((report.kept, report.files, report.resumed_bytes, travelled), (2, 1, 0, 3 * MIB));
+    assert_eq!(fs::read(src.join("other")).unwrap(), fs::read(dst.join("other")).unwrap());
+    let nothing = Manners { equal: Equal::Nothing, ..Manners::default() };
+    let (ends, travelled) = sync(&src, &dst, nothing, &Pump::default());
+    assert_eq!((ends.clean().kept, travelled), (0, 6 * MIB));
+    assert_same(&src, &dst);
+}
+
+#[test]
+fn newer_files_are_kept_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("newer", 100), ("older", 100)]);
+    for (name, time) in [("newer", 2_000_000_000), ("older", 5)] {
+        fs::write(dst.join(name), name).unwrap();
+        set_mtime(&dst.join(name), time, 0);
+    }
+    let manners = Manners { newer: Newer::Keep, ..Manners::default() };
+    let (ends, _) = sync(&src, &dst, manners, &Pump::default());
+    assert_eq!((ends.clean().kept, ends.clean().files), (1, 1));
+    assert_eq!(fs::read(dst.join("newer")).unwrap(), b"newer");
+    assert_same(&src.join("older"), &dst.join("older"));
+}
+
+#[test]
+fn holes_are_kept_and_resumed_over() {
+    use std::os::unix::fs::MetadataExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[]);
+    let file = fs::File::create(src.join("sparse")).unwrap();
+    // 100 TB do not fit every file system.
+    let size = [100 << 40, 10 << 40, 1 << 40].into_iter().find(|&size| file.set_len(size).is_ok()).unwrap();
+    for (at, salt) in [(0, 1), (size / 2, 2), (size - 3 * MIB, 3)] {
+        file.write_all_at(&contents(3 << 20, salt), at).unwrap();
+    }
+    drop(file);
+    interrupt(&src, &dst, 5 * MIB);
+    let (report, travelled) = again(&src, &dst);
+    assert_eq!(report.resumed_bytes + travelled, 9 * MIB);
+    let (a, b) = (fs::File::open(src.join("sparse")).unwrap(), fs::File::open(dst.join("sparse")).unwrap());
+    assert_eq!(a.metadata().unwrap().len(), b.metadata().unwrap().len());
+    assert!(b.metadata().unwrap().blocks() * 512 < 20 * MIB);
+    for at in [0, size / 2, size - 3 * MIB] {
+        let (mut x, mut y) = (vec![0; 3 << 20], vec![0; 3 << 20]);
+        a.read_exact_at(&mut x, at).unwrap();
+        b.read_exact_at(&mut y, at).unwrap();
+        assert!(x == y);
+    }
+    assert_eq!(again(&src, &dst).0.kept, 1);
+}
