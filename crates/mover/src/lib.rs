@@ -17,6 +17,8 @@ mod confine;
 mod digest;
 mod entries;
 mod fault;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the receiver does not use it yet"))]
+mod journal;
 mod link;
 mod progress;
 mod receive;
