@@ -149,10 +149,10 @@ impl Leftovers {
         while let Some(token) = self.by_path.get_mut(path)?.pop() {
             let leftover = &self.journals[token.journal];
             let Some(noted) = leftover.state.files.get(&token.number) else { continue };
-            if leftover.has_part(self.directory.as_fd(), token.number, noted) {
+            let part = part_name(leftover.id, token.number);
+            if has_part(self.directory.as_fd(), &part, noted) {
                 let Noted { identity, written } = noted.clone();
-                let part = part_name(leftover.id, token.number).into_bytes();
-                return Some(Claim { identity, written, part, token });
+                return Some(Claim { identity, written, part: part.into_bytes(), token });
             }
         }
         None
@@ -185,7 +185,8 @@ impl Leftovers {
     pub(crate) fn finish(self) {
         for leftover in self.journals {
             if !leftover.is_of_use(self.directory.as_fd()) {
-                leftover.remove(self.directory.as_fd());
+                // What cannot be removed now stays for the next job, or for `haul clean`.
+                let _ = leftover.remove(self.directory.as_fd());
             }
         }
     }
@@ -216,21 +217,12 @@ impl Leftover {
         let _ = self.tail.append(&self.file, &[Record::Gone { number }]);
     }
 
-    /// Whether the temporary file is there.
-    fn has_part(&self, directory: BorrowedFd<'_>, number: u32, noted: &Noted) -> bool {
-        let (parent, _) = split(&noted.identity.path);
-        let name = part_name(self.id, number);
-        open_directory(directory, parent, OFlags::PATH)
-            .and_then(|parent| statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW))
-            .is_ok_and(|stat| is_ours(&stat))
-    }
-
     /// Whether something can be resumed from it.
     pub(crate) fn is_of_use(&self, directory: BorrowedFd<'_>) -> bool {
         let files = &self.state.files;
-        files
-            .iter()
-            .any(|(&number, noted)| !noted.written.is_empty() && self.has_part(directory, number, noted))
+        files.iter().any(|(&number, noted)| {
+            !noted.written.is_empty() && has_part(directory, &part_name(self.id, number), noted)
+        })
     }
 
     fn remove_part(&self, directory: BorrowedFd<'_>, parent: &[u8], number: u32) {
@@ -239,26 +231,49 @@ impl Leftover {
             .and_then(|parent| unlinkat(&parent, part_name(self.id, number), AtFlags::empty()));
     }
 
-    /// The temporary files that are there: directory, relative to the journal's, and name.
-    pub(crate) fn parts(&self, directory: BorrowedFd<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mut parts = Vec::new();
-        for parent in &self.state.directories {
-            let Ok(opened) = open_directory(directory, parent, OFlags::RDONLY) else { continue };
-            let names = names_in(&opened);
-            let own = names.filter(|name| parse_part(name).is_some_and(|(id, _)| id == self.id));
-            parts.extend(own.map(|name| (parent.clone(), name)));
+    /// Removes the temporary files and then the journal, which therefore stays if one of them cannot be removed.
+    pub(crate) fn remove(self, directory: BorrowedFd<'_>) -> Result<(), Errno> {
+        for (parent, name) in parts(directory, self.id, &self.state)? {
+            let parent = open_directory(directory, &parent, OFlags::PATH)?;
+            unless_gone(unlinkat(&parent, &name, AtFlags::empty()))?;
         }
-        parts
+        unless_gone(unlinkat(directory, journal_name(self.id), AtFlags::empty()))
     }
+}
 
-    /// Removes the temporary files and then the journal, so that what is interrupted can be done again.
-    pub(crate) fn remove(self, directory: BorrowedFd<'_>) {
-        for (parent, name) in self.parts(directory) {
-            let _ = open_directory(directory, &parent, OFlags::PATH)
-                .and_then(|parent| unlinkat(&parent, &name, AtFlags::empty()));
-        }
-        let _ = unlinkat(directory, journal_name(self.id), AtFlags::empty());
+/// What is not there needs no removing.
+fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
+    if done == Err(Errno::NOENT) { Ok(()) } else { done }
+}
+
+/// A temporary file: its directory, relative to the journal's, and its name.
+type Part = (Vec<u8>, Vec<u8>);
+
+/// The temporary files that are there.
+pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &State) -> Result<Vec<Part>, Errno> {
+    let mut parts = Vec::new();
+    for parent in &state.directories {
+        let opened = match open_directory(directory, parent, OFlags::RDONLY) {
+            // It has been removed, or something else is there now.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            opened => opened?,
+        };
+        let own = names_in(&opened).filter(|name| parse_part(name).is_some_and(|(of, _)| of == id));
+        parts.extend(own.map(|name| (parent.clone(), name)));
     }
+    Ok(parts)
+}
+
+/// Whether the temporary file of a claim is there.
+pub(crate) fn has_part(directory: BorrowedFd<'_>, part: &str, noted: &Noted) -> bool {
+    let (parent, _) = split(&noted.identity.path);
+    stat_beneath(directory, parent, part.as_bytes()).is_ok_and(|stat| is_ours(&stat))
+}
+
+/// Looks at a name in a directory below the journal's.
+pub(crate) fn stat_beneath(directory: BorrowedFd<'_>, parent: &[u8], name: &[u8]) -> Result<Stat, Errno> {
+    let parent = open_directory(directory, parent, OFlags::PATH)?;
+    statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 /// Opens the journal with this id, if it is a regular file of ours.
@@ -308,7 +323,7 @@ pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
         if let Ok(stat) = statat(directory, journal_name(id), AtFlags::SYMLINK_NOFOLLOW) {
             newest.push((stat.st_mtime, stat.st_mtime_nsec, id));
         }
-        if newest.len() >= 2 * most {
+        if newest.len() >= most.saturating_mul(2) {
             newest.sort_unstable_by(|a, b| b.cmp(a));
             newest.truncate(most);
         }

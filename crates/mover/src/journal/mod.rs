@@ -5,16 +5,20 @@
 //! next job adopts them, takes the claims it has use for, and removes the rest. `docs/mover.md` describes the
 //! format and what it promises.
 
+mod check;
 mod leftovers;
 mod names;
 mod own;
 mod record;
+mod survey;
 mod tail;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use check::check;
 #[expect(unused_imports, reason = "the receiver does not use it yet")]
 pub(crate) use leftovers::{Claim, Skipped, Token};
 pub(crate) use leftovers::{Leftovers, Why};
 pub(crate) use own::{Ended, Journal};
 pub(crate) use record::FileIdentity;
+pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};

@@ -94,10 +94,15 @@ impl Codec {
     pub(crate) fn encode(&self, start: u64, record: &Record<'_>, out: &mut Vec<u8>) {
         let payload = postcard::to_allocvec(record).expect("numbers and bytes always have a postcard form");
         debug_assert!(payload.len() <= MAX_PAYLOAD, "a record of {} bytes", payload.len());
-        let check = self.check(start + out.len() as u64, &payload);
+        self.seal(start, &payload, out);
+    }
+
+    /// Appends the record with this payload.
+    pub(crate) fn seal(&self, start: u64, payload: &[u8], out: &mut Vec<u8>) {
+        let check = self.check(start + out.len() as u64, payload);
         out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
         out.extend_from_slice(&check);
-        out.extend_from_slice(&payload);
+        out.extend_from_slice(payload);
     }
 
     fn check(&self, position: u64, payload: &[u8]) -> [u8; CHECK_LEN] {

@@ -1,7 +1,9 @@
 mod broken;
 mod jobs;
 mod records;
+mod seeded;
 mod strangers;
+mod survey;
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
