@@ -13,6 +13,7 @@
 //!   is written; holes would be entries of a map beside the size in an entry.
 
 mod batch;
+pub mod check;
 mod confine;
 mod digest;
 mod entries;
@@ -29,6 +30,7 @@ mod stream;
 mod threads;
 mod tree;
 
+pub use journal::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
 pub use link::ControlLink;
 pub use progress::{Progress, Wake};
 pub use receive::{Durability, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};

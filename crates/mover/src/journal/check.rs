@@ -1,0 +1,42 @@
+//! What must hold for the reading of any journal.
+
+use crate::journal::record::{Codec, HEADER_LEN, Replayed, header, is_local, replay};
+
+/// The id of the journals that are made here.
+const ID: u32 = 0x6861_756c;
+
+/// See [`crate::check::journal`].
+pub(crate) fn check(bytes: &[u8]) -> bool {
+    let Some((&how, rest)) = bytes.split_first() else { return false };
+    let journal = if how.is_multiple_of(2) { rest.to_vec() } else { seal(rest) };
+    let Ok(read) = replay(ID, &journal[..]) else { return false };
+    holds(&journal, &read);
+    read.good > HEADER_LEN
+}
+
+/// A journal of payloads, each with a length (u8) in front of it.
+fn seal(mut payloads: &[u8]) -> Vec<u8> {
+    let (mut journal, codec) = (header(ID).to_vec(), Codec::new(ID));
+    while let Some((&len, rest)) = payloads.split_first() {
+        let (payload, rest) = rest.split_at(rest.len().min(len.into()));
+        codec.seal(0, payload, &mut journal);
+        payloads = rest;
+    }
+    journal
+}
+
+fn holds(journal: &[u8], read: &Replayed) {
+    let good = usize::try_from(read.good).expect("it lies in memory");
+    assert!(good <= journal.len(), "more was read than there is");
+    let again = replay(ID, &journal[..good]).expect("its header was good");
+    assert_eq!(&again, read, "the good part reads differently alone");
+    if let Some(shorter) = good.checked_sub(1) {
+        let cut = replay(ID, &journal[..shorter]).expect("a beginning of the header is good too");
+        assert!(cut.good < read.good, "a record was read that is not whole");
+    }
+    assert!(read.state.directories.iter().all(|path| path.is_empty() || is_local(path)));
+    for noted in read.state.files.values() {
+        assert!(is_local(&noted.identity.path), "a path leads out");
+        assert!(noted.written.iter().all(|range| range.end <= noted.identity.size), "claims too much");
+    }
+}

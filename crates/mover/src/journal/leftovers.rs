@@ -1,0 +1,334 @@
+//! Journals of jobs that did not come to their end, and what can be resumed from them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use haul_base::RangeSet;
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, statat, unlinkat,
+};
+use rustix::io::{Errno, dup};
+use rustix::process::geteuid;
+
+use crate::confine::{Links, open_beneath};
+use crate::journal::names::{journal_name, parse_journal, parse_part, part_name, split};
+use crate::journal::record::{Codec, FileIdentity, Noted, Record, Replayed, State, Unreadable, replay};
+use crate::journal::tail::Tail;
+
+/// Journals of one directory that are looked into, the newest ones.
+const MOST: usize = 64;
+
+/// How often a lock is tried, and how long it takes until the next time: `haul status` holds one for a moment.
+const LOCK_ROUNDS: usize = 4;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// The journals that earlier jobs have left in a directory, locked by this job.
+pub(crate) struct Leftovers {
+    directory: OwnedFd,
+    /// The newest first.
+    journals: Vec<Leftover>,
+    /// Who claims a path; the next to be handed out is the last.
+    by_path: HashMap<Vec<u8>, Vec<Token>>,
+    skipped: Vec<Skipped>,
+}
+
+/// One of them.
+pub(crate) struct Leftover {
+    pub(crate) id: u32,
+    file: OwnedFd,
+    pub(crate) state: State,
+    tail: Tail,
+}
+
+/// A file that can be resumed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Claim {
+    pub(crate) identity: FileIdentity,
+    /// What the temporary file has, in the file's stream of data bytes.
+    pub(crate) written: RangeSet,
+    /// Name of the temporary file, in the directory that the path lies in.
+    pub(crate) part: Vec<u8>,
+    pub(crate) token: Token,
+}
+
+/// Says which claim is meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Token {
+    journal: usize,
+    number: u32,
+}
+
+/// A journal that was left alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Skipped {
+    pub(crate) id: u32,
+    pub(crate) why: Why,
+}
+
+/// Why a journal is left alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Why {
+    /// Its job is running.
+    Running,
+    /// Its format has a version that we do not know.
+    Version(u16),
+    /// It does not begin as a journal, is no regular file, or belongs to somebody else.
+    Foreign,
+    /// It could not be opened, locked or read.
+    Unreadable(Errno),
+    /// It has been removed meanwhile.
+    Vanished,
+}
+
+impl Leftovers {
+    /// Takes over what earlier jobs have left in a directory. Journals of running jobs and those that are not
+    /// ours are skipped; a directory that cannot be read has none. To be called before [`Journal::create`](super::Journal::create): the
+    /// lock of a running job is tried several times.
+    pub(crate) fn adopt(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut found = Self {
+            directory: dup(directory)?,
+            journals: Vec::new(),
+            by_path: HashMap::new(),
+            skipped: Vec::new(),
+        };
+        if let Ok(readable) = openat(directory, ".", flags, Mode::empty()) {
+            let ids = newest(&readable, MOST);
+            found.directory = readable;
+            found.adopt_ids(&ids);
+        }
+        Ok(found)
+    }
+
+    /// Takes over these journals only; the newest is to come first.
+    fn adopt_ids(&mut self, ids: &[u32]) {
+        let mut adopted: Vec<_> = ids.iter().map(|&id| (id, Err(Why::Running))).collect();
+        for round in 0..LOCK_ROUNDS {
+            if round > 0 {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            for (id, slot) in &mut adopted {
+                if matches!(slot, Err(Why::Running)) {
+                    *slot = Leftover::adopt(self.directory.as_fd(), *id);
+                }
+            }
+            if !adopted.iter().any(|(_, slot)| matches!(slot, Err(Why::Running))) {
+                break;
+            }
+        }
+        for (id, slot) in adopted {
+            match slot {
+                Ok(leftover) => self.journals.push(leftover),
+                Err(why) => self.skipped.push(Skipped { id, why }),
+            }
+        }
+        self.index();
+    }
+
+    fn index(&mut self) {
+        for (journal, leftover) in self.journals.iter().enumerate().rev() {
+            for (&number, noted) in leftover.state.files.iter().filter(|(_, noted)| !noted.written.is_empty())
+            {
+                let path = noted.identity.path.clone();
+                self.by_path.entry(path).or_default().push(Token { journal, number });
+            }
+        }
+    }
+
+    /// Journals that were left alone.
+    pub(crate) fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    /// What is there of a file: from the newest journal, if it is asked for again from the next older one, and
+    /// so on. Every claim is handed out once. Whose temporary file is missing claims nothing.
+    pub(crate) fn take(&mut self, path: &[u8]) -> Option<Claim> {
+        while let Some(token) = self.by_path.get_mut(path)?.pop() {
+            let leftover = &self.journals[token.journal];
+            let Some(noted) = leftover.state.files.get(&token.number) else { continue };
+            let part = part_name(leftover.id, token.number);
+            if has_part(self.directory.as_fd(), &part, noted) {
+                let Noted { identity, written } = noted.clone();
+                return Some(Claim { identity, written, part: part.into_bytes(), token });
+            }
+        }
+        None
+    }
+
+    /// The temporary file of a claim is somebody else's now, by another name. Older claims on the same path
+    /// are void from here on.
+    pub(crate) fn consumed(&mut self, token: Token) {
+        let leftover = &mut self.journals[token.journal];
+        let Some(noted) = leftover.state.files.get(&token.number) else { return };
+        let path = noted.identity.path.clone();
+        leftover.gone(token.number);
+        for older in self.by_path.remove(&path).unwrap_or_default() {
+            self.discard(older);
+        }
+    }
+
+    /// Removes the temporary file of a claim, which is of no use.
+    pub(crate) fn discard(&mut self, token: Token) {
+        let leftover = &mut self.journals[token.journal];
+        if let Some(noted) = leftover.state.files.get(&token.number) {
+            let (parent, _) = split(&noted.identity.path);
+            leftover.remove_part(self.directory.as_fd(), parent, token.number);
+            leftover.gone(token.number);
+        }
+    }
+
+    /// Removes the journals that nothing can be resumed from, and their temporary files. The others are
+    /// unlocked and stay.
+    pub(crate) fn finish(self) {
+        for leftover in self.journals {
+            if !leftover.is_of_use(self.directory.as_fd()) {
+                // What cannot be removed now stays for the next job, or for `haul clean`.
+                let _ = leftover.remove(self.directory.as_fd());
+            }
+        }
+    }
+}
+
+impl Leftover {
+    /// Opens, locks and reads a journal.
+    pub(crate) fn adopt(directory: BorrowedFd<'_>, id: u32) -> Result<Self, Why> {
+        let file = open_journal(directory, id, OFlags::RDWR | OFlags::APPEND)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(Why::Running),
+            Err(errno) => return Err(Why::Unreadable(errno)),
+        }
+        // Whoever had the lock before may have removed it.
+        let stat = fstat(&file).map_err(Why::Unreadable)?;
+        if stat.st_nlink == 0 {
+            return Err(Why::Vanished);
+        }
+        let (file, Replayed { state, good }) = read(id, file)?;
+        let tail = Tail::new(Codec::new(id), good, stat.st_size as u64 > good);
+        Ok(Self { id, file, state, tail })
+    }
+
+    fn gone(&mut self, number: u32) {
+        self.state.files.remove(&number);
+        // Without this record the journal claims a temporary file that is not there, which is no claim.
+        let _ = self.tail.append(&self.file, &[Record::Gone { number }]);
+    }
+
+    /// Whether something can be resumed from it.
+    pub(crate) fn is_of_use(&self, directory: BorrowedFd<'_>) -> bool {
+        let files = &self.state.files;
+        files.iter().any(|(&number, noted)| {
+            !noted.written.is_empty() && has_part(directory, &part_name(self.id, number), noted)
+        })
+    }
+
+    fn remove_part(&self, directory: BorrowedFd<'_>, parent: &[u8], number: u32) {
+        // Nothing more can be done about a name that cannot be removed.
+        let _ = open_directory(directory, parent, OFlags::PATH)
+            .and_then(|parent| unlinkat(&parent, part_name(self.id, number), AtFlags::empty()));
+    }
+
+    /// Removes the temporary files and then the journal, which therefore stays if one of them cannot be removed.
+    pub(crate) fn remove(self, directory: BorrowedFd<'_>) -> Result<(), Errno> {
+        for (parent, name) in parts(directory, self.id, &self.state)? {
+            let parent = open_directory(directory, &parent, OFlags::PATH)?;
+            unless_gone(unlinkat(&parent, &name, AtFlags::empty()))?;
+        }
+        unless_gone(unlinkat(directory, journal_name(self.id), AtFlags::empty()))
+    }
+}
+
+/// What is not there needs no removing.
+fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
+    if done == Err(Errno::NOENT) { Ok(()) } else { done }
+}
+
+/// A temporary file: its directory, relative to the journal's, and its name.
+type Part = (Vec<u8>, Vec<u8>);
+
+/// The temporary files that are there.
+pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &State) -> Result<Vec<Part>, Errno> {
+    let mut parts = Vec::new();
+    for parent in &state.directories {
+        let opened = match open_directory(directory, parent, OFlags::RDONLY) {
+            // It has been removed, or something else is there now.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            opened => opened?,
+        };
+        let own = names_in(&opened).filter(|name| parse_part(name).is_some_and(|(of, _)| of == id));
+        parts.extend(own.map(|name| (parent.clone(), name)));
+    }
+    Ok(parts)
+}
+
+/// Whether the temporary file of a claim is there.
+pub(crate) fn has_part(directory: BorrowedFd<'_>, part: &str, noted: &Noted) -> bool {
+    let (parent, _) = split(&noted.identity.path);
+    stat_beneath(directory, parent, part.as_bytes()).is_ok_and(|stat| is_ours(&stat))
+}
+
+/// Looks at a name in a directory below the journal's.
+pub(crate) fn stat_beneath(directory: BorrowedFd<'_>, parent: &[u8], name: &[u8]) -> Result<Stat, Errno> {
+    let parent = open_directory(directory, parent, OFlags::PATH)?;
+    statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// Opens the journal with this id, if it is a regular file of ours.
+pub(crate) fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) -> Result<OwnedFd, Why> {
+    // O_NONBLOCK: the name might be that of a pipe.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(directory, journal_name(id), flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::NOENT => Why::Vanished,
+        Errno::LOOP | Errno::ISDIR | Errno::NXIO => Why::Foreign,
+        errno => Why::Unreadable(errno),
+    })?;
+    let stat = fstat(&file).map_err(Why::Unreadable)?;
+    if is_ours(&stat) { Ok(file) } else { Err(Why::Foreign) }
+}
+
+/// A regular file of this user: what others have put there is not believed.
+fn is_ours(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_uid == geteuid().as_raw()
+}
+
+/// Reads a journal from its beginning.
+pub(crate) fn read(id: u32, file: OwnedFd) -> Result<(OwnedFd, Replayed), Why> {
+    let mut reader = BufReader::new(File::from(file));
+    let replayed = replay(id, &mut reader).map_err(|error| match error {
+        Unreadable::Foreign => Why::Foreign,
+        Unreadable::Version(version) => Why::Version(version),
+        Unreadable::Io(error) => Why::Unreadable(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    })?;
+    Ok((reader.into_inner().into(), replayed))
+}
+
+/// A directory below the journal's, reached without following a link.
+fn open_directory(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    open_beneath(directory, path, flags | OFlags::DIRECTORY | OFlags::NOFOLLOW, Links::Refuse)
+}
+
+/// The names in a directory, as far as it can be read.
+fn names_in(directory: &OwnedFd) -> impl Iterator<Item = Vec<u8>> + use<> {
+    let entries = Dir::read_from(directory).into_iter().flat_map(|entries| entries.map_while(Result::ok));
+    entries.map(|entry| entry.file_name().to_bytes().to_vec())
+}
+
+/// The ids of the journals in a directory, those that changed last first, and at most so many.
+pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
+    let mut newest = Vec::new();
+    for id in names_in(directory).filter_map(|name| parse_journal(&name)) {
+        if let Ok(stat) = statat(directory, journal_name(id), AtFlags::SYMLINK_NOFOLLOW) {
+            newest.push((stat.st_mtime, stat.st_mtime_nsec, id));
+        }
+        if newest.len() >= most.saturating_mul(2) {
+            newest.sort_unstable_by(|a, b| b.cmp(a));
+            newest.truncate(most);
+        }
+    }
+    newest.sort_unstable_by(|a, b| b.cmp(a));
+    newest.truncate(most);
+    newest.into_iter().map(|(_, _, id)| id).collect()
+}

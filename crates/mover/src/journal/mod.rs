@@ -1,0 +1,24 @@
+//! The receiver's journal: what an interrupted job leaves behind so that the next one can go on.
+//!
+//! A [`Journal`] lies in the directory that a job writes below and is locked while the job runs. It says which
+//! bytes of which files are in temporary files. [`Leftovers`] are the journals of jobs that were cut off; the
+//! next job adopts them, takes the claims it has use for, and removes the rest. `docs/mover.md` describes the
+//! format and what it promises.
+
+mod check;
+mod leftovers;
+mod names;
+mod own;
+mod record;
+mod survey;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use check::check;
+#[expect(unused_imports, reason = "the receiver does not use it yet")]
+pub(crate) use leftovers::{Claim, Skipped, Token};
+pub(crate) use leftovers::{Leftovers, Why};
+pub(crate) use own::{Ended, Journal};
+pub(crate) use record::FileIdentity;
+pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};

@@ -1,0 +1,306 @@
+//! The journal of a running job.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use haul_base::RangeSet;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, fdatasync, flock, fstat, fsync, openat, unlinkat};
+use rustix::io::{Errno, dup};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::journal::names::{journal_name, parse_journal, parse_part, part_name};
+use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Record, header, is_local};
+use crate::journal::tail::{Tail, write_all};
+
+/// Bytes of a file that may be written and not yet noted. So much of each file is sent again at most after
+/// the process was killed.
+const NOTE_EVERY: u64 = 8 << 20;
+
+/// Ids tried before giving up.
+const ATTEMPTS: usize = 16;
+
+/// The journal of a running job: what it has in temporary files. It may be used from several threads.
+///
+/// Nothing here fails a transfer: a journal that cannot be written any more is [broken](Self::broken) and
+/// claims no more than it did.
+pub(crate) struct Journal {
+    id: u32,
+    directory: OwnedFd,
+    /// Locked as long as the job runs.
+    file: OwnedFd,
+    book: Mutex<Book>,
+}
+
+/// What became of a journal at the end of its job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// There was nothing left to resume: it is gone.
+    Removed,
+    /// It holds what can be resumed, on the disk.
+    Kept,
+}
+
+struct Book {
+    tail: Tail,
+    /// Files with a record, and no record that they are gone.
+    files: HashMap<u32, Open>,
+    directories: HashSet<Vec<u8>>,
+    broken: Option<Errno>,
+    name_synced: bool,
+}
+
+struct Open {
+    size: u64,
+    /// Bytes noted in the file.
+    noted: u64,
+    /// Written and not yet noted.
+    pending: RangeSet,
+    pending_bytes: u64,
+}
+
+impl Journal {
+    /// Makes a journal in a directory and locks it.
+    pub(crate) fn create(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
+        // Reading permits syncing the name; without it the journal still works.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(directory, ".", flags, Mode::empty()).or_else(|_| dup(directory))?;
+        for _ in 0..ATTEMPTS {
+            let id = random_id()?;
+            if let Some(file) = create_locked(directory.as_fd(), id)? {
+                return Ok(Self::new(id, directory, file));
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    /// A journal whose file holds its header and nothing else.
+    pub(super) fn new(id: u32, directory: OwnedFd, file: OwnedFd) -> Self {
+        let book = Book {
+            tail: Tail::new(Codec::new(id), HEADER_LEN, false),
+            files: HashMap::new(),
+            directories: HashSet::new(),
+            broken: None,
+            name_synced: false,
+        };
+        Self { id, directory, file, book: Mutex::new(book) }
+    }
+
+    /// What ties the journal and its temporary files together.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The name of a temporary file.
+    pub(crate) fn part_name(&self, number: u32) -> String {
+        part_name(self.id, number)
+    }
+
+    /// Whether an entry of a set must not have this name: that of any journal, because a later job would
+    /// believe it, or of a temporary file of this job.
+    pub(crate) fn is_reserved(&self, name: &[u8]) -> bool {
+        parse_journal(name).is_some() || parse_part(name).is_some_and(|(id, _)| id == self.id)
+    }
+
+    /// Notes a directory, relative to the journal's, before the first temporary file is made in it.
+    pub(crate) fn note_directory(&self, path: &[u8]) {
+        let mut book = self.book();
+        if book.directories.contains(path) || !(path.is_empty() || is_local(path)) {
+            return;
+        }
+        if book.append(&self.file, &[Record::Directory(path)]) {
+            book.directories.insert(path.to_vec());
+        }
+    }
+
+    /// Notes a file before the first byte goes to its temporary file. What had the number before is forgotten.
+    pub(crate) fn begin(&self, number: u32, identity: &FileIdentity) {
+        let mut book = self.book();
+        if !is_local(&identity.path) || !book.append(&self.file, &[Record::file(number, identity)]) {
+            return self.forget(&mut book, number);
+        }
+        let open = Open { size: identity.size, noted: 0, pending: RangeSet::new(), pending_bytes: 0 };
+        book.files.insert(number, open);
+    }
+
+    /// Notes bytes, in the file's stream of data, that are in the temporary file. Neighbours are noted
+    /// together, later.
+    pub(crate) fn wrote(&self, number: u32, range: Range<u64>) {
+        let mut book = self.book();
+        if book.broken.is_some() {
+            return;
+        }
+        let Some(open) = book.files.get_mut(&number) else { return };
+        let range = range.start..range.end.min(open.size);
+        open.pending_bytes += range.end.saturating_sub(range.start);
+        open.pending.insert(range);
+        if open.pending_bytes >= NOTE_EVERY {
+            book.note(&self.file, number);
+        }
+    }
+
+    /// The temporary file has its final name, or was removed.
+    pub(crate) fn gone(&self, number: u32) {
+        let mut book = self.book();
+        self.forget(&mut book, number);
+    }
+
+    fn forget(&self, book: &mut Book, number: u32) {
+        if book.files.remove(&number).is_none() {
+            return;
+        }
+        // Also if it is broken: the number may be used again, and must not claim the bytes of another file.
+        if let Err(errno) = book.tail.append(&self.file, &[Record::Gone { number }]) {
+            book.broken.get_or_insert(errno);
+            book.files.clear();
+            if book.tail.forget(&self.file).is_err() {
+                // The last resort; with an error here too, verification still finds what is wrong.
+                let _ = self.unlink();
+            }
+        }
+    }
+
+    /// Whether a later job could resume this file.
+    pub(crate) fn is_claimed(&self, number: u32) -> bool {
+        self.book().files.get(&number).is_some_and(|open| open.noted + open.pending_bytes > 0)
+    }
+
+    /// Why nothing is noted any more; `None` while all is well.
+    pub(crate) fn broken(&self) -> Option<Errno> {
+        self.book().broken
+    }
+
+    /// Writes out what is pending: then it survives the end of the process.
+    pub(crate) fn flush(&self) {
+        self.book().flush(&self.file);
+    }
+
+    /// Writes out what is pending and syncs it: then it survives a power failure, as far as the temporary
+    /// files have been synced before.
+    pub(crate) fn sync(&self) {
+        let mut book = self.book();
+        book.flush(&self.file);
+        let first = !std::mem::replace(&mut book.name_synced, true);
+        drop(book);
+        let done = fdatasync(&self.file);
+        if first {
+            // A directory that may not be read cannot be synced; the kernel writes it some time.
+            let _ = fsync(&self.directory);
+        }
+        if let Err(errno) = done {
+            self.book().broken.get_or_insert(errno);
+        }
+    }
+
+    /// Ends the journal: it is removed if every file is gone, and otherwise kept and synced.
+    pub(crate) fn finish(self) -> Result<Ended, Errno> {
+        self.flush();
+        if self.book().files.is_empty() {
+            return match self.unlink() {
+                Ok(()) | Err(Errno::NOENT) => Ok(Ended::Removed),
+                Err(errno) => Err(errno),
+            };
+        }
+        self.sync();
+        Ok(Ended::Kept)
+    }
+
+    /// The same journal in another file, to see what becomes of errors.
+    #[cfg(test)]
+    pub(super) fn with_file(self, file: OwnedFd) -> Self {
+        Self { file, ..self }
+    }
+
+    fn unlink(&self) -> Result<(), Errno> {
+        unlinkat(&self.directory, journal_name(self.id), AtFlags::empty())
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    /// Appends records, unless the journal is broken; now it may be.
+    fn append(&mut self, file: &OwnedFd, records: &[Record<'_>]) -> bool {
+        if self.broken.is_none() {
+            self.broken = self.tail.append(file, records).err();
+            if let Some(errno) = self.broken {
+                self.give_up_pending(errno);
+            }
+        }
+        self.broken.is_none()
+    }
+
+    /// What could not be noted will not be.
+    fn give_up_pending(&mut self, errno: Errno) {
+        self.broken = Some(errno);
+        for open in self.files.values_mut() {
+            open.pending = RangeSet::new();
+            open.pending_bytes = 0;
+        }
+    }
+
+    /// Writes out what is pending of one file.
+    fn note(&mut self, file: &OwnedFd, number: u32) {
+        let Some(open) = self.files.get_mut(&number) else { return };
+        let pending = std::mem::take(&mut open.pending);
+        open.pending_bytes = 0;
+        let records: Vec<_> = pending.iter().map(|range| Record::wrote(number, &range)).collect();
+        if !records.is_empty()
+            && self.append(file, &records)
+            && let Some(open) = self.files.get_mut(&number)
+        {
+            open.noted += pending.total();
+        }
+    }
+
+    fn flush(&mut self, file: &OwnedFd) {
+        let numbers: Vec<u32> = self
+            .files
+            .iter()
+            .filter(|(_, open)| !open.pending.is_empty())
+            .map(|(&number, _)| number)
+            .collect();
+        for number in numbers {
+            self.note(file, number);
+        }
+    }
+}
+
+fn random_id() -> Result<u32, Errno> {
+    let mut bytes = [0; 4];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(n) => filled += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(u32::from_ne_bytes(bytes))
+}
+
+/// Makes a journal with its header. `None`: try another id.
+fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, Errno> {
+    let name = journal_name(id);
+    let flags =
+        OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = match openat(directory, &name, flags, Mode::RUSR | Mode::WUSR) {
+        Err(Errno::EXIST) => return Ok(None),
+        opened => opened?,
+    };
+    let locked = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        // Somebody who looks for journals was faster, and may have removed this one, which was still empty.
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Ok(()) => fstat(&file).map(|stat| stat.st_nlink > 0),
+        Err(errno) => Err(errno),
+    };
+    let ready =
+        locked.and_then(|mine| if mine { write_all(&file, &header(id)).map(|()| true) } else { Ok(false) });
+    if ready != Ok(true) {
+        let _ = unlinkat(directory, &name, AtFlags::empty());
+    }
+    Ok(ready?.then_some(file))
+}

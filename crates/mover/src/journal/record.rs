@@ -1,0 +1,271 @@
+//! The format of a journal, and what is read back from one.
+//!
+//! ```text
+//! header   "HAULJRNL" | version u16 LE | id u32 LE                                                14 bytes
+//! record   length of the payload u32 LE | check, 8 bytes | payload: a postcard `Record`
+//! ```
+//!
+//! The check is the beginning of BLAKE3, keyed by the header, over the record's place in the file, its length
+//! and its payload. A record is therefore good only where it was written, in the journal it was written to.
+//! Reading stops at the first record that is not good.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Read};
+use std::ops::Range;
+
+use haul_base::RangeSet;
+use serde::{Deserialize, Serialize};
+
+const MAGIC: &[u8; 8] = b"HAULJRNL";
+/// The version that is written, and the only one that is read.
+pub(crate) const VERSION: u16 = 1;
+/// Bytes of the header.
+pub(crate) const HEADER_LEN: u64 = 14;
+/// Longest payload of a record in bytes.
+const MAX_PAYLOAD: usize = 16 << 10;
+/// Longest path in bytes; those of file sets, below a destination's name, take some 4,400 at most.
+const MAX_PATH: usize = MAX_PAYLOAD - 128;
+/// Length and check.
+const FRAME_LEN: usize = 12;
+const CHECK_LEN: usize = 8;
+/// Separates this use of BLAKE3 from every other (BLAKE3 paper, section 2.3, key derivation mode).
+const CONTEXT: &str = "haulage 2025 record of a receiver's journal v1";
+
+/// What tells one state of one file from every other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct FileIdentity {
+    /// Where it goes, relative to the directory of the journal.
+    pub(crate) path: Vec<u8>,
+    /// Length in bytes.
+    pub(crate) size: u64,
+    /// Time of last modification at the source, in seconds since 1970.
+    pub(crate) mtime_secs: i64,
+    /// The nanoseconds of that time.
+    pub(crate) mtime_nanos: u32,
+    /// Hash of the list of its data extents; zeros if it has no holes.
+    pub(crate) shape: [u8; 32],
+}
+
+/// One record. The order of the kinds is part of the format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Record<'a> {
+    /// Temporary files are made in this directory (empty: the base).
+    Directory(&'a [u8]),
+    /// A temporary file with this number begins. Whatever had the number before is forgotten.
+    File { number: u32, path: &'a [u8], size: u64, mtime_secs: i64, mtime_nanos: u32, shape: [u8; 32] },
+    /// These bytes of the file's stream of data are in the temporary file.
+    Wrote { number: u32, start: u64, len: u64 },
+    /// There is no temporary file with this number any more.
+    Gone { number: u32 },
+}
+
+impl<'a> Record<'a> {
+    pub(crate) fn file(number: u32, identity: &'a FileIdentity) -> Self {
+        let &FileIdentity { ref path, size, mtime_secs, mtime_nanos, shape } = identity;
+        Record::File { number, path, size, mtime_secs, mtime_nanos, shape }
+    }
+
+    pub(crate) fn wrote(number: u32, range: &Range<u64>) -> Self {
+        Record::Wrote { number, start: range.start, len: range.end - range.start }
+    }
+}
+
+/// The first bytes of a journal.
+pub(crate) fn header(id: u32) -> [u8; HEADER_LEN as usize] {
+    let mut header = [0; HEADER_LEN as usize];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    header[10..].copy_from_slice(&id.to_le_bytes());
+    header
+}
+
+/// Makes and checks the records of one journal.
+#[derive(Clone)]
+pub(crate) struct Codec {
+    key: [u8; 32],
+}
+
+impl Codec {
+    pub(crate) fn new(id: u32) -> Self {
+        Self { key: blake3::derive_key(CONTEXT, &header(id)) }
+    }
+
+    /// Appends a record, whose path [`is_local`], to `out`, whose first byte is to lie at `start` of the file.
+    pub(crate) fn encode(&self, start: u64, record: &Record<'_>, out: &mut Vec<u8>) {
+        let payload = postcard::to_allocvec(record).expect("numbers and bytes always have a postcard form");
+        debug_assert!(payload.len() <= MAX_PAYLOAD, "a record of {} bytes", payload.len());
+        self.seal(start, &payload, out);
+    }
+
+    /// Appends the record with this payload.
+    pub(crate) fn seal(&self, start: u64, payload: &[u8], out: &mut Vec<u8>) {
+        let check = self.check(start + out.len() as u64, payload);
+        out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        out.extend_from_slice(&check);
+        out.extend_from_slice(payload);
+    }
+
+    fn check(&self, position: u64, payload: &[u8]) -> [u8; CHECK_LEN] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&position.to_le_bytes());
+        hasher.update(&(payload.len() as u32).to_le_bytes());
+        hasher.update(payload);
+        let mut check = [0; CHECK_LEN];
+        check.copy_from_slice(&hasher.finalize().as_bytes()[..CHECK_LEN]);
+        check
+    }
+
+    /// Reads the next payload into `payload`. `None`: here the good part ends.
+    fn next(
+        &self,
+        position: u64,
+        from: &mut impl Read,
+        payload: &mut Vec<u8>,
+    ) -> std::io::Result<Option<()>> {
+        let mut frame = [0; FRAME_LEN];
+        if fill(from, &mut frame)? < FRAME_LEN {
+            return Ok(None);
+        }
+        let (len, check) = frame.split_at(FRAME_LEN - CHECK_LEN);
+        let len = len.iter().rev().fold(0, |len, &b| len << 8 | usize::from(b));
+        if len == 0 || len > MAX_PAYLOAD {
+            return Ok(None);
+        }
+        payload.resize(len, 0);
+        let whole = fill(from, payload)? == len;
+        Ok((whole && self.check(position, payload) == check).then_some(()))
+    }
+}
+
+/// Reads until `buffer` is full or nothing more comes; how much that was.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match from.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// A file that a journal speaks of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Noted {
+    pub(crate) identity: FileIdentity,
+    /// What is written, in the file's stream of data bytes.
+    pub(crate) written: RangeSet,
+}
+
+/// What a journal says. Memory is bounded by the length of the journal.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct State {
+    /// Directories with temporary files.
+    pub(crate) directories: BTreeSet<Vec<u8>>,
+    /// Temporary files by number.
+    pub(crate) files: BTreeMap<u32, Noted>,
+}
+
+impl State {
+    /// Takes a record in. False: nobody of ours wrote such a one.
+    pub(crate) fn apply(&mut self, record: &Record<'_>) -> bool {
+        match *record {
+            Record::Directory(path) => {
+                let good = path.is_empty() || is_local(path);
+                if good {
+                    self.directories.insert(path.to_vec());
+                }
+                good
+            }
+            Record::File { number, path, size, mtime_secs, mtime_nanos, shape } => {
+                let good = is_local(path);
+                if good {
+                    let identity = FileIdentity { path: path.to_vec(), size, mtime_secs, mtime_nanos, shape };
+                    self.files.insert(number, Noted { identity, written: RangeSet::new() });
+                }
+                good
+            }
+            Record::Wrote { number, start, len } => {
+                match (self.files.get_mut(&number), start.checked_add(len)) {
+                    (Some(file), Some(end)) if end <= file.identity.size => {
+                        file.written.insert(start..end);
+                        true
+                    }
+                    _ => false,
+                }
+            }
+            Record::Gone { number } => {
+                self.files.remove(&number);
+                true
+            }
+        }
+    }
+}
+
+/// Whether a path names something below a directory and nothing else, and fits into a record.
+pub(crate) fn is_local(path: &[u8]) -> bool {
+    path.len() <= MAX_PATH
+        && !path.contains(&0)
+        && path.split(|&b| b == b'/').all(|component| !matches!(component, b"" | b"." | b".."))
+}
+
+/// A journal read back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Replayed {
+    pub(crate) state: State,
+    /// Bytes of the file up to the end of the last good record; 0 if not even the header was finished.
+    pub(crate) good: u64,
+}
+
+/// Why a journal cannot be read.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    /// It does not begin as a journal with this id does.
+    Foreign,
+    /// A format that we do not know.
+    Version(u16),
+    /// It cannot be read.
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for Unreadable {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Reads a journal up to the first record that is not good.
+pub(crate) fn replay(id: u32, mut from: impl Read) -> Result<Replayed, Unreadable> {
+    let mut replayed = Replayed { state: State::default(), good: 0 };
+    if !read_header(id, &mut from)? {
+        return Ok(replayed);
+    }
+    let codec = Codec::new(id);
+    let mut payload = Vec::new();
+    replayed.good = HEADER_LEN;
+    while codec.next(replayed.good, &mut from, &mut payload)?.is_some() {
+        match postcard::take_from_bytes(&payload) {
+            Ok((record, [])) if replayed.state.apply(&record) => {}
+            _ => break,
+        }
+        replayed.good += (FRAME_LEN + payload.len()) as u64;
+    }
+    Ok(replayed)
+}
+
+/// False: its writer did not come to the end of it.
+fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Unreadable> {
+    let mut found = [0; HEADER_LEN as usize];
+    let len = fill(from, &mut found)?;
+    let expected = header(id);
+    if found[..len] == expected[..len] {
+        return Ok(len == expected.len());
+    }
+    let version = u16::from_le_bytes([found[8], found[9]]);
+    if len >= 10 && found.starts_with(MAGIC) && version != VERSION {
+        return Err(Unreadable::Version(version));
+    }
+    Err(Unreadable::Foreign)
+}

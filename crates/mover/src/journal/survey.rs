@@ -1,0 +1,151 @@
+//! Journals for people: what lies in a directory, and how to get rid of it.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use haul_base::Bytes;
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, openat, statat};
+use rustix::io::Errno;
+
+use crate::fault::show;
+use crate::journal::leftovers::{self, Leftover, Why};
+use crate::journal::names::{journal_name, part_name};
+use crate::journal::record::State;
+
+/// What a journal says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalReport {
+    id: u32,
+    /// Name of its file.
+    pub name: String,
+    /// Whether it can be gone on from.
+    pub state: JournalState,
+    /// When it was written to last.
+    pub modified: SystemTime,
+    /// Files that the next job could go on with.
+    pub files: Vec<PartialFile>,
+    /// How many temporary files there are.
+    pub parts: u64,
+    /// Room that they take on the disk.
+    pub occupied: Bytes,
+}
+
+/// Whether a journal can be gone on from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JournalState {
+    /// Its job is running.
+    Running,
+    /// Its job was cut off.
+    LeftOver,
+    /// It is left alone, for this reason.
+    NotOurs(String),
+}
+
+/// A file of which a part is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartialFile {
+    /// Relative to the directory of the journal; bytes that are no text as escapes.
+    pub path: String,
+    /// Bytes that are there.
+    pub have: Bytes,
+    /// Length of the file. If it has holes, it is complete with fewer bytes.
+    pub size: Bytes,
+}
+
+/// What lies in one directory (not below it) of running jobs and of those that were cut off, the newest first.
+/// Nothing is changed.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn find_journals(directory: &Path) -> io::Result<Vec<JournalReport>> {
+    let directory = open(directory)?;
+    let ids = leftovers::newest(&directory, usize::MAX);
+    Ok(ids.into_iter().filter_map(|id| report(&directory, id)).collect())
+}
+
+/// Removes the temporary files of a job that was cut off, and its journal. False: its job is running, or the
+/// journal is not one of ours or has gone; it was left alone.
+///
+/// # Errors
+/// Something could not be removed. The journal then stays, so that it can be tried again.
+pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<bool> {
+    let directory = open(directory)?;
+    match Leftover::adopt(directory.as_fd(), journal.id) {
+        Ok(leftover) => leftover.remove(directory.as_fd()).map(|()| true).map_err(Into::into),
+        Err(Why::Unreadable(errno)) => Err(errno.into()),
+        Err(_) => Ok(false),
+    }
+}
+
+fn open(path: &Path) -> Result<OwnedFd, Errno> {
+    openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// `None`: it has gone meanwhile.
+fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
+    let name = journal_name(id);
+    let stat = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    // Before 1970 is as good as 1970 for an age.
+    let modified =
+        UNIX_EPOCH + Duration::new(stat.st_mtime.try_into().unwrap_or(0), stat.st_mtime_nsec as u32);
+    let blank = JournalReport {
+        id,
+        name,
+        state: JournalState::Running,
+        modified,
+        files: Vec::new(),
+        parts: 0,
+        occupied: Bytes(0),
+    };
+    match look(directory, id) {
+        Ok((state, says)) => Some(JournalReport { state, ..describe(directory, &says, blank) }),
+        Err(Why::Vanished) => None,
+        Err(why) => Some(JournalReport { state: JournalState::NotOurs(reason(why)), ..blank }),
+    }
+}
+
+/// Reads a journal, and finds out whether its job runs by holding its lock for a moment.
+fn look(directory: &OwnedFd, id: u32) -> Result<(JournalState, State), Why> {
+    let file = leftovers::open_journal(directory.as_fd(), id, OFlags::RDONLY)?;
+    let state = match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => JournalState::Running,
+        locked => {
+            locked.and_then(|()| flock(&file, FlockOperation::Unlock)).map_err(Why::Unreadable)?;
+            JournalState::LeftOver
+        }
+    };
+    let (_, replayed) = leftovers::read(id, file)?;
+    Ok((state, replayed.state))
+}
+
+fn reason(why: Why) -> String {
+    match why {
+        Why::Running => "its job is running".to_owned(),
+        Why::Version(version) => format!("another version of haul has written it (format {version})"),
+        Why::Foreign => "it is not a journal of this user".to_owned(),
+        Why::Unreadable(errno) => format!("it cannot be read: {}", io::Error::from(errno)),
+        Why::Vanished => "it has gone".to_owned(),
+    }
+}
+
+fn describe(directory: &OwnedFd, state: &State, mut report: JournalReport) -> JournalReport {
+    // What cannot be read cannot be counted.
+    for (parent, name) in leftovers::parts(directory.as_fd(), report.id, state).unwrap_or_default() {
+        if let Ok(stat) = leftovers::stat_beneath(directory.as_fd(), &parent, &name) {
+            report.parts += 1;
+            // st_blocks counts 512 bytes each (stat(2)).
+            report.occupied.0 += stat.st_blocks as u64 * 512;
+        }
+    }
+    for (&number, noted) in &state.files {
+        let part = part_name(report.id, number);
+        let have = Bytes(noted.written.total());
+        if have.0 > 0 && leftovers::has_part(directory.as_fd(), &part, noted) {
+            let identity = &noted.identity;
+            report.files.push(PartialFile { path: show(&identity.path), have, size: Bytes(identity.size) });
+        }
+    }
+    report
+}

@@ -1,0 +1,128 @@
+//! Journals that cannot be written any more.
+
+use rustix::fs::{
+    FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, flock, fstat,
+    memfd_create,
+};
+use rustix::io::{Errno, dup, pread, write};
+
+use super::*;
+use crate::journal::Ended;
+use crate::journal::record::{Codec, HEADER_LEN, Record, State, header};
+use crate::journal::tail::Tail;
+
+const ID: u32 = 5;
+
+/// A journal in memory with one file of which 50 bytes are noted and 10 are not; and its file.
+fn in_memory(dir: &Path) -> (Journal, OwnedFd) {
+    let file = memfd_create("journal", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+    fcntl_setfl(&file, fcntl_getfl(&file).unwrap() | OFlags::APPEND).unwrap();
+    write(&file, &header(ID)).unwrap();
+    fs::write(dir.join(journal_name(ID)), "").unwrap();
+    let journal = Journal::new(ID, open(dir), dup(&file).unwrap());
+    journal.begin(1, &identity("f", 100));
+    journal.wrote(1, 0..50);
+    journal.flush();
+    journal.wrote(1, 50..60);
+    (journal, file)
+}
+
+/// From now on the file cannot grow, as on a full disk.
+fn fill_up(file: &OwnedFd) {
+    fcntl_add_seals(file, SealFlags::GROW).unwrap();
+}
+
+fn read(file: &OwnedFd) -> Replayed {
+    let mut bytes = vec![0; fstat(file).unwrap().st_size as usize];
+    assert_eq!(pread(file, &mut bytes, 0), Ok(bytes.len()));
+    replay(ID, &bytes[..]).unwrap()
+}
+
+#[test]
+fn what_was_noted_stays_and_nothing_is_added() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, file) = in_memory(dir.path());
+    fill_up(&file);
+    assert_eq!(journal.broken(), None);
+    journal.flush();
+    assert_eq!(journal.broken(), Some(Errno::PERM));
+    journal.note_directory(b"d");
+    journal.begin(2, &identity("g", 100));
+    journal.wrote(2, 0..20);
+    journal.wrote(1, 60..100);
+    assert_eq!((journal.is_claimed(1), journal.is_claimed(2)), (true, false));
+    assert_eq!(journal.finish(), Ok(Ended::Kept));
+    let state = read(&file).state;
+    assert_eq!(state.files.len(), 1);
+    assert_eq!(state.files[&1].written, ranges(&[(0, 50)]));
+    assert!(dir.path().join(journal_name(ID)).exists());
+}
+
+#[test]
+fn a_broken_journal_is_removed_when_everything_worked_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, file) = in_memory(dir.path());
+    fill_up(&file);
+    journal.begin(2, &identity("g", 100));
+    assert_eq!(journal.broken(), Some(Errno::PERM));
+    journal.gone(2);
+    journal.gone(1);
+    assert_eq!(journal.finish(), Ok(Ended::Removed));
+    assert!(hidden(dir.path()).is_empty());
+}
+
+#[test]
+fn a_number_that_is_used_again_does_not_claim_the_bytes_of_another_file() {
+    for again in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (journal, file) = in_memory(dir.path());
+        fill_up(&file);
+        if again {
+            journal.begin(1, &identity("g", 100));
+        } else {
+            journal.gone(1);
+        }
+        assert_eq!(read(&file), Replayed { state: State::default(), good: HEADER_LEN });
+        assert!(!journal.is_claimed(1));
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_even_be_cut_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
+    let (id, path) = (journal.id(), dir.path().join(journal_name(journal.id())));
+    drop(journal);
+    let journal = Journal::new(id, open(dir.path()), fs::File::open(&path).unwrap().into());
+    journal.begin(1, &identity("f", 100));
+    assert_eq!(journal.broken(), Some(Errno::BADF));
+    drop(journal);
+    assert!(path.exists());
+
+    // Writable until a file is noted, and then not any more.
+    let (written, only_read) =
+        (fs::OpenOptions::new().append(true).open(&path).unwrap(), fs::File::open(&path).unwrap());
+    let journal = Journal::new(id, open(dir.path()), written.into());
+    journal.begin(1, &identity("f", 100));
+    let journal = journal.with_file(only_read.into());
+    journal.gone(1);
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_failed_half_way_is_cut_before_the_next_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
+    let (id, path) = (journal.id(), dir.path().join(journal_name(journal.id())));
+    let written: OwnedFd = fs::OpenOptions::new().append(true).open(&path).unwrap().into();
+    let only_read: OwnedFd = fs::File::open(&path).unwrap().into();
+    let mut tail = Tail::new(Codec::new(id), HEADER_LEN, false);
+    assert_eq!(tail.append(&only_read, &[Record::Gone { number: 1 }]), Err(Errno::BADF));
+    write(&written, b"half a record").unwrap();
+    tail.append(&written, &[Record::Directory(b"d")]).unwrap();
+    let read = on_disk(dir.path(), id);
+    assert!(read.state.directories.contains(&b"d"[..]));
+    assert_eq!(read.good, fs::metadata(&path).unwrap().len());
+    // The journal itself was locked all the time.
+    assert_eq!(flock(&written, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK));
+}

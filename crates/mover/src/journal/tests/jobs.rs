@@ -1,0 +1,291 @@
+//! Jobs, one after the other and at the same time.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Barrier;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::journal::record::{Codec, Record};
+use crate::journal::{Ended, Why};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_job_that_finishes_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
+    let mode = fs::metadata(dir.path().join(journal_name(journal.id()))).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    journal.begin(4, &identity("f", 100));
+    journal.wrote(4, 0..100);
+    journal.gone(4);
+    assert_eq!(journal.finish(), Ok(Ended::Removed));
+    assert!(hidden(dir.path()).is_empty());
+}
+
+#[test]
+fn neighbours_are_noted_together_and_only_after_8_mib() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
+    journal.begin(1, &identity("f", 100 * MIB));
+    let path = dir.path().join(journal_name(journal.id()));
+    let begun = fs::metadata(&path).unwrap().len();
+    for mib in 0..7 {
+        journal.wrote(1, mib * MIB..(mib + 1) * MIB);
+    }
+    assert_eq!(fs::metadata(&path).unwrap().len(), begun);
+    journal.wrote(1, 7 * MIB..8 * MIB);
+    let noted = fs::metadata(&path).unwrap().len();
+    assert!(noted > begun && noted < begun + 30, "one record: {begun} to {noted}");
+    journal.wrote(1, 10 * MIB..11 * MIB);
+    assert_eq!(on_disk(dir.path(), journal.id()).state.files[&1].written, ranges(&[(0, 8 * MIB)]));
+    journal.flush();
+    let written = &on_disk(dir.path(), journal.id()).state.files[&1].written;
+    assert_eq!(*written, ranges(&[(0, 8 * MIB), (10 * MIB, 11 * MIB)]));
+}
+
+#[test]
+fn the_next_job_takes_what_is_there_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let id = cut_off(dir.path(), "d/f", 100, 10..60);
+    let mut leftovers = adopt(dir.path());
+    assert_eq!(leftovers.take(b"d/g"), None);
+    let claim = leftovers.take(b"d/f").unwrap();
+    assert_eq!(claim.identity, identity("d/f", 100));
+    assert_eq!(claim.written, ranges(&[(10, 60)]));
+    assert_eq!(claim.part, format!(".haul-{id:08x}-1.part").into_bytes());
+    assert_eq!(leftovers.take(b"d/f"), None);
+
+    // Not consumed: the next job has it again.
+    leftovers.finish();
+    let mut leftovers = adopt(dir.path());
+    let claim = leftovers.take(b"d/f").unwrap();
+    fs::rename(dir.path().join(format!("d/.haul-{id:08x}-1.part")), dir.path().join("d/mine")).unwrap();
+    leftovers.consumed(claim.token);
+    leftovers.finish();
+    assert_eq!(hidden(dir.path()), [""; 0]);
+    assert!(dir.path().join("d/mine").exists());
+}
+
+#[test]
+fn the_newest_journal_wins_and_the_older_ones_follow() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids: Vec<u32> = (1..=3).map(|job| cut_off(dir.path(), "f", 100, 0..10 * job)).collect();
+    for (age, id) in ids.iter().rev().enumerate() {
+        let time = std::time::SystemTime::now() - std::time::Duration::from_secs(60 * age as u64);
+        fs::File::open(dir.path().join(journal_name(*id))).unwrap().set_modified(time).unwrap();
+    }
+    let mut leftovers = adopt(dir.path());
+    assert_eq!(leftovers.take(b"f").unwrap().written, ranges(&[(0, 30)]));
+    let second = leftovers.take(b"f").unwrap();
+    assert_eq!(second.written, ranges(&[(0, 20)]));
+    fs::remove_file(dir.path().join(std::str::from_utf8(&second.part).unwrap())).unwrap();
+    leftovers.consumed(second.token);
+    leftovers.finish();
+    // The newest was not consumed and stays; the oldest was overtaken.
+    let stays = [format!(".haul-{:08x}-1.part", ids[2]), format!(".haul-{:08x}.journal", ids[2])];
+    assert_eq!(hidden(dir.path()), stays);
+}
+
+#[test]
+fn a_claim_needs_its_temporary_file_and_bytes_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let gone = cut_off(dir.path(), "gone", 100, 0..50);
+    fs::remove_file(dir.path().join(format!(".haul-{gone:08x}-1.part"))).unwrap();
+    cut_off(dir.path(), "empty", 100, 0..0);
+    let mut leftovers = adopt(dir.path());
+    assert_eq!(leftovers.take(b"gone"), None);
+    assert_eq!(leftovers.take(b"empty"), None);
+    leftovers.finish();
+    assert!(hidden(dir.path()).is_empty());
+}
+
+#[test]
+fn what_nobody_claims_is_removed_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let id = cut_off(dir.path(), "d/f", 100, 0..50);
+    let names = [
+        format!("d/.haul-{id:08x}-77.part"),
+        format!("d/.haul-{id:08x}-x.part"),
+        format!("d/.haul-{:08x}-1.part", id ^ 1),
+        format!("e/.haul-{id:08x}-1.part"),
+        "d/f".to_owned(),
+    ];
+    fs::create_dir(dir.path().join("e")).unwrap();
+    for name in &names {
+        fs::write(dir.path().join(name), "").unwrap();
+    }
+    let mut leftovers = adopt(dir.path());
+    let claim = leftovers.take(b"d/f").unwrap();
+    leftovers.discard(claim.token);
+    leftovers.finish();
+    assert!(hidden(dir.path()).is_empty());
+    let left: Vec<bool> = names.iter().map(|name| dir.path().join(name).exists()).collect();
+    assert_eq!(left, [false, true, true, true, true]);
+}
+
+#[test]
+fn a_running_job_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
+    journal.begin(1, &identity("f", 100));
+    journal.wrote(1, 0..10);
+    journal.flush();
+    let mut leftovers = adopt(dir.path());
+    assert_eq!(leftovers.take(b"f"), None);
+    assert_eq!((leftovers.skipped()[0].id, leftovers.skipped()[0].why), (journal.id(), Why::Running));
+    leftovers.finish();
+    assert_eq!(journal.finish(), Ok(Ended::Kept));
+    assert_eq!(hidden(dir.path()).len(), 1);
+}
+
+#[test]
+fn of_many_adopters_one_gets_the_claim() {
+    for _ in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["a", "b", "c"] {
+            cut_off(dir.path(), file, 100, 0..50);
+        }
+        let barrier = Barrier::new(4);
+        let taken: Vec<String> = std::thread::scope(|scope| {
+            let adopter = || {
+                barrier.wait();
+                let mut leftovers = adopt(dir.path());
+                let taken: Vec<_> =
+                    ["a", "b", "c"].into_iter().filter(|f| leftovers.take(f.as_bytes()).is_some()).collect();
+                // Nobody lets go before everybody has looked.
+                barrier.wait();
+                leftovers.finish();
+                taken
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(adopter)).collect();
+            threads.into_iter().flat_map(|t| t.join().unwrap()).map(str::to_owned).collect()
+        });
+        let mut sorted = taken.clone();
+        sorted.sort();
+        assert_eq!(sorted, ["a", "b", "c"], "each exactly once");
+    }
+}
+
+#[test]
+fn a_torn_tail_is_cut_before_anything_is_appended() {
+    let dir = tempfile::tempdir().unwrap();
+    let id = cut_off(dir.path(), "f", 100, 0..50);
+    let path = dir.path().join(journal_name(id));
+    let mut bytes = fs::read(&path).unwrap();
+    let good = bytes.len();
+    Codec::new(id).encode(0, &Record::file(2, &identity("g", 100)), &mut bytes);
+    Codec::new(id).encode(0, &Record::Wrote { number: 2, start: 0, len: 9 }, &mut bytes);
+    bytes[good + 20] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    fs::write(dir.path().join(format!(".haul-{id:08x}-2.part")), "").unwrap();
+    let mut leftovers = adopt(dir.path());
+    assert_eq!(leftovers.take(b"g"), None);
+    let claim = leftovers.take(b"f").unwrap();
+    leftovers.consumed(claim.token);
+    drop(leftovers);
+    let read = on_disk(dir.path(), id);
+    assert!(read.state.files.is_empty());
+    assert_eq!(read.good, fs::metadata(&path).unwrap().len(), "nothing is behind the last good record");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Directory(u8),
+    Begin(u32),
+    Wrote(u32, u64, u64),
+    Gone(u32),
+    Flush,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let number = 0u32..3;
+    prop_oneof![
+        1 => (0u8..3).prop_map(Step::Directory),
+        3 => number.clone().prop_map(Step::Begin),
+        8 => (number.clone(), 0u64..40, 0u64..9).prop_map(|(n, s, l)| Step::Wrote(n, s * MIB, l * MIB)),
+        2 => number.prop_map(Step::Gone),
+        1 => Just(Step::Flush),
+    ]
+}
+
+/// What a job has done: by name of the file, each of which is begun once, what was written of it.
+#[derive(Default)]
+struct Model {
+    written: HashMap<Vec<u8>, RangeSet>,
+    live: HashMap<u32, Vec<u8>>,
+}
+
+const SIZE: u64 = 44 * MIB;
+
+impl Model {
+    fn step(&mut self, journal: &Journal, step: &Step) {
+        match *step {
+            Step::Directory(n) => journal.note_directory(format!("d{n}").as_bytes()),
+            Step::Begin(number) => {
+                let path = format!("f{}", self.written.len());
+                journal.begin(number, &identity(&path, SIZE));
+                self.written.insert(path.clone().into(), RangeSet::new());
+                self.live.insert(number, path.into());
+            }
+            Step::Wrote(number, start, len) => {
+                journal.wrote(number, start..start + len);
+                if let Some(path) = self.live.get(&number) {
+                    self.written.get_mut(path).unwrap().insert(start..(start + len).min(SIZE));
+                }
+            }
+            Step::Gone(number) => {
+                journal.gone(number);
+                self.live.remove(&number);
+            }
+            Step::Flush => journal.flush(),
+        }
+    }
+
+    /// No file claims more than was written of it until now.
+    fn bounds(&self, read: &Replayed) -> bool {
+        read.state.files.values().all(|noted| {
+            let written = &self.written[&noted.identity.path];
+            noted.written.iter().all(|range: Range<u64>| written.covers(range))
+        })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_journal_never_claims_what_was_not_written(
+        steps in prop::collection::vec(any_step(), 0..40),
+        flips in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 8),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
+        let mut model = Model::default();
+        for step in &steps {
+            model.step(&journal, step);
+            prop_assert!(model.bounds(&on_disk(dir.path(), journal.id())));
+        }
+        journal.flush();
+        let read = on_disk(dir.path(), journal.id());
+        prop_assert!(journal.broken().is_none());
+        let claimed: HashMap<u32, Vec<u8>> =
+            read.state.files.iter().map(|(&n, noted)| (n, noted.identity.path.clone())).collect();
+        prop_assert_eq!(&claimed, &model.live);
+        for noted in read.state.files.values() {
+            prop_assert_eq!(&noted.written, &model.written[&noted.identity.path]);
+        }
+        let bytes = fs::read(dir.path().join(journal_name(journal.id()))).unwrap();
+        for cut in 0..bytes.len() {
+            prop_assert!(model.bounds(&replay(journal.id(), &bytes[..cut]).unwrap()));
+        }
+        for (at, bit) in flips {
+            let mut bytes = bytes.clone();
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << (bit % 8);
+            prop_assert!(replay(journal.id(), &bytes[..]).is_err() || model.bounds(&replay(journal.id(), &bytes[..]).unwrap()));
+        }
+    }
+}

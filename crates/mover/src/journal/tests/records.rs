@@ -1,0 +1,171 @@
+//! What is read back is a prefix of what was written, whatever happened to the file.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::journal::record::{Codec, HEADER_LEN, Record, State, header};
+
+/// A record that owns its path.
+#[derive(Clone, Debug)]
+enum Owned {
+    Directory(String),
+    File(u32, String, u64),
+    Wrote(u32, u64, u64),
+    Gone(u32),
+}
+
+impl Owned {
+    fn record(&self) -> Record<'_> {
+        match self {
+            Self::Directory(path) => Record::Directory(path.as_bytes()),
+            Self::File(number, path, size) => Record::File {
+                number: *number,
+                path: path.as_bytes(),
+                size: *size,
+                mtime_secs: i64::MIN,
+                mtime_nanos: 999_999_999,
+                shape: [*number as u8; 32],
+            },
+            &Self::Wrote(number, start, len) => Record::Wrote { number, start, len },
+            &Self::Gone(number) => Record::Gone { number },
+        }
+    }
+}
+
+fn any_record() -> impl Strategy<Value = Owned> {
+    let number = 0u32..4;
+    let path = "[a-c]{1,3}(/[a-c]{1,3}){0,2}";
+    prop_oneof![
+        path.prop_map(Owned::Directory),
+        (number.clone(), path, 0u64..1000).prop_map(|(n, p, s)| Owned::File(n, p, s)),
+        (number.clone(), 0u64..900, 0u64..300).prop_map(|(n, s, l)| Owned::Wrote(n, s, l)),
+        number.prop_map(Owned::Gone),
+    ]
+}
+
+/// The journal of these records; and after each of them, how long it was and what it said. Records that make
+/// no sense where they are would end the reading and are left out.
+fn write_down(id: u32, records: &[Owned]) -> (Vec<u8>, Vec<(usize, State)>) {
+    let (codec, mut bytes, mut state) = (Codec::new(id), header(id).to_vec(), State::default());
+    let mut steps = vec![(bytes.len(), state.clone())];
+    for record in records {
+        if state.apply(&record.record()) {
+            codec.encode(0, &record.record(), &mut bytes);
+            steps.push((bytes.len(), state.clone()));
+        }
+    }
+    (bytes, steps)
+}
+
+/// The last step that ends at or before `len`.
+fn step_before(steps: &[(usize, State)], len: usize) -> &(usize, State) {
+    steps.iter().rev().find(|(end, _)| *end <= len).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn a_cut_journal_says_what_was_written_up_to_there(
+        records in prop::collection::vec(any_record(), 0..12),
+        id: u32,
+    ) {
+        let (bytes, steps) = write_down(id, &records);
+        for cut in 0..=bytes.len() {
+            let read = replay(id, &bytes[..cut]).unwrap();
+            if cut < HEADER_LEN as usize {
+                prop_assert_eq!((read.good, read.state), (0, State::default()));
+            } else {
+                let (end, state) = step_before(&steps, cut);
+                prop_assert_eq!((read.good, &read.state), (*end as u64, state));
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_ends_the_reading_in_front_of_its_record(
+        records in prop::collection::vec(any_record(), 1..8),
+        id: u32,
+        bit in 0u8..8,
+    ) {
+        let (bytes, steps) = write_down(id, &records);
+        for at in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1 << bit;
+            match replay(id, &bytes[..]) {
+                Err(_) => prop_assert!(at < HEADER_LEN as usize),
+                Ok(read) => {
+                    let (end, state) = step_before(&steps, at);
+                    prop_assert_eq!((read.good, &read.state), (*end as u64, state));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn records_of_another_journal_or_another_place_are_not_read(
+        records in prop::collection::vec(any_record(), 1..8),
+    ) {
+        let (mut bytes, steps) = write_down(1, &records);
+        bytes[..HEADER_LEN as usize].copy_from_slice(&header(2));
+        prop_assert_eq!(replay(2, &bytes[..]).unwrap().state, State::default());
+        if let [_, (first, state), (second, _), ..] = &steps[..] {
+            let (bytes, _) = write_down(1, &records);
+            let moved = [&bytes[..*first], &bytes[*second..], &bytes[*first..*second]].concat();
+            let read = replay(1, &moved[..]).unwrap();
+            let last = *second == bytes.len();
+            prop_assert!(last || read.state == *state, "{:?}", read);
+        }
+    }
+
+    #[test]
+    fn any_bytes_can_be_read(tail in prop::collection::vec(any::<u8>(), 0..200), whole in any::<bool>()) {
+        let bytes = if whole { [&header(9)[..], &tail].concat() } else { tail };
+        if let Ok(read) = replay(9, &bytes[..]) {
+            prop_assert!(read.good <= bytes.len() as u64);
+            prop_assert_eq!(read.state, State::default());
+        }
+    }
+}
+
+/// A header and one record with these contents and a right check.
+fn one(record: &Record<'_>) -> Vec<u8> {
+    let mut bytes = header(1).to_vec();
+    Codec::new(1).encode(0, record, &mut bytes);
+    bytes
+}
+
+#[test]
+fn records_that_lead_out_or_claim_too_much_are_not_believed() {
+    for path in ["..", "a/../..", "/etc", "a//b", "a/", "./a", "a\0b"] {
+        let directory = one(&Record::Directory(path.as_bytes()));
+        assert_eq!(replay(1, &directory[..]).unwrap().good, HEADER_LEN, "{path}");
+        let identity = identity(path, 5);
+        assert_eq!(replay(1, &one(&Record::file(1, &identity))[..]).unwrap().good, HEADER_LEN, "{path}");
+    }
+    let mut bytes = one(&Record::file(1, &identity("a", 10)));
+    let good = bytes.len() as u64;
+    for (start, len) in [(5, 6), (11, 0), (u64::MAX, 1), (0, u64::MAX)] {
+        bytes.truncate(good as usize);
+        Codec::new(1).encode(0, &Record::Wrote { number: 1, start, len }, &mut bytes);
+        assert_eq!(replay(1, &bytes[..]).unwrap().good, good, "{start}, {len}");
+    }
+}
+
+/// The format is a promise to later versions: this journal must be readable for ever.
+#[test]
+fn the_format_stays_as_it_is() {
+    let mut bytes = header(0x1234_abcd).to_vec();
+    let codec = Codec::new(0x1234_abcd);
+    codec.encode(0, &Record::Directory(b"d"), &mut bytes);
+    codec.encode(0, &Record::file(300, &identity("d/f", 4096)), &mut bytes);
+    codec.encode(0, &Record::Wrote { number: 300, start: 5, len: 1000 }, &mut bytes);
+    codec.encode(0, &Record::Gone { number: 300 }, &mut bytes);
+    let hex = |from: usize| u8::from_str_radix(&WRITTEN_BY_VERSION_1[from..from + 2], 16).unwrap();
+    let expected: Vec<u8> = (0..WRITTEN_BY_VERSION_1.len()).step_by(2).map(hex).collect();
+    assert_eq!(bytes, expected);
+}
+
+const WRITTEN_BY_VERSION_1: &str = concat!(
+    "4841554c4a524e4c0100cdab3412030000008b0170983f6e4aa90001642b0000007099cae8bc5cb7",
+    "1e01ac0203642f6680200d0503030303030303030303030303030303030303030303030303030303",
+    "0303030306000000a3bc2a92b12303a702ac0205e807030000004b9ffded3da8c14a03ac02",
+);

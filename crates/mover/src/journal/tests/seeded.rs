@@ -1,0 +1,58 @@
+//! The check of the fuzz target on seeded inputs: valid ones, damaged ones and random ones.
+
+use haul_base::Rng;
+
+use super::*;
+use crate::check;
+use crate::journal::record::{Codec, Record, header};
+
+const ITERATIONS: u32 = 20_000;
+const SEED: u64 = 0x6861_756c;
+
+/// The payloads of some records, in the form of a journal or as the check reads payloads.
+fn input(rng: &mut Rng) -> Vec<u8> {
+    let paths = ["a", "b/c", "b", "..", "/x"];
+    let whole = rng.chance(0.5);
+    let (codec, mut journal, mut payloads) =
+        (Codec::new(SEED as u32), header(SEED as u32).to_vec(), Vec::new());
+    for _ in 0..=rng.below(8) {
+        let (path, number) = (paths[rng.below(paths.len() as u64) as usize], rng.below(3) as u32);
+        let identity = identity(path, rng.below(1 << 40));
+        let record = match rng.below(6) {
+            0 => Record::Directory(path.as_bytes()),
+            1 | 2 => Record::file(number, &identity),
+            3 => Record::Gone { number },
+            _ => Record::Wrote { number, start: rng.below(1 << 39), len: rng.below(1 << 20) },
+        };
+        codec.encode(0, &record, &mut journal);
+        let payload = postcard::to_allocvec(&record).unwrap();
+        payloads.push(payload.len() as u8);
+        payloads.extend(payload);
+    }
+    if whole { [&[0], &journal[..]].concat() } else { [&[1], &payloads[..]].concat() }
+}
+
+#[test]
+fn the_rules_hold_for_seeded_inputs() {
+    let mut rng = Rng::from_seed(SEED);
+    let (mut some, mut none) = (0, 0);
+    for round in 0..ITERATIONS {
+        let mut bytes = input(&mut rng);
+        if round % 4 == 3 {
+            bytes.resize(rng.below(200) as usize, 0);
+            rng.fill(&mut bytes);
+        } else {
+            for _ in 0..rng.below(3) {
+                let at = rng.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << rng.below(8);
+            }
+        }
+        if check::journal(&bytes) {
+            some += 1;
+        } else {
+            none += 1;
+        }
+    }
+    println!("seed {SEED:#x}: {some} with records, {none} without");
+    assert!(some > ITERATIONS / 4 && none > ITERATIONS / 20, "{some} with records, {none} without");
+}

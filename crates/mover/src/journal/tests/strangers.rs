@@ -1,0 +1,81 @@
+//! Things that are called as journals are, and are none of ours.
+
+use std::os::unix::fs::symlink;
+
+use rustix::fs::{FileType, mknodat};
+
+use super::*;
+use crate::journal::Why;
+use crate::journal::record::header;
+
+#[test]
+fn what_is_no_journal_of_ours_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |id| dir.path().join(journal_name(id));
+    fs::write(at(1), "not a journal").unwrap();
+    fs::write(at(2), header(1)).unwrap();
+    let mut later = header(3);
+    later[8..10].copy_from_slice(&7u16.to_le_bytes());
+    fs::write(at(3), later).unwrap();
+    fs::write(dir.path().join("elsewhere"), header(4)).unwrap();
+    symlink("elsewhere", at(4)).unwrap();
+    fs::create_dir(at(5)).unwrap();
+    mknodat(open(dir.path()), journal_name(6), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let leftovers = adopt(dir.path());
+    let mut skipped: Vec<_> = leftovers.skipped().iter().map(|skipped| (skipped.id, skipped.why)).collect();
+    skipped.sort_by_key(|(id, _)| *id);
+    let foreign = |id| (id, Why::Foreign);
+    assert_eq!(skipped, [foreign(1), foreign(2), (3, Why::Version(7)), foreign(4), foreign(5), foreign(6)]);
+    leftovers.finish();
+    assert_eq!(hidden(dir.path()).len(), 6);
+}
+
+#[test]
+fn a_journal_that_was_killed_at_birth_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(journal_name(1)), "").unwrap();
+    fs::write(dir.path().join(journal_name(2)), &header(2)[..9]).unwrap();
+    fs::write(dir.path().join(journal_name(3)), header(3)).unwrap();
+    adopt(dir.path()).finish();
+    assert!(hidden(dir.path()).is_empty());
+}
+
+#[test]
+fn only_the_newest_64_are_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000);
+    for id in 0..300 {
+        let file = fs::File::create(dir.path().join(journal_name(id))).unwrap();
+        file.set_modified(old + std::time::Duration::from_secs(u64::from(id * 7 % 300))).unwrap();
+    }
+    adopt(dir.path()).finish();
+    let left = hidden(dir.path());
+    assert_eq!(left.len(), 236);
+    assert!((0..300).all(|id| left.contains(&journal_name(id)) == (id * 7 % 300 < 236)));
+}
+
+#[test]
+fn temporary_files_are_not_looked_for_through_links() {
+    let dir = tempfile::tempdir().unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    let id = cut_off(dir.path(), "d/f", 100, 0..50);
+    fs::remove_dir_all(dir.path().join("d")).unwrap();
+    symlink(outside.path(), dir.path().join("d")).unwrap();
+    let bait = outside.path().join(format!(".haul-{id:08x}-1.part"));
+    fs::write(&bait, "").unwrap();
+    let mut leftovers = adopt(dir.path());
+    assert_eq!(leftovers.take(b"d/f"), None);
+    leftovers.finish();
+    assert!(bait.exists());
+    assert!(hidden(dir.path()).is_empty());
+}
+
+#[test]
+fn names_of_journals_and_of_own_temporary_files_are_reserved() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
+    assert!(journal.is_reserved(journal.part_name(3).as_bytes()));
+    assert!(journal.is_reserved(journal_name(journal.id() ^ 1).as_bytes()));
+    assert!(!journal.is_reserved(format!(".haul-{:08x}-3.part", journal.id() ^ 1).as_bytes()));
+    assert!(!journal.is_reserved(b".haul-readme"));
+}

@@ -1,0 +1,53 @@
+//! What people are told, and how they get rid of it.
+
+use super::*;
+use crate::journal::{JournalState, find_journals, remove_journal};
+
+#[test]
+fn journals_are_found_with_what_they_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let cut = cut_off(dir.path(), "d/f", 100, 0..50);
+    fs::write(dir.path().join(format!("d/.haul-{cut:08x}-9.part")), vec![1; 10_000]).unwrap();
+    let running = Journal::create(open(dir.path()).as_fd()).unwrap();
+    fs::write(dir.path().join(journal_name(7)), "something else").unwrap();
+    let found = find_journals(dir.path()).unwrap();
+    let of = |id| found.iter().find(|journal| journal.name == journal_name(id)).unwrap();
+    assert_eq!(found.len(), 3);
+    assert_eq!((&of(cut).state, of(cut).parts), (&JournalState::LeftOver, 2));
+    assert!(of(cut).occupied.0 >= 8192, "{:?}", of(cut));
+    let file = &of(cut).files[0];
+    assert_eq!((file.path.as_str(), file.have.0, file.size.0), ("d/f", 50, 100));
+    assert_eq!(of(running.id()).state, JournalState::Running);
+    assert!(matches!(of(7).state, JournalState::NotOurs(_)));
+    // Looking changes nothing: the next job still takes it.
+    assert!(adopt(dir.path()).take(b"d/f").is_some());
+}
+
+#[test]
+fn only_what_was_left_over_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let cut = cut_off(dir.path(), "d/f", 100, 0..50);
+    fs::write(dir.path().join(format!("d/.haul-{cut:08x}-9.part")), "").unwrap();
+    let running = Journal::create(open(dir.path()).as_fd()).unwrap();
+    fs::write(dir.path().join(journal_name(7)), "something else").unwrap();
+    for journal in find_journals(dir.path()).unwrap() {
+        assert_eq!(remove_journal(dir.path(), &journal).unwrap(), journal.state == JournalState::LeftOver);
+    }
+    let mut left = [journal_name(7), journal_name(running.id())];
+    left.sort();
+    assert_eq!(hidden(dir.path()), left);
+    assert!(hidden(&dir.path().join("d")).is_empty());
+}
+
+#[test]
+fn a_journal_stays_while_something_cannot_be_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let id = cut_off(dir.path(), "d/f", 100, 0..50);
+    let in_the_way = dir.path().join(format!("d/.haul-{id:08x}-9.part"));
+    fs::create_dir(&in_the_way).unwrap();
+    let found = find_journals(dir.path()).unwrap();
+    assert_eq!(remove_journal(dir.path(), &found[0]).unwrap_err().kind(), std::io::ErrorKind::IsADirectory);
+    fs::remove_dir(&in_the_way).unwrap();
+    assert!(remove_journal(dir.path(), &found[0]).unwrap());
+    assert!(hidden(dir.path()).is_empty());
+}
