@@ -138,6 +138,25 @@ impl Leftovers {
         }
     }
 
+    /// Whether nothing can be resumed from them.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.state.made.is_none())
+    }
+
+    /// Whether a job was cut off that had made the directory `name` to take the place of its one source.
+    pub(crate) fn has_made(&self, name: &[u8]) -> bool {
+        self.journals.iter().any(|leftover| leftover.state.made.as_deref() == Some(name))
+    }
+
+    /// That directory is this job's now.
+    pub(crate) fn take_made(&mut self, name: &[u8]) {
+        for leftover in self.journals.iter_mut().filter(|l| l.state.made.as_deref() == Some(name)) {
+            leftover.state.made = None;
+            // Without this record the directory takes its source's place once more at most.
+            let _ = leftover.tail.append(&leftover.file, &[Record::Made(b"")]);
+        }
+    }
+
     /// Journals that were left alone.
     pub(crate) fn skipped(&self) -> &[Skipped] {
         &self.skipped
@@ -220,9 +239,10 @@ impl Leftover {
     /// Whether something can be resumed from it.
     pub(crate) fn is_of_use(&self, directory: BorrowedFd<'_>) -> bool {
         let files = &self.state.files;
-        files.iter().any(|(&number, noted)| {
-            !noted.written.is_empty() && has_part(directory, &part_name(self.id, number), noted)
-        })
+        self.state.made.is_some()
+            || files.iter().any(|(&number, noted)| {
+                !noted.written.is_empty() && has_part(directory, &part_name(self.id, number), noted)
+            })
     }
 
     fn remove_part(&self, directory: BorrowedFd<'_>, parent: &[u8], number: u32) {

@@ -16,9 +16,16 @@ mod tail;
 mod tests;
 
 pub(crate) use check::check;
-#[expect(unused_imports, reason = "the receiver does not use it yet")]
-pub(crate) use leftovers::{Claim, Skipped, Token};
-pub(crate) use leftovers::{Leftovers, Why};
-pub(crate) use own::{Ended, Journal};
+#[cfg(test)]
+pub(crate) use leftovers::Why;
+pub(crate) use leftovers::{Claim, Leftovers};
+#[cfg(test)]
+pub(crate) use own::Ended;
+pub(crate) use own::Journal;
 pub(crate) use record::FileIdentity;
 pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
+
+/// Whether a name is that of a journal.
+pub(crate) fn is_journal(name: &[u8]) -> bool {
+    names::parse_journal(name).is_some()
+}

@@ -47,6 +47,8 @@ struct Book {
     /// Files with a record, and no record that they are gone.
     files: HashMap<u32, Open>,
     directories: HashSet<Vec<u8>>,
+    /// A directory was made in the place of the one source, and the set is not complete.
+    made: bool,
     broken: Option<Errno>,
     name_synced: bool,
 }
@@ -81,6 +83,7 @@ impl Journal {
             tail: Tail::new(Codec::new(id), HEADER_LEN, false),
             files: HashMap::new(),
             directories: HashSet::new(),
+            made: false,
             broken: None,
             name_synced: false,
         };
@@ -112,6 +115,17 @@ impl Journal {
         if book.append(&self.file, &[Record::Directory(path)]) {
             book.directories.insert(path.to_vec());
         }
+    }
+
+    /// Notes that a directory takes the place of the one source: until the set is complete, it does so again.
+    pub(crate) fn note_made(&self, name: &[u8]) {
+        let mut book = self.book();
+        book.made = is_local(name) && book.append(&self.file, &[Record::Made(name)]);
+    }
+
+    /// The set is complete.
+    pub(crate) fn complete(&self) {
+        self.book().made = false;
     }
 
     /// Notes a file before the first byte goes to its temporary file. What had the number before is forgotten.
@@ -193,10 +207,13 @@ impl Journal {
         }
     }
 
-    /// Ends the journal: it is removed if every file is gone, and otherwise kept and synced.
-    pub(crate) fn finish(self) -> Result<Ended, Errno> {
+    /// Ends the journal: it is removed if nothing can be resumed, and otherwise kept and synced.
+    pub(crate) fn finish(&self) -> Result<Ended, Errno> {
         self.flush();
-        if self.book().files.is_empty() {
+        let book = self.book();
+        let of_use = book.made || !book.files.is_empty();
+        drop(book);
+        if !of_use {
             return match self.unlink() {
                 Ok(()) | Err(Errno::NOENT) => Ok(Ended::Removed),
                 Err(errno) => Err(errno),

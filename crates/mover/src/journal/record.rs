@@ -57,6 +57,9 @@ pub(crate) enum Record<'a> {
     Wrote { number: u32, start: u64, len: u64 },
     /// There is no temporary file with this number any more.
     Gone { number: u32 },
+    /// The job made this directory to take the place of its one source, and the set is not complete (empty: it is
+    /// somebody else's now).
+    Made(&'a [u8]),
 }
 
 impl<'a> Record<'a> {
@@ -166,6 +169,8 @@ pub(crate) struct State {
     pub(crate) directories: BTreeSet<Vec<u8>>,
     /// Temporary files by number.
     pub(crate) files: BTreeMap<u32, Noted>,
+    /// The directory that took the place of the job's one source.
+    pub(crate) made: Option<Vec<u8>>,
 }
 
 impl State {
@@ -199,6 +204,13 @@ impl State {
             Record::Gone { number } => {
                 self.files.remove(&number);
                 true
+            }
+            Record::Made(name) => {
+                let good = name.is_empty() || is_local(name) && !name.contains(&b'/');
+                if good {
+                    self.made = Some(name.to_vec()).filter(|name| !name.is_empty());
+                }
+                good
             }
         }
     }

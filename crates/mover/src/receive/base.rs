@@ -7,6 +7,7 @@ use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, mkdirat};
 use rustix::io::Errno;
 
 use crate::fault::{Side, Trouble, show};
+use crate::journal::Leftovers;
 use crate::root::Root;
 
 /// Permissions of a destination that is made here, before the umask, as `mkdir` has them.
@@ -24,6 +25,7 @@ pub(crate) struct Base {
 /// ([`Layout::Into`]) or is the name of the single source ([`Layout::As`]).
 pub(crate) fn open_base(root: &Root, destination: &[u8], layout: Layout) -> Result<Base, Fault> {
     let base = match (open_directory(root, destination), layout) {
+        (Ok(_), Layout::As) if was_made(root, destination) => beside(root, destination)?,
         (Ok(directory), _) => Base { directory, rename: None },
         (Err(Errno::NOENT), Layout::Into) => Base { directory: make(root, destination)?, rename: None },
         (Err(Errno::NOENT | Errno::NOTDIR), Layout::As) => beside(root, destination)?,
@@ -31,6 +33,14 @@ pub(crate) fn open_base(root: &Root, destination: &[u8], layout: Layout) -> Resu
     };
     writable(&base, destination)?;
     Ok(base)
+}
+
+/// Whether an earlier job made this directory to take the place of its one source, and was cut off: the same
+/// command means the same again.
+fn was_made(root: &Root, destination: &[u8]) -> bool {
+    let named = root.split(destination);
+    let leftovers = open_directory(root, &named.directory).and_then(|d| Leftovers::adopt(d.as_fd()));
+    !named.name.is_empty() && leftovers.is_ok_and(|leftovers| leftovers.has_made(&named.name))
 }
 
 fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, Errno> {

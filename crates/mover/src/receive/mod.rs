@@ -111,7 +111,10 @@ pub fn receive_files(
 
 /// Runs the job to its end; every thread that it starts has ended when it returns, and no temporary file is
 /// left.
-fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
+fn run(shared: &Arc<Shared>, mut leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
+    if let (Some(leftovers), Some(name)) = (&mut leftovers, shared.place.rename()) {
+        leftovers.take_made(name);
+    }
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
     let writer = Writer::new(shared.clone(), checks.clone(), settles.clone());
@@ -139,7 +142,7 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(threads::join);
     remove_temporaries(shared);
-    shared.place.finish();
+    shared.place.finish(result.is_ok());
     joined.and(result)
 }
 

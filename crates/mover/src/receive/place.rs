@@ -139,9 +139,17 @@ impl Place {
         self.opened_journal().is_some_and(|journal| journal.is_claimed(entry))
     }
 
+    /// The name that the single top-level entry takes.
+    pub(crate) fn rename(&self) -> Option<&[u8]> {
+        self.base.rename.as_deref()
+    }
+
     /// The journal ends with the job: what is in it stays for a later one.
-    pub(crate) fn finish(&self) {
+    pub(crate) fn finish(&self, complete: bool) {
         if let Some(journal) = self.opened_journal() {
+            if complete {
+                journal.complete();
+            }
             // It is at worst a leftover that claims nothing.
             let _ = journal.finish();
         }
@@ -234,6 +242,11 @@ impl Place {
     /// Makes a directory (true), or takes the one that is there (false).
     pub(crate) fn make_directory(&self, path: &[u8]) -> Result<bool, Trouble> {
         let spot = self.spot(path)?;
+        if let Some(name) = self.base.rename.as_ref().filter(|_| !path.contains(&b'/'))
+            && let Some(journal) = self.journal()
+        {
+            journal.note_made(name);
+        }
         match mkdirat(&spot.directory, &spot.name, Mode::from_raw_mode(PRIVATE_DIRECTORY)) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => match spot.kind(path)? {

@@ -171,13 +171,10 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// The job is over: nothing is taken any more.
+    /// The job is over: nothing more comes in. The writer still gets what is here, because what was received
+    /// need not be sent again.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        let mut inner = self.inner();
-        inner.buffers.clear();
-        inner.queued = 0;
-        drop(inner);
         self.ready.notify_all();
         self.wake.call();
     }
@@ -192,17 +189,19 @@ impl Queue {
         let mut inner = self.inner();
         let mut lingered = busy;
         loop {
-            if self.closed.load(Ordering::Acquire) {
-                return Work::Closed;
-            }
-            let enough = lingered || inner.completed.is_some() || inner.queued >= NOTICE;
+            let closed = self.closed.load(Ordering::Acquire);
+            let enough = closed || lingered || inner.completed.is_some() || inner.queued >= NOTICE;
             if let Some(filling) = if enough { inner.take_below(known) } else { None } {
                 drop(inner);
                 let Filling { data, runs, .. } = filling;
                 return Work::Bytes(Box::new(Lease { data, runs, home: self.clone() }));
             }
+            // Entries that came before the end say where what is here goes.
             if busy || std::mem::take(&mut inner.nudged) {
                 return Work::Look;
+            }
+            if closed {
+                return Work::Closed;
             }
             inner.writer_waits = true;
             let (woken, timeout) =

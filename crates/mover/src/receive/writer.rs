@@ -206,7 +206,9 @@ impl Writer {
     }
 
     fn tell(&self, written: Written) -> Result<(), Fault> {
-        self.checks.send(Check::Written(written)).map_err(over)
+        let told = self.checks.send(Check::Written(written));
+        // When the job is over, what was received is written all the same; nobody verifies it.
+        told.or_else(|error| if self.shared.ending().is_some() { Ok(()) } else { Err(over(error)) })
     }
 }
 

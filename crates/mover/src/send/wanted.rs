@@ -18,6 +18,8 @@ use crate::send::shared::Shared;
 /// A file of which the receiver had something.
 struct Partial {
     proving: Arc<Proving>,
+    /// What it counts as if it turns out that nothing has to be sent.
+    without_sending: State,
     /// Bytes of its stream that were asked for.
     asked: u64,
 }
@@ -98,12 +100,18 @@ impl Wanted {
                 keep(shared, entry);
                 Ok(())
             }
-            (Want::Compare, Some(planned)) => self.rest(shared, planned, &[]),
-            (Want::Rest(stretches), Some(planned)) => self.rest(shared, planned, stretches),
+            (Want::Compare, Some(planned)) => self.rest(shared, planned, &[], State::Kept),
+            (Want::Rest(stretches), Some(planned)) => self.rest(shared, planned, stretches, State::Done),
         }
     }
 
-    fn rest(&mut self, shared: &Shared, planned: Planned, stretches: &[Stretch]) -> Result<(), Fault> {
+    fn rest(
+        &mut self,
+        shared: &Shared,
+        planned: Planned,
+        stretches: &[Stretch],
+        without_sending: State,
+    ) -> Result<(), Fault> {
         let ranges = ranges(stretches, planned.file.shape.len())?;
         let planned = Arc::new(planned);
         let proving = Arc::new(Proving::new(planned.clone()));
@@ -111,13 +119,12 @@ impl Wanted {
         self.grow(shared, asked)?;
         let groups = proving.groups();
         let mut sent = ranges.iter().flat_map(|range| groups.touched(range)).peekable();
-        let is_sent = |group: &u32| {
+        let mut is_sent = |group: &u32| {
             while sent.next_if(|sent| sent < group).is_some() {}
             sent.peek() == Some(group)
         };
-        let mut is_sent = is_sent;
         let proved_apart: Vec<u32> = (0..groups.count()).filter(|group| !is_sent(group)).collect();
-        self.partial.insert(planned.entry, Partial { proving: proving.clone(), asked });
+        self.partial.insert(planned.entry, Partial { proving: proving.clone(), without_sending, asked });
         if !ranges.is_empty() {
             self.send(Job::Stretches(Stretches { planned, ranges, proving: Some(proving.clone()) }));
         }
@@ -167,8 +174,11 @@ impl Wanted {
             return (State::Done, 0);
         };
         shared.slots.give();
-        let len = partial.proving.planned.file.shape.len();
-        if partial.asked == 0 { (State::Kept, 0) } else { (State::Done, len.saturating_sub(partial.asked)) }
+        let unsent = partial.proving.planned.file.shape.len().saturating_sub(partial.asked);
+        match partial.without_sending {
+            State::Kept if partial.asked == 0 => (State::Kept, 0),
+            _ => (State::Done, unsent),
+        }
     }
 
     /// The job is over: nobody waits for work any more.

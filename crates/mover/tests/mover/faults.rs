@@ -11,7 +11,8 @@ use haul_mover::{SendLimits, receive_files};
 use haul_wire::control::{Fault, FaultCode, Layout};
 
 use crate::harness::{
-    Pump, assert_no_parts, assert_resumable, await_part, bytes, copy, fault_of, link_pair, names_below, options, start,
+    Pump, assert_no_parts, assert_resumable, await_part, bytes, copy, fault_of, link_pair, names_below,
+    options, start,
 };
 use crate::trees::{assert_same, contents, set_mtime};
 

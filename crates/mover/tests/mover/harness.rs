@@ -228,7 +228,8 @@ pub(crate) fn assert_no_parts(directory: &Path) {
 
 /// Every temporary file that is left belongs to a journal that is left in `base`.
 pub(crate) fn assert_resumable(base: &Path) {
-    let names: Vec<_> = names_below(base).iter().map(|p| p.file_name().unwrap().as_bytes().to_vec()).collect();
+    let names: Vec<_> =
+        names_below(base).iter().map(|p| p.file_name().unwrap().as_bytes().to_vec()).collect();
     let journals: Vec<_> =
         names.iter().filter_map(|n| n.strip_suffix(b".journal")).map(<[u8]>::to_vec).collect();
     assert!(!journals.is_empty(), "{names:?}");

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use haul_base::Piece;
 use haul_mover::{ControlLink as _, MoveReport, ReceiveOptions, Root, receive_files};
-use haul_wire::control::{
-    ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Layout, Outcome, RelPath, Want,
-};
 use haul_proto::ObjectSink;
+use haul_wire::control::{
+    ControlMessage, Destination, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Manners,
+    Outcome, RelPath, Want,
+};
 use proptest::prelude::*;
 
 use crate::harness::{Link, assert_no_parts, bytes, link_pair, names_below, options};
@@ -96,7 +97,8 @@ fn send(
     layout: Layout,
 ) -> (Vec<Option<FaultCode>>, MoveReport) {
     let (peer, link) = link_pair();
-    let options = ReceiveOptions { session: 5, ..options() };
+    let manners = Manners { equal: Equal::Nothing, ..Manners::default() };
+    let options = ReceiveOptions { session: 5, manners, ..options() };
     let mut job = receive_files(&bytes(destination), &Root::Anywhere, layout, link, options).unwrap();
     let object: Vec<u8> = set.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
     let mut early = Vec::new();

@@ -1,8 +1,8 @@
 //! Full and read-only places. Some need root to be made; without it they say that they were skipped.
 
 use std::fs;
-use std::os::unix::process::CommandExt as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
