@@ -11,7 +11,7 @@ use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, reso
 use crate::demo::run_tcp_flows;
 use crate::fault::{self, Fault, FaultCode, Shown};
 use crate::logging;
-use crate::output::{EventLog, ProgressStyle, RunReport, Summary, json};
+use crate::output::{EventLog, ProgressStyle, RunReport, Summary, json, out};
 use crate::run::{self, Context, DryRun};
 use crate::settings::{Preset, PresetSource, Recipe};
 use crate::signals::{self, INTERRUPTED};
@@ -68,6 +68,8 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         // Before anything starts a thread: it may have to enter a user namespace.
         Command::DemoTcp => return demo_tcp(),
         Command::Pipe(args) => return run::pipe(args, global.quiet, global.json),
+        Command::Status(args) => return Ok(run::status(args, global.quiet, global.json)),
+        Command::Clean(args) => return Ok(run::clean(args, global.quiet, global.json)),
         Command::Cp(_) | Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => {}
     }
     note_diagnosis(&global, &command.recipe());
@@ -99,6 +101,8 @@ fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context)
         Command::Demo(args) => run::demo(context, args),
         Command::Serve(args) => return run::serve(context, args),
         Command::Pipe(_)
+        | Command::Status(_)
+        | Command::Clean(_)
         | Command::Presets(_)
         | Command::Completions(_)
         | Command::Man
@@ -224,10 +228,4 @@ fn man() -> Result<u8, Fault> {
     }
     out(String::from_utf8_lossy(&page).trim_end());
     Ok(0)
-}
-
-/// Writes a result to stdout. Who closed the pipe has read enough.
-fn out(text: &str) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
 }

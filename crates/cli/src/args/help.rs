@@ -42,6 +42,20 @@ Examples:
   haul presets                      list them
   haul presets default > mine.toml  start a recipe of your own; use it with --preset ./mine.toml";
 
+pub(super) const STATUS: &str = "\
+Examples:
+  haul status                       what lies in this directory
+  haul status -r --json /data       all below /data, for a script
+
+Running the command of a transfer again resumes it; `haul clean` removes what it left.";
+
+pub(super) const CLEAN: &str = "\
+Examples:
+  haul clean -n                     say what would be removed from this directory
+  haul clean -r --older-than 7d /data
+
+What running transfers use is never removed.";
+
 pub(super) const DEMO: &str = "\
 Examples:
   haul demo                                   256 MB over 1 Gbit/s, 50 ms, 0.1 % loss

@@ -57,6 +57,12 @@ pub enum Command {
     /// Carry stdin of one machine to stdout of another, with any preset
     #[command(after_help = help::PIPE, override_usage = "haul pipe [OPTIONS] URL\n       haul pipe [OPTIONS] --listen [ADDR:PORT]")]
     Pipe(PipeArgs),
+    /// Show what transfers that were cut off have left behind, and what of it can be resumed
+    #[command(after_help = help::STATUS)]
+    Status(StatusArgs),
+    /// Remove what transfers that were cut off have left behind
+    #[command(after_help = help::CLEAN)]
+    Clean(CleanArgs),
     /// List the presets, or print one as a recipe
     #[command(after_help = help::PRESETS)]
     Presets(PresetsArgs),
@@ -82,6 +88,8 @@ impl Command {
             Self::Serve(_) => "serve",
             Self::Bench(_) => "bench",
             Self::Pipe(_) => "pipe",
+            Self::Status(_) => "status",
+            Self::Clean(_) => "clean",
             Self::Presets(_) => "presets",
             Self::Demo(_) => "demo",
             Self::Completions(_) => "completions",
@@ -97,9 +105,13 @@ impl Command {
             Self::Bench(args) => args.transfer.recipe.clone(),
             Self::Demo(args) => args.recipe.clone(),
             Self::Serve(args) => RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
-            Self::Pipe(_) | Self::Presets(_) | Self::Completions(_) | Self::Man | Self::DemoTcp => {
-                RecipeArgs::default()
-            }
+            Self::Pipe(_)
+            | Self::Status(_)
+            | Self::Clean(_)
+            | Self::Presets(_)
+            | Self::Completions(_)
+            | Self::Man
+            | Self::DemoTcp => RecipeArgs::default(),
         }
     }
 }
@@ -229,6 +241,39 @@ pub struct PipeArgs {
     /// Ceiling that is never exceeded; with viz the rate itself
     #[arg(long)]
     pub rate: Option<Rate>,
+}
+
+/// Where to look for what was left behind.
+#[derive(Debug, Clone, Default, Args)]
+pub struct PlaceArgs {
+    /// Destinations of transfers [default: this directory]
+    #[arg(value_name = "DIR", help_heading = "Arguments")]
+    pub directories: Vec<PathBuf>,
+    /// Look below these directories too; links are not followed
+    #[arg(short, long)]
+    pub recursive: bool,
+}
+
+/// `haul status`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct StatusArgs {
+    /// Where to look.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// `haul clean`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct CleanArgs {
+    /// Where to look.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Say what would be removed, without doing it
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Leave alone what was written to within this time, for example 7d
+    #[arg(long, value_name = "TIME")]
+    pub older_than: Option<Span>,
 }
 
 /// `haul presets`.

@@ -42,6 +42,16 @@ fn help_of_pipe() {
 }
 
 #[test]
+fn help_of_status() {
+    insta::assert_snapshot!(help(Some("status")));
+}
+
+#[test]
+fn help_of_clean() {
+    insta::assert_snapshot!(help(Some("clean")));
+}
+
+#[test]
 fn help_of_presets() {
     insta::assert_snapshot!(help(Some("presets")));
 }

@@ -63,8 +63,9 @@ struct FailedFile<'a> {
     error: ErrorObject,
 }
 
+/// A fault as an object.
 #[derive(Serialize)]
-struct ErrorObject {
+pub(crate) struct ErrorObject {
     code: &'static str,
     message: String,
     hint: String,

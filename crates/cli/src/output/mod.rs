@@ -8,12 +8,20 @@ mod summary;
 
 pub use events::EventLog;
 pub use json::json;
-pub(crate) use json::json_value;
+pub(crate) use json::{ErrorObject, json_value};
 pub use progress::{Progress, ProgressStyle, Snapshot};
 pub use report::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Packets, RunReport};
 pub use summary::Summary;
 
+use std::io::Write as _;
+
 use haul_base::{Bytes, Span};
+
+/// Writes a result to stdout. Who closed the pipe has read enough.
+pub(crate) fn out(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+}
 
 /// A size with its decimal unit, for people.
 fn size(bytes: u64) -> String {
@@ -34,7 +42,7 @@ pub(crate) fn clock(span: Span) -> String {
 }
 
 /// `1 file`, `2 files`.
-fn count(number: u64, noun: &str) -> String {
+pub(crate) fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", grouped(number)) }
 }
 

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::journal::record::{Codec, Record};
-use crate::journal::{Ended, Why};
+use crate::journal::{Ended, Why, find_journals};
 
 const MIB: u64 = 1 << 20;
 
@@ -168,6 +169,66 @@ fn of_many_adopters_one_gets_the_claim() {
         sorted.sort();
         assert_eq!(sorted, ["a", "b", "c"], "each exactly once");
     }
+}
+
+/// Sets its flag when it goes.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_journal_is_not_lost_to_those_who_tidy_up_while_it_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    adopt(dir.path()).finish();
+                    let _ = find_journals(dir.path());
+                }
+            });
+        }
+        // Also if an assertion fails, or the threads would go on for ever.
+        let _stop = Stop(&done);
+        for _ in 0..200 {
+            let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
+            journal.begin(1, &identity("f", 100));
+            let path = dir.path().join(journal_name(journal.id()));
+            assert!(path.exists(), "it was removed");
+            assert_eq!(on_disk(dir.path(), journal.id()).state.files.len(), 1);
+            journal.gone(1);
+            assert_eq!(journal.finish(), Ok(Ended::Removed));
+        }
+    });
+    assert!(hidden(dir.path()).is_empty());
+}
+
+#[test]
+fn several_threads_write_into_one_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let journal = &journal;
+            scope.spawn(move || {
+                journal.note_directory(format!("d{number}").as_bytes());
+                journal.begin(number, &identity(&format!("d{number}/f"), 1000 * MIB));
+                for mib in (0..200).map(|n| n * (1 + u64::from(number))) {
+                    journal.wrote(number, mib * MIB..(mib + 1) * MIB);
+                }
+                journal.sync();
+            });
+        }
+    });
+    let state = on_disk(dir.path(), journal.id()).state;
+    assert_eq!((state.directories.len(), state.files.len()), (4, 4));
+    assert!(state.files.values().all(|noted| noted.written.total() == 200 * MIB));
+    assert_eq!(state.files[&0].written, ranges(&[(0, 200 * MIB)]));
 }
 
 #[test]

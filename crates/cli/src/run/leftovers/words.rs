@@ -1,0 +1,114 @@
+//! Journals in words and in JSON.
+
+use std::fmt::Write as _;
+
+use haul_base::Span;
+use haul_mover::JournalState;
+use serde_json::{Value, json};
+
+use super::Found;
+use crate::output::count;
+
+/// Files that are named; the others are counted.
+const NAMED: usize = 20;
+
+/// A journal and its files, on lines of their own.
+pub(super) fn row(found: &Found) -> String {
+    let journal = &found.journal;
+    let state = match &journal.state {
+        JournalState::NotOurs(why) => return format!("{}  left alone: {why}", found.shown()),
+        JournalState::Running => "running",
+        JournalState::LeftOver if journal.files.is_empty() => "left over, nothing to resume",
+        JournalState::LeftOver => "left over, can be resumed",
+    };
+    let mut text = format!(
+        "{}  {state}, {} old, {} taking {}",
+        found.shown(),
+        age(found.age),
+        count(journal.parts, "temporary file"),
+        journal.occupied
+    );
+    for file in journal.files.iter().take(NAMED) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n    {}  {} of {}", file.path, file.have, file.size);
+    }
+    if let Some(more) = journal.files.len().checked_sub(NAMED).filter(|&more| more > 0) {
+        let _ = write!(text, "\n    and {} more", count(more as u64, "file"));
+    }
+    text
+}
+
+/// What is removed with a journal.
+pub(super) fn line(found: &Found, dry_run: bool) -> String {
+    let (does, journal) = (if dry_run { "would remove" } else { "removed" }, &found.journal);
+    format!(
+        "{does} {} with {} of {}",
+        found.shown(),
+        count(journal.parts, "temporary file"),
+        journal.occupied
+    )
+}
+
+/// A journal for scripts.
+pub(super) fn as_json(found: &Found) -> Value {
+    let journal = &found.journal;
+    let (state, why) = match &journal.state {
+        JournalState::Running => ("running", None),
+        JournalState::LeftOver => ("left_over", None),
+        JournalState::NotOurs(why) => ("not_ours", Some(why)),
+    };
+    let file = |file: &haul_mover::PartialFile| json!({ "path": file.path, "have": file.have.0, "size": file.size.0 });
+    let have: u64 = journal.files.iter().map(|file| file.have.0).sum();
+    json!({
+        "directory": found.directory.to_string_lossy(),
+        "journal": journal.name,
+        "state": state,
+        "why": why,
+        "age_seconds": found.age.as_secs_f64(),
+        "have_bytes": have,
+        "temporary_files": journal.parts,
+        "occupied_bytes": journal.occupied.0,
+        "files": journal.files.iter().map(file).collect::<Vec<_>>(),
+    })
+}
+
+/// A time for people, in the largest unit of which there is at least one.
+pub(super) fn age(span: Span) -> String {
+    let seconds = span.as_secs_f64() as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use haul_base::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn ages_read_in_one_unit() {
+        let of = |seconds| age(Span::from_secs(seconds));
+        assert_eq!([of(0), of(59), of(60), of(7199), of(90_000)], ["0 s", "59 s", "1 min", "1 h", "1 d"]);
+    }
+
+    #[test]
+    fn many_files_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(".haul-00000001.journal"), "").unwrap();
+        let mut journal = haul_mover::find_journals(dir.path()).unwrap().remove(0);
+        let file =
+            |n: u64| haul_mover::PartialFile { path: format!("f{n}"), have: Bytes(n), size: Bytes(100) };
+        journal.files = (0..23).map(file).collect();
+        let found = Found { directory: PathBuf::from("d"), journal, age: Span::from_secs(5) };
+        let text = row(&found);
+        assert!(text.starts_with("d/.haul-00000001.journal  left over, can be resumed, 5 s old"), "{text}");
+        assert!(text.ends_with("f19  19 B of 100 B\n    and 3 files more"), "{text}");
+        assert_eq!(as_json(&found)["have_bytes"], 253);
+    }
+}
