@@ -81,6 +81,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
             .filter(|s| s.origin != Origin::Default)
             .map(|s| s.assignment.key.clone())
             .collect(),
+        manners: command.manners(),
         cancel: signals::watch()?,
         events: events(&command)?,
         style: ProgressStyle::choose(&global),

@@ -17,7 +17,7 @@ pub struct MoveReport {
     pub entries: u64,
     /// Regular files that are verified and under their final names.
     pub files: u64,
-    /// Bytes of those files.
+    /// Bytes of those files, without their holes.
     pub bytes: u64,
     /// Regular files that were there already, and of which nothing was sent.
     pub kept: u64,
@@ -121,7 +121,7 @@ pub(crate) fn report(
     let done = |&i: &u32| matches!(table.kind(i), Kind::File(_)) && table.state(i) == State::Done;
     let (files, bytes) = (0..table.len())
         .filter(done)
-        .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.size(index)));
+        .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.stream_len(index)));
     let kept = (0..table.len()).filter(|&i| table.state(i) == State::Kept).count() as u64;
     MoveReport { entries: table.len().into(), files, bytes, kept, resumed_bytes, failures, digest }
 }

@@ -2,13 +2,16 @@
 //! configuration file's keys and the names of the environment variables all follow.
 
 mod help;
+mod sync;
 mod values;
 
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
+use haul_wire::control::Manners;
 
+pub use sync::SyncArgs;
 pub use values::{Assignment, Diagnosis, ListenAddress};
 
 /// Moves files fast over long networks, and says what limited it.
@@ -98,6 +101,14 @@ impl Command {
         }
     }
 
+    /// What happens to what is at the destination.
+    pub fn manners(&self) -> Manners {
+        match self {
+            Self::Cp(args) => args.sync.manners(args.transfer.no_resume),
+            _ => Manners::default(),
+        }
+    }
+
     /// The options that set a recipe's parameters, for the commands that have them.
     pub fn recipe(&self) -> RecipeArgs {
         match self {
@@ -160,6 +171,9 @@ pub struct CpArgs {
     /// One or more sources, then the destination: local paths or haul:// URLs
     #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
     pub paths: Vec<std::ffi::OsString>,
+    /// What is there already.
+    #[command(flatten)]
+    pub sync: SyncArgs,
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,

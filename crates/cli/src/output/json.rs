@@ -32,6 +32,7 @@ struct Document<'a> {
     cpu_seconds: Cpu,
     max_rss_bytes: Option<u64>,
     resumed_bytes: u64,
+    kept_files: u64,
     fallbacks: &'a [String],
     failed_files: u64,
     failures: Vec<FailedFile<'a>>,
@@ -121,6 +122,7 @@ fn document(report: &RunReport) -> Document<'_> {
         cpu_seconds: Cpu { sender: report.cpu.sender, receiver: report.cpu.receiver },
         max_rss_bytes: report.max_rss,
         resumed_bytes: report.resumed_bytes,
+        kept_files: report.kept_files,
         fallbacks: &report.fallbacks,
         failed_files: report.failed_files,
         failures: report

@@ -68,7 +68,7 @@ pub struct RunReport {
     pub files: u64,
     /// Wall-clock time from the first connection to the verified end.
     pub elapsed: Span,
-    /// Object bytes per second of that time.
+    /// Bytes that travelled, per second of that time.
     pub goodput: Rate,
     /// Smallest round-trip time seen.
     pub rtt: Option<Span>,
@@ -93,6 +93,8 @@ pub struct RunReport {
     pub cpu: CpuSeconds,
     /// Largest memory of this process in bytes.
     pub max_rss: Option<u64>,
+    /// Regular files that were there already.
+    pub kept_files: u64,
     /// Bytes that an earlier run had moved already.
     pub resumed_bytes: u64,
     /// What this system could not do and what was done instead.

@@ -29,6 +29,14 @@ impl fmt::Display for Summary<'_> {
                 return Ok(());
             }
         }
+        if self.is_nothing_to_do() {
+            let kept = count(report.kept_files, "file");
+            return writeln!(
+                f,
+                "Nothing to do: {kept} there already, looked at in {}.",
+                clock(report.elapsed)
+            );
+        }
         if self.is_nothing_done() {
             return writeln!(f, "Nothing was moved.");
         }
@@ -98,6 +106,9 @@ impl Summary<'_> {
         if report.resumed_bytes > 0 {
             let _ = write!(line, "{} resumed, ", size(report.resumed_bytes));
         }
+        if report.kept_files > 0 {
+            let _ = write!(line, "{} there already, ", count(report.kept_files, "file"));
+        }
         let verified = match (&report.digest, report.is_ok()) {
             (Some(_), true) => "all verified",
             (Some(_), false) => "the rest verified",
@@ -105,6 +116,12 @@ impl Summary<'_> {
         };
         line.push_str(if report.error.is_some() { "incomplete" } else { verified });
         line
+    }
+
+    /// Every file was there already.
+    pub fn is_nothing_to_do(&self) -> bool {
+        let report = self.0;
+        report.kept_files > 0 && report.files == 0 && report.is_ok()
     }
 
     /// Every file failed.

@@ -61,7 +61,7 @@ fn the_json_object_of_a_run_with_failed_files() {
 #[test]
 fn the_json_object_has_every_field_of_the_contract_whatever_happened() {
     let fields = "schema ok bytes files seconds goodput_bps rtt_ms preset controller packets_sent \
-                  packets_resent loss_rate lost_by_cause limited_by digest cpu_seconds resumed_bytes error";
+                  packets_resent loss_rate lost_by_cause limited_by digest cpu_seconds resumed_bytes kept_files error";
     for report in [finished(), broken(), partly()] {
         let text = json(&report);
         assert_eq!(text.lines().count(), 1);

@@ -109,7 +109,7 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
 /// Sends files to the place that `url` names.
 pub(super) fn upload(context: &Context, url: &HaulUrl, sources: Vec<Vec<u8>>, cpu: Cpu) -> RunReport {
     let layout = layout_for(&sources, &url.path);
-    let request = Request::Put { destination: url.path.clone(), layout };
+    let request = Request::Put { destination: url.path.clone(), layout, manners: context.manners };
     over(context, url, request, cpu, |session, sides, watch| {
         let job = send_files(sources, Root::Anywhere, link(session.control(), sides), SendLimits::default())?;
         Ok(drive::send(session, job, sides, watch))
@@ -120,7 +120,7 @@ fn download(context: &Context, from: &HaulUrl, sources: &[Vec<u8>], to: &Path) -
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
     over(context, from, Request::Get { sources: sources.to_vec() }, Cpu::ALL, |session, sides, watch| {
-        let options = ReceiveOptions::new(job_number());
+        let options = ReceiveOptions { manners: context.manners, ..ReceiveOptions::new(job_number()) };
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
         Ok(drive::receive(session, job, sides, watch))

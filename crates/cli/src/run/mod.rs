@@ -18,6 +18,8 @@ mod server;
 mod usage;
 mod wire;
 
+use haul_wire::control::Manners;
+
 use crate::output::{EventLog, ProgressStyle, RunReport, json_value};
 use crate::settings::Settings;
 use crate::signals::Cancel;
@@ -37,6 +39,8 @@ pub struct Context {
     pub settings: Settings,
     /// The recipe parameters that somebody has set, by name; the others are the preset's.
     pub named: Vec<String>,
+    /// What happens to what is at the destination of a copy.
+    pub manners: Manners,
     /// Whether to stop.
     pub cancel: Cancel,
     /// Where the trace goes.

@@ -81,7 +81,7 @@ pub(super) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: 
         Ok(done) => add_files(&mut report, &done),
         Err(fault) => fail(&mut report, fault, counters),
     }
-    report.goodput = Rate::from_transfer(report.bytes, elapsed);
+    report.goodput = Rate::from_transfer(report.bytes - report.resumed_bytes.min(report.bytes), elapsed);
     limit_as_receiver(&mut report, facts, counters);
     add_other_side(&mut report, sides.theirs(), counters);
     report
@@ -213,6 +213,8 @@ fn add_receiver(report: &mut RunReport, stats: &ReceiverStats) {
 fn add_files(report: &mut RunReport, done: &MoveReport) {
     report.bytes = done.bytes;
     report.files = done.files;
+    report.kept_files = done.kept;
+    report.resumed_bytes = done.resumed_bytes;
     report.digest = Some(hex(&done.digest));
     report.failed_files = done.failures.count();
     report.failed = done.failures.named().iter().map(failure).collect();

@@ -91,7 +91,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use haul_base::{Bytes, Rate};
-    use haul_wire::control::{BenchLimit, Layout};
+    use haul_wire::control::{BenchLimit, Layout, Manners};
 
     use super::*;
     use crate::settings::{Preset, Recipe};
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_server_that_is_read_only_refuses_uploads_and_nothing_else() {
         let policy = policy(&[], |_| {});
-        let put = Request::Put { destination: Vec::new(), layout: Layout::Into };
+        let put = Request::Put { destination: Vec::new(), layout: Layout::Into, manners: Manners::default() };
         assert_eq!(policy.check(&put).unwrap_err().code, FaultCode::NotPermitted);
         assert!(policy.check(&Request::Get { sources: Vec::new() }).is_ok());
         assert!(policy.check(&Request::BenchSend).is_ok());

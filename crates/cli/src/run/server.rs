@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Session, controller_for};
 use haul_mover::{ReceiveOptions, SendLimits, receive_files, send_files};
-use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, Request};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, Manners, Request};
 
 use super::drive::{self, Watch};
 use super::link::{Sides, link};
@@ -93,8 +93,8 @@ fn serve_request(
         limit => limit,
     };
     match request {
-        Request::Put { destination, layout } => {
-            receive(session, (destination, *layout), policy, sides, watch)
+        Request::Put { destination, layout, manners } => {
+            receive(session, (destination, *layout, *manners), policy, sides, watch)
                 .map(|moved| Done::Files(Box::new(moved)))
         }
         Request::Get { sources } => {
@@ -112,12 +112,13 @@ fn serve_request(
 
 fn receive(
     session: &mut Session,
-    (destination, layout): (&[u8], Layout),
+    (destination, layout, manners): (&[u8], Layout, Manners),
     policy: &Policy,
     sides: &Arc<Sides>,
     watch: &Watch<'_>,
 ) -> Result<drive::Moved, Fault> {
-    let options = ReceiveOptions { durability: policy.durability, ..ReceiveOptions::new(job_number()) };
+    let durability = policy.durability;
+    let options = ReceiveOptions { durability, manners, ..ReceiveOptions::new(job_number()) };
     let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
     Ok(drive::receive(session, job, sides, watch))
 }

@@ -7,7 +7,7 @@ use crate::support::{LOOPBACKS, PATIENCE, accept, check, listen_options, listene
 use haul_base::Ecn;
 use haul_engine::{DataPath, Role};
 use haul_udp::{Interest, Receiver};
-use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, Request};
+use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, Manners, Request};
 
 const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
 
@@ -42,7 +42,11 @@ fn both_ends_agree_and_packets_pass_with_every_cipher_on_both_families() {
         listening.permit_cipher_none = true;
         let listener = haul_engine::Listener::bind(listening).unwrap();
         for cipher in CIPHERS {
-            let request = Request::Put { destination: b"in/\xff".to_vec(), layout: Layout::Into };
+            let request = Request::Put {
+                destination: b"in/\xff".to_vec(),
+                layout: Layout::Into,
+                manners: Manners::default(),
+            };
             let mut wanted = options(request.clone());
             wanted.ciphers = vec![cipher];
             let (mut client, mut server) = session_pair(&listener, &listener.url(host, b"x"), wanted);

@@ -1,0 +1,39 @@
+//! What `haul cp` does about what is at the destination already.
+
+use clap::Args;
+use haul_wire::control::{Equal, Extraneous, Leftovers, Manners, Newer, RunMode};
+
+/// Options about what is there already.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "What is there already")]
+pub struct SyncArgs {
+    /// Compare files of equal size by their contents, not by their times
+    #[arg(short = 'c', long, conflicts_with = "ignore_times")]
+    pub checksum: bool,
+    /// Send files also if size and time are equal
+    #[arg(short = 'I', long)]
+    pub ignore_times: bool,
+    /// Keep files that are newer at the destination
+    #[arg(short, long)]
+    pub update: bool,
+    /// Remove what the sources do not have from the directories that they have, when all else has succeeded
+    #[arg(long)]
+    pub delete: bool,
+}
+
+impl SyncArgs {
+    /// The same for the receiver.
+    pub fn manners(&self, no_resume: bool) -> Manners {
+        Manners {
+            equal: match (self.checksum, self.ignore_times) {
+                (true, _) => Equal::Contents,
+                (false, true) => Equal::Nothing,
+                (false, false) => Equal::SizeAndTime,
+            },
+            newer: if self.update { Newer::Keep } else { Newer::Replace },
+            extraneous: if self.delete { Extraneous::Delete } else { Extraneous::Keep },
+            leftovers: if no_resume { Leftovers::Ignore } else { Leftovers::Resume },
+            run: RunMode::Move,
+        }
+    }
+}
