@@ -85,8 +85,8 @@ pub(crate) enum Why {
 
 impl Leftovers {
     /// Takes over what earlier jobs have left in a directory. Journals of running jobs and those that are not
-    /// ours are skipped; a directory that cannot be read has none. To be called before [`Journal::create`](super::Journal::create): the
-    /// lock of a running job is tried several times.
+    /// ours are skipped; a directory that cannot be read has none. To be called before
+    /// [`Journal::create`](super::Journal::create): the lock of a running job is tried several times.
     pub(crate) fn adopt(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut found = Self {
