@@ -266,6 +266,20 @@ impl Place {
         shape: &Shape,
         identity: &FileIdentity,
     ) -> Result<Arc<File>, Trouble> {
+        let created = self.try_create(entry, path, shape, identity);
+        if created.is_err() {
+            self.gone(entry);
+        }
+        created
+    }
+
+    fn try_create(
+        &self,
+        entry: u32,
+        path: &[u8],
+        shape: &Shape,
+        identity: &FileIdentity,
+    ) -> Result<Arc<File>, Trouble> {
         let spot = self.spot(path)?;
         spot.must_be_replaceable(path)?;
         if let Some(journal) = self.journal() {

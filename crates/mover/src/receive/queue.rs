@@ -197,7 +197,8 @@ impl Queue {
                 return Work::Bytes(Box::new(Lease { data, runs, home: self.clone() }));
             }
             // Entries that came before the end say where what is here goes.
-            if busy || std::mem::take(&mut inner.nudged) {
+            let look = busy || std::mem::take(&mut inner.nudged);
+            if look && !(closed && inner.queued == 0) {
                 return Work::Look;
             }
             if closed {
