@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Accept, Counted, Entry, Fault, FileDigest, Hello, InvalidEntry, Outcome, Summary};
+use super::{Accept, Counted, Entry, Fault, FileDigest, Hello, InvalidEntry, Outcome, Request, Summary};
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
 /// travels.
@@ -55,6 +55,7 @@ impl ControlMessage {
     pub fn validate(&self) -> Result<(), InvalidEntry> {
         match self {
             Self::Entries(entries) => entries.iter().try_for_each(Entry::validate),
+            Self::Hello(Hello { request: Request::Get { selection, .. }, .. }) => Ok(selection.validate()?),
             _ => Ok(()),
         }
     }

@@ -10,6 +10,7 @@ mod fault;
 mod files;
 mod message;
 mod path;
+mod selection;
 mod setup;
 
 pub use codec::{FrameDecoder, FrameError, MAX_FRAME, encode_frame, encoded_len};
@@ -18,6 +19,10 @@ pub use fault::{Fault, FaultCode};
 pub use files::{Entry, EntryKind, FileDigest, InvalidEntry, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary};
 pub use message::ControlMessage;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
+pub use selection::{
+    FileSystems, IgnoreFiles, InvalidSelection, LinkChoice, MAX_PATTERN, MAX_RULES, MAX_SELECTION_BYTES,
+    Rule, Selection, Verdict,
+};
 pub use setup::{Accept, BenchLimit, Cipher, Hello, Layout, PROTOCOL_VERSION, Request, Settings};
 
 #[cfg(test)]
