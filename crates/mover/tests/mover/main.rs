@@ -12,5 +12,6 @@ mod limits;
 mod random;
 #[cfg(test)]
 mod round_trip;
+mod selection;
 #[cfg(test)]
 mod trees;
