@@ -2,6 +2,7 @@
 //! configuration file's keys and the names of the environment variables all follow.
 
 mod help;
+mod select;
 mod values;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
 
+pub use select::{RuleArg, RuleArgs, SelectArgs};
 pub use values::{Assignment, Diagnosis, ListenAddress};
 
 /// Moves files fast over long networks, and says what limited it.
@@ -148,6 +150,9 @@ pub struct CpArgs {
     /// One or more sources, then the destination: local paths or haul:// URLs
     #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
     pub paths: Vec<std::ffi::OsString>,
+    /// What of it.
+    #[command(flatten)]
+    pub select: SelectArgs,
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
