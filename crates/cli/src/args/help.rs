@@ -17,9 +17,10 @@ Examples:
   haul cp --exclude '*.o' --exclude /src/build/ src 'haul://host:2640/?k=…'
   find src -newer stamp -printf '%P\\0' | haul cp -0 --files-from - src dst
 
-Patterns: a leading / stands for the top of what is sent (the source's name comes first), a trailing /
-for directories only; without a / between, the last component is meant. * and ? stop at /, ** does not,
-[a-z] is one character. The first match counts; what is in an excluded directory is not looked at.
+Patterns: a leading / stands for the top of what is sent (where the source's name comes first), a
+trailing / for directories only. Without a / between, the last component is meant. * and ? stop
+at /, ** does not; [a-z] is one character. The first match counts, and what is in an excluded
+directory is not looked at.
 
 Quote URLs: the shell would take ? and & for itself. A local name that looks like host:path is
 written ./host:path.

@@ -150,12 +150,12 @@ pub struct CpArgs {
     /// One or more sources, then the destination: local paths or haul:// URLs
     #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
     pub paths: Vec<std::ffi::OsString>,
-    /// What of it.
-    #[command(flatten)]
-    pub select: SelectArgs,
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
+    /// What of it.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// `haul serve`.

@@ -27,14 +27,15 @@ pub struct RuleArgs(pub Vec<RuleArg>);
 /// Options that choose what is sent.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "What to send")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct SelectArgs {
     /// Rules about names.
     #[command(flatten)]
     pub rules: RuleArgs,
-    /// Only the paths in this file (- is stdin), relative to the source: one per line
+    /// Only the paths in this file, one per line, relative to the source
     #[arg(long, value_name = "FILE|-")]
     pub files_from: Option<PathBuf>,
-    /// The paths in --files-from and the rules in --exclude-from end with a NUL byte
+    /// What the two files list ends with NUL bytes, not with lines
     #[arg(short = '0', long)]
     pub from0: bool,
     /// Leave out what .gitignore and .ignore files in the tree say
@@ -68,6 +69,9 @@ impl SelectArgs {
     }
 }
 
+/// Makes a rule of an option's value.
+type MakeRule = fn(&OsStr) -> RuleArg;
+
 /// A pattern that can be compiled.
 fn pattern(word: OsString) -> Result<OsString, haul_mover::BadPattern> {
     check_pattern(word.as_bytes()).map(|()| word)
@@ -83,7 +87,7 @@ fn rule_options() -> [Arg; 3] {
         option("exclude-from")
             .value_name("FILE")
             .value_parser(OsStringValueParser::new())
-            .help("Patterns to leave out from a file, one per line ('+ ' in front includes)"),
+            .help("Patterns to leave out from a file, one per line (+ includes)"),
     ]
 }
 
@@ -99,7 +103,7 @@ impl Args for RuleArgs {
 
 impl FromArgMatches for RuleArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let kinds: [(&str, fn(&OsStr) -> RuleArg); 3] = [
+        let kinds: [(&str, MakeRule); 3] = [
             ("exclude", |word| RuleArg::Exclude(word.as_bytes().to_vec())),
             ("include", |word| RuleArg::Include(word.as_bytes().to_vec())),
             ("exclude-from", |word| RuleArg::ExcludeFrom(PathBuf::from(word))),

@@ -82,8 +82,7 @@ fn rules_of(file: &Path, separator: u8) -> Result<Vec<Rule>, Fault> {
         }
         let (verdict, pattern) = match line {
             [b'+', b' ', pattern @ ..] => (Verdict::Include, pattern),
-            [b'-', b' ', pattern @ ..] => (Verdict::Exclude, pattern),
-            pattern => (Verdict::Exclude, pattern),
+            [b'-', b' ', pattern @ ..] | pattern => (Verdict::Exclude, pattern),
         };
         check_pattern(pattern)
             .map_err(|why| at_line("--exclude-from", file, number, line, &why.to_string()))?;

@@ -12,6 +12,7 @@ mod limits;
 mod random;
 #[cfg(test)]
 mod round_trip;
+#[cfg(test)]
 mod selection;
 #[cfg(test)]
 mod trees;

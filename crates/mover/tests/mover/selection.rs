@@ -340,10 +340,12 @@ fn two_thousand_levels_are_walked_and_arrive() {
     assert!(found.iter().all(|entry| !matches!(entry.kind, EntryKind::Failed(_))));
     let source = [&bytes(&dir.path().join("s"))[..], b"/."].concat();
     assert!(copied(&source, &Root::Anywhere, &all(), &dir.path().join("t")).is_empty());
-    assert!(copied(&source, &Root::Anywhere, &follow(), &dir.path().join("u")).is_empty());
+    assert_eq!(entries(&dir.path().join("s/."), &Root::Anywhere, &follow()), found);
     let again = entries(&dir.path().join("t/."), &Root::Anywhere, &all());
     assert_eq!(again, found);
-    ["s", "t", "u"].iter().for_each(|tree| remove_deep(&dir.path().join(tree)));
+    for tree in ["s", "t"] {
+        remove_deep(&dir.path().join(tree));
+    }
 }
 
 #[test]
