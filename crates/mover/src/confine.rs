@@ -80,7 +80,7 @@ fn by_component(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owned
 }
 
 /// `O_DIRECTORY` on a link says "not a directory"; `openat2` says "loop", and so do we.
-fn link_error(dir: BorrowedFd<'_>, name: &[u8], errno: Errno) -> Errno {
+pub(crate) fn link_error(dir: BorrowedFd<'_>, name: &[u8], errno: Errno) -> Errno {
     let is_link = || {
         statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)

@@ -36,4 +36,6 @@ pub use progress::{Progress, Wake};
 pub use receive::{Durability, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport};
 pub use root::{Root, copies_content, layout_for};
-pub use send::{SendHandle, SendJob, SendLimits, list_entries, send_files};
+pub use send::{
+    BadPattern, SendHandle, SendJob, SendLimits, check_pattern, check_selection, list_entries, send_files,
+};

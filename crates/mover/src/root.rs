@@ -77,7 +77,7 @@ fn trim_slashes(path: &[u8]) -> &[u8] {
 }
 
 /// The path without empty and `.` components; `..` is refused.
-fn without_dots(path: &[u8]) -> Result<Vec<u8>, Errno> {
+pub(crate) fn without_dots(path: &[u8]) -> Result<Vec<u8>, Errno> {
     let kept: Vec<&[u8]> = path.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
     if kept.contains(&&b".."[..]) { Err(Errno::XDEV) } else { Ok(kept.join(&b'/')) }
 }

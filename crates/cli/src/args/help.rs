@@ -14,6 +14,13 @@ Examples:
   haul cp -q 'haul://host:2640/run7?k=…' .            download a directory
   haul cp --rate 800Mbit a b 'haul://host:2640/?k=…'  upload two, never faster than 800 Mbit/s
   haul cp --json src dst > result.json                copy locally, result for a script
+  haul cp --exclude '*.o' --exclude /src/build/ src 'haul://host:2640/?k=…'
+  find src -newer stamp -printf '%P\\0' | haul cp -0 --files-from - src dst
+
+Patterns: a leading / stands for the top of what is sent (where the source's name comes first), a
+trailing / for directories only. Without a / between, the last component is meant. * and ? stop
+at /, ** does not; [a-z] is one character. The first match counts, and what is in an excluded
+directory is not looked at.
 
 Quote URLs: the shell would take ? and & for itself. A local name that looks like host:path is
 written ./host:path.

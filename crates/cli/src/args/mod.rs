@@ -2,6 +2,7 @@
 //! configuration file's keys and the names of the environment variables all follow.
 
 mod help;
+mod select;
 mod sync;
 mod values;
 
@@ -11,6 +12,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_wire::control::Manners;
 
+pub use select::{RuleArg, RuleArgs, SelectArgs};
 pub use sync::SyncArgs;
 pub use values::{Assignment, Diagnosis, ListenAddress};
 
@@ -177,6 +179,9 @@ pub struct CpArgs {
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
+    /// What of it.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// `haul serve`.

@@ -71,11 +71,22 @@ impl Reader<'_> {
             }
             return Ok(());
         }
-        let text = scalar(value).ok_or_else(|| self.bad(key, "a text, a number, true or false is needed"))?;
+        let text = match (spec.kind, value) {
+            (Kind::List, Value::Array(items)) => self.list(key, items)?,
+            _ => scalar(value).ok_or_else(|| self.bad(key, "a text, a number, true or false is needed"))?,
+        };
         if is_wanted {
             self.layer.values.insert(long, (Origin::File(self.path.to_owned()), text));
         }
         Ok(())
+    }
+
+    fn list(&self, key: &str, items: &[Value]) -> Result<String, Fault> {
+        let texts = items.iter().map(|item| {
+            let text = item.as_str().filter(|text| !text.contains(options::LIST_SEPARATOR));
+            text.ok_or_else(|| self.bad(key, "a list of texts of one line each is needed"))
+        });
+        Ok(texts.collect::<Result<Vec<_>, _>>()?.join(&options::LIST_SEPARATOR.to_string()))
     }
 
     fn assignments(&self, key: &str, value: &Value) -> Result<Vec<Setting>, Fault> {

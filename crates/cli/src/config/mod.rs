@@ -183,17 +183,23 @@ fn choose(
     chosen
 }
 
-/// The command line with the chosen values written into it, right behind the command's name.
+/// The command line with the chosen values written into it: lists at the end, since the order counts and what was
+/// typed comes first, and with what includes before what excludes; the others right behind the command's name.
 fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
     options: &[OptionSpec],
     chosen: &BTreeMap<String, (Origin, String)>,
 ) -> Result<Vec<OsString>, Fault> {
-    let mut added = Vec::new();
+    let (mut added, mut behind) = (Vec::new(), Vec::new());
     for (long, (origin, value)) in chosen {
         let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
-        added.extend(kind.spell(long, value).map_err(|problem| bad_value(origin, long, value, &problem))?);
+        let words = kind.spell(long, value).map_err(|problem| bad_value(origin, long, value, &problem))?;
+        match kind {
+            Kind::List if long == "include" => drop(behind.splice(0..0, words)),
+            Kind::List => behind.extend(words),
+            _ => added.extend(words),
+        }
     }
     // Options before the command take no values, so the first word that is none is the command.
     let is_word = |word: &OsString| !word.as_encoded_bytes().starts_with(b"-");
@@ -202,6 +208,8 @@ fn complete(
         completed.push(OsString::from(COMMAND_SHOWN));
     }
     let place = completed.iter().skip(1).position(is_word).map_or(completed.len(), |p| p + 2);
+    let end = completed.iter().position(|word| word == "--").unwrap_or(completed.len()).max(place);
+    completed.splice(end..end, behind.into_iter().map(OsString::from));
     completed.splice(place..place, added.into_iter().map(OsString::from));
     Ok(completed)
 }

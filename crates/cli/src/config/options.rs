@@ -15,7 +15,12 @@ pub(super) enum Kind {
     Value,
     /// `--set`: takes assignments, from all places together.
     Set,
+    /// May be given several times; from one place.
+    List,
 }
+
+/// What stands between the values of a list in one text, as in an environment variable.
+pub(super) const LIST_SEPARATOR: char = '\n';
 
 /// One option of a command.
 #[derive(Debug, Clone)]
@@ -67,7 +72,8 @@ impl OptionSpec {
             _ if long == "show-config" => return None,
             ArgAction::SetTrue => Kind::Switch,
             ArgAction::Count => Kind::Count,
-            ArgAction::Append => Kind::Set,
+            ArgAction::Append if long == "set" => Kind::Set,
+            ArgAction::Append => Kind::List,
             _ => Kind::Value,
         };
         Some(Self { id: arg.get_id().to_string(), long, kind })
@@ -87,6 +93,10 @@ impl Kind {
                 Ok(vec![format!("--{long}"); usize::from(times.min(9))])
             }
             Self::Value | Self::Set => Ok(vec![format!("--{long}={value}")]),
+            Self::List => {
+                let items = value.split(LIST_SEPARATOR).filter(|item| !item.is_empty());
+                Ok(items.map(|item| format!("--{long}={item}")).collect())
+            }
         }
     }
 }

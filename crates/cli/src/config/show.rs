@@ -67,7 +67,7 @@ pub(super) fn raw(matches: &ArgMatches, option: &OptionSpec) -> Option<String> {
     match option.kind {
         Kind::Switch => Some(scope.get_flag(&option.id).to_string()),
         Kind::Count => Some(scope.get_count(&option.id).to_string()),
-        Kind::Value | Kind::Set => {
+        Kind::Value | Kind::Set | Kind::List => {
             let values: Vec<_> = scope.get_raw(&option.id)?.map(|value| value.to_string_lossy()).collect();
             Some(values.join(" "))
         }

@@ -156,3 +156,40 @@ fn show_config_needs_no_command() {
     let text = Show(&resolved.rows).to_string();
     assert!(text.lines().any(|line| line.starts_with("controller ") && line.ends_with("default")), "{text}");
 }
+
+#[test]
+fn lists_come_from_one_place_and_stand_behind_what_was_typed() {
+    use crate::args::RuleArg::{Exclude, ExcludeFrom, Include};
+    let dir = tempfile::tempdir().unwrap();
+    let (system, user) = files(
+        dir.path(),
+        "exclude = ['system']\ninclude = ['one', 'two']",
+        "[cp]\nexclude = ['*.o', '/tmp']\nexclude_from = 'rules'",
+    );
+    let rules = |line: &str, env: &[(&str, &str)]| {
+        let env = env.iter().copied().chain([("HAUL_CONFIG", user.as_str())]);
+        let resolved = resolve(&argv(line), &Sources::new(env, Some(system.clone()))).unwrap();
+        let shown = row(&resolved, "exclude");
+        let Command::Cp(args) = resolved.command else { panic!() };
+        (args.select.rules.0, shown, args.paths)
+    };
+    let (include, exclude) = (|p: &str| Include(p.into()), |p: &str| Exclude(p.into()));
+    let (found, shown, paths) = rules("haul cp a -- -b", &[]);
+    let from = || ExcludeFrom("rules".into());
+    assert_eq!(found, [include("one"), include("two"), exclude("*.o"), exclude("/tmp"), from()]);
+    assert_eq!(shown, (Some("*.o /tmp".into()), user.clone()));
+    assert_eq!(paths, ["a", "-b"]);
+    let (found, shown, _) = rules("haul cp --exclude x a b", &[("HAUL_INCLUDE", "three\n\nfour")]);
+    assert_eq!(found, [exclude("x"), include("three"), include("four"), from()]);
+    assert_eq!(shown.1, "flag --exclude");
+}
+
+#[test]
+fn a_bad_pattern_is_named_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (system, user) = files(dir.path(), "", "exclude = ['ok', '[x']");
+    let env = [("HAUL_CONFIG", user.as_str())];
+    let failure = failure(resolve(&argv("haul cp a b"), &Sources::new(env, Some(system))));
+    assert_eq!(failure.code, FaultCode::Usage);
+    assert!(failure.message.contains("user.toml") && failure.message.contains("has no ']'"), "{failure}");
+}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use haul_base::Rate;
 use haul_engine::{ConnectOptions, HaulUrl, Session, connect};
 use haul_mover::{ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
-use haul_wire::control::{BenchLimit, Fault, FaultCode, Request};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Request, Selection};
 use serde_json::json;
 
 use super::drive::{self, Watch};
@@ -18,6 +18,7 @@ use super::link::{Sides, link};
 use super::outcome::{self, Cpu, Facts};
 use super::plan::{CopyPlan, DryRun, path_bytes};
 use super::policy::Policy;
+use super::select::selection;
 use super::server::{job_number, with_own_server};
 use super::{Context, wire};
 use crate::args::CpArgs;
@@ -32,18 +33,24 @@ const CHECK: Duration = Duration::from_secs(6);
 
 /// Copies what the words of the command line say.
 pub(crate) fn cp(context: &Context, args: &CpArgs) -> RunReport {
-    match CopyPlan::parse(&args.paths) {
-        Ok(plan) => run(context, &plan),
+    match parse(args) {
+        Ok((plan, selection)) => run(context, &plan, &selection),
         Err(fault) => context.failed(fault),
     }
 }
 
-fn run(context: &Context, plan: &CopyPlan) -> RunReport {
+fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
+    let plan = CopyPlan::parse(&args.paths)?;
+    let selection = selection(&args.select, plan.sources())?;
+    Ok((plan, selection))
+}
+
+fn run(context: &Context, plan: &CopyPlan, selection: &Selection) -> RunReport {
     context.events.write("start", json!({ "actions": plan.actions() }));
     let report = match plan {
-        CopyPlan::Upload { sources, to } => upload(context, to, path_bytes(sources), Cpu::ALL),
-        CopyPlan::Download { from, sources, to } => download(context, from, sources, to),
-        CopyPlan::Local { sources, to } => local(context, sources, to),
+        CopyPlan::Upload { sources, to } => upload(context, to, path_bytes(sources), selection, Cpu::ALL),
+        CopyPlan::Download { from, sources, to } => download(context, from, sources, selection, to),
+        CopyPlan::Local { sources, to } => local(context, sources, selection, to),
     };
     context.trace_end(&report);
     report
@@ -107,19 +114,33 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
 }
 
 /// Sends files to the place that `url` names.
-pub(super) fn upload(context: &Context, url: &HaulUrl, sources: Vec<Vec<u8>>, cpu: Cpu) -> RunReport {
+pub(super) fn upload(
+    context: &Context,
+    url: &HaulUrl,
+    sources: Vec<Vec<u8>>,
+    selection: &Selection,
+    cpu: Cpu,
+) -> RunReport {
     let layout = layout_for(&sources, &url.path);
     let request = Request::Put { destination: url.path.clone(), layout, manners: context.manners };
     over(context, url, request, cpu, |session, sides, watch| {
-        let job = send_files(sources, Root::Anywhere, link(session.control(), sides), SendLimits::default())?;
+        let channel = link(session.control(), sides);
+        let job = send_files(sources, Root::Anywhere, selection, channel, SendLimits::default())?;
         Ok(drive::send(session, job, sides, watch))
     })
 }
 
-fn download(context: &Context, from: &HaulUrl, sources: &[Vec<u8>], to: &Path) -> RunReport {
+fn download(
+    context: &Context,
+    from: &HaulUrl,
+    sources: &[Vec<u8>],
+    selection: &Selection,
+    to: &Path,
+) -> RunReport {
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
-    over(context, from, Request::Get { sources: sources.to_vec() }, Cpu::ALL, |session, sides, watch| {
+    let request = Request::Get { sources: sources.to_vec(), selection: selection.clone() };
+    over(context, from, request, Cpu::ALL, |session, sides, watch| {
         let options = ReceiveOptions { manners: context.manners, ..ReceiveOptions::new(job_number()) };
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
@@ -158,11 +179,11 @@ fn over(
 }
 
 /// Copies within this machine, through a server of our own on the loopback interface.
-fn local(context: &Context, sources: &[PathBuf], to: &Path) -> RunReport {
+fn local(context: &Context, sources: &[PathBuf], selection: &Selection, to: &Path) -> RunReport {
     let policy = Policy::own(context);
     let report = with_own_server(context, &policy, |listener| {
         let url = listener.url("127.0.0.1", to.as_os_str().as_bytes());
-        upload(context, &url, path_bytes(sources), Cpu::DataThread)
+        upload(context, &url, path_bytes(sources), selection, Cpu::DataThread)
     });
     report.unwrap_or_else(|fault| context.failed(fault))
 }
@@ -172,7 +193,7 @@ fn local(context: &Context, sources: &[PathBuf], to: &Path) -> RunReport {
 /// # Errors
 /// What would keep it from being done, as far as that shows without doing it.
 pub(crate) fn plan_cp(context: &Context, args: &CpArgs) -> Result<DryRun, Fault> {
-    let plan = CopyPlan::parse(&args.paths)?;
+    let (plan, _) = parse(args)?;
     let negotiated = match &plan {
         CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
         CopyPlan::Local { .. } => Vec::new(),

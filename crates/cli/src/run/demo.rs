@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use haul_base::Bytes;
 use haul_engine::Listener;
-use haul_wire::control::Fault;
+use haul_wire::control::{Fault, Selection};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -105,7 +105,7 @@ fn over_path(
     let path = EmulatedPath::start(spec, listener.local_addr())?;
     let mut url = listener.url("127.0.0.1", destination.as_os_str().as_bytes());
     url.port = path.address().port();
-    let report = upload(context, &url, path_bytes(&[source]), Cpu::DataThread);
+    let report = upload(context, &url, path_bytes(&[source]), &Selection::default(), Cpu::DataThread);
     Ok((report, path.counts()))
 }
 

@@ -13,6 +13,7 @@ mod outcome;
 mod pipe;
 mod plan;
 mod policy;
+mod select;
 mod serve;
 mod server;
 mod usage;

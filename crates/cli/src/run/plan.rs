@@ -81,6 +81,14 @@ impl CopyPlan {
         Ok(Self::Download { from, sources, to })
     }
 
+    /// How many sources there are.
+    pub fn sources(&self) -> usize {
+        match self {
+            Self::Upload { sources, .. } | Self::Local { sources, .. } => sources.len(),
+            Self::Download { sources, .. } => sources.len(),
+        }
+    }
+
     /// What would be done, for people.
     pub fn actions(&self) -> Vec<String> {
         let server = |url: &HaulUrl, path: &[u8]| {

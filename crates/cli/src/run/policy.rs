@@ -1,6 +1,6 @@
 //! What a server permits and prefers.
 
-use haul_mover::{Durability, Root};
+use haul_mover::{Durability, Root, check_selection};
 use haul_wire::control::{Cipher, Fault, FaultCode, Request, Settings as WireSettings};
 
 use super::{Context, wire};
@@ -51,6 +51,7 @@ impl Policy {
                 "this server carries files, not messages or streams",
                 "start `haul pipe --listen` there",
             )),
+            Request::Get { sources, selection } => check_selection(selection, sources.len()),
             _ => Ok(()),
         }
     }
@@ -91,7 +92,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use haul_base::{Bytes, Rate};
-    use haul_wire::control::{BenchLimit, Layout, Manners};
+    use haul_wire::control::{BenchLimit, Layout, Manners, Rule, Selection, Verdict};
 
     use super::*;
     use crate::settings::{Preset, Recipe};
@@ -130,8 +131,17 @@ mod tests {
         let policy = policy(&[], |_| {});
         let put = Request::Put { destination: Vec::new(), layout: Layout::Into, manners: Manners::default() };
         assert_eq!(policy.check(&put).unwrap_err().code, FaultCode::NotPermitted);
-        assert!(policy.check(&Request::Get { sources: Vec::new() }).is_ok());
+        let selection = Selection::default();
+        assert!(policy.check(&Request::Get { sources: Vec::new(), selection }).is_ok());
         assert!(policy.check(&Request::BenchSend).is_ok());
+    }
+
+    #[test]
+    fn patterns_that_cannot_be_compiled_are_refused_before_the_session() {
+        let rule = Rule { verdict: Verdict::Exclude, pattern: b"[x".to_vec() };
+        let selection = Selection { rules: vec![rule], ..Selection::default() };
+        let request = Request::Get { sources: vec![Vec::new()], selection };
+        assert_eq!(policy(&[], |_| {}).check(&request).unwrap_err().code, FaultCode::Usage);
     }
 
     #[test]

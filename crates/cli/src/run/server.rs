@@ -97,9 +97,10 @@ fn serve_request(
             receive(session, (destination, *layout, *manners), policy, sides, watch)
                 .map(|moved| Done::Files(Box::new(moved)))
         }
-        Request::Get { sources } => {
+        Request::Get { sources, selection } => {
             let channel = link(session.control(), sides);
-            let job = send_files(sources.clone(), policy.root.clone(), channel, SendLimits::default())?;
+            let (sources, root) = (sources.clone(), policy.root.clone());
+            let job = send_files(sources, root, selection, channel, SendLimits::default())?;
             Ok(Done::Files(Box::new(drive::send(session, job, sides, watch))))
         }
         Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, watch)))),

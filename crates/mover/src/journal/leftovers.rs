@@ -158,6 +158,7 @@ impl Leftovers {
     }
 
     /// Journals that were left alone.
+    #[cfg(test)]
     pub(crate) fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }

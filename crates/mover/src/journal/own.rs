@@ -91,6 +91,7 @@ impl Journal {
     }
 
     /// What ties the journal and its temporary files together.
+    #[cfg(test)]
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
@@ -181,6 +182,7 @@ impl Journal {
     }
 
     /// Why nothing is noted any more; `None` while all is well.
+    #[cfg(test)]
     pub(crate) fn broken(&self) -> Option<Errno> {
         self.book().broken
     }

@@ -1,6 +1,6 @@
 //! Where a file has no bytes.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use haul_wire::control::{MAX_HOLES, Stretch};
 use rustix::fs::{Mode, OFlags, SeekFrom, Stat, openat, seek};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 const WORTH_IT: u64 = 4096;
 
 /// The holes of a file that has fewer blocks than bytes, in order; none if the file system cannot tell.
-pub(crate) fn holes(directory: &OwnedFd, name: &[u8], stat: &Stat) -> Vec<Stretch> {
+pub(crate) fn holes(directory: impl AsFd, name: &[u8], stat: &Stat) -> Vec<Stretch> {
     let size = stat.st_size as u64;
     let allocated = (stat.st_blocks as u64).saturating_mul(512);
     if allocated >= size {
@@ -56,6 +56,7 @@ fn largest(mut holes: Vec<Stretch>) -> Vec<Stretch> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::fd::OwnedFd;
     use std::os::unix::fs::FileExt as _;
 
     use super::*;

@@ -1,15 +1,22 @@
 //! The sending side.
 
 mod blocks;
+mod class;
+mod found;
 mod holes;
+mod ignores;
+mod listed;
 mod opened;
+mod pattern;
 mod peer;
 mod plan;
 mod proving;
 mod reader;
+mod select;
 mod shared;
 mod slots;
 mod source;
+mod top;
 mod walk;
 mod wanted;
 
@@ -17,8 +24,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSource;
-use haul_wire::control::{Entry, Fault, FaultCode};
+use haul_wire::control::{Entry, Fault, FaultCode, Selection};
 
+pub use pattern::{BadPattern, check_pattern};
+pub use select::check_selection;
 pub use shared::SendLimits;
 
 use crate::link::ControlLink;
@@ -29,6 +38,7 @@ use crate::threads;
 use plan::Planner;
 use proving::Prover;
 use reader::Reader;
+use select::Chooser;
 use shared::Shared;
 use source::FileSource;
 use walk::Walker;
@@ -50,31 +60,43 @@ pub struct SendHandle {
 
 /// Sends `sources` (files, directories, symbolic links; any bytes) as `cp -a` would name them: each keeps its
 /// last component, except that `.`, `..` and `/` stand for what is in them. Symbolic links are sent as links;
-/// one that ends in `/` is followed. What cannot be read is reported and the rest goes on.
+/// one that ends in `/` is followed. What cannot be read is reported and the rest goes on. `selection` says what
+/// of the sources is sent.
 ///
 /// # Errors
-/// The threads could not be started.
+/// The selection cannot be used, or the threads could not be started.
 pub fn send_files(
     sources: Vec<Vec<u8>>,
     root: Root,
+    selection: &Selection,
     link: Arc<dyn ControlLink>,
     limits: SendLimits,
 ) -> Result<SendJob, Fault> {
+    let chooser = Chooser::new(selection, sources.len())?;
+    let walker = Walker::new(root, sources, chooser);
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
     let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs)));
     let reader = Reader::new(shared.clone(), incoming);
     let prover = Prover::new(shared.clone(), to_prove);
     let job = shared.clone();
-    let thread = threads::spawn("haul-send", move || run(&job, Walker::new(root, sources), reader, prover))?;
+    let thread = threads::spawn("haul-send", move || run(&job, walker, reader, prover))?;
     let source = Box::new(FileSource::new(shared.clone()));
     Ok(SendJob { source, handle: SendHandle { shared, thread: Some(thread) } })
 }
 
 /// The entries that [`send_files`] would send, in order, without reading contents; for a dry run. What cannot
 /// be read comes as [`EntryKind::Failed`](haul_wire::control::EntryKind::Failed).
-pub fn list_entries(sources: Vec<Vec<u8>>, root: Root) -> impl Iterator<Item = Entry> {
-    Walker::new(root, sources).map(|found| found.entry)
+///
+/// # Errors
+/// The selection cannot be used.
+pub fn list_entries(
+    sources: Vec<Vec<u8>>,
+    root: Root,
+    selection: &Selection,
+) -> Result<impl Iterator<Item = Entry> + use<>, Fault> {
+    let chooser = Chooser::new(selection, sources.len())?;
+    Ok(Walker::new(root, sources, chooser).map(|found| found.entry))
 }
 
 /// Runs the job to its end; every thread that it starts has ended when it returns.

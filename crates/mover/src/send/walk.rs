@@ -1,128 +1,258 @@
 //! Walks sources into entries, one at a time: a directory, then what is in it that is no directory, then its
 //! subdirectories. Names of a directory come in byte order.
 
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_wire::control::{Entry, EntryKind, Fault, FaultCode, MAX_PATH, RelPath};
-use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat, fstat, readlinkat, statat};
+use haul_wire::control::{Entry, EntryKind, FileSystems, IgnoreFiles, LinkChoice};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
-use crate::confine::{Links, open_beneath};
-use crate::fault::{Side, Trouble, show};
+use super::found::{NAMELESS, endless, entry, failed, leaf, no_directory, with_fault};
+use super::ignores::{self, Ignores};
+use super::listed::Share;
+use super::select::Chooser;
+use crate::confine::link_error;
 use crate::root::Root;
-use crate::send::holes::holes;
 
-/// Stands for a source whose name cannot travel.
-const NAMELESS: &[u8] = b"source";
+pub(crate) use super::found::Found;
+pub(crate) use super::top::{Identity, Top};
 
-/// A directory that a source lies in, or is; entries are opened relative to it.
-#[derive(Debug)]
-pub(crate) struct Top {
-    directory: OwnedFd,
-    /// How many leading bytes of an entry's path are not part of the path below `directory`.
-    strip: usize,
+/// Down to so many levels a directory stays open until those in it are done, so that they are opened by name
+/// and not by path. It bounds the open files.
+const KEPT_OPEN: usize = 32;
+
+/// Bytes of names that are asked of the kernel at a time.
+const NAMES_AT_ONCE: usize = 64 << 10;
+
+/// What holds for a directory because of those above it.
+#[derive(Clone)]
+struct Inherited {
+    top: Arc<Top>,
+    ignores: Option<Arc<Ignores>>,
+    /// The directories above; kept only while links are followed.
+    lineage: Option<Arc<Lineage>>,
+    /// The source's file system.
+    device: Option<u64>,
+    level: usize,
 }
 
-impl Top {
-    /// Opens the entry with this path, following no link.
-    pub(crate) fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        let below = path.get(self.strip..).unwrap_or_default();
-        open_beneath(self.directory.as_fd(), below, flags | OFlags::NOFOLLOW, Links::Refuse)
-    }
+/// A directory and those that it lies in.
+struct Lineage {
+    identity: Identity,
+    above: Option<Arc<Lineage>>,
 }
 
-/// What tells a file from one that took its place or was changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Identity {
-    device: u64,
-    inode: u64,
-    size: u64,
-    mtime_secs: i64,
-    mtime_nanos: u32,
+/// A directory to be entered.
+struct Pending {
+    inherited: Inherited,
+    path: Vec<u8>,
+    /// The directory that it lies in, if that is still open.
+    parent: Option<Arc<OwnedFd>>,
+    /// What is wanted of it, if not all.
+    share: Option<Share>,
 }
 
-impl Identity {
-    #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
-    pub(crate) fn of(stat: &Stat) -> Self {
-        Self {
-            device: stat.st_dev.into(),
-            inode: stat.st_ino.into(),
-            size: stat.st_size as u64,
-            mtime_secs: stat.st_mtime.into(),
-            mtime_nanos: stat.st_mtime_nsec as u32,
-        }
-    }
-}
-
-/// An entry, and for a regular file how to open it.
-#[derive(Debug)]
-pub(crate) struct Found {
-    pub(crate) entry: Entry,
-    pub(crate) file: Option<(Arc<Top>, Identity)>,
+/// A name in a directory.
+struct Name {
+    bytes: Vec<u8>,
+    /// [`FileType::Unknown`] if that takes another look.
+    kind: FileType,
+    /// Whether it is wanted itself, and not only as a way to what is.
+    listed: bool,
+    below: Option<Share>,
 }
 
 /// The directory whose names are being gone through.
 struct Listing {
-    top: Arc<Top>,
+    inherited: Inherited,
     path: Vec<u8>,
-    directory: OwnedFd,
-    names: std::vec::IntoIter<Vec<u8>>,
-    subdirectories: Vec<Vec<u8>>,
+    directory: Arc<OwnedFd>,
+    names: std::vec::IntoIter<Name>,
+    subdirectories: Vec<Pending>,
     /// The names broke off here.
     broken: Option<Errno>,
+}
+
+impl Listing {
+    fn keep_for_later(&mut self, path: Vec<u8>, share: Option<Share>, through_link: bool) {
+        let by_name = !through_link && self.inherited.level < KEPT_OPEN;
+        let parent = by_name.then(|| self.directory.clone());
+        let inherited = self.inherited.clone();
+        self.subdirectories.push(Pending { inherited, path, parent, share });
+    }
 }
 
 /// Finds the entries of several sources.
 pub(crate) struct Walker {
     root: Root,
+    chooser: Chooser,
     sources: std::vec::IntoIter<Vec<u8>>,
     /// Directories still to be entered, the next one last.
-    pending: Vec<(Arc<Top>, Vec<u8>)>,
+    pending: Vec<Pending>,
     listing: Option<Listing>,
+    /// Found beside what was returned.
+    ready: VecDeque<Found>,
+    buffer: Vec<MaybeUninit<u8>>,
 }
 
 impl Walker {
-    pub(crate) fn new(root: Root, sources: Vec<Vec<u8>>) -> Self {
-        Self { root, sources: sources.into_iter(), pending: Vec::new(), listing: None }
+    pub(crate) fn new(root: Root, sources: Vec<Vec<u8>>, chooser: Chooser) -> Self {
+        let buffer = vec![MaybeUninit::uninit(); NAMES_AT_ONCE];
+        let (sources, pending) = (sources.into_iter(), Vec::new());
+        Self { root, chooser, sources, pending, listing: None, ready: VecDeque::new(), buffer }
     }
 
-    fn next_in_listing(&mut self) -> Option<Found> {
-        let listing = self.listing.as_mut()?;
-        for name in listing.names.by_ref() {
-            let path = join(&listing.path, &name);
-            let stat = match statat(&listing.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => stat,
-                Err(errno) => return Some(failed(&path, "read", &path, errno)),
-            };
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                listing.subdirectories.push(path);
-                continue;
+    fn next_in_listing(&mut self, mut listing: Listing) -> Option<Found> {
+        while let Some(name) = listing.names.next() {
+            let found = self.look_at(&mut listing, name);
+            if found.is_some() || !self.ready.is_empty() {
+                self.listing = Some(listing);
+                return found;
             }
-            return Some(leaf(&listing.top, &listing.directory, &name, &path, &stat));
         }
-        let done = self.listing.take()?;
-        let top = done.top;
-        self.pending.extend(done.subdirectories.into_iter().rev().map(|path| (top.clone(), path)));
-        done.broken.map(|errno| failed(&done.path, "list", &done.path, errno))
+        self.pending.extend(listing.subdirectories.into_iter().rev());
+        listing.broken.map(|errno| failed(&listing.path, "list", &listing.path, errno))
+    }
+
+    /// The entry of a name; a directory is kept for later.
+    fn look_at(&mut self, listing: &mut Listing, name: Name) -> Option<Found> {
+        let path = join(&listing.path, &name.bytes);
+        // What is left out by its name alone is not looked at.
+        let known = !matches!(name.kind, FileType::Unknown | FileType::Symlink);
+        if known && !self.takes(&listing.inherited, &path, name.kind == FileType::Directory) {
+            return None;
+        }
+        if name.kind == FileType::Directory {
+            listing.keep_for_later(path, name.below, false);
+            return None;
+        }
+        let (stat, through_link) = match self.stat(listing, &name.bytes, &path) {
+            Ok(seen) => seen,
+            Err(errno) if self.takes(&listing.inherited, &path, false) => {
+                return self.lost(&name, &path, errno);
+            }
+            Err(_) => return None,
+        };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if !self.takes(&listing.inherited, &path, kind == FileType::Directory) {
+            return None;
+        }
+        if kind == FileType::Directory {
+            listing.keep_for_later(path, name.below, through_link);
+            return None;
+        }
+        let errno = if kind == FileType::Symlink { Errno::LOOP } else { Errno::NOTDIR };
+        self.lose_below(name.below.as_ref(), &path, errno);
+        let unwanted = !name.listed
+            || kind == FileType::RegularFile && !self.chooser.takes_size(Identity::of(&stat).size());
+        if unwanted {
+            return None;
+        }
+        Some(leaf(&listing.inherited.top, &*listing.directory, &name.bytes, &path, &stat))
+    }
+
+    /// Whether the rules and the ignore files let it through.
+    fn takes(&self, inherited: &Inherited, path: &[u8], is_directory: bool) -> bool {
+        let ignored = |ignores: &Arc<Ignores>| ignores.ignores(path, is_directory);
+        self.chooser.takes(path, is_directory) && !inherited.ignores.as_ref().is_some_and(ignored)
+    }
+
+    /// What the name stands for, and whether that is behind a link.
+    fn stat(&self, listing: &Listing, name: &[u8], path: &[u8]) -> Result<(Stat, bool), Errno> {
+        let stat = statat(&listing.directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        if is_link && self.chooser.links == LinkChoice::Follow {
+            return Ok((fstat(listing.inherited.top.open(path, OFlags::PATH)?)?, true));
+        }
+        Ok((stat, false))
+    }
+
+    /// A name that cannot be looked at, and what was wanted below it.
+    fn lost(&mut self, name: &Name, path: &[u8], errno: Errno) -> Option<Found> {
+        self.lose_below(name.below.as_ref(), path, errno);
+        name.listed.then(|| failed(path, "read", path, errno))
+    }
+
+    /// Reports all that was listed below a path that does not lead there.
+    fn lose_below(&mut self, share: Option<&Share>, path: &[u8], errno: Errno) {
+        let (Some(wanted), Some(share)) = (&self.chooser.wanted, share) else { return };
+        self.ready.extend(wanted.tails(share).map(|tail| {
+            let path = join(path, tail);
+            failed(&path, "read", &path, errno)
+        }));
     }
 
     /// Opens a directory and makes it the current one.
-    fn enter(&mut self, top: Arc<Top>, path: Vec<u8>) -> Option<Found> {
-        let opened = top.open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK);
-        let listed = opened.and_then(|directory| Ok((fstat(&directory)?, names(&directory)?, directory)));
-        let (stat, (names, broken), directory) = match listed {
-            Ok(listed) => listed,
-            Err(errno) => return Some(failed(&path, "read the directory", &path, errno)),
+    fn enter(&mut self, pending: Pending) -> Option<Found> {
+        let Pending { mut inherited, path, parent, share } = pending;
+        let opened = open_directory(&inherited.top, &path, parent.as_deref());
+        let (directory, stat) = match opened.and_then(|directory| fstat(&directory).map(|s| (directory, s))) {
+            Ok(opened) => opened,
+            Err(errno) => {
+                self.lose_below(share.as_ref(), &path, errno);
+                return Some(failed(&path, "read the directory", &path, errno));
+            }
         };
+        let elsewhere = self.chooser.file_systems == FileSystems::One
+            && inherited.device.is_some_and(|device| device != Identity::of(&stat).device());
+        if !self.descend(&mut inherited, &stat) {
+            return Some(endless(&path));
+        }
         let found = if path.is_empty() { None } else { Some(entry(&path, EntryKind::Directory, &stat)) };
         if let Some(Found { entry: Entry { kind: EntryKind::Failed(_), .. }, .. }) = found {
             return found;
         }
-        let subdirectories = Vec::new();
+        let (names, broken) =
+            if elsewhere { (Vec::new(), None) } else { self.names(&directory, share.as_ref()) };
+        if self.chooser.ignore_files == IgnoreFiles::Obey && share.is_none() {
+            let there = |name: &&[u8]| names.binary_search_by(|n| n.bytes[..].cmp(name)).is_ok();
+            let there: Vec<&[u8]> = ignores::NAMES.into_iter().filter(there).collect();
+            match ignores::enter(inherited.ignores.take(), &directory, &path, &there) {
+                Ok(ignores) => inherited.ignores = ignores,
+                Err((path, fault)) => {
+                    self.ready.push_back(with_fault(&path, fault));
+                    return found;
+                }
+            }
+        }
+        let (names, directory) = (names.into_iter(), Arc::new(directory));
         self.listing =
-            Some(Listing { top, path, directory, names: names.into_iter(), subdirectories, broken });
+            Some(Listing { inherited, path, directory, names, subdirectories: Vec::new(), broken });
         found
+    }
+
+    /// Notes what holds below this directory. False: it is one of those that it lies in.
+    fn descend(&self, inherited: &mut Inherited, stat: &Stat) -> bool {
+        let identity = Identity::of(stat);
+        inherited.level += 1;
+        inherited.device.get_or_insert(identity.device());
+        // A list of paths ends by itself.
+        if self.chooser.links == LinkChoice::Follow && self.chooser.wanted.is_none() {
+            let mut above = inherited.lineage.as_deref();
+            while let Some(ancestor) = above {
+                if ancestor.identity.is_same(&identity) {
+                    return false;
+                }
+                above = ancestor.above.as_deref();
+            }
+            inherited.lineage = Some(Arc::new(Lineage { identity, above: inherited.lineage.take() }));
+        }
+        true
+    }
+
+    /// The names that are to be gone through, and what broke off the reading, if anything did.
+    fn names(&mut self, directory: &OwnedFd, share: Option<&Share>) -> (Vec<Name>, Option<Errno>) {
+        if let (Some(wanted), Some(share)) = (&self.chooser.wanted, share) {
+            let name = |child: super::listed::Child| {
+                let (kind, below) = (FileType::Unknown, Some(child.below));
+                Name { bytes: child.name, kind, listed: child.listed, below }
+            };
+            return (wanted.children(share).into_iter().map(name).collect(), None);
+        }
+        list(directory, &mut self.buffer)
     }
 
     fn start(&mut self, source: &[u8]) -> Option<Found> {
@@ -138,23 +268,38 @@ impl Walker {
 
     fn open_source(&mut self, source: &[u8]) -> Result<Option<Found>, Errno> {
         let named = self.root.split(source);
-        let as_directory = OFlags::PATH | OFlags::DIRECTORY;
-        if named.name.is_empty() {
-            let directory = self.root.open(source, as_directory)?;
-            return Ok(self.enter(Arc::new(Top { directory, strip: 0 }), Vec::new()));
+        let links = self.chooser.links;
+        if named.name.is_empty() || named.slash {
+            let strip = if named.name.is_empty() { 0 } else { named.name.len() + 1 };
+            let top = Arc::new(Top::new(&self.root, source, strip, links)?);
+            return Ok(self.enter_source(top, named.name));
         }
-        if named.slash {
-            let directory = self.root.open(source, as_directory)?;
-            let top = Top { directory, strip: named.name.len() + 1 };
-            return Ok(self.enter(Arc::new(top), named.name));
+        let directory = self.root.open(&named.directory, OFlags::PATH | OFlags::DIRECTORY)?;
+        let top = Arc::new(Top::new(&self.root, &named.directory, 0, links)?);
+        let mut stat = statat(&directory, &named.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        if is_link && links == LinkChoice::Follow {
+            stat = fstat(top.open(&named.name, OFlags::PATH)?)?;
         }
-        let directory = self.root.open(&named.directory, as_directory)?;
-        let stat = statat(&directory, &named.name, AtFlags::SYMLINK_NOFOLLOW)?;
-        let top = Arc::new(Top { directory, strip: 0 });
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            return Ok(self.enter(top, named.name));
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Ok(self.enter_source(top, named.name)),
+            _ if self.chooser.wanted.is_some() => Ok(Some(no_directory(&named.name))),
+            kind => {
+                let size = Identity::of(&stat).size();
+                let fits = kind != FileType::RegularFile || self.chooser.takes_size(size);
+                let taken = fits && self.chooser.takes(&named.name, false);
+                Ok(taken.then(|| leaf(&top, &directory, &named.name, &named.name, &stat)))
+            }
         }
-        Ok(Some(leaf(&top, &top.directory, &named.name, &named.name, &stat)))
+    }
+
+    fn enter_source(&mut self, top: Arc<Top>, path: Vec<u8>) -> Option<Found> {
+        if !path.is_empty() && !self.chooser.takes(&path, true) {
+            return None;
+        }
+        let share = self.chooser.wanted.as_ref().map(super::listed::Listed::all);
+        let inherited = Inherited { top, ignores: None, lineage: None, device: None, level: 0 };
+        self.enter(Pending { inherited, path, parent: None, share })
     }
 }
 
@@ -163,10 +308,12 @@ impl Iterator for Walker {
 
     fn next(&mut self) -> Option<Found> {
         loop {
-            let found = if self.listing.is_some() {
-                self.next_in_listing()
-            } else if let Some((top, path)) = self.pending.pop() {
-                self.enter(top, path)
+            let found = if let Some(found) = self.ready.pop_front() {
+                Some(found)
+            } else if let Some(listing) = self.listing.take() {
+                self.next_in_listing(listing)
+            } else if let Some(pending) = self.pending.pop() {
+                self.enter(pending)
             } else {
                 let source = self.sources.next()?;
                 self.start(&source)
@@ -178,104 +325,37 @@ impl Iterator for Walker {
     }
 }
 
-/// The names of a directory in byte order, and what broke off the reading, if anything did.
-fn names(directory: &OwnedFd) -> Result<(Vec<Vec<u8>>, Option<Errno>), Errno> {
+/// Opens a directory, by its name in the one that it lies in if that is open.
+fn open_directory(top: &Top, path: &[u8], parent: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+    let Some(parent) = parent else { return top.open(path, flags) };
+    let name = super::pattern::last_component(path);
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(parent, name, flags, Mode::empty()).map_err(|errno| link_error(parent.as_fd(), name, errno))
+}
+
+/// Reads a directory: its names in byte order, and what broke off the reading, if anything did.
+fn list(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> (Vec<Name>, Option<Errno>) {
     let mut names = Vec::new();
     let mut broken = None;
-    for item in Dir::read_from(directory)? {
+    let mut items = RawDir::new(directory, buffer);
+    while let Some(item) = items.next() {
         match item {
             Ok(item) if matches!(item.file_name().to_bytes(), b"." | b"..") => {}
-            Ok(item) => names.push(item.file_name().to_bytes().to_vec()),
+            Ok(item) => {
+                let (bytes, kind) = (item.file_name().to_bytes().to_vec(), item.file_type());
+                names.push(Name { bytes, kind, listed: true, below: None });
+            }
             Err(errno) => {
                 broken = Some(errno);
                 break;
             }
         }
     }
-    names.sort_unstable();
-    Ok((names, broken))
+    names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
+    (names, broken)
 }
 
 fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     if directory.is_empty() { name.to_vec() } else { [directory, name].join(&b'/') }
-}
-
-/// The entry for something that is no directory.
-fn leaf(top: &Arc<Top>, directory: &OwnedFd, name: &[u8], path: &[u8], stat: &Stat) -> Found {
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => {
-            let identity = Identity::of(stat);
-            let holes = holes(directory, name, stat);
-            let mut found = entry(path, EntryKind::File { size: identity.size, holes }, stat);
-            if matches!(found.entry.kind, EntryKind::File { .. }) {
-                found.file = Some((top.clone(), identity));
-            }
-            found
-        }
-        FileType::Symlink => match readlinkat(directory, name, Vec::new()) {
-            Ok(target) => entry(path, EntryKind::Symlink { target: target.into_bytes() }, stat),
-            Err(errno) => failed(path, "read the link", path, errno),
-        },
-        other => refused(path, special(other)),
-    }
-}
-
-fn special(kind: FileType) -> &'static str {
-    match kind {
-        FileType::Fifo => "a named pipe",
-        FileType::Socket => "a socket",
-        FileType::CharacterDevice | FileType::BlockDevice => "a device",
-        _ => "of an unknown kind",
-    }
-}
-
-fn refused(path: &[u8], what: &str) -> Found {
-    let fault = Fault::new(
-        FaultCode::Unreadable,
-        format!("`{}` is {what}; only files, directories and symbolic links are moved", show(path)),
-        "leave it out",
-    );
-    Found { entry: failed_entry(path, fault), file: None }
-}
-
-#[expect(
-    clippy::useless_conversion,
-    clippy::unnecessary_cast,
-    reason = "fields differ between architectures"
-)]
-fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
-    let entry = RelPath::new(path.to_vec()).map(|path| Entry {
-        path,
-        kind,
-        mode: (stat.st_mode as u32) & 0o7777,
-        mtime_secs: stat.st_mtime.into(),
-        mtime_nanos: stat.st_mtime_nsec as u32,
-    });
-    let checked = entry.map_err(|e| e.to_string()).and_then(|entry| match entry.validate() {
-        Ok(()) => Ok(entry),
-        Err(e) => Err(e.to_string()),
-    });
-    let entry = checked.unwrap_or_else(|why| {
-        let message = format!("`{}` cannot travel: {why}", show(path));
-        failed_entry(path, Fault::new(FaultCode::Unreadable, message, "start the copy further down the tree"))
-    });
-    Found { entry, file: None }
-}
-
-fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Found {
-    let fault = Trouble::new(Side::Source, doing, shown, errno).fault;
-    Found { entry: failed_entry(path, fault), file: None }
-}
-
-/// A failed entry. Where the path is too long to travel, the next directory above it that is not stands for
-/// it; the fault's message names the path.
-fn failed_entry(path: &[u8], fault: Fault) -> Entry {
-    let mut shown = path;
-    while shown.len() > MAX_PATH {
-        let cut = shown.iter().rposition(|&b| b == b'/').unwrap_or(0);
-        shown = &shown[..cut];
-    }
-    let path = RelPath::new(shown.to_vec()).or_else(|_| RelPath::new(NAMELESS.to_vec()));
-    let path = path.expect("the stand-in is a valid path");
-    Entry { path, kind: EntryKind::Failed(fault), mode: 0, mtime_secs: 0, mtime_nanos: 0 }
 }

@@ -13,7 +13,7 @@ use haul_mover::{
     SendLimits, receive_files, send_files,
 };
 use haul_proto::{ObjectSink, ObjectSource};
-use haul_wire::control::{ControlMessage, Fault, FaultCode, Layout, encode_frame};
+use haul_wire::control::{ControlMessage, Fault, FaultCode, Layout, Selection, encode_frame};
 
 /// Payload of a packet.
 const PACKET: usize = 1400;
@@ -164,6 +164,11 @@ pub(crate) fn options() -> ReceiveOptions {
     ReceiveOptions { durability: Durability::Cached, ..ReceiveOptions::new(0xabcd) }
 }
 
+/// Everything is sent.
+pub(crate) fn all() -> Selection {
+    Selection::default()
+}
+
 /// A sending and a receiving job, joined.
 pub(crate) struct Pair {
     pub(crate) send: SendJob,
@@ -179,7 +184,7 @@ pub(crate) fn start(
 ) -> Result<Pair, Fault> {
     let (a, b) = link_pair();
     let receive = receive_files(&bytes(destination), &Root::Anywhere, layout, b, options)?;
-    let send = send_files(sources, Root::Anywhere, a, limits)?;
+    let send = send_files(sources, Root::Anywhere, &all(), a, limits)?;
     Ok(Pair { send, receive })
 }
 

@@ -288,6 +288,7 @@ fn a_receiver_that_lies_ends_the_sender() {
         let job = haul_mover::send_files(
             vec![bytes(&dir.path().join("f"))],
             Root::Anywhere,
+            &haul_wire::control::Selection::default(),
             link,
             haul_mover::SendLimits::default(),
         )

@@ -15,4 +15,6 @@ mod resume;
 #[cfg(test)]
 mod round_trip;
 #[cfg(test)]
+mod selection;
+#[cfg(test)]
 mod trees;

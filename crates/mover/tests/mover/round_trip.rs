@@ -7,7 +7,7 @@ use std::path::Path;
 use haul_mover::{ReceiveOptions, Root, SendLimits, layout_for, list_entries, receive_files, send_files};
 use haul_wire::control::{FaultCode, Layout};
 
-use crate::harness::{Pump, assert_no_parts, bytes, copy, link_pair, name, options, start};
+use crate::harness::{Pump, all, assert_no_parts, bytes, copy, link_pair, name, options, start};
 use crate::trees::{assert_same, contents, odd_tree, set_mode};
 
 #[test]
@@ -166,7 +166,8 @@ fn a_server_keeps_both_directions_below_its_root() {
         let (a, b) = link_pair();
         let to = bytes(&dir.path().join(into));
         let mut receive = receive_files(&to, &Root::Anywhere, Layout::Into, b, options()).unwrap();
-        let mut send = send_files(vec![source.into()], root.clone(), a, SendLimits::default()).unwrap();
+        let mut send =
+            send_files(vec![source.into()], root.clone(), &all(), a, SendLimits::default()).unwrap();
         Pump::default().run(&mut *send.source, &mut *receive.sink, &|| send.handle.is_finished());
         send.handle.join().unwrap();
         receive.handle.join().unwrap()
@@ -216,7 +217,7 @@ fn a_listing_has_directories_before_what_is_in_them() {
     for file in ["s/z", "s/a/1", "s/b/deep/2"] {
         fs::write(dir.path().join(file), "x").unwrap();
     }
-    let entries = list_entries(vec![bytes(&dir.path().join("s"))], Root::Anywhere);
+    let entries = list_entries(vec![bytes(&dir.path().join("s"))], Root::Anywhere, &all()).unwrap();
     let paths: Vec<_> = entries.map(|entry| entry.path.to_string()).collect();
     assert_eq!(paths, ["s", "s/z", "s/a", "s/a/1", "s/b", "s/b/deep", "s/b/deep/2"]);
 }

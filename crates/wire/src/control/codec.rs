@@ -245,7 +245,10 @@ impl<'a> Flavor for Compare<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Entry, EntryKind, FileDigest, RelPath};
+    use crate::control::{
+        Entry, EntryKind, FileDigest, Hello, InvalidSelection, MAX_RULES, RelPath, Request, Rule, Selection,
+        Verdict,
+    };
 
     fn decode(bytes: &[u8]) -> Result<Option<ControlMessage>, FrameError> {
         let mut decoder = FrameDecoder::new();
@@ -330,6 +333,37 @@ mod tests {
         }
         let largest = entry(0o7777, 999_999_999, EntryKind::File { size: (1 << 48) - 1, holes: vec![] });
         assert!(encode_frame(&largest, &mut Vec::new()).is_ok());
+    }
+
+    #[test]
+    fn a_selection_out_of_bounds_is_refused_in_both_directions() {
+        let settings = crate::control::Settings {
+            chunk_bytes: 0,
+            controller: String::new(),
+            rate_bps: None,
+            offload: false,
+            feedback_interval_us: 0,
+            bench_limit: crate::control::BenchLimit::Unlimited,
+            extra: Vec::new(),
+        };
+        let hello = |pattern: &[u8], rules| {
+            let rule = Rule { verdict: Verdict::Exclude, pattern: pattern.to_vec() };
+            let selection = Selection { rules: vec![rule; rules], ..Selection::default() };
+            let request = Request::Get { sources: Vec::new(), selection };
+            let settings = settings.clone();
+            ControlMessage::Hello(Hello { version: 1, proof: [0; 32], ciphers: vec![], request, settings })
+        };
+        for (message, error) in [
+            (hello(b"", 1), InvalidSelection::Pattern),
+            (hello(b"a\0", 1), InvalidSelection::Pattern),
+            (hello(b"a", MAX_RULES + 1), InvalidSelection::TooManyRules),
+        ] {
+            let invalid = FrameError::Invalid(error.into());
+            assert_eq!(encode_frame(&message, &mut Vec::new()), Err(invalid.clone()));
+            let body = postcard::to_allocvec(&message).unwrap();
+            assert_eq!(decode(&frame(&body)), Err(invalid));
+        }
+        assert!(encode_frame(&hello(b"a", MAX_RULES), &mut Vec::new()).is_ok());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, RelPath, Stretch};
+use super::{Fault, InvalidSelection, RelPath, Stretch};
 use crate::packet::MAX_OFFSET;
 
 /// Highest value of [`Entry::mode`]: permissions with set-user-ID, set-group-ID and sticky bits.
@@ -50,7 +50,7 @@ pub enum EntryKind {
     Failed(Fault),
 }
 
-/// Why an [`Entry`] is not valid although it could be decoded.
+/// Why an [`Entry`] or a [`Selection`](super::Selection) is not valid although it could be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEntry {
     /// `mode` has bits outside [`MAX_MODE`].
@@ -68,6 +68,9 @@ pub enum InvalidEntry {
     /// The target of a symbolic link is empty, too long, or has a NUL byte.
     #[error("an entry's symbolic link has an impossible target")]
     Target,
+    /// A selection is out of bounds.
+    #[error(transparent)]
+    Selection(#[from] InvalidSelection),
 }
 
 impl Entry {

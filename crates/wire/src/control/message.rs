@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Accept, Counted, Destination, Entry, Fault, FileDigest, Hello, InvalidEntry, More, Outcome, Proof,
-    Summary, WantRun,
+    Request, Summary, WantRun,
 };
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
@@ -71,6 +71,7 @@ impl ControlMessage {
     pub fn validate(&self) -> Result<(), InvalidEntry> {
         match self {
             Self::Entries(entries) => entries.iter().try_for_each(Entry::validate),
+            Self::Hello(Hello { request: Request::Get { selection, .. }, .. }) => Ok(selection.validate()?),
             _ => Ok(()),
         }
     }

@@ -10,6 +10,7 @@ mod fault;
 mod files;
 mod message;
 mod path;
+mod selection;
 mod setup;
 mod wants;
 
@@ -21,6 +22,10 @@ pub use files::{
 };
 pub use message::ControlMessage;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
+pub use selection::{
+    FileSystems, IgnoreFiles, InvalidSelection, LinkChoice, MAX_PATTERN, MAX_RULES, MAX_SELECTION_BYTES,
+    Rule, Selection, Verdict,
+};
 pub use setup::{
     Accept, BenchLimit, Cipher, Equal, Extraneous, Hello, Layout, Leftovers, Manners, Newer,
     PROTOCOL_VERSION, Request, RunMode, Settings,

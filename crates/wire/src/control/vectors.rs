@@ -15,6 +15,19 @@ fn settings() -> Settings {
     }
 }
 
+fn selection() -> Selection {
+    let rule = |verdict, pattern: &[u8]| Rule { verdict, pattern: pattern.to_vec() };
+    Selection {
+        rules: vec![rule(Verdict::Include, b"*\xff"), rule(Verdict::Exclude, b"/")],
+        paths: Some(vec![RelPath::new(*b"b/c").unwrap()]),
+        ignore_files: IgnoreFiles::Obey,
+        links: LinkChoice::Follow,
+        file_systems: FileSystems::One,
+        min_bytes: Some(1),
+        max_bytes: Some(300),
+    }
+}
+
 const SETTINGS: &[u8] = b"\xac\x02\x03bbr\x01\xe8\x07\x01\x02\x02\x03\x01\x01k\x01v";
 
 fn fault() -> Fault {
@@ -66,7 +79,13 @@ fn hello() {
         &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
         &bytes(b"\x00\x00\x00\x01\x01\x01\x01\x01"),
     );
-    frozen(&with(Request::Get { sources: vec![b"a".to_vec(), vec![]] }), &bytes(b"\x01\x02\x01a\x00"));
+    let sources = vec![b"a".to_vec(), vec![]];
+    let all = Request::Get { sources: sources.clone(), selection: Selection::default() };
+    frozen(&with(all), &bytes(b"\x01\x02\x01a\x00\x00\x00\x00\x00\x00\x00\x00"));
+    let some = Request::Get { sources, selection: selection() };
+    let chosen =
+        b"\x01\x02\x01a\x00\x02\x00\x02*\xff\x01\x01/\x01\x01\x03b/c\x01\x01\x01\x01\x01\x01\xac\x02";
+    frozen(&with(some), &bytes(chosen));
     frozen(&with(Request::BenchSend), &bytes(&[2]));
     frozen(&with(Request::BenchReceive), &bytes(&[3]));
     frozen(&with(Request::Check), &bytes(&[4]));

@@ -3,8 +3,9 @@
 
 use haul_wire::control::{
     Accept, BenchLimit, Cipher, ControlMessage, Destination, Entry, EntryKind, Equal, Extraneous, Fault,
-    FaultCode, FileDigest, Hello, Layout, Leftovers, MAX_MODE, Manners, More, Newer, Outcome, Proof, RelPath,
-    Request, RunMode, Settings, Stretch, Summary, Want, WantRun, encode_frame,
+    FaultCode, FileDigest, FileSystems, Hello, IgnoreFiles, Layout, Leftovers, LinkChoice, MAX_MODE, Manners,
+    More, Newer, Outcome, Proof, RelPath, Request, Rule, RunMode, Selection, Settings, Stretch, Summary,
+    Verdict, Want, WantRun, encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
@@ -79,6 +80,24 @@ fn manners() -> impl Strategy<Value = Manners> {
     })
 }
 
+fn selection() -> impl Strategy<Value = Selection> {
+    let verdict = prop_oneof![Just(Verdict::Include), Just(Verdict::Exclude)];
+    let rule = (verdict, vec(1..=255u8, 1..12)).prop_map(|(verdict, pattern)| Rule { verdict, pattern });
+    let choices = (any::<bool>(), any::<bool>(), any::<bool>());
+    let sizes = (option::of(any::<u64>()), option::of(any::<u64>()));
+    (vec(rule, 0..4), option::of(vec(rel_path(), 0..3)), choices, sizes).prop_map(
+        |(rules, paths, (obey, follow, one), (min_bytes, max_bytes))| Selection {
+            rules,
+            paths,
+            ignore_files: if obey { IgnoreFiles::Obey } else { IgnoreFiles::Disregard },
+            links: if follow { LinkChoice::Follow } else { LinkChoice::Keep },
+            file_systems: if one { FileSystems::One } else { FileSystems::All },
+            min_bytes,
+            max_bytes,
+        },
+    )
+}
+
 fn hello() -> impl Strategy<Value = Hello> {
     let bytes = || vec(any::<u8>(), 0..20);
     let layout = prop_oneof![Just(Layout::Into), Just(Layout::As)];
@@ -88,7 +107,8 @@ fn hello() -> impl Strategy<Value = Hello> {
             layout,
             manners
         }),
-        vec(bytes(), 0..4).prop_map(|sources| Request::Get { sources }),
+        (vec(bytes(), 0..4), selection())
+            .prop_map(|(sources, selection)| Request::Get { sources, selection }),
         Just(Request::BenchSend),
         Just(Request::BenchReceive),
         Just(Request::Check),

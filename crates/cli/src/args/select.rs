@@ -1,0 +1,177 @@
+//! The options that choose what is sent.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
+use haul_base::Bytes;
+use haul_mover::check_pattern;
+
+/// One of `--exclude`, `--include` and `--exclude-from`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RuleArg {
+    /// What matches is left out.
+    Exclude(Vec<u8>),
+    /// What matches is sent.
+    Include(Vec<u8>),
+    /// Rules from a file, one per line.
+    ExcludeFrom(PathBuf),
+}
+
+/// `--exclude`, `--include` and `--exclude-from` in the order in which they stand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleArgs(pub Vec<RuleArg>);
+
+/// Options that choose what is sent.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "What to send")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct SelectArgs {
+    /// Rules about names.
+    #[command(flatten)]
+    pub rules: RuleArgs,
+    /// Only the paths in this file, one per line, relative to the source
+    #[arg(long, value_name = "FILE|-")]
+    pub files_from: Option<PathBuf>,
+    /// What the two files list ends with NUL bytes, not with lines
+    #[arg(short = '0', long)]
+    pub from0: bool,
+    /// Leave out what .gitignore and .ignore files in the tree say
+    #[arg(long)]
+    pub gitignore: bool,
+    /// Leave out larger files
+    #[arg(long, value_name = "SIZE")]
+    pub max_size: Option<Bytes>,
+    /// Leave out smaller files
+    #[arg(long, value_name = "SIZE")]
+    pub min_size: Option<Bytes>,
+    /// Do not enter directories of other file systems
+    #[arg(short = 'x', long)]
+    pub one_file_system: bool,
+    /// Send what symbolic links point to
+    #[arg(short = 'L', long)]
+    pub copy_links: bool,
+}
+
+impl SelectArgs {
+    /// Whether any of them is given.
+    pub fn is_given(&self) -> bool {
+        let Self { rules, files_from, from0, gitignore, max_size, min_size, one_file_system, copy_links } =
+            self;
+        let switches = [*from0, *gitignore, *one_file_system, *copy_links];
+        let sizes = [max_size, min_size];
+        *rules != RuleArgs::default()
+            || files_from.is_some()
+            || switches.contains(&true)
+            || sizes.iter().any(|size| size.is_some())
+    }
+}
+
+/// Makes a rule of an option's value.
+type MakeRule = fn(&OsStr) -> RuleArg;
+
+/// A pattern that can be compiled.
+fn pattern(word: OsString) -> Result<OsString, haul_mover::BadPattern> {
+    check_pattern(word.as_bytes()).map(|()| word)
+}
+
+fn rule_options() -> [Arg; 3] {
+    let option = |name: &'static str| Arg::new(name).long(name).action(clap::ArgAction::Append);
+    let of_pattern =
+        |name| option(name).value_name("PATTERN").value_parser(OsStringValueParser::new().try_map(pattern));
+    [
+        of_pattern("exclude").help("Leave out what matches, for example '*.tmp' or /build/; repeatable"),
+        of_pattern("include").help("Send what matches, whatever later rules say; the first match counts"),
+        option("exclude-from")
+            .value_name("FILE")
+            .value_parser(OsStringValueParser::new())
+            .help("Patterns to leave out from a file, one per line (+ includes)"),
+    ]
+}
+
+impl Args for RuleArgs {
+    fn augment_args(command: Command) -> Command {
+        command.args(rule_options())
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for RuleArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let kinds: [(&str, MakeRule); 3] = [
+            ("exclude", |word| RuleArg::Exclude(word.as_bytes().to_vec())),
+            ("include", |word| RuleArg::Include(word.as_bytes().to_vec())),
+            ("exclude-from", |word| RuleArg::ExcludeFrom(PathBuf::from(word))),
+        ];
+        let mut found: Vec<(usize, RuleArg)> = Vec::new();
+        for (name, make) in kinds {
+            let indices = matches.indices_of(name).into_iter().flatten();
+            let words = matches.get_many::<OsString>(name).into_iter().flatten();
+            found.extend(indices.zip(words).map(|(index, word)| (index, make(word))));
+        }
+        found.sort_by_key(|(index, _)| *index);
+        Ok(Self(found.into_iter().map(|(_, rule)| rule).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command, CpArgs};
+
+    fn parse(words: impl IntoIterator<Item = OsString>) -> Result<CpArgs, Error> {
+        let words = ["haul".into(), "cp".into()].into_iter().chain(words);
+        match Cli::try_parse_from(words)?.command {
+            Some(Command::Cp(args)) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn rules_keep_the_order_of_the_command_line() {
+        let line = "--exclude *.o a --include /x/ --exclude-from f --exclude=-b --include=c d";
+        let args = parse(words(line)).unwrap();
+        let expected = [
+            RuleArg::Exclude(b"*.o".to_vec()),
+            RuleArg::Include(b"/x/".to_vec()),
+            RuleArg::ExcludeFrom("f".into()),
+            RuleArg::Exclude(b"-b".to_vec()),
+            RuleArg::Include(b"c".to_vec()),
+        ];
+        assert_eq!(args.select.rules.0, expected);
+        assert_eq!(args.paths, ["a", "d"]);
+        assert!(args.select.is_given() && !parse(words("a b")).unwrap().select.is_given());
+    }
+
+    #[test]
+    fn patterns_may_be_any_bytes_and_bad_ones_are_named_with_their_option() {
+        let odd = OsString::from_vec(b"*\xff".to_vec());
+        let args = parse(["--exclude".into(), odd]).unwrap();
+        assert_eq!(args.select.rules.0, [RuleArg::Exclude(b"*\xff".to_vec())]);
+        for (option, bad, why) in [("--exclude", "[a", "has no ']'"), ("--include", "a/../b", "'..'")] {
+            let error = parse([option.into(), bad.into()]).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(option) && text.contains(bad) && text.contains(why), "{text}");
+            assert_eq!(error.exit_code(), 2);
+        }
+        assert!(parse(words("--max-size 10 a b")).unwrap_err().to_string().contains("has no unit"));
+    }
+}

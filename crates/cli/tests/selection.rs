@@ -1,0 +1,274 @@
+//! What is chosen on the command line is what arrives, whichever side walks the tree.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn haul() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
+        command.env_remove(name);
+    }
+    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn exits(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+}
+
+/// A running `haul serve`, ended when dropped.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(root: &Path) -> Self {
+        let mut child = haul()
+            .args(["serve", "--listen", "127.0.0.1:0", "--root"])
+            .arg(root)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut url = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
+        Self { child, url: url.trim().to_owned() }
+    }
+
+    fn at(&self, path: &str) -> String {
+        self.url.replacen("/?k=", &format!("/{path}?k="), 1)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A tree `s` with odd names beside a directory `outside`.
+fn tree() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |path: &str| dir.path().join(path);
+    for directory in ["s/src/build", "s/build", "s/logs", "outside"] {
+        fs::create_dir_all(at(directory)).unwrap();
+    }
+    for file in
+        ["s/a.o", "s/src/b.o", "s/src/b.c", "s/src/build/c.c", "s/build/x", "s/logs/l.log", "outside/o"]
+    {
+        fs::write(at(file), file).unwrap();
+    }
+    fs::write(at("s/big"), vec![7; 300_000]).unwrap();
+    fs::write(at("s/.gitignore"), "*.log\n/build/\n").unwrap();
+    fs::write(at("s").join(OsStr::from_bytes(b"odd\xff\n.bin")), "odd").unwrap();
+    symlink("src/b.c", at("s/link")).unwrap();
+    dir
+}
+
+/// Every path below a directory.
+fn names(directory: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![directory.to_path_buf()];
+    while let Some(at) = open.pop() {
+        for item in fs::read_dir(&at).into_iter().flatten() {
+            let path = item.unwrap().path();
+            if path.symlink_metadata().unwrap().is_dir() {
+                open.push(path.clone());
+            }
+            found.insert(
+                path.strip_prefix(directory).unwrap().as_os_str().as_bytes().escape_ascii().to_string(),
+            );
+        }
+    }
+    found
+}
+
+/// Copies the tree in all three ways with the same options, and compares what arrives: up, down, and within the
+/// machine. Gives the exit code.
+#[track_caller]
+fn arrives(options: &[OsString], stdin: &[u8], expected: &[&str]) -> i32 {
+    let here = tree();
+    let server = Server::start(here.path());
+    let at = |path: &str| here.path().join(path).into_os_string();
+    let ways = [
+        (at("s"), OsString::from(server.at("up")), "up"),
+        (OsString::from(server.at("s")), at("down"), "down"),
+        (at("s"), at("local"), "local"),
+    ];
+    let mut codes = BTreeSet::new();
+    for (from, to, name) in ways {
+        let mut child = haul()
+            .args(["cp", "-q"])
+            .args(options)
+            .args([from, to])
+            .current_dir(here.path())
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A run that does not read stdin may have closed it.
+        let _ = child.stdin.take().unwrap().write_all(stdin);
+        let output = child.wait_with_output().unwrap();
+        let found = names(&here.path().join(name));
+        let expected: BTreeSet<String> = expected.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(found, expected, "{name}: {}", text(&output.stderr));
+        for file in found.iter().filter(|file| !file.contains('\\')) {
+            let (sent, got) = (here.path().join("s").join(file), here.path().join(name).join(file));
+            if sent.is_file() {
+                assert_eq!(fs::read(&sent).unwrap(), fs::read(&got).unwrap(), "{file}");
+            }
+        }
+        codes.insert(output.status.code().unwrap());
+    }
+    assert_eq!(codes.len(), 1, "{codes:?}");
+    codes.pop_first().unwrap()
+}
+
+fn words(line: &str) -> Vec<OsString> {
+    line.split(' ').map(OsString::from).collect()
+}
+
+#[test]
+fn rules_hold_in_every_direction() {
+    let options =
+        words("--include /s/src/build/ --exclude build/ --exclude *.o --exclude big --exclude odd*");
+    let expected =
+        [".gitignore", "link", "logs", "logs/l.log", "src", "src/b.c", "src/build", "src/build/c.c"];
+    assert_eq!(arrives(&options, b"", &expected), 0);
+}
+
+#[test]
+fn a_pattern_of_bytes_that_are_no_text_travels() {
+    let odd = OsString::from_vec(b"odd\xff*".to_vec());
+    let options = ["--include".into(), odd, "--include".into(), "/s".into(), "--exclude".into(), "*".into()];
+    assert_eq!(arrives(&options, b"", &["odd\\xff\\n.bin"]), 0);
+}
+
+#[test]
+fn rules_from_a_file_and_sizes() {
+    let rules = tempfile::NamedTempFile::new().unwrap();
+    fs::write(rules.path(), "# objects\n*.o\n\n+ /s/src/***\n- /s/*/\n").unwrap();
+    let mut options = words("--max-size 100KB --exclude odd* --exclude-from");
+    options.push(rules.path().into());
+    let expected = [".gitignore", "link", "src", "src/b.c", "src/build", "src/build/c.c"];
+    assert_eq!(arrives(&options, b"", &expected), 0);
+    assert_eq!(arrives(&words("--min-size 100KB --exclude */*/ --exclude link"), b"", &["big"]), 0);
+}
+
+#[test]
+fn listed_paths_from_stdin_with_a_missing_one() {
+    let expected = ["src", "src/build", "src/build/c.c", "odd\\xff\\n.bin", "logs"];
+    let list = b"src/build/c.c\0odd\xff\n.bin\0logs\0missing\0";
+    assert_eq!(arrives(&words("-0 --files-from -"), list, &expected), 3);
+    assert_eq!(arrives(&words("--files-from -"), b"./big\n.\n", &["big"]), 0);
+}
+
+#[test]
+fn ignore_files_are_obeyed_when_asked() {
+    let expected = [
+        ".gitignore",
+        "a.o",
+        "big",
+        "link",
+        "logs",
+        "odd\\xff\\n.bin",
+        "src",
+        "src/b.c",
+        "src/b.o",
+        "src/build",
+        "src/build/c.c",
+    ];
+    assert_eq!(arrives(&words("--gitignore"), b"", &expected), 0);
+}
+
+#[test]
+fn links_are_followed_and_at_a_server_not_out_of_its_root() {
+    let here = tree();
+    symlink("../outside", here.path().join("s/out")).unwrap();
+    let server = Server::start(&here.path().join("s"));
+    let down = here.path().join("down");
+    let output = haul().args(["cp", "-qL", &server.at("")]).arg(&down).output().unwrap();
+    exits(&output, 3);
+    assert!(text(&output.stderr).contains("leads out of the directory"), "{}", text(&output.stderr));
+    assert!(!down.join("out").exists() && !down.join("link").is_symlink());
+    assert_eq!(fs::read_to_string(down.join("link")).unwrap(), "s/src/b.c");
+    let local = here.path().join("local");
+    exits(&haul().args(["cp", "-qLx"]).args([&here.path().join("s"), &local]).output().unwrap(), 0);
+    assert_eq!(fs::read_to_string(local.join("out/o")).unwrap(), "outside/o");
+}
+
+#[test]
+fn usage_errors_name_their_option() {
+    let here = tree();
+    let cases: [(&str, &str); 6] = [
+        ("--exclude [x s d", "--exclude"),
+        ("--include a//b s d", "--include"),
+        ("--exclude-from missing s d", "--exclude-from"),
+        ("--files-from missing s d", "--files-from"),
+        ("--files-from s/big s outside d", "--files-from"),
+        ("--max-size 7 s d", "--max-size"),
+    ];
+    for (line, option) in cases {
+        for extra in [&[][..], &["--dry-run"]] {
+            let output =
+                haul().arg("cp").args(words(line)).args(extra).current_dir(here.path()).output().unwrap();
+            exits(&output, 2);
+            assert!(text(&output.stderr).contains(option), "{line}: {}", text(&output.stderr));
+            assert!(!here.path().join("d").exists());
+        }
+    }
+}
+
+#[test]
+fn a_list_too_long_for_a_server_is_refused_with_a_hint() {
+    let here = tree();
+    let server = Server::start(here.path());
+    fs::write(here.path().join("list"), "some/long/path/of/a/file\n".repeat(10_000)).unwrap();
+    let list = here.path().join("list");
+    let run = |from: &OsStr, to: &OsStr| {
+        haul().args(["cp", "-q", "--files-from"]).arg(&list).args([from, to]).output().unwrap()
+    };
+    let down = run(OsStr::new(&server.at("s")), here.path().join("down").as_os_str());
+    assert_ne!(down.status.code(), Some(0));
+    assert!(text(&down.stderr).contains("name fewer paths"), "{}", text(&down.stderr));
+    // What the sender walks itself has no such bound; the one path, listed often, is missing once.
+    let up = run(here.path().join("s").as_os_str(), OsStr::new(&server.at("up")));
+    exits(&up, 3);
+}
+
+#[test]
+fn configuration_files_and_the_environment_choose_too() {
+    let here = tree();
+    let config = here.path().join("config.toml");
+    fs::write(&config, "[cp]\nexclude = ['*.o', '*']\ninclude = ['/s', 'src/', '*.c']\nmax_size = '1KB'\n")
+        .unwrap();
+    let run = |to: &str, options: &[&str], environment: Option<(&str, &str)>| {
+        let mut command = haul();
+        command.env("HAUL_CONFIG", &config).envs(environment).args(["cp", "-q"]).args(options);
+        exits(&command.args(["s", to]).current_dir(here.path()).output().unwrap(), 0);
+        names(&here.path().join(to)).into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(run("file", &[], None), ["src", "src/b.c"]);
+    // A rule that was typed comes before those of the file, and takes the place of those of its own option.
+    let typed = run("typed", &["--exclude", "b.c"], None);
+    assert!(typed.contains(&"a.o".to_owned()) && !typed.contains(&"src/b.c".to_owned()), "{typed:?}");
+    assert_eq!(run("env", &[], Some(("HAUL_EXCLUDE", "src\n*"))), ["src", "src/b.c"]);
+    assert_eq!(run("env2", &[], Some(("HAUL_INCLUDE", "/s\n*.o"))), ["a.o"]);
+}

@@ -1,0 +1,147 @@
+//! Ignore files that are found in the tree while it is walked: `.gitignore` and `.ignore`.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use haul_wire::control::{Fault, FaultCode};
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+
+use crate::fault::show;
+
+/// The ignore files, the one that decides in front.
+pub(crate) const NAMES: [&[u8]; 2] = [b".ignore", b".gitignore"];
+
+/// Longest ignore file that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// The ignore files of a directory and of those above it, as far as the walk goes.
+#[derive(Debug)]
+pub(crate) struct Ignores {
+    /// Leading bytes of a path that are the directory.
+    skip: usize,
+    /// In the order of [`NAMES`].
+    files: [Option<Gitignore>; 2],
+    above: Option<Arc<Ignores>>,
+}
+
+/// Adds the ignore files of the directory `path` to those above it. `names` are those of [`NAMES`] that are there.
+///
+/// # Errors
+/// One of them cannot be used, so that more would be sent than it permits.
+pub(crate) fn enter(
+    above: Option<Arc<Ignores>>,
+    directory: impl AsFd,
+    path: &[u8],
+    names: &[&[u8]],
+) -> Result<Option<Arc<Ignores>>, (Vec<u8>, Fault)> {
+    if names.is_empty() {
+        return Ok(above);
+    }
+    let mut files = [None, None];
+    for (name, slot) in NAMES.into_iter().zip(&mut files).filter(|(name, _)| names.contains(name)) {
+        let at = if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') };
+        *slot = read(directory.as_fd(), name).map_err(|why| (at.clone(), unusable(&at, &why)))?;
+    }
+    let skip = if path.is_empty() { 0 } else { path.len() + 1 };
+    Ok(Some(Arc::new(Ignores { skip, files, above })))
+}
+
+fn unusable(path: &[u8], why: &str) -> Fault {
+    let message = format!("`{}` {why}, so that nothing of its directory is sent", show(path));
+    Fault::new(FaultCode::Unreadable, message, "correct the file, or leave --gitignore out")
+}
+
+/// The patterns of the file; `None` for what is no regular file. Lines that git does not understand and lines
+/// that are no UTF-8 say nothing, as in git.
+fn read(directory: impl AsFd, name: &[u8]) -> Result<Option<Gitignore>, String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = match openat(directory, name, flags, Mode::empty()) {
+        Ok(opened) => opened,
+        // Git does not follow links here either.
+        Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(format!("cannot be read ({})", std::io::Error::from(errno))),
+    };
+    let stat = fstat(&opened).map_err(|e| format!("cannot be read ({e})"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    let got = File::from(opened).take(LONGEST + 1).read_to_end(&mut text);
+    if got.map_err(|e| format!("cannot be read ({e})"))? as u64 > LONGEST {
+        return Err(format!("has more than {LONGEST} bytes"));
+    }
+    compile(&text).map(Some)
+}
+
+fn compile(text: &[u8]) -> Result<Gitignore, String> {
+    let mut builder = GitignoreBuilder::new(".");
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    for line in text.split(|&b| b == b'\n').filter_map(|line| std::str::from_utf8(line).ok()) {
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        // A line that is no pattern says nothing.
+        let _ = builder.add_line(None, line);
+    }
+    builder.build().map_err(|e| format!("has patterns that are too large ({e})"))
+}
+
+impl Ignores {
+    /// Whether the entry with this path is left out. A `.ignore` decides before any `.gitignore`, and the file
+    /// nearest to the entry before those above it.
+    pub(crate) fn ignores(&self, path: &[u8], is_directory: bool) -> bool {
+        for kind in 0..NAMES.len() {
+            let mut level = Some(self);
+            while let Some(Self { skip, files, above }) = level {
+                let below = Path::new(OsStr::from_bytes(&path[*skip..]));
+                match files[kind].as_ref().map(|file| file.matched(below, is_directory)) {
+                    Some(Match::Ignore(_)) => return true,
+                    Some(Match::Whitelist(_)) => return false,
+                    Some(Match::None) | None => level = above.as_deref(),
+                }
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(path: &[u8], files: [Option<&[u8]>; 2], above: Option<Arc<Ignores>>) -> Arc<Ignores> {
+        let skip = if path.is_empty() { 0 } else { path.len() + 1 };
+        let files = files.map(|text| text.map(|text| compile(text).unwrap()));
+        Arc::new(Ignores { skip, files, above })
+    }
+
+    #[test]
+    fn the_nearest_file_decides_and_ignore_before_gitignore() {
+        let top = level(b"", [None, Some(b"*.log\n/only-here\nbuild/\n")], None);
+        assert!(top.ignores(b"a.log", false) && top.ignores(b"d/a.log", false));
+        assert!(top.ignores(b"only-here", false) && !top.ignores(b"d/only-here", false));
+        assert!(top.ignores(b"d/build", true) && !top.ignores(b"d/build", false));
+        let below = level(b"d", [None, Some(b"!a.log\n/x\n")], Some(top.clone()));
+        assert!(!below.ignores(b"d/a.log", false) && below.ignores(b"d/b.log", false));
+        assert!(below.ignores(b"d/x", false));
+        let both = level(b"d", [Some(b"a.log\n"), Some(b"!*.log\n")], Some(top));
+        assert!(both.ignores(b"d/a.log", false) && !both.ignores(b"d/b.log", false));
+    }
+
+    #[test]
+    fn lines_that_are_no_patterns_say_nothing() {
+        let odd = level(b"", [None, Some(b"\xef\xbb\xbfa\r\n# c\n\n\xff*\n{bad\n[z-a]\n\\!b\nc\\ \n")], None);
+        assert!(odd.ignores(b"a", false) && odd.ignores(b"!b", false) && odd.ignores(b"c ", false));
+        assert!(!odd.ignores(b"# c", false) && !odd.ignores(b"\xffx", false));
+    }
+
+    #[test]
+    fn names_that_are_no_text_are_matched_too() {
+        assert!(level(b"", [None, Some(b"*.o\n")], None).ignores(b"d\xfe/\xff.o", false));
+    }
+}

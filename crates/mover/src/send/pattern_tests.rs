@@ -1,0 +1,173 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn compiled(pattern: &[u8]) -> Vec<Pattern> {
+    Pattern::compile(pattern).unwrap_or_else(|e| panic!("{}: {e}", pattern.escape_ascii()))
+}
+
+fn hits(pattern: &str, path: &str) -> bool {
+    compiled(pattern.as_bytes()).iter().any(|p| p.matches(path.as_bytes(), false))
+}
+
+fn hits_directory(pattern: &str, path: &str) -> bool {
+    compiled(pattern.as_bytes()).iter().any(|p| p.matches(path.as_bytes(), true))
+}
+
+#[test]
+fn a_pattern_without_slash_is_about_the_last_component() {
+    assert!(hits("*.o", "a.o") && hits("*.o", "x/y/a.o") && hits("a", "x/a"));
+    assert!(!hits("*.o", "a.o/b") && !hits("a", "ab") && !hits("a", "a/b"));
+    assert!(hits("a?c", "abc") && !hits("a?c", "ac") && !hits("a?c", "a/c"));
+    assert!(hits("*", "x/y") && hits("a*b*c", "x/aXbYc") && !hits("a*b*c", "x/acb"));
+}
+
+#[test]
+fn a_slash_in_front_anchors_and_one_inside_does_not() {
+    assert!(hits("/a", "a") && !hits("/a", "x/a"));
+    assert!(hits("/x/*.o", "x/a.o") && !hits("/x/*.o", "x/y/a.o"));
+    assert!(hits("x/a", "x/a") && hits("x/a", "w/x/a") && !hits("x/a", "wx/a"));
+    assert!(hits("x/*", "w/x/a") && !hits("x/*", "w/x/a/b") && !hits("x/*", "wx/a"));
+}
+
+#[test]
+fn two_stars_cross_slashes() {
+    assert!(hits("/a/**", "a/b") && hits("/a/**", "a/b/c") && !hits("/a/**", "a"));
+    assert!(hits("a**z", "a/b/z") && hits("a**z", "x/az") && !hits("a**z", "xa/z"));
+    assert!(hits("**/z", "a/b/z") && hits("/a/**/z", "a/b/c/z") && !hits("/a/**/z", "a/z"));
+    assert!(hits("/**", "a") && hits("**", "a/b"));
+}
+
+#[test]
+fn a_slash_at_the_end_is_about_directories_only() {
+    assert!(hits_directory("b/", "a/b") && !hits("b/", "a/b"));
+    assert!(hits_directory("/a/*/", "a/b") && !hits("/a/*/", "a/b"));
+    assert!(hits_directory("b/***", "a/b") && !hits("b/***", "a/b") && hits("b/***", "a/b/c/d"));
+}
+
+#[test]
+fn classes_take_one_byte_that_is_no_slash() {
+    assert!(hits("[abc]", "b") && !hits("[abc]", "d") && hits("[!abc]", "d") && hits("[^abc]", "d"));
+    assert!(hits("[a-c]x", "bx") && hits("[]a]", "]") && hits("[a-]", "-") && hits("[\\]]", "]"));
+    assert!(hits("[[:digit:]_]", "7") && hits("[[:digit:]_]", "_") && !hits("[[:digit:]_]", "a"));
+    assert!(!hits("/a[!b]c", "a/c") && !hits("/a[+-0]c", "a/c"));
+    assert!(hits("[[:space:][:upper:]]", "Q") && !hits("[![:upper:]]", "Q"));
+}
+
+#[test]
+fn a_backslash_escapes_only_where_there_is_a_wildcard() {
+    assert!(hits("\\*?", "*x") && !hits("\\*?", "ax"));
+    assert!(hits("a\\b", "a\\b") && hits("\\[x*", "[xy"));
+}
+
+#[test]
+fn bytes_that_are_no_text_match_themselves() {
+    let one = |pattern: &[u8], path: &[u8]| compiled(pattern)[0].matches(path, false);
+    assert!(one(b"\xff*", b"a/\xffx") && one(b"?", b"\xfe") && one(b"[\xf0-\xff]", b"\xfa"));
+    assert!(one(b"\xff", b"\xff") && !one(b"\xff", b"\xfe"));
+}
+
+#[test]
+fn patterns_that_can_match_nothing_are_refused() {
+    let why = |pattern: &[u8]| check_pattern(pattern).unwrap_err();
+    assert_eq!(why(b""), BadPattern::Empty);
+    assert_eq!(why(b"/"), BadPattern::Empty);
+    assert_eq!(why(b"//"), BadPattern::Empty);
+    assert_eq!(why(b"a\0"), BadPattern::Nul);
+    for pattern in [&b"a//b"[..], b"./a", b"a/..", b"a//", b"a/./b*"] {
+        assert_eq!(why(pattern), BadPattern::Component, "{}", pattern.escape_ascii());
+    }
+    for pattern in [&b"[a"[..], b"[", b"[]", b"x[!]", b"[a\\"] {
+        assert_eq!(why(pattern), BadPattern::Unclosed, "{}", pattern.escape_ascii());
+    }
+    for pattern in [&b"[z-a]"[..], b"[[:nothing:]]", b"[[:digit]", b"[/]"] {
+        assert_eq!(why(pattern), BadPattern::Class, "{}", pattern.escape_ascii());
+    }
+    assert_eq!(why(b"*\\"), BadPattern::Escape);
+    assert_eq!(why(&vec![b'a'; 10_000]), BadPattern::TooLong);
+}
+
+#[test]
+fn a_pattern_made_to_blow_up_only_takes_its_length_times_the_paths() {
+    // A matcher that tries one wildcard after the other takes some 4000^20 steps for this.
+    let pattern = [&b"/"[..], &b"**a*".repeat(20), b"b"].concat();
+    let path = b"a".repeat(4000);
+    assert!(!compiled(&pattern)[0].matches(&[&path[..], b"c"].concat(), false));
+    assert!(compiled(&pattern)[0].matches(&[&path[..], b"b"].concat(), false));
+    let long = [&b"/"[..], &b"*a".repeat(2000), b"*?"].concat();
+    assert!(compiled(&long)[0].matches(&path, false));
+    assert!(!compiled(&long)[0].matches(&path[..2000], false));
+}
+
+/// By trying everything; what the automaton is compared with.
+fn naive(pattern: &[u8], path: &[u8]) -> bool {
+    match pattern {
+        [] => path.is_empty(),
+        [b'*', b'*', rest @ ..] => (0..=path.len()).any(|i| naive(rest, &path[i..])),
+        [b'*', rest @ ..] => {
+            let end = path.iter().position(|&b| b == b'/').unwrap_or(path.len());
+            (0..=end).any(|i| naive(rest, &path[i..]))
+        }
+        [b'?', rest @ ..] => path.first().is_some_and(|&b| b != b'/') && naive(rest, &path[1..]),
+        [byte, rest @ ..] => path.first() == Some(byte) && naive(rest, &path[1..]),
+    }
+}
+
+fn naive_rule(pattern: &[u8], path: &[u8], is_directory: bool) -> bool {
+    let (body, only_directories) = pattern.strip_suffix(b"/").map_or((pattern, false), |p| (p, true));
+    let starts = (0..path.len()).filter(|&i| i == 0 || path[i - 1] == b'/');
+    let matched = match body.strip_prefix(b"/") {
+        Some(anchored) => naive(anchored, path),
+        None => starts.into_iter().any(|i| naive(body, &path[i..])),
+    };
+    matched && (is_directory || !only_directories)
+}
+
+/// Joins small pieces, so that patterns and paths often meet.
+fn text(pieces: &'static [&'static str], most: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(prop::sample::select(pieces), 1..most).prop_map(|p| p.concat().into_bytes())
+}
+
+fn path() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(text(&["a", "b", "\u{fc}"], 4), 1..5).prop_map(|c| c.join(&b'/'))
+}
+
+proptest! {
+    #[test]
+    fn the_automaton_agrees_with_trying_everything(
+        pattern in text(&["a", "b", "/", "*", "**", "?", "\u{fc}"], 9), path in path(), is_directory: bool,
+    ) {
+        if let Ok(compiled) = Pattern::compile(&pattern) && !pattern.ends_with(b"/***") {
+            let found = compiled.iter().any(|p| p.matches(&path, is_directory));
+            prop_assert_eq!(found, naive_rule(&pattern, &path, is_directory));
+        }
+    }
+
+    #[test]
+    fn long_patterns_behave_as_short_ones(
+        pattern in text(&["a", "b", "/", "*", "**", "?"], 9), path in path(), pad in 60usize..140,
+    ) {
+        // The same behind a stretch of other bytes, so that states lie in several words.
+        let head = vec![b'x'; pad];
+        let (long, subject) = ([b"/", &head[..], b"a", &pattern].concat(), [&head[..], b"a", &path].concat());
+        if let Ok(compiled) = Pattern::compile(&long) && !pattern.ends_with(b"/***") {
+            prop_assert_eq!(compiled[0].matches(&subject, true), naive_rule(&long, &subject, true));
+        }
+    }
+
+    #[test]
+    fn no_bytes_panic(pattern in prop::collection::vec(any::<u8>(), 0..40), path in path()) {
+        if let Ok(compiled) = Pattern::compile(&pattern) {
+            let _ = compiled.iter().any(|p| p.matches(&path, false));
+        }
+    }
+
+    #[test]
+    fn a_name_with_its_wildcards_escaped_matches_only_itself(name in "[a-z*?\\[\\]\\\\]{1,8}", other in "[a-z*?]{1,8}") {
+        let escaped: String = name.chars().flat_map(|c| ['\\', c]).collect();
+        // The star makes backslashes escapes, whatever the name is.
+        let pattern = format!("{escaped}*");
+        prop_assert!(hits(&pattern, &name));
+        prop_assert_eq!(hits(&pattern, &other), other.starts_with(&name));
+    }
+}
