@@ -5,6 +5,7 @@ Start here:
   haul demo                                    see it work on this machine, no set-up
   haul serve --root /data                      offer /data, print a URL
   haul cp results/ 'haul://host:2640/in?k=…'   copy to that server
+  haul cp results/ host:in                     copy over ssh, nothing to start there
 
 Every option can also stand in ~/.config/haul/config.toml or in the environment as HAUL_<OPTION>.";
 
@@ -14,9 +15,12 @@ Examples:
   haul cp -q 'haul://host:2640/run7?k=…' .            download a directory
   haul cp --rate 800Mbit a b 'haul://host:2640/?k=…'  upload two, never faster than 800 Mbit/s
   haul cp --json src dst > result.json                copy locally, result for a script
+  haul cp big.h5 me@host:in/                          over ssh: haul is installed there, nothing runs
+  haul cp --detach hostA:/data/run7 hostB:/data/      from A to B directly, even if this machine leaves
 
 Quote URLs: the shell would take ? and & for itself. A local name that looks like host:path is
-written ./host:path.
+written ./host:path. HOST:PATH is relative to the home directory there; ssh starts haul there, and
+the data goes directly, by a TCP and UDP port that has to be open (--port-range).
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 some files failed, 4 verification failed,
 5 unreachable or UDP blocked, 6 not authorised, 7 local disk or permission,

@@ -2,6 +2,7 @@
 //! configuration file's keys and the names of the environment variables all follow.
 
 mod help;
+mod ssh;
 mod values;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
 
+pub use ssh::{PortRange, SshArgs};
 pub use values::{Assignment, Diagnosis, ListenAddress};
 
 /// Moves files fast over long networks, and says what limited it.
@@ -145,12 +147,15 @@ pub struct TransferArgs {
 /// `haul cp`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct CpArgs {
-    /// One or more sources, then the destination: local paths or haul:// URLs
+    /// One or more sources, then the destination: local paths, haul:// URLs, or [USER@]HOST:PATH over ssh
     #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
     pub paths: Vec<std::ffi::OsString>,
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
+    /// How to get to other machines.
+    #[command(flatten)]
+    pub ssh: SshArgs,
 }
 
 /// `haul serve`.
@@ -162,6 +167,9 @@ pub struct ServeArgs {
     /// Address and port to listen on, TCP and UDP alike
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:2640")]
     pub listen: ListenAddress,
+    /// Listen on the first free port of these instead
+    #[arg(long, value_name = "A-B")]
+    pub port_range: Option<PortRange>,
     /// Also write the URL to a file that only you can read
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,
@@ -180,6 +188,9 @@ pub struct ServeArgs {
     /// What the server permits or prefers, for example crypto=none; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Assignment>,
+    /// Serve the person who came by ssh, from the home directory, until stdin ends
+    #[arg(long, hide = true)]
+    pub for_ssh: bool,
 }
 
 /// `haul bench`.

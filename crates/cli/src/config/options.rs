@@ -64,10 +64,10 @@ impl OptionSpec {
         let long = arg.get_long()?.to_owned();
         let kind = match arg.get_action() {
             ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version => return None,
-            _ if long == "show-config" => return None,
+            _ if long == "show-config" || arg.is_hide_set() => return None,
             ArgAction::SetTrue => Kind::Switch,
             ArgAction::Count => Kind::Count,
-            ArgAction::Append => Kind::Set,
+            ArgAction::Append if long == "set" => Kind::Set,
             _ => Kind::Value,
         };
         Some(Self { id: arg.get_id().to_string(), long, kind })

@@ -19,8 +19,8 @@ use super::outcome::{self, Cpu, Facts};
 use super::plan::{CopyPlan, DryRun, path_bytes};
 use super::policy::Policy;
 use super::server::{job_number, with_own_server};
-use super::{Context, wire};
-use crate::args::CpArgs;
+use super::{Context, by_ssh, wire};
+use crate::args::{CpArgs, SshArgs};
 use crate::fault;
 use crate::output::RunReport;
 use crate::signals::Cancel;
@@ -33,16 +33,17 @@ const CHECK: Duration = Duration::from_secs(6);
 /// Copies what the words of the command line say.
 pub(crate) fn cp(context: &Context, args: &CpArgs) -> RunReport {
     match CopyPlan::parse(&args.paths) {
-        Ok(plan) => run(context, &plan),
+        Ok(plan) => run(context, &plan, &args.ssh),
         Err(fault) => context.failed(fault),
     }
 }
 
-fn run(context: &Context, plan: &CopyPlan) -> RunReport {
+pub(super) fn run(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> RunReport {
     context.events.write("start", json!({ "actions": plan.actions() }));
     let report = match plan {
         CopyPlan::Upload { sources, to } => upload(context, to, path_bytes(sources), Cpu::ALL),
         CopyPlan::Download { from, sources, to } => download(context, from, sources, to),
+        CopyPlan::Ssh(plan) => by_ssh::copy(context, ssh, plan),
         CopyPlan::Local { sources, to } => local(context, sources, to),
     };
     context.trace_end(&report);
@@ -116,7 +117,7 @@ pub(super) fn upload(context: &Context, url: &HaulUrl, sources: Vec<Vec<u8>>, cp
     })
 }
 
-fn download(context: &Context, from: &HaulUrl, sources: &[Vec<u8>], to: &Path) -> RunReport {
+pub(super) fn download(context: &Context, from: &HaulUrl, sources: &[Vec<u8>], to: &Path) -> RunReport {
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
     over(context, from, Request::Get { sources: sources.to_vec() }, Cpu::ALL, |session, sides, watch| {
@@ -172,9 +173,14 @@ fn local(context: &Context, sources: &[PathBuf], to: &Path) -> RunReport {
 /// # Errors
 /// What would keep it from being done, as far as that shows without doing it.
 pub(crate) fn plan_cp(context: &Context, args: &CpArgs) -> Result<DryRun, Fault> {
-    let plan = CopyPlan::parse(&args.paths)?;
-    let negotiated = match &plan {
+    plan_of(context, &CopyPlan::parse(&args.paths)?, &args.ssh)
+}
+
+/// As [`plan_cp`], of a copy that is known.
+pub(super) fn plan_of(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Result<DryRun, Fault> {
+    let negotiated = match plan {
         CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
+        CopyPlan::Ssh(plan) => by_ssh::negotiate(context, ssh, plan)?,
         CopyPlan::Local { .. } => Vec::new(),
     };
     Ok(DryRun { actions: plan.actions(), negotiated })

@@ -1,7 +1,9 @@
 //! The commands that move data: what each does with the engine and the mover.
 
+mod agent;
 mod bench;
 mod beside;
+mod by_ssh;
 mod copy;
 mod demo;
 mod drive;
@@ -12,15 +14,23 @@ mod outcome;
 mod pipe;
 mod plan;
 mod policy;
+mod ports;
+mod reach;
 mod serve;
 mod server;
+mod ssh_server;
+mod teller;
+mod third;
 mod usage;
 mod wire;
+
+use std::ffi::OsString;
 
 use crate::output::{EventLog, ProgressStyle, RunReport, json_value};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 
+pub(crate) use agent::agent;
 pub(crate) use bench::{bench, plan_bench};
 pub(crate) use copy::{cp, plan_cp};
 pub(crate) use demo::demo;
@@ -45,6 +55,8 @@ pub struct Context {
     pub quiet: bool,
     /// Whether results are wanted as JSON.
     pub json: bool,
+    /// The options in force, by name and as words, for a `haul` on another machine.
+    pub options: Vec<(String, OsString)>,
 }
 
 impl Context {

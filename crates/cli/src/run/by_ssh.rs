@@ -1,0 +1,101 @@
+//! `haul cp` with a machine that ssh leads to.
+
+use haul_engine::HaulUrl;
+use haul_wire::control::Fault;
+
+use super::outcome::Cpu;
+use super::plan::{parse_url, path_bytes};
+use super::reach::{reach, with_way_out};
+use super::{Context, copy, third};
+use crate::args::SshArgs;
+use crate::fault;
+use crate::output::RunReport;
+use crate::ssh::{Remote, SshCommand, SshHost, SshPlan};
+
+/// A server that ssh has started. It ends when this is dropped, unless it has a client.
+pub(super) struct Served {
+    pub(super) remote: Remote,
+    /// Its URL; the host in it is to be one of `hosts`.
+    pub(super) url: HaulUrl,
+    /// The ways to it, the best first.
+    pub(super) hosts: Vec<String>,
+}
+
+impl Served {
+    /// Starts one on `host`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn start(context: &Context, command: &SshCommand, host: &SshHost) -> Result<Self, Fault> {
+        let remote = Remote::start(command, host, command.serve(host), &context.cancel)?;
+        let url = remote.announcement.url.as_deref();
+        let url = parse_url(url.ok_or_else(|| fault::usage(format!("{host} announced no server"), ""))?)?;
+        let mut hosts = vec![command.hostname(host)];
+        hosts.extend(remote.announcement.hosts.iter().cloned());
+        tracing::info!("haul {} on {host} serves at port {}", remote.announcement.program, url.port);
+        Ok(Self { remote, url, hosts })
+    }
+}
+
+/// Copies over ssh.
+pub(super) fn copy(context: &Context, args: &SshArgs, plan: &SshPlan) -> RunReport {
+    let result = match plan {
+        SshPlan::Third(third) => third::copy(context, args, third),
+        _ if args.detach => Err(not_detached()),
+        SshPlan::Upload { sources, to } => with_server(context, args, &to.host, |url| {
+            let url = HaulUrl { path: to.path.clone(), ..url };
+            copy::upload(context, &url, path_bytes(sources), Cpu::ALL)
+        }),
+        SshPlan::Download { from, sources, to } => {
+            with_server(context, args, from, |url| copy::download(context, &url, sources, to))
+        }
+    };
+    result.unwrap_or_else(|fault| context.failed(fault))
+}
+
+fn not_detached() -> Fault {
+    fault::usage(
+        "--detach is for copies between two other machines: this one takes part in the transfer",
+        "leave it out, and start the command under `nohup` or in a `tmux` session",
+    )
+}
+
+fn with_server(
+    context: &Context,
+    args: &SshArgs,
+    host: &SshHost,
+    work: impl FnOnce(HaulUrl) -> RunReport,
+) -> Result<RunReport, Fault> {
+    let command = SshCommand::new(args)?;
+    let mut server = Served::start(context, &command, host)?;
+    let way_out = |fault| with_way_out(fault, server.url.port, command.ports());
+    let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
+    let mut report = work(url);
+    report.error = report.error.map(way_out);
+    if let Some(note) = server.remote.note() {
+        context.say(&note);
+    }
+    Ok(report)
+}
+
+/// What would be agreed on.
+///
+/// # Errors
+/// What would keep the copy from being done.
+pub(super) fn negotiate(
+    context: &Context,
+    args: &SshArgs,
+    plan: &SshPlan,
+) -> Result<Vec<(&'static str, String)>, Fault> {
+    let host = match plan {
+        SshPlan::Third(third) => return third::negotiate(context, args, third),
+        _ if args.detach => return Err(not_detached()),
+        SshPlan::Upload { to, .. } => &to.host,
+        SshPlan::Download { from, .. } => from,
+    };
+    let command = SshCommand::new(args)?;
+    let server = Served::start(context, &command, host)?;
+    let way_out = |fault| with_way_out(fault, server.url.port, command.ports());
+    let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
+    copy::negotiate(context, &url).map_err(way_out)
+}
