@@ -11,6 +11,7 @@ const CAPACITIES: [&str; 3] = ["path", "ceiling", "measured path"];
 pub(super) mod span {
     use super::{Deserialize, Deserializer, Serializer, Span};
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
     pub(in super::super) fn serialize<S: Serializer>(span: &Span, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(span.as_nanos())
     }
@@ -40,6 +41,7 @@ pub(super) mod maybe_span {
 pub(super) mod rate {
     use super::{Deserialize, Deserializer, Rate, Serializer};
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
     pub(in super::super) fn serialize<S: Serializer>(rate: &Rate, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(rate.as_bps())
     }
@@ -55,7 +57,6 @@ pub(super) mod capacity {
 
     type Capacity = Option<(Rate, &'static str)>;
 
-    #[expect(clippy::ref_option, reason = "the form that serde calls")]
     pub(in super::super) fn serialize<S: Serializer>(capacity: &Capacity, to: S) -> Result<S::Ok, S::Error> {
         capacity.map(|(rate, name)| (rate.as_bps(), name)).serialize(to)
     }

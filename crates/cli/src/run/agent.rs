@@ -19,7 +19,7 @@ use super::teller::Teller;
 use super::{Context, DryRun};
 use crate::args::Command;
 use crate::config::{Origin, Resolved, Sources, StartError, resolve};
-use crate::fault::{self, Shown};
+use crate::fault;
 use crate::output::{EventLog, ProgressStyle, RunReport, Summary};
 use crate::settings::{Preset, Recipe};
 use crate::signals::{self, Cancel};
@@ -93,7 +93,8 @@ fn run(job: &Job, cancel: Cancel, teller: &Teller) -> RunReport {
             eprintln!("{words}");
         }
     };
-    let report = prepare(job, cancel, teller).and_then(|prepared| prepared.run(job, teller, log));
+    job.actions.iter().for_each(|action| log(action));
+    let report = prepare(job, cancel, teller).and_then(|prepared| prepared.run(job, teller));
     let report = report.unwrap_or_else(RunReport::failed);
     log(Summary(&report).to_string().trim_end());
     report
@@ -145,10 +146,7 @@ fn not_understood(error: StartError) -> Fault {
 }
 
 impl Prepared {
-    fn run(mut self, job: &Job, teller: &Teller, log: impl Fn(&str)) -> Result<RunReport, Fault> {
-        for action in self.plan.actions() {
-            log(&format!("to do: {action}"));
-        }
+    fn run(mut self, job: &Job, teller: &Teller) -> Result<RunReport, Fault> {
         let port = match &mut self.plan {
             CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => {
                 let port = url.port;
@@ -170,9 +168,6 @@ impl Prepared {
         }
         let mut report = copy::run(&self.context, &self.plan, &self.args.ssh);
         report.error = report.error.map(way_out);
-        if let Some(fault) = &report.error {
-            tracing::debug!("{}", Shown(fault));
-        }
         Ok(report)
     }
 }

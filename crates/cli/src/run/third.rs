@@ -105,6 +105,7 @@ impl Parties {
             hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
             dry_run: purpose == Purpose::DryRun,
             detach: args.detach && purpose == Purpose::Copy,
+            actions: third.actions(),
             ports: command.ports().map(str::to_owned),
         };
         let line = serde_json::to_string(&job);

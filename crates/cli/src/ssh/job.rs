@@ -46,6 +46,8 @@ pub(crate) struct Job {
     pub dry_run: bool,
     /// Go on when nobody listens any more.
     pub detach: bool,
+    /// What it amounts to, for people.
+    pub actions: Vec<String>,
     /// The ports that the server was told to use, for the words of a failure.
     pub ports: Option<String>,
 }
@@ -69,6 +71,7 @@ mod tests {
                 hosts: vec!["far".to_owned()],
                 dry_run: false,
                 detach: true,
+                actions: vec!["copy a:x to b:y".to_owned()],
                 ports: None,
             };
             let line = serde_json::to_string(&job).unwrap();

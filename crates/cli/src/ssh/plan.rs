@@ -111,15 +111,18 @@ impl SshPlan {
                 let fetch = |source| format!("fetch {} to {}", on(from, source), to.display());
                 sources.iter().map(fetch).collect()
             }
-            Self::Third(third) => {
-                let to = third.shown(&third.to);
-                third.sources.iter().map(|source| format!("copy {} to {to}", third.shown(source))).collect()
-            }
+            Self::Third(third) => third.actions(),
         }
     }
 }
 
 impl Third {
+    /// What would be done, for people.
+    pub(crate) fn actions(&self) -> Vec<String> {
+        let to = self.shown(&self.to);
+        self.sources.iter().map(|source| format!("copy {} to {to}", self.shown(source))).collect()
+    }
+
     /// A place for people, without a URL's secret.
     fn shown(&self, place: &Place) -> String {
         let on =

@@ -79,9 +79,15 @@ impl Remote {
         let (sender, out) = sync_channel(QUEUE);
         let (closed, errors) = sync_channel(1);
         let kept = Arc::clone(&tail);
-        in_thread("haul-ssh-out", move || stdout.into_iter().for_each(|stdout| read_out(stdout, &sender)))?;
+        in_thread("haul-ssh-out", move || {
+            if let Some(stdout) = stdout {
+                read_out(stdout, &sender);
+            }
+        })?;
         in_thread("haul-ssh-err", move || {
-            stderr.into_iter().for_each(|stderr| pass_on(stderr, &kept));
+            if let Some(stderr) = stderr {
+                pass_on(stderr, &kept);
+            }
             let _ = closed.send(());
         })?;
         let announcement = Announcement::ours();
