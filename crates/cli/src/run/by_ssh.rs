@@ -10,7 +10,7 @@ use super::{Context, copy, third};
 use crate::args::SshArgs;
 use crate::fault;
 use crate::output::RunReport;
-use crate::ssh::{Remote, SshCommand, SshHost, SshPlan};
+use crate::ssh::{Permit, Remote, SshCommand, SshHost, SshPlan};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(super) struct Served {
@@ -22,14 +22,20 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Starts one on `host`.
+    /// Starts one on `host` that does what `permit` says.
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn start(context: &Context, command: &SshCommand, host: &SshHost) -> Result<Self, Fault> {
-        let remote = Remote::start(command, host, command.serve(host), &context.cancel)?;
+    pub(super) fn start(
+        context: &Context,
+        command: &SshCommand,
+        host: &SshHost,
+        permit: &Permit,
+    ) -> Result<Self, Fault> {
+        let mut remote = Remote::start(command, host, command.serve(host), &context.cancel)?;
         let url = remote.announcement.url.as_deref();
         let url = parse_url(url.ok_or_else(|| fault::usage(format!("{host} announced no server"), ""))?)?;
+        remote.tell(permit)?;
         let mut hosts = vec![command.hostname(host)];
         hosts.extend(remote.announcement.hosts.iter().cloned());
         tracing::info!("haul {} on {host} serves at port {}", remote.announcement.program, url.port);
@@ -42,12 +48,12 @@ pub(super) fn copy(context: &Context, args: &SshArgs, plan: &SshPlan) -> RunRepo
     let result = match plan {
         SshPlan::Third(third) => third::copy(context, args, third),
         _ if args.detach => Err(not_detached()),
-        SshPlan::Upload { sources, to } => with_server(context, args, &to.host, |url| {
+        SshPlan::Upload { sources, to } => with_server(context, args, plan, |url| {
             let url = HaulUrl { path: to.path.clone(), ..url };
             copy::upload(context, &url, path_bytes(sources), Cpu::ALL)
         }),
-        SshPlan::Download { from, sources, to } => {
-            with_server(context, args, from, |url| copy::download(context, &url, sources, to))
+        SshPlan::Download { sources, to, .. } => {
+            with_server(context, args, plan, |url| copy::download(context, &url, sources, to))
         }
     };
     result.unwrap_or_else(|fault| context.failed(fault))
@@ -60,22 +66,48 @@ fn not_detached() -> Fault {
     )
 }
 
-fn with_server(
+/// Runs `work` with a server for `plan`, by the way that leads to it.
+fn with_server<R>(
     context: &Context,
     args: &SshArgs,
-    host: &SshHost,
-    work: impl FnOnce(HaulUrl) -> RunReport,
-) -> Result<RunReport, Fault> {
+    plan: &SshPlan,
+    work: impl FnOnce(HaulUrl) -> R,
+) -> Result<R, Fault>
+where
+    R: MayFail,
+{
+    let (host, permit) = match plan {
+        SshPlan::Upload { to, .. } => (&to.host, Permit::Put(to.path.clone())),
+        SshPlan::Download { from, sources, .. } => (from, Permit::Get(sources.clone())),
+        SshPlan::Third(_) => return Err(fault::usage("this machine takes no part in the copy", "")),
+    };
     let command = SshCommand::new(args)?;
-    let mut server = Served::start(context, &command, host)?;
+    let mut server = Served::start(context, &command, host, &permit)?;
     let way_out = |fault| with_way_out(fault, server.url.port, command.ports());
     let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
-    let mut report = work(url);
-    report.error = report.error.map(way_out);
+    let result = work(url).map_fault(way_out);
     if let Some(note) = server.remote.note() {
         context.say(&note);
     }
-    Ok(report)
+    Ok(result)
+}
+
+/// What can hold a fault.
+trait MayFail {
+    fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self;
+}
+
+impl MayFail for RunReport {
+    fn map_fault(mut self, change: impl FnOnce(Fault) -> Fault) -> Self {
+        self.error = self.error.map(change);
+        self
+    }
+}
+
+impl<T> MayFail for Result<T, Fault> {
+    fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self {
+        self.map_err(change)
+    }
 }
 
 /// What would be agreed on.
@@ -87,15 +119,9 @@ pub(super) fn negotiate(
     args: &SshArgs,
     plan: &SshPlan,
 ) -> Result<Vec<(&'static str, String)>, Fault> {
-    let host = match plan {
-        SshPlan::Third(third) => return third::negotiate(context, args, third),
-        _ if args.detach => return Err(not_detached()),
-        SshPlan::Upload { to, .. } => &to.host,
-        SshPlan::Download { from, .. } => from,
-    };
-    let command = SshCommand::new(args)?;
-    let server = Served::start(context, &command, host)?;
-    let way_out = |fault| with_way_out(fault, server.url.port, command.ports());
-    let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
-    copy::negotiate(context, &url).map_err(way_out)
+    match plan {
+        SshPlan::Third(third) => third::negotiate(context, args, third),
+        _ if args.detach => Err(not_detached()),
+        _ => with_server(context, args, plan, |url| copy::negotiate(context, &url))?,
+    }
 }

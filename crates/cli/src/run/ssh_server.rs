@@ -1,10 +1,11 @@
 //! `haul serve --for-ssh`: what ssh starts on the machine that is to serve. It serves one session with the
 //! rights of the user that ssh let in, and ends with it, or when its stdin ends before.
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use haul_engine::{EngineError, ListenOptions, Listener};
@@ -19,7 +20,7 @@ use super::{Context, ports};
 use crate::args::ServeArgs;
 use crate::fault;
 use crate::signals::INTERRUPTED;
-use crate::ssh::Announcement;
+use crate::ssh::{Announcement, MAX_PERMIT, Permit};
 
 /// All addresses of the machine; where there is no IPv6, those of IPv4.
 const ANY: [IpAddr; 2] = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
@@ -44,11 +45,37 @@ pub(super) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         ..Announcement::ours()
     });
     let is_left = Arc::new(AtomicBool::new(false));
-    at_end_of_stdin({
-        let is_left = Arc::clone(&is_left);
-        move || is_left.store(true, Ordering::Relaxed)
-    })?;
-    one_session(context, &listener, &policy, &is_left)
+    let permits = listen_to_stdin(Arc::clone(&is_left))?;
+    let until = || context.cancel.is_requested() || is_left.load(Ordering::Relaxed);
+    let permit = loop {
+        match permits.recv_timeout(POLL) {
+            Ok(permit) => break permit?,
+            Err(_) if until() => return Ok(INTERRUPTED),
+            Err(_) => {}
+        }
+    };
+    one_session(context, &listener, &policy, &permit, until)
+}
+
+/// Takes the permit, the one line on stdin; sets `is_left` when stdin ends.
+fn listen_to_stdin(is_left: Arc<AtomicBool>) -> Result<Receiver<Result<Permit, Fault>>, Fault> {
+    let (sender, permits) = channel();
+    let listen = move || {
+        let mut stdin = io::stdin().lock();
+        let mut line = Vec::new();
+        if matches!((&mut stdin).take(MAX_PERMIT).read_until(b'\n', &mut line), Ok(1..)) {
+            let permit = serde_json::from_slice(&line);
+            let _ = sender.send(permit.map_err(|error| {
+                let message = format!("what is to be served is not understood: {error}");
+                fault::usage(message, "this option is for `haul cp … host:…`, which starts it itself")
+            }));
+        }
+        // Retries after a signal by itself; any other failure is an end too.
+        let _ = io::copy(&mut stdin, &mut io::sink());
+        is_left.store(true, Ordering::Relaxed);
+    };
+    in_thread(listen)?;
+    Ok(permits)
 }
 
 fn any(port: u16) -> SocketAddr {
@@ -76,15 +103,20 @@ fn one_session(
     context: &Context,
     listener: &Listener,
     policy: &Policy,
-    is_left: &AtomicBool,
+    permit: &Permit,
+    until: impl Fn() -> bool,
 ) -> Result<u8, Fault> {
-    while !context.cancel.is_requested() && !is_left.load(Ordering::Relaxed) {
+    while !until() {
         let incoming = match listener.accept(POLL) {
             Ok(Some(incoming)) => incoming,
             Ok(None) => continue,
             Err(EngineError::Closed) => break,
             Err(error) => return Err(error.into()),
         };
+        if let Err(fault) = permit.check(incoming.request()) {
+            incoming.refuse(fault);
+            continue;
+        }
         let is_check = matches!(incoming.request(), Request::Check);
         let report = answer(incoming, policy, context, Cpu::from_now());
         if !is_check {
@@ -110,12 +142,14 @@ pub(super) fn outlive_the_connection() -> Result<(), Fault> {
 
 /// Calls `then` when nobody is at the other end of stdin any more.
 pub(super) fn at_end_of_stdin(then: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
-    let wait = move || {
-        // Retries after a signal by itself; any other failure is an end too.
+    in_thread(move || {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         then();
-    };
-    let started = thread::Builder::new().name("haul-stdin".to_owned()).spawn(wait);
+    })
+}
+
+fn in_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
+    let started = thread::Builder::new().name("haul-stdin".to_owned()).spawn(work);
     started.map(drop).map_err(|e| fault::io("cannot start a thread", &e))
 }
 

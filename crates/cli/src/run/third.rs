@@ -14,7 +14,7 @@ use super::plan::parse_url;
 use crate::args::SshArgs;
 use crate::fault::{self, printable};
 use crate::output::{Progress, RunReport, Snapshot};
-use crate::ssh::{Heard, Job, Place, Remote, SshCommand, SshHost, Third};
+use crate::ssh::{Heard, Job, Permit, Place, Remote, SshCommand, SshHost, Third};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -94,8 +94,12 @@ impl Parties {
     fn start(context: &Context, args: &SshArgs, third: &Third, purpose: Purpose) -> Result<Self, Fault> {
         let options = options(context)?;
         let command = SshCommand::new(args)?;
-        let serve = |host: &SshHost| Served::start(context, &command, host);
-        let server = third.serves.as_ref().map(serve).transpose()?;
+        let server = match (&third.serves, &third.to) {
+            (Some(host), Place::Served(path)) => {
+                Some(Served::start(context, &command, host, &Permit::Put(path.clone()))?)
+            }
+            _ => None,
+        };
         let mut client = Remote::start(&command, &third.at, command.copy(&third.at), &context.cancel)?;
         let job = Job {
             words: words(options, third, server.as_ref())?
@@ -108,8 +112,7 @@ impl Parties {
             actions: third.actions(),
             ports: command.ports().map(str::to_owned),
         };
-        let line = serde_json::to_string(&job);
-        client.tell(&line.map_err(|e| fault::usage(format!("the job cannot be told: {e}"), ""))?)?;
+        client.tell(&job)?;
         Ok(Self { client, _server: server })
     }
 
@@ -128,6 +131,11 @@ impl Parties {
             match self.client.listen(TICK) {
                 Heard::Line(line) => watched.take(&line, self.client.host(), context, progress),
                 Heard::Nothing => {}
+                // Ctrl-C at a terminal reaches ssh as well.
+                Heard::End if context.cancel.is_requested() && detach => {
+                    return Err(watched.left(self.client.host()));
+                }
+                Heard::End if context.cancel.is_requested() => return Err(super::drive::interrupted()),
                 Heard::End => return Err(watched.lost(self.client.host())),
             }
             if let Some(report) = watched.report.take() {
@@ -237,11 +245,10 @@ impl Watched {
     /// ssh has ended, and the transfer not.
     fn lost(&self, host: &SshHost) -> Fault {
         if let Some(log) = &self.log {
-            return Fault::new(
-                FaultCode::ControlLost,
-                format!("the ssh connection to {host} was lost; the transfer goes on there by itself"),
-                format!("see how it ends with `ssh {host} tail {log}`"),
-            );
+            let message =
+                format!("the ssh connection to {host} was lost; the transfer goes on there by itself");
+            let hint = format!("see how it ends with `ssh {host} tail {log}`");
+            return Fault { retryable: false, ..Fault::new(FaultCode::ControlLost, message, hint) };
         }
         Fault::new(
             FaultCode::ControlLost,

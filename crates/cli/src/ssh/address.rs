@@ -66,9 +66,9 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 fn without_brackets(host: &str) -> String {
-    let (user, name) = host.rsplit_once('@').map_or(("", host), |(user, name)| (user, name));
+    let (user, name) = host.split_at(host.rfind('@').map_or(0, |at| at + 1));
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    if user.is_empty() { name.to_owned() } else { format!("{user}@{name}") }
+    format!("{user}{name}")
 }
 
 /// `[user@]host[:port]/path`; `/~/path` is relative to the home directory, as with git.

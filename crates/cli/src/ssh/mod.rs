@@ -8,6 +8,7 @@ mod announcement;
 mod command;
 mod failure;
 mod job;
+mod permit;
 mod plan;
 mod remote;
 
@@ -15,5 +16,6 @@ pub use address::{SshHost, SshPath};
 pub(crate) use announcement::Announcement;
 pub(crate) use command::SshCommand;
 pub(crate) use job::{Job, MAX_JOB};
+pub(crate) use permit::{MAX_PERMIT, Permit};
 pub use plan::{Place, SshPlan, Third};
 pub(crate) use remote::{Heard, Remote};

@@ -1,6 +1,6 @@
 //! A haul that ssh has started on another machine.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use haul_wire::control::{Fault, FaultCode};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::announcement::{Scan, Scanner};
@@ -107,14 +108,22 @@ impl Remote {
                 Ok(Out::Announced(json)) => return Announcement::read(&json, &self.host),
                 Ok(Out::Flood(line)) => return Err(failure::flood(&self.host, line.as_deref())),
                 Ok(Out::Line(_)) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Out::End(stdout)) => return Err(self.ended(stdout).fault(command, &self.host)),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(self.ended(None).fault(command, &self.host));
-                }
+                Ok(Out::End(stdout)) => return Err(self.why_ended(stdout, command, cancel)),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, command, cancel)),
             }
         }
+        Err(self.interrupted())
+    }
+
+    fn why_ended(&mut self, stdout: Option<String>, command: &SshCommand, cancel: &Cancel) -> Fault {
+        let ended = self.ended(stdout);
+        // Ctrl-C at a terminal reaches ssh as well.
+        if cancel.is_requested() { self.interrupted() } else { ended.fault(command, &self.host) }
+    }
+
+    fn interrupted(&self) -> Fault {
         let message = format!("interrupted while ssh was on its way to {}", self.host);
-        Err(Fault::new(FaultCode::Interrupted, message, "run the same command again"))
+        Fault::new(FaultCode::Interrupted, message, "run the same command again")
     }
 
     fn ended(&mut self, stdout: Option<String>) -> Ended {
@@ -136,22 +145,24 @@ impl Remote {
         &self.host
     }
 
-    /// Writes a line to the other side's stdin.
+    /// Tells the other side something, as a line of JSON on its stdin.
     ///
     /// # Errors
     /// When ssh has ended.
-    pub(crate) fn tell(&mut self, line: &str) -> Result<(), Fault> {
-        let stdin = self.stdin.as_mut().ok_or(std::io::ErrorKind::BrokenPipe);
-        let told = stdin.map_err(Into::into).and_then(|stdin| {
-            stdin
-                .write_all(line.as_bytes())
-                .and_then(|()| stdin.write_all(b"\n"))
-                .and_then(|()| stdin.flush())
-        });
-        told.map_err(|error: std::io::Error| {
+    pub(crate) fn tell(&mut self, what: &impl Serialize) -> Result<(), Fault> {
+        let told = self.write_line(what);
+        told.map_err(|error| {
             let message = format!("the ssh connection to {} was lost: {error}", self.host);
             Fault::new(FaultCode::ControlLost, message, "run the same command again")
         })
+    }
+
+    fn write_line(&mut self, what: &impl Serialize) -> io::Result<()> {
+        let stdin = self.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let mut line = serde_json::to_vec(what)?;
+        line.push(b'\n');
+        stdin.write_all(&line)?;
+        stdin.flush()
     }
 
     /// Closes the other side's stdin, which asks it to stop.
@@ -227,7 +238,7 @@ fn read_out(mut stdout: ChildStdout, to: &SyncSender<Out>) {
     let (mut scanner, mut buffer) = (Scanner::default(), [0; 4096]);
     let rest = loop {
         match stdout.read(&mut buffer) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(0) | Err(_) => {
                 let _ = to.send(Out::End(scanner.first_line()));
                 return;
@@ -266,12 +277,12 @@ fn pass_on(mut stderr: ChildStderr, tail: &Mutex<Vec<u8>>) {
     let mut buffer = [0; 4096];
     loop {
         let len = match stderr.read(&mut buffer) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Ok(0) | Err(_) => return,
             Ok(len) => len,
         };
         // Whoever closed our stderr does not want to know.
-        let _ = std::io::stderr().write_all(&buffer[..len]);
+        let _ = io::stderr().write_all(&buffer[..len]);
         let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.extend_from_slice(&buffer[..len]);
         let surplus = tail.len().saturating_sub(TAIL);

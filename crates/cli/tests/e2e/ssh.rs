@@ -2,15 +2,17 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::support::{
-    FAR, HAUL, Host, LIMIT, Mtu, Net, Running, Sshd, assert_same, assert_same_file, contents, copy,
-    directory, file, many, names, until,
+    FAR, HAUL, Host, LIMIT, Mtu, Net, Running, Sshd, assert_same, assert_same_file, at, children, contents,
+    copy, directory, file, many, names, run_here, until,
 };
 
 /// What a shell, a C programmer and a URL parser could all stumble over.
@@ -49,10 +51,8 @@ fn names_of_any_bytes_are_never_read_by_a_shell() {
     there.extend_from_slice(ODD);
     sshd.copies([source.as_os_str(), &far(OsString::from_vec(there))]).exits(0);
     assert_same_file(&source, &sshd.home().join(name));
-    sshd.copies([far(name), far(name), back.clone().into()]).exits(0);
-    assert_eq!(names(&back).len(), 1);
-    sshd.copies([far(name), back.join("one").into()]).exits(0);
-    assert_same_file(&source, &back.join("one"));
+    sshd.copies([far(name), back.clone().into()]).exits(0);
+    assert_same_file(&source, &back);
     assert_eq!(names(&sshd.home()).len(), 1, "nothing else was made: {:?}", names(&sshd.home()));
 }
 
@@ -132,12 +132,6 @@ fn failures_of_files_are_those_of_any_copy() {
     assert!(names(here.path()).is_empty());
 }
 
-/// Children of a process.
-fn children(pid: u32) -> Vec<i32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-}
-
 fn end(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
@@ -196,6 +190,58 @@ fn a_server_that_ssh_started_ends_with_its_stdin() {
     command.env("HOME", sshd.home()).args(["serve", "--once", "--for-ssh"]);
     let outcome = Running::start(&mut command).wait(LIMIT).exits(130);
     assert!(outcome.stdout.starts_with("#haul-over-ssh# {"), "{outcome:?}");
+}
+
+/// A server as ssh starts it, with the other end of its stdin. Killed when dropped.
+struct Started(std::process::Child);
+
+impl Started {
+    fn new(home: &Path) -> Self {
+        let mut command = std::process::Command::new(HAUL);
+        crate::support::clean(&mut command);
+        command.env("HOME", home).args(["serve", "--once", "--for-ssh"]);
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Self(piped.spawn().unwrap())
+    }
+
+    /// The URL, once the server is told what to permit.
+    fn url(&mut self, permit: &str) -> String {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        writeln!(self.0.stdin.as_mut().unwrap(), "{permit}").unwrap();
+        let announced: Value = serde_json::from_str(line.trim_start_matches("#haul-over-ssh# ")).unwrap();
+        announced["url"].as_str().unwrap().replace("by-ssh", "127.0.0.1")
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_server_that_ssh_started_serves_what_it_was_started_for_and_nothing_else() {
+    let (here, home) = (directory(), directory());
+    let source = here.path().join("file");
+    file(&source, 1, 10_000);
+    file(&home.path().join("secret"), 2, 10_000);
+    let mut server = Started::new(home.path());
+    let url = server.url(r#"{"put":[105,110]}"#);
+    let cp = |from: &Path, to: &Path| run_here([Path::new("cp"), from, to]);
+    let at = |path: &str| PathBuf::from(at(&url, path));
+    let got = here.path().join("got");
+    cp(&at("secret"), &got).exits(6).says(&["started over ssh for another copy"]);
+    cp(&source, &at("elsewhere")).exits(6);
+    cp(&source, &at("in/../elsewhere")).exits(6);
+    run_here([Path::new("bench"), &at("")]).exits(6);
+    assert_eq!(names(home.path()), ["secret"]);
+    assert_eq!(names(here.path()), ["file"]);
+    cp(&source, &at("in")).exits(0);
+    assert_same_file(&source, &home.path().join("in"));
+    assert_eq!(server.0.wait().unwrap().code(), Some(0), "one session is all");
 }
 
 /// A firewall at the server that lets ssh and five ports in.

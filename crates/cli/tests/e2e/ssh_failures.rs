@@ -57,7 +57,7 @@ fn another_version_on_the_other_side_is_named() {
         ])
     };
     let newer =
-        sshd.script("newer", r##"echo '#haul-over-ssh# {"program":"9.9.9","protocol":999,"url":7}'; cat"##);
+        sshd.script("newer", r#"echo '#haul-over-ssh# {"program":"9.9.9","protocol":999,"url":7}'; cat"#);
     cp(&newer).exits(1).says(&["haul on far is 9.9.9", "999", env!("CARGO_PKG_VERSION"), "upgrade"]);
     let older = sshd.script("older", "echo \"error: unexpected argument '--for-ssh' found\" >&2; exit 2");
     cp(&older).exits(1).says(&["older than haul here", "upgrade"]);

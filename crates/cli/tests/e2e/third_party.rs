@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{
-    HAUL, Host, LIMIT, Mtu, Net, Outcome, Running, Server, Sshd, assert_same, assert_same_file, common, copy,
-    directory, file, many, names, system, until,
+    HAUL, Host, LIMIT, Mtu, Net, Outcome, Running, Server, Sshd, assert_same, assert_same_file, children,
+    common, copy, directory, file, many, names, system, until,
 };
 
 /// The machines `a` and `b` and the one that gives the orders.
@@ -128,6 +128,15 @@ fn the_transfer_stops_with_this_end() {
     assert!(outcome.stderr.contains("a:large b:got"), "the command is printed: {}", outcome.stderr);
     world.until_both_have_ended();
     assert!(!world.b.home().join("got").exists());
+    // A terminal's Ctrl-C reaches ssh too.
+    let running = world.under_way(&[]);
+    running.signal(Signal::INT);
+    for ssh in children(running.id()) {
+        // It may have ended already.
+        let _ = kill_process(Pid::from_raw(ssh).unwrap(), Signal::INT);
+    }
+    running.wait(LIMIT).exits(130);
+    world.until_both_have_ended();
     let running = world.under_way(&[]);
     running.signal(Signal::KILL);
     running.wait(LIMIT);
