@@ -2,10 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -82,6 +82,59 @@ fn through_another_machine() {
     sshd.copies([OsStr::new("-J"), OsStr::new(FAR), source.as_os_str(), &far("two")]).exits(0);
     assert_eq!(logins(), 3);
     assert_same_file(&source, &sshd.home().join("two"));
+}
+
+#[test]
+fn ssh_asks_at_the_terminal_and_says_so_where_there_is_none() {
+    let Some(sshd) = Sshd::here("") else { return };
+    if !["script", "setsid"].iter().all(|tool| Command::new(tool).arg("-V").output().is_ok()) {
+        crate::support::skip("the programs `script` and `setsid` are missing");
+        return;
+    }
+    let here = directory();
+    let source = here.path().join("file");
+    file(&source, 1, 10_000);
+    sshd.protect_key("open sesame");
+    let words = [source.as_os_str(), &far("got")];
+    let mut alone = Command::new("setsid");
+    alone.args(["-w", HAUL]);
+    Running::start(&mut copy(alone, &sshd.config(), words))
+        .wait(LIMIT)
+        .exits(6)
+        .says(&["Permission denied", "terminal"]);
+    let line: Vec<String> =
+        sshd.cp(words).get_args().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &format!("'{HAUL}' {}", line.join(" ")), "/dev/null"]);
+    crate::support::clean(&mut terminal);
+    terminal.env("HAUL_REMOTE_BINARY", HAUL).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut terminal = Started(terminal.spawn().unwrap());
+    let (mut seen, mut buffer) = (Vec::new(), [0; 256]);
+    while !seen.windows(10).any(|window| window == b"passphrase") {
+        let len = terminal.0.stdout.as_mut().unwrap().read(&mut buffer).unwrap();
+        assert!(len > 0, "{}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&buffer[..len]);
+    }
+    terminal.0.stdin.as_mut().unwrap().write_all(b"open sesame\n").unwrap();
+    terminal.0.stdout.as_mut().unwrap().read_to_end(&mut seen).unwrap();
+    assert!(terminal.0.wait().unwrap().success(), "{}", String::from_utf8_lossy(&seen));
+    assert_same_file(&source, &sshd.home().join("got"));
+}
+
+#[test]
+fn over_ipv6() {
+    let Some(net) = Net::new(Mtu::Ethernet) else { return };
+    let Some(sshd) = Sshd::on(&net.server, Net::SERVER_V6) else { return };
+    let here = directory();
+    let source = here.path().join("file");
+    file(&source, 1, 300_000);
+    let key = sshd.key();
+    for (number, place) in ["far:", "[fd77::2]:", "ssh://[fd77::2]:22/~/"].iter().enumerate() {
+        let to = OsString::from(format!("{place}{number}"));
+        let words = [OsStr::new("-i"), key.as_os_str(), source.as_os_str(), &to];
+        Running::start(&mut copy(net.client.command(HAUL), &sshd.config(), words)).wait(LIMIT).exits(0);
+        assert_same_file(&source, &sshd.home().join(number.to_string()));
+    }
 }
 
 #[test]
@@ -184,7 +237,7 @@ fn nothing_is_left_over_there_when_this_end_is_stopped_or_killed() {
 #[test]
 fn a_server_that_ssh_started_ends_with_its_stdin() {
     let Some(sshd) = Sshd::here("") else { return };
-    let mut command = std::process::Command::new(HAUL);
+    let mut command = Command::new(HAUL);
     crate::support::clean(&mut command);
     // Stdin ends at once.
     command.env("HOME", sshd.home()).args(["serve", "--once", "--for-ssh"]);
@@ -197,7 +250,7 @@ struct Started(std::process::Child);
 
 impl Started {
     fn new(home: &Path) -> Self {
-        let mut command = std::process::Command::new(HAUL);
+        let mut command = Command::new(HAUL);
         crate::support::clean(&mut command);
         command.env("HOME", home).args(["serve", "--once", "--for-ssh"]);
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());

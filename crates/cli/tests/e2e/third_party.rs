@@ -168,6 +168,32 @@ fn a_detached_transfer_goes_on_without_this_end() {
     }
 }
 
+/// Kills the ssh that leads to the machine that copies.
+fn cut(running: &Running) {
+    let leads_there = |pid: &i32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        String::from_utf8_lossy(&words).contains("cp --for-ssh")
+    };
+    let ssh: Vec<i32> = children(running.id()).into_iter().filter(leads_there).collect();
+    assert_eq!(ssh.len(), 1);
+    kill_process(Pid::from_raw(ssh[0]).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn an_ssh_that_dies_stops_the_transfer_unless_it_is_detached() {
+    let Some(world) = World::new() else { return };
+    let running = world.under_way(&[]);
+    cut(&running);
+    running.wait(LIMIT).exits(5).says(&["connection to a was lost", "stops there", "--detach"]);
+    world.until_both_have_ended();
+    assert!(!world.b.home().join("got").exists());
+    let running = world.under_way(&["--detach"]);
+    cut(&running);
+    running.wait(LIMIT).exits(5).says(&["connection to a was lost", "goes on there by itself", "tail"]);
+    world.until_both_have_ended();
+    assert_same_file(&world.a.home().join("large"), &world.b.home().join("got"));
+}
+
 #[test]
 fn a_detached_transfer_that_is_watched_to_its_end_reports_as_any_other() {
     let Some(world) = World::new() else { return };

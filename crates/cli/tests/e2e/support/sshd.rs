@@ -99,6 +99,17 @@ impl Sshd {
         self.place.path().join("config")
     }
 
+    /// The private key that it accepts.
+    pub(crate) fn key(&self) -> PathBuf {
+        self.place.path().join("key")
+    }
+
+    /// Puts a passphrase on that key.
+    pub(crate) fn protect_key(&self, passphrase: &str) {
+        let mut command = Command::new("ssh-keygen");
+        system(command.args(["-q", "-p", "-P", "", "-N", passphrase, "-f"]).arg(self.key()));
+    }
+
     /// The home directory there.
     pub(crate) fn home(&self) -> PathBuf {
         self.place.path().join("home")
