@@ -15,8 +15,8 @@ Examples:
   haul cp -q 'haul://host:2640/run7?k=…' .            download a directory
   haul cp --rate 800Mbit a b 'haul://host:2640/?k=…'  upload two, never faster than 800 Mbit/s
   haul cp --json src dst > result.json                copy locally, result for a script
-  haul cp big.h5 me@host:in/                          over ssh: haul is installed there, nothing runs
-  haul cp --detach hostA:/data/run7 hostB:/data/      from A to B directly, even if this machine leaves
+  haul cp big.h5 me@host:in/                          over ssh, which starts haul there
+  haul cp --detach hostA:/data/run7 hostB:/data/      from A to B, even if this end stops
 
 Quote URLs: the shell would take ? and & for itself. A local name that looks like host:path is
 written ./host:path. HOST:PATH is relative to the home directory there; ssh starts haul there, and

@@ -147,7 +147,7 @@ pub struct TransferArgs {
 /// `haul cp`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct CpArgs {
-    /// One or more sources, then the destination: local paths, haul:// URLs, or [USER@]HOST:PATH over ssh
+    /// One or more sources, then the destination: local paths, haul:// URLs, or USER@HOST:PATH over ssh
     #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
     pub paths: Vec<std::ffi::OsString>,
     /// How to transfer.

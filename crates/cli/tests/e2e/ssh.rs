@@ -122,6 +122,28 @@ fn ssh_asks_at_the_terminal_and_says_so_where_there_is_none() {
 }
 
 #[test]
+fn what_the_other_side_has_configured_for_its_server_holds() {
+    let Some(sshd) = Sshd::here("") else { return };
+    let here = directory();
+    let (source, back) = (here.path().join("file"), here.path().join("back"));
+    file(&source, 1, 10_000);
+    fs::create_dir_all(sshd.home().join(".config/haul")).unwrap();
+    let configure = |text: &str| fs::write(sshd.home().join(".config/haul/config.toml"), text).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    configure(&format!(
+        "[serve]\nport_range = \"{free}\"\nlisten = \"192.0.2.1:7\"\nroot = \"/nonexistent\""
+    ));
+    let outcome = sshd.copies([OsStr::new("--dry-run"), source.as_os_str(), &far("got")]).exits(0);
+    assert!(outcome.stdout.contains(&format!(" at 127.0.0.1:{free}\n")), "{outcome:?}");
+    sshd.copies([source.as_os_str(), &far("got")]).exits(0);
+    configure("[serve]\nread_only = true");
+    sshd.copies([source.as_os_str(), &far("again")]).exits(6).says(&["read, not write"]);
+    sshd.copies([far("got"), back.clone().into()]).exits(0);
+    assert_same_file(&source, &back);
+    assert!(!sshd.home().join("again").exists());
+}
+
+#[test]
 fn over_ipv6() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };
     let Some(sshd) = Sshd::on(&net.server, Net::SERVER_V6) else { return };
