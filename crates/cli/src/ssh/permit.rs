@@ -24,7 +24,7 @@ impl Permit {
         let is_permitted = match (self, request) {
             (_, Request::Check) => true,
             (Self::Put(place), Request::Put { destination, .. }) => place == destination,
-            (Self::Get(files), Request::Get { sources }) => files == sources,
+            (Self::Get(files), Request::Get { sources, .. }) => files == sources,
             _ => false,
         };
         if is_permitted {
