@@ -55,7 +55,17 @@ pub(super) fn copy(context: &Context, args: &SshArgs, third: &Third) -> Result<R
     let mut parties = Parties::start(context, args, third, Purpose::Copy)?;
     let told = parties.follow(context, args.detach)?;
     let preset = context.settings.preset.clone();
-    Ok(RunReport { preset, ..told.report })
+    let error = told.report.error.map(|fault| seen_from(&third.at, fault));
+    Ok(RunReport { preset, error, ..told.report })
+}
+
+/// Says of a failure on the way which machine has met it.
+fn seen_from(host: &SshHost, fault: Fault) -> Fault {
+    use FaultCode::{ControlLost, PeerSilent, UdpBlocked, Unreachable};
+    if !matches!(fault.code, ControlLost | PeerSilent | UdpBlocked | Unreachable) {
+        return fault;
+    }
+    Fault { message: format!("seen from {host}: {}", fault.message), ..fault }
 }
 
 /// What would be agreed on.
@@ -69,7 +79,7 @@ pub(super) fn negotiate(
 ) -> Result<Vec<(&'static str, String)>, Fault> {
     let mut parties = Parties::start(context, args, third, Purpose::DryRun)?;
     let told = parties.follow(context, false)?;
-    told.report.error.map_or(Ok(told.negotiated), Err)
+    told.report.error.map_or(Ok(told.negotiated), |fault| Err(seen_from(&third.at, fault)))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

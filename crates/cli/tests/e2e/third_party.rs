@@ -225,7 +225,7 @@ fn failures_of_either_machine_are_told_here() {
     let outcome = world.copies(&["--dry-run", "a:x", "b:y"]).exits(0);
     assert!(outcome.stdout.contains("copy a:x to b:y") && outcome.stdout.contains("udp: "), "{outcome:?}");
     world.net.server.firewall("-I", "-p udp -j DROP");
-    world.copies(&["a:x", "b:y"]).exits(5).says(&["UDP", "--port-range"]);
+    world.copies(&["a:x", "b:y"]).exits(5).says(&["seen from a", "UDP", "--port-range"]);
     world.copies(&["--remote-binary", "nowhere", "a:x", "b:y"]).exits(5).says(&["on b"]);
     world.copies(&["a:x", "b:y", "a:z"]).exits(2).says(&["different machines"]);
     assert!(names(&world.b.home()).is_empty());
