@@ -50,7 +50,7 @@ fn fail(global: &Global, fault: Fault) -> u8 {
 
 fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
     logging::start(&resolved.global)?;
-    let Resolved { global, command, settings, mut rows, notes } = resolved;
+    let Resolved { global, command, settings, mut rows, words, notes } = resolved;
     for note in notes.iter().filter(|_| !global.quiet) {
         eprintln!("note: {note}");
     }
@@ -70,6 +70,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         Command::Pipe(args) => return run::pipe(args, global.quiet, global.json),
         Command::Status(args) => return Ok(run::status(args, global.quiet, global.json)),
         Command::Clean(args) => return Ok(run::clean(args, global.quiet, global.json)),
+        Command::Cp(args) if args.ssh.for_ssh => return run::agent(),
         Command::Cp(_) | Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => {}
     }
     note_diagnosis(&global, &command.recipe());
@@ -87,6 +88,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         style: ProgressStyle::choose(&global),
         quiet: global.quiet || global.json,
         json: global.json,
+        options: words,
     };
     run(argv, &global, &command, &context)
 }
@@ -111,7 +113,9 @@ fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context)
             return Ok(0);
         }
     };
-    let code = finish(global, &report, Some(argv));
+    // What goes on elsewhere is not to be run again.
+    let goes_on = matches!(command, Command::Cp(args) if args.ssh.detach);
+    let code = finish(global, &report, Some(argv).filter(|_| !goes_on));
     context.events.finish()?;
     Ok(code)
 }

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use crate::fault::{self, Fault};
+use crate::ssh::SshPath;
 
 /// A place to copy from or to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,63 +13,46 @@ pub enum Endpoint {
     Local(PathBuf),
     /// At a server: the URL as it was given.
     Url(String),
+    /// On a machine that ssh leads to.
+    Ssh(SshPath),
 }
 
 /// The scheme of URLs that `haul serve` prints.
 const SCHEME: &str = "haul://";
 
 impl Endpoint {
-    /// Tells paths from URLs, in the manner of scp: a colon before the first slash makes a name remote, so
-    /// that a local `a:b` is written `./a:b`.
+    /// Tells paths, URLs and `host:path` apart, the last in the manner of scp: a colon before the first slash
+    /// makes a name remote, so that a local `a:b` is written `./a:b`.
     ///
     /// # Errors
-    /// Empty names, other kinds of URL, and `host:path`, which needs ssh.
+    /// Empty names, other kinds of URL, and hosts that can be none.
     pub fn parse(word: &OsStr) -> Result<Self, Fault> {
         if word.is_empty() {
             return Err(fault::usage("an empty name is no path", "write . for the current directory"));
         }
-        // What is not UTF-8 can only be a path of this machine.
-        let Some(text) = word.to_str() else { return Ok(Self::Local(PathBuf::from(word))) };
+        let text = word.to_str().unwrap_or_default();
         if text.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME)) {
             return Ok(Self::Url(text.to_owned()));
         }
-        if let Some((scheme, _)) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) {
+        let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
+        if let Some(scheme) = scheme.filter(|scheme| !scheme.eq_ignore_ascii_case("ssh")) {
             return Err(fault::usage(
                 format!("`{scheme}://` is not a kind of URL that this program knows"),
-                "use the haul:// URL that `haul serve` prints on the other machine",
+                "use the haul:// URL that `haul serve` prints on the other machine, or HOST:PATH for ssh",
             ));
         }
-        match text.split_once(':') {
-            Some((host, path)) if !host.contains('/') => Err(over_ssh(text, host, path)),
-            _ => Ok(Self::Local(PathBuf::from(text))),
-        }
+        Ok(SshPath::parse(word)?.map_or_else(|| Self::Local(PathBuf::from(word)), Self::Ssh))
     }
 
-    /// Whether it is at a server.
+    /// Whether it is on another machine.
     pub fn is_remote(&self) -> bool {
-        matches!(self, Self::Url(_))
+        matches!(self, Self::Url(_) | Self::Ssh(_))
     }
 }
 
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
-}
-
-fn over_ssh(text: &str, host: &str, path: &str) -> Fault {
-    if host.is_empty() {
-        return fault::usage(
-            format!("`{text}` names no host"),
-            format!("a file of this machine is written ./{text}"),
-        );
-    }
-    let root = if path.is_empty() { "." } else { path };
-    fault::usage(
-        format!("`{text}` is on another machine, and copying over ssh is not in this release"),
-        format!(
-            "run `haul serve --root {root}` on {host} and use its URL; a file of this machine is written ./{text}"
-        ),
-    )
 }
 
 #[cfg(test)]
@@ -94,12 +78,9 @@ mod tests {
     }
 
     #[test]
-    fn names_with_a_host_are_refused_with_a_way_out() {
-        for text in ["host:path", "me@host:/abs", "host:", "a:b"] {
-            let fault = parse(text).unwrap_err();
-            assert!(fault.message.contains("ssh is not in this release"), "{fault}");
-            assert!(fault.hint.contains("haul serve"), "{fault}");
-            assert!(fault.hint.contains(&format!("./{text}")), "{fault}");
+    fn names_with_a_host_are_for_ssh() {
+        for text in ["host:path", "me@host:/abs", "host:", "a:b", "ssh://host/x"] {
+            assert!(matches!(parse(text), Ok(Endpoint::Ssh(_))), "{text}");
         }
         assert!(parse(":x").unwrap_err().message.contains("names no host"));
         assert!(parse("https://x/").unwrap_err().message.contains("https://"));

@@ -11,5 +11,6 @@ pub mod output;
 pub mod run;
 pub mod settings;
 pub mod signals;
+pub mod ssh;
 
 pub use app::main;

@@ -172,7 +172,7 @@ fn failures_have_their_exit_codes_and_their_place_in_the_json() {
         (&["cp", "--json", tree, &locked], 6, "not_permitted"),
         (&["cp", "--json", nothing, "copy"], 7, "no_such_path"),
         (&["cp", "--json", tree, stale], 2, "usage"),
-        (&["cp", "--json", tree, "host:path"], 2, "usage"),
+        (&["cp", "--json", tree, ":path"], 2, "usage"),
         (&["cp", "--json", tree], 2, "usage"),
         (&["cp", "--json", "--set", "chnk=1MB", tree, "copy"], 2, "usage"),
         (&["bench", "--json", "--bytes", "100", &locked], 2, "usage"),

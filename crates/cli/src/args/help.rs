@@ -5,6 +5,7 @@ Start here:
   haul demo                                    see it work on this machine, no set-up
   haul serve --root /data                      offer /data, print a URL
   haul cp results/ 'haul://host:2640/in?k=…'   copy to that server
+  haul cp results/ host:in                     copy over ssh, nothing to start there
 
 Every option can also stand in ~/.config/haul/config.toml or in the environment as HAUL_<OPTION>.";
 
@@ -16,6 +17,8 @@ Examples:
   haul cp --json src dst > result.json                copy locally, result for a script
   haul cp --exclude '*.o' --exclude /src/build/ src 'haul://host:2640/?k=…'
   find src -newer stamp -printf '%P\\0' | haul cp -0 --files-from - src dst
+  haul cp big.h5 me@host:in/                          over ssh, which starts haul there
+  haul cp --detach hostA:/data/run7 hostB:/data/      from A to B, even if this end stops
 
 Patterns: a leading / stands for the top of what is sent (where the source's name comes first), a
 trailing / for directories only. Without a / between, the last component is meant. * and ? stop
@@ -23,7 +26,8 @@ at /, ** does not; [a-z] is one character. The first match counts, and what is i
 directory is not looked at.
 
 Quote URLs: the shell would take ? and & for itself. A local name that looks like host:path is
-written ./host:path.
+written ./host:path. HOST:PATH is relative to the home directory there; ssh starts haul there, and
+the data goes directly, by a TCP and UDP port that has to be open (--port-range).
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 some files failed, 4 verification failed,
 5 unreachable or UDP blocked, 6 not authorised, 7 local disk or permission,

@@ -3,6 +3,7 @@
 
 mod help;
 mod select;
+mod ssh;
 mod sync;
 mod values;
 
@@ -13,6 +14,7 @@ use haul_base::{Bytes, Probability, Rate, Span};
 use haul_wire::control::Manners;
 
 pub use select::{RuleArg, RuleArgs, SelectArgs};
+pub use ssh::{PortRange, SshArgs};
 pub use sync::SyncArgs;
 pub use values::{Assignment, Diagnosis, ListenAddress};
 
@@ -170,7 +172,7 @@ pub struct TransferArgs {
 /// `haul cp`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct CpArgs {
-    /// One or more sources, then the destination: local paths or haul:// URLs
+    /// One or more sources, then the destination: local paths, haul:// URLs, or USER@HOST:PATH over ssh
     #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
     pub paths: Vec<std::ffi::OsString>,
     /// What is there already.
@@ -182,6 +184,9 @@ pub struct CpArgs {
     /// What of it.
     #[command(flatten)]
     pub select: SelectArgs,
+    /// How to get to other machines.
+    #[command(flatten)]
+    pub ssh: SshArgs,
 }
 
 /// `haul serve`.
@@ -193,6 +198,9 @@ pub struct ServeArgs {
     /// Address and port to listen on, TCP and UDP alike
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:2640")]
     pub listen: ListenAddress,
+    /// Listen on the first free port of these instead
+    #[arg(long, value_name = "A-B")]
+    pub port_range: Option<PortRange>,
     /// Also write the URL to a file that only you can read
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,
@@ -211,6 +219,9 @@ pub struct ServeArgs {
     /// What the server permits or prefers, for example crypto=none; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Assignment>,
+    /// Serve the person who came by ssh, from the home directory, until stdin ends
+    #[arg(long, hide = true)]
+    pub for_ssh: bool,
 }
 
 /// `haul bench`.

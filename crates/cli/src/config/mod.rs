@@ -6,6 +6,7 @@ mod file;
 mod options;
 mod show;
 mod sources;
+mod words;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -84,6 +85,8 @@ pub struct Resolved {
     pub settings: Vec<Setting>,
     /// Every option of the command with its value and origin.
     pub rows: Vec<ConfigRow>,
+    /// The options in force as words of a command line, each with its name; recipe parameters apart.
+    pub words: Vec<(String, OsString)>,
     /// Remarks about values that nothing reads.
     pub notes: Vec<String>,
 }
@@ -136,7 +139,8 @@ pub fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartEr
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
     let settings = settings(&layers, &options, &typed, &command);
     let rows = show::rows(&options, &matches, &chosen, &typed);
-    Ok(Resolved { global, command, settings, rows, notes })
+    let words = words::words(&options, &matches);
+    Ok(Resolved { global, command, settings, rows, words, notes })
 }
 
 /// The places below the command line, from the strongest to the weakest.

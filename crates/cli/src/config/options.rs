@@ -69,7 +69,7 @@ impl OptionSpec {
         let long = arg.get_long()?.to_owned();
         let kind = match arg.get_action() {
             ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version => return None,
-            _ if long == "show-config" => return None,
+            _ if long == "show-config" || arg.is_hide_set() => return None,
             ArgAction::SetTrue => Kind::Switch,
             ArgAction::Count => Kind::Count,
             ArgAction::Append if long == "set" => Kind::Set,

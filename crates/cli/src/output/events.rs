@@ -1,8 +1,9 @@
 //! The trace of a run: one JSON object per line, each with `t`, the seconds since the start, and `event`.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -17,12 +18,18 @@ pub struct EventLog {
     file: Option<Mutex<Sink>>,
 }
 
-#[derive(Debug)]
 struct Sink {
-    path: PathBuf,
-    writer: BufWriter<File>,
+    /// For messages.
+    name: String,
+    writer: Box<dyn Write + Send>,
     /// The first failure to write; nothing is written after it.
     broken: Option<std::io::Error>,
+}
+
+impl fmt::Debug for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sink").field("name", &self.name).field("broken", &self.broken).finish_non_exhaustive()
+    }
 }
 
 impl EventLog {
@@ -38,8 +45,12 @@ impl EventLog {
     pub fn create(path: &Path) -> Result<Self, Fault> {
         let file = File::create(path)
             .map_err(|e| fault::io(format!("cannot write the events to {}", path.display()), &e))?;
-        let sink = Sink { path: path.to_owned(), writer: BufWriter::new(file), broken: None };
-        Ok(Self { started: Instant::now(), file: Some(Mutex::new(sink)) })
+        Ok(Self::to(Box::new(BufWriter::new(file)), path.display().to_string()))
+    }
+
+    /// A log in `writer`, which messages call `name`.
+    pub(crate) fn to(writer: Box<dyn Write + Send>, name: String) -> Self {
+        Self { started: Instant::now(), file: Some(Mutex::new(Sink { name, writer, broken: None })) }
     }
 
     /// Writes one event; `fields` is a JSON object with what there is to say.
@@ -62,7 +73,7 @@ impl EventLog {
         let flushed = sink.writer.flush();
         let problem = sink.broken.take().or(flushed.err());
         match problem {
-            Some(e) => Err(fault::io(format!("cannot write the events to {}", sink.path.display()), &e)),
+            Some(e) => Err(fault::io(format!("cannot write the events to {}", sink.name), &e)),
             None => Ok(()),
         }
     }

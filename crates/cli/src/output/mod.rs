@@ -5,6 +5,7 @@ mod json;
 mod progress;
 mod report;
 mod summary;
+mod travel;
 
 pub use events::EventLog;
 pub use json::json;

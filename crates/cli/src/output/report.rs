@@ -1,7 +1,9 @@
 //! What is known about a run when it is over.
 
 use haul_base::{Rate, Span};
+use serde::{Deserialize, Serialize};
 
+use super::travel;
 use crate::demo::TcpBeside;
 use crate::fault::{Fault, FaultCode};
 
@@ -9,7 +11,7 @@ use crate::fault::{Fault, FaultCode};
 const SOME_FILES_FAILED: u8 = 3;
 
 /// Packets of the sending side.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packets {
     /// All that left, resent ones included.
     pub sent: u64,
@@ -18,7 +20,7 @@ pub struct Packets {
 }
 
 /// Lost packets by their diagnosed cause.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossCauses {
     /// The receiving machine had no time or room.
     pub receiver_host: u64,
@@ -33,7 +35,7 @@ pub struct LossCauses {
 }
 
 /// Processor time of the two sides, where it is known.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuSeconds {
     /// Of the sending side.
     pub sender: Option<f64>,
@@ -42,7 +44,7 @@ pub struct CpuSeconds {
 }
 
 /// What kept the transfer from being faster.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitedBy {
     /// One word or two for scripts, for example `path` or `rate_ceiling`.
     pub what: String,
@@ -51,7 +53,7 @@ pub struct LimitedBy {
 }
 
 /// One file that did not make it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFailure {
     /// Its path, for people.
     pub path: String,
@@ -59,18 +61,23 @@ pub struct FileFailure {
     pub fault: Fault,
 }
 
-/// The outcome of one run of `cp`, `bench` or `demo`.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// The outcome of one run of `cp`, `bench` or `demo`. Its form in JSON is for `haul` on another machine;
+/// scripts get that of `--json`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RunReport {
     /// Bytes of the object that arrived.
     pub bytes: u64,
     /// Regular files that arrived.
     pub files: u64,
     /// Wall-clock time from the first connection to the verified end.
+    #[serde(with = "travel::span")]
     pub elapsed: Span,
     /// Bytes that travelled, per second of that time.
+    #[serde(with = "travel::rate")]
     pub goodput: Rate,
     /// Smallest round-trip time seen.
+    #[serde(with = "travel::maybe_span")]
     pub rtt: Option<Span>,
     /// Name of the preset.
     pub preset: String,
@@ -84,6 +91,7 @@ pub struct RunReport {
     pub lost: LossCauses,
     /// The rate that could have been reached (a ceiling asked for, or a path whose rate is known), with its
     /// name: `path` or `ceiling`.
+    #[serde(with = "travel::capacity")]
     pub capacity: Option<(Rate, &'static str)>,
     /// What limited it.
     pub limited_by: Option<LimitedBy>,
@@ -108,6 +116,7 @@ pub struct RunReport {
     /// One fault for all of them.
     pub files_fault: Option<Fault>,
     /// TCP on the same path, in the demo.
+    #[serde(skip)]
     pub tcp: Option<TcpBeside>,
     /// Why the run as a whole failed.
     pub error: Option<Fault>,

@@ -20,8 +20,8 @@ use super::plan::{CopyPlan, DryRun, path_bytes};
 use super::policy::Policy;
 use super::select::selection;
 use super::server::{job_number, with_own_server};
-use super::{Context, wire};
-use crate::args::CpArgs;
+use super::{Context, by_ssh, wire};
+use crate::args::{CpArgs, SshArgs};
 use crate::fault;
 use crate::output::RunReport;
 use crate::signals::Cancel;
@@ -31,10 +31,17 @@ const TICK: Duration = Duration::from_millis(20);
 /// How long a dry run waits for packets to get through.
 const CHECK: Duration = Duration::from_secs(6);
 
+/// What of the sources travels, and how to get to other machines.
+#[derive(Clone, Copy)]
+pub(super) struct How<'a> {
+    pub selection: &'a Selection,
+    pub ssh: &'a SshArgs,
+}
+
 /// Copies what the words of the command line say.
 pub(crate) fn cp(context: &Context, args: &CpArgs) -> RunReport {
     match parse(args) {
-        Ok((plan, selection)) => run(context, &plan, &selection),
+        Ok((plan, selection)) => run(context, &plan, How { selection: &selection, ssh: &args.ssh }),
         Err(fault) => context.failed(fault),
     }
 }
@@ -45,11 +52,13 @@ fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
     Ok((plan, selection))
 }
 
-fn run(context: &Context, plan: &CopyPlan, selection: &Selection) -> RunReport {
+pub(super) fn run(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
+    let selection = how.selection;
     context.events.write("start", json!({ "actions": plan.actions() }));
     let report = match plan {
         CopyPlan::Upload { sources, to } => upload(context, to, path_bytes(sources), selection, Cpu::ALL),
         CopyPlan::Download { from, sources, to } => download(context, from, sources, selection, to),
+        CopyPlan::Ssh(plan) => by_ssh::copy(context, how, plan),
         CopyPlan::Local { sources, to } => local(context, sources, selection, to),
     };
     context.trace_end(&report);
@@ -130,7 +139,7 @@ pub(super) fn upload(
     })
 }
 
-fn download(
+pub(super) fn download(
     context: &Context,
     from: &HaulUrl,
     sources: &[Vec<u8>],
@@ -194,8 +203,14 @@ fn local(context: &Context, sources: &[PathBuf], selection: &Selection, to: &Pat
 /// What would keep it from being done, as far as that shows without doing it.
 pub(crate) fn plan_cp(context: &Context, args: &CpArgs) -> Result<DryRun, Fault> {
     let (plan, _) = parse(args)?;
-    let negotiated = match &plan {
+    plan_of(context, &plan, &args.ssh)
+}
+
+/// As [`plan_cp`], of a copy that is known.
+pub(super) fn plan_of(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Result<DryRun, Fault> {
+    let negotiated = match plan {
         CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
+        CopyPlan::Ssh(plan) => by_ssh::negotiate(context, ssh, plan)?,
         CopyPlan::Local { .. } => Vec::new(),
     };
     Ok(DryRun { actions: plan.actions(), negotiated })

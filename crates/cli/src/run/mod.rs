@@ -1,7 +1,9 @@
 //! The commands that move data: what each does with the engine and the mover.
 
+mod agent;
 mod bench;
 mod beside;
+mod by_ssh;
 mod copy;
 mod demo;
 mod drive;
@@ -13,11 +15,18 @@ mod outcome;
 mod pipe;
 mod plan;
 mod policy;
+mod ports;
+mod reach;
 mod select;
 mod serve;
 mod server;
+mod ssh_server;
+mod teller;
+mod third;
 mod usage;
 mod wire;
+
+use std::ffi::OsString;
 
 use haul_wire::control::Manners;
 
@@ -25,6 +34,7 @@ use crate::output::{EventLog, ProgressStyle, RunReport, json_value};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 
+pub(crate) use agent::agent;
 pub(crate) use bench::{bench, plan_bench};
 pub(crate) use copy::{cp, plan_cp};
 pub(crate) use demo::demo;
@@ -52,6 +62,8 @@ pub struct Context {
     pub quiet: bool,
     /// Whether results are wanted as JSON.
     pub json: bool,
+    /// The options in force, by name and as words, for a `haul` on another machine.
+    pub options: Vec<(String, OsString)>,
 }
 
 impl Context {

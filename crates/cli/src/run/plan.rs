@@ -9,8 +9,9 @@ use haul_engine::HaulUrl;
 
 use crate::endpoint::Endpoint;
 use crate::fault::{self, Fault};
+use crate::ssh::SshPlan;
 
-/// A copy in one of the three ways there are.
+/// A copy in one of the ways there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopyPlan {
     /// From this machine to a server.
@@ -29,6 +30,8 @@ pub enum CopyPlan {
         /// Where to.
         to: PathBuf,
     },
+    /// With machines that ssh leads to.
+    Ssh(SshPlan),
     /// Within this machine.
     Local {
         /// What to copy.
@@ -54,7 +57,11 @@ impl CopyPlan {
         };
         let sources: Vec<Endpoint> =
             sources.iter().map(|word| Endpoint::parse(word)).collect::<Result<_, _>>()?;
+        if SshPlan::concerns(&sources, &destination) {
+            return SshPlan::new(sources, destination).map(Self::Ssh);
+        }
         match destination {
+            Endpoint::Ssh(_) => Err(not_here()),
             Endpoint::Url(url) => Ok(Self::Upload { to: parse_url(&url)?, sources: all_local(sources)? }),
             Endpoint::Local(to) if sources.iter().any(Endpoint::is_remote) => Self::download(sources, to),
             Endpoint::Local(to) => Ok(Self::Local { sources: all_local(sources)?, to }),
@@ -64,6 +71,7 @@ impl CopyPlan {
     fn download(sources: Vec<Endpoint>, to: PathBuf) -> Result<Self, Fault> {
         let urls = sources.into_iter().map(|source| match source {
             Endpoint::Url(url) => parse_url(&url),
+            Endpoint::Ssh(_) => Err(not_here()),
             Endpoint::Local(path) => Err(fault::usage(
                 format!("sources on this machine ({}) and on a server are mixed", path.display()),
                 "copy them with two commands",
@@ -86,6 +94,7 @@ impl CopyPlan {
         match self {
             Self::Upload { sources, .. } | Self::Local { sources, .. } => sources.len(),
             Self::Download { sources, .. } => sources.len(),
+            Self::Ssh(plan) => plan.sources(),
         }
     }
 
@@ -103,6 +112,7 @@ impl CopyPlan {
                 let from_server = |s: &Vec<u8>| format!("fetch {} to {}", server(from, s), to.display());
                 sources.iter().map(from_server).collect()
             }
+            Self::Ssh(plan) => plan.actions(),
             Self::Local { sources, to } => {
                 sources.iter().map(|s| format!("copy {} to {}", s.display(), to.display())).collect()
             }
@@ -121,12 +131,18 @@ pub(super) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
 fn all_local(endpoints: Vec<Endpoint>) -> Result<Vec<PathBuf>, Fault> {
     let path = |endpoint| match endpoint {
         Endpoint::Local(path) => Ok(path),
+        Endpoint::Ssh(_) => Err(not_here()),
         Endpoint::Url(_) => Err(fault::usage(
             "copying from one server to another is not in this release",
             "copy to this machine first, then on to the other server",
         )),
     };
     endpoints.into_iter().map(path).collect()
+}
+
+/// Where ssh takes part, [`SshPlan`] has been asked before.
+fn not_here() -> Fault {
+    fault::usage("copies over ssh are planned elsewhere", "")
 }
 
 /// The bytes of paths, as they travel.
@@ -203,7 +219,7 @@ mod tests {
             (vec![one.as_str(), other.as_str(), "."], "different servers"),
             (vec![one.as_str(), other.as_str()], "from one server to another"),
             (vec!["a", "haul://h:1/x"], "no key"),
-            (vec!["a", "host:b"], "ssh"),
+            (vec!["a", "host:b", "."], "different machines"),
         ] {
             let fault = parse(&words).unwrap_err();
             assert!(fault.message.contains(needle), "{fault}");

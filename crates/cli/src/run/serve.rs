@@ -13,10 +13,10 @@ use haul_mover::Root;
 use haul_wire::control::{Fault, FaultCode, Request};
 use serde_json::json;
 
-use super::Context;
 use super::outcome::Cpu;
 use super::policy::Policy;
 use super::server::{POLL, answer, listen_options, name};
+use super::{Context, ports, ssh_server};
 use crate::args::ServeArgs;
 use crate::fault::{self, Shown};
 use crate::output::{RunReport, Summary, json_value};
@@ -32,10 +32,16 @@ const ELSEWHERE: (&str, u16) = ("192.0.2.1", 9);
 /// # Errors
 /// When it cannot begin.
 pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
+    if args.for_ssh {
+        return ssh_server::serve(context, args);
+    }
     let policy = Policy::new(Root::beneath(&args.root)?, args.read_only, context);
     let options =
         ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen.0, &policy) };
-    let listener = Listener::bind(options)?;
+    let listener = match args.port_range {
+        Some(range) => ports::bind_within(&options, &[args.listen.0.ip()], range)?,
+        None => Listener::bind(options)?,
+    };
     let host = args.host.clone().unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
     let url = listener.url(&host, b"");
     announce(context, args, &listener, &url)?;

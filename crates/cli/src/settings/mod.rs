@@ -61,6 +61,13 @@ pub struct Settings {
     pub socket_buffer: Bytes,
 }
 
+impl Settings {
+    /// Every parameter as `--set` takes it, `KEY=VALUE`.
+    pub fn assignments(&self) -> Vec<String> {
+        PARAMETERS.iter().map(|parameter| format!("{}={}", parameter.key, parameter.show(self))).collect()
+    }
+}
+
 /// Settings with the origin of each parameter.
 #[derive(Debug, Clone)]
 pub struct Recipe {

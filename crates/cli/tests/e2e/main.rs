@@ -1,6 +1,6 @@
 //! The built program between network namespaces: what docs/testing.md lists under "End to end".
 //!
-//! Needs root; without it every test says that it is skipped. `HAUL_E2E=required` makes that a failure.
+//! Needs root but for copies over ssh; without it every other test says that it is skipped. `HAUL_E2E=required` makes that a failure.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -13,6 +13,9 @@ mod memory;
 mod outages;
 mod pipes;
 mod sessions;
+mod ssh;
+mod ssh_failures;
 mod strangers;
 mod support;
+mod third_party;
 mod trees;

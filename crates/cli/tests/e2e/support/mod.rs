@@ -3,11 +3,13 @@
 mod haul;
 mod net;
 mod process;
+mod sshd;
 mod tree;
 
 pub(crate) use haul::{HAUL, LIMIT, PORT, Server, at, clean, haul, run, run_here, tampered};
-pub(crate) use net::{Mtu, Net, Way, skip};
-pub(crate) use process::{Outcome, Running, until};
+pub(crate) use net::{Host, Mtu, Net, Way, skip};
+pub(crate) use process::{Outcome, Running, children, until};
+pub(crate) use sshd::{FAR, Sshd, common, copy, script};
 pub(crate) use tree::{assert_same, assert_same_file, contents, directory, file, many, names, odd};
 
 /// A command of the system that has to succeed.

@@ -157,6 +157,12 @@ impl Outcome {
     }
 }
 
+/// Children of a process.
+pub(crate) fn children(pid: u32) -> Vec<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it is running");
+    text.split_whitespace().map(|pid| pid.parse().expect("they are numbers")).collect()
+}
+
 /// Waits until `condition` holds.
 ///
 /// # Panics

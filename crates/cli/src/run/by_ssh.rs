@@ -1,0 +1,129 @@
+//! `haul cp` with a machine that ssh leads to.
+
+use haul_engine::HaulUrl;
+use haul_wire::control::Fault;
+
+use super::copy::How;
+use super::outcome::Cpu;
+use super::plan::{parse_url, path_bytes};
+use super::reach::{reach, with_way_out};
+use super::{Context, copy, third};
+use crate::args::SshArgs;
+use crate::fault;
+use crate::output::RunReport;
+use crate::ssh::{Permit, Remote, SshCommand, SshHost, SshPlan};
+
+/// A server that ssh has started. It ends when this is dropped, unless it has a client.
+pub(super) struct Served {
+    pub(super) remote: Remote,
+    /// Its URL; the host in it is to be one of `hosts`.
+    pub(super) url: HaulUrl,
+    /// The ways to it, the best first.
+    pub(super) hosts: Vec<String>,
+}
+
+impl Served {
+    /// Starts one on `host` that does what `permit` says.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn start(
+        context: &Context,
+        command: &SshCommand,
+        host: &SshHost,
+        permit: &Permit,
+    ) -> Result<Self, Fault> {
+        let mut remote = Remote::start(command, host, command.serve(host), &context.cancel)?;
+        let url = remote.announcement.url.as_deref();
+        let url = parse_url(url.ok_or_else(|| fault::usage(format!("{host} announced no server"), ""))?)?;
+        remote.tell(permit)?;
+        let mut hosts = vec![command.hostname(host)];
+        hosts.extend(remote.announcement.hosts.iter().cloned());
+        tracing::info!("haul {} on {host} serves at port {}", remote.announcement.program, url.port);
+        Ok(Self { remote, url, hosts })
+    }
+}
+
+/// Copies over ssh.
+pub(super) fn copy(context: &Context, how: How<'_>, plan: &SshPlan) -> RunReport {
+    let How { selection, ssh: args } = how;
+    let result = match plan {
+        SshPlan::Third(third) => third::copy(context, args, third),
+        _ if args.detach => Err(not_detached()),
+        SshPlan::Upload { sources, to } => with_server(context, args, plan, |url| {
+            let url = HaulUrl { path: to.path.clone(), ..url };
+            copy::upload(context, &url, path_bytes(sources), selection, Cpu::ALL)
+        }),
+        SshPlan::Download { sources, to, .. } => {
+            with_server(context, args, plan, |url| copy::download(context, &url, sources, selection, to))
+        }
+    };
+    result.unwrap_or_else(|fault| context.failed(fault))
+}
+
+fn not_detached() -> Fault {
+    fault::usage(
+        "--detach is for copies between two other machines: this one takes part in the transfer",
+        "leave it out, and start the command under `nohup` or in a `tmux` session",
+    )
+}
+
+/// Runs `work` with a server for `plan`, by the way that leads to it.
+fn with_server<R>(
+    context: &Context,
+    args: &SshArgs,
+    plan: &SshPlan,
+    work: impl FnOnce(HaulUrl) -> R,
+) -> Result<R, Fault>
+where
+    R: MayFail,
+{
+    let (host, permit) = match plan {
+        SshPlan::Upload { to, .. } => (&to.host, Permit::Put(to.path.clone(), context.manners)),
+        SshPlan::Download { from, sources, .. } => (from, Permit::Get(sources.clone())),
+        SshPlan::Third(_) => return Err(fault::usage("this machine takes no part in the copy", "")),
+    };
+    let command = SshCommand::new(args)?;
+    let mut server = Served::start(context, &command, host, &permit)?;
+    let way_out = |fault| with_way_out(fault, server.url.port, command.ports());
+    let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
+    let result = work(url).map_fault(way_out);
+    if let Some(note) = server.remote.note() {
+        context.say(&note);
+    }
+    Ok(result)
+}
+
+/// What can hold a fault.
+trait MayFail {
+    fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self;
+}
+
+impl MayFail for RunReport {
+    fn map_fault(mut self, change: impl FnOnce(Fault) -> Fault) -> Self {
+        self.error = self.error.map(change);
+        self
+    }
+}
+
+impl<T> MayFail for Result<T, Fault> {
+    fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self {
+        self.map_err(change)
+    }
+}
+
+/// What would be agreed on.
+///
+/// # Errors
+/// What would keep the copy from being done.
+pub(super) fn negotiate(
+    context: &Context,
+    args: &SshArgs,
+    plan: &SshPlan,
+) -> Result<Vec<(&'static str, String)>, Fault> {
+    match plan {
+        SshPlan::Third(third) => third::negotiate(context, args, third),
+        _ if args.detach => Err(not_detached()),
+        _ => with_server(context, args, plan, |url| copy::negotiate(context, &url))?,
+    }
+}

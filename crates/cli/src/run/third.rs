@@ -1,0 +1,300 @@
+//! Copies between two other machines: this one starts both sides by ssh, gives one the other's URL, and shows
+//! how it goes. The data does not come by here.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use haul_engine::HaulUrl;
+use haul_wire::control::{Fault, FaultCode};
+use serde_json::Value;
+
+use super::Context;
+use super::by_ssh::Served;
+use super::plan::parse_url;
+use crate::args::SshArgs;
+use crate::fault::{self, printable};
+use crate::output::{Progress, RunReport, Snapshot};
+use crate::ssh::{Heard, Job, Permit, Place, Remote, SshCommand, SshHost, Third};
+
+/// How soon an interruption is noticed.
+const TICK: Duration = Duration::from_millis(50);
+/// How long the other machine may take to stop.
+const STOPPING: Duration = Duration::from_secs(10);
+
+/// Options that concern this machine, or that the recipe's parameters already say.
+const NOT_FOR_OTHERS: [&str; 20] = [
+    "controller",
+    "detach",
+    "diagnosis",
+    "dry-run",
+    "events",
+    "json",
+    "port-range",
+    "preset",
+    "quiet",
+    "rate",
+    "remote-binary",
+    "set",
+    "show-config",
+    "ssh",
+    "ssh-config",
+    "ssh-identity",
+    "ssh-jump",
+    "ssh-option",
+    "ssh-port",
+    "verbose",
+];
+/// Options that name files of this machine.
+const FILES_HERE: [&str; 3] = ["exclude-from", "files-from", "include-from"];
+
+/// Copies, and shows how it goes.
+///
+/// # Errors
+/// When it did not begin, or when how it ended is not known.
+pub(super) fn copy(context: &Context, args: &SshArgs, third: &Third) -> Result<RunReport, Fault> {
+    let mut parties = Parties::start(context, args, third, Purpose::Copy)?;
+    let told = parties.follow(context, args.detach)?;
+    let preset = context.settings.preset.clone();
+    let error = told.report.error.map(|fault| seen_from(&third.at, fault));
+    Ok(RunReport { preset, error, ..told.report })
+}
+
+/// Says of a failure on the way which machine has met it.
+fn seen_from(host: &SshHost, fault: Fault) -> Fault {
+    use FaultCode::{ControlLost, PeerSilent, UdpBlocked, Unreachable};
+    if !matches!(fault.code, ControlLost | PeerSilent | UdpBlocked | Unreachable) {
+        return fault;
+    }
+    Fault { message: format!("seen from {host}: {}", fault.message), ..fault }
+}
+
+/// What would be agreed on.
+///
+/// # Errors
+/// What would keep the copy from being done.
+pub(super) fn negotiate(
+    context: &Context,
+    args: &SshArgs,
+    third: &Third,
+) -> Result<Vec<(&'static str, String)>, Fault> {
+    let mut parties = Parties::start(context, args, third, Purpose::DryRun)?;
+    let told = parties.follow(context, false)?;
+    told.report.error.map_or(Ok(told.negotiated), |fault| Err(seen_from(&third.at, fault)))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Copy,
+    DryRun,
+}
+
+/// What ssh leads to. The one that connects ends first.
+struct Parties {
+    client: Remote,
+    _server: Option<Served>,
+}
+
+/// What the machine that connects has told.
+struct Told {
+    report: RunReport,
+    negotiated: Vec<(&'static str, String)>,
+}
+
+impl Parties {
+    fn start(context: &Context, args: &SshArgs, third: &Third, purpose: Purpose) -> Result<Self, Fault> {
+        let options = options(context)?;
+        let command = SshCommand::new(args)?;
+        let server = match (&third.serves, &third.to) {
+            (Some(host), Place::Served(path)) => {
+                Some(Served::start(context, &command, host, &Permit::Put(path.clone(), context.manners))?)
+            }
+            _ => None,
+        };
+        let mut client = Remote::start(&command, &third.at, command.copy(&third.at), &context.cancel)?;
+        let job = Job {
+            words: words(options, third, server.as_ref())?
+                .iter()
+                .map(|word| word.as_os_str().into())
+                .collect(),
+            hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
+            dry_run: purpose == Purpose::DryRun,
+            detach: args.detach && purpose == Purpose::Copy,
+            actions: third.actions(),
+            ports: command.ports().map(str::to_owned),
+        };
+        client.tell(&job)?;
+        Ok(Self { client, _server: server })
+    }
+
+    /// Shows how it goes until it has ended, or until this machine lets go of it.
+    fn follow(&mut self, context: &Context, detach: bool) -> Result<Told, Fault> {
+        let mut progress = Progress::start(context.style);
+        let told = self.listen(context, detach, &mut progress);
+        progress.finish();
+        told
+    }
+
+    fn listen(&mut self, context: &Context, detach: bool, progress: &mut Progress) -> Result<Told, Fault> {
+        let mut watched = Watched::new();
+        let mut asked_to_stop: Option<Instant> = None;
+        loop {
+            match self.client.listen(TICK) {
+                Heard::Line(line) => watched.take(&line, self.client.host(), context, progress),
+                Heard::Nothing => {}
+                // Ctrl-C at a terminal reaches ssh as well.
+                Heard::End if context.cancel.is_requested() && detach => {
+                    return Err(watched.left(self.client.host()));
+                }
+                Heard::End if context.cancel.is_requested() => return Err(super::drive::interrupted()),
+                Heard::End => return Err(watched.lost(self.client.host())),
+            }
+            if let Some(report) = watched.report.take() {
+                return Ok(Told { report, negotiated: watched.negotiated });
+            }
+            progress.update(&watched.snapshot());
+            if context.cancel.is_requested() && detach {
+                return Err(watched.left(self.client.host()));
+            }
+            if context.cancel.is_requested() && asked_to_stop.is_none() {
+                self.client.hang_up();
+                asked_to_stop = Some(Instant::now());
+            }
+            if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
+                return Err(super::drive::interrupted());
+            }
+        }
+    }
+}
+
+/// The options of the command line that the machine that connects is to know.
+fn options(context: &Context) -> Result<Vec<OsString>, Fault> {
+    let name_file = |(name, _): &&(String, OsString)| FILES_HERE.contains(&name.as_str());
+    if let Some((name, _)) = context.options.iter().find(name_file) {
+        return Err(fault::usage(
+            format!("--{name} names a file of this machine, and the copy is between two others"),
+            "run `haul cp` on one of them",
+        ));
+    }
+    let own = context.options.iter().filter(|(name, _)| !NOT_FOR_OTHERS.contains(&name.as_str()));
+    let recipe = context.settings.assignments().into_iter().map(|set| OsString::from(format!("--set={set}")));
+    Ok(own.map(|(_, word)| word.clone()).chain(recipe).collect())
+}
+
+/// The words of `haul cp` for the machine that connects.
+fn words(mut words: Vec<OsString>, third: &Third, server: Option<&Served>) -> Result<Vec<OsString>, Fault> {
+    words.push("--".into());
+    for place in third.sources.iter().chain([&third.to]) {
+        words.push(match place {
+            Place::There(path) => Place::local_word(path),
+            Place::Url(url) => parse_url(url)?.to_string().into(),
+            Place::Served(path) => {
+                let server = server.ok_or_else(|| fault::usage("no machine is to serve", ""))?;
+                HaulUrl { path: path.clone(), ..server.url.clone() }.to_string().into()
+            }
+        });
+    }
+    Ok(words)
+}
+
+/// What is known of the transfer here.
+struct Watched {
+    snapshot: Snapshot,
+    heard: Instant,
+    /// Where the transfer goes on by itself.
+    log: Option<String>,
+    negotiated: Vec<(&'static str, String)>,
+    report: Option<RunReport>,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let snapshot = Snapshot { files: Some(0), ..Snapshot::default() };
+        Self { snapshot, heard: Instant::now(), log: None, negotiated: Vec::new(), report: None }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot { silent_for: self.heard.elapsed().into(), ..self.snapshot }
+    }
+
+    /// Takes one line; what is no event is of no interest.
+    fn take(&mut self, line: &str, host: &SshHost, context: &Context, progress: &Progress) {
+        let Ok(Value::Object(mut event)) = serde_json::from_str(line) else { return };
+        let Some(Value::String(name)) = event.remove("event") else { return };
+        event.remove("t");
+        self.heard = Instant::now();
+        match name.as_str() {
+            "progress" => self.take_progress(&event),
+            "plan" => self.negotiated = facts(&event["negotiated"]),
+            "result" => {
+                let report = serde_json::from_value(event.remove("report").unwrap_or_default());
+                self.report = Some(report.unwrap_or_else(|error| RunReport::failed(not_read(host, &error))));
+                return;
+            }
+            "detached" => {
+                let log = printable(event["log"].as_str().unwrap_or("?"));
+                let pid = event["pid"].as_u64().unwrap_or_default();
+                progress.say(&format!(
+                    "on its own now: it goes on if this end stops; log {host}:{log}, `ssh {host} kill {pid}` stops it"
+                ));
+                self.log = Some(log);
+            }
+            // The run has its own here.
+            "start" | "end" => return,
+            _ => {}
+        }
+        context.events.write(&name, Value::Object(event));
+    }
+
+    fn take_progress(&mut self, event: &serde_json::Map<String, Value>) {
+        let number = |key: &str| event.get(key).and_then(Value::as_u64);
+        self.snapshot.bytes = number("bytes").unwrap_or(self.snapshot.bytes);
+        self.snapshot.total_bytes = number("bytes_known").filter(|&bytes| bytes > 0);
+        self.snapshot.files = number("files").or(self.snapshot.files);
+    }
+
+    /// ssh has ended, and the transfer not.
+    fn lost(&self, host: &SshHost) -> Fault {
+        if let Some(log) = &self.log {
+            let message =
+                format!("the ssh connection to {host} was lost; the transfer goes on there by itself");
+            let hint = format!("see how it ends with `ssh {host} tail {log}`");
+            return Fault { retryable: false, ..Fault::new(FaultCode::ControlLost, message, hint) };
+        }
+        Fault::new(
+            FaultCode::ControlLost,
+            format!("the ssh connection to {host} was lost, and the transfer stops there"),
+            "run the same command again; with --detach the transfer would go on without this end",
+        )
+    }
+
+    /// A person has stopped watching.
+    fn left(&self, host: &SshHost) -> Fault {
+        let Some(log) = &self.log else {
+            let message = format!("interrupted; whether the transfer has begun on {host} is not known");
+            return Fault::new(
+                FaultCode::Interrupted,
+                message,
+                format!("`ssh {host} pgrep -a haul` shows it"),
+            );
+        };
+        Fault::new(
+            FaultCode::Interrupted,
+            format!("no longer watching; the transfer goes on at {host} by itself"),
+            format!("see how it ends with `ssh {host} tail {log}`"),
+        )
+    }
+}
+
+fn not_read(host: &SshHost, error: &serde_json::Error) -> Fault {
+    let message = format!("what {host} said of the end of the transfer is not understood: {error}");
+    Fault::new(FaultCode::VersionMismatch, message, "install the same version of haul on all machines")
+}
+
+/// What a dry run lists, in the names that it has here.
+fn facts(negotiated: &Value) -> Vec<(&'static str, String)> {
+    const NAMES: [&str; 8] =
+        ["server", "cipher", "controller", "rate", "chunk", "offload", "round_trip", "udp"];
+    let read: Vec<(String, String)> = serde_json::from_value(negotiated.clone()).unwrap_or_default();
+    let known = |(name, value): (String, String)| Some((*NAMES.iter().find(|known| **known == name)?, value));
+    read.into_iter().filter_map(known).collect()
+}

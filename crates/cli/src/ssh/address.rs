@@ -1,0 +1,267 @@
+//! `[user@]host:path`, as scp and rsync read it.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::fault::{self, Fault, printable};
+
+/// The scheme of the longer form, which can name a port.
+const SCHEME: &str = "ssh://";
+
+/// A machine that ssh leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshHost {
+    /// What ssh is told: `[user@]host`, an IPv6 address without brackets.
+    pub destination: String,
+    /// The port, if it was named.
+    pub port: Option<u16>,
+}
+
+/// A path on such a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshPath {
+    /// The machine.
+    pub host: SshHost,
+    /// Absolute, or relative to the home directory of the user there; never empty.
+    pub path: Vec<u8>,
+}
+
+impl SshPath {
+    /// Reads a word of the command line; `None` if it is no such path. A colon before the first slash makes it
+    /// one, so that a local `a:b` is written `./a:b`. An IPv6 address stands in brackets.
+    ///
+    /// # Errors
+    /// What looks like one and cannot be.
+    pub fn parse(word: &OsStr) -> Result<Option<Self>, Fault> {
+        let bytes = word.as_bytes();
+        if bytes.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME.as_bytes())) {
+            return from_url(&bytes[SCHEME.len()..]).map(Some);
+        }
+        let Some((host, path)) = split(bytes) else { return Ok(None) };
+        // A host is text; what is none is a local name with a colon in it.
+        let Ok(host) = std::str::from_utf8(host) else { return Ok(None) };
+        if host.is_empty() {
+            let shown = word.to_string_lossy();
+            return Err(fault::usage(
+                format!("`{shown}` names no host"),
+                format!("a file of this machine is written ./{shown}"),
+            ));
+        }
+        let host = SshHost::new(&without_brackets(host), None)?;
+        Ok(Some(Self { host, path: from_home(path)? }))
+    }
+}
+
+/// Host and path around the colon that parts them.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let name = bytes.split(|&b| b == b'/').next().unwrap_or_default();
+    let start = name.iter().position(|&b| b == b'@').map_or(0, |at| at + 1);
+    let colon = if name[start..].starts_with(b"[") {
+        start + name[start..].windows(2).position(|pair| pair == b"]:")? + 1
+    } else {
+        name.iter().position(|&b| b == b':')?
+    };
+    Some((&bytes[..colon], &bytes[colon + 1..]))
+}
+
+fn without_brackets(host: &str) -> String {
+    let (user, name) = host.split_at(host.rfind('@').map_or(0, |at| at + 1));
+    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    format!("{user}{name}")
+}
+
+/// `[user@]host[:port]/path`; `/~/path` is relative to the home directory, as with git.
+fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
+    let wrong = |what: &str| {
+        let shown = printable(&String::from_utf8_lossy(rest));
+        fault::usage(format!("`{SCHEME}{shown}`: {what}"), "write ssh://[USER@]HOST[:PORT]/PATH")
+    };
+    let slash = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
+    let authority = std::str::from_utf8(&rest[..slash]).map_err(|_| wrong("the host is no text"))?;
+    let start = authority.rfind('@').map_or(0, |at| at + 1);
+    let colon = match authority[start..].find(']') {
+        Some(end) => authority[start + end..].find(':').map(|colon| start + end + colon),
+        None => authority[start..].find(':').map(|colon| start + colon),
+    };
+    let (host, port) = colon.map_or((authority, None), |at| (&authority[..at], Some(&authority[at + 1..])));
+    let port: Option<u16> =
+        port.map(|port| port.parse().map_err(|_| wrong("the port is no number"))).transpose()?;
+    let path = decoded(&rest[slash..]).ok_or_else(|| wrong("a % is not followed by two digits"))?;
+    let path = path.strip_prefix(b"/").filter(|path| path.starts_with(b"~")).unwrap_or(&path);
+    Ok(SshPath { host: SshHost::new(&without_brackets(host), port)?, path: from_home(path)? })
+}
+
+/// The bytes of a path with `%xx` in it.
+fn decoded(path: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok())?;
+        let is_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
+        out.push(u8::from_str_radix(digits, 16).ok().filter(|_| is_hex)?);
+        rest = &behind[2..];
+    }
+    Some(out)
+}
+
+/// The path as the other side opens it, which stands in the home directory.
+fn from_home(path: &[u8]) -> Result<Vec<u8>, Fault> {
+    let relative = match path {
+        [b'~'] => b"",
+        [b'~', b'/', rest @ ..] => rest,
+        [b'~', ..] => {
+            let shown = String::from_utf8_lossy(path);
+            return Err(fault::usage(
+                format!("`{shown}`: the homes of other users are not looked up"),
+                "write the whole path; a file whose name begins with ~ is written HOST:./~NAME",
+            ));
+        }
+        _ => path,
+    };
+    Ok(if relative.is_empty() { b".".to_vec() } else { relative.to_vec() })
+}
+
+impl SshHost {
+    /// # Errors
+    /// Names that ssh would take for something else.
+    fn new(destination: &str, port: Option<u16>) -> Result<Self, Fault> {
+        let host = destination.rsplit_once('@').map_or(destination, |(_, host)| host);
+        let is_odd = |c: char| c.is_whitespace() || c.is_control();
+        if host.is_empty() || host.starts_with('-') || destination.starts_with(['-', '@']) {
+            return Err(not_a_host(destination));
+        }
+        if destination.contains(is_odd) || port == Some(0) {
+            return Err(not_a_host(destination));
+        }
+        Ok(Self { destination: destination.to_owned(), port })
+    }
+
+    /// The host without the user.
+    pub fn name(&self) -> &str {
+        self.destination.rsplit_once('@').map_or(&self.destination, |(_, host)| host)
+    }
+}
+
+fn not_a_host(text: &str) -> Fault {
+    fault::usage(
+        format!("`{}` cannot be a host", printable(text)),
+        "write [USER@]HOST:PATH; a file of this machine with a colon in its name is written ./NAME",
+    )
+}
+
+impl fmt::Display for SshHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.destination)
+    }
+}
+
+impl fmt::Display for SshPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = printable(&String::from_utf8_lossy(&self.path));
+        match self.host.name() {
+            v6 if v6.contains(':') => {
+                write!(f, "{}:{path}", self.host.destination.replace(v6, &format!("[{v6}]")))
+            }
+            _ => write!(f, "{}:{path}", self.host),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str) -> Option<(String, Option<u16>, String)> {
+        let found = SshPath::parse(OsStr::new(text)).unwrap_or_else(|fault| panic!("{text}: {fault}"))?;
+        Some((found.host.destination, found.host.port, String::from_utf8(found.path).unwrap()))
+    }
+
+    #[test]
+    fn a_colon_before_the_first_slash_makes_a_name_remote() {
+        let want = |host: &str, port, path: &str| Some((host.to_owned(), port, path.to_owned()));
+        for (text, wanted) in [
+            ("host:x", want("host", None, "x")),
+            ("me@host:/data/a:b", want("me@host", None, "/data/a:b")),
+            ("host:", want("host", None, ".")),
+            ("host:~", want("host", None, ".")),
+            ("host:~/a b", want("host", None, "a b")),
+            ("[::1]:/x", want("::1", None, "/x")),
+            ("me@[fe80::1%eth0]:x", want("me@fe80::1%eth0", None, "x")),
+            ("[host]:x", want("host", None, "x")),
+            ("me@corp@host:x", want("me@corp@host", None, "x")),
+            ("ssh://me@host:22/a%20b", want("me@host", Some(22), "/a b")),
+            ("SSH://host/~/x", want("host", None, "x")),
+            ("ssh://host", want("host", None, ".")),
+            ("ssh://[::1]:2222/x", want("::1", Some(2222), "/x")),
+        ] {
+            assert_eq!(parse(text), wanted, "{text}");
+        }
+        for local in ["x", "./a:b", "/a:b", "a/b:c", "[x]", "[a:b", "me@[a]/b:c", "-"] {
+            assert_eq!(parse(local), None, "{local}");
+        }
+    }
+
+    #[test]
+    fn what_ssh_would_take_for_an_option_is_no_host() {
+        for text in
+            ["-oProxyCommand=x:y", "me@-host:x", "-l@host:x", "@host:x", "a b:c", ":x", "h@:x", "[]:x"]
+        {
+            assert!(SshPath::parse(OsStr::new(text)).is_err(), "{text}");
+        }
+        for text in
+            ["ssh:///x", "ssh://host:0/x", "ssh://host:x/y", "ssh://h/%4", "ssh://h/%zz", "host:~you/x"]
+        {
+            assert!(SshPath::parse(OsStr::new(text)).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_are_bytes_and_hosts_are_text() {
+        let parse = |bytes: &[u8]| SshPath::parse(OsStr::from_bytes(bytes)).unwrap();
+        assert_eq!(parse(b"host:\xff").unwrap().path, b"\xff");
+        assert_eq!(parse(b"\xff:x"), None);
+        assert_eq!(parse(b"ssh://host/%FF").unwrap().path, b"/\xff");
+    }
+
+    #[test]
+    fn it_is_shown_as_it_is_written() {
+        for text in ["me@host:/x", "me@[::1]:/x", "[::1]:y"] {
+            let found = SshPath::parse(OsStr::new(text)).unwrap().unwrap();
+            assert_eq!(found.to_string(), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..40), text in "[a:@/\\[\\]~%-]{0,12}") {
+            let _ = SshPath::parse(OsStr::from_bytes(&bytes));
+            let _ = SshPath::parse(OsStr::new(&text));
+            let _ = SshPath::parse(OsStr::new(&format!("ssh://{text}")));
+        }
+
+        #[test]
+        fn any_path_behind_a_host_is_kept(user in "([a-z]{1,5}@)?", path in prop::collection::vec(any::<u8>(), 1..30)) {
+            prop_assume!(path[0] != b'~');
+            let mut word = format!("{user}host:").into_bytes();
+            word.extend(&path);
+            let found = SshPath::parse(OsStr::from_bytes(&word)).unwrap().unwrap();
+            prop_assert_eq!(found.path, path);
+            prop_assert_eq!(found.host.name(), "host");
+        }
+
+        #[test]
+        fn a_leading_dot_slash_is_always_local(bytes in prop::collection::vec(any::<u8>(), 0..30)) {
+            let mut word = b"./".to_vec();
+            word.extend(bytes);
+            prop_assert_eq!(SshPath::parse(OsStr::from_bytes(&word)), Ok(None));
+        }
+    }
+}

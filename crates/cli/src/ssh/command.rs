@@ -1,0 +1,225 @@
+//! The command lines: that of ssh here, and that of haul there.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::SshHost;
+use crate::args::SshArgs;
+use crate::fault::{self, Fault};
+use crate::signals::quote;
+
+/// `ssh -G` only reads files as a rule; it may take so long.
+const LOOK_UP: Duration = Duration::from_secs(5);
+/// How often it is looked at.
+const TICK: Duration = Duration::from_millis(5);
+
+/// How to run ssh, and haul on the other side.
+#[derive(Debug, Clone)]
+pub(crate) struct SshCommand {
+    program: OsString,
+    options: Vec<OsString>,
+    binary: String,
+    ports: Option<String>,
+}
+
+impl SshCommand {
+    /// As the options say.
+    ///
+    /// # Errors
+    /// When `--ssh` is no command.
+    pub(crate) fn new(args: &SshArgs) -> Result<Self, Fault> {
+        let mut words = words(args.ssh.as_deref().unwrap_or("ssh"))?.into_iter().map(OsString::from);
+        let program =
+            words.next().ok_or_else(|| fault::usage("--ssh names no program", "write --ssh ssh"))?;
+        let mut options: Vec<OsString> = words.collect();
+        let mut add = |name: &str, value: Option<OsString>| {
+            options.extend(value.into_iter().flat_map(|value| [OsString::from(name), value]));
+        };
+        add("-F", args.ssh_config.clone().map(Into::into));
+        add("-p", args.ssh_port.map(|port| port.to_string().into()));
+        add("-i", args.ssh_identity.clone().map(Into::into));
+        add("-J", args.ssh_jump.clone().map(Into::into));
+        for option in &args.ssh_option {
+            add("-o", Some(option.into()));
+        }
+        let binary = args.remote_binary.clone().unwrap_or_else(|| "haul".to_owned());
+        if binary.is_empty() || binary.starts_with('-') {
+            return Err(fault::usage("--remote-binary names no program", "write --remote-binary PATH"));
+        }
+        let ports = args.port_range.map(|range| range.to_string());
+        Ok(Self { program, options, binary, ports })
+    }
+
+    /// ssh's name, for people.
+    pub(super) fn program(&self) -> String {
+        self.program.to_string_lossy().into_owned()
+    }
+
+    /// What is started on the other side, for people.
+    pub(super) fn binary(&self) -> &str {
+        &self.binary
+    }
+
+    /// The ports that the other side may use, for people.
+    pub(crate) fn ports(&self) -> Option<&str> {
+        self.ports.as_deref()
+    }
+
+    /// ssh, up to and with the host.
+    fn to(&self, host: &SshHost, first: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(first);
+        // Of two, the first holds for ssh: the port of a URL beats the one for all hosts.
+        command.args(host.port.iter().flat_map(|port| ["-p".to_owned(), port.to_string()]));
+        command.args(&self.options).arg(&host.destination);
+        command
+    }
+
+    /// Starts a server there.
+    pub(crate) fn serve(&self, host: &SshHost) -> Command {
+        let ports = self.ports.iter().map(|ports| format!(" --port-range {ports}"));
+        self.remote(host, &format!("serve --once --for-ssh{}", ports.collect::<String>()))
+    }
+
+    /// Starts a copy there that takes what to do from stdin.
+    pub(crate) fn copy(&self, host: &SshHost) -> Command {
+        self.remote(host, "cp --for-ssh")
+    }
+
+    fn remote(&self, host: &SshHost, words: &str) -> Command {
+        // No terminal there: it would mix up the streams.
+        let mut command = self.to(host, "-T");
+        command.arg(format!("{} {words}", quote_path(&self.binary)));
+        command
+    }
+
+    /// The name or address behind `host`, as ssh's configuration has it.
+    pub(crate) fn hostname(&self, host: &SshHost) -> String {
+        let found = self.configuration(host).and_then(|text| hostname_in(&text));
+        found.unwrap_or_else(|| host.name().to_owned())
+    }
+
+    /// What `ssh -G` prints; not every program that `--ssh` can name has that.
+    fn configuration(&self, host: &SshHost) -> Option<String> {
+        let mut command = self.to(host, "-G");
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().ok()?;
+        let mut stdout = child.stdout.take()?;
+        let reader = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = stdout.by_ref().take(1 << 20).read_to_end(&mut text);
+            text
+        });
+        let until = Instant::now() + LOOK_UP;
+        while child.try_wait().ok()?.is_none() {
+            if Instant::now() > until {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+            std::thread::sleep(TICK);
+        }
+        String::from_utf8(reader.join().ok()?).ok()
+    }
+}
+
+fn hostname_in(configuration: &str) -> Option<String> {
+    let name = configuration.lines().find_map(|line| line.strip_prefix("hostname "))?.trim();
+    Some(name.to_owned()).filter(|name| !name.is_empty())
+}
+
+/// A program's path for the shell there, in quotes but for a `~/` in front.
+fn quote_path(path: &str) -> String {
+    match path.strip_prefix("~/") {
+        Some(rest) => format!("~/{}", quote(rest)),
+        None => quote(path),
+    }
+}
+
+/// Cuts a command into words at white space that is not in quotes.
+fn words(text: &str) -> Result<Vec<String>, Fault> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for c in text.chars() {
+        match quote {
+            Some(open) if c == open => quote = None,
+            None if c == '\'' || c == '"' => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            None if c.is_whitespace() => words.extend(word.take()),
+            Some(_) | None => word.get_or_insert_default().push(c),
+        }
+    }
+    if quote.is_some() {
+        return Err(fault::usage(format!("--ssh: `{text}` has a quote that does not end"), "close it"));
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::ssh::SshPath;
+
+    fn host(word: &str) -> SshHost {
+        SshPath::parse(OsStr::new(word)).unwrap().unwrap().host
+    }
+
+    fn spelled(command: &Command) -> String {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join("|")
+    }
+
+    #[test]
+    fn options_are_passed_on_and_nothing_secret_is_in_the_command() {
+        let args = SshArgs {
+            ssh: Some("'my ssh' -v".to_owned()),
+            remote_binary: Some("~/my bin/haul".to_owned()),
+            port_range: Some("5000-5001".parse().unwrap()),
+            ssh_port: Some(2222),
+            ssh_identity: Some("key".into()),
+            ssh_jump: Some("jump".to_owned()),
+            ssh_config: Some("file".into()),
+            ssh_option: vec!["A=1".to_owned(), "B=2".to_owned()],
+            ..SshArgs::default()
+        };
+        let command = SshCommand::new(&args).unwrap();
+        assert_eq!(
+            spelled(&command.serve(&host("me@far:x"))),
+            "my ssh|-T|-v|-F|file|-p|2222|-i|key|-J|jump|-o|A=1|-o|B=2|me@far|~/'my bin/haul' serve --once \
+             --for-ssh --port-range 5000-5001"
+        );
+        assert!(spelled(&command.copy(&host("far:x"))).ends_with("|far|~/'my bin/haul' cp --for-ssh"));
+    }
+
+    #[test]
+    fn without_options_it_is_plain_ssh_and_haul() {
+        let command = SshCommand::new(&SshArgs::default()).unwrap();
+        let url = host("ssh://me@[::1]:22/x");
+        assert_eq!(spelled(&command.serve(&url)), "ssh|-T|-p|22|me@::1|haul serve --once --for-ssh");
+        assert_eq!(spelled(&command.to(&url, "-G")), "ssh|-G|-p|22|me@::1");
+    }
+
+    #[test]
+    fn words_are_cut_as_a_shell_cuts_them() {
+        assert_eq!(words(" a  'b c'\"d'\" '' ").unwrap(), ["a", "b cd'", ""]);
+        assert!(words("a 'b").is_err());
+        for wrong in ["", "  ", "'"] {
+            assert!(SshCommand::new(&SshArgs { ssh: Some(wrong.to_owned()), ..SshArgs::default() }).is_err());
+        }
+    }
+
+    #[test]
+    fn the_hostname_is_read_from_the_configuration() {
+        assert_eq!(
+            hostname_in("user me\nhostname far.example.org\nport 22\n").as_deref(),
+            Some("far.example.org")
+        );
+        assert_eq!(hostname_in("host far\n"), None);
+    }
+}

@@ -1,0 +1,223 @@
+//! Why ssh ended before haul was ready on the other side, and what to do about it.
+
+use std::process::ExitStatus;
+
+use haul_wire::control::{Fault, FaultCode};
+
+use super::{SshCommand, SshHost};
+use crate::fault::printable;
+
+/// The exit code by which ssh says that the failure is its own.
+const SSH_FAILED: i32 = 255;
+/// The shell's exit code for a program that it does not find.
+const NOT_FOUND: i32 = 127;
+/// The shell's exit code for a program that cannot be run.
+const NOT_EXECUTABLE: i32 = 126;
+
+/// What ssh prints when it was not let in, or would not go in.
+const NOT_LET_IN: [&str; 7] = [
+    "Permission denied",
+    "Host key verification failed",
+    "Too many authentication failures",
+    "No more authentication methods",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED",
+    "host key is known for",
+    "Authentication failed",
+];
+
+/// What was seen of an ssh that has ended.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    /// How it ended, if that is known.
+    pub(super) status: Option<ExitStatus>,
+    /// The first line that came from the other side.
+    pub(super) stdout: Option<String>,
+    /// The last that came on stderr.
+    pub(super) stderr: String,
+}
+
+impl Ended {
+    /// The failure of a start on `host`.
+    pub(super) fn fault(&self, command: &SshCommand, host: &SshHost) -> Fault {
+        let code = self.status.and_then(|status| status.code());
+        let is_unknown = self.stderr.contains("ommand not found") && code != Some(0);
+        match code {
+            Some(SSH_FAILED) => self.of_ssh(host),
+            Some(NOT_FOUND) => not_found(command, host),
+            _ if is_unknown => not_found(command, host),
+            Some(NOT_EXECUTABLE) => not_executable(command, host),
+            Some(2) if self.stderr.contains("--for-ssh") => too_old(command, host),
+            Some(0) => self.silent(command, host),
+            Some(code) => self.of_program(command, host, code),
+            None => self.killed(host),
+        }
+    }
+
+    /// ssh's own failure.
+    fn of_ssh(&self, host: &SshHost) -> Fault {
+        let last = self.last_line().map_or(String::new(), |line| format!(": {line}"));
+        let asked = "no password can be asked for without a terminal: use a key or an agent";
+        if NOT_LET_IN.iter().any(|words| self.stderr.contains(words)) {
+            let message = format!("ssh was not let in to {host}{last}");
+            let hint = format!("`ssh {host} true` has to work first; {asked}");
+            return Fault::new(FaultCode::NotAuthorised, message, hint);
+        }
+        let hint = format!(
+            "`ssh {host} true` has to work first; -P, -J and -o reach ssh, as its configuration does"
+        );
+        Fault::new(FaultCode::Unreachable, format!("ssh did not get to {host}{last}"), hint)
+    }
+
+    /// It went well, and haul was not there.
+    fn silent(&self, command: &SshCommand, host: &SshHost) -> Fault {
+        let said =
+            self.stdout.as_ref().map_or("it said nothing".to_owned(), |line| format!("it said `{line}`"));
+        lasting(
+            format!("{host} did not start haul ({said})"),
+            format!(
+                "`ssh {host} {} --version` has to print a version; a forced command or a restricted shell keeps \
+                 it from starting",
+                command.binary()
+            ),
+        )
+    }
+
+    /// haul, or what was in its place, ended.
+    fn of_program(&self, command: &SshCommand, host: &SshHost, code: i32) -> Fault {
+        let last = self.last_line().map_or(String::new(), |line| format!(": {line}"));
+        lasting(
+            format!("haul on {host} ended with code {code} before it was ready{last}"),
+            format!("`ssh {host} {} --version` shows whether it starts there at all", command.binary()),
+        )
+    }
+
+    fn killed(&self, host: &SshHost) -> Fault {
+        use std::os::unix::process::ExitStatusExt;
+        let signal = self.status.and_then(|status| status.signal());
+        let how = signal
+            .map_or("has closed its output".to_owned(), |signal| format!("was ended by signal {signal}"));
+        Fault::new(
+            FaultCode::ControlLost,
+            format!("ssh to {host} {how} before haul was ready there"),
+            "run the same command again",
+        )
+    }
+
+    fn last_line(&self) -> Option<String> {
+        let line = self
+            .stderr
+            .lines()
+            .map(str::trim)
+            .rfind(|line| !line.is_empty() && !line.starts_with("hint:"))?;
+        Some(printable(&line.chars().take(200).collect::<String>()))
+    }
+}
+
+/// More came than a banner has.
+pub(super) fn flood(host: &SshHost, first_line: Option<&str>) -> Fault {
+    let said = first_line.map_or(String::new(), |line| format!(", beginning with `{line}`"));
+    lasting(
+        format!("{host} said much before haul started there{said}"),
+        format!("`ssh {host} true` should print nothing: look at the shell's start-up files there"),
+    )
+}
+
+/// There is no such ssh.
+pub(super) fn no_ssh(command: &SshCommand, error: &std::io::Error) -> Fault {
+    lasting(
+        format!("cannot run `{}`: {error}", command.program()),
+        "install an ssh client (for example the package openssh-client), or name another with --ssh"
+            .to_owned(),
+    )
+}
+
+fn not_found(command: &SshCommand, host: &SshHost) -> Fault {
+    lasting(
+        format!("there is no program `{}` on {host}", command.binary()),
+        format!(
+            "install haul there: one file is enough, `scp {} {host}:` if the machines are alike; where the shell \
+             does not find it, say where it is: --remote-binary ./haul (relative to the home directory)",
+            own_path()
+        ),
+    )
+}
+
+fn not_executable(command: &SshCommand, host: &SshHost) -> Fault {
+    lasting(
+        format!("`{}` on {host} cannot be run", command.binary()),
+        "check its permissions (chmod +x), and that it was built for that machine".to_owned(),
+    )
+}
+
+fn too_old(command: &SshCommand, host: &SshHost) -> Fault {
+    Fault::new(
+        FaultCode::VersionMismatch,
+        format!(
+            "`{}` on {host} is older than haul here ({}) and does not know copies over ssh",
+            command.binary(),
+            env!("CARGO_PKG_VERSION")
+        ),
+        "upgrade it there; --remote-binary names another haul",
+    )
+}
+
+fn own_path() -> String {
+    let path = std::env::current_exe().ok();
+    crate::signals::quote(&path.map_or("haul".to_owned(), |path| path.display().to_string()))
+}
+
+/// A failure that the same command meets again.
+fn lasting(message: String, hint: String) -> Fault {
+    Fault { retryable: false, ..Fault::new(FaultCode::Unreachable, message, hint) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+    use crate::args::SshArgs;
+    use crate::ssh::SshPath;
+
+    fn fault(raw: i32, stdout: &str, stderr: &str) -> Fault {
+        let host = SshPath::parse(OsStr::new("me@far:x")).unwrap().unwrap().host;
+        let command = SshCommand::new(&SshArgs::default()).unwrap();
+        let ended = Ended {
+            status: Some(ExitStatus::from_raw(raw)),
+            stdout: Some(stdout.to_owned()).filter(|text| !text.is_empty()),
+            stderr: stderr.to_owned(),
+        };
+        ended.fault(&command, &host)
+    }
+
+    #[test]
+    fn each_end_has_its_name_exit_code_and_hint() {
+        let exit = |code: i32| code << 8;
+        for (raw, stdout, stderr, code, needle) in [
+            (exit(255), "", "me@far: Permission denied (publickey).\r\n", 6, "Permission denied (publickey)"),
+            (exit(255), "", "Host key verification failed.\n", 6, "Host key"),
+            (exit(255), "", "ssh: Could not resolve hostname far\n", 5, "Could not resolve"),
+            (exit(255), "", "", 5, "did not get to me@far"),
+            (exit(127), "", "sh: 1: haul: not found\n", 5, "no program `haul`"),
+            (exit(1), "", "haul: Command not found.\n", 5, "no program `haul`"),
+            (exit(126), "", "", 5, "cannot be run"),
+            (exit(2), "", "error: unexpected argument '--for-ssh' found", 1, "older"),
+            (exit(0), "Welcome!", "", 5, "`Welcome!`"),
+            (exit(3), "", "error: odd\n hint: think\n", 5, "code 3 before it was ready: error: odd"),
+            (9, "", "", 5, "signal 9"),
+        ] {
+            let fault = fault(raw, stdout, stderr);
+            assert_eq!(fault.code.exit_code(), code, "{fault}");
+            assert!(fault.message.contains(needle), "{fault}");
+            assert!(!fault.hint.is_empty(), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_missing_program_says_how_to_install_it() {
+        let fault = fault(127 << 8, "", "");
+        assert!(fault.hint.contains("scp ") && fault.hint.contains("--remote-binary"), "{fault}");
+        assert!(!fault.retryable);
+    }
+}

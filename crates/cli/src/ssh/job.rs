@@ -1,0 +1,85 @@
+//! What this side tells another machine to copy. It travels through ssh to the other side's stdin, because it
+//! holds a server's secret and any process there can read command lines.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use serde::{Deserialize, Serialize};
+
+/// The longest line that is read as a job, in bytes.
+pub(crate) const MAX_JOB: u64 = 64 << 20;
+
+/// A word of a command line: text, or else its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Word {
+    /// Nearly always.
+    Text(String),
+    /// What is not UTF-8.
+    Bytes(Vec<u8>),
+}
+
+impl From<&OsStr> for Word {
+    fn from(word: &OsStr) -> Self {
+        word.to_str()
+            .map_or_else(|| Self::Bytes(word.as_bytes().to_vec()), |text| Self::Text(text.to_owned()))
+    }
+}
+
+impl From<Word> for OsString {
+    fn from(word: Word) -> Self {
+        match word {
+            Word::Text(text) => text.into(),
+            Word::Bytes(bytes) => Self::from_vec(bytes),
+        }
+    }
+}
+
+/// One copy between that machine and a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Job {
+    /// The words of `haul cp`: options, `--`, sources, destination.
+    pub words: Vec<Word>,
+    /// Where the server may be found; empty: where its URL says.
+    pub hosts: Vec<String>,
+    /// Say what would be done.
+    pub dry_run: bool,
+    /// Go on when nobody listens any more.
+    pub detach: bool,
+    /// What it amounts to, for people.
+    pub actions: Vec<String>,
+    /// The ports that the server was told to use, for the words of a failure.
+    pub ports: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_words_make_the_round_trip(
+            words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..5),
+            text in ".{0,20}",
+        ) {
+            let mut words: Vec<OsString> = words.into_iter().map(OsString::from_vec).collect();
+            words.push(text.into());
+            let job = Job {
+                words: words.iter().map(|word| word.as_os_str().into()).collect(),
+                hosts: vec!["far".to_owned()],
+                dry_run: false,
+                detach: true,
+                actions: vec!["copy a:x to b:y".to_owned()],
+                ports: None,
+            };
+            let line = serde_json::to_string(&job).unwrap();
+            prop_assert!(!line.contains('\n'));
+            let read: Job = serde_json::from_str(&line).unwrap();
+            prop_assert_eq!(&read, &job);
+            let read: Vec<OsString> = read.words.into_iter().map(OsString::from).collect();
+            prop_assert_eq!(read, words);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What it takes to start `haul` on another machine with the system's ssh, and to talk with it.
+//!
+//! ssh starts the other side and carries its first words, so that its keys, its configuration and its way of
+//! asking for passwords hold. The data goes directly between the two machines (docs/ssh.md).
+
+mod address;
+mod announcement;
+mod command;
+mod failure;
+mod job;
+mod permit;
+mod plan;
+mod remote;
+
+pub use address::{SshHost, SshPath};
+pub(crate) use announcement::Announcement;
+pub(crate) use command::SshCommand;
+pub(crate) use job::{Job, MAX_JOB};
+pub(crate) use permit::{MAX_PERMIT, Permit};
+pub use plan::{Place, SshPlan, Third};
+pub(crate) use remote::{Heard, Remote};

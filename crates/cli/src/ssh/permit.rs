@@ -1,0 +1,85 @@
+//! What a server that ssh has started is to do: one thing, and nothing else. The machine that connects to it
+//! need not be the one that started it, and is trusted with no more than this.
+
+use haul_wire::control::{Fault, FaultCode, Manners, Request};
+use serde::{Deserialize, Serialize};
+
+/// The longest line that is read as a permit, in bytes.
+pub(crate) const MAX_PERMIT: u64 = 16 << 20;
+
+/// The one request that such a server serves, besides looking whether packets get through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Permit {
+    /// Files may be written to this place, in this manner.
+    Put(Vec<u8>, Manners),
+    /// These files may be read.
+    Get(Vec<Vec<u8>>),
+}
+
+impl Permit {
+    /// # Errors
+    /// What to tell the client that wants something else.
+    pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
+        let is_permitted = match (self, request) {
+            (_, Request::Check) => true,
+            (Self::Put(place, permitted), Request::Put { destination, manners, .. }) => {
+                place == destination && permitted == manners
+            }
+            (Self::Get(files), Request::Get { sources, .. }) => files == sources,
+            _ => false,
+        };
+        if is_permitted {
+            return Ok(());
+        }
+        Err(Fault::new(
+            FaultCode::NotPermitted,
+            "this server was started over ssh for another copy",
+            "start a copy of your own: it gets a server of its own",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_wire::control::{Extraneous, Layout, Selection};
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_asked_for_is_served() {
+        let manners = Manners::default();
+        let put = |to: &[u8]| Request::Put { destination: to.to_vec(), layout: Layout::As, manners };
+        let selection = Selection::default;
+        let get = |of: &[&[u8]]| Request::Get {
+            sources: of.iter().map(|path| path.to_vec()).collect(),
+            selection: selection(),
+        };
+        let manners = Manners { extraneous: Extraneous::Delete, ..manners };
+        let delete = Request::Put { destination: b"in/".to_vec(), layout: Layout::As, manners };
+        let (up, down) = (
+            Permit::Put(b"in/".to_vec(), Manners::default()),
+            Permit::Get(vec![b"a".to_vec(), b"\xff".to_vec()]),
+        );
+        assert!(up.check(&put(b"in/")).is_ok() && down.check(&get(&[b"a", b"\xff"])).is_ok());
+        assert!(up.check(&Request::Check).is_ok() && down.check(&Request::Check).is_ok());
+        for wrong in
+            [delete, put(b""), put(b"in/.."), get(&[b"in/"]), Request::BenchSend, Request::StreamReceive]
+        {
+            assert_eq!(up.check(&wrong).unwrap_err().code, FaultCode::NotPermitted, "{wrong:?}");
+        }
+        for wrong in [put(b"a"), get(&[b"a"]), get(&[b"a", b"\xff", b"/etc/passwd"]), get(&[])] {
+            assert!(down.check(&wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn it_travels_unchanged() {
+        for permit in
+            [Permit::Put(b"\xff".to_vec(), Manners::default()), Permit::Get(vec![Vec::new(), b"x".to_vec()])]
+        {
+            let line = serde_json::to_string(&permit).unwrap();
+            assert_eq!(serde_json::from_str::<Permit>(&line).unwrap(), permit);
+        }
+    }
+}

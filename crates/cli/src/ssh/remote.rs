@@ -1,0 +1,291 @@
+//! A haul that ssh has started on another machine.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haul_wire::control::{Fault, FaultCode};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::announcement::{Scan, Scanner};
+use super::failure::{self, Ended};
+use super::{Announcement, SshCommand, SshHost};
+use crate::fault;
+use crate::signals::Cancel;
+
+/// How soon an interruption or an end is noticed.
+const TICK: Duration = Duration::from_millis(20);
+/// How long ssh may take to end when its work is done, and its last words to come when it has ended.
+const GRACE: Duration = Duration::from_secs(2);
+/// How much is remembered of stderr.
+const TAIL: usize = 4 << 10;
+/// The longest line that the other side may send.
+const LONGEST_LINE: u64 = 4 << 20;
+/// Lines that may wait.
+const QUEUE: usize = 64;
+
+/// What came from the other side.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// A line behind the announcement.
+    Line(String),
+    /// Nothing for now.
+    Nothing,
+    /// The other side has ended, or ssh has.
+    End,
+}
+
+enum Out {
+    Announced(Value),
+    Flood(Option<String>),
+    Line(String),
+    End(Option<String>),
+}
+
+/// The other side, and the ssh that leads to it. Dropping it ends both.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    host: SshHost,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    out: Receiver<Out>,
+    has_ended: bool,
+    tail: Arc<Mutex<Vec<u8>>>,
+    errors: Receiver<()>,
+    /// What the other side said of itself.
+    pub(crate) announcement: Announcement,
+}
+
+impl Remote {
+    /// Runs `started`, which `command` has made for `host`, and waits until haul is ready there. ssh asks at
+    /// the terminal for what it needs.
+    ///
+    /// # Errors
+    /// Why haul did not start there, or that a person stopped waiting.
+    pub(crate) fn start(
+        command: &SshCommand,
+        host: &SshHost,
+        mut started: Command,
+        cancel: &Cancel,
+    ) -> Result<Self, Fault> {
+        started.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = started.spawn().map_err(|e| failure::no_ssh(command, &e))?;
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let tail = Arc::new(Mutex::new(Vec::new()));
+        let (sender, out) = sync_channel(QUEUE);
+        let (closed, errors) = sync_channel(1);
+        let kept = Arc::clone(&tail);
+        in_thread("haul-ssh-out", move || {
+            if let Some(stdout) = stdout {
+                read_out(stdout, &sender);
+            }
+        })?;
+        in_thread("haul-ssh-err", move || {
+            if let Some(stderr) = stderr {
+                pass_on(stderr, &kept);
+            }
+            let _ = closed.send(());
+        })?;
+        let announcement = Announcement::ours();
+        let mut remote =
+            Self { host: host.clone(), child, stdin, out, has_ended: false, tail, errors, announcement };
+        remote.announcement = remote.wait_for_announcement(command, cancel)?;
+        Ok(remote)
+    }
+
+    fn wait_for_announcement(
+        &mut self,
+        command: &SshCommand,
+        cancel: &Cancel,
+    ) -> Result<Announcement, Fault> {
+        while !cancel.is_requested() {
+            match self.out.recv_timeout(TICK) {
+                Ok(Out::Announced(json)) => return Announcement::read(&json, &self.host),
+                Ok(Out::Flood(line)) => return Err(failure::flood(&self.host, line.as_deref())),
+                Ok(Out::Line(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Out::End(stdout)) => return Err(self.why_ended(stdout, command, cancel)),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, command, cancel)),
+            }
+        }
+        Err(self.interrupted())
+    }
+
+    fn why_ended(&mut self, stdout: Option<String>, command: &SshCommand, cancel: &Cancel) -> Fault {
+        let ended = self.ended(stdout);
+        // Ctrl-C at a terminal reaches ssh as well.
+        if cancel.is_requested() { self.interrupted() } else { ended.fault(command, &self.host) }
+    }
+
+    fn interrupted(&self) -> Fault {
+        let message = format!("interrupted while ssh was on its way to {}", self.host);
+        Fault::new(FaultCode::Interrupted, message, "run the same command again")
+    }
+
+    fn ended(&mut self, stdout: Option<String>) -> Ended {
+        self.has_ended = true;
+        let status = self.wait(GRACE);
+        // A master connection of ssh that stays behind may hold stderr open.
+        let _ = self.errors.recv_timeout(GRACE);
+        Ended { status, stdout, stderr: self.stderr() }
+    }
+
+    fn stderr(&self) -> String {
+        // Bytes are only added, so a panic elsewhere leaves nothing half done.
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&tail).into_owned()
+    }
+
+    /// The machine.
+    pub(crate) fn host(&self) -> &SshHost {
+        &self.host
+    }
+
+    /// Tells the other side something, as a line of JSON on its stdin.
+    ///
+    /// # Errors
+    /// When ssh has ended.
+    pub(crate) fn tell(&mut self, what: &impl Serialize) -> Result<(), Fault> {
+        let told = self.write_line(what);
+        told.map_err(|error| {
+            let message = format!("the ssh connection to {} was lost: {error}", self.host);
+            Fault::new(FaultCode::ControlLost, message, "run the same command again")
+        })
+    }
+
+    fn write_line(&mut self, what: &impl Serialize) -> io::Result<()> {
+        let stdin = self.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let mut line = serde_json::to_vec(what)?;
+        line.push(b'\n');
+        stdin.write_all(&line)?;
+        stdin.flush()
+    }
+
+    /// Closes the other side's stdin, which asks it to stop.
+    pub(crate) fn hang_up(&mut self) {
+        self.stdin = None;
+    }
+
+    /// What comes next, within `timeout`.
+    pub(crate) fn listen(&mut self, timeout: Duration) -> Heard {
+        match self.out.recv_timeout(timeout) {
+            Ok(Out::Line(line)) => Heard::Line(line),
+            Ok(Out::Announced(_)) | Err(RecvTimeoutError::Timeout) => Heard::Nothing,
+            Ok(Out::Flood(_) | Out::End(_)) | Err(RecvTimeoutError::Disconnected) => {
+                self.has_ended = true;
+                Heard::End
+            }
+        }
+    }
+
+    /// Words about an ssh that ended while it should not have.
+    pub(crate) fn note(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        // Any other code is that of haul on the other side, which has said all by itself.
+        let how = match status.code() {
+            Some(255) => "with code 255".to_owned(),
+            Some(_) => return None,
+            None => "by a signal".to_owned(),
+        };
+        Some(format!(
+            "note: the ssh connection to {} ended early ({how}); the transfer did not need it",
+            self.host
+        ))
+    }
+
+    fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + limit;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < until => thread::sleep(TICK),
+                _ => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.hang_up();
+        let until = Instant::now() + GRACE;
+        while !self.has_ended && Instant::now() < until {
+            self.listen(TICK);
+        }
+        if self.has_ended && self.wait(GRACE).is_some() {
+            return;
+        }
+        // With an ssh that others share as their master, the other side's end is enough.
+        if !self.has_ended && matches!(self.child.try_wait(), Ok(None)) {
+            // It is our child and not waited for, so the number is still its own.
+            let _ = Pid::from_raw(self.child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
+            self.wait(GRACE);
+        }
+    }
+}
+
+fn in_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Fault> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(work);
+    started.map(drop).map_err(|e| fault::io("cannot start a thread", &e))
+}
+
+/// Looks for the announcement, then passes on lines; nobody may listen any more.
+fn read_out(mut stdout: ChildStdout, to: &SyncSender<Out>) {
+    let (mut scanner, mut buffer) = (Scanner::default(), [0; 4096]);
+    let rest = loop {
+        match stdout.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => {
+                let _ = to.send(Out::End(scanner.first_line()));
+                return;
+            }
+            Ok(len) => match scanner.feed(&buffer[..len]) {
+                Scan::More => {}
+                Scan::TooMuch => {
+                    let _ = to.send(Out::Flood(scanner.first_line()));
+                    return;
+                }
+                Scan::Found(json, rest) => {
+                    let _ = to.send(Out::Announced(json));
+                    break rest;
+                }
+            },
+        }
+    };
+    read_lines(BufReader::new(rest.chain(stdout)), to);
+    let _ = to.send(Out::End(None));
+}
+
+fn read_lines(mut from: impl BufRead, to: &SyncSender<Out>) {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) if to.send(Out::Line(String::from_utf8_lossy(&line).into_owned())).is_err() => return,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Passes stderr on as it comes and remembers its end.
+fn pass_on(mut stderr: ChildStderr, tail: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 4096];
+    loop {
+        let len = match stderr.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok(0) | Err(_) => return,
+            Ok(len) => len,
+        };
+        // Whoever closed our stderr does not want to know.
+        let _ = io::stderr().write_all(&buffer[..len]);
+        let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.extend_from_slice(&buffer[..len]);
+        let surplus = tail.len().saturating_sub(TAIL);
+        tail.drain(..surplus);
+    }
+}

@@ -1,0 +1,153 @@
+//! What can go wrong on the way to the other side of ssh: each with its exit code and a way out.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{HAUL, LIMIT, Outcome, Running, Sshd, clean, directory, file, names, script, until};
+
+/// A place with a file to send.
+fn source() -> (TempDir, PathBuf) {
+    let here = directory();
+    let source = here.path().join("file");
+    file(&source, 1, 10_000);
+    (here, source)
+}
+
+#[test]
+fn haul_is_missing_or_cannot_be_run_on_the_other_side() {
+    let Some(sshd) = Sshd::here("") else { return };
+    let (_here, source) = source();
+    let cp = |binary: &str| {
+        sshd.copies([
+            OsStr::new("--remote-binary"),
+            OsStr::new(binary),
+            source.as_os_str(),
+            OsStr::new("far:x"),
+        ])
+    };
+    cp("haul-is-not-here").exits(5).says(&[
+        "no program `haul-is-not-here` on far",
+        "scp ",
+        "--remote-binary",
+    ]);
+    fs::write(sshd.home().join("not a program"), "").unwrap();
+    cp("~/not a program").exits(5).says(&["cannot be run", "chmod"]);
+    // The same path works once it leads to the program: quotes and the tilde are as a person means them.
+    fs::remove_file(sshd.home().join("not a program")).unwrap();
+    std::os::unix::fs::symlink(HAUL, sshd.home().join("not a program")).unwrap();
+    cp("~/not a program").exits(0);
+}
+
+#[test]
+fn another_version_on_the_other_side_is_named() {
+    let Some(sshd) = Sshd::here("") else { return };
+    let (_here, source) = source();
+    let cp = |binary: &Path| {
+        sshd.copies([
+            OsStr::new("--remote-binary"),
+            binary.as_os_str(),
+            source.as_os_str(),
+            OsStr::new("far:x"),
+        ])
+    };
+    let newer =
+        sshd.script("newer", r#"echo '#haul-over-ssh# {"program":"9.9.9","protocol":999,"url":7}'; cat"#);
+    cp(&newer).exits(1).says(&["haul on far is 9.9.9", "999", env!("CARGO_PKG_VERSION"), "upgrade"]);
+    let older = sshd.script("older", "echo \"error: unexpected argument '--for-ssh' found\" >&2; exit 2");
+    cp(&older).exits(1).says(&["older than haul here", "upgrade"]);
+}
+
+#[test]
+fn what_is_no_haul_is_told_from_a_banner() {
+    let Some(sshd) = Sshd::here("") else { return };
+    let (_here, source) = source();
+    let cp = |text: &str| {
+        let program = sshd.script("program", text);
+        sshd.copies([
+            OsStr::new("--remote-binary"),
+            program.as_os_str(),
+            source.as_os_str(),
+            OsStr::new("far:x"),
+        ])
+    };
+    cp("echo Only files here.").exits(5).says(&["did not start haul", "Only files here."]);
+    cp("yes | head -c 200000; cat").exits(5).says(&["said much before haul started", "`y`"]);
+    cp("head -c 60000 /dev/urandom | tr -d '#'").exits(5).says(&["did not start haul"]);
+    cp("echo lost its library >&2; exit 3").exits(5).says(&["code 3", "lost its library", "--version"]);
+}
+
+#[test]
+fn keys_that_are_not_accepted() {
+    let Some(sshd) = Sshd::here("") else { return };
+    let (_here, source) = source();
+    let cp = |config: &Path| {
+        let words = [OsStr::new("--json"), OsStr::new("-F"), config.as_os_str(), source.as_os_str()];
+        let mut command = Command::new(HAUL);
+        clean(&mut command);
+        command.args(["cp", "--remote-binary", HAUL]).args(words).arg("far:x");
+        Running::start(&mut command).wait(LIMIT)
+    };
+    let refused = |outcome: Outcome, words: &str| {
+        let outcome = outcome.exits(6).says(&[words]);
+        let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        assert_eq!(json["error"]["code"], "not_authorised", "{json}");
+    };
+    refused(cp(&sshd.write_client_config("wrong", "other-key", "")), "Permission denied");
+    let known = sshd.home().join("known");
+    fs::write(&known, "").unwrap();
+    let strict = format!("StrictHostKeyChecking yes\nUserKnownHostsFile {}", known.display());
+    refused(cp(&sshd.write_client_config("strict", "key", &strict)), "Host key verification failed");
+    assert_eq!(names(&sshd.home()), ["known"]);
+}
+
+#[test]
+fn ssh_cannot_get_there_or_is_not_here() {
+    let (here, source) = source();
+    let cp = |options: &[&OsStr], to: &str| {
+        let mut command = Command::new(HAUL);
+        clean(&mut command);
+        command.args(["cp", "-F", "/dev/null"]).args(options).arg(&source).arg(to);
+        Running::start(&mut command).wait(LIMIT)
+    };
+    if Command::new("ssh").arg("-V").output().is_err() {
+        crate::support::skip("the program `ssh` is missing");
+        return;
+    }
+    let batch = [OsStr::new("-o"), OsStr::new("BatchMode=yes")];
+    cp(&batch, "no-such-host.invalid:x").exits(5).says(&["did not get to no-such-host.invalid"]);
+    cp(&[OsStr::new("-P"), OsStr::new("1")], "127.0.0.1:x").exits(5).says(&["refused", "has to work first"]);
+    let with = |text: &str| {
+        let ssh = script(here.path(), "ssh", &format!("[ $1 = -G ] && exit 1\n{text}"));
+        cp(&[OsStr::new("--ssh"), ssh.as_os_str()], "far:x")
+    };
+    cp(&[OsStr::new("--ssh"), OsStr::new("/nonexistent/ssh")], "far:x")
+        .exits(5)
+        .says(&["openssh-client", "--ssh"]);
+    with("kill -9 $$").exits(5).says(&["signal 9"]);
+    with("exit 0").exits(5).says(&["did not start haul", "said nothing"]);
+    with("exec >&-; exec sleep 5").exits(5).says(&["has closed its output"]);
+    cp(&[OsStr::new("--ssh"), OsStr::new("'ssh")], "far:x").exits(2).says(&["quote"]);
+    cp(&[OsStr::new("--port-range"), OsStr::new("9-8")], "far:x").exits(2);
+    cp(&[OsStr::new("--detach")], "far:x").exits(2).says(&["two other machines"]);
+    cp(&[], "-oProxyCommand=x:y").exits(2);
+}
+
+#[test]
+fn ctrl_c_is_heeded_while_ssh_is_on_its_way() {
+    let (here, source) = source();
+    let place = here.path().display();
+    let ssh =
+        script(here.path(), "ssh", &format!("[ $1 = -G ] && exit 1\n: > {place}/started\nexec sleep 300"));
+    let mut command = Command::new(HAUL);
+    clean(&mut command);
+    let copy = Running::start(command.args(["cp", "--ssh"]).arg(ssh).arg(&source).arg("far:x"));
+    until("ssh to be started", || here.path().join("started").exists());
+    copy.signal(Signal::INT);
+    copy.wait(LIMIT).exits(130).says(&["interrupted"]);
+}

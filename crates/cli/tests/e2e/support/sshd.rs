@@ -1,0 +1,182 @@
+//! A real sshd with keys, configuration and a home directory of its own.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::haul::{HAUL, LIMIT, clean};
+use super::net::{Host, run as system, skip};
+use super::process::{Outcome, Running, until};
+use super::tree::directory;
+
+/// Where Debian and most others have it; it must be started by its full name.
+const SSHD: [&str; 3] = ["/usr/sbin/sshd", "/usr/bin/sshd", "/usr/local/sbin/sshd"];
+/// Where sshd goes to shed its privileges.
+const EMPTY: &str = "/run/sshd";
+/// The host's name in the clients' configuration.
+pub(crate) const FAR: &str = "far";
+
+/// A running sshd. Stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Sshd {
+    place: TempDir,
+    process: Running,
+    address: String,
+    port: u16,
+}
+
+impl Sshd {
+    /// On the loopback interface, at a free port; `None`, and a word on stderr, where there is none to be had.
+    /// `more` are further lines of its configuration.
+    pub(crate) fn here(more: &str) -> Option<Self> {
+        let free = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+        let port = free.local_addr().expect("it is bound").port();
+        drop(free);
+        Self::start(|program| Command::new(program), "127.0.0.1", port, more)
+    }
+
+    /// On a host of its own, at the usual port.
+    pub(crate) fn on(host: &Host, address: &str) -> Option<Self> {
+        Self::start(|program| host.command(program), address, 22, "")
+    }
+
+    fn start(command: impl Fn(&str) -> Command, address: &str, port: u16, more: &str) -> Option<Self> {
+        let Some(sshd) = SSHD.iter().find(|path| Path::new(path).exists()) else {
+            skip("the program `sshd` is missing");
+            return None;
+        };
+        if rustix::process::geteuid().is_root() {
+            fs::create_dir_all(EMPTY).expect("root may make directories");
+        }
+        let place = directory();
+        let at = |name: &str| place.path().join(name).display().to_string();
+        for key in ["host-key", "key", "other-key"] {
+            system(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &at(key)]));
+        }
+        fs::create_dir(at("home")).expect("directories can be made");
+        fs::copy(at("key.pub"), at("authorized")).expect("the key has been made");
+        let configuration = format!(
+            "Port {port}\nListenAddress {address}\nHostKey {}\nPidFile none\nAuthorizedKeysFile {}\nUsePAM no\n\
+             StrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\n\
+             PermitRootLogin yes\nSetEnv HOME={}\nLogLevel VERBOSE\n{more}\n",
+            at("host-key"),
+            at("authorized"),
+            at("home"),
+        );
+        fs::write(at("sshd_config"), configuration).expect("there is room");
+        let process = Running::start(command(sshd).args(["-D", "-e", "-f", &at("sshd_config")]));
+        let mut this = Self { place, process, address: address.to_owned(), port };
+        this.write_client_config("config", "key", "");
+        until("sshd to listen", || {
+            assert!(this.process.is_running(), "sshd has ended: {}", this.process.stderr());
+            this.log().contains("Server listening")
+        });
+        Some(this)
+    }
+
+    /// Writes a configuration for ssh, with a private key of `key`, and further lines of this host.
+    pub(crate) fn write_client_config(&self, name: &str, key: &str, more: &str) -> PathBuf {
+        let at = |name: &str| self.place.path().join(name).display().to_string();
+        let text = format!("{}\n{}", self.client_config(FAR, key, more), common(&at("known")));
+        fs::write(at(name), text).expect("there is room");
+        self.place.path().join(name)
+    }
+
+    /// What a configuration for ssh says of this host by the name `host`.
+    pub(crate) fn client_config(&self, host: &str, key: &str, more: &str) -> String {
+        let key = self.place.path().join(key);
+        let Self { address, port, .. } = self;
+        format!("Host {host}\nHostName {address}\nPort {port}\nIdentityFile {}\n{more}\n", key.display())
+    }
+
+    /// The usual configuration for ssh.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.place.path().join("config")
+    }
+
+    /// The private key that it accepts.
+    pub(crate) fn key(&self) -> PathBuf {
+        self.place.path().join("key")
+    }
+
+    /// Puts a passphrase on that key.
+    pub(crate) fn protect_key(&self, passphrase: &str) {
+        let mut command = Command::new("ssh-keygen");
+        system(command.args(["-q", "-p", "-P", "", "-N", passphrase, "-f"]).arg(self.key()));
+    }
+
+    /// The home directory there.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.place.path().join("home")
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        self.process.stderr()
+    }
+
+    /// Makes a program in the home directory.
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
+        script(&self.home(), name, text)
+    }
+
+    /// Processes of `haul` there.
+    pub(crate) fn hauls(&self) -> Vec<i32> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").expect("there is /proc").flatten() {
+            let is = |link: &str, target: &Path| {
+                fs::read_link(entry.path().join(link)).is_ok_and(|found| found == target)
+            };
+            let pid: Option<i32> = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if is("exe", Path::new(HAUL)) && is("cwd", &self.home()) {
+                found.extend(pid);
+            }
+        }
+        found
+    }
+
+    /// `haul cp` by way of it, on this host.
+    pub(crate) fn cp<I: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = I>) -> Command {
+        copy(Command::new(HAUL), &self.config(), words)
+    }
+
+    /// Runs `haul cp` by way of it to its end.
+    #[track_caller]
+    pub(crate) fn copies<I: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = I>) -> Outcome {
+        Running::start(&mut self.cp(words)).wait(LIMIT)
+    }
+}
+
+/// What a configuration for ssh says of all hosts; it comes last.
+pub(crate) fn common(known: &str) -> String {
+    format!(
+        "Host *\nUserKnownHostsFile {known}\nGlobalKnownHostsFile none\nStrictHostKeyChecking accept-new\n\
+         IdentitiesOnly yes\nIdentityAgent none\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
+         LogLevel ERROR\n"
+    )
+}
+
+/// Makes `program` into `haul cp` by way of ssh.
+pub(crate) fn copy<I: AsRef<OsStr>>(
+    mut program: Command,
+    config: &Path,
+    words: impl IntoIterator<Item = I>,
+) -> Command {
+    clean(&mut program);
+    // An option beats the environment.
+    program.env("HAUL_REMOTE_BINARY", HAUL).args(["cp", "-F"]).arg(config).args(words);
+    program
+}
+
+/// Makes a shell script in `directory`.
+pub(crate) fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
+    let path = directory.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("there is room");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is our file");
+    path
+}

@@ -1,0 +1,233 @@
+//! Copies between two other machines: three network namespaces, with an sshd in two of them. The third, which
+//! gives the orders, lets nothing in but ssh's answers: the data cannot come by there.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{
+    HAUL, Host, LIMIT, Mtu, Net, Outcome, Running, Server, Sshd, assert_same, assert_same_file, children,
+    common, copy, directory, file, many, names, system, until,
+};
+
+/// The machines `a` and `b` and the one that gives the orders.
+struct World {
+    orders: Host,
+    a: Sshd,
+    b: Sshd,
+    here: TempDir,
+    net: Net,
+}
+
+impl World {
+    fn new() -> Option<Self> {
+        let net = Net::new(Mtu::Ethernet)?;
+        let orders = net.stranger();
+        let route = |host: &Host, to: &str, by: &str| {
+            system(host.command("ip").args(["route", "add", to, "via", by]));
+        };
+        route(&orders, "10.77.0.0/24", Net::SERVER_FOR_STRANGERS);
+        route(&net.client, "10.78.0.0/24", Net::SERVER);
+        system(net.server.command("sh").args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]));
+        orders.firewall("-A", "-i lo -j ACCEPT");
+        orders.firewall("-A", "-p tcp --sport 22 -j ACCEPT");
+        orders.firewall("-A", "-p tcp -j DROP");
+        orders.firewall("-A", "-p udp -j DROP");
+        let a = Sshd::on(&net.client, "10.77.0.1")?;
+        let b = Sshd::on(&net.server, Net::SERVER_FOR_STRANGERS)?;
+        let here = directory();
+        let known = here.path().join("known").display().to_string();
+        let config =
+            [a.client_config("a", "key", ""), b.client_config("b", "key", ""), common(&known)].join("\n");
+        fs::write(here.path().join("config"), config).unwrap();
+        Some(Self { orders, a, b, here, net })
+    }
+
+    fn cp(&self, words: &[&str]) -> Command {
+        copy(self.orders.command(HAUL), &self.here.path().join("config"), words)
+    }
+
+    #[track_caller]
+    fn copies(&self, words: &[&str]) -> Outcome {
+        Running::start(&mut self.cp(words)).wait(LIMIT)
+    }
+
+    /// A copy of 24 MiB from `a` to `b` that is under way.
+    fn under_way(&self, options: &[&str]) -> Running {
+        file(&self.a.home().join("large"), 1, 24 << 20);
+        let running =
+            Running::start(&mut self.cp(&[options, &["--rate", "60Mbit", "a:large", "b:got"]].concat()));
+        until("bytes at the destination", || has_bytes(&self.b.home()));
+        running
+    }
+
+    fn until_both_have_ended(&self) {
+        until("both sides to end", || self.a.hauls().is_empty() && self.b.hauls().is_empty());
+    }
+}
+
+fn has_bytes(directory: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let entries = fs::read_dir(directory).unwrap().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).any(|found| found.is_file() && found.blocks() > 0)
+}
+
+#[test]
+fn a_tree_goes_directly_and_its_progress_is_seen_here() {
+    let Some(world) = World::new() else { return };
+    let (from, to) = (world.a.home().join("tree"), world.b.home().join("tree"));
+    many(&from, 100, 8_000_000);
+    let events = world.here.path().join("events").display().to_string();
+    let outcome = world
+        .copies(&["--json", "--set", "chunk=1MB", "--rate", "50Mbit", "--events", &events, "a:tree", "b:"])
+        .exits(0);
+    assert_same(&from, &to);
+    let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!((&json["ok"], &json["files"]), (&true.into(), &101.into()), "{json}");
+    assert!(json["digest"].is_string() && json["packets_sent"].as_u64() > Some(5_000), "{json}");
+    assert!(json["goodput_bps"].as_f64() < Some(50e6), "the ceiling went along: {json}");
+    let trace = fs::read_to_string(&events).unwrap();
+    let seen: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let count = |name: &str| seen.iter().filter(|event| event["event"] == name).count();
+    assert!(count("progress") > 3 && count("session") > 0, "{trace}");
+    assert_eq!((count("start"), count("end")), (1, 1), "{trace}");
+    world.until_both_have_ended();
+    // The words for people are those of any copy.
+    let outcome = world.copies(&["a:tree", "b:again"]).exits(0);
+    let last: Vec<&str> = outcome.stderr.lines().rev().take(2).collect();
+    assert!(last[0].starts_with("Limited by: ") && last[1].contains("101 files"), "{}", outcome.stderr);
+}
+
+#[test]
+fn no_secret_is_on_a_command_line() {
+    let Some(world) = World::new() else { return };
+    let running = world.under_way(&[]);
+    let mut hauls = world.a.hauls();
+    hauls.extend(world.b.hauls());
+    assert_eq!(hauls.len(), 2, "one on either machine");
+    for pid in hauls.into_iter().chain([running.id().cast_signed()]) {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        let words = String::from_utf8_lossy(&words).into_owned();
+        assert!(words.contains("cp") || words.contains("serve"), "{words}");
+        assert!(!words.contains("haul://") && !words.contains("k="), "{words}");
+    }
+    drop(running);
+    world.until_both_have_ended();
+}
+
+#[test]
+fn the_transfer_stops_with_this_end() {
+    let Some(world) = World::new() else { return };
+    let running = world.under_way(&[]);
+    running.signal(Signal::INT);
+    let outcome = running.wait(LIMIT).exits(130);
+    assert!(outcome.stderr.contains("a:large b:got"), "the command is printed: {}", outcome.stderr);
+    world.until_both_have_ended();
+    assert!(!world.b.home().join("got").exists());
+    // A terminal's Ctrl-C reaches ssh too.
+    let running = world.under_way(&[]);
+    running.signal(Signal::INT);
+    for ssh in children(running.id()) {
+        // It may have ended already.
+        let _ = kill_process(Pid::from_raw(ssh).unwrap(), Signal::INT);
+    }
+    running.wait(LIMIT).exits(130);
+    world.until_both_have_ended();
+    let running = world.under_way(&[]);
+    running.signal(Signal::KILL);
+    running.wait(LIMIT);
+    world.until_both_have_ended();
+    assert!(!world.b.home().join("got").exists());
+}
+
+#[test]
+fn a_detached_transfer_goes_on_without_this_end() {
+    let Some(world) = World::new() else { return };
+    for signal in [Signal::KILL, Signal::INT] {
+        let running = world.under_way(&["--detach"]);
+        running.signal(signal);
+        let outcome = running.wait(LIMIT);
+        let log = outcome.stderr.lines().find_map(|line| line.split_once("log a:")).map(|(_, rest)| rest);
+        let log = log.and_then(|rest| rest.split(',').next()).expect(&outcome.stderr).to_owned();
+        if signal == Signal::INT {
+            let outcome = outcome.exits(130).says(&["goes on at a"]);
+            assert!(!outcome.stderr.contains("Run it again"), "{}", outcome.stderr);
+            assert!(outcome.stderr.contains(&log));
+            world.until_both_have_ended();
+            assert!(fs::read_to_string(&log).unwrap().contains("all verified"));
+        } else {
+            world.until_both_have_ended();
+            assert!(fs::read_to_string(&log).unwrap().contains("copy a:large to b:got"));
+        }
+        assert_same_file(&world.a.home().join("large"), &world.b.home().join("got"));
+        fs::remove_file(world.b.home().join("got")).unwrap();
+    }
+}
+
+/// Kills the ssh that leads to the machine that copies.
+fn cut(running: &Running) {
+    let leads_there = |pid: &i32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        String::from_utf8_lossy(&words).contains("cp --for-ssh")
+    };
+    let ssh: Vec<i32> = children(running.id()).into_iter().filter(leads_there).collect();
+    assert_eq!(ssh.len(), 1);
+    kill_process(Pid::from_raw(ssh[0]).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn an_ssh_that_dies_stops_the_transfer_unless_it_is_detached() {
+    let Some(world) = World::new() else { return };
+    let running = world.under_way(&[]);
+    cut(&running);
+    running.wait(LIMIT).exits(5).says(&["connection to a was lost", "stops there", "--detach"]);
+    world.until_both_have_ended();
+    assert!(!world.b.home().join("got").exists());
+    let running = world.under_way(&["--detach"]);
+    cut(&running);
+    running.wait(LIMIT).exits(5).says(&["connection to a was lost", "goes on there by itself", "tail"]);
+    world.until_both_have_ended();
+    assert_same_file(&world.a.home().join("large"), &world.b.home().join("got"));
+}
+
+#[test]
+fn a_detached_transfer_that_is_watched_to_its_end_reports_as_any_other() {
+    let Some(world) = World::new() else { return };
+    file(&world.a.home().join("x"), 1, 300_000);
+    let outcome = world.copies(&["--detach", "a:x", "b:y"]).exits(0);
+    assert!(outcome.stderr.contains("all verified") && outcome.stderr.contains("stops it"), "{outcome:?}");
+}
+
+#[test]
+fn between_a_machine_behind_ssh_and_a_server() {
+    let Some(world) = World::new() else { return };
+    let root = directory();
+    let server = Server::start(&world.net, root.path(), &[]);
+    let source = world.a.home().join("it's x");
+    file(&source, 1, 300_000);
+    world.copies(&["a:it's x", &server.at("in")]).exits(0);
+    assert_same_file(&source, &root.path().join("in"));
+    world.copies(&[&server.at("in"), "a:back"]).exits(0);
+    assert_same_file(&source, &world.a.home().join("back"));
+    assert!(names(&world.b.home()).is_empty());
+}
+
+#[test]
+fn failures_of_either_machine_are_told_here() {
+    let Some(world) = World::new() else { return };
+    file(&world.a.home().join("x"), 1, 300_000);
+    world.copies(&["a:missing", "b:y"]).exits(7).says(&["missing"]);
+    world.copies(&["a:x", "b:no/such/place/"]).exits(7).says(&["no/such"]);
+    let outcome = world.copies(&["--dry-run", "a:x", "b:y"]).exits(0);
+    assert!(outcome.stdout.contains("copy a:x to b:y") && outcome.stdout.contains("udp: "), "{outcome:?}");
+    world.net.server.firewall("-I", "-p udp -j DROP");
+    world.copies(&["a:x", "b:y"]).exits(5).says(&["seen from a", "UDP", "--port-range"]);
+    world.copies(&["--remote-binary", "nowhere", "a:x", "b:y"]).exits(5).says(&["on b"]);
+    world.copies(&["a:x", "b:y", "a:z"]).exits(2).says(&["different machines"]);
+    assert!(names(&world.b.home()).is_empty());
+    world.until_both_have_ended();
+}
