@@ -283,6 +283,11 @@ impl Stack {
         core.timers.shrink_to_fit();
     }
 
+    /// Packets may be so large from now on, UDP payload bytes: for runners whose own headers come and go.
+    pub fn set_datagram(&mut self, bytes: u16) {
+        self.core.path.datagram = bytes;
+    }
+
     /// With 0, every buffer is allocated anew: for measuring what the pool is worth.
     pub fn set_pooled_buffers(&mut self, keep: usize) {
         self.core.pool = Pool::new(keep);

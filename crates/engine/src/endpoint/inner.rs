@@ -45,6 +45,8 @@ pub(super) struct State {
     keys: Arc<FlightKeys>,
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
+    /// Largest datagram, UDP payload bytes.
+    datagram: u16,
     /// Highest packet number that came: only newer packets say where the other end is.
     highest_pn: u64,
     heard: Time,
@@ -68,29 +70,35 @@ impl Inner {
         ends: Ends,
     ) -> Result<Self, RecipeError> {
         let keys = FlightKeys::new(&bond.secret, &flight, role, bond.cipher);
+        let phase = match role {
+            Role::Client => {
+                let wait = (bond.round_trip * 2).max(OPENING_REPEAT);
+                Phase::Opening(Opening::new(now, OPENING_DELAY, wait, options.patience.into()))
+            }
+            Role::Server => Phase::Running,
+        };
+        // The header in front of the first packets takes its room from them.
+        let header = if role == Role::Client { OPEN_LEN as u16 } else { 0 };
+        let datagram = options.datagram.saturating_sub(header);
         let setup = Setup {
             initiator: role == Role::Client,
             identity: bond.identity,
             keys: Some(keys.pair()),
-            datagram: options.datagram,
-            likely_datagram: options.datagram,
+            datagram,
+            likely_datagram: datagram,
             max_datagram: options.datagram,
             initial_rtt: bond.round_trip,
             queue_bytes: options.queue.0 as usize,
             ends,
             ..Setup::new(now)
         };
-        let opening = Opening {
-            until: now + Span::from(options.patience),
-            next: now + OPENING_DELAY,
-            wait: (bond.round_trip * 2).max(OPENING_REPEAT),
-        };
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let state = State {
             stack: Stack::new(bond.blueprint.clone(), setup)?,
             keys,
             peer,
-            phase: if role == Role::Client { Phase::Opening(opening) } else { Phase::Running },
+            phase,
+            datagram: options.datagram,
             highest_pn: 0,
             heard: now,
             scheduled: None,
@@ -161,7 +169,7 @@ impl Inner {
             };
             let data = &slot[..transmit.len];
             if let Phase::Opening(opening) = &mut state.phase {
-                opening.next = now + opening.wait;
+                opening.on_accompanied(now);
                 let (data, size) = self.with_header(data, transmit.segment_size);
                 shared.send(&data, size, transmit.ecn, state.peer);
             } else {
@@ -303,8 +311,7 @@ impl Inner {
                 state.end(error);
             }
             Phase::Opening(opening) if opening.next <= now => {
-                opening.next = now + opening.wait;
-                opening.wait = opening.wait * 3 / 2;
+                opening.on_bare(now);
                 shared.send(&self.opening_header(), OPEN_LEN, Ecn::NotEct, peer);
             }
             Phase::Closing(goodbye) if goodbye.next <= now => {
@@ -355,6 +362,7 @@ impl State {
         self.heard = now;
         if let Phase::Opening(_) = self.phase {
             self.phase = Phase::Running;
+            self.stack.set_datagram(self.datagram);
         }
         if let Some(alive) = &mut self.keep_alive {
             alive.heard(now);
