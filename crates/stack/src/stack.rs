@@ -138,11 +138,11 @@ impl Stack {
         let core = Core {
             next_pn: setup.first_pn,
             timers: Vec::new(),
-            delayed: Vec::new(),
+            delayed: Sparse::default(),
             shared,
             queue: SendQueue::default(),
             pool: Pool::new(POOLED_BUFFERS),
-            ends: setup.ends,
+            ends: Some(Box::new(setup.ends)).filter(|ends| !ends.are_none()),
             inbox: Sparse::default(),
             events: Sparse::default(),
             path: PathState {
@@ -278,7 +278,10 @@ impl Stack {
         let core = &mut self.core;
         core.entries = Vec::new();
         core.pool.clear();
+        core.queue.rest();
+        core.ends.take_if(|ends| ends.are_none());
         core.inbox.rest();
+        core.delayed.rest();
         core.events.rest();
         core.timers.shrink_to_fit();
     }

@@ -14,13 +14,36 @@ const GOODBYES: u32 = 6;
 #[derive(Debug)]
 pub(super) enum Phase {
     /// The client has not heard of the server yet: its packets carry the opening header.
-    Opening(Opening),
+    Opening(Box<Opening>),
     /// Both ends know.
     Running,
     /// This end has said goodbye.
-    Closing(Goodbye),
+    Closing(Box<Goodbye>),
     /// Over.
-    Ended(Box<EngineError>),
+    Ended(Ending),
+}
+
+/// How a flight has ended. Many may lie about that have ended as they should: those cost nothing more.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Closed,
+    Failed(Box<EngineError>),
+}
+
+impl Ending {
+    pub(super) fn new(error: EngineError) -> Self {
+        match error {
+            EngineError::Closed => Self::Closed,
+            error => Self::Failed(Box::new(error)),
+        }
+    }
+
+    pub(super) fn error(&self) -> EngineError {
+        match self {
+            Self::Closed => EngineError::Closed,
+            Self::Failed(error) => (**error).clone(),
+        }
+    }
 }
 
 /// A bare opening header is sent now and then: the stack may have nothing to say, and what it says may be lost for a

@@ -62,8 +62,11 @@ fn settled(arrivals: &[Arrival], asked: u64, rate_bps: f64) -> Option<u64> {
     there
 }
 
-/// What the arrivals of a stream come to.
-pub(super) fn seen(arrivals: &[Arrival], rate_bps: Option<u64>, asked: Option<(u64, u64)>) -> Seen {
+/// What the arrivals of a stream come to whose sender has sent for `millis`. What comes after that time was late, and
+/// would count the wait for it as if it had been sent in it.
+pub(super) fn seen(all: &[Arrival], rate_bps: Option<u64>, asked: Option<(u64, u64)>, millis: u64) -> Seen {
+    let end = all.first().map_or(0, |first| first.0 + millis * 1_000_000);
+    let arrivals = &all[..all.partition_point(|arrival| arrival.0 < end)];
     let warm = arrivals.first().map_or(0, |first| first.0 + WARM_UP_NANOS);
     let from = arrivals.partition_point(|arrival| arrival.0 < warm);
     let until = asked.map_or(arrivals.len(), |(at, _)| arrivals.partition_point(|arrival| arrival.0 < at));
@@ -78,7 +81,7 @@ pub(super) fn seen(arrivals: &[Arrival], rate_bps: Option<u64>, asked: Option<(u
     let came = |&((_, wanted), rate): &((u64, u64), f64)| (rate / wanted as f64 - 1.0).abs() < HEADERS;
     let took = asked.zip(later).filter(came).and_then(|((at, _), rate)| settled(arrivals, at, rate));
     Seen {
-        bytes: arrivals.iter().map(|arrival| arrival.1 as u64).sum(),
+        bytes: all.iter().map(|arrival| arrival.1 as u64).sum(),
         goodput_bps,
         jitter_p99_us: jitter(steady, nominal),
         settled_ms: took.map(|took| took as f64 / 1e6),
@@ -97,16 +100,25 @@ mod tests {
 
     #[test]
     fn an_even_stream_has_its_rate_and_no_jitter() {
-        let seen = seen(&even(0, 2_000, 100), Some(80_000_000), None);
+        let seen = seen(&even(0, 2_000, 100), Some(80_000_000), None, 2_000);
         assert!((seen.goodput_bps / 80e6 - 1.0).abs() < 1e-3, "{seen:?}");
         assert!(seen.jitter_p99_us < 1e-6, "{seen:?}");
+    }
+
+    #[test]
+    fn what_comes_late_is_not_part_of_the_rate() {
+        let mut arrivals = even(0, 2_000, 100);
+        arrivals.push((2_900_000_000, 1_000));
+        let seen = seen(&arrivals, Some(80_000_000), None, 2_000);
+        assert!((seen.goodput_bps / 80e6 - 1.0).abs() < 1e-3, "{seen:?}");
+        assert_eq!(seen.bytes, arrivals.len() as u64 * 1_000);
     }
 
     #[test]
     fn a_change_is_seen_when_it_comes() {
         let mut arrivals = even(0, 1_040, 100);
         arrivals.extend(even(1_040, 2_000, 200));
-        let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)));
+        let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_000);
         let settled = seen.settled_ms.unwrap();
         assert!((36.0..=42.0).contains(&settled), "{settled}");
         assert!((seen.later_goodput_bps.unwrap() / 40e6 - 1.0).abs() < 0.01);
@@ -114,7 +126,10 @@ mod tests {
 
     #[test]
     fn a_change_that_never_comes_is_not_seen() {
-        assert_eq!(seen(&even(0, 2_000, 100), None, Some((1_000_000_000, 40_000_000))).settled_ms, None);
+        assert_eq!(
+            seen(&even(0, 2_000, 100), None, Some((1_000_000_000, 40_000_000)), 2_000).settled_ms,
+            None
+        );
     }
 
     #[test]
