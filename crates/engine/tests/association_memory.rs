@@ -29,7 +29,7 @@ fn left(region: &Region<'_, System>) -> usize {
 }
 
 fn main() {
-    let number: usize = std::env::var("HAUL_ASSOCIATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
+    let number: usize = std::env::var("HAUL_ASSOCIATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000);
     let directory = tempfile::tempdir().unwrap();
     let ticket = TicketFile::new(directory.path().join("ticket"));
     let listener = Listener::bind(ListenOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
