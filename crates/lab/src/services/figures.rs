@@ -70,7 +70,8 @@ fn settled(arrivals: &[Arrival], asked: u64) -> Option<u64> {
         return None;
     }
     let meet = ((more - new * later) - (sum - old * at)) / (old - new);
-    Some((meet - asked as f64).max(0.0) as u64)
+    // Before it was asked for: something else has bent one of the lines.
+    (meet >= asked as f64).then_some((meet - asked as f64) as u64)
 }
 
 /// What the arrivals of a stream come to whose sender has sent for `millis`. What comes after that time was late, and
