@@ -76,6 +76,13 @@ pub struct Ends {
     pub message_sink: Option<Box<dyn MessageSink>>,
 }
 
+impl Ends {
+    pub(crate) fn are_none(&self) -> bool {
+        let object = self.object_source.is_none() && self.object_sink.is_none();
+        object && self.message_source.is_none() && self.message_sink.is_none()
+    }
+}
+
 impl fmt::Debug for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Ends { .. }")
@@ -106,11 +113,12 @@ pub(crate) struct Delayed {
 pub(crate) struct Core {
     pub(crate) next_pn: u64,
     pub(crate) timers: Vec<Timer>,
-    pub(crate) delayed: Vec<Delayed>,
+    pub(crate) delayed: Sparse<Delayed>,
     pub(crate) shared: SharedValues,
     pub(crate) queue: SendQueue,
     pub(crate) pool: Pool,
-    pub(crate) ends: Ends,
+    /// None for a stack that has none and was not asked for them.
+    pub(crate) ends: Option<Box<Ends>>,
     pub(crate) inbox: Sparse<(u64, Buffer)>,
     pub(crate) events: Sparse<StackEvent>,
     pub(crate) path: PathState,
@@ -149,10 +157,12 @@ impl Core {
         let place = |owner: u8| moved.get(usize::from(owner)).copied().flatten();
         self.timers =
             self.timers.drain(..).filter_map(|t| Some(Timer { owner: place(t.owner)?, ..t })).collect();
-        self.delayed = std::mem::take(&mut self.delayed)
-            .into_iter()
-            .filter_map(|d| Some(Delayed { event: event(d.event)?, ..d }))
-            .collect();
+        for mut delayed in self.delayed.take() {
+            if let Some(event) = event(delayed.event) {
+                delayed.event = event;
+                self.delayed.push_back(delayed);
+            }
+        }
         let wanted = std::mem::take(&mut self.control_wanted);
         for owner in (0..64).filter(|owner| wanted >> owner & 1 == 1).filter_map(place) {
             self.control_wanted |= 1 << owner;
@@ -162,7 +172,7 @@ impl Core {
     pub(crate) fn take_delayed(&mut self, now: Time) -> Option<(u16, Box<dyn Any + Send>)> {
         let due = |delayed: &Delayed| delayed.at.is_none_or(|at| at <= now);
         let index = self.delayed.iter().position(due)?;
-        let delayed = self.delayed.remove(index);
+        let delayed = self.delayed.get_mut().remove(index)?;
         Some((delayed.event, delayed.notice))
     }
 }
@@ -223,7 +233,7 @@ impl Context<'_> {
 
     /// The user's ends.
     pub fn ends(&mut self) -> &mut Ends {
-        &mut self.core.ends
+        self.core.ends.get_or_insert_default()
     }
 
     /// A shared value.
@@ -319,13 +329,13 @@ impl Context<'_> {
 
     /// Raises an event when the present input has been handled ("non-blocking").
     pub fn raise_queued<T: Any + Send>(&mut self, event: Event<T>, notice: T) {
-        self.core.delayed.push(Delayed { at: None, event: event.id, notice: Box::new(notice) });
+        self.core.delayed.push_back(Delayed { at: None, event: event.id, notice: Box::new(notice) });
     }
 
     /// Raises an event after `delay`.
     pub fn raise_later<T: Any + Send>(&mut self, event: Event<T>, notice: T, delay: Span) {
         let at = Some(self.now + delay);
-        self.core.delayed.push(Delayed { at, event: event.id, notice: Box::new(notice) });
+        self.core.delayed.push_back(Delayed { at, event: event.id, notice: Box::new(notice) });
     }
 
     pub(crate) fn dispatch(&mut self, event: u16, notice: &mut dyn Any) {
@@ -359,7 +369,7 @@ impl Context<'_> {
     /// Hands a message to the user at once; for handlers that have held it.
     pub fn deliver_now(&mut self, id: u64, data: &[u8]) {
         self.core.stats.messages_delivered += 1;
-        if let Some(sink) = &mut self.core.ends.message_sink {
+        if let Some(sink) = self.core.ends.as_mut().and_then(|ends| ends.message_sink.as_mut()) {
             sink.message(self.now, id, data);
         } else {
             let copy = self.core.pool.copy(data);

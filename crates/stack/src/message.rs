@@ -1,8 +1,8 @@
 //! Messages on their way into and out of a stack, and the pool that their bytes come from.
 
-use std::collections::VecDeque;
-
 use haul_base::{Span, Time};
+
+use crate::sparse::Sparse;
 
 /// What becomes of a message at a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -114,20 +114,22 @@ impl Buffer {
 
 /// Buffers that are used again, as in wu-h-ctp section 3.2 ("memory reuse").
 #[derive(Debug)]
+#[expect(clippy::box_collection, reason = "the point is the size of a pool that nothing has come back to")]
 pub struct Pool {
-    free: Vec<Buffer>,
+    /// Made by the first that comes back.
+    free: Option<Box<Vec<Buffer>>>,
     keep: usize,
 }
 
 impl Pool {
     /// A pool that keeps at most so many free buffers; with 0 every buffer is allocated anew.
     pub fn new(keep: usize) -> Self {
-        Self { free: Vec::new(), keep }
+        Self { free: None, keep }
     }
 
     /// An empty buffer with room for `capacity` bytes.
     pub fn get(&mut self, capacity: usize) -> Buffer {
-        let mut buffer = self.free.pop().unwrap_or_default();
+        let mut buffer = self.free.as_mut().and_then(|free| free.pop()).unwrap_or_default();
         buffer.0.reserve_exact(capacity);
         buffer
     }
@@ -141,14 +143,18 @@ impl Pool {
 
     /// Lets go of what is kept.
     pub(crate) fn clear(&mut self) {
-        self.free = Vec::new();
+        self.free = None;
     }
 
     /// Takes a buffer back.
     pub fn put(&mut self, mut buffer: Buffer) {
-        if self.free.len() < self.keep {
+        if self.keep == 0 {
+            return;
+        }
+        let free = self.free.get_or_insert_default();
+        if free.len() < self.keep {
             buffer.0.clear();
-            self.free.push(buffer);
+            free.push(buffer);
         }
     }
 }
@@ -156,7 +162,7 @@ impl Pool {
 /// Messages that wait for the net, by priority and then in order.
 #[derive(Debug, Default)]
 pub struct SendQueue {
-    messages: VecDeque<Outgoing>,
+    messages: Sparse<Outgoing>,
     bytes: usize,
 }
 
@@ -180,8 +186,9 @@ impl SendQueue {
     pub fn push(&mut self, message: Outgoing) {
         self.bytes += message.data.len();
         let goes_first = |other: &Outgoing| other.sent > 0 || other.priority <= message.priority;
-        let behind = self.messages.iter().rposition(goes_first).map_or(0, |at| at + 1);
-        self.messages.insert(behind, message);
+        let messages = self.messages.get_mut();
+        let behind = messages.iter().rposition(goes_first).map_or(0, |at| at + 1);
+        messages.insert(behind, message);
     }
 
     /// The message to be cut next.
@@ -197,13 +204,21 @@ impl SendQueue {
         if front.sent < front.data.len() { None } else { self.messages.pop_front() }
     }
 
+    /// Gives memory back if nothing waits.
+    pub(crate) fn rest(&mut self) {
+        self.messages.rest();
+    }
+
     /// Takes out the messages that have not begun to leave and are `unwanted`.
     pub fn remove(&mut self, mut unwanted: impl FnMut(&Outgoing) -> bool, mut each: impl FnMut(Outgoing)) {
-        let mut at = 0;
-        while at < self.messages.len() {
-            if self.messages[at].sent > 0 || !unwanted(&self.messages[at]) {
+        if self.is_empty() {
+            return;
+        }
+        let (mut at, messages) = (0, self.messages.get_mut());
+        while at < messages.len() {
+            if messages[at].sent > 0 || !unwanted(&messages[at]) {
                 at += 1;
-            } else if let Some(message) = self.messages.remove(at) {
+            } else if let Some(message) = messages.remove(at) {
                 self.bytes -= message.data.len();
                 each(message);
             }
@@ -253,7 +268,7 @@ mod tests {
             let mut pool = Pool::new(keep);
             let buffer = pool.copy(&[1; 1_000]);
             pool.put(buffer);
-            assert_eq!(pool.free.len() == 1, reused);
+            assert_eq!(pool.free.as_ref().is_some_and(|free| free.len() == 1), reused);
             assert!(pool.get(10).is_empty());
         }
     }

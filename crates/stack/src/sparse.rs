@@ -15,12 +15,30 @@ impl<T> Default for Sparse<T> {
 }
 
 impl<T> Sparse<T> {
+    /// The queue, made if need be.
+    pub(crate) fn get_mut(&mut self) -> &mut VecDeque<T> {
+        self.0.get_or_insert_default()
+    }
+
+    pub(crate) fn front(&self) -> Option<&T> {
+        self.0.as_ref()?.front()
+    }
+
+    pub(crate) fn front_mut(&mut self) -> Option<&mut T> {
+        self.0.as_mut()?.front_mut()
+    }
+
     pub(crate) fn push_back(&mut self, value: T) {
-        self.0.get_or_insert_default().push_back(value);
+        self.get_mut().push_back(value);
     }
 
     pub(crate) fn pop_front(&mut self) -> Option<T> {
         self.0.as_mut()?.pop_front()
+    }
+
+    /// All there is, and leaves nothing.
+    pub(crate) fn take(&mut self) -> VecDeque<T> {
+        self.0.take().map_or_else(VecDeque::new, |queue| *queue)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -138,11 +138,11 @@ impl Stack {
         let core = Core {
             next_pn: setup.first_pn,
             timers: Vec::new(),
-            delayed: Vec::new(),
+            delayed: Sparse::default(),
             shared,
             queue: SendQueue::default(),
             pool: Pool::new(POOLED_BUFFERS),
-            ends: setup.ends,
+            ends: Some(Box::new(setup.ends)).filter(|ends| !ends.are_none()),
             inbox: Sparse::default(),
             events: Sparse::default(),
             path: PathState {
@@ -278,9 +278,17 @@ impl Stack {
         let core = &mut self.core;
         core.entries = Vec::new();
         core.pool.clear();
+        core.queue.rest();
+        core.ends.take_if(|ends| ends.are_none());
         core.inbox.rest();
+        core.delayed.rest();
         core.events.rest();
         core.timers.shrink_to_fit();
+    }
+
+    /// Packets may be so large from now on, UDP payload bytes: for runners whose own headers come and go.
+    pub fn set_datagram(&mut self, bytes: u16) {
+        self.core.path.datagram = bytes;
     }
 
     /// With 0, every buffer is allocated anew: for measuring what the pool is worth.

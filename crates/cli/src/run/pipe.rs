@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use haul_base::{Bytes, Rate};
+use haul_base::{Bytes, Rate, Span};
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
     Accepted, ByteReader, ByteWriter, Connection, Error, ListenOptions, Listener, Options, Recipe,
@@ -19,8 +19,10 @@ use haulage::{
 use self::input::{Cut, Input};
 use self::output::Output;
 use super::serve::{own_address, write_secret};
+use super::usage;
 use crate::args::PipeArgs;
-use crate::fault;
+use crate::fault::{self, Shown};
+use crate::output::{CpuSeconds, Packets, RunReport, json};
 use crate::signals::{self, Cancel};
 
 /// How often a wait looks whether it should end.
@@ -36,12 +38,32 @@ const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";
 
 /// What was carried.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Tally {
     bytes: u64,
     messages: u64,
     /// Messages that are missing between the first and the last that came.
     lost: u64,
+    /// What a connection in messages knows besides; a stream of bytes does not say.
+    connection: Option<Known>,
+}
+
+/// What a connection in messages knows at its end.
+#[derive(Clone, Debug)]
+struct Known {
+    recipe: String,
+    rtt: Span,
+    packets: Packets,
+}
+
+impl Known {
+    fn of(connection: &Connection) -> Self {
+        let statistics = connection.statistics();
+        let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
+        let name = connection.recipe().name;
+        let bare = name.strip_prefix(SENDING).or_else(|| name.strip_prefix(RECEIVING)).unwrap_or(&name);
+        Self { recipe: bare.to_owned(), rtt: statistics.rtt, packets: Packets { sent, resent } }
+    }
 }
 
 struct Pipe<'a> {
@@ -55,34 +77,73 @@ struct Pipe<'a> {
 /// # Errors
 /// What kept it from arriving.
 pub(crate) fn pipe(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault> {
-    if json {
-        return Err(fault::usage("stdout carries the data, so there is no JSON", "leave out --json"));
-    }
-    let pipe = Pipe { args, cancel: signals::watch()?, quiet };
+    let pipe = Pipe { args, cancel: signals::watch()?, quiet: quiet || json };
     let began = Instant::now();
-    let tally = match (&args.url, args.listen) {
-        (Some(url), None) => pipe.connect(url)?,
-        (None, Some(address)) => pipe.listen(address.0)?,
-        _ => {
-            return Err(fault::usage(
-                "a URL or --listen is needed",
-                "haul pipe --listen, on the other machine",
-            ));
+    let result = pipe.run();
+    let elapsed = began.elapsed();
+    match result {
+        Ok(tally) if json => pipe.print(&pipe.report(tally, elapsed.into())),
+        Ok(tally) => pipe.summary(&tally, elapsed),
+        Err(fault) if json && pipe.writes_stdout() => {
+            let report = RunReport::failed(fault.clone());
+            eprintln!("{}", Shown(&fault));
+            pipe.print(&report);
+            return Ok(report.exit_code());
         }
-    };
-    pipe.summary(tally, began.elapsed());
+        Err(fault) => return Err(fault),
+    }
     Ok(0)
 }
 
 impl Pipe<'_> {
+    fn run(&self) -> Result<Tally, Fault> {
+        match (&self.args.url, self.args.listen) {
+            (Some(url), None) => self.connect(url),
+            (None, Some(address)) => self.listen(address.0),
+            _ => Err(fault::usage("a URL or --listen is needed", "haul pipe --listen, on the other machine")),
+        }
+    }
+
+    /// Whether stdout of this side is for the data.
+    fn writes_stdout(&self) -> bool {
+        self.args.listen.is_some() != self.args.reverse
+    }
+
+    /// Prints the object where no data is: on stdout of the side that reads, on stderr of the side that writes.
+    fn print(&self, report: &RunReport) {
+        // A reader that is gone misses nothing that it wanted.
+        let _ = if self.writes_stdout() {
+            writeln!(io::stderr(), "{}", json(report))
+        } else {
+            writeln!(io::stdout(), "{}", json(report))
+        };
+    }
+
+    fn report(&self, tally: Tally, elapsed: Span) -> RunReport {
+        let cpu = Some(usage::process_cpu().as_secs_f64());
+        let (sender, receiver) = if self.writes_stdout() { (None, cpu) } else { (cpu, None) };
+        let known = tally.connection;
+        RunReport {
+            bytes: tally.bytes,
+            elapsed,
+            goodput: rate(tally.bytes, elapsed),
+            rtt: known.as_ref().map(|known| known.rtt),
+            packets: known.as_ref().map(|known| known.packets).unwrap_or_default(),
+            preset: known.map_or_else(|| "bulk".to_owned(), |known| known.recipe),
+            cpu: CpuSeconds { sender, receiver },
+            max_rss: usage::max_rss(),
+            ..RunReport::default()
+        }
+    }
+
     fn say(&self, words: &str) {
         if !self.quiet {
             eprintln!("{words}");
         }
     }
 
-    fn summary(&self, tally: Tally, elapsed: Duration) {
-        let rate = Rate::from_bps((tally.bytes as f64 * 8.0 / elapsed.as_secs_f64().max(1e-6)) as u64);
+    fn summary(&self, tally: &Tally, elapsed: Duration) {
+        let rate = rate(tally.bytes, elapsed.into());
         let mut words = format!("{} in {:.1} s, {rate}", Bytes(tally.bytes), elapsed.as_secs_f64());
         if tally.messages > 0 {
             let _ = write!(words, ", {} messages", tally.messages);
@@ -263,6 +324,7 @@ impl Pipe<'_> {
             }
         }
         self.flush(connection)?;
+        tally.connection = Some(Known::of(connection));
         connection.close(LAST_WORDS).map_err(gone)?;
         Ok(tally)
     }
@@ -317,6 +379,7 @@ impl Pipe<'_> {
                 Err(error) => return Err(gone(error)),
             }
         }
+        tally.connection = Some(Known::of(connection));
         let span = numbers.map_or(0, |(first, last)| last - first + 1);
         // Suppressed readings have numbers too, and are not lost.
         if !connection.recipe().has("selective_transfer") {
@@ -324,6 +387,10 @@ impl Pipe<'_> {
         }
         Ok(tally)
     }
+}
+
+fn rate(bytes: u64, elapsed: Span) -> Rate {
+    Rate::from_bps((bytes as f64 * 8.0 / elapsed.as_secs_f64().max(1e-6)) as u64)
 }
 
 fn interrupted() -> Fault {

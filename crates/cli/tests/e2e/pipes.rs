@@ -81,6 +81,37 @@ fn bytes_and_lines_come_out_as_they_went_in_in_both_directions() {
 }
 
 #[test]
+fn the_object_is_where_the_data_is_not() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    let object = |text: &str| -> serde_json::Value {
+        let last = text.lines().last().unwrap_or_default();
+        serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    for preset in ["bulk", "msg"] {
+        let place = directory();
+        let listening = listen(&net, place.path(), &["--json"]);
+        let mut command = haul(&net.client, ["pipe", "--json", "--preset", preset]);
+        let client = start(command.arg(&listening.url));
+        let receiver = std::thread::spawn(move || finish(listening.child));
+        let (code, stdout, said) = feed(client, lines(500));
+        let (other, got, words) = receiver.join().unwrap();
+        assert_eq!((code, other), (0, 0), "{said} {words}");
+        assert!(got == lines(500), "nothing but the data: {} bytes", got.len());
+        for told in [object(&String::from_utf8(stdout).unwrap()), object(&words)] {
+            assert!(told["ok"] == true && told["preset"] == preset, "{told}");
+            assert_eq!(told["bytes"].as_u64(), Some(lines(500).len() as u64), "{told}");
+        }
+    }
+    let nobody = "haul://127.0.0.1:9/?cert=none";
+    let mut command = haul(&net.client, ["pipe", "--json", "--reverse", nobody]);
+    let (code, stdout, said) = feed(start(&mut command), Vec::new());
+    assert!(code != 0 && stdout.is_empty(), "{said}");
+    assert!(object(&said)["error"]["code"].is_string(), "{said}");
+}
+
+#[test]
 fn frames_of_a_fixed_rate_stream_arrive_and_the_receiver_says_how_many() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;

@@ -1,5 +1,6 @@
 //! Keys of a flight: made from the ticket when they are first needed, dropped while nothing is sent, and with a
-//! window that lets every packet number pass once.
+//! window that lets every packet number pass once. Who holds the ticket can make the keys of every generation, so
+//! keeping the secrets of a flight beside it would protect nothing.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,50 +57,49 @@ impl fmt::Debug for TicketSecret {
     }
 }
 
-/// Both directions' keys of one end of a flight.
+/// Both directions' keys of one end of a flight, and what they are made from: a base station has many thousand flights,
+/// so whatever can be made again is there only while packets come.
 pub(crate) struct FlightKeys {
+    ticket: TicketSecret,
+    flight: Flight,
+    role: Role,
     cipher: Cipher,
     sealing: Mutex<Direction>,
     opening: Mutex<Opening>,
 }
 
-/// The secret of the present generation, and its key while it is in use.
+/// Where one direction stands.
+#[derive(Default)]
 struct Direction {
     generation: u64,
+    live: Option<Box<Live>>,
+}
+
+/// The secret and the key of the present generation, while they are in use.
+struct Live {
     secret: Secret,
-    key: Option<Box<PacketKey>>,
+    key: PacketKey,
 }
 
-impl Direction {
-    fn new(secret: Secret) -> Self {
-        Self { generation: 0, secret, key: None }
-    }
-
-    fn key(&mut self, cipher: Cipher) -> &PacketKey {
-        self.key.get_or_insert_with(|| Box::new(self.secret.packet_key(cipher)))
-    }
-
-    fn advance(&mut self) -> Option<Box<PacketKey>> {
-        self.secret = self.secret.next();
-        self.generation += 1;
-        self.key.take()
+impl Live {
+    fn new(secret: Secret, cipher: Cipher) -> Self {
+        Self { key: secret.packet_key(cipher), secret }
     }
 }
 
+#[derive(Default)]
 struct Opening {
     direction: Direction,
     /// Key of the generation before, for packets that were overtaken.
-    previous: Option<Box<PacketKey>>,
+    previous: Option<Box<Live>>,
     window: Window,
 }
 
 impl FlightKeys {
     /// The keys of `role`'s end.
-    pub(crate) fn new(secret: &TicketSecret, flight: &Flight, role: Role, cipher: Cipher) -> Arc<Self> {
-        let opening = Direction::new(secret.flight_secret(flight, role.peer()));
-        let opening = Opening { direction: opening, previous: None, window: Window::default() };
-        let sealing = Mutex::new(Direction::new(secret.flight_secret(flight, role)));
-        Arc::new(Self { cipher, sealing, opening: Mutex::new(opening) })
+    pub(crate) fn new(ticket: &TicketSecret, flight: &Flight, role: Role, cipher: Cipher) -> Arc<Self> {
+        let (ticket, flight) = (ticket.clone(), *flight);
+        Arc::new(Self { ticket, flight, role, cipher, sealing: Mutex::default(), opening: Mutex::default() })
     }
 
     /// What a stack takes as its keys.
@@ -110,14 +110,70 @@ impl FlightKeys {
         )
     }
 
-    /// Drops the expanded keys; they are made again when they are needed.
-    pub(crate) fn drop_expanded(&self) {
-        lock(&self.sealing).key = None;
+    pub(crate) fn flight(&self) -> Flight {
+        self.flight
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// This end's authentication code of an opening header or a word.
+    pub(crate) fn mac(&self, bytes: &[u8]) -> [u8; FLIGHT_MAC_LEN] {
+        self.ticket.mac(self.role, bytes)
+    }
+
+    /// Drops what can be made again when it is needed.
+    pub(crate) fn rest(&self) {
+        lock(&self.sealing).live = None;
         let mut opening = lock(&self.opening);
-        opening.direction.key = None;
+        opening.direction.live = None;
         opening.previous = None;
+        opening.window.rest();
+    }
+
+    /// The secret of a generation, from the ticket: one hash for each generation before it, and each of them took
+    /// millions of packets.
+    fn secret_of(&self, sender: Role, generation: u64) -> Secret {
+        let first = self.ticket.flight_secret(&self.flight, sender);
+        (0..generation).fold(first, |secret, _| secret.next())
+    }
+
+    /// What the present generation of a direction works with.
+    fn live<'d>(&self, direction: &'d mut Direction, sender: Role) -> &'d Live {
+        let generation = direction.generation;
+        direction
+            .live
+            .get_or_insert_with(|| Box::new(Live::new(self.secret_of(sender, generation), self.cipher)))
+    }
+
+    /// The next generation of a direction, which begins with a packet that is known to be genuine.
+    fn after(&self, direction: &mut Direction, sender: Role) -> Live {
+        Live::new(self.live(direction, sender).secret.next(), self.cipher)
+    }
+
+    fn open(&self, opening: &mut Opening, packet: &mut [u8], header_len: usize, pn: u64) -> Opened {
+        let (sender, direction) = (self.role.peer(), &mut opening.direction);
+        let (generation, present) = (generation_of(pn), direction.generation);
+        if generation == present {
+            self.live(direction, sender).key.open(packet, header_len, pn)
+        } else if generation == present + 1 {
+            let next = self.after(direction, sender);
+            let opened = next.key.open(packet, header_len, pn)?;
+            opening.previous = direction.live.replace(Box::new(next));
+            direction.generation = generation;
+            Ok(opened)
+        } else if generation + 1 == present {
+            let previous = &mut opening.previous;
+            let live = || Box::new(Live::new(self.secret_of(sender, generation), self.cipher));
+            previous.get_or_insert_with(live).key.open(packet, header_len, pn)
+        } else {
+            Err(Unauthentic)
+        }
     }
 }
+
+type Opened = Result<usize, Unauthentic>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere leaves no half-made key behind: keys are put in place whole.
@@ -146,13 +202,15 @@ impl Seal for FlightSealer {
     /// When a packet number would be used twice: that would give away the plaintext.
     fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64) {
         assert!(first_pn >= self.lowest_unused, "packet number {first_pn} has been used before");
-        let mut direction = lock(&self.keys.sealing);
+        let (keys, mut direction) = (&self.keys, lock(&self.keys.sealing));
         let mut pn = first_pn;
         for packet in batch.chunks_mut(stride.max(1)) {
             while direction.generation < generation_of(pn) {
-                direction.advance();
+                let next = keys.after(&mut direction, keys.role);
+                direction.live = Some(Box::new(next));
+                direction.generation += 1;
             }
-            direction.key(self.keys.cipher).seal(packet, header_len, pn);
+            keys.live(&mut direction, keys.role).key.seal(packet, header_len, pn);
             pn += 1;
         }
         self.lowest_unused = pn;
@@ -168,34 +226,9 @@ impl Open for FlightOpener {
         if !opening.window.is_new(pn) {
             return Err(Unauthentic);
         }
-        let len = opening.open(self.0.cipher, packet, header_len, pn)?;
+        let len = self.0.open(&mut opening, packet, header_len, pn)?;
         opening.window.mark(pn);
         Ok(len)
-    }
-}
-
-impl Opening {
-    fn open(
-        &mut self,
-        cipher: Cipher,
-        packet: &mut [u8],
-        header_len: usize,
-        pn: u64,
-    ) -> Result<usize, Unauthentic> {
-        let (generation, present) = (generation_of(pn), self.direction.generation);
-        if generation == present {
-            self.direction.key(cipher).open(packet, header_len, pn)
-        } else if generation == present + 1 {
-            let key = self.direction.secret.next().packet_key(cipher);
-            let opened = key.open(packet, header_len, pn)?;
-            self.previous = self.direction.advance();
-            self.direction.key = Some(Box::new(key));
-            Ok(opened)
-        } else if generation + 1 == present {
-            self.previous.as_ref().ok_or(Unauthentic)?.open(packet, header_len, pn)
-        } else {
-            Err(Unauthentic)
-        }
     }
 }
 
@@ -204,8 +237,10 @@ impl Opening {
 struct Window {
     /// One more than the highest that has come.
     end: u64,
-    /// Bit `pn % 1024` for each of the last 1,024.
-    seen: [u64; WINDOW_WORDS],
+    /// While the flight rests: bit `pn % 64` for each of the last 64; what is older counts as seen.
+    latest: u64,
+    /// While packets come: bit `pn % 1024` for each of the last 1,024.
+    seen: Option<Box<[u64; WINDOW_WORDS]>>,
 }
 
 impl Window {
@@ -217,23 +252,51 @@ impl Window {
 
     fn is_new(&self, pn: u64) -> bool {
         let (word, bit) = Self::place(pn);
-        pn >= self.end || (pn + Self::LEN >= self.end && self.seen[word] & bit == 0)
+        let within = |len: u64| pn + len >= self.end;
+        pn >= self.end
+            || match &self.seen {
+                Some(seen) => within(Self::LEN) && seen[word] & bit == 0,
+                None => within(64) && self.latest & bit == 0,
+            }
     }
 
     fn mark(&mut self, pn: u64) {
-        if pn >= self.end {
-            if pn - self.end >= Self::LEN {
-                self.seen = [0; WINDOW_WORDS];
+        let end = self.end;
+        let mut seen = self.seen.take().unwrap_or_else(|| Box::new(self.awake()));
+        if pn >= end {
+            if pn - end >= Self::LEN {
+                seen.fill(0);
             } else {
-                for skipped in self.end..pn {
+                for skipped in end..pn {
                     let (word, bit) = Self::place(skipped);
-                    self.seen[word] &= !bit;
+                    seen[word] &= !bit;
                 }
             }
             self.end = pn + 1;
         }
         let (word, bit) = Self::place(pn);
-        self.seen[word] |= bit;
+        seen[word] |= bit;
+        self.seen = Some(seen);
+    }
+
+    /// All bits from the latest: what is older than they say has come.
+    fn awake(&self) -> [u64; WINDOW_WORDS] {
+        let mut seen = [u64::MAX; WINDOW_WORDS];
+        for pn in self.end.saturating_sub(64)..self.end {
+            let (word, bit) = Self::place(pn);
+            if self.latest & bit == 0 {
+                seen[word] &= !bit;
+            }
+        }
+        seen
+    }
+
+    /// Keeps the latest only.
+    fn rest(&mut self) {
+        let Some(seen) = self.seen.take() else { return };
+        self.latest = (self.end.saturating_sub(64)..self.end)
+            .map(Self::place)
+            .fold(0, |latest, (word, bit)| latest | seen[word] & bit);
     }
 }
 
@@ -275,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_were_dropped_come_back_and_the_window_stays() {
+    fn after_a_rest_keys_come_back_and_the_window_stays() {
         let [client, server] = ends(&FLIGHT);
         let mut open = server.pair().1;
         let first = sealed(&client, 1);
         assert!(open.open(&mut first.clone(), 11, 1).is_ok());
-        server.drop_expanded();
-        client.drop_expanded();
+        server.rest();
+        client.rest();
         assert!(open.open(&mut sealed(&client, 2), 11, 2).is_ok());
         assert!(open.open(&mut first.clone(), 11, 1).is_err());
     }
@@ -300,6 +363,24 @@ mod tests {
     }
 
     #[test]
+    fn a_rest_in_any_generation_changes_nothing() {
+        let [client, server] = ends(&FLIGHT);
+        let mut open = server.pair().1;
+        for generation in 1..4 {
+            let first = generation << 22;
+            let [before, late, next] = [first - 2, first - 1, first].map(|pn| sealed(&client, pn));
+            assert!(open.open(&mut before.clone(), 11, first - 2).is_ok());
+            assert!(open.open(&mut next.clone(), 11, first).is_ok());
+            server.rest();
+            client.rest();
+            assert!(open.open(&mut late.clone(), 11, first - 1).is_ok(), "the generation before");
+            for (packet, pn) in [(before, first - 2), (late, first - 1), (next, first)] {
+                assert!(open.open(&mut packet.clone(), 11, pn).is_err(), "{pn} a second time");
+            }
+        }
+    }
+
+    #[test]
     fn codes_are_of_their_sender_and_bytes() {
         let secret = TicketSecret([9; 32]);
         let mac = secret.mac(Role::Client, b"word");
@@ -310,13 +391,18 @@ mod tests {
     }
 
     proptest! {
-        /// The window never lets a number pass twice, and never refuses a new one that is not too old.
+        /// The window never lets a number pass twice, and never refuses a new one that is not too old: for one that
+        /// has rested, 64 back from where it stood then.
         #[test]
-        fn the_window_agrees_with_a_set(steps in prop::collection::vec(0u64..3_000, 1..400)) {
-            let (mut window, mut seen, mut end) = (Window::default(), HashSet::new(), 0);
-            for pn in steps {
+        fn the_window_agrees_with_a_set(steps in prop::collection::vec((0u64..3_000, 0u32..20), 1..400)) {
+            let (mut window, mut seen, mut end, mut floor) = (Window::default(), HashSet::new(), 0u64, 0);
+            for (pn, rest) in steps {
+                if rest == 0 {
+                    window.rest();
+                    floor = floor.max(end.saturating_sub(64));
+                }
                 let fresh = !seen.contains(&pn);
-                let expected = fresh && pn + Window::LEN >= end;
+                let expected = fresh && pn >= floor && pn + Window::LEN >= end;
                 prop_assert_eq!(window.is_new(pn), expected, "pn {}", pn);
                 if expected {
                     window.mark(pn);

@@ -10,7 +10,7 @@ use haul_wire::packet::{Flight, FlightWord, OpenHeader, WORD_LEN, WordPacket};
 use super::inner::{Inner, received};
 use super::run::split_open;
 use super::shared::{Shared, count, lock};
-use super::table::{Entry, Table};
+use super::table::Table;
 use crate::crypto::TicketSecret;
 use crate::{EngineError, Role};
 
@@ -58,7 +58,7 @@ fn admit(
     if !secret.verifies(Role::Client, &OpenHeader::authenticated(&flight), &header.mac) {
         return Err(Refusal::Unauthentic);
     }
-    if let Some(live) = live.filter(|live| live.flight == flight) {
+    if let Some(live) = live.filter(|live| live.flight() == flight) {
         return Ok(live);
     }
     match flight.epoch {
@@ -111,9 +111,10 @@ fn begin(
 /// was: a copy of its packet from elsewhere gets none.
 pub(super) fn say_closed(shared: &Shared, flight: Flight) {
     let (secret, peer) = match lock(&shared.table).entries.get(&flight.identity) {
-        Some(Entry { bond, last_epoch, last_peer: Some(peer), .. }) if *last_epoch == flight.epoch => {
-            (bond.secret.clone(), *peer)
-        }
+        Some(entry) if entry.last_epoch == flight.epoch => match &entry.last_peer {
+            Some(peer) => (entry.bond.secret.clone(), **peer),
+            None => return,
+        },
         _ => return,
     };
     let mut packet = WordPacket { flight, word: FlightWord::Closed, number: 0, mac: [0; 12] };
@@ -127,8 +128,8 @@ pub(super) fn forget_if_asked(shared: &Shared, word: &WordPacket) {
         return;
     }
     let mut table = lock(&shared.table);
-    let latest = |entry: &Entry| entry.last_epoch == word.flight.epoch;
-    if table.entries.get(&word.flight.identity).is_some_and(latest) {
+    let entry = table.entries.get(&word.flight.identity);
+    if entry.is_some_and(|entry| entry.last_epoch == word.flight.epoch) {
         table.entries.remove(&word.flight.identity);
     }
 }

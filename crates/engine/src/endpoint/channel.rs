@@ -44,7 +44,7 @@ impl Channel {
 
     /// Which end this is.
     pub fn role(&self) -> Role {
-        self.inner.role
+        self.inner.role()
     }
 
     /// Names the association.
@@ -151,10 +151,8 @@ impl Channel {
     ) -> Poll<Result<R, EngineError>> {
         let result = self.with(|state, now| {
             let result = attempt(state, now);
-            if let Ok(None) = &result
-                && !state.wakers.iter().any(|waker| waker.will_wake(context.waker()))
-            {
-                state.wakers.push(context.waker().clone());
+            if let Ok(None) = &result {
+                state.wake_later(context.waker());
             }
             result
         });
@@ -269,7 +267,7 @@ impl Channel {
 
     /// The oldest notice of the stack that was not taken yet; the last 64 are kept.
     pub fn notice(&self) -> Option<StackEvent> {
-        self.inner.lock().notices.pop_front()
+        self.inner.lock().notice()
     }
 
     /// Waits for the next notice.
@@ -278,7 +276,7 @@ impl Channel {
     /// [`EngineError::TimedOut`]; how the flight has ended.
     pub fn wait_notice(&self, timeout: Duration) -> Result<StackEvent, EngineError> {
         let until = Some(Instant::now() + timeout);
-        self.wait(until, "a notice", |state, _| match state.notices.pop_front() {
+        self.wait(until, "a notice", |state, _| match state.notice() {
             Some(notice) => Ok(Some(notice)),
             None => state.ended().map_or(Ok(None), Err),
         })
@@ -331,7 +329,7 @@ impl Drop for Channel {
         let Some(entry) = table.entries.get_mut(&identity) else { return };
         if entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, &self.inner)) {
             entry.live = None;
-            entry.last_peer = Some(peer);
+            entry.last_peer = Some(Box::new(peer));
             if self.role() == Role::Client {
                 table.entries.remove(&identity);
             }
@@ -374,6 +372,6 @@ impl State {
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Channel");
-        out.field("role", &self.inner.role).field("identity", &self.identity()).finish_non_exhaustive()
+        out.field("role", &self.inner.role()).field("identity", &self.identity()).finish_non_exhaustive()
     }
 }

@@ -11,10 +11,10 @@ use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{Flight, FlightWord, OPEN_LEN, OpenHeader, WORD_LEN, WordPacket};
 
 use super::ChannelOptions;
-use super::phase::{Goodbye, KeepAlive, Manner, Opening, Phase};
+use super::phase::{Ending, Goodbye, KeepAlive, Manner, Opening, Phase};
 use super::shared::{SLOT, Shared, count, lock};
 use super::table::Bond;
-use crate::crypto::{FlightKeys, TicketSecret};
+use crate::crypto::FlightKeys;
 use crate::{Direction, EngineError, Role};
 
 /// Batches sent before others have their turn.
@@ -32,28 +32,30 @@ const OPENING_REPEAT: Span = Span::from_millis(100);
 
 /// One end of a flight.
 pub(crate) struct Inner {
-    pub(super) role: Role,
-    pub(super) flight: Flight,
-    pub(super) secret: TicketSecret,
+    keys: Arc<FlightKeys>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 /// What changes of it.
+#[expect(clippy::box_collection, reason = "there are many thousand, and these are empty nearly always")]
 pub(super) struct State {
     pub(super) stack: Stack,
-    keys: Arc<FlightKeys>,
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
+    /// Largest datagram, UDP payload bytes.
+    datagram: u16,
     /// Highest packet number that came: only newer packets say where the other end is.
     highest_pn: u64,
     heard: Time,
     /// The earliest entry of the schedule.
     scheduled: Option<Time>,
     inbox: usize,
-    pub(super) notices: VecDeque<StackEvent>,
+    /// Made by the first.
+    notices: Option<Box<VecDeque<StackEvent>>>,
     keep_alive: Option<Box<KeepAlive>>,
-    pub(super) wakers: Vec<task::Waker>,
+    /// Tasks that wait for a change; made by the first.
+    wakers: Option<Box<Vec<task::Waker>>>,
     pub(super) waiting: u32,
 }
 
@@ -68,44 +70,56 @@ impl Inner {
         ends: Ends,
     ) -> Result<Self, RecipeError> {
         let keys = FlightKeys::new(&bond.secret, &flight, role, bond.cipher);
+        let phase = match role {
+            Role::Client => {
+                let wait = (bond.round_trip * 2).max(OPENING_REPEAT);
+                Phase::Opening(Box::new(Opening::new(now, OPENING_DELAY, wait, options.patience.into())))
+            }
+            Role::Server => Phase::Running,
+        };
+        // The header in front of the first packets takes its room from them.
+        let header = if role == Role::Client { OPEN_LEN as u16 } else { 0 };
+        let datagram = options.datagram.saturating_sub(header);
         let setup = Setup {
             initiator: role == Role::Client,
             identity: bond.identity,
             keys: Some(keys.pair()),
-            datagram: options.datagram,
-            likely_datagram: options.datagram,
+            datagram,
+            likely_datagram: datagram,
             max_datagram: options.datagram,
             initial_rtt: bond.round_trip,
             queue_bytes: options.queue.0 as usize,
             ends,
             ..Setup::new(now)
         };
-        let opening = Opening {
-            until: now + Span::from(options.patience),
-            next: now + OPENING_DELAY,
-            wait: (bond.round_trip * 2).max(OPENING_REPEAT),
-        };
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let state = State {
             stack: Stack::new(bond.blueprint.clone(), setup)?,
-            keys,
             peer,
-            phase: if role == Role::Client { Phase::Opening(opening) } else { Phase::Running },
+            phase,
+            datagram: options.datagram,
             highest_pn: 0,
             heard: now,
             scheduled: None,
             inbox: options.inbox.0 as usize,
-            notices: VecDeque::new(),
+            notices: None,
             keep_alive: every,
-            wakers: Vec::new(),
+            wakers: None,
             waiting: 0,
         };
-        let secret = bond.secret.clone();
-        Ok(Self { role, flight, secret, state: Mutex::new(state), changed: Condvar::new() })
+        Ok(Self { keys, state: Mutex::new(state), changed: Condvar::new() })
     }
 
     pub(super) fn identity(&self) -> u32 {
-        self.flight.identity
+        self.flight().identity
+    }
+
+    pub(super) fn flight(&self) -> Flight {
+        self.keys.flight()
+    }
+
+    pub(super) fn role(&self) -> Role {
+        self.keys.role()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -138,13 +152,13 @@ impl Inner {
 
     /// Unlocks, and wakes whoever waits for a change.
     pub(super) fn release(&self, mut state: MutexGuard<'_, State>) {
-        let wakers = std::mem::take(&mut state.wakers);
+        let wakers = state.wakers.take();
         let waiting = state.waiting > 0;
         drop(state);
         if waiting {
             self.changed.notify_all();
         }
-        wakers.into_iter().for_each(task::Waker::wake);
+        wakers.into_iter().flat_map(|wakers| *wakers).for_each(task::Waker::wake);
     }
 
     /// Whether there is more to send.
@@ -161,7 +175,7 @@ impl Inner {
             };
             let data = &slot[..transmit.len];
             if let Phase::Opening(opening) = &mut state.phase {
-                opening.next = now + opening.wait;
+                opening.on_accompanied(now);
                 let (data, size) = self.with_header(data, transmit.segment_size);
                 shared.send(&data, size, transmit.ecn, state.peer);
             } else {
@@ -173,8 +187,9 @@ impl Inner {
     }
 
     fn opening_header(&self) -> [u8; OPEN_LEN] {
-        let mac = self.secret.mac(self.role, &OpenHeader::authenticated(&self.flight));
-        OpenHeader { flight: self.flight, mac }.to_bytes()
+        let flight = self.flight();
+        let mac = self.keys.mac(&OpenHeader::authenticated(&flight));
+        OpenHeader { flight, mac }.to_bytes()
     }
 
     /// The packets of a batch, each behind the opening header.
@@ -185,8 +200,8 @@ impl Inner {
     }
 
     pub(super) fn say(&self, shared: &Shared, to: SocketAddr, word: FlightWord, number: u32) {
-        let mut packet = WordPacket { flight: self.flight, word, number, mac: [0; 12] };
-        packet.mac = self.secret.mac(self.role, &packet.authenticated());
+        let mut packet = WordPacket { flight: self.flight(), word, number, mac: [0; 12] };
+        packet.mac = self.keys.mac(&packet.authenticated());
         shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, to);
     }
 
@@ -200,10 +215,11 @@ impl Inner {
             }
             _ => {}
         }
-        if state.notices.len() == MOST_NOTICES {
-            state.notices.pop_front();
+        let notices = state.notices.get_or_insert_default();
+        if notices.len() == MOST_NOTICES {
+            notices.pop_front();
         }
-        state.notices.push_back(event);
+        notices.push_back(event);
     }
 
     /// Packets of the stack have come, side by side.
@@ -303,8 +319,7 @@ impl Inner {
                 state.end(error);
             }
             Phase::Opening(opening) if opening.next <= now => {
-                opening.next = now + opening.wait;
-                opening.wait = opening.wait * 3 / 2;
+                opening.on_bare(now);
                 shared.send(&self.opening_header(), OPEN_LEN, Ecn::NotEct, peer);
             }
             Phase::Closing(goodbye) if goodbye.next <= now => {
@@ -337,9 +352,9 @@ impl Inner {
     pub(super) fn rest(&self, before: Time) {
         let mut state = self.lock();
         if state.heard < before {
-            state.keys.drop_expanded();
+            self.keys.rest();
             state.stack.rest();
-            state.notices.shrink_to_fit();
+            state.notices.take_if(|notices| notices.is_empty());
         }
     }
 }
@@ -351,10 +366,24 @@ impl State {
         stats.data_received + stats.control_received
     }
 
+    /// Wakes the task at the next change.
+    pub(super) fn wake_later(&mut self, waker: &task::Waker) {
+        let wakers = self.wakers.get_or_insert_default();
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+
+    /// The oldest notice that nobody has taken.
+    pub(super) fn notice(&mut self) -> Option<StackEvent> {
+        self.notices.as_mut()?.pop_front()
+    }
+
     fn on_heard(&mut self, now: Time) {
         self.heard = now;
         if let Phase::Opening(_) = self.phase {
             self.phase = Phase::Running;
+            self.stack.set_datagram(self.datagram);
         }
         if let Some(alive) = &mut self.keep_alive {
             alive.heard(now);
@@ -369,7 +398,7 @@ impl State {
     /// How the flight has ended, if it has.
     pub(super) fn ended(&self) -> Option<EngineError> {
         match &self.phase {
-            Phase::Ended(error) => Some((**error).clone()),
+            Phase::Ended(ending) => Some(ending.error()),
             _ => None,
         }
     }
@@ -377,14 +406,14 @@ impl State {
     /// The first reason counts.
     pub(super) fn end(&mut self, error: EngineError) {
         if !matches!(self.phase, Phase::Ended(_)) {
-            self.phase = Phase::Ended(Box::new(error));
+            self.phase = Phase::Ended(Ending::new(error));
         }
     }
 
     /// This end says goodbye.
     pub(super) fn say_goodbye(&mut self, now: Time, word: FlightWord, manner: Manner) {
         if matches!(self.phase, Phase::Opening(_) | Phase::Running) {
-            self.phase = Phase::Closing(Goodbye::new(now, word, manner));
+            self.phase = Phase::Closing(Box::new(Goodbye::new(now, word, manner)));
         }
     }
 

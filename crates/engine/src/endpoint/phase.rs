@@ -14,21 +14,72 @@ const GOODBYES: u32 = 6;
 #[derive(Debug)]
 pub(super) enum Phase {
     /// The client has not heard of the server yet: its packets carry the opening header.
-    Opening(Opening),
+    Opening(Box<Opening>),
     /// Both ends know.
     Running,
     /// This end has said goodbye.
-    Closing(Goodbye),
+    Closing(Box<Goodbye>),
     /// Over.
-    Ended(Box<EngineError>),
+    Ended(Ending),
 }
 
-/// A bare opening header is sent now and then, in case the stack itself has nothing to say.
+/// How a flight has ended. Many may lie about that have ended as they should: those cost nothing more.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Closed,
+    Failed(Box<EngineError>),
+}
+
+impl Ending {
+    pub(super) fn new(error: EngineError) -> Self {
+        match error {
+            EngineError::Closed => Self::Closed,
+            error => Self::Failed(Box::new(error)),
+        }
+    }
+
+    pub(super) fn error(&self) -> EngineError {
+        match self {
+            Self::Closed => EngineError::Closed,
+            Self::Failed(error) => (**error).clone(),
+        }
+    }
+}
+
+/// A bare opening header is sent now and then: the stack may have nothing to say, and what it says may be lost for a
+/// reason that spares the header, such as its size.
 #[derive(Debug)]
 pub(super) struct Opening {
+    /// The client gives up then.
     pub(super) until: Time,
+    /// When a bare header is due.
     pub(super) next: Time,
-    pub(super) wait: Span,
+    /// From one bare header to the next.
+    wait: Span,
+    /// Packets of the stack have stood in for the next bare header: they do so once.
+    put_off: bool,
+}
+
+impl Opening {
+    /// With these times from `now`: until the first bare header, from it to the second, until the end.
+    pub(super) fn new(now: Time, first: Span, wait: Span, patience: Span) -> Self {
+        Self { until: now + patience, next: now + first, wait, put_off: false }
+    }
+
+    /// Packets of the stack leave with the header. However many there are, a bare one follows within two waits.
+    pub(super) fn on_accompanied(&mut self, now: Time) {
+        if !self.put_off {
+            self.put_off = true;
+            self.next = now + self.wait;
+        }
+    }
+
+    /// A bare header leaves.
+    pub(super) fn on_bare(&mut self, now: Time) {
+        self.put_off = false;
+        self.next = now + self.wait;
+        self.wait = self.wait * 3 / 2;
+    }
 }
 
 /// Whether a flight ends where it should. Travels as the number of the word.
@@ -84,5 +135,27 @@ impl KeepAlive {
     pub(super) fn heard(&mut self, now: Time) {
         self.unanswered = 0;
         self.next = now + self.every;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_puts_a_bare_header_off_once_however_much_there_is() {
+        let ms = Span::from_millis;
+        let mut opening = Opening::new(Time::ZERO, ms(10), ms(100), ms(5_000));
+        let mut bare = Vec::new();
+        for at in 0..700 {
+            let now = Time::ZERO + ms(at);
+            opening.on_accompanied(now);
+            if opening.next <= now {
+                bare.push(at);
+                opening.on_bare(now);
+            }
+        }
+        // Each time: put off by one wait from the first packet behind the one before; waits of 100, 150 and 225 ms.
+        assert_eq!(bare, [100, 251, 477]);
     }
 }

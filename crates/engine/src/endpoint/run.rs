@@ -218,7 +218,7 @@ fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8]) {
     if !secret.verifies(shared.role.peer(), &word.authenticated(), &word.mac) {
         return count(&shared.counters.unauthentic);
     }
-    match live.filter(|live| live.flight == word.flight) {
+    match live.filter(|live| live.flight() == word.flight) {
         Some(flight) => flight.on_word(shared, now, &word),
         None if matches!(word.word, FlightWord::Close | FlightWord::Forget) => {
             super::accept::say_closed(shared, word.flight);

@@ -30,13 +30,14 @@ pub(super) struct Entry {
     pub(super) live: Option<Arc<Inner>>,
     pub(super) last_used: Time,
     /// Where the client of a flight was that this end has closed: a late goodbye of it is answered there.
-    pub(super) last_peer: Option<SocketAddr>,
+    pub(super) last_peer: Option<Box<SocketAddr>>,
 }
 
 /// Associations by identity.
 #[derive(Default)]
 pub(super) struct Table {
-    pub(super) entries: HashMap<u32, Entry>,
+    /// Boxed, because up to half of the places of a table are empty.
+    pub(super) entries: HashMap<u32, Box<Entry>>,
 }
 
 impl Table {
@@ -46,7 +47,7 @@ impl Table {
         if self.entries.contains_key(&identity) {
             return false;
         }
-        self.entries.insert(identity, entry);
+        self.entries.insert(identity, Box::new(entry));
         true
     }
 

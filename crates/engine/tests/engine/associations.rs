@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use haul_base::Bytes;
@@ -10,6 +11,7 @@ use haul_engine::{
     TicketFile, associate,
 };
 use haul_proto::micro::registry;
+use haul_proto::presets;
 use haul_stack::{
     Context, Declaration, Delivery, Ends, MicroProtocol, Order, Recipe, Registration, Registry, Resolution,
     SendOptions,
@@ -115,6 +117,39 @@ fn a_server_may_speak_first_once_the_client_has_opened() {
     client.wait_confirmed(PATIENCE).unwrap();
     drop(server);
     assert!(matches!(client.recv(Some(PATIENCE)), Err(EngineError::Closed)));
+}
+
+/// Too large for the path, all packets of the beginning would be lost, with the header that the server waits for.
+#[test]
+fn packets_behind_an_opening_header_are_no_larger_than_others() {
+    const LARGEST: u16 = 1_300;
+    let listener = listener("127.0.0.1");
+    let relay = Relay::start(listener.local_addr());
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let mut options = AssociateOptions::default();
+    options.channel.datagram = LARGEST;
+    let (terms, recipe) = (Terms::new(own_registry()), presets::preset("msg").unwrap().unwrap());
+    let (client, admitted) = associated(&listener, &terms, &url, &recipe, &own_registry(), &options);
+    admitted.unwrap();
+    let client = client.unwrap();
+    let message = [7; 1_240];
+    relay.to_client.store(false, Ordering::Relaxed);
+    send(&client, &message);
+    let opens =
+        || relay.heard.lock().unwrap().iter().any(|datagram| datagram[0] == 14 && datagram.len() > 31);
+    until("no data came with the opening header", opens);
+    relay.to_client.store(true, Ordering::Relaxed);
+    client.wait_confirmed(PATIENCE).unwrap();
+    send(&client, &message);
+    let server = flight(&listener);
+    assert!(recv(&server) == message && recv(&server) == message);
+    let heard = relay.heard.lock().unwrap();
+    let largest = |opens: bool| {
+        let these = heard.iter().filter(|datagram| (datagram[0] == 14) == opens);
+        these.map(Vec::len).max().unwrap()
+    };
+    assert!(largest(true) <= LARGEST.into(), "{}", largest(true));
+    assert!(largest(false) > message.len() && largest(false) <= LARGEST.into(), "{}", largest(false));
 }
 
 #[test]
@@ -348,7 +383,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     // Several times the interval: alive as long as somebody answers.
     assert!(matches!(client.recv(Some(Duration::from_millis(300))), Err(EngineError::TimedOut { .. })));
     assert!(client.ended().is_none());
-    relay.to_server.store(false, std::sync::atomic::Ordering::Relaxed);
+    relay.to_server.store(false, Ordering::Relaxed);
     until("the silence was not noticed", || client.ended().is_some());
     assert!(matches!(client.ended(), Some(EngineError::TimedOut { .. })));
     assert!(server.ended().is_none());

@@ -7,14 +7,12 @@ pub(super) type Arrival = (u64, usize);
 
 /// Messages of the beginning that are left out: set-up and the first round trip.
 const WARM_UP_NANOS: u64 = 300_000_000;
-/// Rates are looked at over so long.
-const WINDOW_NANOS: u64 = 20_000_000;
+/// The lines whose meeting tells when a rate changed are so long.
+const LINE_NANOS: u64 = 700_000_000;
 /// The rate after a change is taken from so long behind it.
 const AFTER_NANOS: u64 = 300_000_000;
 /// The rate of messages is less than that of packets by no more than this share.
 const HEADERS: f64 = 0.1;
-/// A rate is there when it is so near.
-const NEAR: f64 = 0.05;
 
 /// The `q`-quantile; 0 of nothing.
 pub(super) fn quantile(values: &mut [f64], q: f64) -> f64 {
@@ -42,28 +40,45 @@ fn jitter(arrivals: &[Arrival], rate_bps: f64) -> f64 {
     quantile(&mut arrivals.windows(2).map(deviation).collect::<Vec<_>>(), 0.99)
 }
 
-/// When the rate over a window came near `rate_bps` and stayed there, in nanoseconds after `asked`.
-fn settled(arrivals: &[Arrival], asked: u64, rate_bps: f64) -> Option<u64> {
-    let end = arrivals.last()?.0;
-    let mut there = None;
-    let mut at = asked;
-    while at + WINDOW_NANOS < end {
-        let from = arrivals.partition_point(|arrival| arrival.0 < at);
-        let to = arrivals.partition_point(|arrival| arrival.0 < at + WINDOW_NANOS);
-        let bytes: usize = arrivals[from..to].iter().map(|arrival| arrival.1).sum();
-        let rate = bytes as f64 * 8e9 / WINDOW_NANOS as f64;
-        if (rate / rate_bps - 1.0).abs() > NEAR {
-            there = None;
-        } else if there.is_none() {
-            there = Some(at - asked);
-        }
-        at += WINDOW_NANOS / 10;
-    }
-    there
+/// Bytes that have come, as a straight line over time in nanoseconds: a point on it and its slope, by least squares.
+fn line(arrivals: &[Arrival], before: usize) -> Option<(f64, f64, f64)> {
+    let mut bytes = before;
+    let points = arrivals.iter().map(|arrival| {
+        bytes += arrival.1;
+        (arrival.0 as f64, bytes as f64)
+    });
+    let points: Vec<(f64, f64)> = points.collect();
+    let count = points.len() as f64;
+    let (at, sum) =
+        points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
+    let spread: f64 = points.iter().map(|point| (point.0 - at).powi(2)).sum();
+    let both: f64 = points.iter().map(|point| (point.0 - at) * (point.1 - sum)).sum();
+    (spread > 0.0).then(|| (at, sum, both / spread))
 }
 
-/// What the arrivals of a stream come to.
-pub(super) fn seen(arrivals: &[Arrival], rate_bps: Option<u64>, asked: Option<(u64, u64)>) -> Seen {
+/// When the rate changed, in nanoseconds after `asked`: where the lines of before and after meet. Packets leave in
+/// bursts, so that rates over short windows say little.
+fn settled(arrivals: &[Arrival], asked: u64) -> Option<u64> {
+    let index = |at: u64| arrivals.partition_point(|arrival| arrival.0 < at);
+    let (start, asked_at) = (index(asked.saturating_sub(LINE_NANOS)), index(asked));
+    let (after, end) = (index(asked + AFTER_NANOS), index(asked + AFTER_NANOS + LINE_NANOS));
+    let bytes =
+        |range: std::ops::Range<usize>| arrivals[range].iter().map(|arrival| arrival.1).sum::<usize>();
+    let (at, sum, old) = line(&arrivals[start..asked_at], 0)?;
+    let (later, more, new) = line(&arrivals[after..end], bytes(start..after))?;
+    if (new / old - 1.0).abs() < HEADERS {
+        return None;
+    }
+    let meet = ((more - new * later) - (sum - old * at)) / (old - new);
+    // Before it was asked for: something else has bent one of the lines.
+    (meet >= asked as f64).then_some((meet - asked as f64) as u64)
+}
+
+/// What the arrivals of a stream come to whose sender has sent for `millis`. What comes after that time was late, and
+/// would count the wait for it as if it had been sent in it.
+pub(super) fn seen(all: &[Arrival], rate_bps: Option<u64>, asked: Option<(u64, u64)>, millis: u64) -> Seen {
+    let end = all.first().map_or(0, |first| first.0 + millis * 1_000_000);
+    let arrivals = &all[..all.partition_point(|arrival| arrival.0 < end)];
     let warm = arrivals.first().map_or(0, |first| first.0 + WARM_UP_NANOS);
     let from = arrivals.partition_point(|arrival| arrival.0 < warm);
     let until = asked.map_or(arrivals.len(), |(at, _)| arrivals.partition_point(|arrival| arrival.0 < at));
@@ -76,9 +91,9 @@ pub(super) fn seen(arrivals: &[Arrival], rate_bps: Option<u64>, asked: Option<(u
     });
     // The rate asked for counts whole packets; what it comes to in messages shows in the end.
     let came = |&((_, wanted), rate): &((u64, u64), f64)| (rate / wanted as f64 - 1.0).abs() < HEADERS;
-    let took = asked.zip(later).filter(came).and_then(|((at, _), rate)| settled(arrivals, at, rate));
+    let took = asked.zip(later).filter(came).and_then(|((at, _), _)| settled(arrivals, at));
     Seen {
-        bytes: arrivals.iter().map(|arrival| arrival.1 as u64).sum(),
+        bytes: all.iter().map(|arrival| arrival.1 as u64).sum(),
         goodput_bps,
         jitter_p99_us: jitter(steady, nominal),
         settled_ms: took.map(|took| took as f64 / 1e6),
@@ -97,24 +112,47 @@ mod tests {
 
     #[test]
     fn an_even_stream_has_its_rate_and_no_jitter() {
-        let seen = seen(&even(0, 2_000, 100), Some(80_000_000), None);
+        let seen = seen(&even(0, 2_000, 100), Some(80_000_000), None, 2_000);
         assert!((seen.goodput_bps / 80e6 - 1.0).abs() < 1e-3, "{seen:?}");
         assert!(seen.jitter_p99_us < 1e-6, "{seen:?}");
+    }
+
+    #[test]
+    fn what_comes_late_is_not_part_of_the_rate() {
+        let mut arrivals = even(0, 2_000, 100);
+        arrivals.push((2_900_000_000, 1_000));
+        let seen = seen(&arrivals, Some(80_000_000), None, 2_000);
+        assert!((seen.goodput_bps / 80e6 - 1.0).abs() < 1e-3, "{seen:?}");
+        assert_eq!(seen.bytes, arrivals.len() as u64 * 1_000);
     }
 
     #[test]
     fn a_change_is_seen_when_it_comes() {
         let mut arrivals = even(0, 1_040, 100);
         arrivals.extend(even(1_040, 2_000, 200));
-        let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)));
+        let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_000);
         let settled = seen.settled_ms.unwrap();
         assert!((36.0..=42.0).contains(&settled), "{settled}");
         assert!((seen.later_goodput_bps.unwrap() / 40e6 - 1.0).abs() < 0.01);
     }
 
     #[test]
+    fn bursts_do_not_hide_when_a_change_came() {
+        let bursts = |from: u64, to: u64, gap: u64| even(from, to, gap).into_iter().step_by(45);
+        let whole = |(at, len): Arrival| std::iter::repeat_n((at, len), 45);
+        let arrivals: Vec<Arrival> =
+            bursts(0, 1_061, 100).chain(bursts(1_061, 2_000, 200)).flat_map(whole).collect();
+        let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_000);
+        let settled = seen.settled_ms.unwrap();
+        assert!((50.0..=72.0).contains(&settled), "{settled}");
+    }
+
+    #[test]
     fn a_change_that_never_comes_is_not_seen() {
-        assert_eq!(seen(&even(0, 2_000, 100), None, Some((1_000_000_000, 40_000_000))).settled_ms, None);
+        assert_eq!(
+            seen(&even(0, 2_000, 100), None, Some((1_000_000_000, 40_000_000)), 2_000).settled_ms,
+            None
+        );
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn receive(stream: &Stream, socket: &TcpListener, listener: &Listener) -> Result
             }
         }
     }
-    Ok(seen(&arrivals, stream.rate_bps, asked))
+    Ok(seen(&arrivals, stream.rate_bps, asked, stream.millis))
 }
 
 fn echo_messages(channel: &Channel) {

@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 
 use haul_base::Time;
 
+/// Places that an empty ledger keeps: a wide window is rarely needed, and many are at rest.
+pub(crate) const KEPT_PLACES: usize = 1_024;
+
 /// Where a segment stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -129,6 +132,9 @@ impl Flight {
             self.slots.pop_front();
             self.base += 1;
         }
+        if self.slots.is_empty() && self.slots.capacity() > KEPT_PLACES {
+            self.slots.shrink_to(KEPT_PLACES);
+        }
         Some(before)
     }
 
@@ -162,6 +168,19 @@ mod tests {
         flight.finish(10);
         assert!(flight.begin(0, 1, Time::ZERO));
         assert_eq!((flight.base(), flight.next()), (0, 1));
+    }
+
+    #[test]
+    fn what_a_wide_window_needed_is_given_back() {
+        let mut flight = Flight::default();
+        for sequence in 0..16_384 {
+            assert!(flight.begin(sequence, sequence, Time::ZERO));
+        }
+        for sequence in 0..16_384 {
+            assert!(flight.finish(sequence).is_some());
+        }
+        assert!(flight.slots.capacity() <= KEPT_PLACES, "{}", flight.slots.capacity());
+        assert_eq!((flight.base(), flight.span()), (16_384, 0));
     }
 
     #[test]

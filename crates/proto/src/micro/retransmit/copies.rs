@@ -13,7 +13,7 @@ use super::messages::Ledger;
 use crate::micro::arrived::SPAN;
 use crate::micro::events::{ACKNOWLEDGED, Acknowledgement, FORGOTTEN, Forgotten, LossBoundary, Statement};
 use crate::micro::fixed_size::LAST;
-use crate::micro::flight::{Flight, Slot, State};
+use crate::micro::flight::{Flight, KEPT_PLACES, Slot, State};
 
 #[derive(Clone, Copy, Debug)]
 struct Declared {
@@ -138,6 +138,10 @@ impl Copies {
         while self.kept.front().is_some_and(Option::is_none) {
             self.kept.pop_front();
             self.base += 1;
+        }
+        if self.kept.is_empty() && self.kept.capacity() > KEPT_PLACES {
+            self.kept.shrink_to(KEPT_PLACES);
+            self.lost.shrink_to(KEPT_PLACES);
         }
         u64::from(copy.size)
     }
