@@ -58,11 +58,9 @@ pub(super) fn registration() -> Registration {
 impl SequencedSegment {
     fn number(&mut self, batch: &mut Batch<'_>) {
         let sequence = self.sequence.expect("declared");
-        for i in 0..batch.len() {
-            if !batch.is_resent(i) {
-                batch.set(i, sequence, self.next);
-                self.next += 1;
-            }
+        for i in batch.fresh() {
+            batch.set(i, sequence, self.next);
+            self.next += 1;
         }
     }
 

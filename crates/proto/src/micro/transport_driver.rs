@@ -36,7 +36,7 @@ impl MicroProtocol for TransportDriver {
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
         let attribute = self.attribute.expect("declared");
         if event == BatchEvent::SEGMENT_TO_NET {
-            (0..batch.len()).for_each(|i| batch.set(i, attribute, self.identity));
+            batch.set_all(attribute, self.identity);
             return;
         }
         let header = batch.layout().clear_len();
