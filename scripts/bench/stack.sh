@@ -3,6 +3,7 @@
 # attributes and copies, over veth with GSO and GRO. Everything in turn, ROUNDS times; medians and ratios of one run.
 #
 #   sudo scripts/bench/stack.sh                      # ROUNDS=7 SECONDS_EACH=2 PIN=1
+#   sudo MODES='hand base' SIZES= scripts/bench/stack.sh      # of the modes and sizes only these
 #
 # To be reached: base >= 0.97 of hand; 9 more raises and 7 more attributes >= 0.97 of base.
 . "$(dirname "$0")/lib.sh"
@@ -28,8 +29,8 @@ run() { # FILE MODE [OPTIONS]: Gbit/s of message bytes that arrive
 build_stack
 connect
 machine
-MODES=(hand base raises=9 attributes=7 copies=1 copies=2 copies=3 push push-no-pool)
-SIZES=(64 256 1024 1400 1453 2048 3072 4096 6144 8192 16384 32768 65536)
+read -ra MODES <<<"${MODES-hand base raises=9 attributes=7 copies=1 copies=2 copies=3 push push-no-pool}"
+read -ra SIZES <<<"${SIZES-64 256 1024 1400 1453 2048 3072 4096 6144 8192 16384 32768 65536}"
 for round in $(seq "$ROUNDS"); do
     for mode in "${MODES[@]}"; do
         run "$mode" "$mode"
@@ -42,6 +43,7 @@ done
 
 row() { # NAME FILE BASE
     local value base
+    [ -e "$WORK/$2" ] && [ -e "$WORK/$3" ] || return 0
     value=$(median <"$WORK/$2")
     base=$(median <"$WORK/$3")
     printf '| %-26s | %8.2f | %s |\n' "$1" "$value" "$(ratio "$value" "$base")"

@@ -241,6 +241,12 @@ impl<'b> Batch<'b> {
         self.used.saturating_sub(i * self.stride).min(self.stride)
     }
 
+    /// Bytes of the shortest packet, those that were taken included.
+    #[inline]
+    pub fn shortest(&self) -> usize {
+        self.count.checked_sub(1).map_or(0, |last| self.size(last))
+    }
+
     /// Bytes of the packets that nobody has taken.
     pub fn live_bytes(&self) -> usize {
         let Some(last) = self.count.checked_sub(1) else { return 0 };
@@ -288,9 +294,13 @@ impl<'b> Batch<'b> {
         attribute: Attribute<T>,
         mut value: impl FnMut(usize) -> T::Value,
     ) {
-        let first = packets.start * self.stride + attribute.range().start;
-        let cells = self.buffer[first..].chunks_mut(self.stride.max(1));
-        cells.zip(packets).for_each(|(cell, i)| T::write(value(i), &mut cell[..T::LEN]));
+        // Half the width of an address, so that a sum of it cannot overflow and needs no check.
+        let mut at = (packets.start * self.stride + attribute.range().start) as u32;
+        for i in packets {
+            let from = at as usize;
+            T::write(value(i), &mut self.buffer[from..from + T::LEN]);
+            at = at.wrapping_add(self.stride as u32);
+        }
     }
 
     /// Gives an attribute the same value in every packet.
@@ -407,24 +417,31 @@ impl<'b> Batch<'b> {
 
     fn append(&mut self, kind: Kind, payload: usize) -> usize {
         let len = self.header_len(kind) + payload + self.layout.tag_len();
-        self.write_header(kind, len);
+        self.write_header(kind, self.header_len(kind), len);
         self.note(kind, len)
     }
 
-    /// Writes the header of the next packet, of `len` bytes in all.
+    /// Writes the header of the next packet, `header` bytes of `len` in all.
     #[inline]
-    fn write_header(&mut self, kind: Kind, len: usize) {
-        let (start, header) = (self.used, self.header_len(kind));
-        // A size that is known when compiling saves the call; what lies behind the header is written later.
-        match len {
-            SHORT.. if header <= SHORT => self.buffer[start..start + SHORT].fill(0),
-            LONG.. if header <= LONG => self.buffer[start..start + LONG].fill(0),
-            _ => self.buffer[start..start + header].fill(0),
+    fn write_header(&mut self, kind: Kind, header: usize, len: usize) {
+        // A number has no more than 48 bits; the word is one byte longer than kind and number, and that is zero.
+        let word = u64::from(kind.0 | self.generation) << 56 | self.next_pn() << 16 >> 8;
+        let packet = &mut self.buffer[self.used..self.used + len];
+        // A size that is known when compiling saves a call; what lies behind the header is written later.
+        if header <= SHORT
+            && let Some(start) = packet.first_chunk_mut::<SHORT>()
+        {
+            *start = [0; SHORT];
+            start[..8].copy_from_slice(&word.to_be_bytes());
+        } else if header <= LONG
+            && let Some(start) = packet.first_chunk_mut::<LONG>()
+        {
+            *start = [0; LONG];
+            start[..8].copy_from_slice(&word.to_be_bytes());
+        } else {
+            packet[..header].fill(0);
+            packet[..PACKET_HEADER_LEN].copy_from_slice(&word.to_be_bytes()[..PACKET_HEADER_LEN]);
         }
-        let pn = self.next_pn();
-        let head = &mut self.buffer[start..start + PACKET_HEADER_LEN];
-        head[0] = kind.0 | self.generation;
-        U48::write(pn, &mut head[1..]);
     }
 
     /// Takes in the packet that was written behind the others; gives its place.
@@ -454,8 +471,9 @@ impl<'b> Batch<'b> {
     ) -> Range<usize> {
         let (first, header) = (self.count, self.header_len(kind));
         let overhead = header + self.layout.tag_len();
-        while self.room_for(overhead).is_some_and(|room| payload <= room) {
-            self.write_header(kind, overhead + payload);
+        let most = self.room_for(overhead).map_or(0, |room| self.fits(room, payload, overhead));
+        for _ in 0..most {
+            self.write_header(kind, header, overhead + payload);
             let start = self.used + header;
             let Some(len) = write(&mut self.buffer[start..start + payload]) else { break };
             self.note(kind, overhead + len.min(payload));
@@ -464,6 +482,16 @@ impl<'b> Batch<'b> {
             }
         }
         first..self.count
+    }
+
+    /// How many packets of `payload` bytes fit, if `room` is what the next one may have.
+    fn fits(&self, room: usize, payload: usize, overhead: usize) -> usize {
+        match payload {
+            _ if payload > room => 0,
+            // It is shorter than those before it, and so the last.
+            _ if self.count > 0 && payload < room => 1,
+            _ => ((self.buffer.len() - self.used) / (payload + overhead).max(1)).min(self.limit - self.count),
+        }
     }
 
     /// As [`Batch::push`], for a payload whose length is known only when it has been written: `write` gets `payload`
@@ -477,7 +505,7 @@ impl<'b> Batch<'b> {
         let header = self.header_len(kind);
         let overhead = header + self.layout.tag_len();
         self.room_for(overhead).filter(|&room| payload <= room)?;
-        self.write_header(kind, overhead + payload);
+        self.write_header(kind, header, overhead + payload);
         let start = self.used + header;
         let len = write(&mut self.buffer[start..start + payload])?;
         Some(self.note(kind, overhead + len.min(payload)))

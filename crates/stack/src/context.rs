@@ -158,6 +158,12 @@ impl Core {
         }
     }
 
+    /// Keeps a message for [`Stack::recv`](crate::Stack::recv).
+    fn hold(&mut self, id: u64, data: &[u8]) {
+        let copy = self.pool.copy(data);
+        self.inbox.push_back((id, copy));
+    }
+
     pub(crate) fn take_delayed(&mut self, now: Time) -> Option<(u16, Box<dyn Any + Send>)> {
         let due = |delayed: &Delayed| delayed.at.is_none_or(|at| at <= now);
         let index = self.delayed.iter().position(due)?;
@@ -359,15 +365,19 @@ impl Context<'_> {
     /// Hands a message to the user, through every handler bound to it.
     #[inline]
     pub fn deliver(&mut self, id: u64, data: &[u8]) {
+        if self.blueprint.tables.deliver.is_empty() || self.passes(id, data) {
+            self.deliver_now(id, data);
+        }
+    }
+
+    /// Whether all handlers bound to messages let this one pass.
+    fn passes(&mut self, id: u64, data: &[u8]) -> bool {
         let blueprint = self.blueprint;
         let mut delivery = Delivery { id, data, verdict: Verdict::Pass };
-        for &(_, owner) in &blueprint.tables.deliver {
+        blueprint.tables.deliver.iter().all(|&(_, owner)| {
             self.run(owner, |protocol, context| protocol.on_delivery(&mut delivery, context));
-            if delivery.verdict != Verdict::Pass {
-                return;
-            }
-        }
-        self.deliver_now(id, data);
+            delivery.verdict == Verdict::Pass
+        })
     }
 
     /// Hands a message to the user at once; for handlers that have held it.
@@ -377,8 +387,7 @@ impl Context<'_> {
         if let Some(sink) = &mut self.core.ends.message_sink {
             sink.message(self.now, id, data);
         } else {
-            let copy = self.core.pool.copy(data);
-            self.core.inbox.push_back((id, copy));
+            self.core.hold(id, data);
         }
     }
 

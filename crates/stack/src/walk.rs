@@ -50,9 +50,9 @@ impl<T: AttributeType> Iterator for Values<'_, T> {
         if self.live == 0 {
             return None;
         }
-        if self.live & 1 == 0 {
-            // Seldom: the packets in front of this one were taken.
-            let skip = self.live.trailing_zeros();
+        // Mostly 0: seldom are packets in front of this one taken.
+        let skip = self.live.trailing_zeros();
+        if skip > 0 {
             self.rest = &self.rest[skip as usize * self.stride..];
             self.live >>= skip;
         }
@@ -66,5 +66,53 @@ impl<T: AttributeType> Iterator for Values<'_, T> {
     fn size_hint(&self) -> (usize, Option<usize>) {
         let left = self.live.count_ones() as usize;
         (left, Some(left))
+    }
+
+    /// If nothing was taken, this is a loop without a question in it: what `sum`, `max` and `for_each` run.
+    #[inline]
+    fn fold<B, F: FnMut(B, T::Value) -> B>(mut self, init: B, mut f: F) -> B {
+        let mut folded = init;
+        if self.live & self.live.wrapping_add(1) == 0 {
+            // Half the width of an address, so that a sum of it cannot overflow and needs no check.
+            let (stride, mut at) = (self.stride as u32, 0u32);
+            for _ in 0..self.live.count_ones() {
+                let from = at as usize;
+                folded = f(folded, T::read(&self.rest[from..from + T::LEN]));
+                at = at.wrapping_add(stride);
+            }
+            return folded;
+        }
+        while let Some(value) = self.next() {
+            folded = f(folded, value);
+        }
+        folded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Values;
+
+    proptest! {
+        #[test]
+        fn values_are_those_of_the_packets_that_are_left(
+            bytes in prop::collection::vec(any::<u8>(), 64 * 20..64 * 20 + 4), live: u64, stride in 2usize..20,
+        ) {
+            let expected: Vec<u16> = (0..64)
+                .filter(|i| live >> i & 1 == 1)
+                .map(|i| u16::from_be_bytes([bytes[i * stride], bytes[i * stride + 1]]))
+                .collect();
+            for live in [live, if live & 1 == 1 { u64::MAX } else { (1 << (live >> 58)) - 1 }] {
+                let values = || Values::<u16>::new(&bytes, stride, live);
+                let singly: Vec<u16> = std::iter::from_fn({ let mut v = values(); move || v.next() }).collect();
+                let mut folded = Vec::new();
+                values().for_each(|value| folded.push(value));
+                prop_assert_eq!(&singly, &folded);
+                prop_assert_eq!(values().size_hint(), (folded.len(), Some(folded.len())));
+            }
+            prop_assert_eq!(Values::<u16>::new(&bytes, stride, live).collect::<Vec<_>>(), expected);
+        }
     }
 }

@@ -65,9 +65,7 @@ impl MicroProtocol for Reader {
 
     fn on_batch(&mut self, _: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
         let Some(attribute) = self.attribute else { return };
-        for value in batch.values(attribute) {
-            self.sum = self.sum.wrapping_add(u64::from(value));
-        }
+        self.sum = self.sum.wrapping_add(batch.values(attribute).map(u64::from).sum());
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -104,9 +102,7 @@ impl MicroProtocol for Attributes {
             if event == BatchEvent::SEGMENT_FROM_USER {
                 batch.set_each(0..batch.len(), attribute, |i| i as u32);
             } else {
-                for value in batch.values(attribute) {
-                    self.sum = self.sum.wrapping_add(u64::from(value));
-                }
+                self.sum = self.sum.wrapping_add(batch.values(attribute).map(u64::from).sum());
             }
         }
     }

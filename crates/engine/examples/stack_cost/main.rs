@@ -4,6 +4,8 @@
 //! ```text
 //! stack_cost recv MODE --bind ADDR:PORT [--size BYTES]
 //! stack_cost send MODE --to ADDR:PORT [--size BYTES] [--seconds S]
+//! stack_cost compare-recv MODE[@BYTES],... --bind ADDR:PORT
+//! stack_cost compare-send MODE[@BYTES],... --to ADDR:PORT [--seconds S]
 //! stack_cost nanoseconds
 //! stack_cost memory [MODE] [--size BYTES] [--batches N]
 //! ```
@@ -12,6 +14,7 @@
 //! `push-no-pool`. Both sides must be given the same. `--size` is that of a message (1,400 bytes). `memory` does without
 //! sockets: nanoseconds of several modes in turn, or so many batches (1,000) of one, for a profiler.
 
+mod compare;
 mod extra;
 mod hand;
 mod memory;
@@ -107,6 +110,13 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["nanoseconds"] => nanoseconds::measure(),
         ["memory", ..] => memory(&args[1..]),
+        [side @ ("compare-recv" | "compare-send"), list, rest @ ..] if !rest.is_empty() => {
+            match (options(&args), *side) {
+                (Some(options), "compare-recv") => compare::receive(list, &options),
+                (Some(options), _) => compare::send(list, &options),
+                (None, _) => Err("see the head of the example's source for what it takes".into()),
+            }
+        }
         [side @ ("recv" | "send"), name, rest @ ..] if !rest.is_empty() => match (mode(name), options(&args))
         {
             (Some(mode), Some(options)) if *side == "recv" => sides::receive(mode, &options),

@@ -256,11 +256,12 @@ impl FixedSize {
     }
 
     fn receive(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let attributes = self.attributes();
         for i in batch.live() {
-            let segment = self.segment(batch, i);
-            let message = segment.message;
-            if segment.last && segment.offset == 0 && segment.data.len() <= self.limits.message {
-                context.deliver(message, segment.data);
+            let message = expand(batch.get(i, attributes.message), self.newest);
+            let data = batch.payload(i);
+            if batch.get(i, attributes.place) == LAST && data.len() <= self.limits.message {
+                context.deliver(message, data);
             } else {
                 self.collect(i, batch, context);
             }
@@ -270,6 +271,9 @@ impl FixedSize {
 
     fn collect(&mut self, i: usize, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let segment = self.segment(batch, i);
+        if segment.last && segment.offset == 0 && segment.data.len() <= self.limits.message {
+            return context.deliver(segment.message, segment.data);
+        }
         loop {
             match self.reassembly().add(&segment, context.pool()) {
                 Added::Incomplete | Added::Duplicate => return,

@@ -40,6 +40,10 @@ impl MicroProtocol for TransportDriver {
             return;
         }
         let header = batch.layout().clear_len();
+        let long_enough = batch.shortest() >= header;
+        if long_enough && batch.values(attribute).all(|identity| identity == self.identity) {
+            return;
+        }
         for i in batch.live() {
             if batch.size(i) < header || batch.get(i, attribute) != self.identity {
                 self.foreign += 1;
