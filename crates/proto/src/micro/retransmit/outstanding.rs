@@ -241,6 +241,15 @@ impl Outstanding {
     /// for retransmission.
     pub(crate) fn on_statement(&mut self, statement: &Statement, rule: &LossBoundary, change: &mut Change) {
         let (mut first, mut received, mut known) = (statement.first, statement.received, statement.known);
+        let slot = (first / PACKETS).checked_sub(self.base).map(|slot| slot as usize);
+        let index = (first % PACKETS) as usize;
+        if index.is_multiple_of(64)
+            && let Some(segment) = slot.and_then(|slot| self.segments.get(slot))
+            && segment.acked[index / 64] == u64::MAX
+        {
+            // It says again what is known: most words of most reports do.
+            return;
+        }
         // The words of bitmaps are aligned to the words here: one turn. Others take a turn for each word they touch.
         while known != 0 {
             let (segment, index) = (first / PACKETS, first % PACKETS);
