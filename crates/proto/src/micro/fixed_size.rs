@@ -120,8 +120,7 @@ fn padding(missing: usize, sent: usize) -> usize {
 
 /// A message of the source that has to be cut.
 fn pull_long(len: usize, context: &mut Context<'_>) -> bool {
-    let mut data = context.pool().get(len);
-    data.resize(len);
+    let mut data = context.pool().get_used(len);
     let now = context.now();
     let written = context.ends().message_source.as_mut().and_then(|source| source.next(now, &mut data));
     let Some(written) = written else {
