@@ -70,7 +70,7 @@ impl<T: AttributeType> Iterator for Values<'_, T> {
 
     /// If nothing was taken, this is a loop without a question in it: what `sum`, `max` and `for_each` run.
     #[inline]
-    fn fold<B, F: FnMut(B, T::Value) -> B>(mut self, init: B, mut f: F) -> B {
+    fn fold<B, F: FnMut(B, T::Value) -> B>(self, init: B, mut f: F) -> B {
         let mut folded = init;
         if self.live & self.live.wrapping_add(1) == 0 {
             // Half the width of an address, so that a sum of it cannot overflow and needs no check.
@@ -82,7 +82,7 @@ impl<T: AttributeType> Iterator for Values<'_, T> {
             }
             return folded;
         }
-        while let Some(value) = self.next() {
+        for value in self {
             folded = f(folded, value);
         }
         folded
