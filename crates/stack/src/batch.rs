@@ -1,16 +1,17 @@
 //! A batch: up to 64 packets side by side in one buffer, as GSO and GRO move them. Events carry batches, so that
 //! one virtual call serves them all.
 
+mod outgoing;
+
 use std::ops::Range;
 
-use crate::attribute::{Attribute, AttributeType, Layout};
+use crate::attribute::{Attribute, AttributeType, Layout, U48};
+use crate::walk::{Live, Values};
 
 /// The most packets in one outgoing batch (`UDP_MAX_SEGMENTS` of Linux 4.18).
 pub const MAX_BATCH: usize = 64;
 /// Bytes of the kind and the packet number, with which every packet begins.
 pub const PACKET_HEADER_LEN: usize = 7;
-/// Most headers fit this.
-const HEADER_ROOM: usize = 32;
 /// The bit of the kind byte that tells which generation of the recipe a packet belongs to.
 pub const GENERATION_BIT: u8 = 0x80;
 
@@ -38,57 +39,30 @@ impl Kind {
     }
 }
 
-/// One packet of a batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) pn: u64,
-    pub(crate) start: u32,
-    /// Bytes of the whole packet, the tag included while it is there.
-    pub(crate) len: u16,
-    pub(crate) kind: Kind,
-    pub(crate) resent: bool,
-}
-
-/// Walks over the packets of a batch; see [`Batch::live`].
-#[derive(Clone, Debug)]
-pub struct Live(u64);
-
-impl Live {
-    /// How many there are still to come.
-    pub fn count_left(&self) -> usize {
-        self.0.count_ones() as usize
-    }
-}
-
-impl Iterator for Live {
-    type Item = usize;
-
-    #[inline]
-    fn next(&mut self) -> Option<usize> {
-        let i = (self.0 != 0).then(|| self.0.trailing_zeros() as usize)?;
-        self.0 &= self.0 - 1;
-        Some(i)
-    }
-}
-
-/// Packets of one direction in one buffer, at most [`MAX_BATCH`].
+/// Packets of one direction in one buffer, at most [`MAX_BATCH`]. All have the same size, but that the last may be
+/// shorter: where a packet lies is worked out from its number, and its kind and number are read from its header.
 #[derive(Debug)]
 pub struct Batch<'b> {
-    pub(crate) buffer: &'b mut [u8],
-    pub(crate) entries: &'b mut Vec<Entry>,
+    buffer: &'b mut [u8],
+    count: usize,
     /// The packets that nobody has taken: bit `i` is packet `i`.
     live: u64,
+    /// Those that carry the stack's attributes, taken or not.
+    data: u64,
+    /// Outgoing: those that repeat a segment.
+    resent: u64,
     layout: &'b Layout,
-    /// Outgoing: bytes used so far.
+    /// Bytes of all packets.
     used: usize,
     /// Outgoing: the last packet is shorter than the others, or larger than the path is known to carry.
     closed: bool,
-    /// Outgoing: size of every packet but the last.
+    /// Size of every packet but the last.
     stride: usize,
     /// Outgoing: largest packet, and how many.
     datagram: usize,
     limit: usize,
-    next_pn: u64,
+    /// Outgoing: number of the first packet.
+    first_pn: u64,
     generation: u8,
     pub(crate) violations: u32,
     pub(crate) unauthentic: u32,
@@ -103,25 +77,21 @@ pub(crate) struct Start {
 }
 
 impl<'b> Batch<'b> {
-    pub(crate) fn outgoing(
-        buffer: &'b mut [u8],
-        entries: &'b mut Vec<Entry>,
-        layout: &'b Layout,
-        start: &Start,
-    ) -> Self {
-        entries.clear();
+    pub(crate) fn outgoing(buffer: &'b mut [u8], layout: &'b Layout, start: &Start) -> Self {
         let (datagram, limit) = (start.datagram.min(buffer.len()), start.limit.min(MAX_BATCH));
         Self {
             buffer,
-            entries,
+            count: 0,
             live: 0,
+            data: 0,
+            resent: 0,
             layout,
             used: 0,
             closed: false,
             stride: 0,
             datagram,
             limit,
-            next_pn: start.next_pn,
+            first_pn: start.next_pn,
             generation: start.generation,
             violations: 0,
             unauthentic: 0,
@@ -129,62 +99,44 @@ impl<'b> Batch<'b> {
     }
 
     /// The packets of a received buffer, at most [`MAX_BATCH`]. What is no packet is counted and left out.
-    pub(crate) fn incoming(
-        buffer: &'b mut [u8],
-        stride: usize,
-        entries: &'b mut Vec<Entry>,
-        layout: &'b Layout,
-        generation: u8,
-    ) -> Self {
-        entries.clear();
-        let mut unauthentic = 0;
+    pub(crate) fn incoming(buffer: &'b mut [u8], stride: usize, layout: &'b Layout, generation: u8) -> Self {
         let stride = stride.max(1);
-        // No more than needed: most of many thousand stacks get one packet at a time.
-        entries.reserve_exact(buffer.len().div_ceil(stride).min(MAX_BATCH));
-        let mut live = 0;
-        for (i, packet) in buffer.chunks(stride).take(MAX_BATCH).enumerate() {
-            let start = i * stride;
-            let entry = Self::parse(packet, start, generation);
-            unauthentic += u32::from(entry.is_none());
+        let (mut live, mut data, mut strange) = (0, 0, 0);
+        let packets = buffer.chunks(stride).take(MAX_BATCH);
+        let count = packets.len();
+        for (i, packet) in packets.enumerate() {
+            let bit = 1 << i;
+            if packet.len() < PACKET_HEADER_LEN || packet[0] & GENERATION_BIT != generation {
+                strange |= bit;
+                continue;
+            }
+            let kind = Kind(packet[0] & !GENERATION_BIT);
+            if kind.is_data() {
+                data |= bit;
+            }
             // Packets of the set-up have other keys and another reader.
-            let entry = entry.filter(|entry| !matches!(entry.kind, Kind::HELLO | Kind::HELLO_ACK));
-            live |= u64::from(entry.is_some()) << i;
-            // What is no packet keeps its place, so that packet `i` lies at `i` strides.
-            let len = packet.len().min(usize::from(u16::MAX)) as u16;
-            let nothing = Entry { pn: 0, start: start as u32, len, kind: Kind(0), resent: false };
-            entries.push(entry.unwrap_or(nothing));
+            if !matches!(kind, Kind::HELLO | Kind::HELLO_ACK) {
+                live |= bit;
+            }
         }
-        let (used, limit) = (buffer.len(), entries.len());
+        let (used, unauthentic) = (buffer.len().min(count * stride), u64::count_ones(strange));
         Self {
             buffer,
-            entries,
+            count,
             live,
+            data,
+            resent: 0,
             layout,
             used,
             closed: true,
             stride,
             datagram: 0,
-            limit,
-            next_pn: 0,
+            limit: count,
+            first_pn: 0,
             generation,
             violations: 0,
             unauthentic,
         }
-    }
-
-    fn parse(packet: &[u8], start: usize, generation: u8) -> Option<Entry> {
-        if packet.len() < PACKET_HEADER_LEN || packet[0] & GENERATION_BIT != generation {
-            return None;
-        }
-        let mut head = [0; 8];
-        head[1..].copy_from_slice(&packet[..PACKET_HEADER_LEN]);
-        Some(Entry {
-            pn: u64::from_be_bytes(head) & 0xFFFF_FFFF_FFFF,
-            start: start as u32,
-            len: packet.len().min(usize::from(u16::MAX)) as u16,
-            kind: Kind(packet[0] & !GENERATION_BIT),
-            resent: false,
-        })
     }
 
     /// How the packets look.
@@ -193,13 +145,15 @@ impl<'b> Batch<'b> {
     }
 
     /// How many packets there are, those that were taken included.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.count
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.count == 0
     }
 
     /// The numbers of the packets that nobody has taken yet. The batch may be changed during the walk.
@@ -208,33 +162,94 @@ impl<'b> Batch<'b> {
         Live(self.live)
     }
 
+    /// The same, of those alone that carry no attributes.
+    pub(crate) fn live_control(&self) -> Live {
+        Live(self.live & !self.data)
+    }
+
+    /// How many data packets nobody has taken.
+    pub(crate) fn live_data(&self) -> usize {
+        (self.live & self.data).count_ones() as usize
+    }
+
+    /// Rejects the packets that are too short for what all of their kind carry.
+    pub(crate) fn reject_short(&mut self) {
+        let Some(last) = self.count.checked_sub(1) else { return };
+        let tag = self.layout.tag_len();
+        for (kind, least) in
+            [(self.data, self.layout.data_header_len() + tag), (!self.data, self.layout.clear_len() + tag)]
+        {
+            let short = match () {
+                () if self.stride < least => self.live & kind,
+                () if self.size(last) < least => self.live & kind & 1 << last,
+                () => 0,
+            };
+            self.live &= !short;
+            self.violations += short.count_ones();
+        }
+    }
+
     pub(crate) fn has_live(&self) -> bool {
         self.live != 0
     }
 
     /// Whether nobody has taken packet `i` yet.
+    #[inline]
     pub fn is_live(&self, i: usize) -> bool {
         self.live >> i & 1 == 1
     }
 
     /// What packet `i` is.
+    #[inline]
     pub fn kind(&self, i: usize) -> Kind {
-        self.entries[i].kind
+        Kind(self.buffer[i * self.stride] & !GENERATION_BIT)
     }
 
     /// The packet number of packet `i`.
+    ///
+    /// # Panics
+    /// If the packet is none, which no handler is given.
+    #[inline]
     pub fn pn(&self, i: usize) -> u64 {
-        self.entries[i].pn
+        let at = i * self.stride + 1;
+        U48::read(&self.buffer[at..at + U48::LEN])
     }
 
     /// Whether packet `i` repeats a segment that was sent before.
+    #[inline]
     pub fn is_resent(&self, i: usize) -> bool {
-        self.entries[i].resent
+        self.resent >> i & 1 == 1
+    }
+
+    /// The packets that carry new segments, if the batch is an outgoing one.
+    #[inline]
+    pub fn fresh(&self) -> Live {
+        Live(self.live & !self.resent)
+    }
+
+    /// How many packets repeat a segment that was sent before.
+    pub fn count_resent(&self) -> usize {
+        self.resent.count_ones() as usize
     }
 
     /// Bytes of packet `i`: UDP payload, the tag included.
+    #[inline]
     pub fn size(&self, i: usize) -> usize {
-        usize::from(self.entries[i].len)
+        debug_assert!(i < self.count, "packet {i} of {}", self.count);
+        self.used.saturating_sub(i * self.stride).min(self.stride)
+    }
+
+    /// Bytes of the shortest packet, those that were taken included.
+    #[inline]
+    pub fn shortest(&self) -> usize {
+        self.count.checked_sub(1).map_or(0, |last| self.size(last))
+    }
+
+    /// Bytes of the packets that nobody has taken.
+    pub fn live_bytes(&self) -> usize {
+        let Some(last) = self.count.checked_sub(1) else { return 0 };
+        let full = (self.live & !(1 << last)).count_ones() as usize * self.stride;
+        full + if self.is_live(last) { self.size(last) } else { 0 }
     }
 
     /// Reads an attribute of data packet `i`.
@@ -243,9 +258,17 @@ impl<'b> Batch<'b> {
     /// If the packet is too short to carry it; received packets are checked before handlers see them.
     #[inline]
     pub fn get<T: AttributeType>(&self, i: usize, attribute: Attribute<T>) -> T::Value {
-        let range = attribute.range();
-        let at = i * self.stride + range.start;
+        let at = i * self.stride + attribute.range().start;
         T::read(&self.buffer[at..at + T::LEN])
+    }
+
+    /// Reads an attribute of every packet that nobody has taken yet: cheaper than one by one.
+    ///
+    /// # Panics
+    /// During the walk, as [`Batch::get`].
+    #[inline]
+    pub fn values<T: AttributeType>(&self, attribute: Attribute<T>) -> Values<'_, T> {
+        Values::new(&self.buffer[attribute.range().start..], self.stride, self.live)
     }
 
     /// Writes an attribute of data packet `i`.
@@ -254,21 +277,50 @@ impl<'b> Batch<'b> {
     /// As [`Batch::get`].
     #[inline]
     pub fn set<T: AttributeType>(&mut self, i: usize, attribute: Attribute<T>, value: T::Value) {
-        let range = attribute.range();
-        let at = i * self.stride + range.start;
+        let at = i * self.stride + attribute.range().start;
         T::write(value, &mut self.buffer[at..at + T::LEN]);
+    }
+
+    /// Writes an attribute of each of `packets`: cheaper than one by one.
+    ///
+    /// # Panics
+    /// As [`Batch::get`].
+    #[inline]
+    pub fn set_each<T: AttributeType>(
+        &mut self,
+        packets: Range<usize>,
+        attribute: Attribute<T>,
+        mut value: impl FnMut(usize) -> T::Value,
+    ) {
+        // Half the width of an address, so that a sum of it cannot overflow and needs no check.
+        let mut at = (packets.start * self.stride + attribute.range().start) as u32;
+        for i in packets {
+            let from = at as usize;
+            T::write(value(i), &mut self.buffer[from..from + T::LEN]);
+            at = at.wrapping_add(self.stride as u32);
+        }
+    }
+
+    /// Gives an attribute the same value in every packet.
+    ///
+    /// # Panics
+    /// As [`Batch::get`].
+    #[inline]
+    pub fn set_all<T: AttributeType>(&mut self, attribute: Attribute<T>, value: T::Value) {
+        self.set_each(0..self.count, attribute, |_| value);
     }
 
     /// Where the payload of packet `i` lies in the buffer: behind the attributes of a data packet, behind the clear
     /// header of another.
     #[inline]
     pub fn payload_range(&self, i: usize) -> Range<usize> {
-        let entry = &self.entries[i];
-        let start = entry.start as usize;
-        let header = self.header_len(entry.kind);
-        start + header..(start + usize::from(entry.len) - self.layout.tag_len()).max(start + header)
+        let start = i * self.stride;
+        let header =
+            if self.data >> i & 1 == 1 { self.layout.data_header_len() } else { self.layout.clear_len() };
+        start + header..(start + self.size(i) - self.layout.tag_len()).max(start + header)
     }
 
+    #[inline]
     fn header_len(&self, kind: Kind) -> usize {
         if kind.is_data() { self.layout.data_header_len() } else { self.layout.clear_len() }
     }
@@ -287,10 +339,10 @@ impl<'b> Batch<'b> {
     }
 
     /// The whole packet `i`.
+    #[inline]
     pub fn packet_mut(&mut self, i: usize) -> &mut [u8] {
-        let entry = &self.entries[i];
-        let start = entry.start as usize;
-        &mut self.buffer[start..start + usize::from(entry.len)]
+        let (start, len) = (i * self.stride, self.size(i));
+        &mut self.buffer[start..start + len]
     }
 
     /// The buffer in which the packets lie.
@@ -315,127 +367,9 @@ impl<'b> Batch<'b> {
         self.unauthentic += 1;
     }
 
-    /// Payload bytes that the next data packet may have; `None` when the batch is full.
-    pub fn room(&self) -> Option<usize> {
-        self.room_for(self.layout.data_overhead())
-    }
-
-    /// Payload bytes that the largest data packet may have, whatever the batch holds already.
-    pub fn full_room(&self) -> usize {
-        self.datagram.saturating_sub(self.layout.data_overhead())
-    }
-
-    /// Body bytes that a control packet may have; `None` when the batch is full.
-    pub fn control_room(&self) -> Option<usize> {
-        self.room_for(self.layout.clear_len() + self.layout.tag_len())
-    }
-
-    fn room_for(&self, overhead: usize) -> Option<usize> {
-        let largest = if self.stride == 0 { self.datagram } else { self.stride };
-        let closed = self.closed || self.entries.len() >= self.limit;
-        let fits = self.used + largest <= self.buffer.len();
-        if closed || !fits { None } else { largest.checked_sub(overhead) }
-    }
-
-    /// How many more packets may be added.
-    pub fn packets_left(&self) -> usize {
-        if self.room().is_some() { self.limit - self.entries.len() } else { 0 }
-    }
-
-    /// Adds a packet with `payload` bytes and returns its number; its attributes are zero. `None` if it does not fit
-    /// this batch: all packets of one have the same size, but that the last may be shorter.
-    #[inline]
-    pub fn push(&mut self, kind: Kind, payload: usize) -> Option<usize> {
-        let room = if kind.is_data() { self.room() } else { self.control_room() };
-        room.filter(|&room| payload <= room)?;
-        Some(self.append(kind, payload))
-    }
-
-    /// As [`Batch::push`], for a control packet that is to find out whether the path carries its size: alone in its
-    /// batch, and larger than the largest packet that is known to pass. `None` if the buffer is too small for it.
-    pub fn push_probe(&mut self, kind: Kind, payload: usize) -> Option<usize> {
-        let len = self.header_len(kind) + payload + self.layout.tag_len();
-        (self.entries.is_empty() && !kind.is_data() && len <= self.buffer.len()).then(|| {
-            self.closed = true;
-            self.append(kind, payload)
-        })
-    }
-
-    fn append(&mut self, kind: Kind, payload: usize) -> usize {
-        let header = self.header_len(kind);
-        let (start, len) = (self.used, header + payload + self.layout.tag_len());
-        // A size that is known when compiling saves the call; what lies behind the header is written later.
-        if header <= HEADER_ROOM && len >= HEADER_ROOM {
-            self.buffer[start..start + HEADER_ROOM].copy_from_slice(&[0; HEADER_ROOM]);
-        } else {
-            self.buffer[start..start + header].fill(0);
-        }
-        let head = &mut self.buffer[start..start + header];
-        head[0] = kind.0 | self.generation;
-        head[1..PACKET_HEADER_LEN].copy_from_slice(&self.next_pn.to_be_bytes()[2..]);
-        self.entries.push(Entry {
-            pn: self.next_pn,
-            start: start as u32,
-            len: len as u16,
-            kind,
-            resent: false,
-        });
-        let i = self.entries.len() - 1;
-        self.live |= 1 << i;
-        self.next_pn += 1;
-        self.used += len;
-        if self.stride == 0 {
-            self.stride = len;
-        }
-        self.closed |= len < self.stride;
-        i
-    }
-
-    /// As [`Batch::push`], for a payload whose length is known only when it has been written: `write` gets `payload`
-    /// bytes and says how many it has filled. If it says `None`, no packet is added.
-    pub fn push_with(
-        &mut self,
-        kind: Kind,
-        payload: usize,
-        write: impl FnOnce(&mut [u8]) -> Option<usize>,
-    ) -> Option<usize> {
-        let room = if kind.is_data() { self.room() } else { self.control_room() };
-        room.filter(|&room| payload <= room)?;
-        let before = (self.used, self.stride, self.closed);
-        let i = self.append(kind, payload);
-        let range = self.payload_range(i);
-        if let Some(len) = write(&mut self.buffer[range]) {
-            self.shorten(i, payload - len.min(payload));
-            return Some(i);
-        }
-        self.entries.pop();
-        self.live &= !(1 << i);
-        self.next_pn -= 1;
-        (self.used, self.stride, self.closed) = before;
-        None
-    }
-
-    /// Takes `bytes` off the end of the last packet.
-    fn shorten(&mut self, i: usize, bytes: usize) {
-        let len = self.entries[i].len - bytes as u16;
-        self.entries[i].len = len;
-        self.used -= bytes;
-        if i == 0 {
-            self.stride = usize::from(len);
-        }
-        self.closed |= usize::from(len) < self.stride;
-    }
-
-    /// As [`Batch::push`], for a segment that was sent before.
-    pub fn push_again(&mut self, kind: Kind, payload: usize) -> Option<usize> {
-        let i = self.push(kind, payload)?;
-        self.entries[i].resent = true;
-        Some(i)
-    }
-
     /// Whether this batch carries data packets.
     pub fn is_data(&self) -> bool {
-        self.entries.first().is_some_and(|entry| entry.kind.is_data())
+        self.data & 1 == 1
     }
 
     /// Outgoing: bytes of all packets.
@@ -450,12 +384,12 @@ impl<'b> Batch<'b> {
 
     /// Outgoing: the packets' bytes and their distance, for whoever seals them.
     pub fn sealable(&mut self) -> (&mut [u8], usize, u64) {
-        let first = self.entries.first().map_or(0, |entry| entry.pn);
-        (&mut self.buffer[..self.used], self.stride, first)
+        (&mut self.buffer[..self.used], self.stride, self.first_pn)
     }
 
+    #[inline]
     pub(crate) fn next_pn(&self) -> u64 {
-        self.next_pn
+        self.first_pn + self.count as u64
     }
 }
 
@@ -472,9 +406,9 @@ mod tests {
 
     #[test]
     fn a_shorter_packet_ends_a_batch_and_a_longer_one_does_not_fit_it() {
-        let (mut buffer, mut entries, layout) = (vec![9; 65_507], Vec::new(), layout(0, 4, 0));
+        let (mut buffer, layout) = (vec![9; 65_507], layout(0, 4, 0));
         let start = Start { datagram: 1_200, limit: 64, next_pn: 5, generation: 0 };
-        let mut batch = Batch::outgoing(&mut buffer, &mut entries, &layout, &start);
+        let mut batch = Batch::outgoing(&mut buffer, &layout, &start);
         assert_eq!(batch.push(Kind::DATA, 100), Some(0));
         assert_eq!((batch.push(Kind::DATA, 101), batch.room()), (None, Some(100)));
         assert_eq!(batch.push_again(Kind::DATA, 99), Some(1));
@@ -488,8 +422,8 @@ mod tests {
 
     #[test]
     fn what_was_taken_is_not_seen_again() {
-        let (mut buffer, mut entries, layout) = (vec![0; 7 * 4], Vec::new(), layout(0, 0, 0));
-        let mut batch = Batch::incoming(&mut buffer, 7, &mut entries, &layout, 0);
+        let (mut buffer, layout) = (vec![0; 7 * 4], layout(0, 0, 0));
+        let mut batch = Batch::incoming(&mut buffer, 7, &layout, 0);
         batch.take(1);
         batch.reject(3);
         assert_eq!((batch.live().collect::<Vec<_>>(), batch.violations), (vec![0, 2], 1));
@@ -503,9 +437,9 @@ mod tests {
         ) {
             let layout = layout(clear, sealed, tag);
             let generation = if generation { GENERATION_BIT } else { 0 };
-            let (mut buffer, mut entries) = (vec![0xAA; 65_507], Vec::new());
+            let mut buffer = vec![0xAA; 65_507];
             let start = Start { datagram: 1_400, limit: 64, next_pn: 77, generation };
-            let mut batch = Batch::outgoing(&mut buffer, &mut entries, &layout, &start);
+            let mut batch = Batch::outgoing(&mut buffer, &layout, &start);
             let mut written = Vec::new();
             for (n, &size) in sizes.iter().enumerate() {
                 if let Some(i) = batch.push(Kind::DATA, size) {
@@ -515,8 +449,7 @@ mod tests {
             }
             let (used, stride) = (batch.bytes(), batch.stride());
             prop_assert!(written.len() <= MAX_BATCH && written.len() == batch.len());
-            let mut entries = Vec::new();
-            let read = Batch::incoming(&mut buffer[..used], stride, &mut entries, &layout, generation);
+            let read = Batch::incoming(&mut buffer[..used], stride, &layout, generation);
             prop_assert_eq!(read.len(), written.len());
             for (i, (n, size)) in written.into_iter().enumerate() {
                 prop_assert_eq!(read.payload(i), vec![n; size]);
@@ -528,8 +461,8 @@ mod tests {
         fn any_bytes_make_a_batch(
             mut bytes in prop::collection::vec(any::<u8>(), 0..600), stride in 0usize..100, tag in 0u16..20,
         ) {
-            let (mut entries, layout) = (Vec::new(), layout(4, 9, tag));
-            let mut batch = Batch::incoming(&mut bytes, stride, &mut entries, &layout, 0);
+            let layout = layout(4, 9, tag);
+            let mut batch = Batch::incoming(&mut bytes, stride, &layout, 0);
             for i in batch.live() {
                 let long = batch.kind(i).is_data() && batch.size(i) >= batch.layout().data_overhead();
                 prop_assert!(!long || batch.payload(i).len() + batch.layout().data_overhead() == batch.size(i));

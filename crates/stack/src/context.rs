@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use haul_base::{Deadline, DeadlineReason, Ecn, Span, Time};
 
-use crate::batch::{Batch, Entry, Kind};
+use crate::batch::{Batch, Kind};
 use crate::blueprint::Blueprint;
 use crate::event::{BatchEvent, Event, EventId};
 use crate::message::{Buffer, Delivery, MessageSink, MessageSource, Pool, SendQueue, Verdict};
@@ -129,7 +129,6 @@ pub(crate) struct Core {
     pub(crate) draining: bool,
     pub(crate) initiator: bool,
     pub(crate) running: u8,
-    pub(crate) entries: Vec<Entry>,
     pub(crate) stats: StackStats,
     pub(crate) queue_limit: usize,
     /// Packets that were worked out from others, as they would have come, opened.
@@ -169,6 +168,12 @@ impl Core {
         }
     }
 
+    /// Keeps a message for [`Stack::recv`](crate::Stack::recv).
+    fn hold(&mut self, id: u64, data: &[u8]) {
+        let copy = self.pool.copy(data);
+        self.inbox.push_back((id, copy));
+    }
+
     pub(crate) fn take_delayed(&mut self, now: Time) -> Option<(u16, Box<dyn Any + Send>)> {
         let due = |delayed: &Delayed| delayed.at.is_none_or(|at| at <= now);
         let index = self.delayed.iter().position(due)?;
@@ -197,41 +202,49 @@ impl fmt::Debug for Context<'_> {
 
 impl Context<'_> {
     /// The time of the input that is being handled.
+    #[inline]
     pub fn now(&self) -> Time {
         self.now
     }
 
     /// What is known of the path.
+    #[inline]
     pub fn path(&self) -> &PathState {
         &self.core.path
     }
 
     /// The same, for whoever measures.
+    #[inline]
     pub fn path_mut(&mut self) -> &mut PathState {
         &mut self.core.path
     }
 
     /// What the socket says of the packets that came last.
+    #[inline]
     pub fn arrival(&self) -> Arrival {
         self.core.arrival
     }
 
     /// The stack's counters.
+    #[inline]
     pub fn stats(&self) -> &StackStats {
         &self.core.stats
     }
 
     /// Messages that wait for the net.
+    #[inline]
     pub fn queue(&mut self) -> &mut SendQueue {
         &mut self.core.queue
     }
 
     /// Where buffers come from.
+    #[inline]
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.core.pool
     }
 
     /// The user's ends.
+    #[inline]
     pub fn ends(&mut self) -> &mut Ends {
         self.core.ends.get_or_insert_default()
     }
@@ -240,6 +253,7 @@ impl Context<'_> {
     ///
     /// # Panics
     /// If the handle is of another stack.
+    #[inline]
     pub fn shared<T: Any + Send>(&mut self, value: SharedValue<T>) -> &mut T {
         let found = self.core.shared.values[usize::from(value.index)].downcast_mut();
         found.expect("a handle names a value of its own type")
@@ -250,15 +264,17 @@ impl Context<'_> {
         self.core.max_message = bytes;
     }
 
-    /// A number for a message that comes from a [`MessageSource`] and was never submitted.
-    pub fn number_message(&mut self) -> u64 {
-        let id = self.core.next_message;
-        self.core.next_message += 1;
-        self.core.stats.messages_submitted += 1;
-        id
+    /// Numbers for messages that come from a [`MessageSource`] and were never submitted: the first of `count`.
+    #[inline]
+    pub fn number_messages(&mut self, count: u64) -> u64 {
+        let first = self.core.next_message;
+        self.core.next_message += count;
+        self.core.stats.messages_submitted += count;
+        first
     }
 
     /// Number of the next packet.
+    #[inline]
     pub fn next_pn(&self) -> u64 {
         self.core.next_pn
     }
@@ -269,6 +285,7 @@ impl Context<'_> {
     }
 
     /// Whether nothing new is to be cut into segments, because the stack is about to change.
+    #[inline]
     pub fn is_draining(&self) -> bool {
         self.core.draining
     }
@@ -323,6 +340,7 @@ impl Context<'_> {
     }
 
     /// Raises an event and returns when all handlers bound to it have run ("blocking").
+    #[inline]
     pub fn raise<T: Any>(&mut self, event: Event<T>, notice: &mut T) {
         self.dispatch(event.id, notice);
     }
@@ -346,6 +364,7 @@ impl Context<'_> {
     }
 
     /// Raises an event with a batch and returns when all handlers bound to it have run.
+    #[inline]
     pub fn raise_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>) {
         let blueprint = self.blueprint;
         for &(_, owner) in &blueprint.tables.batch_events[usize::from(event.0)].1 {
@@ -354,30 +373,36 @@ impl Context<'_> {
     }
 
     /// Hands a message to the user, through every handler bound to it.
+    #[inline]
     pub fn deliver(&mut self, id: u64, data: &[u8]) {
+        if self.blueprint.tables.deliver.is_empty() || self.passes(id, data) {
+            self.deliver_now(id, data);
+        }
+    }
+
+    /// Whether all handlers bound to messages let this one pass.
+    fn passes(&mut self, id: u64, data: &[u8]) -> bool {
         let blueprint = self.blueprint;
         let mut delivery = Delivery { id, data, verdict: Verdict::Pass };
-        for &(_, owner) in &blueprint.tables.deliver {
+        blueprint.tables.deliver.iter().all(|&(_, owner)| {
             self.run(owner, |protocol, context| protocol.on_delivery(&mut delivery, context));
-            if delivery.verdict != Verdict::Pass {
-                return;
-            }
-        }
-        self.deliver_now(id, data);
+            delivery.verdict == Verdict::Pass
+        })
     }
 
     /// Hands a message to the user at once; for handlers that have held it.
+    #[inline]
     pub fn deliver_now(&mut self, id: u64, data: &[u8]) {
         self.core.stats.messages_delivered += 1;
         if let Some(sink) = self.core.ends.as_mut().and_then(|ends| ends.message_sink.as_mut()) {
             sink.message(self.now, id, data);
         } else {
-            let copy = self.core.pool.copy(data);
-            self.core.inbox.push_back((id, copy));
+            self.core.hold(id, data);
         }
     }
 
     /// Calls one micro-protocol, unless it is running already.
+    #[inline]
     pub(crate) fn run(&mut self, owner: u8, call: impl FnOnce(&mut dyn MicroProtocol, &mut Context<'_>)) {
         let Some(mut protocol) = self.slots[usize::from(owner)].take() else {
             return;

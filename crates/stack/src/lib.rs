@@ -20,9 +20,10 @@ mod reconfigure;
 mod registry;
 mod sparse;
 mod stack;
+mod walk;
 
 pub use attribute::{Attribute, AttributeInfo, AttributeType, Layout, U48};
-pub use batch::{Batch, GENERATION_BIT, Kind, Live, MAX_BATCH, PACKET_HEADER_LEN};
+pub use batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, PACKET_HEADER_LEN};
 pub use blueprint::{Blueprint, Setup};
 pub use context::{Arrival, Context, Ends, PathState, SharedValue};
 pub use declaration::{Clash, Declaration, Resolution};
@@ -39,3 +40,4 @@ pub use protocol::MicroProtocol;
 pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};
 pub use registry::{Build, Registration, Registry};
 pub use stack::{SendError, Stack, StackEvent, StackStats};
+pub use walk::{Live, Values};

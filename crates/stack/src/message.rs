@@ -130,7 +130,16 @@ impl Pool {
     /// An empty buffer with room for `capacity` bytes.
     pub fn get(&mut self, capacity: usize) -> Buffer {
         let mut buffer = self.free.as_mut().and_then(|free| free.pop()).unwrap_or_default();
+        buffer.0.clear();
         buffer.0.reserve_exact(capacity);
+        buffer
+    }
+
+    /// A buffer of `len` bytes that are to be written over: what they hold is left of earlier ones, or zero.
+    pub fn get_used(&mut self, len: usize) -> Buffer {
+        let mut buffer = self.free.as_mut().and_then(|free| free.pop()).unwrap_or_default();
+        buffer.0.truncate(len);
+        buffer.0.resize(len, 0);
         buffer
     }
 
@@ -147,13 +156,12 @@ impl Pool {
     }
 
     /// Takes a buffer back.
-    pub fn put(&mut self, mut buffer: Buffer) {
+    pub fn put(&mut self, buffer: Buffer) {
         if self.keep == 0 {
             return;
         }
         let free = self.free.get_or_insert_default();
         if free.len() < self.keep {
-            buffer.0.clear();
             free.push(buffer);
         }
     }
@@ -270,6 +278,8 @@ mod tests {
             pool.put(buffer);
             assert_eq!(pool.free.as_ref().is_some_and(|free| free.len() == 1), reused);
             assert!(pool.get(10).is_empty());
+            pool.put(Buffer(vec![1; 10]));
+            assert_eq!((pool.get_used(20).len(), pool.get_used(5).len()), (20, 5));
         }
     }
 }

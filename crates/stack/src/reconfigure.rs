@@ -324,9 +324,8 @@ impl Stack {
         let layout = self.blueprint.tables.layout.clone();
         let mut copy = data[..data.len().min(usize::from(u16::MAX))].to_vec();
         let len = copy.len();
-        let mut entries = Vec::new();
         let generation = self.generation ^ GENERATION_BIT;
-        let mut batch = crate::Batch::incoming(&mut copy, len, &mut entries, &layout, generation);
+        let mut batch = crate::Batch::incoming(&mut copy, len, &layout, generation);
         let blueprint = self.blueprint.clone();
         let mut context = crate::Context {
             now,

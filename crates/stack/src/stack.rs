@@ -158,7 +158,6 @@ impl Stack {
             draining: false,
             initiator: setup.initiator,
             running: 0,
-            entries: Vec::new(),
             stats: StackStats::default(),
             queue_limit: setup.queue_bytes,
             recovered: Sparse::default(),
@@ -276,7 +275,6 @@ impl Stack {
     /// Gives back memory that is kept for what may come next: for stacks that will be silent for a while.
     pub fn rest(&mut self) {
         let core = &mut self.core;
-        core.entries = Vec::new();
         core.pool.clear();
         core.queue.rest();
         core.ends.take_if(|ends| ends.are_none());
@@ -379,14 +377,13 @@ impl Stack {
         datagram: usize,
         work: impl FnOnce(&mut Context<'_>, &mut Batch<'_>),
     ) -> Option<Transmit> {
-        let mut entries = std::mem::take(&mut self.core.entries);
         let blueprint = self.blueprint.clone();
         let start = Start { datagram, limit, next_pn: self.core.next_pn, generation: self.generation };
-        let mut batch = Batch::outgoing(slot, &mut entries, &blueprint.tables.layout, &start);
+        let mut batch = Batch::outgoing(slot, &blueprint.tables.layout, &start);
         let mut context =
             Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &blueprint, owner: 0 };
         work(&mut context, &mut batch);
-        let transmit = (!batch.is_empty()).then(|| {
+        (!batch.is_empty()).then(|| {
             context.core.next_pn = batch.next_pn();
             if batch.is_data() {
                 context.raise_batch(BatchEvent::SEGMENT_FROM_USER, &mut batch);
@@ -395,9 +392,7 @@ impl Stack {
             count_sent(&mut context.core.stats, &batch);
             let (len, segment_size) = (batch.bytes(), batch.stride());
             Transmit { len, segment_size, ecn: Ecn::NotEct, path: PathId::default(), release: now }
-        });
-        self.core.entries = entries;
-        transmit
+        })
     }
 
     fn write_control(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
@@ -431,10 +426,9 @@ impl Stack {
     }
 
     fn receive(&mut self, now: Time, buffer: &mut [u8], stride: usize) {
-        let mut entries = std::mem::take(&mut self.core.entries);
         let blueprint = self.blueprint.clone();
         let layout = &blueprint.tables.layout;
-        let mut batch = Batch::incoming(buffer, stride, &mut entries, layout, self.generation);
+        let mut batch = Batch::incoming(buffer, stride, layout, self.generation);
         let mut context =
             Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &blueprint, owner: 0 };
         context.raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
@@ -450,7 +444,6 @@ impl Stack {
         if !context.core.inbox.is_empty() && !context.core.events.contains(&StackEvent::Message) {
             context.core.events.push_back(StackEvent::Message);
         }
-        self.core.entries = entries;
         for body in proposals {
             self.on_reconfigure(now, &body);
         }
@@ -473,10 +466,9 @@ impl Stack {
 /// Sends packets that were worked out from others the way of those that came.
 fn take_recovered(context: &mut Context<'_>) {
     let layout = &context.blueprint.tables.layout;
-    let mut entries = Vec::new();
     while let Some(mut packet) = context.core.recovered.pop_front() {
         let len = packet.len();
-        let mut batch = Batch::incoming(&mut packet, len, &mut entries, layout, 0);
+        let mut batch = Batch::incoming(&mut packet, len, layout, 0);
         if len < layout.data_overhead() || !batch.is_data() {
             batch.reject(0);
         } else {
@@ -489,21 +481,11 @@ fn take_recovered(context: &mut Context<'_>) {
 
 /// Checks lengths, and gives control packets to their owners.
 fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Vec<Vec<u8>>) {
-    let overhead = batch.layout().data_overhead();
-    let control_overhead = batch.layout().clear_len() + batch.layout().tag_len();
-    let (mut packets, mut bytes) = (0, 0);
-    for i in batch.live() {
-        let (kind, size) = (batch.kind(i), batch.size(i));
-        let least = if kind.is_data() { overhead } else { control_overhead };
-        if size < least {
-            batch.reject(i);
-            continue;
-        }
-        bytes += size as u64;
-        if kind.is_data() {
-            packets += 1;
-            continue;
-        }
+    batch.reject_short();
+    context.core.stats.bytes_received += batch.live_bytes() as u64;
+    context.core.stats.data_received += batch.live_data() as u64;
+    for i in batch.live_control() {
+        let kind = batch.kind(i);
         context.core.stats.control_received += 1;
         if kind == Kind::RECONFIGURE {
             proposals.push(batch.payload(i).to_vec());
@@ -521,8 +503,6 @@ fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Ve
             }
         }
     }
-    context.core.stats.bytes_received += bytes;
-    context.core.stats.data_received += packets;
 }
 
 fn count_sent(stats: &mut StackStats, batch: &Batch<'_>) {
@@ -530,7 +510,7 @@ fn count_sent(stats: &mut StackStats, batch: &Batch<'_>) {
     stats.bytes_sent += batch.bytes() as u64;
     if batch.is_data() {
         stats.data_sent += packets;
-        stats.data_resent += batch.entries.iter().filter(|entry| entry.resent).count() as u64;
+        stats.data_resent += batch.count_resent() as u64;
     } else {
         stats.control_sent += packets;
     }

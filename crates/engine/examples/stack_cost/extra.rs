@@ -65,9 +65,7 @@ impl MicroProtocol for Reader {
 
     fn on_batch(&mut self, _: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
         let Some(attribute) = self.attribute else { return };
-        for i in batch.live() {
-            self.sum = self.sum.wrapping_add(u64::from(batch.get(i, attribute)));
-        }
+        self.sum = self.sum.wrapping_add(batch.values(attribute).map(u64::from).sum());
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -100,13 +98,11 @@ impl MicroProtocol for Attributes {
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
-        for i in batch.live() {
-            for &attribute in &self.places {
-                if event == BatchEvent::SEGMENT_FROM_USER {
-                    batch.set(i, attribute, i as u32);
-                } else {
-                    self.sum = self.sum.wrapping_add(u64::from(batch.get(i, attribute)));
-                }
+        for &attribute in &self.places {
+            if event == BatchEvent::SEGMENT_FROM_USER {
+                batch.set_each(0..batch.len(), attribute, |i| i as u32);
+            } else {
+                self.sum = self.sum.wrapping_add(batch.values(attribute).map(u64::from).sum());
             }
         }
     }

@@ -4,17 +4,24 @@
 //! ```text
 //! stack_cost recv MODE --bind ADDR:PORT [--size BYTES]
 //! stack_cost send MODE --to ADDR:PORT [--size BYTES] [--seconds S]
+//! stack_cost compare-recv MODE[@BYTES],... --bind ADDR:PORT
+//! stack_cost compare-send MODE[@BYTES],... --to ADDR:PORT [--seconds S]
 //! stack_cost nanoseconds
+//! stack_cost memory [MODE] [--size BYTES] [--batches N]
 //! ```
 //!
 //! MODE: `hand`, `base`, `raises=N`, `attributes=N`, `copies=N`, `push` (messages are queued before they are sent),
-//! `push-no-pool`. Both sides must be given the same. `--size` is that of a message (1,400 bytes).
+//! `push-no-pool`. Both sides must be given the same. `--size` is that of a message (1,400 bytes). `memory` does without
+//! sockets: nanoseconds of several modes in turn, or so many batches (1,000) of one, for a profiler.
 
+mod compare;
 mod extra;
 mod hand;
+mod memory;
 mod nanoseconds;
 mod sides;
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -69,12 +76,32 @@ struct Options {
     time: Duration,
 }
 
+/// The value of the option `name`.
+fn value<'a>(args: &'a [String], name: &str) -> Option<&'a String> {
+    args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1))
+}
+
+fn size(args: &[String]) -> Option<usize> {
+    value(args, "--size").map_or(Ok(1_400), |text| text.parse()).ok()
+}
+
 fn options(args: &[String]) -> Option<Options> {
-    let value = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1));
+    let value = |name: &str| value(args, name);
     let addr = value("--bind").or_else(|| value("--to"))?.parse().ok()?;
-    let size = value("--size").map_or(Ok(1_400), |text| text.parse()).ok()?;
+    let size = size(args)?;
     let seconds = value("--seconds").map_or(Ok(3.0), |text| text.parse()).ok()?;
     Some(Options { addr, size, time: Duration::try_from_secs_f64(seconds).ok()? })
+}
+
+fn memory(args: &[String]) -> Result<(), Box<dyn Error>> {
+    let size = size(args).ok_or("--size takes bytes")?;
+    match args.first().filter(|arg| !arg.starts_with("--")) {
+        None => memory::measure(size),
+        Some(name) => {
+            let batches = value(args, "--batches").map_or(Ok(1_000), |text| text.parse())?;
+            memory::once(mode(name).ok_or("no such mode")?, batches, size)
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -82,6 +109,14 @@ fn main() -> ExitCode {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["nanoseconds"] => nanoseconds::measure(),
+        ["memory", ..] => memory(&args[1..]),
+        [side @ ("compare-recv" | "compare-send"), list, rest @ ..] if !rest.is_empty() => {
+            match (options(&args), *side) {
+                (Some(options), "compare-recv") => compare::receive(list, &options),
+                (Some(options), _) => compare::send(list, &options),
+                (None, _) => Err("see the head of the example's source for what it takes".into()),
+            }
+        }
         [side @ ("recv" | "send"), name, rest @ ..] if !rest.is_empty() => match (mode(name), options(&args))
         {
             (Some(mode), Some(options)) if *side == "recv" => sides::receive(mode, &options),

@@ -17,16 +17,36 @@ use crate::{Messages, Mode, Options};
 const QUIET: Duration = Duration::from_secs(1);
 const SLOT: usize = 65_507;
 
-enum Reading {
+/// What reads.
+pub(crate) enum Reading {
     Hand(u64),
     Stack(Box<Stack>, Counter),
 }
 
 impl Reading {
-    fn bytes(&self) -> u64 {
+    pub(crate) fn new(mode: Mode) -> Result<Self, Box<dyn Error>> {
+        let Mode::Stack(extra) = mode else { return Ok(Self::Hand(0)) };
+        let counter = Counter::default();
+        Ok(Self::Stack(Box::new(stack(extra, None, counter.clone())?), counter))
+    }
+
+    /// Bytes of messages that have come.
+    pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Hand(bytes) => *bytes,
             Self::Stack(_, counter) => counter.0.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn take(&mut self, data: &mut [u8], stride: usize, start: Instant) {
+        match self {
+            Self::Hand(bytes) => *bytes += read(data, stride),
+            Self::Stack(stack, _) => {
+                let path = haul_base::PathId::default();
+                let mut received =
+                    Received { data, stride, arrival: None, path, ecn: Ecn::NotEct, socket_drops: None };
+                stack.on_receive(since(start), &mut received);
+            }
         }
     }
 }
@@ -34,13 +54,7 @@ impl Reading {
 /// Receives until nothing comes, and prints Gbit/s of message bytes.
 pub(crate) fn receive(mode: Mode, options: &Options) -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind(options.addr, &SocketOptions::default())?;
-    let mut reading = match mode {
-        Mode::Hand => Reading::Hand(0),
-        Mode::Stack(extra) => {
-            let counter = Counter::default();
-            Reading::Stack(Box::new(stack(extra, None, counter.clone())?), counter)
-        }
-    };
+    let mut reading = Reading::new(mode)?;
     let mut receiver = Receiver::new(&socket);
     while !socket.wait(Interest::Read, Duration::from_secs(3_600))? {}
     let start = Instant::now();
@@ -48,7 +62,7 @@ pub(crate) fn receive(mode: Mode, options: &Options) -> Result<(), Box<dyn Error
         match receiver.recv(&socket) {
             Ok(_) => {
                 for batch in receiver.datagrams() {
-                    take(&mut reading, batch.data, batch.stride, start);
+                    reading.take(batch.data, batch.stride, start);
                 }
             }
             Err(RecvError::WouldBlock) => {
@@ -70,18 +84,6 @@ pub(crate) fn receive(mode: Mode, options: &Options) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-fn take(reading: &mut Reading, data: &mut [u8], stride: usize, start: Instant) {
-    match reading {
-        Reading::Hand(bytes) => *bytes += read(data, stride),
-        Reading::Stack(stack, _) => {
-            let path = haul_base::PathId::default();
-            let mut received =
-                Received { data, stride, arrival: None, path, ecn: Ecn::NotEct, socket_drops: None };
-            stack.on_receive(since(start), &mut received);
-        }
-    }
-}
-
 fn since(start: Instant) -> Time {
     Time::from_nanos(start.elapsed().as_nanos() as u64)
 }
@@ -91,35 +93,53 @@ enum Writing {
     Stack(Box<Stack>, Messages),
 }
 
-/// Sends as fast as the socket takes it.
-pub(crate) fn send(mode: Mode, options: &Options) -> Result<(), Box<dyn Error>> {
-    let any: IpAddr = Ipv4Addr::UNSPECIFIED.into();
-    let mut socket = UdpSocket::bind(SocketAddr::new(any, 0), &SocketOptions::default())?;
-    socket.connect(options.addr)?;
-    let mut writing = match mode {
-        Mode::Hand => Writing::Hand(HandSender::default()),
-        Mode::Stack(extra) => {
-            Writing::Stack(Box::new(stack(extra, Some(options.size), Counter::default())?), extra.messages)
-        }
-    };
-    let message = vec![0x5a; options.size];
-    let mut slot = vec![0x5a; SLOT];
-    let start = Instant::now();
-    while start.elapsed() < options.time {
-        let (len, stride) = match &mut writing {
-            Writing::Hand(hand) => hand.fill(&mut slot, options.size),
-            Writing::Stack(stack, messages) => {
-                let now = since(start);
-                if *messages != Messages::Pulled {
-                    push(stack, now, &message)?;
-                }
-                let transmit = stack.poll_transmit(now, &mut slot).ok_or("the stack has nothing to send")?;
-                (transmit.len, transmit.segment_size)
+/// What sends to one address.
+pub(crate) struct Sending {
+    socket: UdpSocket,
+    writing: Writing,
+    message: Vec<u8>,
+    slot: Vec<u8>,
+}
+
+impl Sending {
+    pub(crate) fn new(mode: Mode, to: SocketAddr, size: usize) -> Result<Self, Box<dyn Error>> {
+        let any: IpAddr = Ipv4Addr::UNSPECIFIED.into();
+        let mut socket = UdpSocket::bind(SocketAddr::new(any, 0), &SocketOptions::default())?;
+        socket.connect(to)?;
+        let writing = match mode {
+            Mode::Hand => Writing::Hand(HandSender::default()),
+            Mode::Stack(extra) => {
+                Writing::Stack(Box::new(stack(extra, Some(size), Counter::default())?), extra.messages)
             }
         };
-        put(&mut socket, &slot[..len], stride)?;
+        Ok(Self { socket, writing, message: vec![0x5a; size], slot: vec![0x5a; SLOT] })
     }
-    Ok(())
+
+    /// Sends for so long, as fast as the socket takes it; the stack's time counts from `start`.
+    pub(crate) fn run(&mut self, start: Instant, time: Duration) -> Result<(), Box<dyn Error>> {
+        let begin = Instant::now();
+        while begin.elapsed() < time {
+            let (len, stride) = match &mut self.writing {
+                Writing::Hand(hand) => hand.fill(&mut self.slot, self.message.len()),
+                Writing::Stack(stack, messages) => {
+                    let now = since(start);
+                    if *messages != Messages::Pulled {
+                        push(stack, now, &self.message)?;
+                    }
+                    let transmit = stack.poll_transmit(now, &mut self.slot);
+                    let transmit = transmit.ok_or("the stack has nothing to send")?;
+                    (transmit.len, transmit.segment_size)
+                }
+            };
+            put(&mut self.socket, &self.slot[..len], stride)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sends as fast as the socket takes it.
+pub(crate) fn send(mode: Mode, options: &Options) -> Result<(), Box<dyn Error>> {
+    Sending::new(mode, options.addr, options.size)?.run(Instant::now(), options.time)
 }
 
 /// Keeps the queue filled with a few batches.

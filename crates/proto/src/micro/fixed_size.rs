@@ -22,10 +22,16 @@ const OFFSET: u32 = (1 << PADDING.start) - 1;
 /// The longest message that can be asked for, bytes.
 const LONGEST: u64 = 16 << 20;
 
+/// What every segment says of itself.
+#[derive(Clone, Copy, Debug)]
+struct Attributes {
+    message: Attribute<u32>,
+    place: Attribute<u32>,
+}
+
 #[derive(Debug)]
 struct FixedSize {
-    message: Option<Attribute<u32>>,
-    place: Option<Attribute<u32>>,
+    attributes: Option<Attributes>,
     limits: Limits,
     /// Made by the first message that is longer than a packet.
     reassembly: Option<Box<Reassembly>>,
@@ -82,8 +88,7 @@ pub(super) fn registration() -> Registration {
             |parameters, _| {
                 let limits = limits(parameters)?;
                 Ok(Box::new(FixedSize {
-                    message: None,
-                    place: None,
+                    attributes: None,
                     limits,
                     reassembly: None,
                     newest: 0,
@@ -115,8 +120,7 @@ fn padding(missing: usize, sent: usize) -> usize {
 
 /// A message of the source that has to be cut.
 fn pull_long(len: usize, context: &mut Context<'_>) -> bool {
-    let mut data = context.pool().get(len);
-    data.resize(len);
+    let mut data = context.pool().get_used(len);
     let now = context.now();
     let written = context.ends().message_source.as_mut().and_then(|source| source.next(now, &mut data));
     let Some(written) = written else {
@@ -124,15 +128,14 @@ fn pull_long(len: usize, context: &mut Context<'_>) -> bool {
         return false;
     };
     data.resize(written.min(len));
-    let id = context.number_message();
+    let id = context.number_messages(1);
     context.queue().push(Outgoing { id, priority: 0, deadline: None, data, sent: 0 });
     true
 }
 
 impl FixedSize {
-    fn write(&self, batch: &mut Batch<'_>, i: usize, message: u64, place: u32) {
-        batch.set(i, self.message.expect("declared"), message as u32);
-        batch.set(i, self.place.expect("declared"), place);
+    fn attributes(&self) -> Attributes {
+        self.attributes.expect("declared before it is used")
     }
 
     /// Cuts segments of the first message in the queue; `false` if the batch or the queue has no more.
@@ -155,7 +158,9 @@ impl FixedSize {
         let (body, behind) = batch.payload_mut(i).split_at_mut(len);
         body.copy_from_slice(&front.data[from..from + len]);
         behind.fill(0);
-        self.write(batch, i, message, place);
+        let attributes = self.attributes();
+        batch.set(i, attributes.message, message as u32);
+        batch.set(i, attributes.place, place);
         if self.deadlines {
             context.shared(self.cut_ends.expect("declared")).0.push((i, end));
         }
@@ -165,7 +170,7 @@ impl FixedSize {
         true
     }
 
-    /// Takes a message from the source, straight into a packet if it fits one; `false` if there is no more.
+    /// Takes messages from the source, straight into packets if they fit one; `true` if one waits to be cut.
     fn pull(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let (full, now) = (batch.full_room(), context.now());
         let Some(source) = context.ends().message_source.as_mut() else { return false };
@@ -173,17 +178,14 @@ impl FixedSize {
         if expected > full {
             return full > 0 && pull_long(expected, context);
         }
-        let Some(room) = batch.room() else { return false };
-        let wanted = if expected == 0 { full.min(self.limits.message) } else { expected };
         // Messages of any length begin a batch each unless they fill it: the next one may be longer.
-        if wanted > room {
-            return false;
-        }
-        let pushed = batch.push_with(Kind::DATA, wanted, |into| source.next(now, into));
-        let Some(i) = pushed else { return false };
-        let message = context.number_message();
-        self.write(batch, i, message, LAST);
-        true
+        let wanted = if expected == 0 { full.min(self.limits.message) } else { expected };
+        let packets = batch.push_each(Kind::DATA, wanted, |into| source.next(now, into));
+        let (first, attributes) = (context.number_messages(packets.len() as u64), self.attributes());
+        let start = packets.start;
+        batch.set_each(packets.clone(), attributes.message, |i| (first + (i - start) as u64) as u32);
+        batch.set_each(packets, attributes.place, |_| LAST);
+        false
     }
 
     fn fill(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
@@ -206,9 +208,11 @@ impl FixedSize {
         self.reassembly.as_ref().map_or(0, |reassembly| reassembly.len())
     }
 
+    #[inline]
     fn segment<'b>(&self, batch: &'b Batch<'_>, i: usize) -> Segment<'b> {
-        let message = expand(batch.get(i, self.message.expect("declared")), self.newest);
-        let place = batch.get(i, self.place.expect("declared"));
+        let attributes = self.attributes();
+        let message = expand(batch.get(i, attributes.message), self.newest);
+        let place = batch.get(i, attributes.place);
         let (offset, last) = ((place & OFFSET) as usize, place & LAST != 0);
         let padding = (place & !LAST) >> PADDING.start;
         let payload = batch.payload(i);
@@ -251,11 +255,12 @@ impl FixedSize {
     }
 
     fn receive(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let attributes = self.attributes();
         for i in batch.live() {
-            let segment = self.segment(batch, i);
-            let message = segment.message;
-            if segment.last && segment.offset == 0 && segment.data.len() <= self.limits.message {
-                context.deliver(message, segment.data);
+            let message = expand(batch.get(i, attributes.message), self.newest);
+            let data = batch.payload(i);
+            if batch.get(i, attributes.place) == LAST && data.len() <= self.limits.message {
+                context.deliver(message, data);
             } else {
                 self.collect(i, batch, context);
             }
@@ -265,6 +270,9 @@ impl FixedSize {
 
     fn collect(&mut self, i: usize, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let segment = self.segment(batch, i);
+        if segment.last && segment.offset == 0 && segment.data.len() <= self.limits.message {
+            return context.deliver(segment.message, segment.data);
+        }
         loop {
             match self.reassembly().add(&segment, context.pool()) {
                 Added::Incomplete | Added::Duplicate => return,
@@ -282,8 +290,8 @@ impl FixedSize {
 
 impl MicroProtocol for FixedSize {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.message = Some(declaration.attribute("message"));
-        self.place = Some(declaration.attribute("place"));
+        let (message, place) = (declaration.attribute("message"), declaration.attribute("place"));
+        self.attributes = Some(Attributes { message, place });
         self.cut_ends = Some(declaration.shared(CutEnds::default));
         self.first_missing = Some(declaration.shared(FirstMissing::default));
     }

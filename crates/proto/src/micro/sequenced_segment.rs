@@ -58,11 +58,15 @@ pub(super) fn registration() -> Registration {
 impl SequencedSegment {
     fn number(&mut self, batch: &mut Batch<'_>) {
         let sequence = self.sequence.expect("declared");
-        for i in 0..batch.len() {
-            if !batch.is_resent(i) {
-                batch.set(i, sequence, self.next);
-                self.next += 1;
-            }
+        let next = self.next;
+        if batch.count_resent() == 0 {
+            batch.set_each(0..batch.len(), sequence, |i| next + i as u64);
+            self.next += batch.len() as u64;
+            return;
+        }
+        for i in batch.fresh() {
+            batch.set(i, sequence, self.next);
+            self.next += 1;
         }
     }
 

@@ -36,10 +36,14 @@ impl MicroProtocol for TransportDriver {
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
         let attribute = self.attribute.expect("declared");
         if event == BatchEvent::SEGMENT_TO_NET {
-            (0..batch.len()).for_each(|i| batch.set(i, attribute, self.identity));
+            batch.set_all(attribute, self.identity);
             return;
         }
         let header = batch.layout().clear_len();
+        let long_enough = batch.shortest() >= header;
+        if long_enough && batch.values(attribute).all(|identity| identity == self.identity) {
+            return;
+        }
         for i in batch.live() {
             if batch.size(i) < header || batch.get(i, attribute) != self.identity {
                 self.foreign += 1;

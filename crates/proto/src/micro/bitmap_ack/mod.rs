@@ -101,9 +101,7 @@ impl BitmapAck {
 
     fn stamp(&self, batch: &mut Batch<'_>, now: Time) {
         let sent_at = self.sent_at.expect("declared before it is used");
-        for i in batch.live() {
-            batch.set(i, sent_at, now.as_wrapped_micros());
-        }
+        batch.set_all(sent_at, now.as_wrapped_micros());
     }
 }
 

@@ -34,19 +34,16 @@ struct Run {
 
 /// What nobody has taken of a batch, if that is segments that follow on each other and were sent in this order.
 fn run(batch: &Batch<'_>, sequence: Attribute<U48>) -> Option<Run> {
-    let mut live = batch.live();
-    let last = live.next()?;
-    let first = batch.get(last, sequence);
-    let mut run = Run { first, packets: 1, bytes: batch.size(last) as u64, last };
-    for i in live {
-        if batch.get(i, sequence) != first + run.packets || batch.pn(i) <= batch.pn(run.last) {
+    let first = batch.values(sequence).next()?;
+    let (mut next, mut last, mut newest) = (first, 0, None);
+    for i in batch.live() {
+        let pn = batch.pn(i);
+        if batch.get(i, sequence) != next || newest.is_some_and(|newest| pn <= newest) {
             return None;
         }
-        run.packets += 1;
-        run.bytes += batch.size(i) as u64;
-        run.last = i;
+        (next, last, newest) = (next + 1, i, Some(pn));
     }
-    Some(run)
+    Some(Run { first, packets: next - first, bytes: batch.live_bytes() as u64, last })
 }
 
 /// See the module's text.

@@ -116,6 +116,41 @@ impl Cut {
         Ok(Next { offset, len: (end - offset) as usize, fin })
     }
 
+    /// How many full segments may follow each other without a question to anybody: not the last of a chunk, of the
+    /// object or of what the source has said.
+    fn in_a_row(&self, largest: usize, room: u64) -> u64 {
+        let (offset, largest) = (self.next_offset, (largest as u64).max(1));
+        let end = self.chunk_end.min(self.limit).min(self.available.upto.saturating_sub(1));
+        let fit = end.saturating_sub(offset) / largest;
+        if self.fin_sent { 0 } else { fit.min(room) }
+    }
+
+    /// Adds full segments while nobody needs to be asked; gives how many.
+    fn fill_row(
+        &mut self,
+        batch: &mut Batch<'_>,
+        (largest, room): (usize, u64),
+        context: &mut Context<'_>,
+    ) -> u64 {
+        let most = self.in_a_row(largest, room);
+        let Some(source) = context.ends().object_source.as_mut().filter(|_| most > 0) else { return 0 };
+        let (first, mut next) = (self.next_offset, self.next_offset);
+        let end = first + most * largest as u64;
+        let added = batch.push_each(Kind::DATA, largest, |into| {
+            if next == end {
+                return None;
+            }
+            source.read(next, into);
+            next += largest as u64;
+            Some(largest)
+        });
+        let (start, count) = (added.start, added.len() as u64);
+        let place = |i: usize| first + ((i - start) * largest) as u64;
+        batch.set_each(added, self.handles().offset, place);
+        self.next_offset = next;
+        count
+    }
+
     /// Adds new segments behind those that are repeated.
     pub(super) fn fill(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let handles = self.handles();
@@ -126,6 +161,10 @@ impl Cut {
         let mut room = context.shared(handles.flight).room;
         let largest = batch.full_room();
         while batch.room().is_some() || batch.is_empty() {
+            room -= self.fill_row(batch, (largest, room), context);
+            if !batch.is_empty() && batch.room().is_none() {
+                return;
+            }
             let next = match self.next(largest, room, context) {
                 Ok(next) => next,
                 Err(reason) => {

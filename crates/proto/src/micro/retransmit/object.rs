@@ -10,7 +10,7 @@ use haul_stack::{
 };
 use haul_wire::packet::{DATA_BODY_LEN, PART_BODY_LEN, PartBody};
 
-use super::outstanding::{Change, Outstanding, Record};
+use super::outstanding::{Change, New, Outstanding, Record};
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, DELIVERED, LossBoundary, PROBE_TIMEOUT, ProbeTimeout,
 };
@@ -188,15 +188,18 @@ impl KeepObject {
         let overhead = batch.layout().data_overhead();
         let table = self.table.get_or_insert_with(|| Box::new(Outstanding::new(overhead)));
         let sent_at = context.now().as_wrapped_micros();
-        for i in batch.live() {
-            if batch.is_resent(i) {
-                continue;
-            }
-            debug_assert_eq!(batch.get(i, places.sequence), table.next_seq(), "numbered as recorded");
-            let len = batch.payload_range(i).len() as u16;
-            let fin = batch.kind(i) == Kind::DATA_FIN;
-            table.push(batch.get(i, places.offset), len, fin, batch.pn(i), sent_at);
-        }
+        let first = batch.fresh().next();
+        debug_assert!(
+            first.is_none_or(|i| batch.get(i, places.sequence) == table.next_seq()),
+            "numbered as recorded"
+        );
+        let new = batch.fresh().map(|i| New {
+            offset: batch.get(i, places.offset),
+            len: (batch.size(i) - overhead) as u16,
+            fin: batch.kind(i) == Kind::DATA_FIN,
+            pn: batch.pn(i),
+        });
+        table.push(new, sent_at);
         self.tell_flight(true, context);
         if self.was_idle {
             self.timer_base = context.now();

@@ -26,6 +26,19 @@ pub(crate) struct Record {
     pub(crate) fin: bool,
 }
 
+/// A packet that leaves for the first time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct New {
+    /// Place in the object, bytes.
+    pub(crate) offset: u64,
+    /// Payload bytes.
+    pub(crate) len: u16,
+    /// The last packet of the object.
+    pub(crate) fin: bool,
+    /// Its number.
+    pub(crate) pn: u64,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
@@ -150,19 +163,29 @@ impl Outstanding {
         !self.lost.is_empty()
     }
 
-    /// Notes a new packet; its sequence number is the former [`Outstanding::next_seq`].
-    pub(crate) fn push(&mut self, offset: u64, len: u16, fin: bool, pn: u64, sent_at: u32) {
-        let index = (self.next_seq % PACKETS) as usize;
-        if index == 0 {
-            let segment = self.free.pop().unwrap_or_else(Segment::new);
-            self.segments.push_back(segment);
+    /// Notes new packets, which left at `sent_at` in wrapped microseconds; the sequence number of the first is the
+    /// former [`Outstanding::next_seq`].
+    pub(crate) fn push(&mut self, new: impl Iterator<Item = New>, sent_at: u32) {
+        let mut new = new.peekable();
+        while new.peek().is_some() {
+            let index = (self.next_seq % PACKETS) as usize;
+            if index == 0 {
+                let segment = self.free.pop().unwrap_or_else(Segment::new);
+                self.segments.push_back(segment);
+            }
+            let Some(segment) = self.segments.back_mut() else { return };
+            let (mut packets, mut bytes) = (0, 0);
+            for (record, New { offset, len, fin, pn }) in
+                segment.records[index..].iter_mut().zip(new.by_ref())
+            {
+                *record = Record { offset, pn, sent_at, len, state: State::InFlight, fin };
+                packets += 1;
+                bytes += u64::from(len);
+            }
+            segment.sent = index as u16 + packets;
+            self.next_seq += u64::from(packets);
+            self.in_flight += bytes + u64::from(packets) * self.overhead;
         }
-        if let Some(segment) = self.segments.back_mut() {
-            segment.records[index] = Record { offset, pn, sent_at, len, state: State::InFlight, fin };
-            segment.sent = index as u16 + 1;
-        }
-        self.next_seq += 1;
-        self.in_flight += u64::from(len) + self.overhead;
     }
 
     /// The next packet to send again, which stays queued until [`Outstanding::resent`].
@@ -218,6 +241,15 @@ impl Outstanding {
     /// for retransmission.
     pub(crate) fn on_statement(&mut self, statement: &Statement, rule: &LossBoundary, change: &mut Change) {
         let (mut first, mut received, mut known) = (statement.first, statement.received, statement.known);
+        let slot = (first / PACKETS).checked_sub(self.base).map(|slot| slot as usize);
+        let index = (first % PACKETS) as usize;
+        if index.is_multiple_of(64)
+            && let Some(segment) = slot.and_then(|slot| self.segments.get(slot))
+            && segment.acked[index / 64] == u64::MAX
+        {
+            // It says again what is known: most words of most reports do.
+            return;
+        }
         // The words of bitmaps are aligned to the words here: one turn. Others take a turn for each word they touch.
         while known != 0 {
             let (segment, index) = (first / PACKETS, first % PACKETS);
@@ -323,7 +355,6 @@ impl Outstanding {
     }
 
     fn ack_word(&mut self, slot: usize, word: usize, received: u64, change: &mut Change) {
-        let overhead = self.overhead;
         let segment = &mut self.segments[slot];
         let fresh = received & !segment.acked[word];
         if fresh == 0 {
@@ -332,15 +363,23 @@ impl Outstanding {
         segment.acked[word] |= fresh;
         segment.acked_count += fresh.count_ones() as u16;
         change.acked_packets += u64::from(fresh.count_ones());
-        let mut bits = fresh;
-        while bits != 0 {
-            let record = &segment.records[word * 64 + bits.trailing_zeros() as usize];
-            bits &= bits - 1;
-            change.acked_bytes += u64::from(record.len);
-            if record.state == State::InFlight {
-                self.in_flight = self.in_flight.saturating_sub(u64::from(record.len) + overhead);
+        let records = &segment.records[word * 64..];
+        let (mut acked, mut landed, mut packets) = (0, 0, 0);
+        let mut at = 0;
+        // Whole runs of packets that follow on each other, which most are.
+        while at < 64 && fresh >> at != 0 {
+            at += (fresh >> at).trailing_zeros();
+            let run = (fresh >> at).trailing_ones();
+            for record in &records[at as usize..(at + run) as usize] {
+                let flies = record.state == State::InFlight;
+                acked += u64::from(record.len);
+                landed += if flies { u64::from(record.len) } else { 0 };
+                packets += u64::from(flies);
             }
+            at += run;
         }
+        change.acked_bytes += acked;
+        self.in_flight = self.in_flight.saturating_sub(landed + packets * self.overhead);
     }
 
     fn unacked(&self, seq: u64) -> Option<&Record> {
@@ -368,7 +407,8 @@ mod tests {
     fn filled(n: u64) -> Outstanding {
         let mut out = Outstanding::new(39);
         for pn in 0..n {
-            out.push(pn * 1000, 1000, false, pn, pn as u32 * 10);
+            let new = New { offset: pn * 1000, len: 1000, fin: false, pn };
+            out.push(std::iter::once(new), pn as u32 * 10);
         }
         out
     }
@@ -478,7 +518,7 @@ mod tests {
             let mut pn = 0;
             for (op, bits, n) in ops {
                 match op {
-                    0 | 1 => for _ in 0..n { out.push(pn, (pn % 1400) as u16, false, pn, pn as u32); pn += 1; },
+                    0 | 1 => for _ in 0..n { let new = New { offset: pn, len: (pn % 1400) as u16, fin: false, pn }; out.push(std::iter::once(new), pn as u32); pn += 1; },
                     2 => { on_word(&mut out, (0, (n % 157) as usize), bits, rule(pn / 2, n)); }
                     3 => { on_complete_below(&mut out, n); }
                     _ => while out.peek_lost().is_some() { out.resent(pn, pn as u32); pn += 1; },

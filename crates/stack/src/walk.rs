@@ -1,0 +1,118 @@
+//! Walks over the packets of a batch.
+
+use std::marker::PhantomData;
+
+use crate::attribute::AttributeType;
+
+/// Walks over the packets of a batch; see [`Batch::live`].
+#[derive(Clone, Debug)]
+pub struct Live(pub(crate) u64);
+
+impl Live {
+    /// How many there are still to come.
+    pub fn count_left(&self) -> usize {
+        self.0.count_ones() as usize
+    }
+}
+
+impl Iterator for Live {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let i = (self.0 != 0).then(|| self.0.trailing_zeros() as usize)?;
+        self.0 &= self.0 - 1;
+        Some(i)
+    }
+}
+
+/// The values of one attribute in the packets of a batch; see [`Batch::values`](crate::Batch::values).
+#[derive(Clone, Debug)]
+pub struct Values<'b, T> {
+    /// From where the next packet has the attribute.
+    rest: &'b [u8],
+    stride: usize,
+    live: u64,
+    of_type: PhantomData<fn() -> T>,
+}
+
+impl<'b, T: AttributeType> Values<'b, T> {
+    pub(crate) fn new(from_first: &'b [u8], stride: usize, live: u64) -> Self {
+        Self { rest: from_first, stride, live, of_type: PhantomData }
+    }
+}
+
+impl<T: AttributeType> Iterator for Values<'_, T> {
+    type Item = T::Value;
+
+    #[inline]
+    fn next(&mut self) -> Option<T::Value> {
+        if self.live == 0 {
+            return None;
+        }
+        // Mostly 0: seldom are packets in front of this one taken.
+        let skip = self.live.trailing_zeros();
+        if skip > 0 {
+            self.rest = &self.rest[skip as usize * self.stride..];
+            self.live >>= skip;
+        }
+        let value = T::read(&self.rest[..T::LEN]);
+        self.rest = self.rest.get(self.stride..).unwrap_or_default();
+        self.live >>= 1;
+        Some(value)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.live.count_ones() as usize;
+        (left, Some(left))
+    }
+
+    /// If nothing was taken, this is a loop without a question in it: what `sum`, `max` and `for_each` run.
+    #[inline]
+    fn fold<B, F: FnMut(B, T::Value) -> B>(self, init: B, mut f: F) -> B {
+        let mut folded = init;
+        if self.live & self.live.wrapping_add(1) == 0 {
+            // Half the width of an address, so that a sum of it cannot overflow and needs no check.
+            let (stride, mut at) = (self.stride as u32, 0u32);
+            for _ in 0..self.live.count_ones() {
+                let from = at as usize;
+                folded = f(folded, T::read(&self.rest[from..from + T::LEN]));
+                at = at.wrapping_add(stride);
+            }
+            return folded;
+        }
+        for value in self {
+            folded = f(folded, value);
+        }
+        folded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Values;
+
+    proptest! {
+        #[test]
+        fn values_are_those_of_the_packets_that_are_left(
+            bytes in prop::collection::vec(any::<u8>(), 64 * 20..64 * 20 + 4), live: u64, stride in 2usize..20,
+        ) {
+            let expected: Vec<u16> = (0..64)
+                .filter(|i| live >> i & 1 == 1)
+                .map(|i| u16::from_be_bytes([bytes[i * stride], bytes[i * stride + 1]]))
+                .collect();
+            for live in [live, if live & 1 == 1 { u64::MAX } else { (1 << (live >> 58)) - 1 }] {
+                let values = || Values::<u16>::new(&bytes, stride, live);
+                let singly: Vec<u16> = std::iter::from_fn({ let mut v = values(); move || v.next() }).collect();
+                let mut folded = Vec::new();
+                values().for_each(|value| folded.push(value));
+                prop_assert_eq!(&singly, &folded);
+                prop_assert_eq!(values().size_hint(), (folded.len(), Some(folded.len())));
+            }
+            prop_assert_eq!(Values::<u16>::new(&bytes, stride, live).collect::<Vec<_>>(), expected);
+        }
+    }
+}
