@@ -54,7 +54,7 @@ pub struct Global {
 pub enum Command {
     /// Copy files and directories, in either direction
     #[command(after_help = help::CP, override_usage = "haul cp [OPTIONS] SRC... DST")]
-    Cp(CpArgs),
+    Cp(Box<CpArgs>),
     /// Offer a directory to others and print the URL that lets them in
     #[command(after_help = help::SERVE)]
     Serve(ServeArgs),

@@ -136,7 +136,7 @@ mod tests {
     fn parse(words: impl IntoIterator<Item = OsString>) -> Result<CpArgs, Error> {
         let words = ["haul".into(), "cp".into()].into_iter().chain(words);
         match Cli::try_parse_from(words)?.command {
-            Some(Command::Cp(args)) => Ok(args),
+            Some(Command::Cp(args)) => Ok(*args),
             other => panic!("{other:?}"),
         }
     }

@@ -5,6 +5,7 @@ use haul_wire::control::{Equal, Extraneous, Leftovers, Manners, Newer, RunMode};
 
 /// Options about what is there already.
 #[derive(Debug, Clone, Default, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[command(next_help_heading = "What is there already")]
 pub struct SyncArgs {
     /// Compare files of equal size by their contents, not by their times

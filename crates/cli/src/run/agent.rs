@@ -131,7 +131,7 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
         json: false,
         options: Vec::new(),
     };
-    Ok(Prepared { context, plan, args })
+    Ok(Prepared { context, plan, args: *args })
 }
 
 fn not_understood(error: StartError) -> Fault {

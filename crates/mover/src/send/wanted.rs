@@ -86,7 +86,8 @@ impl Wanted {
     }
 
     fn want(&mut self, shared: &Shared, entry: u32, want: &Want) -> Result<(), Fault> {
-        let file = self.announced.pop_front_if(|planned| planned.entry == entry);
+        let is_file = self.announced.front().is_some_and(|planned| planned.entry == entry);
+        let file = if is_file { self.announced.pop_front() } else { None };
         match (want, file) {
             (Want::Whole | Want::Nothing, None) => Ok(()),
             (_, None) => Err(protocol("parts of something that is no file are wanted")),
