@@ -6,8 +6,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, openat, openat2, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+
+use crate::storage::{openat, openat2, statat};
 
 /// What happens to symbolic links on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +42,7 @@ fn has_openat2() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let probe = openat2(rustix::fs::CWD, ".", flags, Mode::empty(), ResolveFlags::BENEATH);
+        let probe = rustix::fs::openat2(rustix::fs::CWD, ".", flags, Mode::empty(), ResolveFlags::BENEATH);
         !matches!(probe, Err(Errno::NOSYS | Errno::PERM))
     })
 }

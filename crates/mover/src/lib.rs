@@ -26,6 +26,7 @@ mod receive;
 mod report;
 mod root;
 mod send;
+mod storage;
 mod stream;
 mod threads;
 mod tree;
@@ -37,3 +38,5 @@ pub use receive::{Durability, ReceiveHandle, ReceiveJob, ReceiveOptions, receive
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport};
 pub use root::{Root, copies_content, layout_for};
 pub use send::{SendHandle, SendJob, SendLimits, list_entries, send_files};
+#[cfg(feature = "faults")]
+pub use storage::faults;

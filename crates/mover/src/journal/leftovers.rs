@@ -7,16 +7,15 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use haul_base::RangeSet;
-use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, statat, unlinkat,
-};
-use rustix::io::{Errno, dup};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
 use crate::journal::names::{journal_name, parse_journal, parse_part, part_name, split};
 use crate::journal::record::{Codec, FileIdentity, Noted, Record, Replayed, State, Unreadable, replay};
 use crate::journal::tail::Tail;
+use crate::storage::{self, dup, flock, fstat, openat, statat, unlinkat};
 
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
@@ -332,7 +331,7 @@ fn open_directory(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Resu
 
 /// The names in a directory, as far as it can be read.
 fn names_in(directory: &OwnedFd) -> impl Iterator<Item = Vec<u8>> + use<> {
-    let entries = Dir::read_from(directory).into_iter().flat_map(|entries| entries.map_while(Result::ok));
+    let entries = storage::list(directory).into_iter().flat_map(|entries| entries.map_while(Result::ok));
     entries.map(|entry| entry.file_name().to_bytes().to_vec())
 }
 

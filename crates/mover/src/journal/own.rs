@@ -6,13 +6,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use haul_base::RangeSet;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, fdatasync, flock, fstat, fsync, openat, unlinkat};
-use rustix::io::{Errno, dup};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::journal::names::{journal_name, parse_journal, parse_part, part_name};
 use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Record, header, is_local};
-use crate::journal::tail::{Tail, write_all};
+use crate::journal::tail::Tail;
+use crate::storage::{dup, fdatasync, flock, fstat, fsync, openat, unlinkat, write_all};
 
 /// Bytes of a file that may be written and not yet noted. So much of each file is sent again at most after
 /// the process was killed.

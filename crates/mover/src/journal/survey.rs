@@ -6,13 +6,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use haul_base::Bytes;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, openat, statat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::fault::show;
 use crate::journal::leftovers::{self, Leftover, Why};
 use crate::journal::names::{journal_name, part_name};
 use crate::journal::record::State;
+use crate::storage::{flock, openat, statat};
 
 /// What a journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]

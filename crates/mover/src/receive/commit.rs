@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, RecvError};
 use haul_wire::control::{ControlMessage, Fault, Outcome, Summary, encoded_len};
-use rustix::fs::{FileType, fstat, fsync, syncfs};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::batch::next_part;
@@ -16,6 +16,7 @@ use crate::entries::{Attributes, Kind, State};
 use crate::fault::{Scope, Side, Trouble};
 use crate::receive::attributes::set_on_open;
 use crate::receive::shared::{Durability, Settle, Shared};
+use crate::storage::{dup, fstat, fsync, syncfs};
 
 /// Files committed together at most.
 const GROUP: usize = 1024;
@@ -296,7 +297,7 @@ impl Syncs {
         }
         let device = u64::from(fstat(fd)?.st_dev);
         if let Entry::Vacant(vacant) = self.file_systems.entry(device) {
-            vacant.insert(rustix::io::fcntl_dupfd_cloexec(fd, 0)?);
+            vacant.insert(dup(fd)?);
         }
         Ok(())
     }

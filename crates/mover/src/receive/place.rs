@@ -8,10 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_wire::control::FaultCode;
-use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate, fchmod, ftruncate, mkdirat,
-    openat, renameat, statat, symlinkat, unlinkat,
-};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
@@ -20,6 +17,9 @@ use crate::fault::{Scope, Side, Trouble, show};
 use crate::journal::{Claim, FileIdentity, Journal, is_journal};
 use crate::receive::attributes::{FILE_BITS, set_on_link, set_on_open};
 use crate::receive::base::Base;
+use crate::storage::{
+    self, fallocate, fchmod, ftruncate, mkdirat, openat, rename_in, statat, symlinkat, unlinkat,
+};
 use crate::stream::Shape;
 
 /// Permissions of directories while they fill.
@@ -204,7 +204,7 @@ impl Place {
         journal.begin(entry, identity);
         claim.written.iter().for_each(|range| journal.wrote(entry, range));
         journal.flush();
-        let renamed = renameat(&spot.directory, old, &spot.directory, self.temporary(entry));
+        let renamed = rename_in(&spot.directory, old, self.temporary(entry));
         if renamed.is_err() {
             journal.gone(entry);
         }
@@ -337,7 +337,7 @@ impl Place {
         self.open_files().files.remove(&entry);
         let spot = self.spot(path)?;
         spot.must_be_replaceable(path)?;
-        renameat(&spot.directory, self.temporary(entry), &spot.directory, &spot.name)
+        rename_in(&spot.directory, self.temporary(entry), &spot.name)
             .map_err(|errno| trouble("put in place", path, errno))?;
         self.gone(entry);
         Ok(spot)
@@ -356,7 +356,7 @@ impl Place {
         let name = self.temporary(entry);
         let made = symlinkat(target, &spot.directory, &name)
             .and_then(|()| set_on_link(&spot.directory, &name, attributes))
-            .and_then(|()| renameat(&spot.directory, &name, &spot.directory, &spot.name));
+            .and_then(|()| rename_in(&spot.directory, &name, &spot.name));
         made.map_err(|errno| {
             let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
             trouble("create the link", path, errno)
@@ -426,7 +426,7 @@ impl Spot {
 
 fn is_empty(directory: &OwnedFd) -> bool {
     let own = |name: &[u8]| matches!(name, b"." | b"..");
-    Dir::read_from(directory)
+    storage::list(directory)
         .is_ok_and(|mut names| names.all(|item| item.is_ok_and(|item| own(item.file_name().to_bytes()))))
 }
 
@@ -456,7 +456,7 @@ fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {
 /// Reserves space; file systems that cannot do so find out while writing.
 fn reserve(file: &File, size: u64) -> Result<(), Errno> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         done => done,
     }
 }

@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{Entry, EntryKind, Fault, FaultCode, MAX_PATH, RelPath};
-use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat, fstat, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::fault::{Side, Trouble, show};
 use crate::root::Root;
 use crate::send::holes::holes;
+use crate::storage::{self, fstat, readlinkat, statat};
 
 /// Stands for a source whose name cannot travel.
 const NAMELESS: &[u8] = b"source";
@@ -182,7 +183,7 @@ impl Iterator for Walker {
 fn names(directory: &OwnedFd) -> Result<(Vec<Vec<u8>>, Option<Errno>), Errno> {
     let mut names = Vec::new();
     let mut broken = None;
-    for item in Dir::read_from(directory)? {
+    for item in storage::list(directory)? {
         match item {
             Ok(item) if matches!(item.file_name().to_bytes(), b"." | b"..") => {}
             Ok(item) => names.push(item.file_name().to_bytes().to_vec()),
@@ -212,8 +213,8 @@ fn leaf(top: &Arc<Top>, directory: &OwnedFd, name: &[u8], path: &[u8], stat: &St
             }
             found
         }
-        FileType::Symlink => match readlinkat(directory, name, Vec::new()) {
-            Ok(target) => entry(path, EntryKind::Symlink { target: target.into_bytes() }, stat),
+        FileType::Symlink => match readlinkat(directory, name) {
+            Ok(target) => entry(path, EntryKind::Symlink { target }, stat),
             Err(errno) => failed(path, "read the link", path, errno),
         },
         other => refused(path, special(other)),

@@ -131,6 +131,7 @@ impl Pump<'_> {
 }
 
 /// How both sides ended.
+#[derive(Debug)]
 pub(crate) struct Ends {
     pub(crate) sent: Result<MoveReport, Fault>,
     pub(crate) received: Result<MoveReport, Fault>,

@@ -14,5 +14,7 @@ mod random;
 mod resume;
 #[cfg(test)]
 mod round_trip;
+#[cfg(all(test, feature = "faults"))]
+mod sweep;
 #[cfg(test)]
 mod trees;
