@@ -48,6 +48,9 @@ fn has_openat2() -> bool {
 }
 
 fn with_openat2(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
+    // It refuses flags that O_PATH makes meaningless, which openat ignores (openat2(2), EINVAL).
+    let with_path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = if flags.contains(OFlags::PATH) { flags & with_path } else { flags };
     let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     if links == Links::Refuse {
         resolve |= ResolveFlags::NO_SYMLINKS;
@@ -124,6 +127,8 @@ mod tests {
         let (_keep, root) = tree();
         for opener in BOTH {
             assert!(opener(root.as_fd(), b"a/b/f").is_ok());
+            let path_only = OFlags::PATH | OFlags::DIRECTORY | OFlags::NONBLOCK;
+            assert!(open_beneath(root.as_fd(), b"a/b", path_only, Links::Refuse).is_ok());
             assert_eq!(opener(root.as_fd(), b"inside/f").unwrap_err(), Errno::LOOP);
             assert_eq!(opener(root.as_fd(), b"out").unwrap_err(), Errno::LOOP);
             assert_eq!(opener(root.as_fd(), b"up/secret").unwrap_err(), Errno::LOOP);

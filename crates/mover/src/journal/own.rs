@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use haul_base::RangeSet;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -18,6 +19,9 @@ use crate::storage::{dup, fdatasync, flock, fstat, fsync, openat, unlinkat, writ
 /// Bytes of a file that may be written and not yet noted. So much of each file is sent again at most after
 /// the process was killed.
 const NOTE_EVERY: u64 = 8 << 20;
+
+/// How long written bytes may wait to be noted, however few they are.
+const NOTE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Ids tried before giving up.
 const ATTEMPTS: usize = 16;
@@ -50,8 +54,11 @@ struct Book {
     directories: HashSet<Vec<u8>>,
     /// A directory was made in the place of the one source, and the set is not complete.
     made: bool,
+    /// A temporary file could not be removed.
+    untidy: bool,
     broken: Option<Errno>,
     name_synced: bool,
+    flushed: Instant,
 }
 
 struct Open {
@@ -85,8 +92,10 @@ impl Journal {
             files: HashMap::new(),
             directories: HashSet::new(),
             made: false,
+            untidy: false,
             broken: None,
             name_synced: false,
+            flushed: Instant::now(),
         };
         Self { id, directory, file, book: Mutex::new(book) }
     }
@@ -127,6 +136,11 @@ impl Journal {
     /// The set is complete.
     pub(crate) fn complete(&self) {
         self.book().made = false;
+    }
+
+    /// A temporary file could not be removed: the journal stays, so that a later job can try.
+    pub(crate) fn untidy(&self) {
+        self.book().untidy = true;
     }
 
     /// Notes a file before the first byte goes to its temporary file. What had the number before is forgotten.
@@ -191,6 +205,14 @@ impl Journal {
         self.book().flush(&self.file);
     }
 
+    /// Writes out what has been pending for long. To be called often.
+    pub(crate) fn flush_in_time(&self) {
+        let mut book = self.book();
+        if book.flushed.elapsed() >= NOTE_WITHIN {
+            book.flush(&self.file);
+        }
+    }
+
     /// Writes out what is pending and syncs it: then it survives a power failure, as far as the temporary
     /// files have been synced before.
     pub(crate) fn sync(&self) {
@@ -212,7 +234,7 @@ impl Journal {
     pub(crate) fn finish(&self) -> Result<Ended, Errno> {
         self.flush();
         let book = self.book();
-        let of_use = book.made || !book.files.is_empty();
+        let of_use = book.made || book.untidy || !book.files.is_empty();
         drop(book);
         if !of_use {
             return match self.unlink() {
@@ -275,6 +297,7 @@ impl Book {
     }
 
     fn flush(&mut self, file: &OwnedFd) {
+        self.flushed = Instant::now();
         let numbers: Vec<u32> = self
             .files
             .iter()

@@ -142,7 +142,7 @@ fn run(shared: &Arc<Shared>, mut leftovers: Option<Leftovers>) -> Result<MoveRep
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(threads::join);
     remove_temporaries(shared);
-    shared.place.finish(result.is_ok());
+    shared.place.finish(result.as_ref().is_ok_and(|report| report.failures.count() == 0));
     joined.and(result)
 }
 

@@ -134,6 +134,13 @@ impl Place {
         }
     }
 
+    /// What was noted reaches the journal's file soon, also if little is written. To be called often.
+    pub(crate) fn note_in_time(&self) {
+        if let Some(journal) = self.opened_journal() {
+            journal.flush_in_time();
+        }
+    }
+
     /// Whether a later job could resume the temporary file of an entry.
     pub(crate) fn is_resumable(&self, entry: u32) -> bool {
         self.opened_journal().is_some_and(|journal| journal.is_claimed(entry))
@@ -291,7 +298,7 @@ impl Place {
             Ok(())
         };
         if let Err(errno) = sized {
-            let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
+            self.remove(&spot, &name);
             return Err(trouble("reserve the space of", path, errno));
         }
         self.open_files().keep(entry, &file);
@@ -319,11 +326,22 @@ impl Place {
     /// Removes the temporary name of an entry, if it is there.
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
         self.open_files().files.remove(&entry);
-        if let Ok(spot) = self.spot(path) {
-            // Nothing more can be done about a name that cannot be removed.
-            let _ = unlinkat(&spot.directory, self.temporary(entry), AtFlags::empty());
+        match (self.spot(path), self.opened_journal()) {
+            (Ok(spot), _) => self.remove(&spot, &self.temporary(entry)),
+            (Err(_), Some(journal)) => journal.untidy(),
+            (Err(_), None) => {}
         }
         self.gone(entry);
+    }
+
+    /// Removes a temporary name; if that fails, it is left to the next job.
+    fn remove(&self, spot: &Spot, name: &str) {
+        let removed = unlinkat(&spot.directory, name, AtFlags::empty());
+        if let (Err(errno), Some(journal)) = (removed, self.opened_journal())
+            && errno != Errno::NOENT
+        {
+            journal.untidy();
+        }
     }
 
     fn gone(&self, entry: u32) {
@@ -354,11 +372,14 @@ impl Place {
         let spot = self.spot(path)?;
         spot.must_be_replaceable(path)?;
         let name = self.temporary(entry);
+        if let Some(journal) = self.journal() {
+            journal.note_directory(parent_of(&self.local(path)));
+        }
         let made = symlinkat(target, &spot.directory, &name)
             .and_then(|()| set_on_link(&spot.directory, &name, attributes))
             .and_then(|()| rename_in(&spot.directory, &name, &spot.name));
         made.map_err(|errno| {
-            let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
+            self.remove(&spot, &name);
             trouble("create the link", path, errno)
         })
     }

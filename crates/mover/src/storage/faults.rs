@@ -47,11 +47,6 @@ impl Disk {
         Self(Arc::new(Inner { calls: AtomicU64::new(0), rule: Box::new(rule) }))
     }
 
-    /// The n-th call (from 0) is not simply made.
-    pub fn at(n: u64, verdict: Verdict) -> Self {
-        Self::new(move |number, _| if number == n { verdict } else { Verdict::Pass })
-    }
-
     /// Writes take the time that they would take at so many bytes per second.
     pub fn slow(bytes_per_second: u64) -> Self {
         Self::new(move |_, call| {
