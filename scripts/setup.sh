@@ -9,7 +9,8 @@ cmake cmake build
 ip iproute2 test
 iptables iptables test
 setpriv util-linux test
-mount mount test'
+mount mount test
+rsync rsync test'
 
 missing=() without_build=() without_test=()
 while read -r program package purpose; do

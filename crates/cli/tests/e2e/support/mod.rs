@@ -6,7 +6,7 @@ mod process;
 mod tree;
 
 pub(crate) use haul::{HAUL, LIMIT, PORT, Server, at, clean, haul, run, run_here, tampered};
-pub(crate) use net::{Mtu, Net, Way, skip};
+pub(crate) use net::{Mtu, Net, Way, possible, skip};
 pub(crate) use process::{Outcome, Running, until};
 pub(crate) use tree::{assert_same, assert_same_file, contents, directory, file, many, names, odd};
 
