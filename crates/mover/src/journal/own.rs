@@ -239,7 +239,11 @@ impl Journal {
         if !of_use {
             return match self.unlink() {
                 Ok(()) | Err(Errno::NOENT) => Ok(Ended::Removed),
-                Err(errno) => Err(errno),
+                Err(errno) => {
+                    // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
+                    let _ = self.book().tail.forget(&self.file);
+                    Err(errno)
+                }
             };
         }
         self.sync();
