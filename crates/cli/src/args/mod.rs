@@ -2,6 +2,7 @@
 //! configuration file's keys and the names of the environment variables all follow.
 
 mod help;
+mod storage;
 mod sync;
 mod values;
 
@@ -9,8 +10,9 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
-use haul_wire::control::Manners;
+use haul_wire::control::{Durability, Manners};
 
+pub use storage::{StorageArgs, SyncPolicy};
 pub use sync::SyncArgs;
 pub use values::{Assignment, Diagnosis, ListenAddress};
 
@@ -104,7 +106,9 @@ impl Command {
     /// What happens to what is at the destination.
     pub fn manners(&self) -> Manners {
         match self {
-            Self::Cp(args) => args.sync.manners(args.transfer.no_resume),
+            Self::Cp(args) => args.sync.manners(args.transfer.no_resume, &args.storage),
+            // Nobody needs the files afterwards.
+            Self::Demo(_) => Manners { durability: Durability::Cached, ..Manners::default() },
             _ => Manners::default(),
         }
     }
@@ -174,6 +178,9 @@ pub struct CpArgs {
     /// What is there already.
     #[command(flatten)]
     pub sync: SyncArgs,
+    /// When it is safe.
+    #[command(flatten)]
+    pub storage: StorageArgs,
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -194,6 +201,9 @@ pub struct ServeArgs {
     /// Let others read, never write
     #[arg(long)]
     pub read_only: bool,
+    /// When received files must be on the disk at the latest; clients may ask for more
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = SyncPolicy::None)]
+    pub sync: SyncPolicy,
     /// Stop after the first session
     #[arg(long)]
     pub once: bool,

@@ -120,7 +120,7 @@ fn download(context: &Context, from: &HaulUrl, sources: &[Vec<u8>], to: &Path) -
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
     over(context, from, Request::Get { sources: sources.to_vec() }, Cpu::ALL, |session, sides, watch| {
-        let options = ReceiveOptions { manners: context.manners, ..ReceiveOptions::new(job_number()) };
+        let options = ReceiveOptions::with_manners(job_number(), context.manners);
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
         Ok(drive::receive(session, job, sides, watch))

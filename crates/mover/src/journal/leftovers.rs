@@ -14,6 +14,7 @@ use rustix::process::geteuid;
 use crate::confine::{Links, open_beneath};
 use crate::journal::names::{journal_name, parse_journal, parse_part, part_name, split};
 use crate::journal::record::{Codec, FileIdentity, Noted, Record, Replayed, State, Unreadable, replay};
+use crate::journal::survey::reason;
 use crate::journal::tail::Tail;
 use crate::storage::{self, dup, flock, fstat, openat, statat, unlinkat};
 
@@ -157,8 +158,19 @@ impl Leftovers {
     }
 
     /// Journals that were left alone.
+    #[cfg(test)]
     pub(crate) fn skipped(&self) -> &[Skipped] {
         &self.skipped
+    }
+
+    /// What a person should know about journals that were left alone.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let odd = |skipped: &&Skipped| !matches!(skipped.why, Why::Running | Why::Vanished);
+        let note = |skipped: &Skipped| {
+            let (name, why) = (journal_name(skipped.id), reason(skipped.why));
+            format!("`{name}` at the destination was left alone: {why}")
+        };
+        self.skipped.iter().filter(odd).map(note).collect()
     }
 
     /// What is there of a file: from the newest journal, if it is asked for again from the next older one, and

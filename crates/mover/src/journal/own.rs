@@ -7,14 +7,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_base::RangeSet;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::journal::names::{journal_name, parse_journal, parse_part, part_name};
 use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Record, header, is_local};
 use crate::journal::tail::Tail;
-use crate::storage::{dup, fdatasync, flock, fstat, fsync, openat, unlinkat, write_all};
+use crate::storage::{dup, fallocate, fdatasync, flock, fstat, fsync, openat, unlinkat, write_all};
 
 /// Bytes of a file that may be written and not yet noted. So much of each file is sent again at most after
 /// the process was killed.
@@ -22,6 +22,9 @@ const NOTE_EVERY: u64 = 8 << 20;
 
 /// How long written bytes may wait to be noted, however few they are.
 const NOTE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Room that a journal reserves, so that a full disk does not keep it from saying what is there.
+const RESERVE: u64 = 64 << 10;
 
 /// Ids tried before giving up.
 const ATTEMPTS: usize = 16;
@@ -101,6 +104,7 @@ impl Journal {
     }
 
     /// What ties the journal and its temporary files together.
+    #[cfg(test)]
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
@@ -347,5 +351,10 @@ fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, 
     if ready != Ok(true) {
         let _ = unlinkat(directory, &name, AtFlags::empty());
     }
-    Ok(ready?.then_some(file))
+    let file = ready?.then_some(file);
+    if let Some(file) = &file {
+        // Without the room it works as long as there is some.
+        let _ = fallocate(file, FallocateFlags::KEEP_SIZE, 0, RESERVE);
+    }
+    Ok(file)
 }

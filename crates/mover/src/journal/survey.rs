@@ -121,7 +121,8 @@ fn look(directory: &OwnedFd, id: u32) -> Result<(JournalState, State), Why> {
     Ok((state, replayed.state))
 }
 
-fn reason(why: Why) -> String {
+/// Why a journal is left alone, in words.
+pub(super) fn reason(why: Why) -> String {
     match why {
         Why::Running => "its job is running".to_owned(),
         Why::Version(version) => format!("another version of haul has written it (format {version})"),

@@ -134,6 +134,14 @@ impl Place {
         }
     }
 
+    /// Why what is written cannot be resumed, if that is so.
+    pub(crate) fn broken_journal(&self) -> Option<Errno> {
+        match self.journal.get()? {
+            Some(journal) => journal.broken(),
+            None => None,
+        }
+    }
+
     /// What was noted reaches the journal's file soon, also if little is written. To be called often.
     pub(crate) fn note_in_time(&self) {
         if let Some(journal) = self.opened_journal() {

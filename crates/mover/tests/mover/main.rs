@@ -15,6 +15,8 @@ mod resume;
 #[cfg(test)]
 mod round_trip;
 #[cfg(all(test, feature = "faults"))]
+mod storage;
+#[cfg(all(test, feature = "faults"))]
 mod sweep;
 #[cfg(test)]
 mod trees;
