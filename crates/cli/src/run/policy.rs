@@ -25,6 +25,11 @@ impl Policy {
         Self { root, read_only, durability, settings: context.settings.clone(), named: context.named.clone() }
     }
 
+    /// The same, where files count as received only when this is fulfilled.
+    pub(super) fn insisting_on(self, durability: Durability) -> Self {
+        Self { durability, ..self }
+    }
+
     /// A server for oneself, within this process: everything is as the client wants it.
     pub(super) fn own(context: &Context) -> Self {
         Self { named: Vec::new(), ..Self::new(Root::Anywhere, false, context) }

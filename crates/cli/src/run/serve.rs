@@ -32,10 +32,8 @@ const ELSEWHERE: (&str, u16) = ("192.0.2.1", 9);
 /// # Errors
 /// When it cannot begin.
 pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
-    let policy = Policy {
-        durability: args.sync.into(),
-        ..Policy::new(Root::beneath(&args.root)?, args.read_only, context)
-    };
+    let policy =
+        Policy::new(Root::beneath(&args.root)?, args.read_only, context).insisting_on(args.sync.into());
     let options =
         ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen.0, &policy) };
     let listener = Listener::bind(options)?;

@@ -283,7 +283,10 @@ type Part = (Vec<u8>, Vec<u8>);
 /// The temporary files that are there.
 pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &State) -> Result<Vec<Part>, Errno> {
     let mut parts = Vec::new();
-    for parent in &state.directories {
+    // The journal's own also if that record is damaged.
+    let own = Vec::new();
+    let here = (!state.directories.contains(&own)).then_some(&own);
+    for parent in state.directories.iter().chain(here) {
         let opened = match open_directory(directory, parent, OFlags::RDONLY) {
             // It has been removed, or something else is there now.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,

@@ -129,8 +129,10 @@ fn a_quota_that_is_used_up_ends_the_job_and_more_room_lets_it_go_on() {
     let (src, dst) = places(dir.path(), &[500_000, 6 * MIB, 500_000], 1);
     let used = AtomicU64::new(0);
     let disk = Disk::new(move |_, call| match call {
-        // The journal has reserved its room.
-        Call::Write(len) if len > 4096 && used.fetch_add(len as u64, Ordering::Relaxed) > 4 * MIB as u64 => {
+        // Contents come in pieces of 1,400 bytes; the journal has reserved its room.
+        Call::Write(len)
+            if len % 1400 == 0 && used.fetch_add(len as u64, Ordering::Relaxed) > 4 * MIB as u64 =>
+        {
             Verdict::Fail(Errno::DQUOT.raw_os_error())
         }
         _ => Verdict::Pass,
