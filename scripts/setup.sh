@@ -12,7 +12,8 @@ setpriv util-linux test
 script bsdutils test
 ssh openssh-client test
 sshd openssh-server test
-mount mount test'
+mount mount test
+rsync rsync test'
 
 missing=() without_build=() without_test=()
 while read -r program package purpose; do

@@ -6,8 +6,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, openat, openat2, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+
+use crate::storage::{openat, openat2, statat};
 
 /// What happens to symbolic links on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,12 +42,15 @@ fn has_openat2() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let probe = openat2(rustix::fs::CWD, ".", flags, Mode::empty(), ResolveFlags::BENEATH);
+        let probe = rustix::fs::openat2(rustix::fs::CWD, ".", flags, Mode::empty(), ResolveFlags::BENEATH);
         !matches!(probe, Err(Errno::NOSYS | Errno::PERM))
     })
 }
 
 fn with_openat2(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
+    // It refuses flags that O_PATH makes meaningless, which openat ignores (openat2(2), EINVAL).
+    let with_path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = if flags.contains(OFlags::PATH) { flags & with_path } else { flags };
     let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     if links == Links::Refuse {
         resolve |= ResolveFlags::NO_SYMLINKS;
@@ -122,6 +127,8 @@ mod tests {
         let (_keep, root) = tree();
         for opener in BOTH {
             assert!(opener(root.as_fd(), b"a/b/f").is_ok());
+            let path_only = OFlags::PATH | OFlags::DIRECTORY | OFlags::NONBLOCK;
+            assert!(open_beneath(root.as_fd(), b"a/b", path_only, Links::Refuse).is_ok());
             assert_eq!(opener(root.as_fd(), b"inside/f").unwrap_err(), Errno::LOOP);
             assert_eq!(opener(root.as_fd(), b"out").unwrap_err(), Errno::LOOP);
             assert_eq!(opener(root.as_fd(), b"up/secret").unwrap_err(), Errno::LOOP);

@@ -26,6 +26,7 @@ mod receive;
 mod report;
 mod root;
 mod send;
+mod storage;
 mod stream;
 mod threads;
 mod tree;
@@ -33,9 +34,11 @@ mod tree;
 pub use journal::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
 pub use link::ControlLink;
 pub use progress::{Progress, Wake};
-pub use receive::{Durability, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
+pub use receive::{ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport};
 pub use root::{Root, copies_content, layout_for};
 pub use send::{
     BadPattern, SendHandle, SendJob, SendLimits, check_pattern, check_selection, list_entries, send_files,
 };
+#[cfg(feature = "faults")]
+pub use storage::faults;

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use haul_wire::control::{Fault, Layout};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::fault::{Side, Trouble};
+use crate::storage::openat;
 
 /// Where the paths of a job may lead.
 #[derive(Clone, Debug)]

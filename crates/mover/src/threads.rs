@@ -4,12 +4,15 @@ use std::thread::{Builder, JoinHandle};
 
 use haul_wire::control::{Fault, FaultCode};
 
+use crate::storage::Inherited;
+
 /// Starts a named thread.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, Fault> {
-    Builder::new().name(name.to_owned()).spawn(run).map_err(|e| {
+    let storage = Inherited::here();
+    Builder::new().name(name.to_owned()).spawn(move || storage.run(run)).map_err(|e| {
         Fault::new(
             FaultCode::Io,
             format!("cannot start a thread: {e}"),

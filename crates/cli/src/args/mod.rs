@@ -4,6 +4,7 @@
 mod help;
 mod select;
 mod ssh;
+mod storage;
 mod sync;
 mod values;
 
@@ -11,10 +12,11 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
-use haul_wire::control::Manners;
+use haul_wire::control::{Durability, Manners};
 
 pub use select::{RuleArg, RuleArgs, SelectArgs};
 pub use ssh::{PortRange, SshArgs};
+pub use storage::{StorageArgs, SyncPolicy};
 pub use sync::SyncArgs;
 pub use values::{Assignment, Diagnosis, ListenAddress};
 
@@ -108,7 +110,9 @@ impl Command {
     /// What happens to what is at the destination.
     pub fn manners(&self) -> Manners {
         match self {
-            Self::Cp(args) => args.sync.manners(args.transfer.no_resume),
+            Self::Cp(args) => args.sync.manners(args.transfer.no_resume, &args.storage),
+            // Nobody needs the files afterwards.
+            Self::Demo(_) => Manners { durability: Durability::Cached, ..Manners::default() },
             _ => Manners::default(),
         }
     }
@@ -178,6 +182,9 @@ pub struct CpArgs {
     /// What is there already.
     #[command(flatten)]
     pub sync: SyncArgs,
+    /// When it is safe.
+    #[command(flatten)]
+    pub storage: StorageArgs,
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -207,6 +214,9 @@ pub struct ServeArgs {
     /// Let others read, never write
     #[arg(long)]
     pub read_only: bool,
+    /// When received files must be on the disk at the latest; clients may ask for more
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = SyncPolicy::None)]
+    pub sync: SyncPolicy,
     /// Stop after the first session
     #[arg(long)]
     pub once: bool,

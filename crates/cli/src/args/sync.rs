@@ -3,6 +3,8 @@
 use clap::Args;
 use haul_wire::control::{Equal, Extraneous, Leftovers, Manners, Newer, RunMode};
 
+use super::storage::StorageArgs;
+
 /// Options about what is there already.
 #[derive(Debug, Clone, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -24,7 +26,7 @@ pub struct SyncArgs {
 
 impl SyncArgs {
     /// The same for the receiver.
-    pub fn manners(&self, no_resume: bool) -> Manners {
+    pub fn manners(&self, no_resume: bool, storage: &StorageArgs) -> Manners {
         Manners {
             equal: match (self.checksum, self.ignore_times) {
                 (true, _) => Equal::Contents,
@@ -35,6 +37,8 @@ impl SyncArgs {
             extraneous: if self.delete { Extraneous::Delete } else { Extraneous::Keep },
             leftovers: if no_resume { Leftovers::Ignore } else { Leftovers::Resume },
             run: RunMode::Move,
+            durability: storage.sync.into(),
+            readback: storage.readback(),
         }
     }
 }

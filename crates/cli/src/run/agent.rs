@@ -123,7 +123,7 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
     let context = Context {
         settings: Recipe::build(&Preset::default_preset(), &settings)?.settings,
         named,
-        manners: args.sync.manners(args.transfer.no_resume),
+        manners: args.sync.manners(args.transfer.no_resume, &args.storage),
         cancel,
         events: EventLog::to(Box::new(teller.writer()), "stdout".to_owned()),
         style: ProgressStyle::Hidden,

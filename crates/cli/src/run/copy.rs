@@ -150,7 +150,7 @@ pub(super) fn download(
     let layout = layout_for(sources, destination);
     let request = Request::Get { sources: sources.to_vec(), selection: selection.clone() };
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
-        let options = ReceiveOptions { manners: context.manners, ..ReceiveOptions::new(job_number()) };
+        let options = ReceiveOptions::with_manners(job_number(), context.manners);
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
         Ok(drive::receive(session, job, sides, watch))

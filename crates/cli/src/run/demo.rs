@@ -47,7 +47,7 @@ fn try_demo(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
             "seed": spec.seed, "queue_bytes": spec.queue().0,
         }),
     );
-    let policy = Policy::throwaway(context);
+    let policy = Policy::own(context);
     let destination = scratch.path().join("received");
     let (mut report, counts) = with_own_server(context, &policy, |listener| {
         over_path(context, &spec, listener, source, &destination)

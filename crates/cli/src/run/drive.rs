@@ -79,6 +79,9 @@ pub(super) fn send(session: &mut Session, job: SendJob, sides: &Sides, watch: &W
 /// Receives into what `job` writes.
 pub(super) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, watch: &Watch<'_>) -> Moved {
     let ReceiveJob { sink, handle } = job;
+    for note in handle.notes() {
+        tracing::warn!("{}", crate::fault::printable(&note));
+    }
     run(handle, sides, watch, |waker| Ok(session.start_receiving(sink, waker)?))
 }
 

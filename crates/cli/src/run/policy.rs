@@ -1,7 +1,7 @@
 //! What a server permits and prefers.
 
-use haul_mover::{Durability, Root, check_selection};
-use haul_wire::control::{Cipher, Fault, FaultCode, Request, Settings as WireSettings};
+use haul_mover::{Root, check_selection};
+use haul_wire::control::{Cipher, Durability, Fault, FaultCode, Request, Settings as WireSettings};
 
 use super::{Context, wire};
 use crate::settings::{Crypto, Settings};
@@ -13,7 +13,7 @@ pub(super) struct Policy {
     pub root: Root,
     /// Nothing may be written.
     pub read_only: bool,
-    /// When a file counts as received.
+    /// When a file counts as received at the latest; clients may ask for more.
     pub durability: Durability,
     settings: Settings,
     named: Vec<String>,
@@ -21,18 +21,18 @@ pub(super) struct Policy {
 
 impl Policy {
     pub(super) fn new(root: Root, read_only: bool, context: &Context) -> Self {
-        let durability = Durability::Synced;
+        let durability = Durability::Cached;
         Self { root, read_only, durability, settings: context.settings.clone(), named: context.named.clone() }
+    }
+
+    /// The same, where files count as received only when this is fulfilled.
+    pub(super) fn insisting_on(self, durability: Durability) -> Self {
+        Self { durability, ..self }
     }
 
     /// A server for oneself, within this process: everything is as the client wants it.
     pub(super) fn own(context: &Context) -> Self {
         Self { named: Vec::new(), ..Self::new(Root::Anywhere, false, context) }
-    }
-
-    /// As [`Policy::own`], for files that nobody needs after the run.
-    pub(super) fn throwaway(context: &Context) -> Self {
-        Self { durability: Durability::Cached, ..Self::own(context) }
     }
 
     /// Whether a request is within the rules.

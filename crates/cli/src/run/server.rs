@@ -118,8 +118,8 @@ fn receive(
     sides: &Arc<Sides>,
     watch: &Watch<'_>,
 ) -> Result<drive::Moved, Fault> {
-    let durability = policy.durability;
-    let options = ReceiveOptions { durability, manners, ..ReceiveOptions::new(job_number()) };
+    let durability = manners.durability.max(policy.durability);
+    let options = ReceiveOptions::with_manners(job_number(), Manners { durability, ..manners });
     let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
     Ok(drive::receive(session, job, sides, watch))
 }

@@ -9,6 +9,7 @@ mod escapes;
 mod interface;
 mod interruptions;
 mod keys;
+mod kills;
 mod memory;
 mod outages;
 mod pipes;

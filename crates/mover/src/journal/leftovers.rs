@@ -7,16 +7,16 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use haul_base::RangeSet;
-use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, statat, unlinkat,
-};
-use rustix::io::{Errno, dup};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
 use crate::journal::names::{journal_name, parse_journal, parse_part, part_name, split};
 use crate::journal::record::{Codec, FileIdentity, Noted, Record, Replayed, State, Unreadable, replay};
+use crate::journal::survey::reason;
 use crate::journal::tail::Tail;
+use crate::storage::{self, dup, flock, fstat, openat, statat, unlinkat};
 
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
@@ -163,6 +163,16 @@ impl Leftovers {
         &self.skipped
     }
 
+    /// What a person should know about journals that were left alone.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let odd = |skipped: &&Skipped| !matches!(skipped.why, Why::Running | Why::Vanished);
+        let note = |skipped: &Skipped| {
+            let (name, why) = (journal_name(skipped.id), reason(skipped.why));
+            format!("`{name}` at the destination was left alone: {why}")
+        };
+        self.skipped.iter().filter(odd).map(note).collect()
+    }
+
     /// What is there of a file: from the newest journal, if it is asked for again from the next older one, and
     /// so on. Every claim is handed out once. Whose temporary file is missing claims nothing.
     pub(crate) fn take(&mut self, path: &[u8]) -> Option<Claim> {
@@ -273,7 +283,10 @@ type Part = (Vec<u8>, Vec<u8>);
 /// The temporary files that are there.
 pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &State) -> Result<Vec<Part>, Errno> {
     let mut parts = Vec::new();
-    for parent in &state.directories {
+    // The journal's own also if that record is damaged.
+    let own = Vec::new();
+    let here = (!state.directories.contains(&own)).then_some(&own);
+    for parent in state.directories.iter().chain(here) {
         let opened = match open_directory(directory, parent, OFlags::RDONLY) {
             // It has been removed, or something else is there now.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
@@ -333,7 +346,7 @@ fn open_directory(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Resu
 
 /// The names in a directory, as far as it can be read.
 fn names_in(directory: &OwnedFd) -> impl Iterator<Item = Vec<u8>> + use<> {
-    let entries = Dir::read_from(directory).into_iter().flat_map(|entries| entries.map_while(Result::ok));
+    let entries = storage::list(directory).into_iter().flat_map(|entries| entries.map_while(Result::ok));
     entries.map(|entry| entry.file_name().to_bytes().to_vec())
 }
 

@@ -4,19 +4,27 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use haul_base::RangeSet;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, fdatasync, flock, fstat, fsync, openat, unlinkat};
-use rustix::io::{Errno, dup};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::journal::names::{journal_name, parse_journal, parse_part, part_name};
 use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Record, header, is_local};
-use crate::journal::tail::{Tail, write_all};
+use crate::journal::tail::Tail;
+use crate::storage::{dup, fallocate, fdatasync, flock, fstat, fsync, openat, unlinkat, write_all};
 
 /// Bytes of a file that may be written and not yet noted. So much of each file is sent again at most after
 /// the process was killed.
 const NOTE_EVERY: u64 = 8 << 20;
+
+/// How long written bytes may wait to be noted, however few they are.
+const NOTE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Room that a journal reserves, so that a full disk does not keep it from saying what is there.
+const RESERVE: u64 = 64 << 10;
 
 /// Ids tried before giving up.
 const ATTEMPTS: usize = 16;
@@ -49,8 +57,11 @@ struct Book {
     directories: HashSet<Vec<u8>>,
     /// A directory was made in the place of the one source, and the set is not complete.
     made: bool,
+    /// A temporary file could not be removed.
+    untidy: bool,
     broken: Option<Errno>,
     name_synced: bool,
+    flushed: Instant,
 }
 
 struct Open {
@@ -84,8 +95,10 @@ impl Journal {
             files: HashMap::new(),
             directories: HashSet::new(),
             made: false,
+            untidy: false,
             broken: None,
             name_synced: false,
+            flushed: Instant::now(),
         };
         Self { id, directory, file, book: Mutex::new(book) }
     }
@@ -127,6 +140,11 @@ impl Journal {
     /// The set is complete.
     pub(crate) fn complete(&self) {
         self.book().made = false;
+    }
+
+    /// A temporary file could not be removed: the journal stays, so that a later job can try.
+    pub(crate) fn untidy(&self) {
+        self.book().untidy = true;
     }
 
     /// Notes a file before the first byte goes to its temporary file. What had the number before is forgotten.
@@ -182,7 +200,6 @@ impl Journal {
     }
 
     /// Why nothing is noted any more; `None` while all is well.
-    #[cfg(test)]
     pub(crate) fn broken(&self) -> Option<Errno> {
         self.book().broken
     }
@@ -190,6 +207,14 @@ impl Journal {
     /// Writes out what is pending: then it survives the end of the process.
     pub(crate) fn flush(&self) {
         self.book().flush(&self.file);
+    }
+
+    /// Writes out what has been pending for long. To be called often.
+    pub(crate) fn flush_in_time(&self) {
+        let mut book = self.book();
+        if book.flushed.elapsed() >= NOTE_WITHIN {
+            book.flush(&self.file);
+        }
     }
 
     /// Writes out what is pending and syncs it: then it survives a power failure, as far as the temporary
@@ -213,12 +238,16 @@ impl Journal {
     pub(crate) fn finish(&self) -> Result<Ended, Errno> {
         self.flush();
         let book = self.book();
-        let of_use = book.made || !book.files.is_empty();
+        let of_use = book.made || book.untidy || !book.files.is_empty();
         drop(book);
         if !of_use {
             return match self.unlink() {
                 Ok(()) | Err(Errno::NOENT) => Ok(Ended::Removed),
-                Err(errno) => Err(errno),
+                Err(errno) => {
+                    // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
+                    let _ = self.book().tail.forget(&self.file);
+                    Err(errno)
+                }
             };
         }
         self.sync();
@@ -276,6 +305,7 @@ impl Book {
     }
 
     fn flush(&mut self, file: &OwnedFd) {
+        self.flushed = Instant::now();
         let numbers: Vec<u32> = self
             .files
             .iter()
@@ -321,5 +351,10 @@ fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, 
     if ready != Ok(true) {
         let _ = unlinkat(directory, &name, AtFlags::empty());
     }
-    Ok(ready?.then_some(file))
+    let file = ready?.then_some(file);
+    if let Some(file) = &file {
+        // Without the room it works as long as there is some.
+        let _ = fallocate(file, FallocateFlags::KEEP_SIZE, 0, RESERVE);
+    }
+    Ok(file)
 }

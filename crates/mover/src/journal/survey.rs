@@ -6,13 +6,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use haul_base::Bytes;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, openat, statat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::fault::show;
 use crate::journal::leftovers::{self, Leftover, Why};
 use crate::journal::names::{journal_name, part_name};
 use crate::journal::record::State;
+use crate::storage::{flock, openat, statat};
 
 /// What a journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +121,8 @@ fn look(directory: &OwnedFd, id: u32) -> Result<(JournalState, State), Why> {
     Ok((state, replayed.state))
 }
 
-fn reason(why: Why) -> String {
+/// Why a journal is left alone, in words.
+pub(super) fn reason(why: Why) -> String {
     match why {
         Why::Running => "its job is running".to_owned(),
         Why::Version(version) => format!("another version of haul has written it (format {version})"),

@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::ftruncate;
-use rustix::io::{Errno, write};
+use rustix::io::Errno;
 
 use crate::journal::record::{Codec, HEADER_LEN, Record};
+use crate::storage::{ftruncate, write_all};
 
 /// The end of a journal.
 pub(crate) struct Tail {
@@ -55,17 +55,4 @@ impl Tail {
         }
         Ok(())
     }
-}
-
-/// Writes everything.
-pub(crate) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match write(file, bytes) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(n) => bytes = &bytes[n..],
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }

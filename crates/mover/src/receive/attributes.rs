@@ -2,10 +2,11 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, fchmod, futimens, utimensat};
+use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
+use crate::storage::{fchmod, futimens, utimensat};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
 /// would lend the receiving user's rights to a program that someone else chose.

@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use haul_wire::control::{Fault, FaultCode, Layout};
-use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, mkdirat};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::fault::{Side, Trouble, show};
 use crate::journal::Leftovers;
 use crate::root::Root;
+use crate::storage::{accessat, mkdirat};
 
 /// Permissions of a destination that is made here, before the umask, as `mkdir` has them.
 const NEW_DIRECTORY: u32 = 0o777;

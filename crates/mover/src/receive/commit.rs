@@ -1,13 +1,12 @@
 //! Puts verified files under their final names, in groups, and finishes the set.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, RecvError};
-use haul_wire::control::{ControlMessage, Fault, Outcome, Summary, encoded_len};
-use rustix::fs::{FileType, fstat, fsync, syncfs};
+use haul_wire::control::{ControlMessage, Durability, Fault, Outcome, Readback, Summary, encoded_len};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::batch::next_part;
@@ -15,13 +14,12 @@ use crate::digest::set_digest;
 use crate::entries::{Attributes, Kind, State};
 use crate::fault::{Scope, Side, Trouble};
 use crate::receive::attributes::set_on_open;
-use crate::receive::shared::{Durability, Settle, Shared};
+use crate::receive::readback::read_back;
+use crate::receive::shared::{Settle, Shared};
+use crate::receive::syncs::{self, Syncs};
 
 /// Files committed together at most.
 const GROUP: usize = 1024;
-
-/// Up to so many files or directories are synced one by one; more, by file system.
-const FEW: usize = 8;
 
 /// Outcomes in one message.
 const OUTCOME_BATCH: usize = 1024;
@@ -33,6 +31,9 @@ pub(crate) struct Committer {
     outcomes: Vec<Outcome>,
     settled: u64,
     total: Option<u64>,
+    /// What is synced once, in the end.
+    at_end: Syncs,
+    buffer: Vec<u8>,
 }
 
 /// A verified file and what it is to become.
@@ -44,7 +45,16 @@ struct Item {
 
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, settles: Receiver<Settle>) -> Self {
-        Self { shared, settles, ready: Vec::new(), outcomes: Vec::new(), settled: 0, total: None }
+        Self {
+            shared,
+            settles,
+            ready: Vec::new(),
+            outcomes: Vec::new(),
+            settled: 0,
+            total: None,
+            at_end: Syncs::default(),
+            buffer: Vec::new(),
+        }
     }
 
     /// Works until the set is final, or until the job has failed.
@@ -139,22 +149,39 @@ impl Committer {
 
     /// Sets attributes and syncs contents; returns the items for which that worked.
     fn complete(&mut self, items: Vec<Item>) -> Result<Vec<Item>, Fault> {
-        let few = items.len() <= FEW;
-        let mut kept = Vec::with_capacity(items.len());
-        let mut sync = Syncs::new(self.shared.durability);
+        let count = items.len();
+        let mut kept = Vec::with_capacity(count);
+        let mut group = Syncs::default();
         for item in items {
             let done = self.shared.place.file(item.entry, || item.path.clone()).and_then(|file| {
                 let set = set_on_open(&*file, item.attributes, FileType::RegularFile);
-                set.and_then(|()| sync.contents(&file, few))
-                    .map_err(|errno| trouble("finish", &item.path, errno))
+                let synced = set.and_then(|()| match self.shared.durability {
+                    Durability::Synced => group.contents(&file, count),
+                    Durability::AtEnd => self.at_end.file_system_of(&file),
+                    Durability::Cached => Ok(()),
+                });
+                synced.map_err(|errno| trouble("finish", &item.path, errno))
             });
             match done {
                 Ok(()) => kept.push(item),
                 Err(trouble) => self.give_up(item.entry, &item.path, trouble)?,
             }
         }
-        sync.finish()?;
-        Ok(kept)
+        group.finish()?;
+        if self.shared.manners.readback == Readback::FromDisk { self.read_back(kept) } else { Ok(kept) }
+    }
+
+    /// Reads files back from the disk; returns those that are as they should be.
+    fn read_back(&mut self, items: Vec<Item>) -> Result<Vec<Item>, Fault> {
+        let mut right = Vec::with_capacity(items.len());
+        for item in items {
+            let file = self.shared.place.file(item.entry, || item.path.clone());
+            match file.and_then(|file| read_back(&self.shared, item.entry, &file, &mut self.buffer)) {
+                Ok(()) => right.push(item),
+                Err(trouble) => self.give_up(item.entry, &item.path, trouble)?,
+            }
+        }
+        Ok(right)
     }
 
     fn install(&mut self, items: &[Item]) -> Result<(), Fault> {
@@ -170,13 +197,13 @@ impl Committer {
                 Err(trouble) => self.give_up(item.entry, &item.path, trouble)?,
             }
         }
-        let few = directories.len() <= FEW;
-        let mut sync = Syncs::new(self.shared.durability);
-        for directory in directories.values() {
-            sync.contents(directory, few)
-                .map_err(|errno| trouble("sync", b"the destination", errno).fault)?;
+        if self.shared.durability == Durability::Synced {
+            let mut group = Syncs::default();
+            for directory in directories.values() {
+                group.contents(directory, directories.len()).map_err(syncs::failed)?;
+            }
+            group.finish()?;
         }
-        sync.finish()?;
         for entry in done {
             self.succeeded(entry);
             self.settled += 1;
@@ -242,19 +269,22 @@ impl Committer {
                 self.settled -= 1;
             }
         }
-        if self.outcomes.len() >= OUTCOME_BATCH && self.shared.durability == Durability::Cached {
+        if self.outcomes.len() >= OUTCOME_BATCH && self.shared.durability != Durability::Synced {
             self.flush()?;
         }
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), Fault> {
-        if !self.outcomes.is_empty() {
+        let is_pending = match self.shared.durability {
             // Links and directories; files are on the disk already.
-            let mut sync = Syncs::new(self.shared.durability);
-            sync.contents(self.shared.place.base(), false)
-                .map_err(|errno| trouble("sync", b"the destination", errno).fault)?;
-            sync.finish()?;
+            Durability::Synced => !self.outcomes.is_empty(),
+            Durability::AtEnd => true,
+            Durability::Cached => false,
+        };
+        if is_pending {
+            self.at_end.file_system_of(self.shared.place.base()).map_err(syncs::failed)?;
+            self.at_end.finish()?;
         }
         self.flush()?;
         let book = self.shared.book();
@@ -272,47 +302,4 @@ impl Committer {
 
 fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {
     Trouble::new(Side::Destination, doing, path, errno)
-}
-
-/// Syncs a group: one by one if they are few, else each of their file systems once.
-struct Syncs {
-    durability: Durability,
-    file_systems: HashMap<u64, OwnedFd>,
-}
-
-impl Syncs {
-    fn new(durability: Durability) -> Self {
-        Self { durability, file_systems: HashMap::new() }
-    }
-
-    /// Syncs now, or remembers the file system.
-    #[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
-    fn contents(&mut self, fd: &impl AsFd, few: bool) -> Result<(), Errno> {
-        if self.durability == Durability::Cached {
-            return Ok(());
-        }
-        if few {
-            return unless_path_only(fsync(fd));
-        }
-        let device = u64::from(fstat(fd)?.st_dev);
-        if let Entry::Vacant(vacant) = self.file_systems.entry(device) {
-            vacant.insert(rustix::io::fcntl_dupfd_cloexec(fd, 0)?);
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<(), Fault> {
-        for fd in self.file_systems.values() {
-            unless_path_only(syncfs(fd)).map_err(|errno| trouble("sync", b"the destination", errno).fault)?;
-        }
-        Ok(())
-    }
-}
-
-/// Directories that may be entered but not listed cannot be synced.
-fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
-    match done {
-        Err(Errno::BADF | Errno::INVAL) => Ok(()),
-        done => done,
-    }
 }

@@ -1,12 +1,13 @@
 //! Hashes what is at the destination already, beside the verifier.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
+use rustix::io::Errno;
 
 use crate::receive::shared::{Check, Shared};
+use crate::storage::read_exact_at;
 use crate::stream::Shape;
 use crate::tree::{Groups, Value};
 
@@ -80,14 +81,14 @@ pub(crate) fn hash_group(
     groups: Groups,
     group: u32,
     buffer: &mut Vec<u8>,
-) -> std::io::Result<Value> {
+) -> Result<Value, Errno> {
     buffer.resize(READ, 0);
     let mut hasher = groups.hasher(group);
     for (mut at, len) in shape.pieces(groups.range(group)) {
         let end = at + len;
         while at < end {
             let into = &mut buffer[..(end - at).min(READ as u64) as usize];
-            file.read_exact_at(into, at)?;
+            read_exact_at(file, into, at)?;
             hasher.update(into);
             at += into.len() as u64;
         }

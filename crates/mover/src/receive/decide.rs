@@ -83,13 +83,30 @@ impl Decider {
     }
 
     /// The file stays; only its permissions may be corrected.
-    fn keep(&self, entry: u32, path: &[u8], correct: Option<(Attributes, &Existing)>) -> Result<Want, Fault> {
+    fn keep(
+        &mut self,
+        entry: u32,
+        path: &[u8],
+        correct: Option<(Attributes, &Existing)>,
+    ) -> Result<Want, Fault> {
         if let Some((attributes, there)) = correct {
             self.shared.place.correct_mode(path, attributes, there);
+            self.forget_claims(path);
         }
         self.shared.book().table.set_state(entry, State::Kept);
         self.settles.send(Settle::Held).map_err(over)?;
         Ok(Want::Kept)
+    }
+
+    /// The file is there: what earlier attempts have left of it is of no use.
+    fn forget_claims(&mut self, path: &[u8]) {
+        let Some(leftovers) = self.leftovers.as_mut().filter(|leftovers| !leftovers.is_empty()) else {
+            return;
+        };
+        let local = self.shared.place.local(path);
+        while let Some(claim) = leftovers.take(&local) {
+            leftovers.discard(claim.token);
+        }
     }
 
     /// Compares what is there under the final name.
@@ -138,9 +155,10 @@ impl Decider {
         self.hashing.send(HashJob { entry, held, groups }).map_err(over)
     }
 
-    /// The leftovers that nobody asked for stay for another job.
-    pub(crate) fn finish(self) {
-        if let Some(leftovers) = self.leftovers {
+    /// No more entries come. Leftovers of no use are removed, before directories get their times; those that
+    /// nobody asked for stay for another job.
+    pub(crate) fn finish(&mut self) {
+        if let Some(leftovers) = self.leftovers.take() {
             leftovers.finish();
         }
     }

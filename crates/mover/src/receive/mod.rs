@@ -8,8 +8,10 @@ mod decide;
 mod peer;
 mod place;
 mod queue;
+mod readback;
 mod shared;
 mod sink;
+mod syncs;
 mod verify;
 mod wants;
 mod writer;
@@ -19,9 +21,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSink;
-use haul_wire::control::{Destination, Fault, FaultCode, Layout, Manners};
-
-pub use shared::Durability;
+use haul_wire::control::{Destination, Durability, Fault, FaultCode, Layout, Manners};
 
 use crate::entries::{Kind, State};
 use crate::journal::Leftovers;
@@ -55,7 +55,7 @@ pub struct ReceiveOptions {
     pub session: u32,
     /// Bytes of contents in memory at most; flow control holds the sender to it.
     pub memory: u64,
-    /// When a file counts as received.
+    /// When a file counts as received, whatever the manners say.
     pub durability: Durability,
     /// What happens to what is there.
     pub manners: Manners,
@@ -64,8 +64,12 @@ pub struct ReceiveOptions {
 impl ReceiveOptions {
     /// 160 MiB of memory, files synced, what is equal is kept and leftovers are used.
     pub fn new(session: u32) -> Self {
-        let manners = Manners::default();
-        Self { session, memory: 160 << 20, durability: Durability::Synced, manners }
+        Self::with_manners(session, Manners::default())
+    }
+
+    /// 160 MiB of memory, and what the manners say.
+    pub fn with_manners(session: u32, manners: Manners) -> Self {
+        Self { session, memory: 160 << 20, durability: manners.durability, manners }
     }
 }
 
@@ -82,6 +86,7 @@ pub struct ReceiveJob {
 pub struct ReceiveHandle {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<Result<MoveReport, Fault>>>,
+    skipped: Vec<String>,
 }
 
 /// Receives a set to `destination`, which [`Root`] may confine. An existing directory takes the entries in;
@@ -100,13 +105,14 @@ pub fn receive_files(
 ) -> Result<ReceiveJob, Fault> {
     let place = Place::new(open_base(root, destination, layout)?, options.session);
     let leftovers = Leftovers::adopt(place.base().as_fd()).ok();
+    let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let fresh = place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
     let shared = Arc::new(Shared::new(link, place, options, Wants::new(destination)));
     let job = shared.clone();
     let thread = threads::spawn("haul-receive", move || run(&job, leftovers))?;
     let sink = Box::new(FileSink::new(shared.clone()));
-    Ok(ReceiveJob { sink, handle: ReceiveHandle { shared, thread: Some(thread) } })
+    Ok(ReceiveJob { sink, handle: ReceiveHandle { shared, thread: Some(thread), skipped } })
 }
 
 /// Runs the job to its end; every thread that it starts has ended when it returns, and no temporary file is
@@ -142,7 +148,7 @@ fn run(shared: &Arc<Shared>, mut leftovers: Option<Leftovers>) -> Result<MoveRep
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(threads::join);
     remove_temporaries(shared);
-    shared.place.finish(result.is_ok());
+    shared.place.finish(result.as_ref().is_ok_and(|report| report.failures.count() == 0));
     joined.and(result)
 }
 
@@ -167,6 +173,15 @@ impl ReceiveHandle {
     /// Names what is called, from any thread, when flow control permits materially more.
     pub fn on_wake(&self, wake: Wake) {
         self.shared.wake.set(wake);
+    }
+
+    /// What a person should know about what earlier jobs have left, and what this one could leave.
+    pub fn notes(&self) -> Vec<String> {
+        let broken = self.shared.place.broken_journal().map(|errno| {
+            let why = std::io::Error::from(errno);
+            format!("what is received cannot be resumed if this is interrupted: {why}")
+        });
+        self.skipped.iter().cloned().chain(broken).collect()
     }
 
     /// Ends the job with `fault` and tells the peer.

@@ -55,6 +55,7 @@ impl Peer {
         }
         let mut farewell = None;
         loop {
+            self.shared.place.note_in_time();
             let finished = self.shared.finished();
             if finished && *farewell.get_or_insert_with(|| Instant::now() + FAREWELL) < Instant::now() {
                 return Ok(self.report());
@@ -156,6 +157,7 @@ impl Peer {
         drop(book);
         self.ended = true;
         self.shared.progress.found_all();
+        self.decider.finish();
         self.shared.wants.all_asked(&self.shared)?;
         self.settles.send(Settle::End(entries)).map_err(over)
     }

@@ -8,10 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_wire::control::FaultCode;
-use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate, fchmod, ftruncate, mkdirat,
-    openat, renameat, statat, symlinkat, unlinkat,
-};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
@@ -20,6 +17,9 @@ use crate::fault::{Scope, Side, Trouble, show};
 use crate::journal::{Claim, FileIdentity, Journal, is_journal};
 use crate::receive::attributes::{FILE_BITS, set_on_link, set_on_open};
 use crate::receive::base::Base;
+use crate::storage::{
+    self, fallocate, fchmod, ftruncate, mkdirat, openat, rename_in, statat, symlinkat, unlinkat,
+};
 use crate::stream::Shape;
 
 /// Permissions of directories while they fill.
@@ -134,6 +134,21 @@ impl Place {
         }
     }
 
+    /// Why what is written cannot be resumed, if that is so.
+    pub(crate) fn broken_journal(&self) -> Option<Errno> {
+        match self.journal.get()? {
+            Some(journal) => journal.broken(),
+            None => None,
+        }
+    }
+
+    /// What was noted reaches the journal's file soon, also if little is written. To be called often.
+    pub(crate) fn note_in_time(&self) {
+        if let Some(journal) = self.opened_journal() {
+            journal.flush_in_time();
+        }
+    }
+
     /// Whether a later job could resume the temporary file of an entry.
     pub(crate) fn is_resumable(&self, entry: u32) -> bool {
         self.opened_journal().is_some_and(|journal| journal.is_claimed(entry))
@@ -204,7 +219,7 @@ impl Place {
         journal.begin(entry, identity);
         claim.written.iter().for_each(|range| journal.wrote(entry, range));
         journal.flush();
-        let renamed = renameat(&spot.directory, old, &spot.directory, self.temporary(entry));
+        let renamed = rename_in(&spot.directory, old, self.temporary(entry));
         if renamed.is_err() {
             journal.gone(entry);
         }
@@ -305,7 +320,7 @@ impl Place {
             Ok(())
         };
         if let Err(errno) = sized {
-            let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
+            self.remove(&spot, &name);
             return Err(trouble("reserve the space of", path, errno));
         }
         self.open_files().keep(entry, &file);
@@ -333,11 +348,22 @@ impl Place {
     /// Removes the temporary name of an entry, if it is there.
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
         self.open_files().files.remove(&entry);
-        if let Ok(spot) = self.spot(path) {
-            // Nothing more can be done about a name that cannot be removed.
-            let _ = unlinkat(&spot.directory, self.temporary(entry), AtFlags::empty());
+        match (self.spot(path), self.opened_journal()) {
+            (Ok(spot), _) => self.remove(&spot, &self.temporary(entry)),
+            (Err(_), Some(journal)) => journal.untidy(),
+            (Err(_), None) => {}
         }
         self.gone(entry);
+    }
+
+    /// Removes a temporary name; if that fails, it is left to the next job.
+    fn remove(&self, spot: &Spot, name: &str) {
+        let removed = unlinkat(&spot.directory, name, AtFlags::empty());
+        if let (Err(errno), Some(journal)) = (removed, self.opened_journal())
+            && errno != Errno::NOENT
+        {
+            journal.untidy();
+        }
     }
 
     fn gone(&self, entry: u32) {
@@ -351,7 +377,7 @@ impl Place {
         self.open_files().files.remove(&entry);
         let spot = self.spot(path)?;
         spot.must_be_replaceable(path)?;
-        renameat(&spot.directory, self.temporary(entry), &spot.directory, &spot.name)
+        rename_in(&spot.directory, self.temporary(entry), &spot.name)
             .map_err(|errno| trouble("put in place", path, errno))?;
         self.gone(entry);
         Ok(spot)
@@ -368,11 +394,14 @@ impl Place {
         let spot = self.spot(path)?;
         spot.must_be_replaceable(path)?;
         let name = self.temporary(entry);
+        if let Some(journal) = self.journal() {
+            journal.note_directory(parent_of(&self.local(path)));
+        }
         let made = symlinkat(target, &spot.directory, &name)
             .and_then(|()| set_on_link(&spot.directory, &name, attributes))
-            .and_then(|()| renameat(&spot.directory, &name, &spot.directory, &spot.name));
+            .and_then(|()| rename_in(&spot.directory, &name, &spot.name));
         made.map_err(|errno| {
-            let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
+            self.remove(&spot, &name);
             trouble("create the link", path, errno)
         })
     }
@@ -440,7 +469,7 @@ impl Spot {
 
 fn is_empty(directory: &OwnedFd) -> bool {
     let own = |name: &[u8]| matches!(name, b"." | b"..");
-    Dir::read_from(directory)
+    storage::list(directory)
         .is_ok_and(|mut names| names.all(|item| item.is_ok_and(|item| own(item.file_name().to_bytes()))))
 }
 
@@ -470,7 +499,7 @@ fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {
 /// Reserves space; file systems that cannot do so find out while writing.
 fn reserve(file: &File, size: u64) -> Result<(), Errno> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         done => done,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_base::RangeSet;
-use haul_wire::control::{Fault, FileDigest, Manners, Proof};
+use haul_wire::control::{Durability, Fault, FileDigest, Manners, Proof};
 
 use crate::entries::{EntryTable, State};
 use crate::journal::FileIdentity;
@@ -20,16 +20,6 @@ use crate::receive::queue::{Loan, Queue};
 use crate::receive::wants::Wants;
 use crate::report::Failures;
 use crate::tree::Value;
-
-/// When a file counts as received.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Durability {
-    /// When it and its name are on the disk: they survive a power failure.
-    #[default]
-    Synced,
-    /// When the kernel has it: it survives the end of this program.
-    Cached,
-}
 
 /// The set and what became of it.
 #[derive(Default)]

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
 use haul_wire::control::{Fault, FaultCode, FileDigest, Proof};
-use rustix::io::Errno;
 
 use crate::entries::State;
 use crate::fault::{Side, Trouble, protocol, show};
@@ -153,10 +152,8 @@ impl Verifier {
         let file = self.shared.place.file(entry, path)?;
         let shape = self.shared.book().table.shape(entry);
         let groups = Groups::of(shape.len());
-        hash_group(&file, &shape, groups, group, &mut self.buffer).map_err(|error| {
-            let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-            Trouble::new(Side::Destination, "read back", &path(), errno)
-        })
+        hash_group(&file, &shape, groups, group, &mut self.buffer)
+            .map_err(|errno| Trouble::new(Side::Destination, "read back", &path(), errno))
     }
 
     /// Something of this file was there.

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
@@ -15,6 +14,7 @@ use crate::layout::FilePiece;
 use crate::receive::queue::{Lease, Queue, Work};
 use crate::receive::shared::{Check, Settle, Shared, Written};
 use crate::receive::verify::made_whole;
+use crate::storage::write_all_at;
 use crate::stream::Shape;
 use crate::tree::Groups;
 
@@ -178,8 +178,7 @@ impl Writer {
         };
         let shape = self.shared.book().table.shape(piece.entry);
         let stretch = piece.offset..piece.offset + piece.len;
-        if let Err(error) = write_stretch(&opened, &shape, stretch.clone(), &lease.data[range.clone()]) {
-            let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+        if let Err(errno) = write_stretch(&opened, &shape, stretch.clone(), &lease.data[range.clone()]) {
             let path = self.shared.path(piece.entry);
             return Ok(Err(Trouble::new(Side::Destination, "write", &path, errno)));
         }
@@ -213,11 +212,11 @@ impl Writer {
 }
 
 /// Writes bytes of the stream where they belong in the file.
-fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) -> std::io::Result<()> {
+fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) -> Result<(), Errno> {
     let mut rest = bytes;
     for (at, len) in shape.pieces(range) {
         let (now, later) = rest.split_at(len as usize);
-        file.write_all_at(now, at)?;
+        write_all_at(file, now, at)?;
         rest = later;
     }
     Ok(())

@@ -4,12 +4,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use haul_wire::control::{Entry, EntryKind, Fault, FaultCode, MAX_PATH, RelPath};
-use rustix::fs::{FileType, Stat, readlinkat};
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::holes::holes;
 use super::top::{Identity, Top};
 use crate::fault::{Side, Trouble, show};
+use crate::storage::readlinkat;
 
 /// Stands for a source whose name cannot travel.
 pub(super) const NAMELESS: &[u8] = b"source";
@@ -33,8 +34,8 @@ pub(super) fn leaf(top: &Arc<Top>, directory: impl AsFd, name: &[u8], path: &[u8
             }
             found
         }
-        FileType::Symlink => match readlinkat(directory, name, Vec::new()) {
-            Ok(target) => entry(path, EntryKind::Symlink { target: target.into_bytes() }, stat),
+        FileType::Symlink => match readlinkat(directory, name) {
+            Ok(target) => entry(path, EntryKind::Symlink { target }, stat),
             Err(errno) => failed(path, "read the link", path, errno),
         },
         other => refused(path, special(other)),

@@ -3,8 +3,10 @@
 use std::os::fd::AsFd;
 
 use haul_wire::control::{MAX_HOLES, Stretch};
-use rustix::fs::{Mode, OFlags, SeekFrom, Stat, openat, seek};
+use rustix::fs::{Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
+
+use crate::storage::{openat, seek};
 
 /// Holes below this many bytes are taken for data: a hole less is one system call less on the other side.
 const WORTH_IT: u64 = 4096;

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use haul_wire::control::{Fault, FaultCode};
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::fault::show;
+use crate::storage::{fstat, openat};
 
 /// The ignore files, the one that decides in front.
 pub(crate) const NAMES: [&[u8]; 2] = [b".ignore", b".gitignore"];

@@ -1,16 +1,16 @@
 //! A file of the set, open for reading, and proof that it is still the one that was found.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use haul_wire::control::{Fault, FaultCode};
-use rustix::fs::{Advice, OFlags, fadvise, fstat};
+use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::Errno;
 
 use crate::fault::{Side, Trouble, show};
 use crate::send::blocks::SourceFile;
 use crate::send::walk::Identity;
+use crate::storage::{fstat, read_at};
 
 /// Files from this size on are announced to the kernel as read in order.
 const ADVISE_ABOVE: u64 = 1 << 20;
@@ -67,10 +67,10 @@ impl<'a> Opened<'a> {
         if self.planned.file.shape.size() > 0 {
             return Ok(());
         }
-        match self.file.read_at(&mut [0], 0) {
+        match read_at(&self.file, &mut [0], 0) {
             Ok(0) => Ok(()),
             Ok(_) => Err(sizeless(path)),
-            Err(error) => Err(read_failed(path, &error)),
+            Err(errno) => Err(read_failed(path, errno)),
         }
     }
 
@@ -79,19 +79,15 @@ impl<'a> Opened<'a> {
         let path = &self.planned.file.path;
         let (at, run) = self.planned.file.shape.locate(offset);
         let want = run.min(into.len() as u64) as usize;
-        loop {
-            match self.file.read_at(&mut into[..want], at) {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(read_failed(path, &error)),
-                Ok(0) => return Err(changed(path, "became shorter while it was read")),
-                Ok(got) => return Ok(got),
-            }
+        match read_at(&self.file, &mut into[..want], at) {
+            Err(errno) => Err(read_failed(path, errno)),
+            Ok(0) => Err(changed(path, "became shorter while it was read")),
+            Ok(got) => Ok(got),
         }
     }
 }
 
-fn read_failed(path: &[u8], error: &std::io::Error) -> Fault {
-    let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+fn read_failed(path: &[u8], errno: Errno) -> Fault {
     Trouble::new(Side::Source, "read", path, errno).fault
 }
 

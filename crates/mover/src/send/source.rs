@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use haul_proto::{Available, ObjectSource};
@@ -10,6 +9,7 @@ use rustix::fs::OFlags;
 
 use crate::send::blocks::{Block, SourceFile};
 use crate::send::shared::Shared;
+use crate::storage::{Inherited, read_exact_at};
 
 /// Files kept open for reading parts of them again.
 const OPEN_AGAIN: usize = 8;
@@ -19,11 +19,12 @@ pub(crate) struct FileSource {
     shared: Arc<Shared>,
     current: Option<Arc<Block>>,
     again: VecDeque<(Arc<SourceFile>, Option<File>)>,
+    storage: Inherited,
 }
 
 impl FileSource {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, current: None, again: VecDeque::new() }
+        Self { shared, current: None, again: VecDeque::new(), storage: Inherited::here() }
     }
 
     /// The block with the byte at `offset`; without a lock while reading goes on in the same block.
@@ -46,7 +47,7 @@ impl FileSource {
         let (in_file, run) = part.file.shape.locate(part.start + in_part);
         let len = run.min(part.len - in_part).min(into.len() as u64) as usize;
         let into = &mut into[..len];
-        if self.reopened(&part.file).is_none_or(|f| f.read_exact_at(into, in_file).is_err()) {
+        if self.reopened(&part.file).is_none_or(|f| read_exact_at(f, into, in_file).is_err()) {
             into.fill(0);
         }
         len
@@ -80,7 +81,7 @@ impl ObjectSource for FileSource {
                 left[..len].copy_from_slice(&from[..len]);
                 len
             } else {
-                self.read_again(offset, left)
+                self.storage.clone().run(|| self.read_again(offset, left))
             };
             left = &mut left[filled..];
             offset += filled as u64;

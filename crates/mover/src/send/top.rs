@@ -4,11 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::LinkChoice;
-use rustix::fs::{Mode, OFlags, Stat, openat};
+use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::root::{Root, without_dots};
+use crate::storage::openat;
 
 /// Longest path that is given to the kernel in one call; it takes up to `PATH_MAX`, 4,096 with the NUL.
 const AT_ONCE: usize = 2048;

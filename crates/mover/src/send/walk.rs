@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{Entry, EntryKind, FileSystems, IgnoreFiles, LinkChoice};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat, fstat, openat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::found::{NAMELESS, endless, entry, failed, leaf, no_directory, with_fault};
@@ -16,6 +16,7 @@ use super::listed::Share;
 use super::select::Chooser;
 use crate::confine::link_error;
 use crate::root::Root;
+use crate::storage::{fstat, openat, statat};
 
 pub(crate) use super::found::Found;
 pub(crate) use super::top::{Identity, Top};

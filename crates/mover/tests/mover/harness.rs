@@ -9,11 +9,11 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_base::{Piece, Rng};
 use haul_mover::{
-    ControlLink, Durability, MoveReport, ReceiveHandle, ReceiveJob, ReceiveOptions, Root, SendJob,
-    SendLimits, receive_files, send_files,
+    ControlLink, MoveReport, ReceiveHandle, ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits,
+    receive_files, send_files,
 };
 use haul_proto::{ObjectSink, ObjectSource};
-use haul_wire::control::{ControlMessage, Fault, FaultCode, Layout, Selection, encode_frame};
+use haul_wire::control::{ControlMessage, Durability, Fault, FaultCode, Layout, Selection, encode_frame};
 
 /// Payload of a packet.
 const PACKET: usize = 1400;
@@ -131,6 +131,7 @@ impl Pump<'_> {
 }
 
 /// How both sides ended.
+#[derive(Debug)]
 pub(crate) struct Ends {
     pub(crate) sent: Result<MoveReport, Fault>,
     pub(crate) received: Result<MoveReport, Fault>,

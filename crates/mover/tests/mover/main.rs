@@ -16,5 +16,9 @@ mod resume;
 mod round_trip;
 #[cfg(test)]
 mod selection;
+#[cfg(all(test, feature = "faults"))]
+mod storage;
+#[cfg(all(test, feature = "faults"))]
+mod sweep;
 #[cfg(test)]
 mod trees;

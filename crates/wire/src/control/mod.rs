@@ -6,6 +6,7 @@
 
 mod codec;
 mod counted;
+mod durability;
 mod fault;
 mod files;
 mod message;
@@ -16,6 +17,7 @@ mod wants;
 
 pub use codec::{FrameDecoder, FrameError, MAX_FRAME, encode_frame, encoded_len};
 pub use counted::{Counted, CountedSending};
+pub use durability::{Durability, Readback};
 pub use fault::{Fault, FaultCode};
 pub use files::{
     Entry, EntryKind, FileDigest, InvalidEntry, MAX_HOLES, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary,

@@ -1,6 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Selection;
+use super::durability::{Durability, Readback};
 
 /// The version that this crate speaks. Sides with different versions do not talk.
 pub const PROTOCOL_VERSION: u16 = 2;
@@ -72,6 +73,10 @@ pub struct Manners {
     pub leftovers: Leftovers,
     /// Whether anything is done at all.
     pub run: RunMode,
+    /// When a file counts as received.
+    pub durability: Durability,
+    /// Whether files are read back from the disk.
+    pub readback: Readback,
 }
 
 /// When a file at the destination is taken for the one in the set, and not sent.

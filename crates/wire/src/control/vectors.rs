@@ -66,7 +66,7 @@ fn hello() {
     let bytes = |request: &[u8]| joined(&[&[0, 2], &[0xaa; 32], &[2, 2, 0], request, SETTINGS]);
     frozen(
         &with(Request::Put { destination: b"up".to_vec(), layout: Layout::As, manners: Manners::default() }),
-        &bytes(b"\x00\x02up\x01\x00\x00\x00\x00\x00"),
+        &bytes(b"\x00\x02up\x01\x00\x00\x00\x00\x00\x02\x00"),
     );
     let manners = Manners {
         equal: Equal::Contents,
@@ -74,10 +74,12 @@ fn hello() {
         extraneous: Extraneous::Delete,
         leftovers: Leftovers::Ignore,
         run: RunMode::Itemise,
+        durability: Durability::AtEnd,
+        readback: Readback::FromDisk,
     };
     frozen(
         &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
-        &bytes(b"\x00\x00\x00\x01\x01\x01\x01\x01"),
+        &bytes(b"\x00\x00\x00\x01\x01\x01\x01\x01\x01\x01"),
     );
     let sources = vec![b"a".to_vec(), vec![]];
     let all = Request::Get { sources: sources.clone(), selection: Selection::default() };

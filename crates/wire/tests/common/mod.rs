@@ -2,10 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "test code")]
 
 use haul_wire::control::{
-    Accept, BenchLimit, Cipher, ControlMessage, Destination, Entry, EntryKind, Equal, Extraneous, Fault,
-    FaultCode, FileDigest, FileSystems, Hello, IgnoreFiles, Layout, Leftovers, LinkChoice, MAX_MODE, Manners,
-    More, Newer, Outcome, Proof, RelPath, Request, Rule, RunMode, Selection, Settings, Stretch, Summary,
-    Verdict, Want, WantRun, encode_frame,
+    Accept, BenchLimit, Cipher, ControlMessage, Destination, Durability, Entry, EntryKind, Equal, Extraneous,
+    Fault, FaultCode, FileDigest, FileSystems, Hello, IgnoreFiles, Layout, Leftovers, LinkChoice, MAX_MODE,
+    Manners, More, Newer, Outcome, Proof, Readback, RelPath, Request, Rule, RunMode, Selection, Settings,
+    Stretch, Summary, Verdict, Want, WantRun, encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
@@ -71,12 +71,14 @@ fn settings() -> impl Strategy<Value = Settings> {
 }
 
 fn manners() -> impl Strategy<Value = Manners> {
-    any::<[bool; 5]>().prop_map(|[contents, keep, delete, ignore, itemise]| Manners {
+    any::<[bool; 7]>().prop_map(|[contents, keep, delete, ignore, itemise, late, disk]| Manners {
         equal: if contents { Equal::Contents } else { Equal::Nothing },
         newer: if keep { Newer::Keep } else { Newer::Replace },
         extraneous: if delete { Extraneous::Delete } else { Extraneous::Keep },
         leftovers: if ignore { Leftovers::Ignore } else { Leftovers::Resume },
         run: if itemise { RunMode::Itemise } else { RunMode::Move },
+        durability: if late { Durability::AtEnd } else { Durability::Synced },
+        readback: if disk { Readback::FromDisk } else { Readback::No },
     })
 }
 

@@ -7,7 +7,7 @@ mod sshd;
 mod tree;
 
 pub(crate) use haul::{HAUL, LIMIT, PORT, Server, at, clean, haul, run, run_here, tampered};
-pub(crate) use net::{Host, Mtu, Net, Way, skip};
+pub(crate) use net::{Host, Mtu, Net, Way, possible, skip};
 pub(crate) use process::{Outcome, Running, children, until};
 pub(crate) use sshd::{FAR, Sshd, common, copy, script};
 pub(crate) use tree::{assert_same, assert_same_file, contents, directory, file, many, names, odd};

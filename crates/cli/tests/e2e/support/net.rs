@@ -200,6 +200,11 @@ static POSSIBLE: LazyLock<Result<(), String>> = LazyLock::new(|| {
     if statistic { Ok(()) } else { Err("this kernel's iptables has no statistic match".to_owned()) }
 });
 
+/// Whether there can be namespaces; says so if not.
+pub(crate) fn possible() -> bool {
+    POSSIBLE.as_ref().inspect_err(|why| skip(why)).is_ok()
+}
+
 /// Says that a test is skipped, past the capture of the test runner.
 pub(crate) fn skip(why: &str) {
     let required = std::env::var(DEMAND).is_ok_and(|value| value == "required");

@@ -1,0 +1,202 @@
+//! Either side is killed at any moment, again and again, on a long path that loses packets. The same command goes on,
+//! and in the end the trees are the same and little was sent twice.
+//!
+//! 30 kills, or as many as `HAUL_KILLS` says; `HAUL_KILL_SEED` is where their seeds begin.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use haul_base::{Bytes, Probability, Rate, Rng, Span};
+use haul_sim::{BottleneckSpec, Limit, PathSpec, QueueSpec, StageSpec};
+use haul_wan::{Emulator, EmulatorOptions, Names, TcpWindow, V4};
+use rustix::process::Signal;
+
+use crate::support::{
+    HAUL, LIMIT, PORT, Running, assert_same, at, clean, directory, file, many, possible, until,
+};
+
+/// The path's rate: a copy takes some 3 s.
+const RATE: Rate = Rate::from_bps(100_000_000);
+const RTT: Span = Span::from_millis(20);
+const LOSS: f64 = 0.003;
+
+/// Bytes of the large file.
+const LARGE: usize = 24 << 20;
+
+/// Headers, repairs, handshakes and the journal's small files, beyond the bytes of the set.
+const OVERHEAD: f64 = 1.15;
+
+/// What may be lost with a killed process: what the journal had not noted (8 MiB at most), and what was on its way.
+const PER_KILL: u64 = 12 << 20;
+
+/// Kills of one copy.
+const KILLS_OF_A_COPY: u64 = 5;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+fn path() -> PathSpec {
+    let queue = QueueSpec::TailDrop(Limit::Bytes(Bytes(1 << 20)));
+    PathSpec {
+        stages: vec![
+            StageSpec::Bottleneck(BottleneckSpec { rate: RATE, queue }),
+            StageSpec::Loss(Probability::new(LOSS).unwrap()),
+            StageSpec::Delay(RTT / 2),
+        ],
+    }
+}
+
+fn emulator() -> Option<Emulator> {
+    if !possible() {
+        return None;
+    }
+    let path = path();
+    let options = EmulatorOptions {
+        forth: &path,
+        back: &path,
+        seed: 1,
+        mtu: 1500,
+        offload: true,
+        window: TcpWindow::Path,
+        cpu: None,
+        names: Names::Listed,
+    };
+    Some(Emulator::start(&options).unwrap())
+}
+
+/// `haul` on one of the two sides.
+fn haul(namespace: &str) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace, HAUL]);
+    clean(&mut command);
+    command
+}
+
+struct Server {
+    process: Running,
+    url: String,
+}
+
+impl Server {
+    fn start(emulator: &Emulator, root: &Path) -> Self {
+        let place = directory();
+        let urls = place.path().join("url");
+        let mut command = haul(emulator.world.b.namespace.name());
+        command.args(["serve", "--listen", &format!("0.0.0.0:{PORT}"), "--host", &V4[1].to_string()]);
+        let mut process = Running::start(command.arg("--root").arg(root).arg("--url-file").arg(&urls));
+        let mut url = String::new();
+        until("the server's URL", || {
+            assert!(process.is_running(), "the server has ended: {}", process.stderr());
+            std::fs::read_to_string(&urls).unwrap_or_default().trim().clone_into(&mut url);
+            !url.is_empty()
+        });
+        Self { process, url }
+    }
+}
+
+/// One copy, in one direction.
+struct Copy<'a> {
+    emulator: &'a Emulator,
+    upload: bool,
+    from: PathBuf,
+    /// A directory that is there from the beginning.
+    to: PathBuf,
+}
+
+impl Copy<'_> {
+    /// The directory that the server offers.
+    fn root(&self) -> &Path {
+        if self.upload { &self.to } else { &self.from }
+    }
+
+    fn start(&self, server: &Server) -> Running {
+        let url = at(&server.url, if self.upload { "" } else { "." });
+        let mut command = haul(self.emulator.world.a.namespace.name());
+        command.arg("cp");
+        if self.upload {
+            command.arg(self.from.join(".")).arg(url);
+        } else {
+            command.arg(url).arg(&self.to);
+        }
+        Running::start(&mut command)
+    }
+
+    /// Kills one side `kills` times and lets the copy come to its end. The bytes that the path has carried.
+    fn run(&self, rng: &mut Rng, kills: u64) -> u64 {
+        let before = self.carried();
+        let mut server = Server::start(self.emulator, self.root());
+        let mut done = 0;
+        while done < kills {
+            let mut copy = self.start(&server);
+            std::thread::sleep(Duration::from_millis(rng.below(2500)));
+            if !copy.is_running() {
+                // The end came first. This was the last kill of this copy that could be.
+                copy.wait(LIMIT).exits(0);
+                break;
+            }
+            done += 1;
+            if rng.chance(0.5) {
+                copy.signal(Signal::KILL);
+                copy.wait(LIMIT);
+            } else {
+                server.process.signal(Signal::KILL);
+                let code = copy.wait(LIMIT).code;
+                assert!(matches!(code, Some(0 | 5)), "exit code {code:?}");
+                server = Server::start(self.emulator, self.root());
+            }
+        }
+        self.start(&server).wait(LIMIT).exits(0);
+        self.carried() - before
+    }
+
+    fn carried(&self) -> u64 {
+        let snapshots = self.emulator.snapshots().expect("the path is whole");
+        snapshots[usize::from(!self.upload)].sent.bytes
+    }
+
+    /// Asks a program that has nothing to do with ours.
+    fn assert_same(&self) {
+        assert_same(&self.from, &self.to);
+        let mut rsync = Command::new("rsync");
+        rsync.args(["-nrlptc", "--delete", "--itemize-changes"]);
+        let slash = |path: &Path| format!("{}/", path.display());
+        let Ok(output) = rsync.args([slash(&self.from), slash(&self.to)]).output() else {
+            return crate::support::skip("rsync is missing: the trees are compared by our own means only");
+        };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        // The directory itself is not part of the set.
+        let differences: Vec<_> = text.lines().filter(|line| *line != ".d..t...... ./").collect();
+        assert!(differences.is_empty(), "{differences:?}");
+    }
+}
+
+#[test]
+fn kills_at_any_moment_lose_nothing() {
+    let Some(emulator) = emulator() else { return };
+    let (kills, first) = (number("HAUL_KILLS", 30), number("HAUL_KILL_SEED", 1));
+    let place = directory();
+    let from = place.path().join("from");
+    many(&from, 300, LARGE);
+    file(&from.join("second"), 5, 3 << 20);
+    let size = (LARGE + (3 << 20)) as f64;
+    let (mut total, mut seed, mut carried, mut copies) = (0, first, 0, 0);
+    while total < kills {
+        let mut rng = Rng::from_seed(seed);
+        let these = (kills - total).min(KILLS_OF_A_COPY);
+        let to = place.path().join(format!("to-{seed}"));
+        std::fs::create_dir(&to).unwrap();
+        let copy = Copy { emulator: &emulator, upload: rng.chance(0.5), from: from.clone(), to };
+        let sent = copy.run(&mut rng, these);
+        println!("seed {seed}: {these} kills, upload {}, {} KiB carried", copy.upload, sent >> 10);
+        copy.assert_same();
+        let bound = (size * OVERHEAD) as u64 + these * PER_KILL;
+        assert!(sent <= bound, "seed {seed}: {sent} bytes sent, {bound} permitted");
+        std::fs::remove_dir_all(&copy.to).unwrap();
+        (total, seed, carried, copies) = (total + these, seed + 1, carried + sent, copies + 1);
+    }
+    let ideal = size * f64::from(copies);
+    println!("{total} kills in {copies} copies: {:.3} of the set's bytes carried", carried as f64 / ideal);
+}

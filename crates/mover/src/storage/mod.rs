@@ -1,0 +1,241 @@
+//! The calls to the file system, as `rustix::fs` has them. Everything that a job does to files goes through here:
+//! a call that a signal interrupts is repeated (signal(7)), and with the feature `faults` a test decides what
+//! becomes of each call.
+
+#[cfg(feature = "faults")]
+pub mod faults;
+#[cfg(not(feature = "faults"))]
+mod plain;
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    Access, AtFlags, Dir, DirEntry, FallocateFlags, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom,
+    Stat, Timestamps,
+};
+use rustix::io::{Errno, Result};
+use rustix::path::Arg;
+use rustix::{fs, io};
+
+#[cfg(feature = "faults")]
+use faults as kernel;
+#[cfg(not(feature = "faults"))]
+use plain as kernel;
+
+pub(crate) use kernel::Inherited;
+use kernel::decide;
+
+/// What a call is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(not(feature = "faults"), expect(unreachable_pub, reason = "only tests see it"))]
+pub enum Call {
+    /// `openat`, `openat2`, `dup`.
+    Open,
+    /// `fstat`, `fstatat`, `faccessat`, `readlinkat`.
+    Look,
+    /// Names of a directory.
+    List,
+    /// `lseek` for holes.
+    Seek,
+    /// `pread`.
+    Read,
+    /// `write`, `pwrite` of so many bytes.
+    Write(usize),
+    /// `fallocate`, `ftruncate`.
+    Size,
+    /// `mkdirat`, `symlinkat`.
+    Make,
+    /// `renameat`.
+    Rename,
+    /// `unlinkat`.
+    Remove,
+    /// `fchmod`, `utimensat`.
+    Attributes,
+    /// `fsync`, `fdatasync`, `syncfs`.
+    Sync,
+    /// `flock`.
+    Lock,
+}
+
+/// Makes a call, again when a signal has interrupted it.
+#[inline]
+fn repeat<T>(call: Call, mut real: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match decide(call).and_then(|_| real()) {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
+/// As [`repeat`], for a name in a directory.
+fn named<T>(
+    call: Call,
+    directory: impl AsFd,
+    name: impl Arg,
+    mut real: impl FnMut(BorrowedFd<'_>, &CStr) -> Result<T>,
+) -> Result<T> {
+    name.into_with_c_str(|name| repeat(call, || real(directory.as_fd(), name)))
+}
+
+pub(crate) fn openat(directory: impl AsFd, name: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    named(Call::Open, directory, name, |at, name| fs::openat(at, name, flags, mode))
+}
+
+pub(crate) fn openat2(
+    directory: impl AsFd,
+    name: impl Arg,
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd> {
+    named(Call::Open, directory, name, |at, name| fs::openat2(at, name, flags, mode, resolve))
+}
+
+pub(crate) fn dup(fd: impl AsFd) -> Result<OwnedFd> {
+    repeat(Call::Open, || io::fcntl_dupfd_cloexec(fd.as_fd(), 0))
+}
+
+pub(crate) fn statat(directory: impl AsFd, name: impl Arg, flags: AtFlags) -> Result<Stat> {
+    named(Call::Look, directory, name, |at, name| fs::statat(at, name, flags))
+}
+
+pub(crate) fn fstat(fd: impl AsFd) -> Result<Stat> {
+    repeat(Call::Look, || fs::fstat(fd.as_fd()))
+}
+
+pub(crate) fn accessat(directory: impl AsFd, name: impl Arg, access: Access, flags: AtFlags) -> Result<()> {
+    named(Call::Look, directory, name, |at, name| fs::accessat(at, name, access, flags))
+}
+
+pub(crate) fn readlinkat(directory: impl AsFd, name: impl Arg) -> Result<Vec<u8>> {
+    named(Call::Look, directory, name, |at, name| {
+        fs::readlinkat(at, name, Vec::new()).map(std::ffi::CString::into_bytes)
+    })
+}
+
+/// The names of a directory, `.` and `..` among them.
+pub(crate) fn list(directory: impl AsFd) -> Result<Listing> {
+    repeat(Call::List, || Dir::read_from(directory.as_fd())).map(Listing)
+}
+
+/// See [`list`].
+pub(crate) struct Listing(Dir);
+
+impl Iterator for Listing {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        repeat(Call::List, || self.0.read().transpose()).transpose()
+    }
+}
+
+pub(crate) fn seek(fd: impl AsFd, to: SeekFrom) -> Result<u64> {
+    repeat(Call::Seek, || fs::seek(fd.as_fd(), to))
+}
+
+/// Reads some bytes; none at the end of the file.
+pub(crate) fn read_at(fd: impl AsFd, into: &mut [u8], offset: u64) -> Result<usize> {
+    repeat(Call::Read, || io::pread(fd.as_fd(), &mut *into, offset))
+}
+
+/// Fills `into`; a file that ends before is an I/O error.
+pub(crate) fn read_exact_at(fd: impl AsFd, mut into: &mut [u8], mut offset: u64) -> Result<()> {
+    while !into.is_empty() {
+        match read_at(fd.as_fd(), into, offset)? {
+            0 => return Err(Errno::IO),
+            got => {
+                into = &mut into[got..];
+                offset += got as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes everything at `offset`.
+pub(crate) fn write_all_at(fd: impl AsFd, bytes: &[u8], mut offset: u64) -> Result<()> {
+    write_with(bytes, |bytes| {
+        let done = io::pwrite(fd.as_fd(), bytes, offset)?;
+        offset += done as u64;
+        Ok(done)
+    })
+}
+
+/// Writes everything at the end of a file that is open for appending.
+pub(crate) fn write_all(fd: impl AsFd, bytes: &[u8]) -> Result<()> {
+    write_with(bytes, |bytes| io::write(fd.as_fd(), bytes))
+}
+
+fn write_with(mut bytes: &[u8], mut real: impl FnMut(&[u8]) -> Result<usize>) -> Result<()> {
+    while !bytes.is_empty() {
+        match decide(Call::Write(bytes.len())).and_then(|most| real(&bytes[..most.min(bytes.len())])) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(done) => bytes = &bytes[done..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn fallocate(fd: impl AsFd, flags: FallocateFlags, offset: u64, len: u64) -> Result<()> {
+    repeat(Call::Size, || fs::fallocate(fd.as_fd(), flags, offset, len))
+}
+
+pub(crate) fn ftruncate(fd: impl AsFd, len: u64) -> Result<()> {
+    repeat(Call::Size, || fs::ftruncate(fd.as_fd(), len))
+}
+
+pub(crate) fn mkdirat(directory: impl AsFd, name: impl Arg, mode: Mode) -> Result<()> {
+    named(Call::Make, directory, name, |at, name| fs::mkdirat(at, name, mode))
+}
+
+pub(crate) fn symlinkat(target: impl Arg, directory: impl AsFd, name: impl Arg) -> Result<()> {
+    target.into_with_c_str(|target| {
+        named(Call::Make, directory, name, |at, name| fs::symlinkat(target, at, name))
+    })
+}
+
+/// Renames within a directory.
+pub(crate) fn rename_in(directory: impl AsFd, from: impl Arg, to: impl Arg) -> Result<()> {
+    from.into_with_c_str(|from| named(Call::Rename, directory, to, |at, to| fs::renameat(at, from, at, to)))
+}
+
+pub(crate) fn unlinkat(directory: impl AsFd, name: impl Arg, flags: AtFlags) -> Result<()> {
+    named(Call::Remove, directory, name, |at, name| fs::unlinkat(at, name, flags))
+}
+
+pub(crate) fn fchmod(fd: impl AsFd, mode: Mode) -> Result<()> {
+    repeat(Call::Attributes, || fs::fchmod(fd.as_fd(), mode))
+}
+
+pub(crate) fn futimens(fd: impl AsFd, times: &Timestamps) -> Result<()> {
+    repeat(Call::Attributes, || fs::futimens(fd.as_fd(), times))
+}
+
+pub(crate) fn utimensat(
+    directory: impl AsFd,
+    name: impl Arg,
+    times: &Timestamps,
+    flags: AtFlags,
+) -> Result<()> {
+    named(Call::Attributes, directory, name, |at, name| fs::utimensat(at, name, times, flags))
+}
+
+pub(crate) fn fsync(fd: impl AsFd) -> Result<()> {
+    repeat(Call::Sync, || fs::fsync(fd.as_fd()))
+}
+
+pub(crate) fn fdatasync(fd: impl AsFd) -> Result<()> {
+    repeat(Call::Sync, || fs::fdatasync(fd.as_fd()))
+}
+
+pub(crate) fn syncfs(fd: impl AsFd) -> Result<()> {
+    repeat(Call::Sync, || fs::syncfs(fd.as_fd()))
+}
+
+pub(crate) fn flock(fd: impl AsFd, operation: FlockOperation) -> Result<()> {
+    repeat(Call::Lock, || fs::flock(fd.as_fd(), operation))
+}

@@ -1,0 +1,363 @@
+//! The n-th call to the file system fails, for every n: nothing is lost, nothing is half, and the next attempt
+//! puts everything right.
+//!
+//! `HAUL_SWEEP=full` tries every call with every error. Otherwise a sample of them is tried, in the same order each
+//! time; `HAUL_SWEEP=1000` makes it larger.
+
+use std::fs;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use haul_base::Rng;
+use haul_mover::faults::{Call, Disk, Verdict};
+use haul_mover::{ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits, receive_files, send_files};
+use haul_wire::control::{Fault, FaultCode, Layout, Selection};
+use rustix::io::Errno;
+
+use crate::harness::{Ends, Pair, Pump, bytes, copy, link_pair, names_below, options};
+use crate::trees::{assert_same, contents, set_mode, set_mtime};
+
+/// Cases of each scenario that are tried unless all are.
+const SAMPLE: usize = 70;
+
+/// No case takes so long.
+const HANG: Duration = Duration::from_secs(60);
+
+/// Whose disk fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    Sender,
+    Receiver,
+}
+
+/// What is at the destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Scene {
+    /// Nothing: the source takes the destination's name.
+    Fresh,
+    /// Files to keep, to replace, to resume.
+    Occupied,
+}
+
+/// How a disk fails, and what may be said about it.
+#[derive(Clone, Debug)]
+struct Failure {
+    verdict: Verdict,
+    /// Every call from the n-th on fails.
+    for_good: bool,
+    /// None: nobody notices.
+    codes: Vec<FaultCode>,
+}
+
+impl Failure {
+    fn disk(&self, n: u64) -> Disk {
+        let &Self { verdict, for_good, .. } = self;
+        Disk::new(
+            move |number, _| {
+                if number == n || for_good && number > n { verdict } else { Verdict::Pass }
+            },
+        )
+    }
+}
+
+fn failures(side: Side) -> Vec<Failure> {
+    use FaultCode as C;
+    let once = |verdict, codes: &[C]| Failure { verdict, for_good: false, codes: codes.to_vec() };
+    let fail = |errno: Errno, codes| once(Verdict::Fail(errno.raw_os_error()), codes);
+    let dead = |codes| Failure { for_good: true, ..fail(Errno::IO, codes) };
+    // A directory that cannot be made costs what would have been in it.
+    match side {
+        Side::Sender => vec![
+            fail(Errno::IO, &[C::Io]),
+            dead(&[C::Io]),
+            fail(Errno::ACCESS, &[C::Unreadable]),
+            fail(Errno::INTR, &[]),
+        ],
+        Side::Receiver => vec![
+            fail(Errno::IO, &[C::Io, C::NotADirectory]),
+            dead(&[C::Io, C::NotADirectory]),
+            fail(Errno::NOSPC, &[C::DiskFull]),
+            fail(Errno::DQUOT, &[C::DiskFull]),
+            fail(Errno::ACCESS, &[C::ReadOnly, C::NotADirectory]),
+            once(Verdict::Short, &[]),
+            fail(Errno::INTR, &[]),
+        ],
+    }
+}
+
+/// Some of everything.
+fn source(src: &Path) {
+    fs::create_dir_all(src.join("sub/deeper")).unwrap();
+    fs::create_dir(src.join("closed")).unwrap();
+    for (name, len) in [("big", 3 << 20), ("resumed", 3 << 20), ("empty", 0), ("same", 100), ("old", 2000)] {
+        fs::write(src.join(name), contents(len, len as u64 + 1)).unwrap();
+        set_mtime(&src.join(name), 1_000_000_000, 123_456_789);
+    }
+    let sparse = fs::File::create(src.join("sub/sparse")).unwrap();
+    sparse.set_len(4 << 20).unwrap();
+    sparse.write_all_at(&contents(70_000, 5), 2 << 20).unwrap();
+    for name in ["closed/inside", "sub/one", "sub/deeper/two"] {
+        fs::write(src.join(name), contents(3000, 7)).unwrap();
+    }
+    symlink("../old", src.join("sub/link")).unwrap();
+    symlink("nowhere", src.join("dangling")).unwrap();
+    set_mtime(&src.join("sub/link"), 77, 88);
+    set_mtime(&src.join("sub/one"), -5, 5);
+    set_mode(&src.join("closed"), 0o555);
+    set_mtime(&src.join("closed"), 5, 5);
+}
+
+/// A destination with files that are equal, older, and begun.
+fn occupied(src: &Path, dst: &Path) {
+    fs::create_dir_all(dst.join("sub")).unwrap();
+    fs::write(dst.join("old"), "what was there before").unwrap();
+    fs::write(dst.join("sub/one"), "also there before").unwrap();
+    fs::write(dst.join("mine"), "not in the set").unwrap();
+    symlink("elsewhere", dst.join("dangling")).unwrap();
+    copy_tree(&src.join("same"), &dst.join("same"));
+    let (a, b) = link_pair();
+    let receive = receive_files(&bytes(dst), &Root::Anywhere, Layout::Into, b, options()).unwrap();
+    let resumed = vec![bytes(&src.join("resumed"))];
+    let send = send_files(resumed, Root::Anywhere, &Selection::default(), a, SendLimits::default()).unwrap();
+    let (mut send, mut receive) = (send, receive);
+    let pump = Pump { stop_after: Some(2 << 20), ..Pump::default() };
+    pump.run(&mut *send.source, &mut *receive.sink, &|| false);
+    send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+    assert!(send.handle.join().is_err() && receive.handle.join().is_err());
+}
+
+/// As `cp -a`, which would have to be started: a process that begins holds our locks for a moment.
+fn copy_tree(from: &Path, to: &Path) {
+    let meta = from.symlink_metadata().unwrap();
+    if meta.is_symlink() {
+        symlink(fs::read_link(from).unwrap(), to).unwrap();
+    } else if meta.is_dir() {
+        fs::create_dir(to).unwrap();
+        for name in fs::read_dir(from).unwrap().map(|item| item.unwrap().file_name()) {
+            copy_tree(&from.join(&name), &to.join(&name));
+        }
+        set_mode(to, meta.mode() & 0o7777);
+    } else {
+        fs::copy(from, to).unwrap();
+    }
+    set_mtime(to, meta.mtime(), meta.mtime_nsec());
+}
+
+/// A source, and what is at the destination before each case.
+struct World {
+    dir: tempfile::TempDir,
+    scene: Scene,
+}
+
+impl World {
+    fn new(scene: Scene) -> Self {
+        // In memory if possible: everything is synced here.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        source(&dir.path().join("src"));
+        fs::create_dir(dir.path().join("before")).unwrap();
+        if scene == Scene::Occupied {
+            occupied(&dir.path().join("src"), &dir.path().join("before/dst"));
+        }
+        Self { dir, scene }
+    }
+
+    fn src(&self) -> PathBuf {
+        self.dir.path().join("src")
+    }
+
+    fn before(&self) -> PathBuf {
+        self.dir.path().join("before")
+    }
+
+    /// A copy of what was there before.
+    fn begin(&self, case: &str) -> PathBuf {
+        let place = self.dir.path().join(case);
+        copy_tree(&self.before(), &place);
+        place
+    }
+
+    fn start(&self, place: &Path, side: Side, disk: &Disk) -> Result<Pair, Fault> {
+        let (a, b) = link_pair();
+        let (sources, layout) = match self.scene {
+            Scene::Fresh => (bytes(&self.src()), Layout::As),
+            Scene::Occupied => ([&bytes(&self.src())[..], b"/."].concat(), Layout::Into),
+        };
+        let destination = bytes(&place.join("dst"));
+        let synced = ReceiveOptions::new(0xabcd);
+        let receiving = || receive_files(&destination, &Root::Anywhere, layout, b, synced);
+        let receive: ReceiveJob = if side == Side::Receiver { disk.run(receiving) } else { receiving() }?;
+        let limits = SendLimits::default();
+        let sending = || send_files(vec![sources], Root::Anywhere, &Selection::default(), a, limits);
+        let send: SendJob = if side == Side::Sender { disk.run(sending) } else { sending() }?;
+        Ok(Pair { send, receive })
+    }
+
+    /// Names that were there or are to come have either what they had or what they get, whole.
+    fn assert_old_or_new(&self, place: &Path) {
+        let (dst, old) = (place.join("dst"), self.before().join("dst"));
+        for path in if dst.exists() { names_below(&dst) } else { Vec::new() } {
+            let name = path.strip_prefix(&dst).unwrap();
+            let own = name.file_name().unwrap().to_string_lossy().starts_with(".haul-");
+            let there = |root: &Path| root.join(name).symlink_metadata().is_ok();
+            let is = |root: &Path| there(root) && same_contents(&root.join(name), &path);
+            assert!(own || is(&old) || is(&self.src()), "{} is neither old nor new", name.display());
+        }
+        for path in if old.exists() { names_below(&old) } else { Vec::new() } {
+            let name = path.strip_prefix(&old).unwrap();
+            let own = name.file_name().unwrap().to_string_lossy().starts_with(".haul-");
+            assert!(own || dst.join(name).symlink_metadata().is_ok(), "{} has gone", name.display());
+        }
+    }
+
+    /// Everything is there as it should be, and nothing else.
+    fn assert_complete(&self, place: &Path) {
+        let (src, dst) = (self.src(), place.join("dst"));
+        for path in names_below(&src) {
+            // Directories compare what is in them too, and one has more than the source.
+            let name = path.strip_prefix(&src).unwrap();
+            assert_same(&path, &dst.join(name));
+        }
+        for path in names_below(&dst) {
+            let name = path.strip_prefix(&dst).unwrap();
+            let known = src.join(name).symlink_metadata().is_ok() || name == Path::new("mine");
+            assert!(known, "{} is left", name.display());
+        }
+        let left: Vec<_> = fs::read_dir(place).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["dst"]);
+    }
+
+    /// One case. True: the call was reached.
+    fn case(&self, side: Side, n: u64, failure: &Failure) -> bool {
+        let place = self.begin("case");
+        let disk = failure.disk(n);
+        let ends = self.start(&place, side, &disk).map(|pair| pair.run(&Pump::default()));
+        self.assert_old_or_new(&place);
+        let failed = judge(&ends, &failure.codes);
+        if !failed && self.scene == Scene::Fresh {
+            assert_same(&self.src(), &place.join("dst"));
+            // The same command would copy into the directory now, as `cp` does; any other tidies up as well.
+            copy(&[&self.src().join("dangling")], &place, Layout::Into).clean();
+            fs::remove_file(place.join("dangling")).unwrap();
+        } else {
+            let none = Disk::new(|_, _| Verdict::Pass);
+            self.start(&place, side, &none).unwrap().run(&Pump::default()).clean();
+        }
+        self.assert_complete(&place);
+        set_mode(&place.join("dst/closed"), 0o755);
+        fs::remove_dir_all(&place).unwrap();
+        disk.calls() > n
+    }
+}
+
+/// Whether anything failed; it did so with one of `codes`, and both sides know.
+fn judge(ends: &Result<Ends, Fault>, codes: &[FaultCode]) -> bool {
+    let ends = match ends {
+        Ok(ends) => ends,
+        Err(fault) => {
+            assert!(codes.contains(&fault.code), "{fault:?}");
+            return true;
+        }
+    };
+    match (&ends.sent, &ends.received) {
+        (Ok(sent), Ok(received)) => {
+            assert_eq!(sent, received);
+            for (_, fault) in sent.failures.named() {
+                assert!(codes.contains(&fault.code), "{fault:?}");
+            }
+            sent.failures.count() > 0
+        }
+        (Err(sent), Err(received)) => {
+            assert_eq!(sent.code, received.code, "{ends:?}");
+            assert!(codes.contains(&sent.code), "{ends:?}");
+            true
+        }
+        _ => panic!("one side believes that all is well: {ends:?}"),
+    }
+}
+
+fn same_contents(a: &Path, b: &Path) -> bool {
+    let (meta_a, meta_b) = (a.symlink_metadata().unwrap(), b.symlink_metadata().unwrap());
+    meta_a.file_type() == meta_b.file_type()
+        && match () {
+            () if meta_a.is_dir() => true,
+            () if meta_a.is_symlink() => fs::read_link(a).unwrap() == fs::read_link(b).unwrap(),
+            () => meta_a.size() == meta_b.size() && fs::read(a).unwrap() == fs::read(b).unwrap(),
+        }
+}
+
+/// Runs `work` and does not wait for ever.
+fn watched<T: Send>(what: &str, work: impl FnOnce() -> T + Send) -> T {
+    let (done, watch) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if watch.recv_timeout(HANG) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("{what} hangs");
+                std::process::abort();
+            }
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        drop(done);
+        result.unwrap_or_else(|panic| {
+            eprintln!("this was {what}");
+            std::panic::resume_unwind(panic)
+        })
+    })
+}
+
+fn sweep(scene: Scene, side: Side) {
+    let world = World::new(scene);
+    let failures = failures(side);
+    let try_one = |n: u64, failure: &Failure| {
+        let what = format!("call {n} of the {side:?}, {scene:?}, {failure:?}");
+        watched(&what, || world.case(side, n, failure))
+    };
+    let how = std::env::var("HAUL_SWEEP").unwrap_or_default();
+    if how == "full" {
+        for failure in &failures {
+            (0..).find(|&n| !try_one(n, failure));
+        }
+        return;
+    }
+    let place = world.begin("count");
+    let mut rng = Rng::from_seed(7);
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let calls = log.clone();
+    let disk = Disk::new(move |_, call| {
+        calls.lock().unwrap().push(call);
+        Verdict::Pass
+    });
+    world.start(&place, side, &disk).unwrap().run(&Pump::default()).clean();
+    // Most of them move bytes, and one of those is like the other.
+    let mut is_chosen = |call: &Call| !matches!(call, Call::Read | Call::Write(_)) || rng.chance(0.05);
+    let calls = log.lock().unwrap();
+    let chosen: Vec<u64> = (0..).zip(&*calls).filter_map(|(n, call)| is_chosen(call).then_some(n)).collect();
+    assert!(chosen.len() > 50, "{} calls", chosen.len());
+    drop(calls);
+    for i in 0..how.parse().unwrap_or(SAMPLE) {
+        let n = chosen[rng.below(chosen.len() as u64) as usize];
+        try_one(n, &failures[i % failures.len()]);
+    }
+}
+
+#[test]
+fn a_disk_of_the_sender_that_fails_before_a_fresh_destination() {
+    sweep(Scene::Fresh, Side::Sender);
+}
+
+#[test]
+fn a_disk_of_the_sender_that_fails_before_an_occupied_destination() {
+    sweep(Scene::Occupied, Side::Sender);
+}
+
+#[test]
+fn a_fresh_disk_of_the_receiver_that_fails() {
+    sweep(Scene::Fresh, Side::Receiver);
+}
+
+#[test]
+fn an_occupied_disk_of_the_receiver_that_fails() {
+    sweep(Scene::Occupied, Side::Receiver);
+}
