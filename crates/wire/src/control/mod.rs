@@ -8,6 +8,7 @@ mod codec;
 mod counted;
 mod fault;
 mod files;
+mod items;
 mod message;
 mod path;
 mod setup;
@@ -19,10 +20,11 @@ pub use fault::{Fault, FaultCode};
 pub use files::{
     Entry, EntryKind, FileDigest, InvalidEntry, MAX_HOLES, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary,
 };
+pub use items::{Action, Extent, Item, Removal};
 pub use message::ControlMessage;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
 pub use setup::{
-    Accept, BenchLimit, Cipher, Equal, Extraneous, Hello, Layout, Leftovers, Manners, Newer,
+    Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, Manners, Newer,
     PROTOCOL_VERSION, Request, RunMode, Settings,
 };
 pub use wants::{Destination, More, Proof, Stretch, Want, WantRun};

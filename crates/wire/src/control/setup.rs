@@ -35,6 +35,8 @@ pub enum Request {
     Get {
         /// Paths below the server's root.
         sources: Vec<Vec<u8>>,
+        /// What happens to files that grow meanwhile.
+        growth: Growth,
     },
     /// The client sends memory.
     BenchSend,
@@ -53,6 +55,23 @@ pub enum Request {
     StreamSend,
     /// The server sends a stream of bytes whose length is not known beforehand.
     StreamReceive,
+    /// The client sends one file, whose length is not known beforehand.
+    PutStream {
+        /// Its name, a path below the server's root.
+        destination: Vec<u8>,
+        /// What happens to what is there. Only whether anything is done at all matters.
+        manners: Manners,
+    },
+}
+
+/// What happens to a file that has grown since it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Growth {
+    /// It counts as changed and is not delivered.
+    #[default]
+    Refuse,
+    /// It is sent as long as it was found.
+    Accept,
 }
 
 /// What a receiver does about what is at the destination already.
@@ -100,6 +119,8 @@ pub enum Extraneous {
     Keep,
     /// They are removed when everything else has succeeded.
     Delete,
+    /// Likewise, unless they are more than so many: then all stay.
+    DeleteAtMost(u64),
 }
 
 /// Whether leftovers of earlier attempts are used.
@@ -110,6 +131,8 @@ pub enum Leftovers {
     Resume,
     /// Everything is sent from its beginning.
     Ignore,
+    /// They are, and so is a shorter file at the destination, as the beginning of the source's.
+    Extend,
 }
 
 /// Whether anything is done at all.

@@ -2,9 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "test code")]
 
 use haul_wire::control::{
-    Accept, BenchLimit, Cipher, ControlMessage, Destination, Entry, EntryKind, Equal, Extraneous, Fault,
-    FaultCode, FileDigest, Hello, Layout, Leftovers, MAX_MODE, Manners, More, Newer, Outcome, Proof, RelPath,
-    Request, RunMode, Settings, Stretch, Summary, Want, WantRun, encode_frame,
+    Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, Entry, EntryKind, Equal, Extent,
+    Extraneous, Fault, FaultCode, FileDigest, Growth, Hello, Item, Layout, Leftovers, MAX_MODE, Manners, More, Newer, Outcome, Proof, RelPath,
+    Removal, Request, RunMode, Settings, Stretch, Summary, Want, WantRun, encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
@@ -88,7 +88,11 @@ fn hello() -> impl Strategy<Value = Hello> {
             layout,
             manners
         }),
-        vec(bytes(), 0..4).prop_map(|sources| Request::Get { sources }),
+        (vec(bytes(), 0..4), any::<bool>()).prop_map(|(sources, growing)| Request::Get {
+            sources,
+            growth: if growing { Growth::Accept } else { Growth::Refuse },
+        }),
+        (bytes(), manners()).prop_map(|(destination, manners)| Request::PutStream { destination, manners }),
         Just(Request::BenchSend),
         Just(Request::BenchReceive),
         Just(Request::Check),
@@ -174,6 +178,19 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     (any::<u64>(), option::of(fault())).prop_map(|(entry, fault)| Outcome { entry, fault })
 }
 
+fn item() -> impl Strategy<Value = Item> {
+    let action = prop_oneof![
+        any::<u64>().prop_map(|size| Action::Send { size }),
+        any::<u64>().prop_map(|size| Action::Replace { size }),
+        any::<(u64, u64)>().prop_map(|(have, size)| Action::Resume { have, size }),
+        Just(Action::Keep),
+        Just(Action::Link),
+        Just(Action::MakeDirectory),
+        Just(Action::Delete),
+    ];
+    (rel_path(), action).prop_map(|(path, action)| Item { path, action })
+}
+
 fn summary() -> impl Strategy<Value = Summary> {
     (any::<u64>(), any::<u64>(), any::<u64>(), any::<[u8; 32]>())
         .prop_map(|(entries, failed, bytes, digest)| Summary { entries, failed, bytes, digest })
@@ -202,6 +219,11 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
             .prop_map(|(entry, stretches)| ControlMessage::More(More { entry, stretches })),
         any::<u64>().prop_map(|bytes| ControlMessage::WantsEnd { bytes }),
         vec(proof(), 0..3).prop_map(ControlMessage::Proofs),
+        vec(item(), 0..4).prop_map(ControlMessage::Items),
+        prop_oneof![Just(Extent::Part), Just(Extent::Directories), Just(Extent::Destination)]
+            .prop_map(ControlMessage::Extent),
+        (any::<u64>(), option::of(fault()))
+            .prop_map(|(removed, fault)| ControlMessage::Removed(Removal { removed, fault })),
     ]
 }
 
