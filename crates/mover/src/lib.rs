@@ -32,7 +32,7 @@ mod tree;
 
 pub use journal::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
 pub use link::ControlLink;
-pub use progress::{Progress, Wake};
+pub use progress::{Progress, Tell, Wake};
 pub use receive::{Durability, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport};
 pub use root::{Root, copies_content, layout_for};

@@ -15,6 +15,7 @@ use crate::digest::set_digest;
 use crate::entries::{Attributes, Kind, State};
 use crate::fault::{Scope, Side, Trouble};
 use crate::receive::attributes::set_on_open;
+use crate::receive::extraneous;
 use crate::receive::shared::{Durability, Settle, Shared};
 
 /// Files committed together at most.
@@ -64,6 +65,7 @@ impl Committer {
             self.flush()?;
         }
         self.finish_links()?;
+        self.remove_extraneous()?;
         self.finish_directories()?;
         self.finish()
     }
@@ -123,6 +125,10 @@ impl Committer {
     /// Attributes, then the contents to the disk, then the names, then the names to the disk.
     fn commit(&mut self, entries: &[u32]) -> Result<(), Fault> {
         if entries.is_empty() {
+            return Ok(());
+        }
+        if self.shared.only_looks() {
+            self.would_commit(entries);
             return Ok(());
         }
         let book = self.shared.book();
@@ -185,6 +191,25 @@ impl Committer {
         Ok(())
     }
 
+    /// In a dry run: nothing has to be done.
+    fn would_commit(&mut self, entries: &[u32]) {
+        for &entry in entries {
+            self.shared.book().table.set_state(entry, State::Done);
+            self.succeeded(entry);
+            self.settled += 1;
+            self.shared.progress.file_done();
+        }
+    }
+
+    /// When everything else has succeeded; before directories get their times.
+    fn remove_extraneous(&mut self) -> Result<(), Fault> {
+        if let Some(removal) = extraneous::sweep(&self.shared)? {
+            self.shared.link.send(ControlMessage::Removed(removal.clone()))?;
+            self.shared.book().removal = removal;
+        }
+        Ok(())
+    }
+
     fn succeeded(&mut self, entry: u32) {
         self.outcomes.push(Outcome { entry: entry.into(), fault: None });
     }
@@ -211,7 +236,10 @@ impl Committer {
             let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
             let target = book.table.target(entry).to_vec();
             drop(book);
-            let made = self.shared.place.make_link(entry, &path, &target, attributes);
+            let made = match self.shared.only_looks() {
+                true => Ok(()),
+                false => self.shared.place.make_link(entry, &path, &target, attributes),
+            };
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())
@@ -224,7 +252,10 @@ impl Committer {
             let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
             let made = book.table.state(entry) == State::Started;
             drop(book);
-            let set = self.shared.place.finish_directory(&path, attributes, made);
+            let set = match self.shared.only_looks() {
+                true => Ok(()),
+                false => self.shared.place.finish_directory(&path, attributes, made),
+            };
             self.held_is_done(entry, &path, set)?;
         }
         Ok(())
@@ -249,8 +280,10 @@ impl Committer {
     }
 
     fn finish(&mut self) -> Result<(), Fault> {
-        if !self.outcomes.is_empty() {
-            // Links and directories; files are on the disk already.
+        self.shared.tell_the_rest()?;
+        let removed = self.shared.book().removal.removed > 0;
+        if (removed || !self.outcomes.is_empty()) && !self.shared.only_looks() {
+            // Links, directories and removed names; files are on the disk already.
             let mut sync = Syncs::new(self.shared.durability);
             sync.contents(self.shared.place.base(), false)
                 .map_err(|errno| trouble("sync", b"the destination", errno).fault)?;

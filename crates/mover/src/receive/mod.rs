@@ -5,11 +5,14 @@ mod base;
 mod commit;
 mod compare;
 mod decide;
+mod extraneous;
+mod itemise;
 mod peer;
 mod place;
 mod queue;
 mod shared;
 mod sink;
+mod tell;
 mod verify;
 mod wants;
 mod writer;
@@ -19,7 +22,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSink;
-use haul_wire::control::{Destination, Fault, FaultCode, Layout, Manners};
+use haul_wire::control::{Destination, Fault, FaultCode, Layout, Manners, RunMode};
 
 pub use shared::Durability;
 
@@ -98,9 +101,10 @@ pub fn receive_files(
     link: Arc<dyn ControlLink>,
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
-    let place = Place::new(open_base(root, destination, layout)?, options.session);
-    let leftovers = Leftovers::adopt(place.base().as_fd()).ok();
-    let fresh = place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
+    let place = Place::new(open_base(root, destination, layout, options.manners.run)?, options.session);
+    let leftovers = if place.is_there() { Leftovers::adopt(place.base().as_fd()).ok() } else { None };
+    let moves = options.manners.run == RunMode::Move;
+    let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
     let shared = Arc::new(Shared::new(link, place, options, Wants::new(destination)));
     let job = shared.clone();
@@ -112,7 +116,8 @@ pub fn receive_files(
 /// Runs the job to its end; every thread that it starts has ended when it returns, and no temporary file is
 /// left.
 fn run(shared: &Arc<Shared>, mut leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
-    if let (Some(leftovers), Some(name)) = (&mut leftovers, shared.place.rename()) {
+    if let (Some(leftovers), Some(name), false) = (&mut leftovers, shared.place.rename(), shared.only_looks())
+    {
         leftovers.take_made(name);
     }
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
@@ -124,7 +129,9 @@ fn run(shared: &Arc<Shared>, mut leftovers: Option<Leftovers>) -> Result<MoveRep
     let comparer = Comparer::new(shared.clone(), hashing_in, checks.clone());
     let decider = Decider::new(shared.clone(), leftovers, checks.clone(), settles.clone(), hashing);
     let mut threads = Vec::new();
-    let started = threads::spawn("haul-write", move || writer.run())
+    let looks = shared.only_looks();
+    let write = move || if looks { () } else { writer.run() };
+    let started = threads::spawn("haul-write", write)
         .and_then(|thread| {
             threads.push(thread);
             threads::spawn("haul-verify", move || verifier.run())

@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSource;
-use haul_wire::control::{Entry, Fault, FaultCode};
+use haul_wire::control::{Entry, Extent, Fault, FaultCode};
 
 pub use shared::SendLimits;
 
 use crate::link::ControlLink;
 use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
-use crate::root::Root;
+use crate::root::{Root, copies_content};
 use crate::threads;
 use plan::Planner;
 use proving::Prover;
@@ -66,7 +66,10 @@ pub fn send_files(
     let reader = Reader::new(shared.clone(), incoming);
     let prover = Prover::new(shared.clone(), to_prove);
     let job = shared.clone();
-    let thread = threads::spawn("haul-send", move || run(&job, Walker::new(root, sources), reader, prover))?;
+    let content = sources.iter().any(|source| copies_content(source));
+    let extent = if content { Extent::Destination } else { Extent::Directories };
+    let walker = Walker::new(root, sources);
+    let thread = threads::spawn("haul-send", move || run(&job, walker, extent, reader, prover))?;
     let source = Box::new(FileSource::new(shared.clone()));
     Ok(SendJob { source, handle: SendHandle { shared, thread: Some(thread) } })
 }
@@ -78,12 +81,18 @@ pub fn list_entries(sources: Vec<Vec<u8>>, root: Root) -> impl Iterator<Item = E
 }
 
 /// Runs the job to its end; every thread that it starts has ended when it returns.
-fn run(shared: &Arc<Shared>, walker: Walker, reader: Reader, prover: Prover) -> Result<MoveReport, Fault> {
+fn run(
+    shared: &Arc<Shared>,
+    walker: Walker,
+    extent: Extent,
+    reader: Reader,
+    prover: Prover,
+) -> Result<MoveReport, Fault> {
     let mut threads = Vec::new();
     let planning = shared.clone();
     let plan = move || {
         if let Some(planner) = Planner::when_ready(planning) {
-            planner.run(walker);
+            planner.run(walker, extent);
         }
     };
     let started = threads::spawn("haul-walk", plan).and_then(|walk| {

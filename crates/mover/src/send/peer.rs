@@ -35,6 +35,14 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
                 occupied(shared).and_then(|()| shared.wanted().end(shared, bytes)).map(|()| None)
             }
             Ok(Some(ControlMessage::Outcomes(outcomes))) => settle(shared, outcomes).map(|()| None),
+            Ok(Some(ControlMessage::Items(items))) => {
+                items.iter().for_each(|item| shared.progress.tell(item));
+                Ok(None)
+            }
+            Ok(Some(ControlMessage::Removed(removal))) => {
+                shared.ledger().removal = removal;
+                Ok(None)
+            }
             Ok(Some(ControlMessage::Finish(summary))) => finish(shared, &summary).map(Some),
             Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => {
                 shared.fail_silently(fault);
@@ -114,5 +122,6 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     }
     // The receiver is content without it; the channel may close at once.
     let _ = shared.link.send(ControlMessage::Bye);
-    Ok(crate::report::report(&ledger.table, ledger.failures.clone(), digest, ledger.resumed))
+    let (failures, removal) = (ledger.failures.clone(), ledger.removal.clone());
+    Ok(crate::report::report(&ledger.table, failures, digest, ledger.resumed, removal))
 }

@@ -53,6 +53,11 @@ impl Identity {
             mtime_nanos: stat.st_mtime_nsec as u32,
         }
     }
+
+    /// Whether this can be the same file as `before`, with something appended.
+    pub(crate) fn has_grown_from(self, before: Self) -> bool {
+        (self.device, self.inode) == (before.device, before.inode) && self.size >= before.size
+    }
 }
 
 /// An entry, and for a regular file how to open it.

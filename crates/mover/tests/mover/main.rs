@@ -8,6 +8,7 @@ mod harness;
 mod hostile;
 #[cfg(test)]
 mod limits;
+mod manners;
 #[cfg(test)]
 mod random;
 #[cfg(test)]

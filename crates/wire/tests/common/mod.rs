@@ -3,8 +3,9 @@
 
 use haul_wire::control::{
     Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, Entry, EntryKind, Equal, Extent,
-    Extraneous, Fault, FaultCode, FileDigest, Growth, Hello, Item, Layout, Leftovers, MAX_MODE, Manners, More, Newer, Outcome, Proof, RelPath,
-    Removal, Request, RunMode, Settings, Stretch, Summary, Want, WantRun, encode_frame,
+    Extraneous, Fault, FaultCode, FileDigest, Growth, Hello, Item, Layout, Leftovers, MAX_MODE, Manners,
+    More, Newer, Outcome, Proof, RelPath, Removal, Request, RunMode, Settings, Stretch, Summary, Want,
+    WantRun, encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
