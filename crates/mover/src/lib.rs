@@ -21,6 +21,7 @@ mod fault;
 mod journal;
 mod layout;
 mod link;
+mod pipe;
 mod progress;
 mod receive;
 mod report;
@@ -32,6 +33,7 @@ mod tree;
 
 pub use journal::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
 pub use link::ControlLink;
+pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Progress, Tell, Wake};
 pub use receive::{Durability, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport};

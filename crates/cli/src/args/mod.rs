@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
-use haul_wire::control::Manners;
+use haul_wire::control::{Growth, Manners};
 
 pub use sync::SyncArgs;
 pub use values::{Assignment, Diagnosis, ListenAddress};
@@ -104,8 +104,16 @@ impl Command {
     /// What happens to what is at the destination.
     pub fn manners(&self) -> Manners {
         match self {
-            Self::Cp(args) => args.sync.manners(args.transfer.no_resume),
+            Self::Cp(args) => args.sync.manners(args.transfer.no_resume, args.transfer.dry_run),
             _ => Manners::default(),
+        }
+    }
+
+    /// What happens to files that grow while they are sent.
+    pub fn growth(&self) -> Growth {
+        match self {
+            Self::Cp(args) => args.sync.growth(),
+            _ => Growth::default(),
         }
     }
 
@@ -152,7 +160,7 @@ pub struct RecipeArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub struct TransferArgs {
     /// Connect and say what would be done, without doing it
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Start afresh even if an earlier attempt left something to resume
     #[arg(long)]

@@ -16,10 +16,10 @@ use serde_json::json;
 use super::drive::{self, Watch};
 use super::link::{Sides, link};
 use super::outcome::{self, Cpu, Facts};
-use super::plan::{CopyPlan, DryRun, path_bytes};
+use super::plan::{CopyPlan, path_bytes};
 use super::policy::Policy;
 use super::server::{job_number, with_own_server};
-use super::{Context, wire};
+use super::{Context, stdio, wire};
 use crate::args::CpArgs;
 use crate::fault;
 use crate::output::RunReport;
@@ -32,13 +32,16 @@ const CHECK: Duration = Duration::from_secs(6);
 
 /// Copies what the words of the command line say.
 pub(crate) fn cp(context: &Context, args: &CpArgs) -> RunReport {
+    if let Some(report) = stdio::cp(context, &args.paths) {
+        return report;
+    }
     match CopyPlan::parse(&args.paths) {
         Ok(plan) => run(context, &plan),
         Err(fault) => context.failed(fault),
     }
 }
 
-fn run(context: &Context, plan: &CopyPlan) -> RunReport {
+pub(super) fn run(context: &Context, plan: &CopyPlan) -> RunReport {
     context.events.write("start", json!({ "actions": plan.actions() }));
     let report = match plan {
         CopyPlan::Upload { sources, to } => upload(context, to, path_bytes(sources), Cpu::ALL),
@@ -111,7 +114,8 @@ pub(super) fn upload(context: &Context, url: &HaulUrl, sources: Vec<Vec<u8>>, cp
     let layout = layout_for(&sources, &url.path);
     let request = Request::Put { destination: url.path.clone(), layout, manners: context.manners };
     over(context, url, request, cpu, |session, sides, watch| {
-        let job = send_files(sources, Root::Anywhere, link(session.control(), sides), SendLimits::default())?;
+        let limits = SendLimits { growth: context.growth, ..SendLimits::default() };
+        let job = send_files(sources, Root::Anywhere, link(session.control(), sides), limits)?;
         Ok(drive::send(session, job, sides, watch))
     })
 }
@@ -119,7 +123,9 @@ pub(super) fn upload(context: &Context, url: &HaulUrl, sources: Vec<Vec<u8>>, cp
 fn download(context: &Context, from: &HaulUrl, sources: &[Vec<u8>], to: &Path) -> RunReport {
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
-    over(context, from, Request::Get { sources: sources.to_vec() }, Cpu::ALL, |session, sides, watch| {
+    let request =
+        Request::Get { sources: sources.to_vec(), growth: context.growth, run: context.manners.run };
+    over(context, from, request, Cpu::ALL, |session, sides, watch| {
         let options = ReceiveOptions { manners: context.manners, ..ReceiveOptions::new(job_number()) };
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
@@ -128,7 +134,7 @@ fn download(context: &Context, from: &HaulUrl, sources: &[Vec<u8>], to: &Path) -
 }
 
 /// Opens a session, does `work` in it, and reports.
-fn over(
+pub(super) fn over(
     context: &Context,
     url: &HaulUrl,
     request: Request,
@@ -141,7 +147,12 @@ fn over(
         Err(fault) => return context.failed(fault),
     };
     let sides = Sides::new(Facts::of(&session, cpu));
-    let watch = Watch { cancel: &context.cancel, style: context.style, events: Some(&context.events) };
+    let watch = Watch {
+        cancel: &context.cancel,
+        style: context.style,
+        events: Some(&context.events),
+        items: context.items.tell(),
+    };
     let moved = match work(&mut session, &sides, &watch) {
         Ok(moved) => moved,
         Err(fault) => {
@@ -165,19 +176,6 @@ fn local(context: &Context, sources: &[PathBuf], to: &Path) -> RunReport {
         upload(context, &url, path_bytes(sources), Cpu::DataThread)
     });
     report.unwrap_or_else(|fault| context.failed(fault))
-}
-
-/// What `haul cp` would do.
-///
-/// # Errors
-/// What would keep it from being done, as far as that shows without doing it.
-pub(crate) fn plan_cp(context: &Context, args: &CpArgs) -> Result<DryRun, Fault> {
-    let plan = CopyPlan::parse(&args.paths)?;
-    let negotiated = match &plan {
-        CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
-        CopyPlan::Local { .. } => Vec::new(),
-    };
-    Ok(DryRun { actions: plan.actions(), negotiated })
 }
 
 /// Connects and sees what would be agreed on, and whether packets get through.

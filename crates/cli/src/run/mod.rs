@@ -5,6 +5,7 @@ mod beside;
 mod copy;
 mod demo;
 mod drive;
+mod itemise;
 mod leftovers;
 mod limits;
 mod link;
@@ -15,18 +16,20 @@ mod plan;
 mod policy;
 mod serve;
 mod server;
+mod stdio;
 mod usage;
 mod wire;
 
-use haul_wire::control::Manners;
+use haul_wire::control::{Growth, Manners};
 
-use crate::output::{EventLog, ProgressStyle, RunReport, json_value};
+use crate::output::{EventLog, Items, ProgressStyle, RunReport, json_value};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 
 pub(crate) use bench::{bench, plan_bench};
-pub(crate) use copy::{cp, plan_cp};
+pub(crate) use copy::cp;
 pub(crate) use demo::demo;
+pub(crate) use itemise::itemise;
 pub(crate) use leftovers::{clean, status};
 pub(crate) use pipe::pipe;
 pub use plan::{CopyPlan, DryRun};
@@ -41,6 +44,10 @@ pub struct Context {
     pub named: Vec<String>,
     /// What happens to what is at the destination of a copy.
     pub manners: Manners,
+    /// What happens to files that grow while they are sent.
+    pub growth: Growth,
+    /// Where it is said what is done to names.
+    pub items: Items,
     /// Whether to stop.
     pub cancel: Cancel,
     /// Where the trace goes.

@@ -41,7 +41,7 @@ impl Policy {
     /// What to tell the client if not.
     pub(super) fn check(&self, request: &Request) -> Result<(), Fault> {
         match request {
-            Request::Put { .. } if self.read_only => Err(Fault::new(
+            Request::Put { .. } | Request::PutStream { .. } if self.read_only => Err(Fault::new(
                 FaultCode::NotPermitted,
                 "this server lets others read, not write",
                 "start `haul serve` without --read-only there",
@@ -91,7 +91,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use haul_base::{Bytes, Rate};
-    use haul_wire::control::{BenchLimit, Layout, Manners};
+    use haul_wire::control::{BenchLimit, Growth, Layout, Manners, RunMode};
 
     use super::*;
     use crate::settings::{Preset, Recipe};
@@ -130,7 +130,11 @@ mod tests {
         let policy = policy(&[], |_| {});
         let put = Request::Put { destination: Vec::new(), layout: Layout::Into, manners: Manners::default() };
         assert_eq!(policy.check(&put).unwrap_err().code, FaultCode::NotPermitted);
-        assert!(policy.check(&Request::Get { sources: Vec::new() }).is_ok());
+        assert!(
+            policy
+                .check(&Request::Get { sources: Vec::new(), growth: Growth::Refuse, run: RunMode::Move })
+                .is_ok()
+        );
         assert!(policy.check(&Request::BenchSend).is_ok());
     }
 

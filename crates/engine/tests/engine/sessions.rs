@@ -3,7 +3,9 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use crate::support::{LOOPBACKS, PATIENCE, accept, check, listen_options, listener, options, session_pair};
+use crate::support::{
+    LOOPBACKS, PATIENCE, accept, check, get, listen_options, listener, options, session_pair,
+};
 use haul_base::Ecn;
 use haul_engine::{DataPath, Role};
 use haul_udp::{Interest, Receiver};
@@ -123,7 +125,7 @@ fn many_sessions_at_once_do_not_mix() {
             .map(|number| {
                 let url = &url;
                 scope.spawn(move || {
-                    let request = Request::Get { sources: vec![number.to_be_bytes().to_vec()] };
+                    let request = get(vec![number.to_be_bytes().to_vec()]);
                     let mut session = haul_engine::connect(url, options(request)).unwrap();
                     let mut path = session.take_data_path().unwrap();
                     path.exchange_hellos(PATIENCE).unwrap();
@@ -137,7 +139,7 @@ fn many_sessions_at_once_do_not_mix() {
         for _ in 0..clients.len() {
             let mut session = accept(&listener);
             scope.spawn(move || {
-                let Request::Get { sources } = session.request() else { panic!("not what was asked") };
+                let Request::Get { sources, .. } = session.request() else { panic!("not what was asked") };
                 let bytes = u64::from_be_bytes(sources[0].as_slice().try_into().unwrap());
                 let mut path = session.take_data_path().unwrap();
                 path.exchange_hellos(Duration::from_secs(1)).unwrap();

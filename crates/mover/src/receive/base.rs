@@ -28,8 +28,16 @@ pub(crate) struct Base {
 pub(crate) enum Presence {
     /// It is, or has been made.
     There,
-    /// It would have to be made, which a dry run does not do; the open directory is the one above.
+    /// It would have to be made, which a dry run does not do, or there is none; the open directory is another one.
     Missing,
+}
+
+impl Base {
+    /// No directory at all: nothing can be reached below it.
+    pub(crate) fn nowhere() -> Result<Self, Fault> {
+        let directory = open_directory(&Root::Anywhere, b"/").map_err(|errno| fail("open", b"/", errno))?;
+        Ok(Self { directory, rename: None, presence: Presence::Missing })
+    }
 }
 
 /// Resolves a destination as `cp` does: an existing directory takes everything in; otherwise it is made

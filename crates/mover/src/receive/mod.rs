@@ -24,7 +24,15 @@ use std::thread::JoinHandle;
 use haul_proto::ObjectSink;
 use haul_wire::control::{Destination, Fault, FaultCode, Layout, Manners, RunMode};
 
+pub(crate) use attributes::set_on_open;
+pub(crate) use base::{Base, open_base};
+pub(crate) use place::Place;
+pub(crate) use queue::{Lease, Work};
 pub use shared::Durability;
+pub(crate) use shared::Shared;
+pub(crate) use sink::FileSink;
+pub(crate) use verify::mismatch;
+pub(crate) use wants::Wants;
 
 use crate::entries::{Kind, State};
 use crate::journal::Leftovers;
@@ -33,16 +41,11 @@ use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::root::Root;
 use crate::threads;
-use base::open_base;
 use commit::Committer;
 use compare::Comparer;
 use decide::Decider;
 use peer::Peer;
-use place::Place;
-use shared::Shared;
-use sink::FileSink;
 use verify::Verifier;
-use wants::Wants;
 use writer::Writer;
 
 /// Messages that may wait for the verifier.
@@ -110,7 +113,7 @@ pub fn receive_files(
     let job = shared.clone();
     let thread = threads::spawn("haul-receive", move || run(&job, leftovers))?;
     let sink = Box::new(FileSink::new(shared.clone()));
-    Ok(ReceiveJob { sink, handle: ReceiveHandle { shared, thread: Some(thread) } })
+    Ok(ReceiveJob { sink, handle: ReceiveHandle::new(shared, thread) })
 }
 
 /// Runs the job to its end; every thread that it starts has ended when it returns, and no temporary file is
@@ -166,6 +169,10 @@ fn remove_temporaries(shared: &Shared) {
 }
 
 impl ReceiveHandle {
+    pub(crate) fn new(shared: Arc<Shared>, thread: JoinHandle<Result<MoveReport, Fault>>) -> Self {
+        Self { shared, thread: Some(thread) }
+    }
+
     /// Live numbers.
     pub fn progress(&self) -> Arc<Progress> {
         self.shared.progress.clone()

@@ -358,7 +358,7 @@ impl Verifier {
     }
 }
 
-fn mismatch(path: &[u8]) -> Fault {
+pub(crate) fn mismatch(path: &[u8]) -> Fault {
     let message = format!("`{}` did not arrive as it was read: its BLAKE3 differs", show(path));
     Fault::new(
         FaultCode::VerifyFailed,

@@ -19,7 +19,12 @@ use std::thread::JoinHandle;
 use haul_proto::ObjectSource;
 use haul_wire::control::{Entry, Extent, Fault, FaultCode};
 
+pub(crate) use blocks::{BLOCK, Block};
+pub(crate) use peer::listen;
 pub use shared::SendLimits;
+pub(crate) use shared::Shared;
+pub(crate) use source::FileSource;
+pub(crate) use wanted::Wanted;
 
 use crate::link::ControlLink;
 use crate::progress::{Progress, Wake};
@@ -29,10 +34,7 @@ use crate::threads;
 use plan::Planner;
 use proving::Prover;
 use reader::Reader;
-use shared::Shared;
-use source::FileSource;
 use walk::Walker;
-use wanted::Wanted;
 
 /// A running job that sends files.
 pub struct SendJob {
@@ -71,7 +73,7 @@ pub fn send_files(
     let walker = Walker::new(root, sources);
     let thread = threads::spawn("haul-send", move || run(&job, walker, extent, reader, prover))?;
     let source = Box::new(FileSource::new(shared.clone()));
-    Ok(SendJob { source, handle: SendHandle { shared, thread: Some(thread) } })
+    Ok(SendJob { source, handle: SendHandle::new(shared, thread) })
 }
 
 /// The entries that [`send_files`] would send, in order, without reading contents; for a dry run. What cannot
@@ -104,7 +106,7 @@ fn run(
     if let Err(fault) = started {
         shared.fail(fault);
     }
-    let result = peer::listen(shared);
+    let result = listen(shared);
     shared.stop();
     shared.wanted().close();
     threads.into_iter().try_for_each(threads::join)?;
@@ -112,6 +114,10 @@ fn run(
 }
 
 impl SendHandle {
+    pub(crate) fn new(shared: Arc<Shared>, thread: JoinHandle<Result<MoveReport, Fault>>) -> Self {
+        Self { shared, thread: Some(thread) }
+    }
+
     /// Live numbers.
     pub fn progress(&self) -> Arc<Progress> {
         self.shared.progress.clone()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_wire::control::{ControlMessage, Destination, Fault, FaultCode, Outcome, Summary};
+use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Item, Outcome, Summary};
 
 use crate::digest::set_digest;
 use crate::entries::{Kind, State};
@@ -36,7 +36,7 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
             }
             Ok(Some(ControlMessage::Outcomes(outcomes))) => settle(shared, outcomes).map(|()| None),
             Ok(Some(ControlMessage::Items(items))) => {
-                items.iter().for_each(|item| shared.progress.tell(item));
+                items.iter().for_each(|item| itemised(shared, item));
                 Ok(None)
             }
             Ok(Some(ControlMessage::Removed(removal))) => {
@@ -60,6 +60,15 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
             Err(fault) => shared.fail(fault),
         }
     }
+}
+
+/// The receiver says what it does to a name, or would do.
+fn itemised(shared: &Shared, item: &Item) {
+    if let Action::Resume { have, .. } = item.action {
+        let mut ledger = shared.ledger();
+        ledger.resumed = ledger.resumed.saturating_add(have);
+    }
+    shared.progress.tell(item);
 }
 
 fn left_early() -> Fault {

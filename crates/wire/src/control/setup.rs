@@ -37,6 +37,8 @@ pub enum Request {
         sources: Vec<Vec<u8>>,
         /// What happens to files that grow meanwhile.
         growth: Growth,
+        /// Whether anything is done at all; the receiver keeps to it.
+        run: RunMode,
     },
     /// The client sends memory.
     BenchSend,
@@ -59,8 +61,6 @@ pub enum Request {
     PutStream {
         /// Its name, a path below the server's root.
         destination: Vec<u8>,
-        /// What happens to what is there. Only whether anything is done at all matters.
-        manners: Manners,
     },
 }
 

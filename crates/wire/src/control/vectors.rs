@@ -66,13 +66,17 @@ fn hello() {
         &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
         &bytes(b"\x00\x00\x00\x01\x01\x01\x01\x01"),
     );
-    let get = |growth| with(Request::Get { sources: vec![b"a".to_vec(), vec![]], growth });
-    frozen(&get(Growth::Refuse), &bytes(b"\x01\x02\x01a\x00\x00"));
-    frozen(&get(Growth::Accept), &bytes(b"\x01\x02\x01a\x00\x01"));
+    let get =
+        |growth| with(Request::Get { sources: vec![b"a".to_vec(), vec![]], growth, run: RunMode::Itemise });
+    frozen(&get(Growth::Refuse), &bytes(b"\x01\x02\x01a\x00\x00\x01"));
+    frozen(&get(Growth::Accept), &bytes(b"\x01\x02\x01a\x00\x01\x01"));
     let growing = Manners { leftovers: Leftovers::Extend, ..Manners::default() };
     let manners = Manners { extraneous: Extraneous::DeleteAtMost(300), ..growing };
-    let stream = Request::PutStream { destination: b"f".to_vec(), manners };
-    frozen(&with(stream), &bytes(b"\x08\x01f\x00\x00\x02\xac\x02\x02\x00"));
+    frozen(
+        &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
+        &bytes(b"\x00\x00\x00\x00\x00\x02\xac\x02\x02\x00"),
+    );
+    frozen(&with(Request::PutStream { destination: b"f".to_vec() }), &bytes(b"\x08\x01f"));
     frozen(&with(Request::BenchSend), &bytes(&[2]));
     frozen(&with(Request::BenchReceive), &bytes(&[3]));
     frozen(&with(Request::Check), &bytes(&[4]));

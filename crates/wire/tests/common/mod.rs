@@ -92,8 +92,9 @@ fn hello() -> impl Strategy<Value = Hello> {
         (vec(bytes(), 0..4), any::<bool>()).prop_map(|(sources, growing)| Request::Get {
             sources,
             growth: if growing { Growth::Accept } else { Growth::Refuse },
+            run: RunMode::Move,
         }),
-        (bytes(), manners()).prop_map(|(destination, manners)| Request::PutStream { destination, manners }),
+        bytes().prop_map(|destination| Request::PutStream { destination }),
         Just(Request::BenchSend),
         Just(Request::BenchReceive),
         Just(Request::Check),
