@@ -8,7 +8,10 @@ mod harness;
 mod hostile;
 #[cfg(test)]
 mod limits;
+#[cfg(test)]
 mod manners;
+#[cfg(test)]
+mod pipes;
 #[cfg(test)]
 mod random;
 #[cfg(test)]
