@@ -11,7 +11,7 @@ use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, reso
 use crate::demo::run_tcp_flows;
 use crate::fault::{self, Fault, FaultCode, Shown};
 use crate::logging;
-use crate::output::{EventLog, ProgressStyle, RunReport, Summary, json, out};
+use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary, json, out};
 use crate::run::{self, Context, DryRun};
 use crate::settings::{Preset, PresetSource, Recipe};
 use crate::signals::{self, INTERRUPTED};
@@ -83,6 +83,8 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
             .map(|s| s.assignment.key.clone())
             .collect(),
         manners: command.manners(),
+        growth: command.growth(),
+        items: Items::new(ItemStyle::choose(&global, &command)),
         cancel: signals::watch()?,
         events: events(&command)?,
         style: ProgressStyle::choose(&global),
@@ -95,7 +97,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
 
 fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context) -> Result<u8, Fault> {
     let report = match command {
-        Command::Cp(args) if args.transfer.dry_run => return Ok(plan(global, &run::plan_cp(context, args)?)),
+        Command::Cp(args) if args.transfer.dry_run => return run::itemise(context, args),
         Command::Bench(args) if args.transfer.dry_run => {
             return Ok(plan(global, &run::plan_bench(context, args)?));
         }

@@ -247,6 +247,18 @@ impl EntryTable {
         }
     }
 
+    /// The entry of this name in a directory of the set, or at its top.
+    pub(crate) fn child(&self, directory: Option<u32>, name: &[u8]) -> Option<u32> {
+        self.find(directory, name)
+    }
+
+    /// Whether what is in this directory is found below this entry, and not below an earlier one of the same
+    /// path.
+    pub(crate) fn is_first(&self, index: u32) -> bool {
+        let record = &self.records[index as usize];
+        self.find(record.parent, self.name_of(record)) == Some(index)
+    }
+
     fn name_of(&self, record: &Record) -> &[u8] {
         let start = record.name_start as usize;
         &self.names[start..start + record.name_len as usize]

@@ -21,6 +21,7 @@ mod fault;
 mod journal;
 mod layout;
 mod link;
+mod pipe;
 mod progress;
 mod receive;
 mod report;
@@ -33,7 +34,8 @@ mod tree;
 
 pub use journal::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
 pub use link::ControlLink;
-pub use progress::{Progress, Wake};
+pub use pipe::{receive_stream, receive_to, send_stream};
+pub use progress::{Progress, Tell, Wake};
 pub use receive::{ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport};
 pub use root::{Root, copies_content, layout_for};

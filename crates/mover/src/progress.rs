@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use haul_wire::control::Item;
+
 /// Live numbers of a job. All of them only grow.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -14,6 +16,7 @@ pub struct Progress {
     files_done: AtomicU64,
     failed: AtomicU64,
     current: Mutex<Vec<u8>>,
+    items: Items,
 }
 
 impl Progress {
@@ -52,6 +55,15 @@ impl Progress {
         crate::fault::show(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Names who learns what is done to names: what is removed, and in a dry run everything.
+    pub fn on_item(&self, tell: Tell) {
+        self.items.set(tell);
+    }
+
+    pub(crate) fn tell(&self, item: &Item) {
+        self.items.tell(item);
+    }
+
     pub(crate) fn found(&self, entries: u64, bytes: u64) {
         self.entries.fetch_add(entries, Relaxed);
         self.bytes_known.fetch_add(bytes, Relaxed);
@@ -81,6 +93,39 @@ impl Progress {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.clear();
         current.extend_from_slice(path);
+    }
+}
+
+/// Learns what is done to a name. Called from the threads of the job.
+pub type Tell = Arc<dyn Fn(&Item) + Send + Sync>;
+
+/// Items that are kept for somebody who comes late.
+const EARLY: usize = 4096;
+
+/// Where items go.
+#[derive(Default)]
+struct Items(Mutex<(Option<Tell>, Vec<Item>)>);
+
+impl Items {
+    fn set(&self, tell: Tell) {
+        let mut items = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        items.1.drain(..).for_each(|item| tell(&item));
+        items.0 = Some(tell);
+    }
+
+    fn tell(&self, item: &Item) {
+        let mut items = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &items.0 {
+            Some(tell) => tell(item),
+            None if items.1.len() < EARLY => items.1.push(item.clone()),
+            None => {}
+        }
+    }
+}
+
+impl fmt::Debug for Items {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Items")
     }
 }
 

@@ -1,6 +1,6 @@
 //! How a job ended, in numbers and in faults.
 
-use haul_wire::control::{Fault, FaultCode};
+use haul_wire::control::{Fault, FaultCode, Removal};
 
 use crate::entries::{EntryTable, Kind, State};
 
@@ -23,6 +23,8 @@ pub struct MoveReport {
     pub kept: u64,
     /// Bytes that were not sent because an earlier attempt had left them, and that have been verified.
     pub resumed_bytes: u64,
+    /// Names that the set does not have and that were to be removed; counted also if it was only looked.
+    pub removal: Removal,
     /// Entries that failed.
     pub failures: Failures,
     /// BLAKE3 over path, kind, size and contents of every entry that did not fail, in entry order. Equal on
@@ -31,11 +33,11 @@ pub struct MoveReport {
 }
 
 impl MoveReport {
-    /// The exit code of the program: 0; the code of the failures' kind if all entries failed with it, or if
+    /// The exit code of the program: 0, or 3 if names were not removed; the code of the failures' kind if all entries failed with it, or if
     /// all failures are changed sources (8) or failed verifications (4); otherwise 3.
     pub fn exit_code(&self) -> u8 {
         match self.failures.common_code() {
-            _ if self.failures.count() == 0 => 0,
+            _ if self.failures.count() == 0 => self.removal.fault.as_ref().map_or(0, |_| SOME_FILES_FAILED),
             Some(code @ (FaultCode::SourceChanged | FaultCode::VerifyFailed)) => code.exit_code(),
             Some(code) if self.failures.count() == self.entries => code.exit_code(),
             _ => SOME_FILES_FAILED,
@@ -45,7 +47,7 @@ impl MoveReport {
     /// One fault for all failures; `None` if there were none. Its code is that of the failures if they share
     /// one, else that of the first; the exit code is [`MoveReport::exit_code`].
     pub fn fault(&self) -> Option<Fault> {
-        let (path, first) = self.failures.named().first()?;
+        let Some((path, first)) = self.failures.named().first() else { return self.removal.fault.clone() };
         if self.failures.count() == 1 {
             return Some(first.clone());
         }
@@ -117,13 +119,14 @@ pub(crate) fn report(
     failures: Failures,
     digest: [u8; 32],
     resumed_bytes: u64,
+    removal: Removal,
 ) -> MoveReport {
     let done = |&i: &u32| matches!(table.kind(i), Kind::File(_)) && table.state(i) == State::Done;
     let (files, bytes) = (0..table.len())
         .filter(done)
         .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.stream_len(index)));
     let kept = (0..table.len()).filter(|&i| table.state(i) == State::Kept).count() as u64;
-    MoveReport { entries: table.len().into(), files, bytes, kept, resumed_bytes, failures, digest }
+    MoveReport { entries: table.len().into(), files, bytes, kept, resumed_bytes, removal, failures, digest }
 }
 
 #[cfg(test)]
@@ -135,7 +138,16 @@ mod tests {
         for &code in codes {
             failures.add(b"p", Fault::new(code, "m", ""));
         }
-        MoveReport { entries, files: 0, bytes: 0, kept: 0, resumed_bytes: 0, failures, digest: [0; 32] }
+        MoveReport {
+            entries,
+            files: 0,
+            bytes: 0,
+            kept: 0,
+            resumed_bytes: 0,
+            removal: Removal::default(),
+            failures,
+            digest: [0; 32],
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
-use haul_wire::control::{Durability, Manners};
+use haul_wire::control::{Durability, Growth, Manners, RunMode};
 
 pub use select::{RuleArg, RuleArgs, SelectArgs};
 pub use ssh::{PortRange, SshArgs};
@@ -110,10 +110,21 @@ impl Command {
     /// What happens to what is at the destination.
     pub fn manners(&self) -> Manners {
         match self {
-            Self::Cp(args) => args.sync.manners(args.transfer.no_resume, &args.storage),
+            Self::Cp(args) => {
+                let run = if args.transfer.dry_run { RunMode::Itemise } else { RunMode::Move };
+                Manners { run, ..args.sync.manners(args.transfer.no_resume, &args.storage) }
+            }
             // Nobody needs the files afterwards.
             Self::Demo(_) => Manners { durability: Durability::Cached, ..Manners::default() },
             _ => Manners::default(),
+        }
+    }
+
+    /// What happens to files that grow while they are sent.
+    pub fn growth(&self) -> Growth {
+        match self {
+            Self::Cp(args) => args.sync.growth(),
+            _ => Growth::default(),
         }
     }
 
@@ -160,7 +171,7 @@ pub struct RecipeArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub struct TransferArgs {
     /// Connect and say what would be done, without doing it
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Start afresh even if an earlier attempt left something to resume
     #[arg(long)]

@@ -1,7 +1,7 @@
 //! What `haul cp` does about what is at the destination already.
 
 use clap::Args;
-use haul_wire::control::{Equal, Extraneous, Leftovers, Manners, Newer, RunMode};
+use haul_wire::control::{Equal, Extraneous, Growth, Leftovers, Manners, Newer, RunMode};
 
 use super::storage::StorageArgs;
 
@@ -22,6 +22,12 @@ pub struct SyncArgs {
     /// Remove what the sources do not have from the directories that they have, when all else has succeeded
     #[arg(long)]
     pub delete: bool,
+    /// With --delete: if it would be more names than this, remove none
+    #[arg(long, value_name = "N", requires = "delete")]
+    pub max_delete: Option<u64>,
+    /// Send files that grow meanwhile as they were found, and of those that have grown since only the rest
+    #[arg(long)]
+    pub growing: bool,
 }
 
 impl SyncArgs {
@@ -34,11 +40,24 @@ impl SyncArgs {
                 (false, false) => Equal::SizeAndTime,
             },
             newer: if self.update { Newer::Keep } else { Newer::Replace },
-            extraneous: if self.delete { Extraneous::Delete } else { Extraneous::Keep },
-            leftovers: if no_resume { Leftovers::Ignore } else { Leftovers::Resume },
+            extraneous: match (self.delete, self.max_delete) {
+                (false, _) => Extraneous::Keep,
+                (true, None) => Extraneous::Delete,
+                (true, Some(most)) => Extraneous::DeleteAtMost(most),
+            },
+            leftovers: match (no_resume, self.growing) {
+                (true, _) => Leftovers::Ignore,
+                (false, true) => Leftovers::Extend,
+                (false, false) => Leftovers::Resume,
+            },
             run: RunMode::Move,
             durability: storage.sync.into(),
             readback: storage.readback(),
         }
+    }
+
+    /// What the sender does about files that grow.
+    pub fn growth(&self) -> Growth {
+        if self.growing { Growth::Accept } else { Growth::Refuse }
     }
 }

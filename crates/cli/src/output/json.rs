@@ -33,6 +33,7 @@ struct Document<'a> {
     max_rss_bytes: Option<u64>,
     resumed_bytes: u64,
     kept_files: u64,
+    deleted_files: u64,
     fallbacks: &'a [String],
     failed_files: u64,
     failures: Vec<FailedFile<'a>>,
@@ -123,6 +124,7 @@ fn document(report: &RunReport) -> Document<'_> {
         max_rss_bytes: report.max_rss,
         resumed_bytes: report.resumed_bytes,
         kept_files: report.kept_files,
+        deleted_files: report.deleted_files,
         fallbacks: &report.fallbacks,
         failed_files: report.failed_files,
         failures: report

@@ -1,6 +1,7 @@
 //! What people and scripts get to see: progress and words on stderr, results on stdout.
 
 mod events;
+mod items;
 mod json;
 mod progress;
 mod report;
@@ -8,6 +9,8 @@ mod summary;
 mod travel;
 
 pub use events::EventLog;
+pub(crate) use items::item_lists;
+pub use items::{ItemStyle, Items};
 pub use json::json;
 pub(crate) use json::{ErrorObject, json_value};
 pub use progress::{Progress, ProgressStyle, Snapshot};

@@ -101,6 +101,10 @@ pub struct RunReport {
     pub cpu: CpuSeconds,
     /// Largest memory of this process in bytes.
     pub max_rss: Option<u64>,
+    /// Names that were removed at the destination, or would be.
+    pub deleted_files: u64,
+    /// Why others were not.
+    pub not_deleted: Option<Fault>,
     /// Regular files that were there already.
     pub kept_files: u64,
     /// Bytes that an earlier run had moved already.
@@ -130,7 +134,7 @@ impl RunReport {
 
     /// Whether everything asked for was done.
     pub fn is_ok(&self) -> bool {
-        self.error.is_none() && self.failed_files == 0
+        self.error.is_none() && self.failed_files == 0 && self.not_deleted.is_none()
     }
 
     /// Share of the packets sent that were lost.
@@ -144,7 +148,7 @@ impl RunReport {
     pub fn exit_code(&self) -> u8 {
         match (&self.error, self.failed_files) {
             (Some(error), _) => error.code.exit_code(),
-            (None, 0) => 0,
+            (None, 0) if self.not_deleted.is_none() => 0,
             (None, _) => self.files_exit_code.unwrap_or(SOME_FILES_FAILED),
         }
     }

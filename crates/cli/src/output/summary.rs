@@ -31,9 +31,13 @@ impl fmt::Display for Summary<'_> {
         }
         if self.is_nothing_to_do() {
             let kept = count(report.kept_files, "file");
+            let (begin, deleted) = match report.deleted_files {
+                0 => ("Nothing to do", String::new()),
+                names => ("Nothing to send", format!(", {} deleted", count(names, "name"))),
+            };
             return writeln!(
                 f,
-                "Nothing to do: {kept} there already, looked at in {}.",
+                "{begin}: {kept} there already{deleted}, looked at in {}.",
                 clock(report.elapsed)
             );
         }
@@ -59,6 +63,10 @@ impl Summary<'_> {
         let unlisted = report.failed_files.saturating_sub(report.failed.len() as u64);
         if unlisted > 0 {
             let _ = writeln!(lines, "failed: {} more", grouped(unlisted));
+        }
+        if let Some(Fault { message, hint, .. }) = &report.not_deleted {
+            let hint = if hint.is_empty() { String::new() } else { format!(" ({})", printable(hint)) };
+            let _ = writeln!(lines, "not deleted: {}{hint}", printable(message));
         }
         lines
     }
@@ -109,12 +117,28 @@ impl Summary<'_> {
         if report.kept_files > 0 {
             let _ = write!(line, "{} there already, ", count(report.kept_files, "file"));
         }
+        if report.deleted_files > 0 {
+            let _ = write!(line, "{} deleted, ", count(report.deleted_files, "name"));
+        }
         let verified = match (&report.digest, report.is_ok()) {
             (Some(_), true) => "all verified",
             (Some(_), false) => "the rest verified",
             (None, _) => "nothing to verify",
         };
         line.push_str(if report.error.is_some() { "incomplete" } else { verified });
+        line
+    }
+
+    /// What a dry run has seen.
+    pub fn would_move(&self) -> String {
+        let report = self.0;
+        let sent = report.bytes.saturating_sub(report.resumed_bytes);
+        let mut line = format!("would send {} in {}", size(sent), count(report.files, "file"));
+        if report.resumed_bytes > 0 {
+            let _ = write!(line, ", {} resumed", size(report.resumed_bytes));
+        }
+        let _ = write!(line, ", {} there already", count(report.kept_files, "file"));
+        let _ = write!(line, ", {} deleted", count(report.deleted_files, "name"));
         line
     }
 

@@ -21,7 +21,7 @@ use super::{Context, DryRun};
 use crate::args::Command;
 use crate::config::{Origin, Resolved, Sources, StartError, resolve};
 use crate::fault;
-use crate::output::{EventLog, ProgressStyle, RunReport, Summary};
+use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary};
 use crate::settings::{Preset, Recipe};
 use crate::signals::{self, Cancel};
 use crate::ssh::{Announcement, Job, MAX_JOB};
@@ -124,6 +124,8 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
         settings: Recipe::build(&Preset::default_preset(), &settings)?.settings,
         named,
         manners: args.sync.manners(args.transfer.no_resume, &args.storage),
+        growth: args.sync.growth(),
+        items: Items::new(ItemStyle::Hidden),
         cancel,
         events: EventLog::to(Box::new(teller.writer()), "stdout".to_owned()),
         style: ProgressStyle::Hidden,

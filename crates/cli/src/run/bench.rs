@@ -59,7 +59,8 @@ fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let mut session = open(context, &url, request, limit)?;
     let sides = Sides::new(Facts::of(&session, Cpu::ALL));
-    let watch = Watch { cancel: &context.cancel, style: context.style, events: Some(&context.events) };
+    let watch =
+        Watch { cancel: &context.cancel, style: context.style, events: Some(&context.events), items: None };
     let carried = if args.reverse {
         receive(&mut session, &sides, &watch)
     } else {

@@ -83,8 +83,19 @@ where
         SshPlan::Download { from, sources, .. } => (from, Permit::Get(sources.clone())),
         SshPlan::Third(_) => return Err(fault::usage("this machine takes no part in the copy", "")),
     };
+    with_host(context, args, host, &permit, work)
+}
+
+/// Runs `work` with a server on `host` that does what `permit` says, by the way that leads to it.
+pub(super) fn with_host<R: MayFail>(
+    context: &Context,
+    args: &SshArgs,
+    host: &SshHost,
+    permit: &Permit,
+    work: impl FnOnce(HaulUrl) -> R,
+) -> Result<R, Fault> {
     let command = SshCommand::new(args)?;
-    let mut server = Served::start(context, &command, host, &permit)?;
+    let mut server = Served::start(context, &command, host, permit)?;
     let way_out = |fault| with_way_out(fault, server.url.port, command.ports());
     let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
     let result = work(url).map_fault(way_out);
@@ -95,7 +106,7 @@ where
 }
 
 /// What can hold a fault.
-trait MayFail {
+pub(super) trait MayFail {
     fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> Self;
 }
 

@@ -20,7 +20,7 @@ use super::plan::{CopyPlan, DryRun, path_bytes};
 use super::policy::Policy;
 use super::select::selection;
 use super::server::{job_number, with_own_server};
-use super::{Context, by_ssh, wire};
+use super::{Context, by_ssh, stdio, wire};
 use crate::args::{CpArgs, SshArgs};
 use crate::fault;
 use crate::output::RunReport;
@@ -40,15 +40,24 @@ pub(super) struct How<'a> {
 
 /// Copies what the words of the command line say.
 pub(crate) fn cp(context: &Context, args: &CpArgs) -> RunReport {
+    if let Some(report) = stdio::cp(context, &args.paths, &args.ssh) {
+        return report;
+    }
     match parse(args) {
         Ok((plan, selection)) => run(context, &plan, How { selection: &selection, ssh: &args.ssh }),
         Err(fault) => context.failed(fault),
     }
 }
 
-fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
+pub(super) fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
     let plan = CopyPlan::parse(&args.paths)?;
     let selection = selection(&args.select, plan.sources())?;
+    if args.sync.delete && selection != Selection::default() {
+        return Err(fault::usage(
+            "--delete together with options that leave things out is not in this release: what is left out would go",
+            "copy with one of them at a time",
+        ));
+    }
     Ok((plan, selection))
 }
 
@@ -134,7 +143,8 @@ pub(super) fn upload(
     let request = Request::Put { destination: url.path.clone(), layout, manners: context.manners };
     over(context, url, request, cpu, |session, sides, watch| {
         let channel = link(session.control(), sides);
-        let job = send_files(sources, Root::Anywhere, selection, channel, SendLimits::default())?;
+        let limits = SendLimits { growth: context.growth, ..SendLimits::default() };
+        let job = send_files(sources, Root::Anywhere, selection, channel, limits)?;
         Ok(drive::send(session, job, sides, watch))
     })
 }
@@ -148,7 +158,12 @@ pub(super) fn download(
 ) -> RunReport {
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
-    let request = Request::Get { sources: sources.to_vec(), selection: selection.clone() };
+    let request = Request::Get {
+        sources: sources.to_vec(),
+        selection: selection.clone(),
+        growth: context.growth,
+        run: context.manners.run,
+    };
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
         let options = ReceiveOptions::with_manners(job_number(), context.manners);
         let channel = link(session.control(), sides);
@@ -158,7 +173,7 @@ pub(super) fn download(
 }
 
 /// Opens a session, does `work` in it, and reports.
-fn over(
+pub(super) fn over(
     context: &Context,
     url: &HaulUrl,
     request: Request,
@@ -171,7 +186,12 @@ fn over(
         Err(fault) => return context.failed(fault),
     };
     let sides = Sides::new(Facts::of(&session, cpu));
-    let watch = Watch { cancel: &context.cancel, style: context.style, events: Some(&context.events) };
+    let watch = Watch {
+        cancel: &context.cancel,
+        style: context.style,
+        events: Some(&context.events),
+        items: context.items.tell(),
+    };
     let moved = match work(&mut session, &sides, &watch) {
         Ok(moved) => moved,
         Err(fault) => {
@@ -197,16 +217,10 @@ fn local(context: &Context, sources: &[PathBuf], selection: &Selection, to: &Pat
     report.unwrap_or_else(|fault| context.failed(fault))
 }
 
-/// What `haul cp` would do.
+/// What would be agreed on for a copy.
 ///
 /// # Errors
 /// What would keep it from being done, as far as that shows without doing it.
-pub(crate) fn plan_cp(context: &Context, args: &CpArgs) -> Result<DryRun, Fault> {
-    let (plan, _) = parse(args)?;
-    plan_of(context, &plan, &args.ssh)
-}
-
-/// As [`plan_cp`], of a copy that is known.
 pub(super) fn plan_of(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Result<DryRun, Fault> {
     let negotiated = match plan {
         CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,

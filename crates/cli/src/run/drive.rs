@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use haul_base::Span;
 use haul_engine::{Counters, Session, Transfer, Waker};
-use haul_mover::{MoveReport, Progress as JobProgress, ReceiveHandle, ReceiveJob, SendHandle, SendJob, Wake};
+use haul_mover::{
+    MoveReport, Progress as JobProgress, ReceiveHandle, ReceiveJob, SendHandle, SendJob, Tell, Wake,
+};
 use haul_wire::control::{Fault, FaultCode};
 use serde_json::json;
 
@@ -58,6 +60,8 @@ pub(super) struct Watch<'a> {
     pub style: ProgressStyle,
     /// The trace; a server has none.
     pub events: Option<&'a EventLog>,
+    /// Who learns what is done to names; a server's peer does.
+    pub items: Option<Tell>,
 }
 
 /// How a job ended.
@@ -92,6 +96,7 @@ fn run<J: Job>(
     start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
 ) -> Moved {
     let started = Instant::now();
+    job.progress().on_item(watch.items.clone().unwrap_or_else(|| Arc::new(|_| {})));
     let transfer = Waker::new().map_err(Fault::from).and_then(|waker| {
         job.on_wake(wake(&waker));
         start(waker)

@@ -7,6 +7,7 @@ mod by_ssh;
 mod copy;
 mod demo;
 mod drive;
+mod itemise;
 mod leftovers;
 mod limits;
 mod link;
@@ -21,6 +22,7 @@ mod select;
 mod serve;
 mod server;
 mod ssh_server;
+mod stdio;
 mod teller;
 mod third;
 mod usage;
@@ -28,16 +30,17 @@ mod wire;
 
 use std::ffi::OsString;
 
-use haul_wire::control::Manners;
+use haul_wire::control::{Growth, Manners};
 
-use crate::output::{EventLog, ProgressStyle, RunReport, json_value};
+use crate::output::{EventLog, Items, ProgressStyle, RunReport, json_value};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 
 pub(crate) use agent::agent;
 pub(crate) use bench::{bench, plan_bench};
-pub(crate) use copy::{cp, plan_cp};
+pub(crate) use copy::cp;
 pub(crate) use demo::demo;
+pub(crate) use itemise::itemise;
 pub(crate) use leftovers::{clean, status};
 pub(crate) use pipe::pipe;
 pub use plan::{CopyPlan, DryRun};
@@ -52,6 +55,10 @@ pub struct Context {
     pub named: Vec<String>,
     /// What happens to what is at the destination of a copy.
     pub manners: Manners,
+    /// What happens to files that grow while they are sent.
+    pub growth: Growth,
+    /// Where it is said what is done to names.
+    pub items: Items,
     /// Whether to stop.
     pub cancel: Cancel,
     /// Where the trace goes.

@@ -214,6 +214,8 @@ fn add_files(report: &mut RunReport, done: &MoveReport) {
     report.bytes = done.bytes;
     report.files = done.files;
     report.kept_files = done.kept;
+    report.deleted_files = done.removal.removed;
+    report.not_deleted.clone_from(&done.removal.fault);
     report.resumed_bytes = done.resumed_bytes;
     report.digest = Some(hex(&done.digest));
     report.failed_files = done.failures.count();

@@ -162,12 +162,16 @@ pub struct DryRun {
 impl DryRun {
     /// The plan as one line of JSON.
     pub fn json(&self) -> String {
+        self.value().to_string()
+    }
+
+    /// The plan as a JSON object.
+    pub(super) fn value(&self) -> serde_json::Value {
         let negotiated: serde_json::Map<String, serde_json::Value> =
             self.negotiated.iter().map(|(key, value)| ((*key).to_owned(), value.clone().into())).collect();
-        let object = serde_json::json!({
+        serde_json::json!({
             "schema": 1, "ok": true, "dry_run": true, "actions": self.actions, "negotiated": negotiated,
-        });
-        object.to_string()
+        })
     }
 }
 

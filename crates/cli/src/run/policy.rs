@@ -41,7 +41,7 @@ impl Policy {
     /// What to tell the client if not.
     pub(super) fn check(&self, request: &Request) -> Result<(), Fault> {
         match request {
-            Request::Put { .. } if self.read_only => Err(Fault::new(
+            Request::Put { .. } | Request::PutStream { .. } if self.read_only => Err(Fault::new(
                 FaultCode::NotPermitted,
                 "this server lets others read, not write",
                 "start `haul serve` without --read-only there",
@@ -51,7 +51,7 @@ impl Policy {
                 "this server carries files, not messages or streams",
                 "start `haul pipe --listen` there",
             )),
-            Request::Get { sources, selection } => check_selection(selection, sources.len()),
+            Request::Get { sources, selection, .. } => check_selection(selection, sources.len()),
             _ => Ok(()),
         }
     }
@@ -92,7 +92,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use haul_base::{Bytes, Rate};
-    use haul_wire::control::{BenchLimit, Layout, Manners, Rule, Selection, Verdict};
+    use haul_wire::control::{BenchLimit, Growth, Layout, Manners, Rule, RunMode, Selection, Verdict};
 
     use super::*;
     use crate::settings::{Preset, Recipe};
@@ -132,7 +132,8 @@ mod tests {
         let put = Request::Put { destination: Vec::new(), layout: Layout::Into, manners: Manners::default() };
         assert_eq!(policy.check(&put).unwrap_err().code, FaultCode::NotPermitted);
         let selection = Selection::default();
-        assert!(policy.check(&Request::Get { sources: Vec::new(), selection }).is_ok());
+        let get = Request::Get { sources: Vec::new(), selection, growth: Growth::Refuse, run: RunMode::Move };
+        assert!(policy.check(&get).is_ok());
         assert!(policy.check(&Request::BenchSend).is_ok());
     }
 
@@ -140,7 +141,8 @@ mod tests {
     fn patterns_that_cannot_be_compiled_are_refused_before_the_session() {
         let rule = Rule { verdict: Verdict::Exclude, pattern: b"[x".to_vec() };
         let selection = Selection { rules: vec![rule], ..Selection::default() };
-        let request = Request::Get { sources: vec![Vec::new()], selection };
+        let (growth, run) = (Growth::Refuse, RunMode::Move);
+        let request = Request::Get { sources: vec![Vec::new()], selection, growth, run };
         assert_eq!(policy(&[], |_| {}).check(&request).unwrap_err().code, FaultCode::Usage);
     }
 

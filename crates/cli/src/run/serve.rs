@@ -10,7 +10,7 @@ use std::thread;
 
 use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener};
 use haul_mover::Root;
-use haul_wire::control::{Fault, FaultCode, Request};
+use haul_wire::control::{Fault, FaultCode, Request, RunMode};
 use serde_json::json;
 
 use super::outcome::Cpu;
@@ -63,7 +63,7 @@ impl Server<'_> {
     /// One session after the other until one has moved something; its exit code.
     fn once(&self, listener: &Listener) -> Result<u8, Fault> {
         while let Some(incoming) = self.next(listener)? {
-            let is_check = matches!(incoming.request(), Request::Check);
+            let is_check = only_looks(incoming.request());
             let report = self.serve(incoming);
             if !is_check {
                 return Ok(report.exit_code());
@@ -143,6 +143,16 @@ impl Server<'_> {
             }
             None => self.context.say(&format!("{peer} {request}: {}", summary.moved())),
         }
+    }
+}
+
+/// Whether a session will move nothing.
+fn only_looks(request: &Request) -> bool {
+    match request {
+        Request::Check => true,
+        Request::Put { manners, .. } => manners.run == RunMode::Itemise,
+        Request::Get { run, .. } => *run == RunMode::Itemise,
+        _ => false,
     }
 }
 

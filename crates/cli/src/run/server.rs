@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Session, controller_for};
-use haul_mover::{ReceiveOptions, SendLimits, receive_files, send_files};
+use haul_mover::{ReceiveOptions, SendLimits, receive_files, receive_stream, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, Manners, Request};
 
 use super::drive::{self, Watch};
@@ -37,6 +37,7 @@ pub(super) fn name(request: &Request) -> &'static str {
         Request::Associate { .. } => "associate",
         Request::StreamSend => "stream",
         Request::StreamReceive => "stream-reverse",
+        Request::PutStream { .. } => "put-stream",
     }
 }
 
@@ -54,7 +55,7 @@ pub(super) fn answer(incoming: Incoming, policy: &Policy, context: &Context, cpu
         Err(error) => return context.failed(error.into()),
     };
     let sides = Sides::new(Facts::of(&session, cpu));
-    let watch = Watch { cancel: &context.cancel, style: ProgressStyle::Hidden, events: None };
+    let watch = Watch { cancel: &context.cancel, style: ProgressStyle::Hidden, events: None, items: None };
     match serve_request(&mut session, &request, policy, &sides, &watch) {
         Ok(Done::Files(moved)) => outcome::of_files(context, &sides, *moved, started.elapsed().into()),
         Ok(Done::Memory(carried)) => outcome::of_memory(context, &sides, *carried),
@@ -97,10 +98,17 @@ fn serve_request(
             receive(session, (destination, *layout, *manners), policy, sides, watch)
                 .map(|moved| Done::Files(Box::new(moved)))
         }
-        Request::Get { sources, selection } => {
+        Request::PutStream { destination } => {
+            let durability = policy.durability;
+            let options = ReceiveOptions { durability, ..ReceiveOptions::new(job_number()) };
+            let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
+            Ok(Done::Files(Box::new(drive::receive(session, job, sides, watch))))
+        }
+        Request::Get { sources, selection, growth, .. } => {
             let channel = link(session.control(), sides);
             let (sources, root) = (sources.clone(), policy.root.clone());
-            let job = send_files(sources, root, selection, channel, SendLimits::default())?;
+            let limits = SendLimits { growth: *growth, ..SendLimits::default() };
+            let job = send_files(sources, root, selection, channel, limits)?;
             Ok(Done::Files(Box::new(drive::send(session, job, sides, watch))))
         }
         Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, watch)))),

@@ -13,6 +13,8 @@ pub(crate) const MAX_PERMIT: u64 = 16 << 20;
 pub(crate) enum Permit {
     /// Files may be written to this place, in this manner.
     Put(Vec<u8>, Manners),
+    /// A stream may be written to this file.
+    PutStream(Vec<u8>),
     /// These files may be read.
     Get(Vec<Vec<u8>>),
 }
@@ -26,6 +28,7 @@ impl Permit {
             (Self::Put(place, permitted), Request::Put { destination, manners, .. }) => {
                 place == destination && permitted == manners
             }
+            (Self::PutStream(file), Request::PutStream { destination }) => file == destination,
             (Self::Get(files), Request::Get { sources, .. }) => files == sources,
             _ => false,
         };
@@ -42,7 +45,7 @@ impl Permit {
 
 #[cfg(test)]
 mod tests {
-    use haul_wire::control::{Extraneous, Layout, Selection};
+    use haul_wire::control::{Extraneous, Growth, Layout, RunMode, Selection};
 
     use super::*;
 
@@ -54,6 +57,8 @@ mod tests {
         let get = |of: &[&[u8]]| Request::Get {
             sources: of.iter().map(|path| path.to_vec()).collect(),
             selection: selection(),
+            growth: Growth::Refuse,
+            run: RunMode::Move,
         };
         let manners = Manners { extraneous: Extraneous::Delete, ..manners };
         let delete = Request::Put { destination: b"in/".to_vec(), layout: Layout::As, manners };

@@ -5,9 +5,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Relay, accept, check, listen_options, listener, options, session_pair};
+use crate::support::{PATIENCE, Relay, accept, check, get, listen_options, listener, options, session_pair};
 use haul_engine::{Direction, EngineError, HaulUrl, Listener, connect};
-use haul_wire::control::{Cipher, FaultCode, Request, Selection};
+use haul_wire::control::{Cipher, FaultCode, Request};
 
 const HOST: &str = "127.0.0.1";
 
@@ -122,8 +122,7 @@ fn a_server_that_does_not_decide_is_given_up() {
 #[test]
 fn a_request_that_is_too_long_is_a_mistake_of_the_user() {
     let listener = listener(HOST);
-    let sources = vec![vec![b'x'; 4000]; 100];
-    let wanted = options(Request::Get { sources, selection: Selection::default() });
+    let wanted = options(get(vec![vec![b'x'; 4000]; 100]));
     let error = connect(&listener.url(HOST, b""), wanted).unwrap_err();
     assert_eq!(error.code(), FaultCode::Usage);
     assert_eq!(listener.stats().connections, 0);

@@ -3,11 +3,13 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use crate::support::{LOOPBACKS, PATIENCE, accept, check, listen_options, listener, options, session_pair};
+use crate::support::{
+    LOOPBACKS, PATIENCE, accept, check, get, listen_options, listener, options, session_pair,
+};
 use haul_base::Ecn;
 use haul_engine::{DataPath, Role};
 use haul_udp::{Interest, Receiver};
-use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, Manners, Request, Selection};
+use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, Manners, Request};
 
 const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
 
@@ -123,10 +125,7 @@ fn many_sessions_at_once_do_not_mix() {
             .map(|number| {
                 let url = &url;
                 scope.spawn(move || {
-                    let request = Request::Get {
-                        sources: vec![number.to_be_bytes().to_vec()],
-                        selection: Selection::default(),
-                    };
+                    let request = get(vec![number.to_be_bytes().to_vec()]);
                     let mut session = haul_engine::connect(url, options(request)).unwrap();
                     let mut path = session.take_data_path().unwrap();
                     path.exchange_hellos(PATIENCE).unwrap();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, ListenOptions, Listener, Session, connect};
-use haul_wire::control::{BenchLimit, Request, Settings};
+use haul_wire::control::{BenchLimit, Growth, Request, RunMode, Selection, Settings};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const LOOPBACKS: [&str; 2] = ["127.0.0.1", "::1"];
@@ -51,6 +51,11 @@ pub(crate) fn session_pair(
 
 pub(crate) fn accept(listener: &Listener) -> Session {
     listener.accept(PATIENCE).unwrap().expect("a client").accept().unwrap()
+}
+
+/// A request for files.
+pub(crate) fn get(sources: Vec<Vec<u8>>) -> Request {
+    Request::Get { sources, selection: Selection::default(), growth: Growth::Refuse, run: RunMode::Move }
 }
 
 pub(crate) fn check(url: &HaulUrl) -> Result<Session, EngineError> {

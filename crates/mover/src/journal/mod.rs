@@ -25,6 +25,11 @@ pub(crate) use own::Journal;
 pub(crate) use record::FileIdentity;
 pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
 
+/// Whether a name is that of a journal or of a temporary file, of whichever job.
+pub(crate) fn is_working_name(name: &[u8]) -> bool {
+    is_journal(name) || names::parse_part(name).is_some()
+}
+
 /// Whether a name is that of a journal.
 pub(crate) fn is_journal(name: &[u8]) -> bool {
     names::parse_journal(name).is_some()

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use haul_wire::control::{Fault, FaultCode, Layout};
+use haul_wire::control::{Fault, FaultCode, Layout, RunMode};
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -20,15 +20,45 @@ pub(crate) struct Base {
     pub(crate) directory: OwnedFd,
     /// The name that the single top-level entry takes; `None` if each keeps its own.
     pub(crate) rename: Option<Vec<u8>>,
+    /// Whether the directory is there.
+    pub(crate) presence: Presence,
+}
+
+/// Whether the destination's directory is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Presence {
+    /// It is, or has been made.
+    There,
+    /// It would have to be made, which a dry run does not do, or there is none; the open directory is another one.
+    Missing,
+}
+
+impl Base {
+    /// No directory at all: nothing can be reached below it.
+    pub(crate) fn nowhere() -> Result<Self, Fault> {
+        let directory = open_directory(&Root::Anywhere, b"/").map_err(|errno| fail("open", b"/", errno))?;
+        Ok(Self { directory, rename: None, presence: Presence::Missing })
+    }
 }
 
 /// Resolves a destination as `cp` does: an existing directory takes everything in; otherwise it is made
 /// ([`Layout::Into`]) or is the name of the single source ([`Layout::As`]).
-pub(crate) fn open_base(root: &Root, destination: &[u8], layout: Layout) -> Result<Base, Fault> {
+pub(crate) fn open_base(
+    root: &Root,
+    destination: &[u8],
+    layout: Layout,
+    run: RunMode,
+) -> Result<Base, Fault> {
     let base = match (open_directory(root, destination), layout) {
         (Ok(_), Layout::As) if was_made(root, destination) => beside(root, destination)?,
-        (Ok(directory), _) => Base { directory, rename: None },
-        (Err(Errno::NOENT), Layout::Into) => Base { directory: make(root, destination)?, rename: None },
+        (Ok(directory), _) => Base { directory, rename: None, presence: Presence::There },
+        (Err(Errno::NOENT), Layout::Into) if run == RunMode::Itemise => {
+            let directory = open_parent(root, &root.split(destination).directory, destination)?;
+            Base { directory, rename: None, presence: Presence::Missing }
+        }
+        (Err(Errno::NOENT), Layout::Into) => {
+            Base { directory: make(root, destination)?, rename: None, presence: Presence::There }
+        }
         (Err(Errno::NOENT | Errno::NOTDIR), Layout::As) => beside(root, destination)?,
         (Err(errno), _) => return Err(fail("open the destination", destination, errno)),
     };
@@ -69,7 +99,7 @@ fn beside(root: &Root, destination: &[u8]) -> Result<Base, Fault> {
         return Err(fail("open the destination", destination, Errno::NOENT));
     }
     let directory = open_parent(root, &named.directory, destination)?;
-    Ok(Base { directory, rename: Some(named.name) })
+    Ok(Base { directory, rename: Some(named.name), presence: Presence::There })
 }
 
 fn open_parent(root: &Root, parent: &[u8], destination: &[u8]) -> Result<OwnedFd, Fault> {
@@ -105,7 +135,7 @@ mod tests {
 
     fn open(path: &Path, layout: Layout) -> Result<Base, Fault> {
         use std::os::unix::ffi::OsStrExt as _;
-        open_base(&Root::Anywhere, path.as_os_str().as_bytes(), layout)
+        open_base(&Root::Anywhere, path.as_os_str().as_bytes(), layout, RunMode::Move)
     }
 
     #[test]

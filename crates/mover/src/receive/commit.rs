@@ -14,6 +14,7 @@ use crate::digest::set_digest;
 use crate::entries::{Attributes, Kind, State};
 use crate::fault::{Scope, Side, Trouble};
 use crate::receive::attributes::set_on_open;
+use crate::receive::extraneous;
 use crate::receive::readback::read_back;
 use crate::receive::shared::{Settle, Shared};
 use crate::receive::syncs::{self, Syncs};
@@ -74,6 +75,7 @@ impl Committer {
             self.flush()?;
         }
         self.finish_links()?;
+        self.remove_extraneous()?;
         self.finish_directories()?;
         self.finish()
     }
@@ -133,6 +135,10 @@ impl Committer {
     /// Attributes, then the contents to the disk, then the names, then the names to the disk.
     fn commit(&mut self, entries: &[u32]) -> Result<(), Fault> {
         if entries.is_empty() {
+            return Ok(());
+        }
+        if self.shared.only_looks() {
+            self.would_commit(entries);
             return Ok(());
         }
         let book = self.shared.book();
@@ -212,6 +218,25 @@ impl Committer {
         Ok(())
     }
 
+    /// In a dry run: nothing has to be done.
+    fn would_commit(&mut self, entries: &[u32]) {
+        for &entry in entries {
+            self.shared.book().table.set_state(entry, State::Done);
+            self.succeeded(entry);
+            self.settled += 1;
+            self.shared.progress.file_done();
+        }
+    }
+
+    /// When everything else has succeeded; before directories get their times.
+    fn remove_extraneous(&mut self) -> Result<(), Fault> {
+        if let Some(removal) = extraneous::sweep(&self.shared)? {
+            self.shared.link.send(ControlMessage::Removed(removal.clone()))?;
+            self.shared.book().removal = removal;
+        }
+        Ok(())
+    }
+
     fn succeeded(&mut self, entry: u32) {
         self.outcomes.push(Outcome { entry: entry.into(), fault: None });
     }
@@ -238,7 +263,10 @@ impl Committer {
             let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
             let target = book.table.target(entry).to_vec();
             drop(book);
-            let made = self.shared.place.make_link(entry, &path, &target, attributes);
+            let made = match self.shared.only_looks() {
+                true => Ok(()),
+                false => self.shared.place.make_link(entry, &path, &target, attributes),
+            };
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())
@@ -251,7 +279,10 @@ impl Committer {
             let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
             let made = book.table.state(entry) == State::Started;
             drop(book);
-            let set = self.shared.place.finish_directory(&path, attributes, made);
+            let set = match self.shared.only_looks() {
+                true => Ok(()),
+                false => self.shared.place.finish_directory(&path, attributes, made),
+            };
             self.held_is_done(entry, &path, set)?;
         }
         Ok(())
@@ -276,9 +307,12 @@ impl Committer {
     }
 
     fn finish(&mut self) -> Result<(), Fault> {
+        self.shared.tell_the_rest()?;
+        let removed = self.shared.book().removal.removed > 0;
         let is_pending = match self.shared.durability {
-            // Links and directories; files are on the disk already.
-            Durability::Synced => !self.outcomes.is_empty(),
+            _ if self.shared.only_looks() => false,
+            // Links, directories and removed names; files are on the disk already.
+            Durability::Synced => removed || !self.outcomes.is_empty(),
             Durability::AtEnd => true,
             Durability::Cached => false,
         };

@@ -6,7 +6,7 @@ use crossbeam_channel::Sender;
 use haul_base::RangeSet;
 use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Stretch, Want};
 
-use crate::entries::{Attributes, Kind, State};
+use crate::entries::{Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
 use crate::receive::compare::{HashJob, Held};
 use crate::receive::place::Existing;
@@ -14,13 +14,26 @@ use crate::receive::shared::{Check, Comparison, Settle, Shared};
 use crate::receive::writer::over;
 use crate::tree::Groups;
 
+/// A shorter file from this size on is compared; a smaller one is sent again.
+const WORTH_PROVING: u64 = 1 << 20;
+
 /// Decides about entries in their order.
 pub(crate) struct Decider {
-    shared: Arc<Shared>,
-    leftovers: Option<Leftovers>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) leftovers: Option<Leftovers>,
     checks: Sender<Check>,
-    settles: Sender<Settle>,
+    pub(super) settles: Sender<Settle>,
     hashing: Sender<HashJob>,
+}
+
+/// What is to happen to a file.
+pub(super) enum Verdict {
+    /// It stays; with what is there its permissions are corrected.
+    Keep(Option<Existing>),
+    /// It is compared with what is there.
+    Compare,
+    /// It comes, in place of what is there.
+    Send(Option<Existing>),
 }
 
 impl Decider {
@@ -36,6 +49,9 @@ impl Decider {
 
     /// What is wanted of an entry. What is there of it is taken over or compared.
     pub(crate) fn want(&mut self, entry: u32) -> Result<Want, Fault> {
+        if self.shared.only_looks() {
+            return self.itemise(entry);
+        }
         let book = self.shared.book();
         let (state, kind) = (book.table.state(entry), book.table.kind(entry));
         let path = book.table.path(entry);
@@ -51,48 +67,44 @@ impl Decider {
     }
 
     fn want_file(&mut self, entry: u32, path: &[u8]) -> Result<Want, Fault> {
-        let manners = self.shared.manners;
-        let (attributes, size) = self.known(entry);
-        let existing = self.shared.place.existing(path);
-        if let Some(there) = &existing {
-            let later =
-                (there.mtime_secs, there.mtime_nanos) > (attributes.mtime_secs, attributes.mtime_nanos);
-            let same_size = there.size == size;
-            if manners.newer == Newer::Keep && later {
-                return self.keep(entry, path, None);
-            }
-            if manners.equal == Equal::SizeAndTime && same_size && there.same_time(attributes) {
-                return self.keep(entry, path, Some((attributes, there)));
-            }
-            // Holes are not read, so what is in their place could not be compared.
-            let comparable = same_size && !self.shared.book().table.shape(entry).is_sparse();
-            match manners.equal {
-                Equal::Contents if comparable && size == 0 => {
-                    return self.keep(entry, path, Some((attributes, there)));
+        match self.verdict(entry, path) {
+            Verdict::Keep(there) => {
+                if let Some(there) = there {
+                    let attributes = self.shared.book().table.attributes(entry);
+                    self.shared.place.correct_mode(path, attributes, &there);
+                    self.forget_claims(path);
                 }
-                Equal::Contents if comparable => return self.compare_final(entry),
-                Equal::Contents | Equal::SizeAndTime | Equal::Nothing => {}
+                self.keep(entry)
             }
+            Verdict::Compare => self.compare_final(entry),
+            Verdict::Send(existing) => self.claimed(entry, path, existing.as_ref()),
         }
-        self.claimed(entry, path)
     }
 
-    fn known(&self, entry: u32) -> (Attributes, u64) {
+    /// What is to happen to a file, in view of what is there under its name.
+    pub(super) fn verdict(&self, entry: u32, path: &[u8]) -> Verdict {
+        let manners = self.shared.manners;
         let book = self.shared.book();
-        (book.table.attributes(entry), book.table.size(entry))
+        let (attributes, size) = (book.table.attributes(entry), book.table.size(entry));
+        let is_sparse = book.table.shape(entry).is_sparse();
+        drop(book);
+        let Some(there) = self.shared.place.existing(path) else { return Verdict::Send(None) };
+        let later = (there.mtime_secs, there.mtime_nanos) > (attributes.mtime_secs, attributes.mtime_nanos);
+        if manners.newer == Newer::Keep && later {
+            return Verdict::Keep(None);
+        }
+        let same_size = there.size == size;
+        match manners.equal {
+            Equal::SizeAndTime if same_size && there.same_time(attributes) => Verdict::Keep(Some(there)),
+            Equal::Contents if same_size && size == 0 => Verdict::Keep(Some(there)),
+            // Holes are not read, so what is in their place could not be compared.
+            Equal::Contents if same_size && !is_sparse => Verdict::Compare,
+            Equal::Contents | Equal::SizeAndTime | Equal::Nothing => Verdict::Send(Some(there)),
+        }
     }
 
-    /// The file stays; only its permissions may be corrected.
-    fn keep(
-        &mut self,
-        entry: u32,
-        path: &[u8],
-        correct: Option<(Attributes, &Existing)>,
-    ) -> Result<Want, Fault> {
-        if let Some((attributes, there)) = correct {
-            self.shared.place.correct_mode(path, attributes, there);
-            self.forget_claims(path);
-        }
+    /// The file stays.
+    pub(super) fn keep(&self, entry: u32) -> Result<Want, Fault> {
         self.shared.book().table.set_state(entry, State::Kept);
         self.settles.send(Settle::Held).map_err(over)?;
         Ok(Want::Kept)
@@ -110,39 +122,53 @@ impl Decider {
     }
 
     /// Compares what is there under the final name.
-    fn compare_final(&self, entry: u32) -> Result<Want, Fault> {
+    pub(super) fn compare_final(&self, entry: u32) -> Result<Want, Fault> {
         let groups = Groups::of(self.shared.book().table.stream_len(entry));
         self.compare(entry, Held::Final, (0..groups.count()).collect(), &RangeSet::new())?;
         Ok(Want::Compare)
     }
 
     /// Takes over what an earlier attempt has left, if it was the same file.
-    fn claimed(&mut self, entry: u32, path: &[u8]) -> Result<Want, Fault> {
-        let Some(leftovers) = &mut self.leftovers else { return Ok(Want::Whole) };
+    fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Existing>) -> Result<Want, Fault> {
         let local = self.shared.place.local(path);
         let identity = self.shared.identity(entry, local.clone());
-        while let Some(claim) = leftovers.take(&local) {
-            let of_use = self.shared.manners.leftovers == UseLeftovers::Resume && claim.identity == identity;
-            if of_use && self.shared.place.adopt(entry, path, &claim, &identity) {
+        while let Some(claim) = self.leftovers.as_mut().and_then(|leftovers| leftovers.take(&local)) {
+            let of_use = is_claim_on(&claim, &identity, self.shared.manners.leftovers)
+                && self.shared.place.adopt(entry, path, &claim, &identity);
+            let Some(leftovers) = &mut self.leftovers else { break };
+            if of_use {
                 leftovers.consumed(claim.token);
-                return self.resume(entry, &claim, &identity);
+                return self.resume(entry, &claim.written);
             }
             leftovers.discard(claim.token);
         }
-        Ok(Want::Whole)
+        match self.extends(entry, existing) {
+            Some(have) if self.shared.place.begin_with(entry, path, have, &identity) => {
+                let mut written = RangeSet::new();
+                written.insert(0..have);
+                self.resume(entry, &written)
+            }
+            _ => Ok(Want::Whole),
+        }
     }
 
-    fn resume(&self, entry: u32, claim: &Claim, identity: &FileIdentity) -> Result<Want, Fault> {
-        debug_assert_eq!(claim.identity, *identity, "only the same file is resumed");
+    /// How many bytes of the file are there as a shorter file, if that is taken for its beginning.
+    pub(super) fn extends(&self, entry: u32, existing: Option<&Existing>) -> Option<u64> {
+        let there = existing.filter(|_| self.shared.manners.leftovers == UseLeftovers::Extend)?;
+        let shape = self.shared.book().table.shape(entry);
+        (!shape.is_sparse() && (WORTH_PROVING..shape.size()).contains(&there.size)).then_some(there.size)
+    }
+
+    fn resume(&self, entry: u32, written: &RangeSet) -> Result<Want, Fault> {
         let len = self.shared.book().table.stream_len(entry);
         let groups = Groups::of(len);
         let mut missing = RangeSet::new();
         missing.insert(0..len);
-        claim.written.iter().for_each(|range| missing.remove(range));
+        written.iter().for_each(|range| missing.remove(range));
         let whole: Vec<u32> =
-            (0..groups.count()).filter(|&group| claim.written.covers(groups.range(group))).collect();
-        self.shared.book().start_with(entry, claim.written.clone());
-        self.compare(entry, Held::Part, whole, &claim.written)?;
+            (0..groups.count()).filter(|&group| written.covers(groups.range(group))).collect();
+        self.shared.book().start_with(entry, written.clone());
+        self.compare(entry, Held::Part, whole, written)?;
         let stretch =
             |range: std::ops::Range<u64>| Stretch { start: range.start, len: range.end - range.start };
         Ok(Want::Rest(missing.iter().map(stretch).collect()))
@@ -158,8 +184,18 @@ impl Decider {
     /// No more entries come. Leftovers of no use are removed, before directories get their times; those that
     /// nobody asked for stay for another job.
     pub(crate) fn finish(&mut self) {
-        if let Some(leftovers) = self.leftovers.take() {
+        if let Some(leftovers) = self.leftovers.take().filter(|_| !self.shared.only_looks()) {
             leftovers.finish();
         }
+    }
+}
+
+/// Whether a file of which a part is there is this one; a file that grows may have been shorter then.
+pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: UseLeftovers) -> bool {
+    let (old, new) = (&claim.identity, identity);
+    match leftovers {
+        UseLeftovers::Ignore => false,
+        UseLeftovers::Resume => old == new,
+        UseLeftovers::Extend => old == new || (old.shape == new.shape && old.size < new.size),
     }
 }

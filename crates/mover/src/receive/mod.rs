@@ -5,6 +5,8 @@ mod base;
 mod commit;
 mod compare;
 mod decide;
+mod extraneous;
+mod itemise;
 mod peer;
 mod place;
 mod queue;
@@ -12,6 +14,7 @@ mod readback;
 mod shared;
 mod sink;
 mod syncs;
+mod tell;
 mod verify;
 mod wants;
 mod writer;
@@ -21,7 +24,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSink;
-use haul_wire::control::{Destination, Durability, Fault, FaultCode, Layout, Manners};
+use haul_wire::control::{Destination, Durability, Fault, FaultCode, Layout, Manners, RunMode};
+
+pub(crate) use attributes::set_on_open;
+pub(crate) use base::{Base, open_base};
+pub(crate) use place::Place;
+pub(crate) use queue::{Lease, Work};
+pub(crate) use shared::Shared;
+pub(crate) use sink::FileSink;
+pub(crate) use verify::mismatch;
+pub(crate) use wants::Wants;
 
 use crate::entries::{Kind, State};
 use crate::journal::Leftovers;
@@ -30,16 +42,11 @@ use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::root::Root;
 use crate::threads;
-use base::open_base;
 use commit::Committer;
 use compare::Comparer;
 use decide::Decider;
 use peer::Peer;
-use place::Place;
-use shared::Shared;
-use sink::FileSink;
 use verify::Verifier;
-use wants::Wants;
 use writer::Writer;
 
 /// Messages that may wait for the verifier.
@@ -103,22 +110,24 @@ pub fn receive_files(
     link: Arc<dyn ControlLink>,
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
-    let place = Place::new(open_base(root, destination, layout)?, options.session);
-    let leftovers = Leftovers::adopt(place.base().as_fd()).ok();
+    let place = Place::new(open_base(root, destination, layout, options.manners.run)?, options.session);
+    let leftovers = if place.is_there() { Leftovers::adopt(place.base().as_fd()).ok() } else { None };
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
-    let fresh = place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
+    let moves = options.manners.run == RunMode::Move;
+    let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
     let shared = Arc::new(Shared::new(link, place, options, Wants::new(destination)));
     let job = shared.clone();
     let thread = threads::spawn("haul-receive", move || run(&job, leftovers))?;
     let sink = Box::new(FileSink::new(shared.clone()));
-    Ok(ReceiveJob { sink, handle: ReceiveHandle { shared, thread: Some(thread), skipped } })
+    Ok(ReceiveJob { sink, handle: ReceiveHandle::new(shared, thread, skipped) })
 }
 
 /// Runs the job to its end; every thread that it starts has ended when it returns, and no temporary file is
 /// left.
 fn run(shared: &Arc<Shared>, mut leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
-    if let (Some(leftovers), Some(name)) = (&mut leftovers, shared.place.rename()) {
+    if let (Some(leftovers), Some(name), false) = (&mut leftovers, shared.place.rename(), shared.only_looks())
+    {
         leftovers.take_made(name);
     }
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
@@ -130,7 +139,9 @@ fn run(shared: &Arc<Shared>, mut leftovers: Option<Leftovers>) -> Result<MoveRep
     let comparer = Comparer::new(shared.clone(), hashing_in, checks.clone());
     let decider = Decider::new(shared.clone(), leftovers, checks.clone(), settles.clone(), hashing);
     let mut threads = Vec::new();
-    let started = threads::spawn("haul-write", move || writer.run())
+    let looks = shared.only_looks();
+    let write = move || if looks { () } else { writer.run() };
+    let started = threads::spawn("haul-write", write)
         .and_then(|thread| {
             threads.push(thread);
             threads::spawn("haul-verify", move || verifier.run())
@@ -165,6 +176,14 @@ fn remove_temporaries(shared: &Shared) {
 }
 
 impl ReceiveHandle {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        thread: JoinHandle<Result<MoveReport, Fault>>,
+        skipped: Vec<String>,
+    ) -> Self {
+        Self { shared, thread: Some(thread), skipped }
+    }
+
     /// Live numbers.
     pub fn progress(&self) -> Arc<Progress> {
         self.shared.progress.clone()

@@ -83,6 +83,10 @@ impl Peer {
     fn handle(&mut self, message: ControlMessage) -> Result<(), Fault> {
         match message {
             ControlMessage::Entries(entries) => self.entries(&entries),
+            ControlMessage::Extent(extent) if !self.ended => {
+                self.shared.book().extent = extent;
+                Ok(())
+            }
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
             ControlMessage::Proofs(proofs) => self.proofs(proofs),
@@ -119,6 +123,7 @@ impl Peer {
             }
             wants.push(self.decider.want(index)?);
         }
+        self.shared.tell_the_rest()?;
         self.shared.wants.ask(&self.shared, first, wants)?;
         self.shared.queue.nudge();
         Ok(())
@@ -183,6 +188,7 @@ impl Peer {
         let book = self.shared.book();
         let done = |&(&entry, _): &(&u32, &u64)| book.table.state(entry) == crate::entries::State::Done;
         let resumed = book.resumes.iter().filter(done).map(|(_, bytes)| bytes).sum();
-        report(&book.table, book.failures.clone(), set_digest(&book.table), resumed)
+        let (failures, removal) = (book.failures.clone(), book.removal.clone());
+        report(&book.table, failures, set_digest(&book.table), resumed, removal)
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::Read as _;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -16,7 +17,7 @@ use crate::entries::Attributes;
 use crate::fault::{Scope, Side, Trouble, show};
 use crate::journal::{Claim, FileIdentity, Journal, is_journal};
 use crate::receive::attributes::{FILE_BITS, set_on_link, set_on_open};
-use crate::receive::base::Base;
+use crate::receive::base::{Base, Presence};
 use crate::storage::{
     self, fallocate, fchmod, ftruncate, mkdirat, openat, rename_in, statat, symlinkat, unlinkat,
 };
@@ -57,7 +58,7 @@ impl Existing {
 #[derive(Clone)]
 pub(crate) struct Spot {
     pub(crate) directory: Arc<OwnedFd>,
-    name: Vec<u8>,
+    pub(crate) name: Vec<u8>,
     /// Directly in the destination.
     at_top: bool,
 }
@@ -92,6 +93,11 @@ impl Place {
     /// Whether there is one top-level entry, which takes the destination's name.
     pub(crate) fn renames(&self) -> bool {
         self.base.rename.is_some()
+    }
+
+    /// Whether the destination's directory is there.
+    pub(crate) fn is_there(&self) -> bool {
+        self.base.presence == Presence::There
     }
 
     /// Whether nothing of any set can be here already.
@@ -226,6 +232,23 @@ impl Place {
         renamed.is_ok()
     }
 
+    /// Makes the temporary file of an entry from the first `have` bytes of what is there under its name. False: it
+    /// comes whole.
+    pub(crate) fn begin_with(&self, entry: u32, path: &[u8], have: u64, identity: &FileIdentity) -> bool {
+        let Some(there) = self.open_final(path) else { return false };
+        let Ok(part) = self.create(entry, path, &Shape::new(identity.size, &[]), identity) else {
+            return false;
+        };
+        // The kernel copies, and shares the blocks where the file system can (copy_file_range(2)).
+        let copied = std::io::copy(&mut (&there).take(have), &mut &*part);
+        if copied.is_ok_and(|copied| copied == have) {
+            self.note_written(entry, 0..have);
+            return true;
+        }
+        self.discard(entry, path);
+        false
+    }
+
     /// Where an entry goes.
     pub(crate) fn spot(&self, path: &[u8]) -> Result<Spot, Trouble> {
         let local = self.local(path);
@@ -235,7 +258,11 @@ impl Place {
         Ok(Spot { directory: opened, name: name.to_vec(), at_top: directory.is_empty() })
     }
 
-    fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
+    /// A directory, by its path relative to the destination.
+    pub(crate) fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
+        if self.base.presence == Presence::Missing {
+            return Err(Errno::NOENT);
+        }
         let mut open = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(directory) = open.get(path) {
             return Ok(directory.clone());
@@ -442,19 +469,7 @@ impl Spot {
 
     /// Only regular files and links give way to what is received.
     fn must_be_replaceable(&self, path: &[u8]) -> Result<(), Trouble> {
-        match self.kind(path)? {
-            None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
-            Some(FileType::Directory) => Err(Trouble::entry(
-                FaultCode::IsADirectory,
-                format!("`{}` is a directory at the destination", show(path)),
-                "move the directory out of the way, or choose another destination",
-            )),
-            Some(_) => Err(Trouble::entry(
-                FaultCode::Io,
-                format!("`{}` is a device, pipe or socket at the destination", show(path)),
-                "only regular files and links are replaced; choose another destination",
-            )),
-        }
+        replaceable(self.kind(path)?, path)
     }
 
     /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
@@ -464,6 +479,23 @@ impl Spot {
             trouble.scope = Scope::Job;
         }
         trouble
+    }
+}
+
+/// Only regular files and links give way to what is received.
+pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Trouble> {
+    match there {
+        None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
+        Some(FileType::Directory) => Err(Trouble::entry(
+            FaultCode::IsADirectory,
+            format!("`{}` is a directory at the destination", show(path)),
+            "move the directory out of the way, or choose another destination",
+        )),
+        Some(_) => Err(Trouble::entry(
+            FaultCode::Io,
+            format!("`{}` is a device, pipe or socket at the destination", show(path)),
+            "only regular files and links are replaced; choose another destination",
+        )),
     }
 }
 
@@ -488,11 +520,11 @@ fn existing(stat: &Stat) -> Existing {
 }
 
 /// The directory that a path lies in; empty for the base.
-fn parent_of(local: &[u8]) -> &[u8] {
+pub(crate) fn parent_of(local: &[u8]) -> &[u8] {
     local.iter().rposition(|&b| b == b'/').map_or(&[], |slash| &local[..slash])
 }
 
-fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {
+pub(crate) fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {
     Trouble::new(Side::Destination, doing, path, errno)
 }
 
@@ -504,7 +536,7 @@ fn reserve(file: &File, size: u64) -> Result<(), Errno> {
     }
 }
 
-fn in_the_way(path: &[u8], errno: Errno) -> Trouble {
+pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> Trouble {
     match errno {
         Errno::LOOP | Errno::XDEV => Trouble::entry(
             FaultCode::PathEscape,
@@ -516,7 +548,7 @@ fn in_the_way(path: &[u8], errno: Errno) -> Trouble {
     }
 }
 
-fn not_a_directory(path: &[u8]) -> Trouble {
+pub(crate) fn not_a_directory(path: &[u8]) -> Trouble {
     Trouble::entry(
         FaultCode::NotADirectory,
         format!("`{}` needs a directory where the destination has something else", show(path)),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_base::RangeSet;
-use haul_wire::control::{Durability, Fault, FileDigest, Manners, Proof};
+use haul_wire::control::{Durability, Extent, Fault, FileDigest, Manners, Proof, Removal, RunMode};
 
 use crate::entries::{EntryTable, State};
 use crate::journal::FileIdentity;
@@ -17,6 +17,7 @@ use crate::receive::ReceiveOptions;
 use crate::receive::compare::Held;
 use crate::receive::place::Place;
 use crate::receive::queue::{Loan, Queue};
+use crate::receive::tell::Untold;
 use crate::receive::wants::Wants;
 use crate::report::Failures;
 use crate::tree::Value;
@@ -33,6 +34,9 @@ pub(crate) struct Book {
     pub(crate) resumes: HashMap<u32, u64>,
     /// Length of the object, once everything that is wanted is known.
     pub(crate) object_len: Option<u64>,
+    /// How much the set says about names that it does not have.
+    pub(crate) extent: Extent,
+    pub(crate) removal: Removal,
 }
 
 impl Book {
@@ -84,6 +88,7 @@ pub(crate) struct Shared {
     pub(crate) durability: Durability,
     pub(crate) manners: Manners,
     pub(crate) wants: Wants,
+    pub(crate) untold: Untold,
     book: Mutex<Book>,
     ending: OnceLock<Ending>,
     finished: AtomicBool,
@@ -159,10 +164,16 @@ impl Shared {
             durability: options.durability,
             manners: options.manners,
             wants,
+            untold: Untold::default(),
             book: Mutex::default(),
             ending: OnceLock::new(),
             finished: AtomicBool::new(false),
         }
+    }
+
+    /// Whether it is only said what would be done.
+    pub(crate) fn only_looks(&self) -> bool {
+        self.manners.run == RunMode::Itemise
     }
 
     pub(crate) fn book(&self) -> MutexGuard<'_, Book> {

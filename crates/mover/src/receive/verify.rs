@@ -4,13 +4,13 @@
 //! the temporary file (from the page cache, as a rule) once it is whole. What was there before the job is hashed
 //! by the comparer and compared here, group by group.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
-use haul_wire::control::{Fault, FaultCode, FileDigest, Proof};
+use haul_wire::control::{Action, Fault, FaultCode, FileDigest, Proof};
 
 use crate::entries::State;
 use crate::fault::{Side, Trouble, protocol, show};
@@ -72,6 +72,8 @@ pub(crate) struct Verifier {
     settles: Sender<Settle>,
     hashing: HashMap<u32, Hashing>,
     compared: HashMap<u32, Compared>,
+    /// In a dry run: files that have turned out to be different.
+    different: HashSet<u32>,
     /// Digests of files that are not whole yet.
     expected: HashMap<u32, Result<Value, Fault>>,
     buffer: Vec<u8>,
@@ -79,8 +81,16 @@ pub(crate) struct Verifier {
 
 impl Verifier {
     pub(crate) fn new(shared: Arc<Shared>, checks: Receiver<Check>, settles: Sender<Settle>) -> Self {
-        let (hashing, compared, expected) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { shared, checks, settles, hashing, compared, expected, buffer: Vec::new() }
+        Self {
+            shared,
+            checks,
+            settles,
+            hashing: HashMap::new(),
+            compared: HashMap::new(),
+            different: HashSet::new(),
+            expected: HashMap::new(),
+            buffer: Vec::new(),
+        }
     }
 
     /// Works until nobody sends any more, or until the job has failed.
@@ -228,8 +238,14 @@ impl Verifier {
         if compared.held == Held::Final {
             self.hashing.remove(&entry);
             let whole = 0..self.shared.book().table.stream_len(entry);
-            self.shared.wants.ask_more(&self.shared, entry, &[whole])?;
-            return self.close(entry);
+            let looks = self.shared.only_looks();
+            self.shared.wants.ask_more(
+                &self.shared,
+                entry,
+                if looks { &[] } else { std::slice::from_ref(&whole) },
+            )?;
+            self.close(entry)?;
+            return if looks { self.would_replace(entry) } else { Ok(()) };
         }
         let range = groups.range(group);
         compared.unchecked.remove(&group);
@@ -242,6 +258,23 @@ impl Verifier {
         self.shared.book().forget(entry, range.clone());
         self.shared.wants.ask_more(&self.shared, entry, &[range])?;
         if done { self.end_comparison(entry) } else { Ok(()) }
+    }
+
+    /// In a dry run: the file is different, and the sender says what it hashes to.
+    fn would_replace(&mut self, entry: u32) -> Result<(), Fault> {
+        self.different.insert(entry);
+        let Some(expected) = self.expected.remove(&entry) else { return Ok(()) };
+        self.different.remove(&entry);
+        let digest = match expected {
+            Ok(digest) => digest,
+            Err(fault) => return self.is_wrong(entry, fault),
+        };
+        let mut book = self.shared.book();
+        book.table.set_digest(entry, digest);
+        let (path, size) = (book.table.path(entry), book.table.size(entry));
+        drop(book);
+        self.shared.tell(self.shared.place.local(&path), Action::Replace { size })?;
+        self.settles.send(Settle::Verified(entry)).map_err(over)
     }
 
     /// Nothing more will be wanted of this file.
@@ -267,6 +300,9 @@ impl Verifier {
         let entry = digest.entry as u32;
         if matches!(self.shared.book().table.state(entry), State::Waiting | State::Started) {
             self.expected.insert(entry, digest.result);
+        }
+        if self.different.contains(&entry) {
+            return self.would_replace(entry);
         }
         self.try_settle(entry)
     }
@@ -303,7 +339,11 @@ impl Verifier {
             book.resumes.insert(entry, len.saturating_sub(asked));
         }
         let same = matches!(was, Some((Held::Final, _)));
+        let path = book.table.path(entry);
         drop(book);
+        if same && self.shared.only_looks() {
+            self.shared.tell(self.shared.place.local(&path), Action::Keep)?;
+        }
         let settle = if same { Settle::Same(entry) } else { Settle::Verified(entry) };
         self.settles.send(settle).map_err(over)
     }
@@ -315,7 +355,7 @@ impl Verifier {
     }
 }
 
-fn mismatch(path: &[u8]) -> Fault {
+pub(crate) fn mismatch(path: &[u8]) -> Fault {
     let message = format!("`{}` did not arrive as it was read: its BLAKE3 differs", show(path));
     Fault::new(
         FaultCode::VerifyFailed,

@@ -222,7 +222,7 @@ fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) ->
     Ok(())
 }
 
-fn orphaned(path: &[u8]) -> Trouble {
+pub(crate) fn orphaned(path: &[u8]) -> Trouble {
     let message = format!("`{}` has no directory to lie in: that failed", show(path));
     Trouble::entry(FaultCode::NotADirectory, message, "see the failure of its directory")
 }

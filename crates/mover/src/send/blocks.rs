@@ -94,6 +94,11 @@ impl Store {
         }
     }
 
+    /// How many blocks there are, and their bytes.
+    pub(crate) fn held(&self) -> (usize, u64) {
+        (self.blocks.len(), self.held)
+    }
+
     /// The block that holds the byte at `offset`.
     pub(crate) fn block_at(&self, offset: u64) -> Option<Arc<Block>> {
         let index = self.blocks.partition_point(|b| b.end() <= offset);

@@ -24,25 +24,27 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSource;
-use haul_wire::control::{Entry, Fault, FaultCode, Selection};
+use haul_wire::control::{Entry, Extent, Fault, FaultCode, Selection};
 
+pub(crate) use blocks::{BLOCK, Block};
 pub use pattern::{BadPattern, check_pattern};
+pub(crate) use peer::listen;
 pub use select::check_selection;
 pub use shared::SendLimits;
+pub(crate) use shared::Shared;
+pub(crate) use source::FileSource;
+pub(crate) use wanted::Wanted;
 
 use crate::link::ControlLink;
 use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
-use crate::root::Root;
+use crate::root::{Root, copies_content};
 use crate::threads;
 use plan::Planner;
 use proving::Prover;
 use reader::Reader;
 use select::Chooser;
-use shared::Shared;
-use source::FileSource;
 use walk::Walker;
-use wanted::Wanted;
 
 /// A running job that sends files.
 pub struct SendJob {
@@ -73,6 +75,8 @@ pub fn send_files(
     limits: SendLimits,
 ) -> Result<SendJob, Fault> {
     let chooser = Chooser::new(selection, sources.len())?;
+    let content = sources.iter().any(|source| copies_content(source));
+    let extent = if content { Extent::Destination } else { Extent::Directories };
     let walker = Walker::new(root, sources, chooser);
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
@@ -80,9 +84,9 @@ pub fn send_files(
     let reader = Reader::new(shared.clone(), incoming);
     let prover = Prover::new(shared.clone(), to_prove);
     let job = shared.clone();
-    let thread = threads::spawn("haul-send", move || run(&job, walker, reader, prover))?;
+    let thread = threads::spawn("haul-send", move || run(&job, walker, extent, reader, prover))?;
     let source = Box::new(FileSource::new(shared.clone()));
-    Ok(SendJob { source, handle: SendHandle { shared, thread: Some(thread) } })
+    Ok(SendJob { source, handle: SendHandle::new(shared, thread) })
 }
 
 /// The entries that [`send_files`] would send, in order, without reading contents; for a dry run. What cannot
@@ -100,12 +104,18 @@ pub fn list_entries(
 }
 
 /// Runs the job to its end; every thread that it starts has ended when it returns.
-fn run(shared: &Arc<Shared>, walker: Walker, reader: Reader, prover: Prover) -> Result<MoveReport, Fault> {
+fn run(
+    shared: &Arc<Shared>,
+    walker: Walker,
+    extent: Extent,
+    reader: Reader,
+    prover: Prover,
+) -> Result<MoveReport, Fault> {
     let mut threads = Vec::new();
     let planning = shared.clone();
     let plan = move || {
         if let Some(planner) = Planner::when_ready(planning) {
-            planner.run(walker);
+            planner.run(walker, extent);
         }
     };
     let started = threads::spawn("haul-walk", plan).and_then(|walk| {
@@ -117,7 +127,7 @@ fn run(shared: &Arc<Shared>, walker: Walker, reader: Reader, prover: Prover) -> 
     if let Err(fault) = started {
         shared.fail(fault);
     }
-    let result = peer::listen(shared);
+    let result = listen(shared);
     shared.stop();
     shared.wanted().close();
     threads.into_iter().try_for_each(threads::join)?;
@@ -125,6 +135,10 @@ fn run(shared: &Arc<Shared>, walker: Walker, reader: Reader, prover: Prover) -> 
 }
 
 impl SendHandle {
+    pub(crate) fn new(shared: Arc<Shared>, thread: JoinHandle<Result<MoveReport, Fault>>) -> Self {
+        Self { shared, thread: Some(thread) }
+    }
+
     /// Live numbers.
     pub fn progress(&self) -> Arc<Progress> {
         self.shared.progress.clone()

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use haul_wire::control::{Fault, FaultCode};
+use haul_wire::control::{Fault, FaultCode, Growth};
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::Errno;
 
@@ -21,6 +21,7 @@ pub(crate) struct Planned {
     pub(crate) entry: u32,
     pub(crate) identity: Identity,
     pub(crate) file: Arc<SourceFile>,
+    pub(crate) growth: Growth,
 }
 
 /// See the module's text.
@@ -58,7 +59,9 @@ impl<'a> Opened<'a> {
         let path = &self.planned.file.path;
         let stat =
             fstat(&self.file).map_err(|errno| Trouble::new(Side::Source, "look at", path, errno).fault)?;
-        if Identity::of(&stat) == self.planned.identity { Ok(()) } else { Err(changed(path, how)) }
+        let (now, then) = (Identity::of(&stat), self.planned.identity);
+        let same = now == then || (self.planned.growth == Growth::Accept && now.has_grown_from(then));
+        if same { Ok(()) } else { Err(changed(path, how)) }
     }
 
     /// Files of `/proc` say that they are empty and are not.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_wire::control::{ControlMessage, Destination, Fault, FaultCode, Outcome, Summary};
+use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Item, Outcome, Summary};
 
 use crate::digest::set_digest;
 use crate::entries::{Kind, State};
@@ -35,6 +35,14 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
                 occupied(shared).and_then(|()| shared.wanted().end(shared, bytes)).map(|()| None)
             }
             Ok(Some(ControlMessage::Outcomes(outcomes))) => settle(shared, outcomes).map(|()| None),
+            Ok(Some(ControlMessage::Items(items))) => {
+                items.iter().for_each(|item| itemised(shared, item));
+                Ok(None)
+            }
+            Ok(Some(ControlMessage::Removed(removal))) => {
+                shared.ledger().removal = removal;
+                Ok(None)
+            }
             Ok(Some(ControlMessage::Finish(summary))) => finish(shared, &summary).map(Some),
             Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => {
                 shared.fail_silently(fault);
@@ -52,6 +60,15 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
             Err(fault) => shared.fail(fault),
         }
     }
+}
+
+/// The receiver says what it does to a name, or would do.
+fn itemised(shared: &Shared, item: &Item) {
+    if let Action::Resume { have, .. } = item.action {
+        let mut ledger = shared.ledger();
+        ledger.resumed = ledger.resumed.saturating_add(have);
+    }
+    shared.progress.tell(item);
 }
 
 fn left_early() -> Fault {
@@ -114,5 +131,6 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     }
     // The receiver is content without it; the channel may close at once.
     let _ = shared.link.send(ControlMessage::Bye);
-    Ok(crate::report::report(&ledger.table, ledger.failures.clone(), digest, ledger.resumed))
+    let (failures, removal) = (ledger.failures.clone(), ledger.removal.clone());
+    Ok(crate::report::report(&ledger.table, failures, digest, ledger.resumed, removal))
 }

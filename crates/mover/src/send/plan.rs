@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_wire::control::{ControlMessage, Destination, Entry, EntryKind, Fault, encoded_len};
+use haul_wire::control::{ControlMessage, Destination, Entry, EntryKind, Extent, Fault, encoded_len};
 
 use crate::send::blocks::SourceFile;
 use crate::send::opened::Planned;
@@ -38,13 +38,14 @@ impl Planner {
         Some(Self { shared, destination, entries: Vec::new(), bytes: 0, since, files: Vec::new() })
     }
 
-    pub(crate) fn run(mut self, walker: Walker) {
-        if let Err(fault) = self.plan_all(walker) {
+    /// Goes through a walk that finds as much as `extent` says, if nothing fails.
+    pub(crate) fn run(mut self, walker: Walker, extent: Extent) {
+        if let Err(fault) = self.plan_all(walker, extent) {
             self.shared.fail(fault);
         }
     }
 
-    fn plan_all(&mut self, walker: Walker) -> Result<(), Fault> {
+    fn plan_all(&mut self, walker: Walker, extent: Extent) -> Result<(), Fault> {
         for found in walker {
             if self.shared.stopped() {
                 return Ok(());
@@ -58,12 +59,14 @@ impl Planner {
         self.flush()?;
         let mut ledger = self.shared.ledger();
         ledger.complete = true;
+        let extent = if ledger.failures.count() == 0 { extent } else { Extent::Part };
         let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes());
         drop(ledger);
         self.shared.progress.found_all();
         if self.destination == Destination::Fresh {
             self.shared.wanted().end_of_whole();
         }
+        self.shared.link.send(ControlMessage::Extent(extent))?;
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
     }
 
@@ -85,7 +88,8 @@ impl Planner {
         if let (Some((top, identity)), EntryKind::File { size, holes }) = (file, &entry.kind) {
             let path = entry.path.as_bytes().to_vec();
             let file = Arc::new(SourceFile { top, path, shape: Shape::new(*size, holes) });
-            self.files.push(Planned { entry: index, identity, file });
+            let growth = self.shared.limits.growth;
+            self.files.push(Planned { entry: index, identity, file, growth });
         }
         if self.entries.is_empty() {
             self.since = Instant::now();

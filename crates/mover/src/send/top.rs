@@ -113,6 +113,11 @@ impl Identity {
         }
     }
 
+    /// Whether this can be the same file as `before`, with something appended.
+    pub(crate) fn has_grown_from(self, before: Self) -> bool {
+        (self.device, self.inode) == (before.device, before.inode) && self.size >= before.size
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.size
     }

@@ -22,6 +22,8 @@ struct Partial {
     without_sending: State,
     /// Bytes of its stream that were asked for.
     asked: u64,
+    /// What the receiver had has turned out to be different, if only in a dry run.
+    differs: bool,
 }
 
 /// The sender's view of what is wanted.
@@ -125,7 +127,10 @@ impl Wanted {
             sent.peek() == Some(group)
         };
         let proved_apart: Vec<u32> = (0..groups.count()).filter(|group| !is_sent(group)).collect();
-        self.partial.insert(planned.entry, Partial { proving: proving.clone(), without_sending, asked });
+        self.partial.insert(
+            planned.entry,
+            Partial { proving: proving.clone(), without_sending, asked, differs: false },
+        );
         if !ranges.is_empty() {
             self.send(Job::Stretches(Stretches { planned, ranges, proving: Some(proving.clone()) }));
         }
@@ -147,11 +152,14 @@ impl Wanted {
         let len = planned.file.shape.len();
         let ranges = ranges(&more.stretches, len)?;
         partial.asked += total(&ranges);
+        partial.differs = true;
         if self.ended || partial.asked > len.saturating_mul(2) {
             return Err(protocol("more is wanted than there is"));
         }
         self.grow(shared, total(&ranges))?;
-        self.send(Job::Stretches(Stretches { planned, ranges, proving: None }));
+        if !ranges.is_empty() {
+            self.send(Job::Stretches(Stretches { planned, ranges, proving: None }));
+        }
         Ok(())
     }
 
@@ -177,7 +185,8 @@ impl Wanted {
         shared.slots.give();
         let unsent = partial.proving.planned.file.shape.len().saturating_sub(partial.asked);
         match partial.without_sending {
-            State::Kept if partial.asked == 0 => (State::Kept, 0),
+            State::Kept if !partial.differs => (State::Kept, 0),
+            State::Kept => (State::Done, 0),
             _ => (State::Done, unsent),
         }
     }

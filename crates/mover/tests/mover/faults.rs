@@ -72,7 +72,7 @@ fn a_source_that_changes_while_it_is_read_is_not_delivered() {
         let src = one_file(&base, 12 << 20);
         let dst = base.join("dst");
         // The reader cannot be at the end of the file before the first piece is delivered.
-        let limits = SendLimits { read_ahead: 1 << 20, keep: 1 << 20 };
+        let limits = SendLimits { read_ahead: 1 << 20, keep: 1 << 20, ..SendLimits::default() };
         let changed = Cell::new(false);
         let tamper = |offset: u64, _: &mut [u8]| {
             if offset > 1000 && !changed.replace(true) {

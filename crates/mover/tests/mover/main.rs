@@ -9,6 +9,10 @@ mod hostile;
 #[cfg(test)]
 mod limits;
 #[cfg(test)]
+mod manners;
+#[cfg(test)]
+mod pipes;
+#[cfg(test)]
 mod random;
 #[cfg(test)]
 mod resume;

@@ -349,7 +349,12 @@ mod tests {
         let hello = |pattern: &[u8], rules| {
             let rule = Rule { verdict: Verdict::Exclude, pattern: pattern.to_vec() };
             let selection = Selection { rules: vec![rule; rules], ..Selection::default() };
-            let request = Request::Get { sources: Vec::new(), selection };
+            let request = Request::Get {
+                sources: Vec::new(),
+                selection,
+                growth: crate::control::Growth::Refuse,
+                run: crate::control::RunMode::Move,
+            };
             let settings = settings.clone();
             ControlMessage::Hello(Hello { version: 1, proof: [0; 32], ciphers: vec![], request, settings })
         };

@@ -1,8 +1,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Accept, Counted, Destination, Entry, Fault, FileDigest, Hello, InvalidEntry, More, Outcome, Proof,
-    Request, Summary, WantRun,
+    Accept, Counted, Destination, Entry, Extent, Fault, FileDigest, Hello, InvalidEntry, Item, More, Outcome,
+    Proof, Removal, Request, Summary, WantRun,
 };
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
@@ -64,6 +64,13 @@ pub enum ControlMessage {
     },
     /// Sender to receiver: what groups of files hash to.
     Proofs(Vec<Proof>),
+    /// Receiver to sender: what is done to names, or would be.
+    Items(Vec<Item>),
+    /// Sender to receiver, before [`ControlMessage::EntriesEnd`]: how much the set says about names that it
+    /// does not have. Without this message it says nothing.
+    Extent(Extent),
+    /// Receiver to sender, before [`ControlMessage::Finish`]: what became of names that the set does not have.
+    Removed(Removal),
 }
 
 impl ControlMessage {
@@ -99,6 +106,9 @@ impl ControlMessage {
             Self::More(_) => "more",
             Self::WantsEnd { .. } => "wants-end",
             Self::Proofs(_) => "proofs",
+            Self::Items(_) => "items",
+            Self::Extent(_) => "extent",
+            Self::Removed(_) => "removed",
         }
     }
 }

@@ -9,6 +9,7 @@ mod counted;
 mod durability;
 mod fault;
 mod files;
+mod items;
 mod message;
 mod path;
 mod selection;
@@ -22,6 +23,7 @@ pub use fault::{Fault, FaultCode};
 pub use files::{
     Entry, EntryKind, FileDigest, InvalidEntry, MAX_HOLES, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary,
 };
+pub use items::{Action, Extent, Item, Removal};
 pub use message::ControlMessage;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
 pub use selection::{
@@ -29,7 +31,7 @@ pub use selection::{
     Rule, Selection, Verdict,
 };
 pub use setup::{
-    Accept, BenchLimit, Cipher, Equal, Extraneous, Hello, Layout, Leftovers, Manners, Newer,
+    Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, Manners, Newer,
     PROTOCOL_VERSION, Request, RunMode, Settings,
 };
 pub use wants::{Destination, More, Proof, Stretch, Want, WantRun};

@@ -40,6 +40,10 @@ pub enum Request {
         sources: Vec<Vec<u8>>,
         /// Which entries of them.
         selection: Selection,
+        /// What happens to files that grow meanwhile.
+        growth: Growth,
+        /// Whether anything is done at all; the receiver keeps to it.
+        run: RunMode,
     },
     /// The client sends memory.
     BenchSend,
@@ -58,6 +62,21 @@ pub enum Request {
     StreamSend,
     /// The server sends a stream of bytes whose length is not known beforehand.
     StreamReceive,
+    /// The client sends one file, whose length is not known beforehand.
+    PutStream {
+        /// Its name, a path below the server's root.
+        destination: Vec<u8>,
+    },
+}
+
+/// What happens to a file that has grown since it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Growth {
+    /// It counts as changed and is not delivered.
+    #[default]
+    Refuse,
+    /// It is sent as long as it was found.
+    Accept,
 }
 
 /// What a receiver does about what is at the destination already.
@@ -109,6 +128,8 @@ pub enum Extraneous {
     Keep,
     /// They are removed when everything else has succeeded.
     Delete,
+    /// Likewise, unless they are more than so many: then all stay.
+    DeleteAtMost(u64),
 }
 
 /// Whether leftovers of earlier attempts are used.
@@ -119,6 +140,8 @@ pub enum Leftovers {
     Resume,
     /// Everything is sent from its beginning.
     Ignore,
+    /// They are, and so is a shorter file at the destination, as the beginning of the source's.
+    Extend,
 }
 
 /// Whether anything is done at all.

@@ -82,12 +82,21 @@ fn hello() {
         &bytes(b"\x00\x00\x00\x01\x01\x01\x01\x01\x01\x01"),
     );
     let sources = vec![b"a".to_vec(), vec![]];
-    let all = Request::Get { sources: sources.clone(), selection: Selection::default() };
-    frozen(&with(all), &bytes(b"\x01\x02\x01a\x00\x00\x00\x00\x00\x00\x00\x00"));
-    let some = Request::Get { sources, selection: selection() };
+    let (growth, run) = (Growth::Refuse, RunMode::Move);
+    let all = Request::Get { sources: sources.clone(), selection: Selection::default(), growth, run };
+    frozen(&with(all), &bytes(b"\x01\x02\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"));
+    let (growth, run) = (Growth::Accept, RunMode::Itemise);
+    let some = Request::Get { sources, selection: selection(), growth, run };
     let chosen =
-        b"\x01\x02\x01a\x00\x02\x00\x02*\xff\x01\x01/\x01\x01\x03b/c\x01\x01\x01\x01\x01\x01\xac\x02";
+        b"\x01\x02\x01a\x00\x02\x00\x02*\xff\x01\x01/\x01\x01\x03b/c\x01\x01\x01\x01\x01\x01\xac\x02\x01\x01";
     frozen(&with(some), &bytes(chosen));
+    let growing = Manners { leftovers: Leftovers::Extend, ..Manners::default() };
+    let manners = Manners { extraneous: Extraneous::DeleteAtMost(300), ..growing };
+    frozen(
+        &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
+        &bytes(b"\x00\x00\x00\x00\x00\x02\xac\x02\x02\x00\x00\x00"),
+    );
+    frozen(&with(Request::PutStream { destination: b"f".to_vec() }), &bytes(b"\x08\x01f"));
     frozen(&with(Request::BenchSend), &bytes(&[2]));
     frozen(&with(Request::BenchReceive), &bytes(&[3]));
     frozen(&with(Request::Check), &bytes(&[4]));
@@ -212,4 +221,27 @@ fn wants_and_proofs() {
     frozen(&ControlMessage::WantsEnd { bytes: 128 }, &[18, 0x80, 1]);
     let proof = Proof { entry: 1, first: 2, values: vec![[3; 32]] };
     frozen(&ControlMessage::Proofs(vec![proof]), &joined(&[&[19, 1, 1, 2, 1], &[3; 32]]));
+}
+
+#[test]
+fn what_is_done_to_names() {
+    let actions = [
+        (Action::Send { size: 128 }, &b"\x00\x80\x01"[..]),
+        (Action::Replace { size: 1 }, b"\x01\x01"),
+        (Action::Resume { have: 2, size: 128 }, b"\x02\x02\x80\x01"),
+        (Action::Keep, b"\x03"),
+        (Action::Link, b"\x04"),
+        (Action::MakeDirectory, b"\x05"),
+        (Action::Delete, b"\x06"),
+    ];
+    for (action, bytes) in actions {
+        let item = Item { path: RelPath::new(b"a").unwrap(), action };
+        frozen(&ControlMessage::Items(vec![item]), &joined(&[b"\x14\x01\x01a", bytes]));
+    }
+    for (number, extent) in [Extent::Part, Extent::Directories, Extent::Destination].into_iter().enumerate() {
+        frozen(&ControlMessage::Extent(extent), &[21, number as u8]);
+    }
+    frozen(&ControlMessage::Removed(Removal { removed: 128, fault: None }), b"\x16\x80\x01\x00");
+    let removal = Removal { removed: 0, fault: Some(fault()) };
+    frozen(&ControlMessage::Removed(removal), &joined(&[b"\x16\x00\x01", FAULT]));
 }

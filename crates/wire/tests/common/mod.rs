@@ -2,10 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "test code")]
 
 use haul_wire::control::{
-    Accept, BenchLimit, Cipher, ControlMessage, Destination, Durability, Entry, EntryKind, Equal, Extraneous,
-    Fault, FaultCode, FileDigest, FileSystems, Hello, IgnoreFiles, Layout, Leftovers, LinkChoice, MAX_MODE,
-    Manners, More, Newer, Outcome, Proof, Readback, RelPath, Request, Rule, RunMode, Selection, Settings,
-    Stretch, Summary, Verdict, Want, WantRun, encode_frame,
+    Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, Durability, Entry, EntryKind, Equal,
+    Extent, Extraneous, Fault, FaultCode, FileDigest, FileSystems, Growth, Hello, IgnoreFiles, Item, Layout,
+    Leftovers, LinkChoice, MAX_MODE, Manners, More, Newer, Outcome, Proof, Readback, RelPath, Removal,
+    Request, Rule, RunMode, Selection, Settings, Stretch, Summary, Verdict, Want, WantRun, encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
@@ -109,8 +109,15 @@ fn hello() -> impl Strategy<Value = Hello> {
             layout,
             manners
         }),
-        (vec(bytes(), 0..4), selection())
-            .prop_map(|(sources, selection)| Request::Get { sources, selection }),
+        (vec(bytes(), 0..4), selection(), any::<bool>()).prop_map(|(sources, selection, growing)| {
+            Request::Get {
+                sources,
+                selection,
+                growth: if growing { Growth::Accept } else { Growth::Refuse },
+                run: RunMode::Move,
+            }
+        }),
+        bytes().prop_map(|destination| Request::PutStream { destination }),
         Just(Request::BenchSend),
         Just(Request::BenchReceive),
         Just(Request::Check),
@@ -196,6 +203,19 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     (any::<u64>(), option::of(fault())).prop_map(|(entry, fault)| Outcome { entry, fault })
 }
 
+fn item() -> impl Strategy<Value = Item> {
+    let action = prop_oneof![
+        any::<u64>().prop_map(|size| Action::Send { size }),
+        any::<u64>().prop_map(|size| Action::Replace { size }),
+        any::<(u64, u64)>().prop_map(|(have, size)| Action::Resume { have, size }),
+        Just(Action::Keep),
+        Just(Action::Link),
+        Just(Action::MakeDirectory),
+        Just(Action::Delete),
+    ];
+    (rel_path(), action).prop_map(|(path, action)| Item { path, action })
+}
+
 fn summary() -> impl Strategy<Value = Summary> {
     (any::<u64>(), any::<u64>(), any::<u64>(), any::<[u8; 32]>())
         .prop_map(|(entries, failed, bytes, digest)| Summary { entries, failed, bytes, digest })
@@ -224,6 +244,11 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
             .prop_map(|(entry, stretches)| ControlMessage::More(More { entry, stretches })),
         any::<u64>().prop_map(|bytes| ControlMessage::WantsEnd { bytes }),
         vec(proof(), 0..3).prop_map(ControlMessage::Proofs),
+        vec(item(), 0..4).prop_map(ControlMessage::Items),
+        prop_oneof![Just(Extent::Part), Just(Extent::Directories), Just(Extent::Destination)]
+            .prop_map(ControlMessage::Extent),
+        (any::<u64>(), option::of(fault()))
+            .prop_map(|(removed, fault)| ControlMessage::Removed(Removal { removed, fault })),
     ]
 }
 

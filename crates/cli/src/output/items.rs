@@ -1,0 +1,130 @@
+//! What is done to names, for people and for scripts.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use haul_mover::Tell;
+use haul_wire::control::{Action, Item};
+use serde_json::{Value, json};
+
+use super::{out, size};
+use crate::args::{Command, Global};
+
+/// What becomes of items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ItemStyle {
+    /// Nothing.
+    Hidden,
+    /// A line on stderr for each name that is removed.
+    Removals,
+    /// A line on stdout for each.
+    Lines,
+    /// Likewise, also for what stays as it is.
+    AllLines,
+    /// They are kept for the JSON object.
+    Collect,
+}
+
+impl ItemStyle {
+    /// What the options ask for.
+    pub fn choose(global: &Global, command: &Command) -> Self {
+        let dry = matches!(command, Command::Cp(args) if args.transfer.dry_run);
+        match (dry, global.json) {
+            (true, true) => Self::Collect,
+            (true, false) if global.verbose > 0 => Self::AllLines,
+            (true, false) => Self::Lines,
+            (false, false) if global.verbose > 0 && !global.quiet => Self::Removals,
+            (false, _) => Self::Hidden,
+        }
+    }
+}
+
+/// Where items go.
+#[derive(Debug, Clone)]
+pub struct Items {
+    style: ItemStyle,
+    collected: Arc<Mutex<Vec<Item>>>,
+}
+
+impl Items {
+    /// In this style.
+    pub fn new(style: ItemStyle) -> Self {
+        Self { style, collected: Arc::default() }
+    }
+
+    /// For the job; `None` if nobody is interested.
+    pub fn tell(&self) -> Option<Tell> {
+        let Self { style, collected } = self.clone();
+        (style != ItemStyle::Hidden).then(|| -> Tell { Arc::new(move |item| show(style, &collected, item)) })
+    }
+
+    /// What was collected.
+    pub fn collected(&self) -> Vec<Item> {
+        self.collected.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn show(style: ItemStyle, collected: &Mutex<Vec<Item>>, item: &Item) {
+    match style {
+        ItemStyle::Collect => collected.lock().unwrap_or_else(PoisonError::into_inner).push(item.clone()),
+        ItemStyle::Lines if item.action == Action::Keep => {}
+        ItemStyle::Lines | ItemStyle::AllLines => out(&line(item)),
+        ItemStyle::Removals if item.action == Action::Delete => eprintln!("{}", line(item)),
+        ItemStyle::Removals | ItemStyle::Hidden => {}
+    }
+}
+
+/// An item as one line.
+fn line(item: &Item) -> String {
+    let Item { path, action } = item;
+    let word = action.as_str();
+    match *action {
+        Action::Send { size: bytes } | Action::Replace { size: bytes } => {
+            format!("{word} {path} ({})", size(bytes))
+        }
+        Action::Resume { have, size: bytes } => format!("{word} {path} ({} of {})", size(have), size(bytes)),
+        Action::Keep | Action::Link | Action::MakeDirectory | Action::Delete => format!("{word} {path}"),
+    }
+}
+
+/// A list for each action, with all that is known of each name.
+pub(crate) fn item_lists(items: &[Item]) -> BTreeMap<&'static str, Vec<Value>> {
+    let words = ["send", "replace", "resume", "keep", "link", "mkdir", "delete"];
+    let mut lists: BTreeMap<_, Vec<Value>> = words.into_iter().map(|word| (word, Vec::new())).collect();
+    for item in items {
+        let path = String::from_utf8_lossy(item.path.as_bytes());
+        let value = match item.action {
+            Action::Send { size } | Action::Replace { size } => json!({ "path": path, "size": size }),
+            Action::Resume { have, size } => json!({ "path": path, "have": have, "size": size }),
+            Action::Keep | Action::Link | Action::MakeDirectory | Action::Delete => json!({ "path": path }),
+        };
+        lists.entry(item.action.as_str()).or_default().push(value);
+    }
+    lists
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_wire::control::RelPath;
+
+    use super::*;
+
+    fn item(path: &[u8], action: Action) -> Item {
+        Item { path: RelPath::new(path).unwrap(), action }
+    }
+
+    #[test]
+    fn lines_are_for_people_and_lists_for_scripts() {
+        let items = [
+            item(b"a", Action::Send { size: 1500 }),
+            item(b"b\x1b", Action::Resume { have: 1000, size: 2000 }),
+            item(b"c", Action::Delete),
+        ];
+        assert_eq!(line(&items[0]), "send a (1.5 kB)");
+        assert_eq!(line(&items[1]), "resume b\u{fffd} (1 kB of 2 kB)");
+        assert_eq!(line(&items[2]), "delete c");
+        let lists = item_lists(&items);
+        assert_eq!(lists["resume"], [json!({ "path": "b\u{1b}", "have": 1000, "size": 2000 })]);
+        assert_eq!((lists["keep"].len(), lists["delete"].len()), (0, 1));
+    }
+}

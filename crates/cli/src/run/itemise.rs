@@ -1,0 +1,68 @@
+//! `haul cp --dry-run`: says what would be done to every name.
+
+use haul_wire::control::Fault;
+use serde_json::json;
+
+use super::copy::{How, negotiate, parse, run};
+use super::plan::{CopyPlan, DryRun};
+use super::{Context, by_ssh, stdio};
+use crate::args::CpArgs;
+use crate::output::{RunReport, Summary, item_lists, json_value, out};
+use crate::ssh::SshPlan;
+
+/// Looks, and prints what it sees on stdout. Returns the exit code.
+///
+/// # Errors
+/// What would keep it from being done, as far as that shows without doing it.
+pub(crate) fn itemise(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
+    stdio::refuse_dry_run(&args.paths)?;
+    let (plan, selection) = parse(args)?;
+    let negotiated = match &plan {
+        CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
+        // Between two others it is only seen whether they reach each other.
+        CopyPlan::Ssh(third @ SshPlan::Third(_)) => by_ssh::negotiate(context, &args.ssh, third)?,
+        CopyPlan::Ssh(_) | CopyPlan::Local { .. } => Vec::new(),
+    };
+    let dry = DryRun { actions: plan.actions(), negotiated };
+    if !context.json {
+        out(dry.to_string().trim_end());
+    }
+    if matches!(plan, CopyPlan::Ssh(SshPlan::Third(_))) {
+        if context.json {
+            out(&dry.value().to_string());
+        }
+        return Ok(0);
+    }
+    let report = run(context, &plan, How { selection: &selection, ssh: &args.ssh });
+    if let Some(error) = report.error {
+        return Err(error);
+    }
+    if context.json {
+        out(&object(&dry, context, &report).to_string());
+    } else {
+        eprint!("{}", Summary(&report).failures());
+        out(&Summary(&report).would_move());
+    }
+    Ok(report.exit_code())
+}
+
+/// The plan and the report in one.
+fn object(dry: &DryRun, context: &Context, report: &RunReport) -> serde_json::Value {
+    let whole = json_value(report);
+    let mut object = dry.value();
+    for key in [
+        "ok",
+        "bytes",
+        "files",
+        "kept_files",
+        "resumed_bytes",
+        "deleted_files",
+        "failed_files",
+        "failures",
+        "error",
+    ] {
+        object[key] = whole[key].clone();
+    }
+    object["items"] = json!(item_lists(&context.items.collected()));
+    object
+}

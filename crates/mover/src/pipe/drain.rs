@@ -1,0 +1,379 @@
+//! Receives files into a pipe, one after the other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{ErrorKind, Write};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use blake3::Hasher;
+use crossbeam_channel::{Receiver, Sender};
+use haul_wire::control::{
+    ControlMessage, Destination, Entry, EntryKind, Fault, FaultCode, FileDigest, Outcome, Summary, Want,
+};
+use rustix::io::Errno;
+
+use crate::digest::set_digest;
+use crate::entries::{Kind, State};
+use crate::fault::{Side, Trouble, protocol};
+use crate::link::ControlLink;
+use crate::receive::{
+    Base, FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Shared, Wants, Work, mismatch,
+};
+use crate::report::{MoveReport, report};
+use crate::threads;
+
+/// Longest wait before it is looked again what has been written.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// How long the sender may take to say good-bye.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Zeros written at a time where a file has a hole.
+const ZEROS: usize = 64 << 10;
+
+/// What the bytes of a file hash to, once all are out.
+type Hashed = (u32, [u8; 32]);
+
+/// Receives regular files and writes them to `output`, in the order in which they are sent. What has come is written
+/// before it is verified; the report says whether it was right.
+///
+/// # Errors
+/// The threads could not be started.
+pub fn receive_to(
+    output: Box<dyn Write + Send>,
+    link: Arc<dyn ControlLink>,
+    options: ReceiveOptions,
+) -> Result<ReceiveJob, Fault> {
+    let place = Place::new(Base::nowhere()?, options.session);
+    let shared = Arc::new(Shared::new(link, place, options, Wants::new(Destination::Fresh)));
+    let job = shared.clone();
+    let thread = threads::spawn("haul-receive", move || run(&job, output))?;
+    let sink = Box::new(FileSink::new(shared.clone()));
+    Ok(ReceiveJob { sink, handle: ReceiveHandle::new(shared, thread, Vec::new()) })
+}
+
+fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport, Fault> {
+    let (hashed, hashes) = crossbeam_channel::unbounded();
+    let asked = Arc::new(AtomicU32::new(0));
+    let drain = Drain::new(shared.clone(), output, hashed, asked.clone());
+    let draining = threads::spawn("haul-drain", move || drain.run())?;
+    let listener = Listener {
+        shared: shared.clone(),
+        hashes,
+        asked,
+        found: HashMap::new(),
+        expected: HashMap::new(),
+        settled: 0,
+        total: None,
+    };
+    let result = listener.listen();
+    shared.queue.close();
+    if result.is_ok() {
+        threads::join(draining)?;
+    }
+    // Else it may wait for a reader who does not read; it ends with the process.
+    result
+}
+
+/// Writes in order what comes in any.
+struct Drain {
+    shared: Arc<Shared>,
+    output: Box<dyn Write + Send>,
+    hashed: Sender<Hashed>,
+    /// Of the entries below this number it is known where their bytes are in the object.
+    asked: Arc<AtomicU32>,
+    /// What has come before its turn, by its place in the object. The memory counts as used.
+    waiting: BTreeMap<u64, (Arc<Lease>, Range<usize>)>,
+    /// Up to here the object is written.
+    upto: u64,
+    /// The file whose turn it is, what it hashes to so far, and up to where it is written.
+    entry: u32,
+    hasher: Hasher,
+    in_file: u64,
+}
+
+impl Drain {
+    fn new(
+        shared: Arc<Shared>,
+        output: Box<dyn Write + Send>,
+        hashed: Sender<Hashed>,
+        asked: Arc<AtomicU32>,
+    ) -> Self {
+        let (waiting, hasher) = (BTreeMap::new(), Hasher::new());
+        Self { shared, output, hashed, asked, waiting, upto: 0, entry: 0, hasher, in_file: 0 }
+    }
+
+    fn run(mut self) {
+        if let Err(fault) = self.work() {
+            self.shared.fail(fault);
+        }
+    }
+
+    fn work(&mut self) -> Result<(), Fault> {
+        loop {
+            let book = self.shared.book();
+            let (known, whole) = (book.layout.len(), book.object_len);
+            drop(book);
+            self.finish_entries()?;
+            if whole == Some(self.upto) && self.entry == self.shared.book().table.len() {
+                return self.flush();
+            }
+            match self.shared.queue.take(known, false) {
+                Work::Bytes(lease) => self.take(&Arc::from(lease))?,
+                Work::Look => {}
+                Work::Closed => return Ok(()),
+            }
+        }
+    }
+
+    fn take(&mut self, lease: &Arc<Lease>) -> Result<(), Fault> {
+        for run in &lease.runs {
+            self.waiting.insert(run.offset, (lease.clone(), run.range.clone()));
+        }
+        while let Some((lease, range)) = self.waiting.remove(&self.upto) {
+            self.write_run(&lease.data[range])?;
+        }
+        self.flush()
+    }
+
+    fn write_run(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let pieces = self.shared.book().layout.pieces(self.upto, bytes.len() as u64);
+        let mut rest = bytes;
+        for piece in pieces {
+            while self.entry < piece.entry {
+                self.finish_entry()?;
+            }
+            let (now, later) = rest.split_at(piece.len as usize);
+            rest = later;
+            self.hasher.update(now);
+            let shape = self.shared.book().table.shape(piece.entry);
+            let mut from = now;
+            for (at, len) in shape.pieces(piece.offset..piece.offset + piece.len) {
+                self.zeros_to(at)?;
+                let (part, later) = from.split_at(len as usize);
+                from = later;
+                self.write(part)?;
+            }
+        }
+        self.upto += bytes.len() as u64;
+        self.shared.progress.add_done(bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Finishes the files that have no more bytes to come.
+    fn finish_entries(&mut self) -> Result<(), Fault> {
+        loop {
+            let book = self.shared.book();
+            let is_known = self.entry < self.asked.load(Ordering::Acquire);
+            let next = if is_known { book.layout.pieces(self.upto, 1).first().copied() } else { None };
+            let whole = book.layout.len() == self.upto;
+            drop(book);
+            if !is_known || next.is_some_and(|piece| piece.entry == self.entry) || (next.is_none() && !whole)
+            {
+                return Ok(());
+            }
+            self.finish_entry()?;
+        }
+    }
+
+    fn finish_entry(&mut self) -> Result<(), Fault> {
+        let book = self.shared.book();
+        let is_file = matches!(book.table.kind(self.entry), Kind::File(_));
+        let size = book.table.size(self.entry);
+        drop(book);
+        if is_file {
+            self.zeros_to(size)?;
+            // Nobody waits for it if the job is over.
+            let _ = self.hashed.send((self.entry, *self.hasher.finalize().as_bytes()));
+        }
+        (self.entry, self.in_file, self.hasher) = (self.entry + 1, 0, Hasher::new());
+        Ok(())
+    }
+
+    fn zeros_to(&mut self, at: u64) -> Result<(), Fault> {
+        while self.in_file < at {
+            let len = (at - self.in_file).min(ZEROS as u64) as usize;
+            self.write(&[0; ZEROS][..len])?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.in_file += bytes.len() as u64;
+        self.output.write_all(bytes).map_err(|error| fault(&error))
+    }
+
+    fn flush(&mut self) -> Result<(), Fault> {
+        self.output.flush().map_err(|error| fault(&error))
+    }
+}
+
+fn fault(error: &std::io::Error) -> Fault {
+    if error.kind() == ErrorKind::BrokenPipe {
+        let message = "nobody reads what is written any more";
+        return Fault::new(FaultCode::Interrupted, message, "");
+    }
+    let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    Trouble::new(Side::Destination, "write", b"stdout", errno).fault
+}
+
+/// Listens to the sender, and compares.
+struct Listener {
+    shared: Arc<Shared>,
+    hashes: Receiver<Hashed>,
+    asked: Arc<AtomicU32>,
+    found: HashMap<u32, [u8; 32]>,
+    expected: HashMap<u32, Result<[u8; 32], Fault>>,
+    settled: u64,
+    total: Option<u64>,
+}
+
+impl Listener {
+    fn listen(mut self) -> Result<MoveReport, Fault> {
+        self.shared.link.send(ControlMessage::Ready(Destination::Fresh))?;
+        loop {
+            if let Some(ending) = self.shared.ending() {
+                if ending.tell_peer {
+                    // The channel may be what failed.
+                    let _ = self.shared.link.send(ControlMessage::Abort(ending.fault.clone()));
+                }
+                return Err(ending.fault.clone());
+            }
+            while let Ok((entry, digest)) = self.hashes.try_recv() {
+                self.found.insert(entry, digest);
+                self.settle(entry)?;
+            }
+            if self.total == Some(self.settled) {
+                return self.finish();
+            }
+            match self.shared.link.recv(LOOK_AGAIN) {
+                Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.shared.end(fault, false),
+                Ok(Some(message)) => {
+                    if let Err(fault) = self.handle(message) {
+                        self.shared.fail(fault);
+                    }
+                }
+                Ok(None) => {}
+            }
+        }
+    }
+
+    fn handle(&mut self, message: ControlMessage) -> Result<(), Fault> {
+        match message {
+            ControlMessage::Entries(entries) if self.total.is_none() => self.entries(&entries),
+            ControlMessage::EntriesEnd { entries, bytes } if self.total.is_none() => {
+                let book = self.shared.book();
+                if entries != u64::from(book.table.len()) || bytes != book.table.bytes() {
+                    return Err(protocol("the entries are not as many as announced"));
+                }
+                drop(book);
+                self.total = Some(entries);
+                self.shared.progress.found_all();
+                self.shared.wants.all_asked(&self.shared)
+            }
+            ControlMessage::Digests(digests) => {
+                digests.into_iter().try_for_each(|digest| self.expect(digest))
+            }
+            ControlMessage::Extent(_)
+            | ControlMessage::Ping(_)
+            | ControlMessage::Pong(_)
+            | ControlMessage::UdpSeen { .. } => Ok(()),
+            ControlMessage::Bye => {
+                let message = "the sender left before the transfer was complete";
+                Err(Fault::new(FaultCode::ControlLost, message, "run the same command again"))
+            }
+            other => Err(protocol(&format!("unexpected {} message", other.name()))),
+        }
+    }
+
+    fn entries(&mut self, entries: &[Entry]) -> Result<(), Fault> {
+        let first = self.shared.book().table.len();
+        for entry in entries {
+            entry.validate().map_err(|e| protocol(&e.to_string()))?;
+            if matches!(entry.kind, EntryKind::Directory | EntryKind::Symlink { .. }) {
+                return Err(Fault::new(
+                    FaultCode::Usage,
+                    format!("`{}` is no regular file, and only those can be written to stdout", entry.path),
+                    "name the files, or copy it to a directory",
+                ));
+            }
+            let mut book = self.shared.book();
+            if let Some(fault) = book.table.push(entry)? {
+                book.failures.add(entry.path.as_bytes(), fault);
+                self.settled += 1;
+            }
+            drop(book);
+            self.shared.progress.found(1, 0);
+        }
+        self.shared.wants.ask(&self.shared, first, vec![Want::Whole; entries.len()])?;
+        self.asked.store(self.shared.book().table.len(), Ordering::Release);
+        self.shared.queue.nudge();
+        Ok(())
+    }
+
+    fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
+        let book = self.shared.book();
+        let known = u32::try_from(digest.entry).ok().filter(|&entry| entry < book.table.len());
+        let file = known.filter(|&entry| matches!(book.table.kind(entry), Kind::File(_)));
+        drop(book);
+        let entry = file.ok_or_else(|| protocol("a digest of an entry that is no file"))?;
+        self.expected.insert(entry, digest.result);
+        self.settle(entry)
+    }
+
+    /// Settles a file that is out, and of which it is known what it should hash to.
+    fn settle(&mut self, entry: u32) -> Result<(), Fault> {
+        let (Some(found), Some(_)) = (self.found.get(&entry).copied(), self.expected.get(&entry)) else {
+            return Ok(());
+        };
+        self.found.remove(&entry);
+        let mut book = self.shared.book();
+        let path = book.table.path(entry);
+        // An entry of the same name as an earlier one failed when it came.
+        if book.table.state(entry) != State::Waiting {
+            return Ok(());
+        }
+        let fault = match self.expected.remove(&entry) {
+            Some(Ok(expected)) if expected == found => None,
+            Some(Err(fault)) => Some(fault),
+            _ => Some(mismatch(&path)),
+        };
+        if let Some(fault) = &fault {
+            book.table.set_state(entry, State::Failed);
+            book.failures.add(&path, fault.clone());
+            self.shared.progress.one_failed();
+        } else {
+            book.table.set_digest(entry, found);
+            book.table.set_state(entry, State::Done);
+            self.shared.progress.file_done();
+        }
+        drop(book);
+        self.settled += 1;
+        self.shared.link.send(ControlMessage::Outcomes(vec![Outcome { entry: entry.into(), fault }]))
+    }
+
+    fn finish(&self) -> Result<MoveReport, Fault> {
+        let book = self.shared.book();
+        let digest = set_digest(&book.table);
+        let summary = Summary {
+            entries: book.table.len().into(),
+            failed: book.failures.count(),
+            bytes: book.layout.len(),
+            digest,
+        };
+        let report = report(&book.table, book.failures.clone(), digest, 0, book.removal.clone());
+        drop(book);
+        self.shared.set_finished();
+        let link = &self.shared.link;
+        link.send(ControlMessage::Finish(summary))?;
+        let until = Instant::now() + FAREWELL;
+        while Instant::now() < until {
+            if let Ok(Some(ControlMessage::Bye)) | Err(_) = link.recv(LOOK_AGAIN) {
+                break;
+            }
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,295 @@
+//! Receives a stream into a file.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blake3::Hasher;
+use crossbeam_channel::{Receiver, Sender};
+use haul_base::RangeSet;
+use haul_wire::control::{
+    ControlMessage, Durability, Entry, Fault, FaultCode, FileDigest, Layout, Outcome, RunMode, Summary,
+};
+use haul_wire::control::{Destination, EntryKind};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use crate::digest::set_digest;
+use crate::entries::State;
+use crate::fault::{Side, Trouble, protocol};
+use crate::journal::FileIdentity;
+use crate::link::ControlLink;
+use crate::pipe::STREAM;
+use crate::receive::{
+    FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Shared, Wants, Work, mismatch,
+    open_base, set_on_open,
+};
+use crate::report::{MoveReport, report};
+use crate::root::Root;
+use crate::storage::fsync;
+use crate::stream::Shape;
+use crate::threads;
+
+/// Longest wait before it is looked again whether everything is written.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// How long the sender may take to say good-bye.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Bytes read back at a time.
+const READ: usize = 1 << 20;
+
+/// Receives a stream that [`send_stream`](crate::send_stream) sends into the file `destination`, which [`Root`] may
+/// confine. It has its name when it is whole and verified, and not before.
+///
+/// # Errors
+/// The destination is a directory, or its directory does not exist or cannot be opened; then the peer is told nothing
+/// yet. Or the threads could not be started.
+pub fn receive_stream(
+    destination: &[u8],
+    root: &Root,
+    link: Arc<dyn ControlLink>,
+    options: ReceiveOptions,
+) -> Result<ReceiveJob, Fault> {
+    let base = open_base(root, destination, Layout::As, RunMode::Move)?;
+    if base.rename.is_none() {
+        return Err(Trouble::new(Side::Destination, "write to", destination, Errno::ISDIR).fault);
+    }
+    let place = Place::new(base, options.session);
+    let shared = Arc::new(Shared::new(link, place, options, Wants::new(Destination::Fresh)));
+    let job = shared.clone();
+    let thread = threads::spawn("haul-receive", move || run(&job))?;
+    let sink = Box::new(FileSink::new(shared.clone()));
+    Ok(ReceiveJob { sink, handle: ReceiveHandle::new(shared, thread, Vec::new()) })
+}
+
+fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
+    let (stored, storing) = crossbeam_channel::bounded(1);
+    let writing = shared.clone();
+    let writer = threads::spawn("haul-write", move || write(&writing, &stored))?;
+    let result =
+        Store { shared: shared.clone(), storing, stored: None, expected: None, is_announced: false }.listen();
+    shared.queue.close();
+    let joined = threads::join(writer);
+    if result.is_err() {
+        shared.place.discard(0, STREAM);
+    }
+    shared.place.finish(result.is_ok());
+    joined.and(result)
+}
+
+/// A stream that is written to its end.
+struct Stored {
+    file: Arc<File>,
+    len: u64,
+    digest: [u8; 32],
+}
+
+fn write(shared: &Arc<Shared>, stored: &Sender<Stored>) {
+    let done = Writer::start(shared).and_then(Writer::work);
+    match done {
+        Ok(Some(done)) => {
+            // Nobody waits for it if the job is over.
+            let _ = stored.send(done);
+        }
+        Ok(None) => {}
+        Err(trouble) => shared.fail(trouble.fault),
+    }
+}
+
+/// Writes and hashes.
+struct Writer<'a> {
+    shared: &'a Arc<Shared>,
+    file: Arc<File>,
+    written: RangeSet,
+    hasher: Hasher,
+    hashed: u64,
+}
+
+impl<'a> Writer<'a> {
+    fn start(shared: &'a Arc<Shared>) -> Result<Self, Trouble> {
+        let local = shared.place.local(STREAM);
+        let identity = FileIdentity { path: local, size: 0, mtime_secs: 0, mtime_nanos: 0, shape: [0; 32] };
+        let file = shared.place.create(0, STREAM, &Shape::new(0, &[]), &identity)?;
+        Ok(Self { shared, file, written: RangeSet::new(), hasher: Hasher::new(), hashed: 0 })
+    }
+
+    /// `None`: the job was over before.
+    fn work(mut self) -> Result<Option<Stored>, Trouble> {
+        loop {
+            match self.shared.queue.take(u64::MAX, false) {
+                Work::Bytes(lease) => self.write(&lease).map_err(|error| self.trouble(&error))?,
+                Work::Look => {}
+                Work::Closed => return Ok(None),
+            }
+            if let Some(len) = self.shared.queue.completed().filter(|&len| len == self.hashed) {
+                let digest = *self.hasher.finalize().as_bytes();
+                return Ok(Some(Stored { file: self.file, len, digest }));
+            }
+        }
+    }
+
+    fn trouble(&self, error: &std::io::Error) -> Trouble {
+        let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+        Trouble::new(Side::Destination, "write", &self.shared.place.local(STREAM), errno)
+    }
+
+    fn write(&mut self, lease: &Lease) -> std::io::Result<()> {
+        for run in &lease.runs {
+            let bytes = &lease.data[run.range.clone()];
+            self.file.write_all_at(bytes, run.offset)?;
+            self.written.insert(run.offset..run.offset + bytes.len() as u64);
+            if run.offset == self.hashed {
+                self.hasher.update(bytes);
+                self.hashed += bytes.len() as u64;
+            }
+        }
+        let before = self.shared.progress.bytes_done();
+        self.shared.progress.add_done(self.written.total() - before);
+        self.catch_up()
+    }
+
+    /// Hashes what had come before its turn: it is read back, from the page cache as a rule.
+    fn catch_up(&mut self) -> std::io::Result<()> {
+        let mut buffer = Vec::new();
+        while let Some(range) = self.written.containing(self.hashed) {
+            buffer.resize(READ, 0);
+            let len = (range.end - self.hashed).min(READ as u64) as usize;
+            self.file.read_exact_at(&mut buffer[..len], self.hashed)?;
+            self.hasher.update(&buffer[..len]);
+            self.hashed += len as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Listens to the sender, and finishes the file.
+struct Store {
+    shared: Arc<Shared>,
+    storing: Receiver<Stored>,
+    stored: Option<Stored>,
+    expected: Option<[u8; 32]>,
+    is_announced: bool,
+}
+
+impl Store {
+    fn listen(mut self) -> Result<MoveReport, Fault> {
+        self.shared.link.send(ControlMessage::Ready(Destination::Fresh))?;
+        loop {
+            if let Some(ending) = self.shared.ending() {
+                if ending.tell_peer {
+                    // The channel may be what failed.
+                    let _ = self.shared.link.send(ControlMessage::Abort(ending.fault.clone()));
+                }
+                return Err(ending.fault.clone());
+            }
+            if let Ok(stored) = self.storing.try_recv() {
+                self.stored = Some(stored);
+            }
+            if let (Some(stored), Some(expected), true) = (&self.stored, self.expected, self.is_announced) {
+                return match self.commit(stored, expected) {
+                    Ok(report) => Ok(report),
+                    Err(fault) => {
+                        let _ = self.shared.link.send(ControlMessage::Abort(fault.clone()));
+                        Err(fault)
+                    }
+                };
+            }
+            match self.shared.link.recv(LOOK_AGAIN) {
+                Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.shared.end(fault, false),
+                Ok(Some(message)) => {
+                    if let Err(fault) = self.handle(message) {
+                        self.shared.fail(fault);
+                    }
+                }
+                Ok(None) => {}
+            }
+        }
+    }
+
+    fn handle(&mut self, message: ControlMessage) -> Result<(), Fault> {
+        match message {
+            ControlMessage::Entries(entries) => self.announced(&entries),
+            ControlMessage::EntriesEnd { entries: 1, bytes } if bytes == self.shared.book().table.bytes() => {
+                self.shared.progress.found_all();
+                self.is_announced = true;
+                Ok(())
+            }
+            ControlMessage::Digests(digests) => match digests.as_slice() {
+                [FileDigest { entry: 0, result }] => {
+                    self.expected = Some(result.clone()?);
+                    Ok(())
+                }
+                _ => Err(protocol("digests of something else than the stream")),
+            },
+            ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. } => Ok(()),
+            ControlMessage::Bye => {
+                let message = "the sender left before the stream was complete";
+                Err(Fault::new(FaultCode::ControlLost, message, "a stream cannot be resumed; send it again"))
+            }
+            other => Err(protocol(&format!("unexpected {} message", other.name()))),
+        }
+    }
+
+    fn announced(&self, entries: &[Entry]) -> Result<(), Fault> {
+        let mut book = self.shared.book();
+        let (1, [entry], 0) = (entries.len(), entries, book.table.len()) else {
+            return Err(protocol("a stream is one entry"));
+        };
+        entry.validate().map_err(|e| protocol(&e.to_string()))?;
+        let plain = matches!(&entry.kind, EntryKind::File { holes, .. } if holes.is_empty());
+        if !plain || entry.path.as_bytes().contains(&b'/') {
+            return Err(protocol("a stream becomes one regular file"));
+        }
+        book.table.push(entry)?.map_or(Ok(()), Err)
+    }
+
+    /// Verified, permissions, contents to the disk, the name, the name to the disk.
+    fn commit(&self, stored: &Stored, expected: [u8; 32]) -> Result<MoveReport, Fault> {
+        let shared = &self.shared;
+        let name = shared.place.local(STREAM);
+        let book = shared.book();
+        let (announced, attributes) = (book.table.size(0), book.table.attributes(0));
+        drop(book);
+        if (stored.len, stored.digest) != (announced, expected) {
+            return Err(mismatch(&name));
+        }
+        let finish = |errno| Trouble::new(Side::Destination, "finish", &name, errno).fault;
+        let synced = shared.durability != Durability::Cached;
+        set_on_open(&*stored.file, attributes, FileType::RegularFile).map_err(finish)?;
+        if synced {
+            fsync(&*stored.file).map_err(finish)?;
+        }
+        let spot = shared.place.install(0, STREAM).map_err(|trouble| trouble.fault)?;
+        if synced
+            && let Err(errno) = fsync(&*spot.directory)
+            && !matches!(errno, Errno::BADF | Errno::INVAL)
+        {
+            return Err(finish(errno));
+        }
+        self.say_done(stored)
+    }
+
+    fn say_done(&self, stored: &Stored) -> Result<MoveReport, Fault> {
+        let mut book = self.shared.book();
+        book.table.set_digest(0, stored.digest);
+        book.table.set_state(0, State::Done);
+        let digest = set_digest(&book.table);
+        let report = report(&book.table, book.failures.clone(), digest, 0, book.removal.clone());
+        drop(book);
+        self.shared.progress.found(1, stored.len);
+        self.shared.progress.file_done();
+        self.shared.set_finished();
+        let link = &self.shared.link;
+        link.send(ControlMessage::Outcomes(vec![Outcome { entry: 0, fault: None }]))?;
+        link.send(ControlMessage::Finish(Summary { entries: 1, failed: 0, bytes: stored.len, digest }))?;
+        let until = Instant::now() + FAREWELL;
+        while Instant::now() < until {
+            if let Ok(Some(ControlMessage::Bye)) | Err(_) = link.recv(LOOK_AGAIN) {
+                break;
+            }
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,229 @@
+//! Removes what the set does not have from the directories that it has.
+//!
+//! Every directory is opened from the destination without following a link, and every name is removed relative to an
+//! open directory. Journals and temporary files stay, whichever job they belong to, and so does what is mounted.
+
+use std::os::fd::AsFd as _;
+
+use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, Removal};
+use rustix::fs::{AtFlags, Dir, FileType, fstat, statat, unlinkat};
+use rustix::io::Errno;
+
+use crate::entries::Kind;
+use crate::fault::{Side, Trouble, show};
+use crate::journal::is_working_name;
+use crate::receive::shared::Shared;
+
+/// What happens to a name that was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// It is counted, up to one more than so many.
+    Count(u64),
+    /// It is said that it would be removed.
+    Say,
+    /// It is removed.
+    Remove,
+}
+
+/// A directory that is being emptied.
+struct Emptying {
+    path: Vec<u8>,
+    names: std::vec::IntoIter<Vec<u8>>,
+    /// Something in it stays.
+    keeps: bool,
+}
+
+struct Sweep<'a> {
+    shared: &'a Shared,
+    purpose: Purpose,
+    removal: Removal,
+}
+
+/// Does what the manners say. `None`: they say nothing.
+///
+/// # Errors
+/// The job is over. That names could not be removed is in the [`Removal`].
+pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
+    let most = match shared.manners.extraneous {
+        Extraneous::Keep => return Ok(None),
+        Extraneous::Delete => None,
+        Extraneous::DeleteAtMost(most) => Some(most),
+    };
+    let book = shared.book();
+    let (extent, failed) = (book.extent, book.failures.count());
+    drop(book);
+    if failed > 0 || extent == Extent::Part {
+        return Ok(Some(Removal { removed: 0, fault: Some(incomplete(failed)) }));
+    }
+    if let Some(most) = most {
+        let found = Sweep::new(shared, Purpose::Count(most)).run(extent)?;
+        if found.removed > most {
+            return Ok(Some(Removal { removed: 0, fault: Some(too_many(most)) }));
+        }
+    }
+    let purpose = if shared.only_looks() { Purpose::Say } else { Purpose::Remove };
+    let removal = Sweep::new(shared, purpose).run(extent)?;
+    shared.tell_the_rest()?;
+    Ok(Some(removal))
+}
+
+fn incomplete(failed: u64) -> Fault {
+    let why = if failed > 0 { "not everything has arrived" } else { "only a part of the sources was sent" };
+    let message = format!("nothing was removed at the destination, because {why}");
+    Fault::new(FaultCode::NotPermitted, message, "run the same command again when that is mended")
+}
+
+fn too_many(most: u64) -> Fault {
+    let message =
+        format!("nothing was removed at the destination, because it would be more than {most} names");
+    Fault::new(FaultCode::NotPermitted, message, "look at them with --dry-run; --max-delete permits more")
+}
+
+impl<'a> Sweep<'a> {
+    fn new(shared: &'a Shared, purpose: Purpose) -> Self {
+        Self { shared, purpose, removal: Removal::default() }
+    }
+
+    /// Goes through all directories of the set.
+    fn run(mut self, extent: Extent) -> Result<Removal, Fault> {
+        if extent == Extent::Destination && !self.shared.place.renames() {
+            self.directory(None, Vec::new())?;
+        }
+        let count = self.shared.book().table.len();
+        for entry in 0..count {
+            let book = self.shared.book();
+            let is_directory = book.table.kind(entry) == Kind::Directory && book.table.is_first(entry);
+            let path = if is_directory { Some(book.table.path(entry)) } else { None };
+            drop(book);
+            if let Some(path) = path {
+                self.directory(Some(entry), self.shared.place.local(&path))?;
+            }
+            if self.is_over() {
+                break;
+            }
+        }
+        Ok(self.removal)
+    }
+
+    fn is_over(&self) -> bool {
+        let enough = matches!(self.purpose, Purpose::Count(most) if self.removal.removed > most);
+        enough || self.shared.ending().is_some()
+    }
+
+    /// Removes what `entry` does not have from its directory.
+    fn directory(&mut self, entry: Option<u32>, local: Vec<u8>) -> Result<(), Fault> {
+        let names = match self.names(&local) {
+            Ok(names) => names,
+            // In a dry run it may still have to be made.
+            Err(Errno::NOENT) if self.shared.only_looks() => return Ok(()),
+            Err(errno) => {
+                self.stays("list", &local, errno);
+                return Ok(());
+            }
+        };
+        let book = self.shared.book();
+        let foreign = |name: &Vec<u8>| book.table.child(entry, name).is_none() && !is_working_name(name);
+        let extraneous: Vec<_> = names.into_iter().filter(foreign).collect();
+        drop(book);
+        self.empty(Emptying { path: local, names: extraneous.into_iter(), keeps: true })
+    }
+
+    /// Removes these names, and whatever is in them before.
+    fn empty(&mut self, first: Emptying) -> Result<(), Fault> {
+        let mut open = vec![first];
+        while let Some(innermost) = open.last_mut() {
+            if self.is_over() {
+                return Ok(());
+            }
+            if let Some(name) = innermost.names.next() {
+                let path = join(&innermost.path, &name);
+                match self.look(&innermost.path, &name) {
+                    _ if is_working_name(&name) => innermost.keeps = true,
+                    Ok(Some(names)) => open.push(Emptying { path, names: names.into_iter(), keeps: false }),
+                    Ok(None) => innermost.keeps |= !self.remove(path, AtFlags::empty())?,
+                    Err(errno) => {
+                        innermost.keeps = true;
+                        self.stays("remove", &path, errno);
+                    }
+                }
+                continue;
+            }
+            let Some(done) = open.pop() else { break };
+            if let Some(above) = open.last_mut() {
+                above.keeps |= done.keeps || !self.remove(done.path, AtFlags::REMOVEDIR)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in a directory that is to go; `None` of anything else.
+    fn look(&self, parent: &[u8], name: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Errno> {
+        let directory = self.shared.place.directory(parent)?;
+        let stat = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            return Ok(None);
+        }
+        // What is mounted there is not the destination's.
+        if stat.st_dev != fstat(directory.as_fd())?.st_dev {
+            return Err(Errno::BUSY);
+        }
+        self.names(&join(parent, name)).map(Some)
+    }
+
+    fn names(&self, local: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+        let directory = self.shared.place.directory(local)?;
+        let mut names = Vec::new();
+        for item in Dir::read_from(directory.as_fd())? {
+            let name = item?.file_name().to_bytes().to_vec();
+            if !matches!(name.as_slice(), b"." | b"..") {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// False: it stays.
+    fn remove(&mut self, path: Vec<u8>, flags: AtFlags) -> Result<bool, Fault> {
+        if self.purpose == Purpose::Remove {
+            let (parent, name) = parent_and_name(&path);
+            let removed = self.shared.place.directory(parent).and_then(|d| unlinkat(&d, name, flags));
+            match removed {
+                Ok(()) => {}
+                Err(Errno::NOENT) => return Ok(true),
+                Err(errno) => {
+                    self.stays("remove", &path, errno);
+                    return Ok(false);
+                }
+            }
+        }
+        self.removal.removed += 1;
+        if !matches!(self.purpose, Purpose::Count(_)) {
+            self.shared.tell(path, Action::Delete)?;
+        }
+        Ok(true)
+    }
+
+    /// The first that stays is named.
+    fn stays(&mut self, doing: &str, path: &[u8], errno: Errno) {
+        let shown = if path.is_empty() { &b"."[..] } else { path };
+        let fault = || match errno {
+            Errno::BUSY => Fault::new(
+                FaultCode::Io,
+                format!("cannot remove `{}`: something is mounted there", show(shown)),
+                "unmount it, or leave it out of the destination",
+            ),
+            errno => Trouble::new(Side::Destination, doing, shown, errno).fault,
+        };
+        self.removal.fault.get_or_insert_with(fault);
+    }
+}
+
+fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    if directory.is_empty() { name.to_vec() } else { [directory, name].join(&b'/') }
+}
+
+fn parent_and_name(path: &[u8]) -> (&[u8], &[u8]) {
+    let slash = path.iter().rposition(|&b| b == b'/');
+    slash.map_or((&[], path), |at| (&path[..at], &path[at + 1..]))
+}

@@ -1,0 +1,125 @@
+//! A dry run: what would be done to each entry is said, and nothing is.
+
+use haul_wire::control::{Action, Fault, Want};
+use rustix::fs::{AtFlags, FileType, readlinkat, statat};
+use rustix::io::Errno;
+
+use crate::entries::{Kind, State};
+use crate::fault::Trouble;
+use crate::receive::decide::{Decider, Verdict, is_claim_on};
+use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, parent_of, replaceable, trouble};
+use crate::receive::shared::Settle;
+use crate::receive::writer::{orphaned, over};
+
+impl Place {
+    /// What is there under an entry's name.
+    fn kind_there(&self, path: &[u8]) -> Result<Option<FileType>, Trouble> {
+        let local = self.local(path);
+        let name = &local[local.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1)..];
+        let directory = match self.directory(parent_of(&local)) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(in_the_way(path, errno)),
+        };
+        match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(trouble("look at", path, errno)),
+        }
+    }
+
+    /// Whether a link with this target is there.
+    fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
+        self.spot(path).is_ok_and(|spot| {
+            readlinkat(&spot.directory, &spot.name, Vec::new()).is_ok_and(|there| there.to_bytes() == target)
+        })
+    }
+}
+
+impl Decider {
+    /// What is wanted of an entry so that it can be said what would be done to it.
+    pub(crate) fn itemise(&mut self, entry: u32) -> Result<Want, Fault> {
+        let book = self.shared.book();
+        let (state, kind, path) = (book.table.state(entry), book.table.kind(entry), book.table.path(entry));
+        let orphan = book.table.parent_failed(entry);
+        drop(book);
+        if state == State::Failed {
+            return Ok(Want::Nothing);
+        }
+        let there = if orphan { Err(orphaned(&path)) } else { self.shared.place.kind_there(&path) };
+        let there = match there.and_then(|there| fits(kind, there, &path).map(|()| there)) {
+            Ok(there) => there,
+            Err(trouble) => return self.would_fail(entry, trouble.fault),
+        };
+        match kind {
+            Kind::File(_) => self.itemise_file(entry, &path, there.is_some()),
+            Kind::Directory => self.would_hold(&path, there.is_none().then_some(Action::MakeDirectory)),
+            Kind::Symlink => {
+                let target = self.shared.book().table.target(entry).to_vec();
+                let same = self.shared.place.has_link(&path, &target);
+                self.would_hold(&path, Some(if same { Action::Keep } else { Action::Link }))
+            }
+            Kind::Unread => Ok(Want::Whole),
+        }
+    }
+
+    fn would_fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
+        self.shared.book().table.set_state(entry, State::Failed);
+        self.settles.send(Settle::Failed(entry, fault)).map_err(over)?;
+        Ok(Want::Nothing)
+    }
+
+    fn would_hold(&self, path: &[u8], action: Option<Action>) -> Result<Want, Fault> {
+        if let Some(action) = action {
+            self.shared.tell(self.shared.place.local(path), action)?;
+        }
+        self.settles.send(Settle::Held).map_err(over)?;
+        Ok(Want::Whole)
+    }
+
+    fn itemise_file(&mut self, entry: u32, path: &[u8], replaces: bool) -> Result<Want, Fault> {
+        let local = self.shared.place.local(path);
+        match self.verdict(entry, path) {
+            Verdict::Keep(_) => {
+                self.shared.tell(local, Action::Keep)?;
+                self.keep(entry)
+            }
+            Verdict::Compare => self.compare_final(entry),
+            Verdict::Send(existing) => {
+                let size = self.shared.book().table.size(entry);
+                let action = match self.would_resume(entry, &local, existing.as_ref()) {
+                    Some(have) => Action::Resume { have, size },
+                    None if replaces => Action::Replace { size },
+                    None => Action::Send { size },
+                };
+                self.shared.tell(local, action)?;
+                self.settles.send(Settle::Verified(entry)).map_err(over)?;
+                Ok(Want::Nothing)
+            }
+        }
+    }
+
+    /// How many bytes of the file are there already, if it would be resumed.
+    fn would_resume(&mut self, entry: u32, local: &[u8], existing: Option<&Existing>) -> Option<u64> {
+        let identity = self.shared.identity(entry, local.to_vec());
+        let manners = self.shared.manners;
+        let claim = std::iter::from_fn(|| self.leftovers.as_mut()?.take(local))
+            .find(|claim| is_claim_on(claim, &identity, manners.leftovers));
+        let have = match claim {
+            Some(claim) => claim.written.total(),
+            None => self.extends(entry, existing)?,
+        };
+        self.shared.book().resumes.insert(entry, have);
+        Some(have)
+    }
+}
+
+/// Whether an entry can be made where something of this kind is.
+fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), Trouble> {
+    match (kind, there) {
+        (Kind::Directory, None | Some(FileType::Directory)) | (Kind::Unread, _) => Ok(()),
+        (Kind::Directory, Some(FileType::Symlink)) => Err(in_the_way(path, Errno::LOOP)),
+        (Kind::Directory, Some(_)) => Err(not_a_directory(path)),
+        (Kind::File(_) | Kind::Symlink, there) => replaceable(there, path),
+    }
+}

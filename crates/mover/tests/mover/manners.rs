@@ -1,0 +1,411 @@
+//! What happens to names that the set does not have, dry runs, and files that grow.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use haul_mover::{ReceiveOptions, SendLimits};
+use haul_wire::control::{
+    Action, Durability, Equal, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers, Manners,
+    Readback, RunMode,
+};
+
+use crate::harness::{Ends, Pump, assert_no_parts, bytes, names_below, options, start};
+use crate::trees::{assert_same, contents, set_mtime};
+
+const MIB: u64 = 1 << 20;
+
+const DELETE: Manners = Manners {
+    equal: Equal::SizeAndTime,
+    newer: haul_wire::control::Newer::Replace,
+    extraneous: Extraneous::Delete,
+    leftovers: Leftovers::Resume,
+    run: RunMode::Move,
+    durability: Durability::Cached,
+    readback: Readback::No,
+};
+
+/// What was said about names, sorted, as seen by the sender and by the receiver.
+struct Said {
+    ends: Ends,
+    sender: Vec<Item>,
+    receiver: Vec<Item>,
+    travelled: u64,
+}
+
+impl Said {
+    /// Both sides were told the same.
+    fn lines(&self) -> Vec<String> {
+        let lines = |items: &[Item]| {
+            let line = |item: &Item| match item.action {
+                Action::Send { size } | Action::Replace { size } => {
+                    format!("{} {} {size}", item.action.as_str(), item.path)
+                }
+                Action::Resume { have, size } => format!("resume {} {have} of {size}", item.path),
+                action => format!("{} {}", action.as_str(), item.path),
+            };
+            let mut lines: Vec<String> = items.iter().map(line).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(lines(&self.sender), lines(&self.receiver));
+        lines(&self.sender)
+    }
+}
+
+fn sync(sources: &[Vec<u8>], dst: &Path, layout: Layout, manners: Manners, growth: Growth) -> Said {
+    let limits = SendLimits { growth, ..SendLimits::default() };
+    let options = ReceiveOptions { manners, ..options() };
+    let mut pair = start(sources.to_vec(), dst, layout, limits, options).unwrap();
+    let items: [Arc<Mutex<Vec<Item>>>; 2] = Default::default();
+    let [sender, receiver] = items.clone();
+    pair.send.handle.progress().on_item(Arc::new(move |item| sender.lock().unwrap().push(item.clone())));
+    pair.receive.handle.progress().on_item(Arc::new(move |item| receiver.lock().unwrap().push(item.clone())));
+    let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
+    let travelled = Pump::default().run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
+    let ends = Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() };
+    let [sender, receiver] = items.map(|items| items.lock().unwrap().clone());
+    Said { ends, sender, receiver, travelled }
+}
+
+fn content(path: &Path) -> Vec<u8> {
+    [&bytes(path)[..], b"/."].concat()
+}
+
+/// What is in `src`, to `dst`.
+fn mirror(src: &Path, dst: &Path, manners: Manners) -> Said {
+    sync(&[content(src)], dst, Layout::Into, manners, Growth::Refuse)
+}
+
+fn places(dir: &Path) -> (PathBuf, PathBuf) {
+    let (src, dst) = (dir.join("src"), dir.join("dst"));
+    fs::create_dir_all(src.join("sub/deeper")).unwrap();
+    fs::create_dir(&dst).unwrap();
+    for (salt, name) in ["a", "sub/b", "sub/deeper/c"].into_iter().enumerate() {
+        fs::write(src.join(name), contents(3000, salt as u64)).unwrap();
+    }
+    symlink("a", src.join("link")).unwrap();
+    (src, dst)
+}
+
+/// What is in both directories is the same; they themselves may differ in their time.
+fn assert_same_below(src: &Path, dst: &Path) {
+    let names = |path: &Path| {
+        let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(src), names(dst));
+    for name in names(src) {
+        assert_same(&src.join(&name), &dst.join(&name));
+    }
+}
+
+/// Everything below a directory, with the contents of files.
+fn picture(root: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let mut all: Vec<_> = names_below(root)
+        .into_iter()
+        .map(|path| {
+            let is_file = path.symlink_metadata().unwrap().is_file();
+            let contents = is_file.then(|| fs::read(&path).unwrap());
+            (path, contents)
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn what_the_set_does_not_have_is_removed_from_its_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    let outside = dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("precious"), "p").unwrap();
+    mirror(&src, &dst, Manners::default()).ends.clean();
+    // Names of all kinds, trees, links that lead out, and an empty directory.
+    fs::write(dst.join("old"), "x").unwrap();
+    fs::create_dir_all(dst.join("sub/gone/and/deep")).unwrap();
+    fs::write(dst.join("sub/gone/and/deep/f"), "x").unwrap();
+    symlink(&outside, dst.join("sub/out")).unwrap();
+    symlink(&outside, dst.join("sub/gone/out")).unwrap();
+    fs::create_dir(dst.join("sub/deeper/empty")).unwrap();
+    let said = mirror(&src, &dst, DELETE);
+    let report = said.ends.clean();
+    assert_same_below(&src, &dst);
+    assert_eq!(fs::read(outside.join("precious")).unwrap(), b"p");
+    let expected = [
+        "delete old",
+        "delete sub/deeper/empty",
+        "delete sub/gone",
+        "delete sub/gone/and",
+        "delete sub/gone/and/deep",
+        "delete sub/gone/and/deep/f",
+        "delete sub/gone/out",
+        "delete sub/out",
+    ];
+    assert_eq!(said.lines(), expected);
+    assert_eq!((report.removal.removed, &report.removal.fault), (8, &None));
+    assert_eq!(report.exit_code(), 0);
+}
+
+#[test]
+fn without_the_option_nothing_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(dst.join("old"), "x").unwrap();
+    let said = mirror(&src, &dst, Manners::default());
+    assert_eq!(said.ends.clean().removal.removed, 0);
+    assert!(dst.join("old").exists());
+}
+
+#[test]
+fn only_directories_of_the_set_lose_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::create_dir_all(dst.join("src/sub")).unwrap();
+    fs::write(dst.join("beside"), "x").unwrap();
+    fs::write(dst.join("src/sub/old"), "x").unwrap();
+    // The source has a name, so the destination itself is not the set's.
+    let said = sync(&[bytes(&src)], &dst, Layout::Into, DELETE, Growth::Refuse);
+    said.ends.clean();
+    assert_eq!(said.lines(), ["delete src/sub/old"]);
+    assert!(dst.join("beside").exists());
+    // Nor is the directory in which a source takes another name.
+    let named = dir.path().join("named");
+    fs::write(dir.path().join("neighbour"), "x").unwrap();
+    sync(&[bytes(&src)], &named, Layout::As, DELETE, Growth::Refuse).ends.clean();
+    assert_same(&src, &named);
+    assert!(dir.path().join("neighbour").exists());
+}
+
+#[test]
+fn two_sources_that_share_a_directory_keep_each_others_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let dst = dir.path().join("dst");
+    for (top, name) in [("one", "x"), ("two", "y")] {
+        fs::create_dir_all(dir.path().join(top).join("shared")).unwrap();
+        fs::write(dir.path().join(top).join("shared").join(name), name).unwrap();
+    }
+    fs::create_dir_all(dst.join("shared")).unwrap();
+    fs::write(dst.join("shared/z"), "z").unwrap();
+    let sources = [content(&dir.path().join("one")), content(&dir.path().join("two"))];
+    let said = sync(&sources, &dst, Layout::Into, DELETE, Growth::Refuse);
+    said.ends.clean();
+    assert_eq!(said.lines(), ["delete shared/z"]);
+    assert!(dst.join("shared/x").exists() && dst.join("shared/y").exists());
+}
+
+#[test]
+fn a_set_that_is_not_whole_removes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(dst.join("old"), "x").unwrap();
+    // A socket is not moved: the walk is not whole.
+    let _socket = std::os::unix::net::UnixListener::bind(src.join("socket")).unwrap();
+    let said = mirror(&src, &dst, DELETE);
+    let (sent, received) = (said.ends.sent.as_ref().unwrap(), said.ends.received.as_ref().unwrap());
+    assert_eq!(sent, received);
+    assert_eq!((sent.failures.count(), sent.removal.removed), (1, 0));
+    assert!(sent.removal.fault.as_ref().unwrap().message.contains("not everything has arrived"));
+    assert!(dst.join("old").exists() && dst.join("sub/b").exists());
+}
+
+#[test]
+fn more_than_the_most_removes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::create_dir(dst.join("old")).unwrap();
+    fs::write(dst.join("old/x"), "x").unwrap();
+    let most = |most| Manners { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
+    let said = mirror(&src, &dst, most(1));
+    let report = said.ends.clean();
+    assert_eq!((report.removal.removed, report.exit_code()), (0, 3));
+    assert!(report.fault().unwrap().message.contains("more than 1 names"), "{:?}", report.fault());
+    assert!(dst.join("old/x").exists());
+    assert_eq!(mirror(&src, &dst, most(2)).ends.clean().removal.removed, 2);
+    assert!(!dst.join("old").exists());
+}
+
+#[test]
+fn leftovers_and_running_jobs_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(src.join("big"), contents(8 << 20, 9)).unwrap();
+    // Somebody's half file of another set, and one in a directory that goes otherwise.
+    fs::write(dst.join(".haul-0000abcd-7.part"), "half").unwrap();
+    fs::create_dir_all(dst.join("old/er")).unwrap();
+    fs::write(dst.join("old/er/.haul-0000abcd-8.part"), "half").unwrap();
+    fs::write(dst.join("old/er/x"), "x").unwrap();
+    let said = mirror(&src, &dst, DELETE);
+    assert_eq!(said.ends.clean().removal.fault, None);
+    assert_eq!(said.lines(), ["delete old/er/x"]);
+    assert!(dst.join(".haul-0000abcd-7.part").exists() && dst.join("old/er/.haul-0000abcd-8.part").exists());
+}
+
+#[test]
+fn a_dry_run_says_what_a_run_does_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    mirror(&src, &dst, Manners::default()).ends.clean();
+    fs::write(src.join("new"), "new").unwrap();
+    fs::write(src.join("a"), "changed").unwrap();
+    fs::create_dir(src.join("made")).unwrap();
+    fs::write(src.join("made/f"), "1").unwrap();
+    symlink("new", src.join("another")).unwrap();
+    fs::write(dst.join("old"), "x").unwrap();
+    let before = picture(&dst);
+    let said = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..DELETE });
+    let report = said.ends.clean();
+    let expected = [
+        "delete old",
+        "keep link",
+        "keep sub/b",
+        "keep sub/deeper/c",
+        "link another",
+        "mkdir made",
+        "replace a 7",
+        "send made/f 1",
+        "send new 3",
+    ];
+    assert_eq!(said.lines(), expected);
+    assert_eq!((report.files, report.bytes, report.kept, report.removal.removed), (3, 11, 2, 1));
+    assert_eq!(said.travelled, 0);
+    assert_eq!(picture(&dst), before);
+    // The run itself removes what was said, and then there is nothing to do.
+    assert_eq!(mirror(&src, &dst, DELETE).lines(), ["delete old"]);
+    assert_same_below(&src, &dst);
+    let after = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..DELETE }).lines();
+    assert!(after.iter().all(|line| line.starts_with("keep ")), "{after:?}");
+}
+
+#[test]
+fn a_dry_run_makes_no_destination() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, _) = places(dir.path());
+    let looks = Manners { run: RunMode::Itemise, ..DELETE };
+    let new = dir.path().join("new");
+    let into = sync(&[content(&src)], &new, Layout::Into, looks, Growth::Refuse);
+    assert_eq!(into.lines()[..2], ["link link", "mkdir sub"]);
+    assert_eq!(into.ends.clean().files, 3);
+    let named = sync(&[bytes(&src)], &new, Layout::As, looks, Growth::Refuse);
+    assert!(named.lines().contains(&"send new/sub/b 3000".to_owned()), "{:?}", named.lines());
+    named.ends.clean();
+    assert!(!new.exists());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn a_dry_run_compares_contents_if_asked_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    mirror(&src, &dst, Manners::default()).ends.clean();
+    for path in ["a", "sub/b"] {
+        set_mtime(&dst.join(path), 7, 0);
+    }
+    fs::write(dst.join("a"), contents(3000, 77)).unwrap();
+    let before = picture(&dst);
+    let looks = Manners { equal: Equal::Contents, run: RunMode::Itemise, ..DELETE };
+    let said = mirror(&src, &dst, looks);
+    let report = said.ends.clean();
+    assert_eq!(said.lines(), ["keep link", "keep sub/b", "keep sub/deeper/c", "replace a 3000"]);
+    assert_eq!((report.files, report.kept, said.travelled), (1, 2, 0));
+    assert_eq!(picture(&dst), before);
+}
+
+#[test]
+fn a_dry_run_names_what_would_fail_and_what_would_be_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(src.join("big"), contents(12 << 20, 5)).unwrap();
+    let pump = Pump { stop_after: Some(8 * MIB), loss: 0.0, ..Pump::default() };
+    let mut pair = start(vec![content(&src)], &dst, Layout::Into, SendLimits::default(), options()).unwrap();
+    let over = || pair.receive.handle.is_finished();
+    pump.run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
+    pair.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+    assert!(pair.send.handle.join().is_err() && pair.receive.handle.join().is_err());
+    drop((pair.send.source, pair.receive.sink));
+    // A directory is where a file would go.
+    let _ = fs::remove_file(dst.join("a"));
+    fs::create_dir(dst.join("a")).unwrap();
+    let before = picture(&dst);
+    let said = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..Manners::default() });
+    let (path, fault) = said.ends.one_failure();
+    assert_eq!((path, fault.code), (&b"a"[..], FaultCode::IsADirectory));
+    let lines = said.lines();
+    let resumed = |line: &String| line.starts_with("resume big") && line.ends_with(" of 12582912");
+    assert!(lines.iter().any(resumed), "{lines:?} {:?}", names_below(&dst));
+    assert_eq!(picture(&dst), before, "the journal and the half file are as they were");
+    fs::remove_dir(dst.join("a")).unwrap();
+    let report = mirror(&src, &dst, Manners::default()).ends.clean().clone();
+    assert!(report.resumed_bytes >= 7 * MIB, "{}", report.resumed_bytes);
+}
+
+/// A log of so many bytes, which always begins in the same way.
+fn grow(path: &Path, len: u64) {
+    fs::write(path, &contents(16 << 20, 3)[..len as usize]).unwrap();
+}
+
+const EXTEND: Manners = Manners { leftovers: Leftovers::Extend, extraneous: Extraneous::Keep, ..DELETE };
+
+#[test]
+fn of_a_file_that_has_grown_only_the_end_travels() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+    fs::create_dir_all(&src).unwrap();
+    fs::create_dir_all(&dst).unwrap();
+    let run = || mirror(&src, &dst, EXTEND);
+    grow(&src.join("log"), 5 * MIB + 300);
+    assert_eq!(run().travelled, 5 * MIB + 300);
+    grow(&src.join("log"), 9 * MIB + 17);
+    let looked = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..EXTEND });
+    assert_eq!(looked.lines(), [format!("resume log {} of {}", 5 * MIB + 300, 9 * MIB + 17)]);
+    let said = run();
+    assert_eq!(said.travelled, 4 * MIB + 17 - 300);
+    assert_eq!(said.ends.clean().resumed_bytes, 5 * MIB + 300);
+    assert_same(&src.join("log"), &dst.join("log"));
+    assert_no_parts(&dst);
+    // What was not the beginning of it is found by comparing, and sent again.
+    let mut spoiled = fs::read(dst.join("log")).unwrap();
+    spoiled.truncate(6 << 20);
+    spoiled[2_200_000] ^= 1;
+    fs::write(dst.join("log"), spoiled).unwrap();
+    assert_eq!(run().travelled, 4 * MIB + 17);
+    assert_same(&src.join("log"), &dst.join("log"));
+    // Without the option it comes whole.
+    grow(&src.join("log"), 10 * MIB);
+    assert_eq!(mirror(&src, &dst, Manners::default()).travelled, 10 * MIB);
+}
+
+#[test]
+fn a_file_that_grows_meanwhile_is_sent_as_it_was_found() {
+    for growth in [Growth::Accept, Growth::Refuse] {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+        fs::create_dir_all(&src).unwrap();
+        fs::create_dir_all(&dst).unwrap();
+        let log = src.join("log");
+        let whole = contents(4 << 20, 3);
+        fs::write(&log, &whole[..3 << 20]).unwrap();
+        set_mtime(&log, 1_000_000_000, 5);
+        // Something must be read before it, so that it can grow between the walk and its turn.
+        fs::write(src.join("a"), contents(30 << 20, 4)).unwrap();
+        let limits = SendLimits { growth, read_ahead: 1 << 20, ..SendLimits::default() };
+        let mut pair = start(vec![content(&src)], &dst, Layout::Into, limits, options()).unwrap();
+        while !pair.send.handle.progress().all_known() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(&whole[3 << 20..]).unwrap();
+        let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
+        Pump::default().run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
+        let ends = Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() };
+        if growth == Growth::Accept {
+            ends.clean();
+            assert!(fs::read(dst.join("log")).unwrap() == whole[..3 << 20]);
+        } else {
+            assert_eq!(ends.one_failure().1.code, FaultCode::SourceChanged);
+        }
+    }
+}
