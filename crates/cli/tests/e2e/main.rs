@@ -14,6 +14,8 @@ mod memory;
 mod outages;
 mod pipes;
 mod sessions;
+#[cfg(feature = "faults")]
+mod slow;
 mod strangers;
 mod support;
 mod trees;

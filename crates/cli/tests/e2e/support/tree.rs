@@ -202,7 +202,7 @@ pub(crate) fn assert_same_file(wanted: &Path, found: &Path) {
 pub(crate) fn names(root: &Path) -> Vec<String> {
     let own = |name: &str| {
         let last = name.rsplit('/').next().unwrap_or_default();
-        last.starts_with(".haul-") && last.split('.').next_back() == Some("part")
+        last.starts_with(".haul-") && matches!(last.rsplit('.').next(), Some("part" | "journal"))
     };
     let all = walk(root).into_keys().map(|path| String::from_utf8_lossy(&path).into_owned());
     all.filter(|name| !name.is_empty() && !own(name)).collect()
