@@ -6,7 +6,7 @@ use crate::fault::{self, Fault};
 use haul_base::suggestion;
 
 /// Variables that are no options.
-const OTHERS: [&str; 3] = ["HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS"];
+const OTHERS: [&str; 4] = ["HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE"];
 
 /// What the environment says about `options`. Remarks on names that nothing knows go to `notes`.
 pub(super) fn layer(

@@ -16,6 +16,8 @@ mod pipes;
 mod sessions;
 mod ssh;
 mod ssh_failures;
+#[cfg(feature = "faults")]
+mod slow;
 mod strangers;
 mod support;
 mod third_party;

@@ -74,7 +74,15 @@ impl Server {
     #[track_caller]
     pub(crate) fn start_faulty(net: &Net, root: &Path, faults: &str) -> Self {
         let listen = format!("0.0.0.0:{PORT}");
-        Self::start_with(net, root, &listen, Net::SERVER, &[], Some(faults))
+        Self::start_with(net, root, &listen, Net::SERVER, &[], Some(("HAUL_FAULTS", faults)))
+    }
+
+    /// Serves from a disk that writes so many bytes per second.
+    #[cfg(feature = "faults")]
+    #[track_caller]
+    pub(crate) fn start_slow(net: &Net, root: &Path, bytes_per_second: &str) -> Self {
+        let listen = format!("0.0.0.0:{PORT}");
+        Self::start_with(net, root, &listen, Net::SERVER, &[], Some(("HAUL_DISK_RATE", bytes_per_second)))
     }
 
     #[track_caller]
@@ -84,13 +92,13 @@ impl Server {
         listen: &str,
         host: &str,
         options: &[&str],
-        faults: Option<&str>,
+        environment: Option<(&str, &str)>,
     ) -> Self {
         let place = directory();
         let file: PathBuf = place.path().join("url");
         let mut command = haul(&net.server, ["serve", "--listen", listen, "--host", host, "--root"]);
         command.arg(root).arg("--url-file").arg(&file).args(options);
-        command.envs(faults.map(|faults| ("HAUL_FAULTS", faults)));
+        command.envs(environment);
         let mut process = Running::start(&mut command);
         let mut url = String::new();
         until("the server's URL", || {

@@ -1,0 +1,22 @@
+//! A disk that is slower than the network holds the sender; no packet is lost for it.
+
+use crate::support::{LIMIT, Mtu, Net, Running, Server, assert_same_file, directory, file, haul};
+
+/// More than the receiver may have in memory, so that the sender has to be held.
+const SIZE: usize = 240 << 20;
+/// The disk's bytes per second: a tenth of the network's.
+const DISK: &str = "20000000";
+
+#[test]
+fn a_disk_at_a_tenth_of_the_network_makes_nobody_lose_a_packet() {
+    let Some(net) = Net::new(Mtu::Ethernet) else { return };
+    let (here, root) = (directory(), directory());
+    file(&here.path().join("large"), 1, SIZE);
+    let server = Server::start_slow(&net, root.path(), DISK);
+    let mut command = haul(&net.client, ["cp", "--json", "--sync", "none", "--rate", "1600Mbit"]);
+    let copy = Running::start(command.arg(here.path().join("large")).arg(server.at("copy")));
+    let json: serde_json::Value = serde_json::from_str(&copy.wait(LIMIT).exits(0).stdout).unwrap();
+    assert_eq!(json["lost_by_cause"]["receiver_host"], 0, "{json}");
+    println!("{json}");
+    assert_same_file(&here.path().join("large"), &root.path().join("copy"));
+}
