@@ -121,7 +121,7 @@ mod tests {
             item(b"c", Action::Delete),
         ];
         assert_eq!(line(&items[0]), "send a (1.5 kB)");
-        assert_eq!(line(&items[1]), "resume b\u{fffd} (1 kB of 2 kB)");
+        assert_eq!(line(&items[1]), "resume b\u{fffd} (1.0 kB of 2.0 kB)");
         assert_eq!(line(&items[2]), "delete c");
         let lists = item_lists(&items);
         assert_eq!(lists["resume"], [json!({ "path": "b\u{1b}", "have": 1000, "size": 2000 })]);

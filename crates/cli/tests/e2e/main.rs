@@ -14,10 +14,10 @@ mod memory;
 mod outages;
 mod pipes;
 mod sessions;
-mod ssh;
-mod ssh_failures;
 #[cfg(feature = "faults")]
 mod slow;
+mod ssh;
+mod ssh_failures;
 mod strangers;
 mod support;
 mod third_party;

@@ -1,0 +1,312 @@
+//! Keeping in step, dry runs, growing files and pipes, in both directions and within one machine, on the loopback
+//! interface and without privileges.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn haul() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
+        command.env_remove(name);
+    }
+    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    haul().args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn exits(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{} {}", text(&output.stdout), text(&output.stderr));
+}
+
+#[track_caller]
+fn object(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output.stdout)))
+}
+
+/// A running `haul serve`, ended when dropped.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(root: &Path, options: &[&str]) -> Self {
+        let mut command = haul();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root).args(options);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut url = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
+        Self { child, url: url.trim().to_owned() }
+    }
+
+    fn at(&self, path: &str) -> String {
+        self.url.replacen("/?k=", &format!("/{path}?k="), 1)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A tree at one side, a directory at the other, and how each is called.
+struct Places {
+    here: TempDir,
+    root: TempDir,
+    server: Server,
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Up,
+    Down,
+    Local,
+}
+
+const WAYS: [Way; 3] = [Way::Up, Way::Down, Way::Local];
+
+impl Places {
+    fn new() -> Self {
+        let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let server = Server::start(root.path(), &[]);
+        Self { here, root, server }
+    }
+
+    /// The source's directory and its name, the destination's directory and its name.
+    fn of(&self, way: Way) -> (std::path::PathBuf, String, std::path::PathBuf, String) {
+        let local = |name: &str| {
+            (self.here.path().join(name), text(self.here.path().join(name).as_os_str().as_encoded_bytes()))
+        };
+        let remote = |name: &str| (self.root.path().join(name), self.server.at(name));
+        let ((src, from), (dst, to)) = match way {
+            Way::Up => (local("src"), remote("dst")),
+            Way::Down => (remote("src"), local("dst")),
+            Way::Local => (local("src"), local("dst")),
+        };
+        fs::create_dir_all(src.join("sub")).unwrap();
+        fs::create_dir_all(dst.join("sub")).unwrap();
+        fs::write(src.join("a"), "aaa").unwrap();
+        fs::write(src.join("sub/b"), "bbbb").unwrap();
+        // `/.` is lost in no URL: it is before the `?`.
+        let from = if from.contains("?k=") { from.replacen("?k=", "/.?k=", 1) } else { format!("{from}/.") };
+        (src, from, dst, to)
+    }
+}
+
+fn names(root: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut open = vec![root.to_path_buf()];
+    while let Some(at) = open.pop() {
+        for item in fs::read_dir(&at).unwrap() {
+            let path = item.unwrap().path();
+            if path.is_dir() {
+                open.push(path.clone());
+            }
+            all.push(text(path.strip_prefix(root).unwrap().as_os_str().as_encoded_bytes()));
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn delete_keeps_two_directories_in_step() {
+    let places = Places::new();
+    for way in WAYS {
+        let (src, from, dst, to) = places.of(way);
+        fs::write(dst.join("old"), "old").unwrap();
+        fs::create_dir_all(dst.join("sub/gone")).unwrap();
+        fs::write(dst.join("sub/gone/x"), "x").unwrap();
+        // First it is only looked.
+        let dry = run(&["cp", "-n", "--delete", &from, &to]);
+        exits(&dry, 0);
+        let said = text(&dry.stdout);
+        for line in ["send a (3 B)", "send sub/b (4 B)", "delete old", "delete sub/gone", "delete sub/gone/x"]
+        {
+            assert!(said.lines().any(|said| said == line), "{way:?}: {line} in {said}");
+        }
+        assert!(
+            said.ends_with("would send 7 B in 2 files, 0 files there already, 3 names deleted\n"),
+            "{said}"
+        );
+        assert_eq!(names(&dst), ["old", "sub", "sub/gone", "sub/gone/x"], "{way:?}");
+        // Then with too low a limit.
+        let few = run(&["cp", "--json", "--delete", "--max-delete", "2", &from, &to]);
+        exits(&few, 3);
+        let result = object(&few);
+        assert_eq!((&result["ok"], &result["deleted_files"]), (&false.into(), &0.into()), "{result}");
+        assert_eq!(result["error"]["code"], "not_permitted");
+        assert_eq!(names(&dst), ["a", "old", "sub", "sub/b", "sub/gone", "sub/gone/x"]);
+        // Then it is done.
+        let done = run(&["cp", "-v", "--delete", &from, &to]);
+        exits(&done, 0);
+        let words = text(&done.stderr);
+        assert!(words.contains("delete sub/gone/x\n") && words.contains("3 names deleted"), "{words}");
+        assert_eq!(names(&dst), names(&src), "{way:?}");
+        let again = object(&run(&["cp", "--json", "--delete", &from, &to]));
+        assert_eq!((&again["kept_files"], &again["deleted_files"]), (&2.into(), &0.into()), "{again}");
+        let _ = fs::remove_dir_all(&src);
+        let _ = fs::remove_dir_all(&dst);
+    }
+}
+
+#[test]
+fn a_dry_run_itemises_for_scripts() {
+    let places = Places::new();
+    for way in WAYS {
+        let (src, from, dst, to) = places.of(way);
+        exits(&run(&["cp", "-q", &from, &to]), 0);
+        fs::write(src.join("a"), "changed").unwrap();
+        fs::create_dir(src.join("new")).unwrap();
+        fs::write(src.join("new/c"), "c").unwrap();
+        let result = object(&run(&["cp", "--dry-run", "--json", &from, &to]));
+        let list = |word: &str| result["items"][word].clone();
+        assert_eq!(list("replace"), serde_json::json!([{ "path": "a", "size": 7 }]), "{way:?} {result}");
+        assert_eq!(list("mkdir"), serde_json::json!([{ "path": "new" }]));
+        assert_eq!(list("send"), serde_json::json!([{ "path": "new/c", "size": 1 }]));
+        assert_eq!(list("keep"), serde_json::json!([{ "path": "sub/b" }]));
+        assert_eq!((&result["dry_run"], &result["ok"]), (&true.into(), &true.into()));
+        assert_eq!(
+            (&result["files"], &result["bytes"], &result["kept_files"]),
+            (&2.into(), &8.into(), &1.into())
+        );
+        assert_eq!(result["negotiated"]["cipher"].is_string(), !matches!(way, Way::Local), "{result}");
+        assert_eq!(fs::read(dst.join("a")).unwrap(), b"aaa");
+        let verbose = run(&["cp", "-nv", &from, &to]);
+        assert!(text(&verbose.stdout).contains("\nkeep sub/b\n"), "{}", text(&verbose.stdout));
+        let _ = fs::remove_dir_all(&src);
+        let _ = fs::remove_dir_all(&dst);
+    }
+}
+
+#[test]
+fn a_server_for_one_session_waits_out_dry_runs() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(root.path().join("file"), "there").unwrap();
+    let mut server = Server::start(root.path(), &["--once"]);
+    let to = here.path().join("got");
+    exits(&run(&["cp", "-n", &server.at("file"), to.to_str().unwrap()]), 0);
+    assert!(!to.exists());
+    exits(&run(&["cp", "-q", &server.at("file"), to.to_str().unwrap()]), 0);
+    assert_eq!(fs::read(&to).unwrap(), b"there");
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_server_for_reading_lets_nothing_be_removed_or_stored() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(root.path().join("theirs"), "x").unwrap();
+    let server = Server::start(root.path(), &["--read-only"]);
+    let from = format!("{}/.", here.path().display());
+    exits(&run(&["cp", "--delete", &from, &server.at("")]), 6);
+    exits(&run(&["cp", "-", &server.at("new")]), 6);
+    assert_eq!(names(root.path()), ["theirs"]);
+}
+
+#[test]
+fn of_a_growing_file_only_the_rest_travels() {
+    let places = Places::new();
+    for way in WAYS {
+        let (src, from, dst, to) = places.of(way);
+        let data: Vec<u8> = (0..5_000_000_u32).flat_map(u32::to_le_bytes).collect();
+        fs::write(src.join("log"), &data[..12_000_000]).unwrap();
+        exits(&run(&["cp", "-q", "--growing", &from, &to]), 0);
+        fs::OpenOptions::new()
+            .append(true)
+            .open(src.join("log"))
+            .unwrap()
+            .write_all(&data[12_000_000..])
+            .unwrap();
+        let result = object(&run(&["cp", "--json", "--growing", &from, &to]));
+        assert_eq!(result["resumed_bytes"], 12_000_000, "{way:?}: {result}");
+        assert!(fs::read(dst.join("log")).unwrap() == data);
+        let _ = fs::remove_dir_all(&src);
+        let _ = fs::remove_dir_all(&dst);
+    }
+}
+
+fn feed(arguments: &[&str], data: &[u8]) -> Output {
+    let mut command = haul();
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(data).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn stdin_becomes_a_file_and_files_go_to_stdout() {
+    let places = Places::new();
+    let data: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let stored = feed(&["cp", "--json", "-", &places.server.at("stored")], &data);
+    exits(&stored, 0);
+    assert_eq!((&object(&stored)["bytes"], &object(&stored)["files"]), (&data.len().into(), &1.into()));
+    assert!(fs::read(places.root.path().join("stored")).unwrap() == data);
+    let local = places.here.path().join("local");
+    exits(&feed(&["cp", "-q", "-", local.to_str().unwrap()], b"here"), 0);
+    assert_eq!(fs::read(&local).unwrap(), b"here");
+    exits(&feed(&["cp", "-q", "-", &places.server.at("empty")], b""), 0);
+    assert_eq!(names(places.root.path()), ["empty", "stored"], "and nothing else");
+    // Out again, two in a row, and from this machine.
+    let (one, two) = (places.server.at("stored"), places.server.at("empty"));
+    let shown = run(&["cp", "-q", &one, &two, "-"]);
+    exits(&shown, 0);
+    assert!(shown.stdout == data);
+    let shown = run(&["cp", "-q", local.to_str().unwrap(), "-"]);
+    exits(&shown, 0);
+    assert_eq!(shown.stdout, b"here");
+}
+
+#[test]
+fn who_reads_only_the_beginning_gets_it_quietly() {
+    let places = Places::new();
+    fs::write(places.root.path().join("big"), vec![b'x'; 30_000_000]).unwrap();
+    let mut command = haul();
+    command.args(["cp", "-q", &places.server.at("big"), "-"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut head = [0; 1000];
+    child.stdout.take().unwrap().read_exact(&mut head).unwrap();
+    let outcome = child.wait_with_output().unwrap();
+    exits(&outcome, 0);
+    assert_eq!((head, text(&outcome.stderr)), ([b'x'; 1000], String::new()));
+}
+
+#[test]
+fn what_pipes_cannot_do_is_said() {
+    let places = Places::new();
+    let url = places.server.at("f");
+    fs::create_dir(places.root.path().join("f")).unwrap();
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["cp", "-", &url], 7, "directory"),
+        (&["cp", "-", &places.server.at("d/")], 2, "name of a file"),
+        (&["cp", "-", "x", &url], 2, "alone"),
+        (&["cp", "-", "-"], 2, "cat"),
+        (&["cp", "--json", &url, "-"], 2, "--json"),
+        (&["cp", "-n", "-", &url], 2, "--dry-run"),
+        (&["cp", "-q", &url, "-"], 2, "no regular file"),
+        (&["cp", "--max-delete", "3", "a", &url], 2, "--delete"),
+    ];
+    for (arguments, code, needle) in cases {
+        let output = run(arguments);
+        exits(&output, code);
+        let words = text(&output.stderr) + &text(&output.stdout);
+        assert!(words.contains(needle), "{arguments:?}: {words}");
+    }
+}
