@@ -245,7 +245,7 @@ impl<'a> Flavor for Compare<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Entry, EntryKind, FileDigest, RelPath};
+    use crate::control::{Entry, EntryKind, Extras, FileDigest, MAX_XATTR_VALUE, RelPath, Xattr};
 
     fn decode(bytes: &[u8]) -> Result<Option<ControlMessage>, FrameError> {
         let mut decoder = FrameDecoder::new();
@@ -307,13 +307,30 @@ mod tests {
 
     fn entry(mode: u32, mtime_nanos: u32, kind: EntryKind) -> ControlMessage {
         let path = RelPath::new(*b"a").unwrap();
-        ControlMessage::Entries(vec![Entry { path, kind, mode, mtime_secs: 0, mtime_nanos }])
+        ControlMessage::Entries(vec![Entry { path, kind, mode, mtime_secs: 0, mtime_nanos, extras: None }])
     }
 
     #[test]
     fn values_out_of_range_are_refused_in_both_directions() {
         let link = |target: &[u8]| EntryKind::Symlink { target: target.to_vec() };
+        let with = |xattrs: Vec<Xattr>| {
+            let extras = Some(Box::new(Extras { xattrs: Some(xattrs), ..Extras::default() }));
+            let path = RelPath::new(*b"a").unwrap();
+            let kind = EntryKind::Directory;
+            ControlMessage::Entries(vec![Entry {
+                path,
+                kind,
+                mode: 0,
+                mtime_secs: 0,
+                mtime_nanos: 0,
+                extras,
+            }])
+        };
+        let xattr = |name: &[u8], len| Xattr { name: name.to_vec(), value: vec![0; len] };
         let refused = [
+            (with(vec![xattr(b"", 0)]), InvalidEntry::Extras),
+            (with(vec![xattr(b"a", MAX_XATTR_VALUE + 1)]), InvalidEntry::Extras),
+            (with(vec![xattr(b"a", MAX_XATTR_VALUE); 4]), InvalidEntry::Extras),
             (entry(0o10_000, 0, EntryKind::Directory), InvalidEntry::Mode),
             (entry(0, 1_000_000_000, EntryKind::Directory), InvalidEntry::Nanoseconds),
             (entry(0, 0, EntryKind::File { size: 1 << 48, holes: vec![] }), InvalidEntry::Size),
@@ -335,10 +352,10 @@ mod tests {
     #[test]
     fn a_path_that_escapes_is_refused() {
         let good = postcard::to_allocvec(&entry(0, 0, EntryKind::Directory)).unwrap();
-        assert_eq!(good, [4, 1, 1, b'a', 1, 0, 0, 0]);
+        assert_eq!(good, [4, 1, 1, b'a', 1, 0, 0, 0, 0]);
         assert!(decode(&frame(&good)).is_ok());
-        assert!(decode(&frame(&[4, 1, 2, b'.', b'.', 1, 0, 0, 0])).is_err());
-        assert!(decode(&frame(&[4, 1, 1, b'/', 1, 0, 0, 0])).is_err());
+        assert!(decode(&frame(&[4, 1, 2, b'.', b'.', 1, 0, 0, 0, 0])).is_err());
+        assert!(decode(&frame(&[4, 1, 1, b'/', 1, 0, 0, 0, 0])).is_err());
     }
 
     #[test]

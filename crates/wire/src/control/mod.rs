@@ -6,6 +6,7 @@
 
 mod codec;
 mod counted;
+mod extras;
 mod fault;
 mod files;
 mod message;
@@ -15,6 +16,10 @@ mod wants;
 
 pub use codec::{FrameDecoder, FrameError, MAX_FRAME, encode_frame, encoded_len};
 pub use counted::{Counted, CountedSending};
+pub use extras::{
+    Extras, HardLinks, Keep, MAX_ACCOUNT_NAME, MAX_EXTRAS, MAX_NOTES, MAX_XATTR_NAME, MAX_XATTR_VALUE, Notes,
+    Owner, Ownership, Preserve, Xattr,
+};
 pub use fault::{Fault, FaultCode};
 pub use files::{
     Entry, EntryKind, FileDigest, InvalidEntry, MAX_HOLES, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary,

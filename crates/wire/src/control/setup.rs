@@ -1,5 +1,7 @@
 use serde::{Deserialize, Serialize};
 
+use super::Preserve;
+
 /// The version that this crate speaks. Sides with different versions do not talk.
 pub const PROTOCOL_VERSION: u16 = 2;
 
@@ -35,6 +37,8 @@ pub enum Request {
     Get {
         /// Paths below the server's root.
         sources: Vec<Vec<u8>>,
+        /// What of the files is to travel.
+        preserve: Preserve,
     },
     /// The client sends memory.
     BenchSend,

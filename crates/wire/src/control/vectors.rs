@@ -66,7 +66,9 @@ fn hello() {
         &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
         &bytes(b"\x00\x00\x00\x01\x01\x01\x01\x01"),
     );
-    frozen(&with(Request::Get { sources: vec![b"a".to_vec(), vec![]] }), &bytes(b"\x01\x02\x01a\x00"));
+    let get = |preserve| Request::Get { sources: vec![b"a".to_vec(), vec![]], preserve };
+    frozen(&with(get(Preserve::default())), &bytes(b"\x01\x02\x01a\x00\x00\x00\x00\x00"));
+    frozen(&with(get(Preserve::ALL)), &bytes(b"\x01\x02\x01a\x00\x00\x01\x01\x01"));
     frozen(&with(Request::BenchSend), &bytes(&[2]));
     frozen(&with(Request::BenchReceive), &bytes(&[3]));
     frozen(&with(Request::Check), &bytes(&[4]));
@@ -117,6 +119,7 @@ fn entries() {
         mode: 0o644,
         mtime_secs: -1,
         mtime_nanos: 5,
+        extras: None,
     };
     let message = ControlMessage::Entries(vec![
         entry(b"d/f", EntryKind::File { size: 128, holes: vec![] }),
@@ -124,10 +127,12 @@ fn entries() {
         entry(b"d", EntryKind::Directory),
         entry(b"l", EntryKind::Symlink { target: b"..".to_vec() }),
         entry(b"x", EntryKind::Failed(fault())),
+        entry(b"k", EntryKind::HardLink { entry: 128 }),
+        Entry { extras: Some(Box::new(extras())), ..entry(b"e", EntryKind::Directory) },
     ]);
-    let tail: &[u8] = b"\xa4\x03\x01\x05";
+    let tail: &[u8] = b"\xa4\x03\x01\x05\x00";
     let body = joined(&[
-        b"\x04\x05",
+        b"\x04\x07",
         b"\x03d/f\x00\x80\x01\x00",
         tail,
         b"\x01h\x00\x80\x01\x01\x01\x7f",
@@ -139,8 +144,18 @@ fn entries() {
         b"\x01x\x03",
         FAULT,
         tail,
+        b"\x01k\x04\x80\x01",
+        tail,
+        b"\x01e\x01\xa4\x03\x01\x05\x01",
+        b"\x01\x80\x01\x02\x01\x01u\x00\x01\x01\x06user.a\x01v\x01\x00\x03",
     ]);
     frozen(&message, &body);
+}
+
+fn extras() -> Extras {
+    let owner = Owner { user: 128, group: 2, user_name: Some(b"u".to_vec()), group_name: None };
+    let xattr = Xattr { name: b"user.a".to_vec(), value: b"v".to_vec() };
+    Extras { owner: Some(owner), xattrs: Some(vec![xattr]), acls: Some(Vec::new()), left_out: 3 }
 }
 
 #[test]
@@ -161,8 +176,8 @@ fn digests_and_outcomes() {
 fn messages_of_numbers() {
     frozen(&ControlMessage::UdpSeen { hello_size: 1200 }, &[3, 0xb0, 0x09]);
     frozen(&ControlMessage::EntriesEnd { entries: 2, bytes: 128 }, &[5, 2, 0x80, 0x01]);
-    let summary = Summary { entries: 3, failed: 1, bytes: 0, digest: [9; 32] };
-    frozen(&ControlMessage::Finish(summary), &joined(&[&[8, 3, 1, 0], &[9; 32]]));
+    let summary = Summary { entries: 3, failed: 1, bytes: 0, digest: [9; 32], notes: Notes::default() };
+    frozen(&ControlMessage::Finish(summary), &joined(&[&[8, 3, 1, 0], &[9; 32], &[0, 0]]));
     frozen(&ControlMessage::ObjectSent { bytes: 1 }, &[9, 1]);
     frozen(&ControlMessage::Ping(0), &[10, 0]);
     frozen(&ControlMessage::Pong(u64::MAX), &joined(&[&[11], &[0xff; 9], &[1]]));

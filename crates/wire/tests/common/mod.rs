@@ -2,9 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "test code")]
 
 use haul_wire::control::{
-    Accept, BenchLimit, Cipher, ControlMessage, Destination, Entry, EntryKind, Equal, Extraneous, Fault,
-    FaultCode, FileDigest, Hello, Layout, Leftovers, MAX_MODE, Manners, More, Newer, Outcome, Proof, RelPath,
-    Request, RunMode, Settings, Stretch, Summary, Want, WantRun, encode_frame,
+    Accept, BenchLimit, Cipher, ControlMessage, Destination, Entry, EntryKind, Equal, Extraneous, Extras,
+    Fault, FaultCode, FileDigest, Hello, Layout, Leftovers, MAX_MODE, Manners, More, Newer, Notes, Outcome,
+    Owner, Preserve, Proof, RelPath, Request, RunMode, Settings, Stretch, Summary, Want, WantRun, Xattr,
+    encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
@@ -88,7 +89,7 @@ fn hello() -> impl Strategy<Value = Hello> {
             layout,
             manners
         }),
-        vec(bytes(), 0..4).prop_map(|sources| Request::Get { sources }),
+        vec(bytes(), 0..4).prop_map(|sources| Request::Get { sources, preserve: Preserve::ALL }),
         Just(Request::BenchSend),
         Just(Request::BenchReceive),
         Just(Request::Check),
@@ -159,10 +160,30 @@ fn entry() -> impl Strategy<Value = Entry> {
         Just(EntryKind::Directory),
         target.prop_map(|target| EntryKind::Symlink { target }),
         fault().prop_map(EntryKind::Failed),
+        any::<u64>().prop_map(|entry| EntryKind::HardLink { entry }),
     ];
-    (rel_path(), kind, 0..=MAX_MODE, any::<i64>(), 0..1_000_000_000u32).prop_map(
-        |(path, kind, mode, mtime_secs, mtime_nanos)| Entry { path, kind, mode, mtime_secs, mtime_nanos },
+    let extras = option::of(extras().prop_map(Box::new));
+    (rel_path(), kind, 0..=MAX_MODE, any::<i64>(), 0..1_000_000_000u32, extras).prop_map(
+        |(path, kind, mode, mtime_secs, mtime_nanos, extras)| Entry {
+            path,
+            kind,
+            mode,
+            mtime_secs,
+            mtime_nanos,
+            extras,
+        },
     )
+}
+
+fn extras() -> impl Strategy<Value = Extras> {
+    let name = || option::of(vec(any::<u8>(), 1..5));
+    let owner = (any::<u32>(), any::<u32>(), name(), name())
+        .prop_map(|(user, group, user_name, group_name)| Owner { user, group, user_name, group_name });
+    let xattr =
+        (vec(1..=255u8, 1..9), vec(any::<u8>(), 0..9)).prop_map(|(name, value)| Xattr { name, value });
+    let xattrs = option::of(vec(xattr, 0..3));
+    (option::of(owner), xattrs.clone(), xattrs, any::<u32>())
+        .prop_map(|(owner, xattrs, acls, left_out)| Extras { owner, xattrs, acls, left_out })
 }
 
 fn digest() -> impl Strategy<Value = FileDigest> {
@@ -175,8 +196,9 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 }
 
 fn summary() -> impl Strategy<Value = Summary> {
-    (any::<u64>(), any::<u64>(), any::<u64>(), any::<[u8; 32]>())
-        .prop_map(|(entries, failed, bytes, digest)| Summary { entries, failed, bytes, digest })
+    let notes = (any::<u64>(), vec(text(), 0..3)).prop_map(|(count, first)| Notes { count, first });
+    (any::<u64>(), any::<u64>(), any::<u64>(), any::<[u8; 32]>(), notes)
+        .prop_map(|(entries, failed, bytes, digest, notes)| Summary { entries, failed, bytes, digest, notes })
 }
 
 /// Any message that can be sent.
