@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, fchmod, futimens, utimensat};
+use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT, futimens, utimensat};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
@@ -12,12 +12,10 @@ use crate::entries::Attributes;
 pub(crate) const FILE_BITS: u32 = 0o0777;
 
 /// Of a directory also set-group-ID (group of new files) and sticky, which lend nothing.
-const DIRECTORY_BITS: u32 = 0o3777;
+pub(crate) const DIRECTORY_BITS: u32 = 0o3777;
 
-/// Sets permissions and time of last modification through an open descriptor.
-pub(crate) fn set_on_open(fd: impl AsFd, attributes: Attributes, kind: FileType) -> Result<(), Errno> {
-    let bits = if kind == FileType::Directory { DIRECTORY_BITS } else { FILE_BITS };
-    fchmod(fd.as_fd(), Mode::from_raw_mode(attributes.mode & bits))?;
+/// Sets the time of last modification through an open descriptor.
+pub(crate) fn set_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
     futimens(fd, &times(attributes))
 }
 

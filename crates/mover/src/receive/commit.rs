@@ -2,19 +2,19 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, RecvError};
-use haul_wire::control::{ControlMessage, Fault, Outcome, Summary, encoded_len};
+use haul_wire::control::{ControlMessage, Fault, FaultCode, Outcome, Summary, encoded_len};
 use rustix::fs::{FileType, fstat, fsync, syncfs};
 use rustix::io::Errno;
 
 use crate::batch::next_part;
 use crate::digest::set_digest;
-use crate::entries::{Attributes, Kind, State};
-use crate::fault::{Scope, Side, Trouble};
-use crate::receive::attributes::set_on_open;
+use crate::entries::{Kind, State};
+use crate::fault::{Scope, Side, Trouble, show};
+use crate::receive::links::Linked;
 use crate::receive::shared::{Durability, Settle, Shared};
 
 /// Files committed together at most.
@@ -39,7 +39,6 @@ pub(crate) struct Committer {
 struct Item {
     entry: u32,
     path: Vec<u8>,
-    attributes: Attributes,
 }
 
 impl Committer {
@@ -63,6 +62,7 @@ impl Committer {
             self.commit(&ready)?;
             self.flush()?;
         }
+        self.finish_hard_links()?;
         self.finish_links()?;
         self.finish_directories()?;
         self.finish()
@@ -126,11 +126,7 @@ impl Committer {
             return Ok(());
         }
         let book = self.shared.book();
-        let item = |&entry: &u32| Item {
-            entry,
-            path: book.table.path(entry),
-            attributes: book.table.attributes(entry),
-        };
+        let item = |&entry: &u32| Item { entry, path: book.table.path(entry) };
         let items: Vec<Item> = entries.iter().map(item).collect();
         drop(book);
         let items = self.complete(items)?;
@@ -144,7 +140,7 @@ impl Committer {
         let mut sync = Syncs::new(self.shared.durability);
         for item in items {
             let done = self.shared.place.file(item.entry, || item.path.clone()).and_then(|file| {
-                let set = set_on_open(&*file, item.attributes, FileType::RegularFile);
+                let set = self.dress(item.entry, &item.path, file.as_fd(), FileType::RegularFile);
                 set.and_then(|()| sync.contents(&file, few))
                     .map_err(|errno| trouble("finish", &item.path, errno))
             });
@@ -198,20 +194,65 @@ impl Committer {
     }
 
     /// Entries of a kind that have not failed, with whether they were started.
-    fn held(&self, kind: Kind) -> Vec<u32> {
+    fn held(&self, is_kind: impl Fn(Kind) -> bool) -> Vec<u32> {
         let book = self.shared.book();
         let table = &book.table;
-        (0..table.len()).filter(|&e| table.kind(e) == kind && table.state(e) != State::Failed).collect()
+        (0..table.len()).filter(|&e| is_kind(table.kind(e)) && table.state(e) != State::Failed).collect()
+    }
+
+    /// Gives an open file or directory what it should have beside its contents.
+    fn dress(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>, kind: FileType) -> Result<(), Errno> {
+        let book = self.shared.book();
+        let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
+        drop(book);
+        let undone = self.shared.dresser.dress(fd, attributes, extras.as_deref(), kind)?;
+        self.shared.note(path, undone);
+        Ok(())
+    }
+
+    /// Further names of files, once what became of the files is known.
+    fn finish_hard_links(&mut self) -> Result<(), Fault> {
+        for entry in self.held(|kind| matches!(kind, Kind::HardLink(_))) {
+            let book = self.shared.book();
+            let Kind::HardLink(file) = book.table.kind(entry) else { continue };
+            let (path, target) = (book.table.path(entry), book.table.path(file));
+            let failed = book.table.state(file) == State::Failed;
+            let attributes = book.table.attributes(file);
+            drop(book);
+            let made = if failed {
+                Err(without_file(&path, &target))
+            } else {
+                let dress = |fd: BorrowedFd<'_>| self.dress(file, &path, fd, FileType::RegularFile);
+                let how = (attributes, self.shared.manners.newer);
+                self.shared.place.hard_link(entry, (&path, &target), how, dress)
+            };
+            let made = made.map(|linked| {
+                let note = match linked {
+                    Linked::Name => return,
+                    Linked::Copy => "a copy: the file system has no further hard link for it",
+                    Linked::KeptNewer => "kept, because it is newer, and not made a hard link",
+                };
+                self.shared.note(&path, vec![note.to_owned()]);
+            });
+            self.held_is_done(entry, &path, made)?;
+        }
+        Ok(())
     }
 
     /// Links come last, so that nothing is ever written through one.
     fn finish_links(&mut self) -> Result<(), Fault> {
-        for entry in self.held(Kind::Symlink) {
+        for entry in self.held(|kind| kind == Kind::Symlink) {
             let book = self.shared.book();
             let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
             let target = book.table.target(entry).to_vec();
+            let extras = book.extras.get(entry);
             drop(book);
-            let made = self.shared.place.make_link(entry, &path, &target, attributes);
+            let made = self.shared.place.make_link(entry, &path, &target, attributes, |directory, name| {
+                if let Some(extras) = &extras {
+                    let undone = self.shared.dresser.dress_link(directory, name.as_bytes(), extras);
+                    self.shared.note(&path, undone);
+                }
+            });
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())
@@ -219,12 +260,12 @@ impl Committer {
 
     /// Directories from the deepest up: what is done in one changes its time and needs its permissions.
     fn finish_directories(&mut self) -> Result<(), Fault> {
-        for entry in self.held(Kind::Directory).into_iter().rev() {
+        for entry in self.held(|kind| kind == Kind::Directory).into_iter().rev() {
             let book = self.shared.book();
-            let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
-            let made = book.table.state(entry) == State::Started;
+            let (path, made) = (book.table.path(entry), book.table.state(entry) == State::Started);
             drop(book);
-            let set = self.shared.place.finish_directory(&path, attributes, made);
+            let dress = |fd: BorrowedFd<'_>| self.dress(entry, &path, fd, FileType::Directory);
+            let set = self.shared.place.finish_directory(&path, made, dress);
             self.held_is_done(entry, &path, set)?;
         }
         Ok(())
@@ -263,11 +304,17 @@ impl Committer {
             failed: book.failures.count(),
             bytes: book.layout.len(),
             digest: set_digest(&book.table),
+            notes: book.notes.clone(),
         };
         drop(book);
         self.shared.set_finished();
         self.shared.link.send(ControlMessage::Finish(summary))
     }
+}
+
+fn without_file(path: &[u8], target: &[u8]) -> Trouble {
+    let message = format!("`{}` is another name of `{}`, which failed", show(path), show(target));
+    Trouble::entry(FaultCode::Io, message, "see the failure of that file")
 }
 
 fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {

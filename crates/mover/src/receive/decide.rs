@@ -1,14 +1,18 @@
 //! What is wanted of each entry, in view of what is at the destination.
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use haul_base::RangeSet;
 use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Stretch, Want};
 
+use rustix::fs::FileType;
+
 use crate::entries::{Attributes, Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
 use crate::receive::compare::{HashJob, Held};
+use crate::receive::own::collision;
 use crate::receive::place::Existing;
 use crate::receive::shared::{Check, Comparison, Settle, Shared};
 use crate::receive::writer::over;
@@ -46,7 +50,7 @@ impl Decider {
             _ if !occupied => Ok(Want::Whole),
             _ if state == State::Failed => Ok(Want::Nothing),
             Kind::File(_) => self.want_file(entry, &path),
-            Kind::Unread | Kind::Directory | Kind::Symlink => Ok(Want::Whole),
+            Kind::Unread | Kind::Directory | Kind::Symlink | Kind::HardLink(_) => Ok(Want::Whole),
         }
     }
 
@@ -55,20 +59,22 @@ impl Decider {
         let (attributes, size) = self.known(entry);
         let existing = self.shared.place.existing(path);
         if let Some(there) = &existing {
-            let later =
-                (there.mtime_secs, there.mtime_nanos) > (attributes.mtime_secs, attributes.mtime_nanos);
+            let later = there.is_later(attributes);
             let same_size = there.size == size;
             if manners.newer == Newer::Keep && later {
-                return self.keep(entry, path, None);
+                return self.keep(entry, path, there, None);
             }
-            if manners.equal == Equal::SizeAndTime && same_size && there.same_time(attributes) {
-                return self.keep(entry, path, Some((attributes, there)));
+            if manners.equal == Equal::SizeAndTime
+                && same_size
+                && self.shared.place.same_time(path, there, attributes)
+            {
+                return self.keep(entry, path, there, Some(attributes));
             }
             // Holes are not read, so what is in their place could not be compared.
             let comparable = same_size && !self.shared.book().table.shape(entry).is_sparse();
             match manners.equal {
                 Equal::Contents if comparable && size == 0 => {
-                    return self.keep(entry, path, Some((attributes, there)));
+                    return self.keep(entry, path, there, Some(attributes));
                 }
                 Equal::Contents if comparable => return self.compare_final(entry),
                 Equal::Contents | Equal::SizeAndTime | Equal::Nothing => {}
@@ -82,14 +88,40 @@ impl Decider {
         (book.table.attributes(entry), book.table.size(entry))
     }
 
-    /// The file stays; only its permissions may be corrected.
-    fn keep(&self, entry: u32, path: &[u8], correct: Option<(Attributes, &Existing)>) -> Result<Want, Fault> {
-        if let Some((attributes, there)) = correct {
-            self.shared.place.correct_mode(path, attributes, there);
+    /// The file stays; only what it has beside its contents may be corrected.
+    fn keep(
+        &self,
+        entry: u32,
+        path: &[u8],
+        there: &Existing,
+        correct: Option<Attributes>,
+    ) -> Result<Want, Fault> {
+        if !self.shared.place.keeps(path, there) {
+            self.shared.book().table.set_state(entry, State::Failed);
+            self.settles.send(Settle::Failed(entry, collision(path).fault)).map_err(over)?;
+            return Ok(Want::Nothing);
+        }
+        if let Some(attributes) = correct {
+            self.correct(entry, path, there, attributes);
         }
         self.shared.book().table.set_state(entry, State::Kept);
         self.settles.send(Settle::Held).map_err(over)?;
         Ok(Want::Kept)
+    }
+
+    /// Gives a file that stays the permissions and attributes of the set's, if they differ and we may.
+    fn correct(&self, entry: u32, path: &[u8], there: &Existing, attributes: Attributes) {
+        let extras = self.shared.book().extras.get(entry);
+        if extras.is_none() && there.has_mode(attributes.mode) {
+            return;
+        }
+        let Some(file) = self.shared.place.open_final(path) else { return };
+        let kind = FileType::RegularFile;
+        let dressed = self.shared.dresser.dress_but_time(file.as_fd(), attributes, extras.as_deref(), kind);
+        // Not our file: its contents are right all the same.
+        if let Ok(undone) = dressed {
+            self.shared.note(path, undone);
+        }
     }
 
     /// Compares what is there under the final name.

@@ -5,9 +5,13 @@ mod base;
 mod commit;
 mod compare;
 mod decide;
+mod dress;
+mod links;
+mod own;
 mod peer;
 mod place;
 mod queue;
+mod rooms;
 mod shared;
 mod sink;
 mod verify;
@@ -19,7 +23,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSink;
-use haul_wire::control::{Destination, Fault, FaultCode, Layout, Manners};
+use haul_wire::control::{Destination, Fault, FaultCode, Layout, Manners, Preserve};
 
 pub use shared::Durability;
 
@@ -59,13 +63,16 @@ pub struct ReceiveOptions {
     pub durability: Durability,
     /// What happens to what is there.
     pub manners: Manners,
+    /// What of owners, attributes and access control lists a sender may set; hard links are always kept.
+    pub permit: Preserve,
 }
 
 impl ReceiveOptions {
     /// 160 MiB of memory, files synced, what is equal is kept and leftovers are used.
     pub fn new(session: u32) -> Self {
         let manners = Manners::default();
-        Self { session, memory: 160 << 20, durability: Durability::Synced, manners }
+        let permit = Preserve::default();
+        Self { session, memory: 160 << 20, durability: Durability::Synced, manners, permit }
     }
 }
 

@@ -109,6 +109,9 @@ impl Peer {
                 Some(fault) => Some(book.table.push_failed(entry, fault)?),
                 None => book.table.push(entry)?,
             };
+            if let Some(extras) = entry.extras.as_ref().filter(|_| failed.is_none()) {
+                book.extras.insert(index, extras);
+            }
             drop(book);
             self.shared.progress.found(1, 0);
             if let Some(fault) = failed {
@@ -181,6 +184,6 @@ impl Peer {
         let book = self.shared.book();
         let done = |&(&entry, _): &(&u32, &u64)| book.table.state(entry) == crate::entries::State::Done;
         let resumed = book.resumes.iter().filter(done).map(|(_, bytes)| bytes).sum();
-        report(&book.table, book.failures.clone(), set_digest(&book.table), resumed)
+        report(&book.table, book.failures.clone(), set_digest(&book.table), resumed, book.notes.clone())
     }
 }

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_wire::control::FaultCode;
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate, fchmod, ftruncate, mkdirat,
-    openat, renameat, statat, symlinkat, unlinkat,
+    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate, fstat, ftruncate, mkdirat, openat,
+    renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -18,14 +18,16 @@ use crate::confine::{Links, open_beneath};
 use crate::entries::Attributes;
 use crate::fault::{Scope, Side, Trouble, show};
 use crate::journal::{Claim, FileIdentity, Journal, is_journal};
-use crate::receive::attributes::{FILE_BITS, set_on_link, set_on_open};
+use crate::receive::attributes::{FILE_BITS, set_on_link};
 use crate::receive::base::Base;
+use crate::receive::own::{FileId, Own, collision, names_in};
+use crate::receive::rooms::Loosened;
 use crate::stream::Shape;
 
 /// Permissions of directories while they fill.
 const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Permissions of files until they are complete.
-const PRIVATE_FILE: u32 = 0o600;
+pub(super) const PRIVATE_FILE: u32 = 0o600;
 /// Files above this many bytes are allocated before they are written.
 const ALLOCATE_ABOVE: u64 = 1 << 20;
 /// Streams from this length on are journalled, so that they can be resumed; a smaller file is sent again.
@@ -41,10 +43,21 @@ pub(crate) struct Existing {
     pub(crate) size: u64,
     pub(crate) mtime_secs: i64,
     pub(crate) mtime_nanos: u32,
+    pub(crate) id: FileId,
     mode: u32,
 }
 
 impl Existing {
+    /// Whether it was modified after this time.
+    pub(crate) fn is_later(&self, than: Attributes) -> bool {
+        (self.mtime_secs, self.mtime_nanos) > (than.mtime_secs, than.mtime_nanos)
+    }
+
+    /// Whether it has these permissions.
+    pub(crate) fn has_mode(&self, mode: u32) -> bool {
+        (self.mode ^ mode) & FILE_BITS == 0
+    }
+
     /// Whether it was modified at this time, as far as its file system can tell.
     pub(crate) fn same_time(&self, attributes: Attributes) -> bool {
         let whole_seconds = self.mtime_nanos == 0;
@@ -57,9 +70,9 @@ impl Existing {
 #[derive(Clone)]
 pub(crate) struct Spot {
     pub(crate) directory: Arc<OwnedFd>,
-    name: Vec<u8>,
+    pub(super) name: Vec<u8>,
     /// Directly in the destination.
-    at_top: bool,
+    pub(super) at_top: bool,
 }
 
 #[derive(Default)]
@@ -76,6 +89,8 @@ pub(crate) struct Place {
     journal: OnceLock<Option<Journal>>,
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     files: Mutex<OpenFiles>,
+    own: Own,
+    pub(super) loosened: Loosened,
 }
 
 impl Place {
@@ -86,6 +101,8 @@ impl Place {
             journal: OnceLock::new(),
             directories: Mutex::default(),
             files: Mutex::default(),
+            own: Own::default(),
+            loosened: Loosened::default(),
         }
     }
 
@@ -120,7 +137,7 @@ impl Place {
         is_journal(name) || self.opened_journal().is_some_and(|journal| journal.is_reserved(name))
     }
 
-    fn temporary(&self, entry: u32) -> String {
+    pub(super) fn temporary(&self, entry: u32) -> String {
         match self.journal() {
             Some(journal) => journal.part_name(entry),
             None => format!(".haul-{:08x}-{entry}.part", self.session),
@@ -146,6 +163,7 @@ impl Place {
 
     /// The journal ends with the job: what is in it stays for a later one.
     pub(crate) fn finish(&self, complete: bool) {
+        self.tighten();
         if let Some(journal) = self.opened_journal() {
             if complete {
                 journal.complete();
@@ -178,14 +196,22 @@ impl Place {
         openat(&spot.directory, &spot.name, flags, Mode::empty()).ok().map(File::from)
     }
 
-    /// Gives a file that stays the permissions of the set's, if they differ and we may.
-    pub(crate) fn correct_mode(&self, path: &[u8], attributes: Attributes, there: &Existing) {
-        let bits = attributes.mode & FILE_BITS;
-        if there.mode & FILE_BITS != bits
-            && let Some(file) = self.open_final(path)
-        {
-            // Not our file: its contents are right all the same.
-            let _ = fchmod(&file, Mode::from_raw_mode(bits));
+    /// Notes that the job keeps a file. False: it has installed or kept it under another name.
+    pub(crate) fn keeps(&self, path: &[u8], there: &Existing) -> bool {
+        if self.own.add(there.id) {
+            return true;
+        }
+        let Ok(spot) = self.spot(path) else { return true };
+        !self.own.collides(there.id, &spot.name, || names_in(&spot.directory))
+    }
+
+    /// What is at a name must give way to what is received.
+    pub(super) fn must_be_replaceable(&self, spot: &Spot, path: &[u8]) -> Result<(), Trouble> {
+        match spot.look(path)? {
+            Some(id) if self.own.collides(id, &spot.name, || names_in(&spot.directory)) => {
+                Err(collision(path))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -220,7 +246,7 @@ impl Place {
         Ok(Spot { directory: opened, name: name.to_vec(), at_top: directory.is_empty() })
     }
 
-    fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
+    pub(super) fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
         let mut open = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(directory) = open.get(path) {
             return Ok(directory.clone());
@@ -247,9 +273,14 @@ impl Place {
         {
             journal.note_made(name);
         }
-        match mkdirat(&spot.directory, &spot.name, Mode::from_raw_mode(PRIVATE_DIRECTORY)) {
-            Ok(()) => Ok(true),
+        let mode = Mode::from_raw_mode(PRIVATE_DIRECTORY);
+        match self.with_room(&spot, path, || mkdirat(&spot.directory, &spot.name, mode)) {
+            Ok(()) => {
+                let _ = self.is_other_directory(&spot);
+                Ok(true)
+            }
             Err(Errno::EXIST) => match spot.kind(path)? {
+                Some(FileType::Directory) if self.is_other_directory(&spot) => Err(collision(path)),
                 Some(FileType::Directory) => Ok(false),
                 Some(FileType::Symlink) => Err(in_the_way(path, Errno::LOOP)),
                 _ => Err(not_a_directory(path)),
@@ -267,7 +298,7 @@ impl Place {
         identity: &FileIdentity,
     ) -> Result<Arc<File>, Trouble> {
         let spot = self.spot(path)?;
-        spot.must_be_replaceable(path)?;
+        self.must_be_replaceable(&spot, path)?;
         if let Some(journal) = self.journal() {
             journal.note_directory(parent_of(&identity.path));
             if shape.len() >= JOURNAL_ABOVE {
@@ -277,7 +308,7 @@ impl Place {
         let name = self.temporary(entry);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || openat(&spot.directory, &name, flags, Mode::from_raw_mode(PRIVATE_FILE));
-        let opened = match open() {
+        let opened = match self.with_room(&spot, path, open) {
             // What an earlier session with the same number left behind.
             Err(Errno::EXIST) => unlinkat(&spot.directory, &name, AtFlags::empty()).and_then(|()| open()),
             opened => opened,
@@ -332,29 +363,50 @@ impl Place {
         }
     }
 
+    /// Whether a directory that is there is one of the set's under another name.
+    fn is_other_directory(&self, spot: &Spot) -> bool {
+        let stat = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| {
+            let id = FileId::of(&stat);
+            !self.own.add(id) && self.own.collides(id, &spot.name, || names_in(&spot.directory))
+        })
+    }
+
     /// Moves a complete temporary file under its final name.
     pub(crate) fn install(&self, entry: u32, path: &[u8]) -> Result<Spot, Trouble> {
-        self.open_files().files.remove(&entry);
+        let open = self.open_files().files.remove(&entry);
         let spot = self.spot(path)?;
-        spot.must_be_replaceable(path)?;
+        self.must_be_replaceable(&spot, path)?;
+        let stat = match &open {
+            Some((file, _)) => fstat(file),
+            None => statat(&spot.directory, self.temporary(entry), AtFlags::SYMLINK_NOFOLLOW),
+        };
+        self.own.add(FileId::of(&stat.map_err(|errno| trouble("look at", path, errno))?));
         renameat(&spot.directory, self.temporary(entry), &spot.directory, &spot.name)
             .map_err(|errno| trouble("put in place", path, errno))?;
         self.gone(entry);
         Ok(spot)
     }
 
-    /// Makes a symbolic link under its final name.
+    /// Makes a symbolic link under its final name; `dress` is called before it has its time.
     pub(crate) fn make_link(
         &self,
         entry: u32,
         path: &[u8],
         target: &[u8],
         attributes: Attributes,
+        dress: impl FnOnce(&OwnedFd, &str),
     ) -> Result<(), Trouble> {
         let spot = self.spot(path)?;
-        spot.must_be_replaceable(path)?;
+        self.must_be_replaceable(&spot, path)?;
         let name = self.temporary(entry);
-        let made = symlinkat(target, &spot.directory, &name)
+        let made = self
+            .with_room(&spot, path, || symlinkat(target, &spot.directory, &name))
+            .and_then(|()| statat(&spot.directory, &name, AtFlags::SYMLINK_NOFOLLOW))
+            .map(|stat| {
+                self.own.add(FileId::of(&stat));
+                dress(&spot.directory, &name);
+            })
             .and_then(|()| set_on_link(&spot.directory, &name, attributes))
             .and_then(|()| renameat(&spot.directory, &name, &spot.directory, &spot.name));
         made.map_err(|errno| {
@@ -368,13 +420,16 @@ impl Place {
     pub(crate) fn finish_directory(
         &self,
         path: &[u8],
-        attributes: Attributes,
         made: bool,
+        dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), Trouble> {
         let spot = self.spot(path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let done = openat(&spot.directory, &spot.name, flags, Mode::empty())
-            .and_then(|directory| set_on_open(&directory, attributes, FileType::Directory));
+            .and_then(|directory| dress(directory.as_fd()));
+        if done.is_ok() {
+            self.loosened.settled(path);
+        }
         match done {
             Err(Errno::PERM | Errno::ACCESS) if !made => Ok(()),
             done => done.map_err(|errno| trouble("set the permissions of", path, errno)),
@@ -397,16 +452,21 @@ impl Spot {
         }
     }
 
-    /// Only regular files and links give way to what is received.
-    fn must_be_replaceable(&self, path: &[u8]) -> Result<(), Trouble> {
-        match self.kind(path)? {
-            None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
-            Some(FileType::Directory) => Err(Trouble::entry(
+    /// What is there now; only regular files and links give way to what is received.
+    fn look(&self, path: &[u8]) -> Result<Option<FileId>, Trouble> {
+        let stat = match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(trouble("look at", path, errno)),
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::Symlink => Ok(Some(FileId::of(&stat))),
+            FileType::Directory => Err(Trouble::entry(
                 FaultCode::IsADirectory,
                 format!("`{}` is a directory at the destination", show(path)),
                 "move the directory out of the way, or choose another destination",
             )),
-            Some(_) => Err(Trouble::entry(
+            _ => Err(Trouble::entry(
                 FaultCode::Io,
                 format!("`{}` is a device, pipe or socket at the destination", show(path)),
                 "only regular files and links are replaced; choose another destination",
@@ -435,17 +495,18 @@ fn is_empty(directory: &OwnedFd) -> bool {
     clippy::unnecessary_cast,
     reason = "fields differ between architectures"
 )]
-fn existing(stat: &Stat) -> Existing {
+pub(super) fn existing(stat: &Stat) -> Existing {
     Existing {
         size: stat.st_size as u64,
         mtime_secs: stat.st_mtime.into(),
         mtime_nanos: stat.st_mtime_nsec as u32,
+        id: FileId::of(stat),
         mode: stat.st_mode as u32,
     }
 }
 
 /// The directory that a path lies in; empty for the base.
-fn parent_of(local: &[u8]) -> &[u8] {
+pub(super) fn parent_of(local: &[u8]) -> &[u8] {
     local.iter().rposition(|&b| b == b'/').map_or(&[], |slash| &local[..slash])
 }
 

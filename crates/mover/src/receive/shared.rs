@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_base::RangeSet;
-use haul_wire::control::{Fault, FileDigest, Manners, Proof};
+use haul_wire::control::{Fault, FileDigest, Manners, Notes, Proof};
 
 use crate::entries::{EntryTable, State};
 use crate::journal::FileIdentity;
@@ -15,6 +15,7 @@ use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::receive::ReceiveOptions;
 use crate::receive::compare::Held;
+use crate::receive::dress::{Dresser, ExtrasMap, Undone};
 use crate::receive::place::Place;
 use crate::receive::queue::{Loan, Queue};
 use crate::receive::wants::Wants;
@@ -36,6 +37,8 @@ pub enum Durability {
 pub(crate) struct Book {
     pub(crate) table: EntryTable,
     pub(crate) failures: Failures,
+    pub(crate) notes: Notes,
+    pub(crate) extras: ExtrasMap,
     pub(crate) layout: Layout,
     /// What is written of the streams of files that are not whole.
     pub(crate) partial: HashMap<u32, RangeSet>,
@@ -94,6 +97,7 @@ pub(crate) struct Shared {
     pub(crate) durability: Durability,
     pub(crate) manners: Manners,
     pub(crate) wants: Wants,
+    pub(crate) dresser: Dresser,
     book: Mutex<Book>,
     ending: OnceLock<Ending>,
     finished: AtomicBool,
@@ -169,6 +173,7 @@ impl Shared {
             durability: options.durability,
             manners: options.manners,
             wants,
+            dresser: Dresser::new(options.permit),
             book: Mutex::default(),
             ending: OnceLock::new(),
             finished: AtomicBool::new(false),
@@ -177,6 +182,13 @@ impl Shared {
 
     pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What could not be preserved of an entry.
+    pub(crate) fn note(&self, path: &[u8], undone: Undone) {
+        for what in undone {
+            self.book().notes.add(|| format!("`{}`: {what}", crate::fault::show(path)));
+        }
     }
 
     /// The path of an entry, as it travels.

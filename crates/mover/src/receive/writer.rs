@@ -106,7 +106,7 @@ impl Writer {
                 }
                 Err(trouble) => self.failed(entry, trouble),
             },
-            Kind::Symlink => self.settles.send(Settle::Held).map_err(over),
+            Kind::Symlink | Kind::HardLink(_) => self.settles.send(Settle::Held).map_err(over),
             Kind::File(_) if len == 0 => self.make_empty(entry),
             Kind::File(_) | Kind::Unread => Ok(()),
         }

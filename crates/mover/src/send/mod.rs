@@ -1,6 +1,8 @@
 //! The sending side.
 
 mod blocks;
+mod extras;
+mod hard_links;
 mod holes;
 mod opened;
 mod peer;
@@ -63,10 +65,11 @@ pub fn send_files(
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
     let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs)));
+    let walker = Walker::new(root, sources).preserving(limits.preserve);
     let reader = Reader::new(shared.clone(), incoming);
     let prover = Prover::new(shared.clone(), to_prove);
     let job = shared.clone();
-    let thread = threads::spawn("haul-send", move || run(&job, Walker::new(root, sources), reader, prover))?;
+    let thread = threads::spawn("haul-send", move || run(&job, walker, reader, prover))?;
     let source = Box::new(FileSource::new(shared.clone()));
     Ok(SendJob { source, handle: SendHandle { shared, thread: Some(thread) } })
 }

@@ -114,5 +114,6 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     }
     // The receiver is content without it; the channel may close at once.
     let _ = shared.link.send(ControlMessage::Bye);
-    Ok(crate::report::report(&ledger.table, ledger.failures.clone(), digest, ledger.resumed))
+    let notes = summary.notes.clone();
+    Ok(crate::report::report(&ledger.table, ledger.failures.clone(), digest, ledger.resumed, notes))
 }

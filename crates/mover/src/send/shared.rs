@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use haul_wire::control::{ControlMessage, Destination, Fault};
+use haul_wire::control::{ControlMessage, Destination, Fault, Preserve};
 
 use crate::entries::EntryTable;
 use crate::link::ControlLink;
@@ -20,18 +20,20 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Files that may wait between the walk and the end of their reading.
 const PLANNED_AHEAD: usize = 1 << 16;
 
-/// How much memory a sending job may use for contents.
+/// How much memory a sending job may use for contents, and what it sends beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendLimits {
     /// Bytes read ahead of what was sent.
     pub read_ahead: u64,
     /// Bytes kept for retransmission; what is lost beyond is read from the files again.
     pub keep: u64,
+    /// What of hard links, owners, attributes and access control lists travels.
+    pub preserve: Preserve,
 }
 
 impl Default for SendLimits {
     fn default() -> Self {
-        Self { read_ahead: 24 << 20, keep: 96 << 20 }
+        Self { read_ahead: 24 << 20, keep: 96 << 20, preserve: Preserve::default() }
     }
 }
 

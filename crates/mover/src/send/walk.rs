@@ -4,13 +4,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_wire::control::{Entry, EntryKind, Fault, FaultCode, MAX_PATH, RelPath};
+use haul_wire::control::{Entry, EntryKind, Fault, FaultCode, MAX_PATH, Preserve, RelPath};
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::fault::{Side, Trouble, show};
 use crate::root::Root;
+use crate::send::extras::Preserver;
 use crate::send::holes::holes;
 
 /// Stands for a source whose name cannot travel.
@@ -33,7 +34,7 @@ impl Top {
 }
 
 /// What tells a file from one that took its place or was changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Identity {
     device: u64,
     inode: u64,
@@ -60,6 +61,8 @@ impl Identity {
 pub(crate) struct Found {
     pub(crate) entry: Entry,
     pub(crate) file: Option<(Arc<Top>, Identity)>,
+    /// How many names the file has; 0 for anything else.
+    pub(crate) names: u64,
 }
 
 /// The directory whose names are being gone through.
@@ -80,11 +83,17 @@ pub(crate) struct Walker {
     /// Directories still to be entered, the next one last.
     pending: Vec<(Arc<Top>, Vec<u8>)>,
     listing: Option<Listing>,
+    preserver: Option<Preserver>,
 }
 
 impl Walker {
     pub(crate) fn new(root: Root, sources: Vec<Vec<u8>>) -> Self {
-        Self { root, sources: sources.into_iter(), pending: Vec::new(), listing: None }
+        Self { root, sources: sources.into_iter(), pending: Vec::new(), listing: None, preserver: None }
+    }
+
+    /// The same with what else of the files is to travel.
+    pub(crate) fn preserving(self, preserve: Preserve) -> Self {
+        Self { preserver: Preserver::new(preserve), ..self }
     }
 
     fn next_in_listing(&mut self) -> Option<Found> {
@@ -99,7 +108,11 @@ impl Walker {
                 listing.subdirectories.push(path);
                 continue;
             }
-            return Some(leaf(&listing.top, &listing.directory, &name, &path, &stat));
+            let mut found = leaf(&listing.top, &listing.directory, &name, &path, &stat);
+            if let Some(preserver) = &self.preserver {
+                preserver.add(&mut found.entry, &listing.directory, &name, &stat);
+            }
+            return Some(found);
         }
         let done = self.listing.take()?;
         let top = done.top;
@@ -115,7 +128,10 @@ impl Walker {
             Ok(listed) => listed,
             Err(errno) => return Some(failed(&path, "read the directory", &path, errno)),
         };
-        let found = if path.is_empty() { None } else { Some(entry(&path, EntryKind::Directory, &stat)) };
+        let mut found = if path.is_empty() { None } else { Some(entry(&path, EntryKind::Directory, &stat)) };
+        if let (Some(preserver), Some(found)) = (&self.preserver, &mut found) {
+            preserver.add(&mut found.entry, &directory, b".", &stat);
+        }
         if let Some(Found { entry: Entry { kind: EntryKind::Failed(_), .. }, .. }) = found {
             return found;
         }
@@ -154,7 +170,11 @@ impl Walker {
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             return Ok(self.enter(top, named.name));
         }
-        Ok(Some(leaf(&top, &top.directory, &named.name, &named.name, &stat)))
+        let mut found = leaf(&top, &top.directory, &named.name, &named.name, &stat);
+        if let Some(preserver) = &self.preserver {
+            preserver.add(&mut found.entry, &top.directory, &named.name, &stat);
+        }
+        Ok(Some(found))
     }
 }
 
@@ -209,6 +229,7 @@ fn leaf(top: &Arc<Top>, directory: &OwnedFd, name: &[u8], path: &[u8], stat: &St
             let mut found = entry(path, EntryKind::File { size: identity.size, holes }, stat);
             if matches!(found.entry.kind, EntryKind::File { .. }) {
                 found.file = Some((top.clone(), identity));
+                found.names = stat.st_nlink.into();
             }
             found
         }
@@ -235,7 +256,7 @@ fn refused(path: &[u8], what: &str) -> Found {
         format!("`{}` is {what}; only files, directories and symbolic links are moved", show(path)),
         "leave it out",
     );
-    Found { entry: failed_entry(path, fault), file: None }
+    Found { entry: failed_entry(path, fault), file: None, names: 0 }
 }
 
 #[expect(
@@ -250,6 +271,7 @@ fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
         mode: (stat.st_mode as u32) & 0o7777,
         mtime_secs: stat.st_mtime.into(),
         mtime_nanos: stat.st_mtime_nsec as u32,
+        extras: None,
     });
     let checked = entry.map_err(|e| e.to_string()).and_then(|entry| match entry.validate() {
         Ok(()) => Ok(entry),
@@ -259,12 +281,12 @@ fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
         let message = format!("`{}` cannot travel: {why}", show(path));
         failed_entry(path, Fault::new(FaultCode::Unreadable, message, "start the copy further down the tree"))
     });
-    Found { entry, file: None }
+    Found { entry, file: None, names: 0 }
 }
 
 fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Found {
     let fault = Trouble::new(Side::Source, doing, shown, errno).fault;
-    Found { entry: failed_entry(path, fault), file: None }
+    Found { entry: failed_entry(path, fault), file: None, names: 0 }
 }
 
 /// A failed entry. Where the path is too long to travel, the next directory above it that is not stands for
@@ -277,5 +299,5 @@ fn failed_entry(path: &[u8], fault: Fault) -> Entry {
     }
     let path = RelPath::new(shown.to_vec()).or_else(|_| RelPath::new(NAMELESS.to_vec()));
     let path = path.expect("the stand-in is a valid path");
-    Entry { path, kind: EntryKind::Failed(fault), mode: 0, mtime_secs: 0, mtime_nanos: 0 }
+    Entry { path, kind: EntryKind::Failed(fault), mode: 0, mtime_secs: 0, mtime_nanos: 0, extras: None }
 }
