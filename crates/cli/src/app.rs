@@ -82,6 +82,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
             .map(|s| s.assignment.key.clone())
             .collect(),
         manners: command.manners(),
+        preserve: command.preserve(),
         cancel: signals::watch()?,
         events: events(&command)?,
         style: ProgressStyle::choose(&global),

@@ -2,6 +2,7 @@
 //! configuration file's keys and the names of the environment variables all follow.
 
 mod help;
+mod preserve;
 mod sync;
 mod values;
 
@@ -9,8 +10,9 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
-use haul_wire::control::Manners;
+use haul_wire::control::{Manners, Preserve};
 
+pub use preserve::{PreserveArgs, Preserved};
 pub use sync::SyncArgs;
 pub use values::{Assignment, Diagnosis, ListenAddress};
 
@@ -109,6 +111,15 @@ impl Command {
         }
     }
 
+    /// What of files is preserved; of a server: what clients may set.
+    pub fn preserve(&self) -> Preserve {
+        match self {
+            Self::Cp(args) => args.preserve.preserve(),
+            Self::Serve(args) => preserve::of(&args.preserve),
+            _ => Preserve::default(),
+        }
+    }
+
     /// The options that set a recipe's parameters, for the commands that have them.
     pub fn recipe(&self) -> RecipeArgs {
         match self {
@@ -174,6 +185,9 @@ pub struct CpArgs {
     /// What is there already.
     #[command(flatten)]
     pub sync: SyncArgs,
+    /// What of the files travels.
+    #[command(flatten)]
+    pub preserve: PreserveArgs,
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -194,6 +208,9 @@ pub struct ServeArgs {
     /// Let others read, never write
     #[arg(long)]
     pub read_only: bool,
+    /// What clients may set of files that they send: owner, xattrs, acls, all, none
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_value = "xattrs,acls")]
+    pub preserve: Vec<Preserved>,
     /// Stop after the first session
     #[arg(long)]
     pub once: bool,

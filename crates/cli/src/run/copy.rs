@@ -111,7 +111,8 @@ pub(super) fn upload(context: &Context, url: &HaulUrl, sources: Vec<Vec<u8>>, cp
     let layout = layout_for(&sources, &url.path);
     let request = Request::Put { destination: url.path.clone(), layout, manners: context.manners };
     over(context, url, request, cpu, |session, sides, watch| {
-        let job = send_files(sources, Root::Anywhere, link(session.control(), sides), SendLimits::default())?;
+        let limits = SendLimits { preserve: context.preserve, ..SendLimits::default() };
+        let job = send_files(sources, Root::Anywhere, link(session.control(), sides), limits)?;
         Ok(drive::send(session, job, sides, watch))
     })
 }
@@ -119,8 +120,10 @@ pub(super) fn upload(context: &Context, url: &HaulUrl, sources: Vec<Vec<u8>>, cp
 fn download(context: &Context, from: &HaulUrl, sources: &[Vec<u8>], to: &Path) -> RunReport {
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
-    over(context, from, Request::Get { sources: sources.to_vec() }, Cpu::ALL, |session, sides, watch| {
-        let options = ReceiveOptions { manners: context.manners, ..ReceiveOptions::new(job_number()) };
+    let (manners, preserve) = (context.manners, context.preserve);
+    let request = Request::Get { sources: sources.to_vec(), preserve };
+    over(context, from, request, Cpu::ALL, |session, sides, watch| {
+        let options = ReceiveOptions { manners, permit: preserve, ..ReceiveOptions::new(job_number()) };
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
         Ok(drive::receive(session, job, sides, watch))

@@ -18,7 +18,7 @@ mod server;
 mod usage;
 mod wire;
 
-use haul_wire::control::Manners;
+use haul_wire::control::{Manners, Preserve};
 
 use crate::output::{EventLog, ProgressStyle, RunReport, json_value};
 use crate::settings::Settings;
@@ -41,6 +41,8 @@ pub struct Context {
     pub named: Vec<String>,
     /// What happens to what is at the destination of a copy.
     pub manners: Manners,
+    /// What of files is preserved.
+    pub preserve: Preserve,
     /// Whether to stop.
     pub cancel: Cancel,
     /// Where the trace goes.

@@ -215,6 +215,8 @@ fn add_files(report: &mut RunReport, done: &MoveReport) {
     report.files = done.files;
     report.kept_files = done.kept;
     report.resumed_bytes = done.resumed_bytes;
+    report.hard_links = done.hard_links;
+    (report.notes, report.noted) = (done.notes.first.clone(), done.notes.count);
     report.digest = Some(hex(&done.digest));
     report.failed_files = done.failures.count();
     report.failed = done.failures.named().iter().map(failure).collect();

@@ -1,7 +1,7 @@
 //! What a server permits and prefers.
 
 use haul_mover::{Durability, Root};
-use haul_wire::control::{Cipher, Fault, FaultCode, Request, Settings as WireSettings};
+use haul_wire::control::{Cipher, Fault, FaultCode, Preserve, Request, Settings as WireSettings};
 
 use super::{Context, wire};
 use crate::settings::{Crypto, Settings};
@@ -15,6 +15,8 @@ pub(super) struct Policy {
     pub read_only: bool,
     /// When a file counts as received.
     pub durability: Durability,
+    /// What clients may set of files that they send.
+    pub permit: Preserve,
     settings: Settings,
     named: Vec<String>,
 }
@@ -22,7 +24,8 @@ pub(super) struct Policy {
 impl Policy {
     pub(super) fn new(root: Root, read_only: bool, context: &Context) -> Self {
         let durability = Durability::Synced;
-        Self { root, read_only, durability, settings: context.settings.clone(), named: context.named.clone() }
+        let (settings, named) = (context.settings.clone(), context.named.clone());
+        Self { root, read_only, durability, permit: context.preserve, settings, named }
     }
 
     /// A server for oneself, within this process: everything is as the client wants it.
@@ -100,7 +103,8 @@ mod tests {
         let mut settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
         change(&mut settings);
         let named = named.iter().map(|&name| name.to_owned()).collect();
-        Policy { root: Root::Anywhere, read_only: true, durability: Durability::Synced, settings, named }
+        let (root, durability, permit) = (Root::Anywhere, Durability::Synced, Preserve::default());
+        Policy { root, read_only: true, durability, permit, settings, named }
     }
 
     fn asked(rate: Option<u64>) -> WireSettings {
@@ -130,7 +134,7 @@ mod tests {
         let policy = policy(&[], |_| {});
         let put = Request::Put { destination: Vec::new(), layout: Layout::Into, manners: Manners::default() };
         assert_eq!(policy.check(&put).unwrap_err().code, FaultCode::NotPermitted);
-        assert!(policy.check(&Request::Get { sources: Vec::new() }).is_ok());
+        assert!(policy.check(&Request::Get { sources: Vec::new(), preserve: Preserve::ALL }).is_ok());
         assert!(policy.check(&Request::BenchSend).is_ok());
     }
 

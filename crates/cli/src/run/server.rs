@@ -97,9 +97,10 @@ fn serve_request(
             receive(session, (destination, *layout, *manners), policy, sides, watch)
                 .map(|moved| Done::Files(Box::new(moved)))
         }
-        Request::Get { sources } => {
+        Request::Get { sources, preserve } => {
             let channel = link(session.control(), sides);
-            let job = send_files(sources.clone(), policy.root.clone(), channel, SendLimits::default())?;
+            let limits = SendLimits { preserve: *preserve, ..SendLimits::default() };
+            let job = send_files(sources.clone(), policy.root.clone(), channel, limits)?;
             Ok(Done::Files(Box::new(drive::send(session, job, sides, watch))))
         }
         Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, watch)))),
@@ -118,7 +119,8 @@ fn receive(
     watch: &Watch<'_>,
 ) -> Result<drive::Moved, Fault> {
     let durability = policy.durability;
-    let options = ReceiveOptions { durability, manners, ..ReceiveOptions::new(job_number()) };
+    let options =
+        ReceiveOptions { durability, manners, permit: policy.permit, ..ReceiveOptions::new(job_number()) };
     let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
     Ok(drive::receive(session, job, sides, watch))
 }

@@ -15,6 +15,7 @@ use crate::digest::set_digest;
 use crate::entries::{Kind, State};
 use crate::fault::{Scope, Side, Trouble, show};
 use crate::receive::links::Linked;
+use crate::receive::own::collision;
 use crate::receive::shared::{Durability, Settle, Shared};
 
 /// Files committed together at most.
@@ -90,7 +91,18 @@ impl Committer {
         }
     }
 
+    /// What was there is equal, and stays.
     fn same(&mut self, entry: u32) {
+        let book = self.shared.book();
+        let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
+        drop(book);
+        if let Some(there) = self.shared.place.existing(&path) {
+            if !self.shared.place.keeps(&path, &there) {
+                self.shared.book().table.set_state(entry, State::Failed);
+                return self.failed(entry, collision(&path).fault);
+            }
+            self.shared.correct(entry, &path, &there, attributes);
+        }
         self.shared.book().table.set_state(entry, State::Kept);
         self.settled += 1;
         self.succeeded(entry);

@@ -1,13 +1,10 @@
 //! What is wanted of each entry, in view of what is at the destination.
 
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use haul_base::RangeSet;
 use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Stretch, Want};
-
-use rustix::fs::FileType;
 
 use crate::entries::{Attributes, Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
@@ -102,26 +99,11 @@ impl Decider {
             return Ok(Want::Nothing);
         }
         if let Some(attributes) = correct {
-            self.correct(entry, path, there, attributes);
+            self.shared.correct(entry, path, there, attributes);
         }
         self.shared.book().table.set_state(entry, State::Kept);
         self.settles.send(Settle::Held).map_err(over)?;
         Ok(Want::Kept)
-    }
-
-    /// Gives a file that stays the permissions and attributes of the set's, if they differ and we may.
-    fn correct(&self, entry: u32, path: &[u8], there: &Existing, attributes: Attributes) {
-        let extras = self.shared.book().extras.get(entry);
-        if extras.is_none() && there.has_mode(attributes.mode) {
-            return;
-        }
-        let Some(file) = self.shared.place.open_final(path) else { return };
-        let kind = FileType::RegularFile;
-        let dressed = self.shared.dresser.dress_but_time(file.as_fd(), attributes, extras.as_deref(), kind);
-        // Not our file: its contents are right all the same.
-        if let Ok(undone) = dressed {
-            self.shared.note(path, undone);
-        }
     }
 
     /// Compares what is there under the final name.

@@ -6,13 +6,15 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
-use haul_wire::control::{Extras, Keep, Owner, Ownership, Preserve, Xattr};
+use haul_wire::control::{Equal, Extras, Keep, Owner, Ownership, Preserve, Xattr};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid, chownat, fchmod, fchown, fstat};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_member, is_root};
 use crate::entries::Attributes;
 use crate::receive::attributes::{DIRECTORY_BITS, FILE_BITS, set_time};
+use crate::receive::place::Existing;
+use crate::receive::shared::Shared;
 use crate::xattrs::{Bearer, Space};
 
 /// All bits that `chmod` takes.
@@ -164,6 +166,29 @@ impl Dresser {
             Space::Trusted => is_root(),
             Space::Security => is_root() && self.permit.owner != Ownership::Receiver,
             Space::Acl | Space::Other => false,
+        }
+    }
+}
+
+impl Shared {
+    /// Gives a file that stays what it should have beside its contents, if that differs and we may.
+    pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Existing, attributes: Attributes) {
+        let extras = self.book().extras.get(entry);
+        // The same as far as the file system can tell: the decision is made already.
+        let is_same_time = there.same_time(attributes) || self.manners.equal == Equal::SizeAndTime;
+        if extras.is_none() && there.has_mode(attributes.mode) && is_same_time {
+            return;
+        }
+        let Some(file) = self.place.open_final(path) else { return };
+        let (fd, kind) = (file.as_fd(), FileType::RegularFile);
+        let dressed = if is_same_time {
+            self.dresser.dress_but_time(fd, attributes, extras.as_deref(), kind)
+        } else {
+            self.dresser.dress(fd, attributes, extras.as_deref(), kind)
+        };
+        // Not our file: its contents are right all the same.
+        if let Ok(undone) = dressed {
+            self.note(path, undone);
         }
     }
 }

@@ -61,7 +61,7 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
         make(&src, &node);
-        let limits = SendLimits { read_ahead: memory, keep: memory };
+        let limits = SendLimits { read_ahead: memory, keep: memory, ..SendLimits::default() };
         let options = ReceiveOptions { memory, ..options() };
         let pair = start(vec![bytes(&src)], &dst, Layout::As, limits, options).unwrap();
         pair.run(&Pump { seed, window, loss, ..Pump::default() }).clean();

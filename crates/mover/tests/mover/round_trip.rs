@@ -142,7 +142,7 @@ fn little_memory_on_both_sides_only_slows_down() {
     let dir = tempfile::tempdir().unwrap();
     let src = dir.path().join("f");
     fs::write(&src, contents(20 << 20, 5)).unwrap();
-    let limits = SendLimits { read_ahead: 1 << 20, keep: 2 << 20 };
+    let limits = SendLimits { read_ahead: 1 << 20, keep: 2 << 20, ..SendLimits::default() };
     let options = ReceiveOptions { memory: 1 << 20, ..options() };
     let dst = dir.path().join("g");
     let pair = start(vec![bytes(&src)], &dst, Layout::As, limits, options).unwrap();
