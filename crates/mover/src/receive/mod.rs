@@ -7,6 +7,7 @@ mod compare;
 mod decide;
 mod dress;
 mod links;
+mod open_files;
 mod own;
 mod peer;
 mod place;

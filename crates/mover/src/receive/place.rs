@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_wire::control::FaultCode;
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fallocate, fstat, ftruncate, mkdirat, openat,
-    renameat, statat, symlinkat, unlinkat,
+    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat, fallocate, fstat, ftruncate,
+    mkdirat, openat, renameat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -20,6 +20,7 @@ use crate::fault::{Scope, Side, Trouble, show};
 use crate::journal::{Claim, FileIdentity, Journal, is_journal};
 use crate::receive::attributes::{FILE_BITS, set_on_link};
 use crate::receive::base::Base;
+use crate::receive::open_files::OpenFiles;
 use crate::receive::own::{FileId, Own, collision, names_in};
 use crate::receive::rooms::Loosened;
 use crate::stream::Shape;
@@ -34,8 +35,6 @@ const ALLOCATE_ABOVE: u64 = 1 << 20;
 const JOURNAL_ABOVE: u64 = 1 << 20;
 /// Directories kept open.
 const OPEN_DIRECTORIES: usize = 64;
-/// Temporary files kept open.
-const OPEN_FILES: usize = 128;
 
 /// A regular file that is at the destination.
 #[derive(Clone, Copy, Debug)]
@@ -75,12 +74,6 @@ pub(crate) struct Spot {
     pub(super) at_top: bool,
 }
 
-#[derive(Default)]
-struct OpenFiles {
-    files: HashMap<u32, (Arc<File>, u64)>,
-    clock: u64,
-}
-
 /// The destination.
 pub(crate) struct Place {
     base: Base,
@@ -90,6 +83,8 @@ pub(crate) struct Place {
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     files: Mutex<OpenFiles>,
     own: Own,
+    /// Nothing was here when the job began.
+    fresh: OnceLock<bool>,
     pub(super) loosened: Loosened,
 }
 
@@ -102,6 +97,7 @@ impl Place {
             directories: Mutex::default(),
             files: Mutex::default(),
             own: Own::default(),
+            fresh: OnceLock::new(),
             loosened: Loosened::default(),
         }
     }
@@ -113,6 +109,10 @@ impl Place {
 
     /// Whether nothing of any set can be here already.
     pub(crate) fn is_fresh(&self) -> bool {
+        *self.fresh.get_or_init(|| self.look_whether_fresh())
+    }
+
+    fn look_whether_fresh(&self) -> bool {
         match &self.base.rename {
             Some(name) => {
                 let there = statat(&self.base.directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
@@ -298,7 +298,10 @@ impl Place {
         identity: &FileIdentity,
     ) -> Result<Arc<File>, Trouble> {
         let spot = self.spot(path)?;
-        self.must_be_replaceable(&spot, path)?;
+        if !self.is_fresh() {
+            // Sooner than after all of its bytes.
+            self.must_be_replaceable(&spot, path)?;
+        }
         if let Some(journal) = self.journal() {
             journal.note_directory(parent_of(&identity.path));
             if shape.len() >= JOURNAL_ABOVE {
@@ -349,7 +352,7 @@ impl Place {
 
     /// Removes the temporary name of an entry, if it is there.
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
-        self.open_files().files.remove(&entry);
+        self.open_files().remove(entry);
         if let Ok(spot) = self.spot(path) {
             // Nothing more can be done about a name that cannot be removed.
             let _ = unlinkat(&spot.directory, self.temporary(entry), AtFlags::empty());
@@ -374,18 +377,30 @@ impl Place {
 
     /// Moves a complete temporary file under its final name.
     pub(crate) fn install(&self, entry: u32, path: &[u8]) -> Result<Spot, Trouble> {
-        let open = self.open_files().files.remove(&entry);
+        let open = self.open_files().remove(entry);
         let spot = self.spot(path)?;
-        self.must_be_replaceable(&spot, path)?;
         let stat = match &open {
-            Some((file, _)) => fstat(file),
+            Some(file) => fstat(file),
             None => statat(&spot.directory, self.temporary(entry), AtFlags::SYMLINK_NOFOLLOW),
         };
-        self.own.add(FileId::of(&stat.map_err(|errno| trouble("look at", path, errno))?));
-        renameat(&spot.directory, self.temporary(entry), &spot.directory, &spot.name)
-            .map_err(|errno| trouble("put in place", path, errno))?;
+        let id = FileId::of(&stat.map_err(|errno| trouble("look at", path, errno))?);
+        self.rename_over(&spot, path, &self.temporary(entry))?;
+        self.own.add(id);
         self.gone(entry);
         Ok(spot)
+    }
+
+    /// Moves a temporary name over a final one that may give way. Where nothing was when the job began, one call
+    /// does both as a rule.
+    fn rename_over(&self, spot: &Spot, path: &[u8], name: &str) -> Result<(), Trouble> {
+        let directory = &spot.directory;
+        if self.is_fresh()
+            && renameat_with(directory, name, directory, &spot.name, RenameFlags::NOREPLACE).is_ok()
+        {
+            return Ok(());
+        }
+        self.must_be_replaceable(spot, path)?;
+        renameat(directory, name, directory, &spot.name).map_err(|errno| trouble("put in place", path, errno))
     }
 
     /// Makes a symbolic link under its final name; `dress` is called before it has its time.
@@ -540,23 +555,4 @@ fn not_a_directory(path: &[u8]) -> Trouble {
         format!("`{}` needs a directory where the destination has something else", show(path)),
         "move what is in the way, or choose another destination",
     )
-}
-
-impl OpenFiles {
-    fn get(&mut self, entry: u32) -> Option<Arc<File>> {
-        self.clock += 1;
-        let (file, used) = self.files.get_mut(&entry)?;
-        *used = self.clock;
-        Some(file.clone())
-    }
-
-    /// Keeps a file open; the one that was not used for longest makes room.
-    fn keep(&mut self, entry: u32, file: &Arc<File>) {
-        if self.files.len() >= OPEN_FILES {
-            let oldest = self.files.iter().min_by_key(|(_, (_, used))| *used).map(|(&entry, _)| entry);
-            oldest.and_then(|entry| self.files.remove(&entry));
-        }
-        self.clock += 1;
-        self.files.insert(entry, (file.clone(), self.clock));
-    }
 }

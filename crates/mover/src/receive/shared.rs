@@ -133,7 +133,7 @@ pub(crate) struct Written {
     /// Where in the stream they begin.
     pub(crate) offset: u64,
     /// The bytes, if they are still in memory.
-    pub(crate) bytes: Option<(Loan, Range<usize>)>,
+    pub(crate) bytes: Option<(Arc<Loan>, Range<usize>)>,
     /// Groups that are whole now.
     pub(crate) groups: Range<u32>,
     /// Length of the stream.
