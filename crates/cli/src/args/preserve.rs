@@ -65,7 +65,7 @@ impl PreserveArgs {
 }
 
 /// A list as it counts.
-pub fn of(list: &[Preserved]) -> Preserve {
+pub(super) fn of(list: &[Preserved]) -> Preserve {
     let has = |one| list.contains(&one) || list.contains(&Preserved::All);
     let keep = |one| if has(one) { Keep::Preserve } else { Keep::Drop };
     Preserve {
