@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::{Cli, Command, Diagnosis, Global, PresetsArgs, RecipeArgs};
 use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, resolve};
@@ -18,8 +19,16 @@ use crate::signals::{self, INTERRUPTED};
 
 /// Runs the program with this process's arguments and environment.
 pub fn main() -> ExitCode {
+    raise_open_files();
     let argv: Vec<OsString> = std::env::args_os().collect();
     ExitCode::from(start(&argv))
+}
+
+/// Raises the limit on open files to what this process may have: small files are committed by the thousand.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without it, files are closed and opened again.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn start(argv: &[OsString]) -> u8 {
@@ -85,6 +94,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         manners: command.manners(),
         growth: command.growth(),
         items: Items::new(ItemStyle::choose(&global, &command)),
+        preserve: command.preserve(),
         cancel: signals::watch()?,
         events: events(&command)?,
         style: ProgressStyle::choose(&global),

@@ -20,6 +20,9 @@ pub(crate) enum Links {
     Within,
 }
 
+/// A path of this length is too long for one system call (`PATH_MAX` of Linux, with the NUL at its end).
+const LONGEST: usize = 4096;
+
 /// How often a lookup is repeated that lost a race with a rename (`openat2(2)`, `EAGAIN`).
 const RETRIES: usize = 16;
 
@@ -34,7 +37,11 @@ pub(crate) fn open_beneath(
     if path.is_empty() {
         return openat(dir, ".", flags, Mode::empty());
     }
-    if has_openat2() { with_openat2(dir, path, flags, links) } else { by_component(dir, path, flags) }
+    if has_openat2() && path.len() < LONGEST {
+        with_openat2(dir, path, flags, links)
+    } else {
+        by_component(dir, path, flags)
+    }
 }
 
 /// Whether `openat2` works here; old kernels and sandboxes refuse it.

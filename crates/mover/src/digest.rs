@@ -6,8 +6,8 @@ use crate::entries::{EntryTable, Kind, State};
 const CONTEXT: &str = "haulage 2025 digest of a file set v1";
 
 /// BLAKE3 over every entry that did not fail, in entry order: length of the path (u32 little-endian), path,
-/// kind (`f`, `d`, `l`, or `k` for a file that was kept), size in bytes (u64 little-endian; of a link: of its
-/// target), and then the BLAKE3 of the file's stream, or the link's target, or nothing. A file with holes has
+/// kind (`f`, `d`, `l`, `h` for another name of a file, or `k` for a file that was kept), size in bytes (u64 little-endian; of a link: of its
+/// target, or of the file's path), and then the BLAKE3 of the file's stream, or the link's target, or the path of the file, or nothing. A file with holes has
 /// kind `s`, and behind its BLAKE3 for each stretch with data where it begins in the stream and in the file (u64
 /// little-endian). Modes and times are not part of it.
 pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
@@ -15,6 +15,10 @@ pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
     for index in (0..table.len()).filter(|&i| table.state(i) != State::Failed) {
         let path = table.path(index);
         let shape = table.shape(index);
+        let linked = match table.kind(index) {
+            Kind::HardLink(file) => table.path(file),
+            _ => Vec::new(),
+        };
         let (kind, size, contents): (u8, u64, &[u8]) = match table.kind(index) {
             Kind::File(_) if table.state(index) == State::Kept => (b'k', table.size(index), &[]),
             Kind::File(_) if shape.is_sparse() => {
@@ -23,6 +27,7 @@ pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
             Kind::File(_) => (b'f', table.size(index), table.digest(index).map_or(&[], |d| &d[..])),
             Kind::Directory => (b'd', 0, &[]),
             Kind::Symlink => (b'l', table.target(index).len() as u64, table.target(index)),
+            Kind::HardLink(_) => (b'h', linked.len() as u64, &linked),
             Kind::Unread => continue,
         };
         hasher.update(&(path.len() as u32).to_le_bytes());
@@ -49,7 +54,7 @@ mod tests {
         let path = RelPath::new(name.as_bytes().to_vec()).unwrap();
         let kind = EntryKind::File { size, holes: vec![] };
         let mut table = EntryTable::default();
-        table.push(&Entry { path, kind, mode: 0, mtime_secs: 0, mtime_nanos: 0 }).unwrap();
+        table.push(&Entry { path, kind, mode: 0, mtime_secs: 0, mtime_nanos: 0, extras: None }).unwrap();
         table.set_digest(0, [digest; 32]);
         table
     }

@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Symlink,
     /// The sender could not read it, and sends nothing of it.
     Unread,
+    /// Another name of the regular file that is this entry.
+    HardLink(u32),
 }
 
 /// How far an entry is.
@@ -63,7 +65,10 @@ struct Record {
 
 /// Keys are keyed hashes already.
 #[derive(Default)]
-struct Identity(u64);
+pub(crate) struct Identity(u64);
+
+/// For sets and maps whose keys are keyed hashes already.
+pub(crate) type IdentityHash = BuildHasherDefault<Identity>;
 
 impl Hasher for Identity {
     fn finish(&self) -> u64 {
@@ -85,7 +90,7 @@ pub(crate) struct EntryTable {
     digests: Vec<[u8; 32]>,
     /// Of the files that have holes.
     shapes: HashMap<u32, Arc<Shape>>,
-    by_name: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+    by_name: HashMap<u64, u32, IdentityHash>,
     hasher: RandomState,
     bytes: u64,
     /// The directory of the last entry: the next one usually lies there too.
@@ -181,7 +186,7 @@ impl EntryTable {
         let (code, what) = match self.records[index as usize].kind {
             Kind::Directory => return Ok(()),
             Kind::Symlink => (FaultCode::PathEscape, "symbolic link"),
-            Kind::File(_) | Kind::Unread => (FaultCode::NotADirectory, "file"),
+            Kind::File(_) | Kind::Unread | Kind::HardLink(_) => (FaultCode::NotADirectory, "file"),
         };
         let message = format!("`{}` lies below a {what} of the same set", show(below));
         Err(Fault::new(code, message, "nothing is ever written through a received link or file"))
@@ -214,6 +219,7 @@ impl EntryTable {
                 (Kind::Symlink, target.len() as u64)
             }
             EntryKind::Failed(_) => (Kind::Unread, 0),
+            EntryKind::HardLink { entry } => (Kind::HardLink(self.linked(*entry)?), 0),
         };
         let attributes =
             Attributes { mtime_secs: entry.mtime_secs, mtime_nanos: entry.mtime_nanos, mode: entry.mode };
@@ -221,6 +227,13 @@ impl EntryTable {
         self.records.push(Record { size, attributes, name_start, name_len, state, kind, parent });
         self.bytes = end;
         Ok(index as u32)
+    }
+
+    /// The earlier regular file that an entry is another name of.
+    fn linked(&self, entry: u64) -> Result<u32, Fault> {
+        let known = u32::try_from(entry).ok().filter(|&e| e < self.len());
+        let file = known.filter(|&e| matches!(self.kind(e), Kind::File(_)));
+        file.ok_or_else(|| protocol("a hard link to an entry that is no file"))
     }
 
     fn key(&self, parent: Option<u32>, name: &[u8]) -> u64 {

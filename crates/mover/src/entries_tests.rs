@@ -4,7 +4,7 @@ use super::*;
 
 fn entry(path: &[u8], kind: EntryKind) -> Entry {
     let path = RelPath::new(path.to_vec()).unwrap();
-    Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0 }
+    Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0, extras: None }
 }
 
 fn file(path: &str, size: u64) -> Entry {

@@ -12,6 +12,7 @@
 //! - *sparse files*: `send::reader` sees every block before it is published and `receive::writer` before it
 //!   is written; holes would be entries of a map beside the size in an entry.
 
+mod accounts;
 mod batch;
 pub mod check;
 mod confine;
@@ -31,6 +32,7 @@ mod storage;
 mod stream;
 mod threads;
 mod tree;
+mod xattrs;
 
 pub use journal::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
 pub use link::ControlLink;

@@ -1,6 +1,6 @@
 //! How a job ended, in numbers and in faults.
 
-use haul_wire::control::{Fault, FaultCode, Removal};
+use haul_wire::control::{Fault, FaultCode, Notes, Removal};
 
 use crate::entries::{EntryTable, Kind, State};
 
@@ -25,6 +25,10 @@ pub struct MoveReport {
     pub resumed_bytes: u64,
     /// Names that the set does not have and that were to be removed; counted also if it was only looked.
     pub removal: Removal,
+    /// Names that became further names of files of the set, and were not sent as files.
+    pub hard_links: u64,
+    /// What was to be preserved and could not be. The files are in place all the same.
+    pub notes: Notes,
     /// Entries that failed.
     pub failures: Failures,
     /// BLAKE3 over path, kind, size and contents of every entry that did not fail, in entry order. Equal on
@@ -120,13 +124,17 @@ pub(crate) fn report(
     digest: [u8; 32],
     resumed_bytes: u64,
     removal: Removal,
+    notes: Notes,
 ) -> MoveReport {
     let done = |&i: &u32| matches!(table.kind(i), Kind::File(_)) && table.state(i) == State::Done;
     let (files, bytes) = (0..table.len())
         .filter(done)
         .fold((0, 0), |(files, bytes), index| (files + 1, bytes + table.stream_len(index)));
     let kept = (0..table.len()).filter(|&i| table.state(i) == State::Kept).count() as u64;
-    MoveReport { entries: table.len().into(), files, bytes, kept, resumed_bytes, removal, failures, digest }
+    let is_link = |&i: &u32| matches!(table.kind(i), Kind::HardLink(_)) && table.state(i) == State::Done;
+    let hard_links = (0..table.len()).filter(is_link).count() as u64;
+    let entries = table.len().into();
+    MoveReport { entries, files, bytes, kept, resumed_bytes, hard_links, removal, notes, failures, digest }
 }
 
 #[cfg(test)]
@@ -138,15 +146,19 @@ mod tests {
         for &code in codes {
             failures.add(b"p", Fault::new(code, "m", ""));
         }
+        let (files, bytes, kept, resumed_bytes, hard_links) = (0, 0, 0, 0, 0);
+        let (notes, digest) = (Notes::default(), [0; 32]);
         MoveReport {
             entries,
-            files: 0,
-            bytes: 0,
-            kept: 0,
-            resumed_bytes: 0,
+            files,
+            bytes,
+            kept,
+            resumed_bytes,
+            hard_links,
             removal: Removal::default(),
+            notes,
             failures,
-            digest: [0; 32],
+            digest,
         }
     }
 

@@ -2,6 +2,7 @@
 //! configuration file's keys and the names of the environment variables all follow.
 
 mod help;
+mod preserve;
 mod select;
 mod ssh;
 mod storage;
@@ -12,8 +13,9 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
-use haul_wire::control::{Durability, Growth, Manners, RunMode};
+use haul_wire::control::{Durability, Growth, Manners, Preserve, RunMode};
 
+pub use preserve::{PreserveArgs, Preserved};
 pub use select::{RuleArg, RuleArgs, SelectArgs};
 pub use ssh::{PortRange, SshArgs};
 pub use storage::{StorageArgs, SyncPolicy};
@@ -128,6 +130,15 @@ impl Command {
         }
     }
 
+    /// What of files is preserved; of a server: what clients may set.
+    pub fn preserve(&self) -> Preserve {
+        match self {
+            Self::Cp(args) => args.preserve.preserve(),
+            Self::Serve(args) => preserve::of(&args.preserve),
+            _ => Preserve::default(),
+        }
+    }
+
     /// The options that set a recipe's parameters, for the commands that have them.
     pub fn recipe(&self) -> RecipeArgs {
         match self {
@@ -196,6 +207,9 @@ pub struct CpArgs {
     /// When it is safe.
     #[command(flatten)]
     pub storage: StorageArgs,
+    /// What of the files travels.
+    #[command(flatten)]
+    pub preserve: PreserveArgs,
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -228,6 +242,9 @@ pub struct ServeArgs {
     /// When received files must be on the disk at the latest; clients may ask for more
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = SyncPolicy::None)]
     pub sync: SyncPolicy,
+    /// What clients may set of files that they send: owner, xattrs, acls, all, none
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_value = "xattrs,acls")]
+    pub preserve: Vec<Preserved>,
     /// Stop after the first session
     #[arg(long)]
     pub once: bool,

@@ -109,6 +109,12 @@ pub struct RunReport {
     pub kept_files: u64,
     /// Bytes that an earlier run had moved already.
     pub resumed_bytes: u64,
+    /// Names that became further names of files.
+    pub hard_links: u64,
+    /// What was to be preserved and could not be; the first of them.
+    pub notes: Vec<String>,
+    /// How many of them there are; can be more than `notes` lists.
+    pub noted: u64,
     /// What this system could not do and what was done instead.
     pub fallbacks: Vec<String>,
     /// Files that did not make it.

@@ -18,6 +18,7 @@ impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let report = self.0;
         f.write_str(&self.failures())?;
+        f.write_str(&self.notes())?;
         if report.limited_by.as_ref().is_some_and(|limit| limit.what == RECEIVER_HOST) {
             for fallback in &report.fallbacks {
                 writeln!(f, "note: {}", printable(fallback))?;
@@ -67,6 +68,20 @@ impl Summary<'_> {
         if let Some(Fault { message, hint, .. }) = &report.not_deleted {
             let hint = if hint.is_empty() { String::new() } else { format!(" ({})", printable(hint)) };
             let _ = writeln!(lines, "not deleted: {}{hint}", printable(message));
+        }
+        lines
+    }
+
+    /// One line for each thing that could not be preserved and is known.
+    fn notes(&self) -> String {
+        let report = self.0;
+        let mut lines: String = report.notes.iter().fold(String::new(), |mut lines, note| {
+            let _ = writeln!(lines, "note: {}", printable(note));
+            lines
+        });
+        let unlisted = report.noted.saturating_sub(report.notes.len() as u64);
+        if unlisted > 0 {
+            let _ = writeln!(lines, "note: {} more", grouped(unlisted));
         }
         lines
     }

@@ -125,6 +125,7 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
         named,
         manners: args.sync.manners(args.transfer.no_resume, &args.storage),
         growth: args.sync.growth(),
+        preserve: args.preserve.preserve(),
         items: Items::new(ItemStyle::Hidden),
         cancel,
         events: EventLog::to(Box::new(teller.writer()), "stdout".to_owned()),

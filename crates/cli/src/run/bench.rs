@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::Span;
 use haul_engine::{Control, Counters, Session, Transfer, Waker};
-use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Request, Summary};
+use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Request, Summary};
 use serde_json::json;
 
 use super::Context;
@@ -224,7 +224,13 @@ fn agree_as_receiver(control: &Control, sides: &Sides, bytes: u64) -> Result<u64
         }
     };
     control.send(ControlMessage::Counted(sides.ours()))?;
-    control.send(ControlMessage::Finish(Summary { entries: 0, failed: 0, bytes, digest: [0; 32] }))?;
+    control.send(ControlMessage::Finish(Summary {
+        entries: 0,
+        failed: 0,
+        bytes,
+        digest: [0; 32],
+        notes: Notes::default(),
+    }))?;
     compare(bytes, theirs)
 }
 

@@ -143,7 +143,8 @@ pub(super) fn upload(
     let request = Request::Put { destination: url.path.clone(), layout, manners: context.manners };
     over(context, url, request, cpu, |session, sides, watch| {
         let channel = link(session.control(), sides);
-        let limits = SendLimits { growth: context.growth, ..SendLimits::default() };
+        let (growth, preserve) = (context.growth, context.preserve);
+        let limits = SendLimits { growth, preserve, ..SendLimits::default() };
         let job = send_files(sources, Root::Anywhere, selection, channel, limits)?;
         Ok(drive::send(session, job, sides, watch))
     })
@@ -163,9 +164,13 @@ pub(super) fn download(
         selection: selection.clone(),
         growth: context.growth,
         run: context.manners.run,
+        preserve: context.preserve,
     };
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
-        let options = ReceiveOptions::with_manners(job_number(), context.manners);
+        let options = ReceiveOptions {
+            permit: context.preserve,
+            ..ReceiveOptions::with_manners(job_number(), context.manners)
+        };
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
         Ok(drive::receive(session, job, sides, watch))

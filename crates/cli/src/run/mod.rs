@@ -30,7 +30,7 @@ mod wire;
 
 use std::ffi::OsString;
 
-use haul_wire::control::{Growth, Manners};
+use haul_wire::control::{Growth, Manners, Preserve};
 
 use crate::output::{EventLog, Items, ProgressStyle, RunReport, json_value};
 use crate::settings::Settings;
@@ -59,6 +59,8 @@ pub struct Context {
     pub growth: Growth,
     /// Where it is said what is done to names.
     pub items: Items,
+    /// What of files is preserved.
+    pub preserve: Preserve,
     /// Whether to stop.
     pub cancel: Cancel,
     /// Where the trace goes.

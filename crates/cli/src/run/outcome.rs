@@ -217,6 +217,8 @@ fn add_files(report: &mut RunReport, done: &MoveReport) {
     report.deleted_files = done.removal.removed;
     report.not_deleted.clone_from(&done.removal.fault);
     report.resumed_bytes = done.resumed_bytes;
+    report.hard_links = done.hard_links;
+    (report.notes, report.noted) = (done.notes.first.clone(), done.notes.count);
     report.digest = Some(hex(&done.digest));
     report.failed_files = done.failures.count();
     report.failed = done.failures.named().iter().map(failure).collect();

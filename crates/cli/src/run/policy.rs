@@ -1,7 +1,7 @@
 //! What a server permits and prefers.
 
 use haul_mover::{Root, check_selection};
-use haul_wire::control::{Cipher, Durability, Fault, FaultCode, Request, Settings as WireSettings};
+use haul_wire::control::{Cipher, Durability, Fault, FaultCode, Preserve, Request, Settings as WireSettings};
 
 use super::{Context, wire};
 use crate::settings::{Crypto, Settings};
@@ -15,6 +15,8 @@ pub(super) struct Policy {
     pub read_only: bool,
     /// When a file counts as received at the latest; clients may ask for more.
     pub durability: Durability,
+    /// What clients may set of files that they send.
+    pub permit: Preserve,
     settings: Settings,
     named: Vec<String>,
 }
@@ -22,7 +24,8 @@ pub(super) struct Policy {
 impl Policy {
     pub(super) fn new(root: Root, read_only: bool, context: &Context) -> Self {
         let durability = Durability::Cached;
-        Self { root, read_only, durability, settings: context.settings.clone(), named: context.named.clone() }
+        let (settings, named) = (context.settings.clone(), context.named.clone());
+        Self { root, read_only, durability, permit: context.preserve, settings, named }
     }
 
     /// The same, where files count as received only when this is fulfilled.
@@ -101,7 +104,8 @@ mod tests {
         let mut settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
         change(&mut settings);
         let named = named.iter().map(|&name| name.to_owned()).collect();
-        Policy { root: Root::Anywhere, read_only: true, durability: Durability::Synced, settings, named }
+        let (root, durability, permit) = (Root::Anywhere, Durability::Synced, Preserve::default());
+        Policy { root, read_only: true, durability, permit, settings, named }
     }
 
     fn asked(rate: Option<u64>) -> WireSettings {
@@ -132,7 +136,13 @@ mod tests {
         let put = Request::Put { destination: Vec::new(), layout: Layout::Into, manners: Manners::default() };
         assert_eq!(policy.check(&put).unwrap_err().code, FaultCode::NotPermitted);
         let selection = Selection::default();
-        let get = Request::Get { sources: Vec::new(), selection, growth: Growth::Refuse, run: RunMode::Move };
+        let get = Request::Get {
+            sources: Vec::new(),
+            selection,
+            growth: Growth::Refuse,
+            run: RunMode::Move,
+            preserve: Preserve::ALL,
+        };
         assert!(policy.check(&get).is_ok());
         assert!(policy.check(&Request::BenchSend).is_ok());
     }
@@ -142,7 +152,8 @@ mod tests {
         let rule = Rule { verdict: Verdict::Exclude, pattern: b"[x".to_vec() };
         let selection = Selection { rules: vec![rule], ..Selection::default() };
         let (growth, run) = (Growth::Refuse, RunMode::Move);
-        let request = Request::Get { sources: vec![Vec::new()], selection, growth, run };
+        let request =
+            Request::Get { sources: vec![Vec::new()], selection, growth, run, preserve: Preserve::ALL };
         assert_eq!(policy(&[], |_| {}).check(&request).unwrap_err().code, FaultCode::Usage);
     }
 

@@ -104,10 +104,10 @@ fn serve_request(
             let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
             Ok(Done::Files(Box::new(drive::receive(session, job, sides, watch))))
         }
-        Request::Get { sources, selection, growth, .. } => {
+        Request::Get { sources, selection, growth, preserve, .. } => {
             let channel = link(session.control(), sides);
             let (sources, root) = (sources.clone(), policy.root.clone());
-            let limits = SendLimits { growth: *growth, ..SendLimits::default() };
+            let limits = SendLimits { growth: *growth, preserve: *preserve, ..SendLimits::default() };
             let job = send_files(sources, root, selection, channel, limits)?;
             Ok(Done::Files(Box::new(drive::send(session, job, sides, watch))))
         }
@@ -127,7 +127,10 @@ fn receive(
     watch: &Watch<'_>,
 ) -> Result<drive::Moved, Fault> {
     let durability = manners.durability.max(policy.durability);
-    let options = ReceiveOptions::with_manners(job_number(), Manners { durability, ..manners });
+    let options = ReceiveOptions {
+        permit: policy.permit,
+        ..ReceiveOptions::with_manners(job_number(), Manners { durability, ..manners })
+    };
     let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
     Ok(drive::receive(session, job, sides, watch))
 }

@@ -118,7 +118,13 @@ fn to_stdout(context: &Context, sources: &[OsString], ssh: &SshArgs) -> Result<R
 
 fn receive(context: &Context, from: &HaulUrl, sources: Vec<Vec<u8>>, cpu: Cpu) -> RunReport {
     let selection = Selection::default();
-    let request = Request::Get { sources, selection, growth: context.growth, run: context.manners.run };
+    let request = Request::Get {
+        sources,
+        selection,
+        growth: context.growth,
+        run: context.manners.run,
+        preserve: context.preserve,
+    };
     let gone = Arc::new(AtomicBool::new(false));
     let output = Output { stdout: io::stdout(), gone: gone.clone() };
     let mut report = over(context, from, request, cpu, |session, sides, watch| {

@@ -45,7 +45,7 @@ impl Permit {
 
 #[cfg(test)]
 mod tests {
-    use haul_wire::control::{Extraneous, Growth, Layout, RunMode, Selection};
+    use haul_wire::control::{Extraneous, Growth, Layout, Preserve, RunMode, Selection};
 
     use super::*;
 
@@ -59,6 +59,7 @@ mod tests {
             selection: selection(),
             growth: Growth::Refuse,
             run: RunMode::Move,
+            preserve: Preserve::default(),
         };
         let manners = Manners { extraneous: Extraneous::Delete, ..manners };
         let delete = Request::Put { destination: b"in/".to_vec(), layout: Layout::As, manners };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, ListenOptions, Listener, Session, connect};
-use haul_wire::control::{BenchLimit, Growth, Request, RunMode, Selection, Settings};
+use haul_wire::control::{BenchLimit, Growth, Preserve, Request, RunMode, Selection, Settings};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const LOOPBACKS: [&str; 2] = ["127.0.0.1", "::1"];
@@ -55,7 +55,13 @@ pub(crate) fn accept(listener: &Listener) -> Session {
 
 /// A request for files.
 pub(crate) fn get(sources: Vec<Vec<u8>>) -> Request {
-    Request::Get { sources, selection: Selection::default(), growth: Growth::Refuse, run: RunMode::Move }
+    Request::Get {
+        sources,
+        selection: Selection::default(),
+        growth: Growth::Refuse,
+        run: RunMode::Move,
+        preserve: Preserve::default(),
+    }
 }
 
 pub(crate) fn check(url: &HaulUrl) -> Result<Session, EngineError> {

@@ -362,8 +362,10 @@ impl Listener {
             failed: book.failures.count(),
             bytes: book.layout.len(),
             digest,
+            notes: book.notes.clone(),
         };
-        let report = report(&book.table, book.failures.clone(), digest, 0, book.removal.clone());
+        let report =
+            report(&book.table, book.failures.clone(), digest, 0, book.removal.clone(), book.notes.clone());
         drop(book);
         self.shared.set_finished();
         let link = &self.shared.link;

@@ -133,6 +133,7 @@ impl Feed {
             mode: MODE,
             mtime_secs: now.as_secs() as i64,
             mtime_nanos: now.subsec_nanos(),
+            extras: None,
         };
         let mut ledger = self.shared.ledger();
         ledger.table.push(&entry)?;

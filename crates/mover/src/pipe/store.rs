@@ -1,6 +1,7 @@
 //! Receives a stream into a file.
 
 use std::fs::File;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use crate::link::ControlLink;
 use crate::pipe::STREAM;
 use crate::receive::{
     FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Shared, Wants, Work, mismatch,
-    open_base, set_on_open,
+    open_base,
 };
 use crate::report::{MoveReport, report};
 use crate::root::Root;
@@ -257,7 +258,7 @@ impl Store {
         }
         let finish = |errno| Trouble::new(Side::Destination, "finish", &name, errno).fault;
         let synced = shared.durability != Durability::Cached;
-        set_on_open(&*stored.file, attributes, FileType::RegularFile).map_err(finish)?;
+        shared.dresser.dress(stored.file.as_fd(), attributes, None, FileType::RegularFile).map_err(finish)?;
         if synced {
             fsync(&*stored.file).map_err(finish)?;
         }
@@ -276,14 +277,17 @@ impl Store {
         book.table.set_digest(0, stored.digest);
         book.table.set_state(0, State::Done);
         let digest = set_digest(&book.table);
-        let report = report(&book.table, book.failures.clone(), digest, 0, book.removal.clone());
+        let notes = book.notes.clone();
+        let report =
+            report(&book.table, book.failures.clone(), digest, 0, book.removal.clone(), notes.clone());
         drop(book);
         self.shared.progress.found(1, stored.len);
         self.shared.progress.file_done();
         self.shared.set_finished();
         let link = &self.shared.link;
         link.send(ControlMessage::Outcomes(vec![Outcome { entry: 0, fault: None }]))?;
-        link.send(ControlMessage::Finish(Summary { entries: 1, failed: 0, bytes: stored.len, digest }))?;
+        let summary = Summary { entries: 1, failed: 0, bytes: stored.len, digest, notes };
+        link.send(ControlMessage::Finish(summary))?;
         let until = Instant::now() + FAREWELL;
         while Instant::now() < until {
             if let Ok(Some(ControlMessage::Bye)) | Err(_) = link.recv(LOOK_AGAIN) {

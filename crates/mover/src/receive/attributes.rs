@@ -2,23 +2,21 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
-use crate::storage::{fchmod, futimens, utimensat};
+use crate::storage::{futimens, utimensat};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
 /// would lend the receiving user's rights to a program that someone else chose.
 pub(crate) const FILE_BITS: u32 = 0o0777;
 
 /// Of a directory also set-group-ID (group of new files) and sticky, which lend nothing.
-const DIRECTORY_BITS: u32 = 0o3777;
+pub(crate) const DIRECTORY_BITS: u32 = 0o3777;
 
-/// Sets permissions and time of last modification through an open descriptor.
-pub(crate) fn set_on_open(fd: impl AsFd, attributes: Attributes, kind: FileType) -> Result<(), Errno> {
-    let bits = if kind == FileType::Directory { DIRECTORY_BITS } else { FILE_BITS };
-    fchmod(fd.as_fd(), Mode::from_raw_mode(attributes.mode & bits))?;
+/// Sets the time of last modification through an open descriptor.
+pub(crate) fn set_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errno> {
     futimens(fd, &times(attributes))
 }
 

@@ -1,20 +1,23 @@
 //! Puts verified files under their final names, in groups, and finishes the set.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, RecvError};
-use haul_wire::control::{ControlMessage, Durability, Fault, Outcome, Readback, Summary, encoded_len};
+use haul_wire::control::{
+    ControlMessage, Durability, Fault, FaultCode, Outcome, Readback, Summary, encoded_len,
+};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::batch::next_part;
 use crate::digest::set_digest;
-use crate::entries::{Attributes, Kind, State};
-use crate::fault::{Scope, Side, Trouble};
-use crate::receive::attributes::set_on_open;
+use crate::entries::{Kind, State};
+use crate::fault::{Scope, Side, Trouble, show};
 use crate::receive::extraneous;
+use crate::receive::links::Linked;
+use crate::receive::own::collision;
 use crate::receive::readback::read_back;
 use crate::receive::shared::{Settle, Shared};
 use crate::receive::syncs::{self, Syncs};
@@ -41,7 +44,6 @@ pub(crate) struct Committer {
 struct Item {
     entry: u32,
     path: Vec<u8>,
-    attributes: Attributes,
 }
 
 impl Committer {
@@ -74,6 +76,7 @@ impl Committer {
             self.commit(&ready)?;
             self.flush()?;
         }
+        self.finish_hard_links()?;
         self.finish_links()?;
         self.remove_extraneous()?;
         self.finish_directories()?;
@@ -102,7 +105,18 @@ impl Committer {
         }
     }
 
+    /// What was there is equal, and stays.
     fn same(&mut self, entry: u32) {
+        let book = self.shared.book();
+        let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
+        drop(book);
+        if let Some(there) = self.shared.place.existing(&path).filter(|_| !self.shared.only_looks()) {
+            if !self.shared.place.keeps(&path, &there) {
+                self.shared.book().table.set_state(entry, State::Failed);
+                return self.failed(entry, collision(&path).fault);
+            }
+            self.shared.correct(entry, &path, &there, attributes);
+        }
         self.shared.book().table.set_state(entry, State::Kept);
         self.settled += 1;
         self.succeeded(entry);
@@ -142,11 +156,7 @@ impl Committer {
             return Ok(());
         }
         let book = self.shared.book();
-        let item = |&entry: &u32| Item {
-            entry,
-            path: book.table.path(entry),
-            attributes: book.table.attributes(entry),
-        };
+        let item = |&entry: &u32| Item { entry, path: book.table.path(entry) };
         let items: Vec<Item> = entries.iter().map(item).collect();
         drop(book);
         let items = self.complete(items)?;
@@ -160,7 +170,7 @@ impl Committer {
         let mut group = Syncs::default();
         for item in items {
             let done = self.shared.place.file(item.entry, || item.path.clone()).and_then(|file| {
-                let set = set_on_open(&*file, item.attributes, FileType::RegularFile);
+                let set = self.dress(item.entry, &item.path, file.as_fd(), FileType::RegularFile);
                 let synced = set.and_then(|()| match self.shared.durability {
                     Durability::Synced => group.contents(&file, count),
                     Durability::AtEnd => self.at_end.file_system_of(&file),
@@ -250,22 +260,70 @@ impl Committer {
     }
 
     /// Entries of a kind that have not failed, with whether they were started.
-    fn held(&self, kind: Kind) -> Vec<u32> {
+    fn held(&self, is_kind: impl Fn(Kind) -> bool) -> Vec<u32> {
         let book = self.shared.book();
         let table = &book.table;
-        (0..table.len()).filter(|&e| table.kind(e) == kind && table.state(e) != State::Failed).collect()
+        (0..table.len()).filter(|&e| is_kind(table.kind(e)) && table.state(e) != State::Failed).collect()
+    }
+
+    /// Gives an open file or directory what it should have beside its contents.
+    fn dress(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>, kind: FileType) -> Result<(), Errno> {
+        let book = self.shared.book();
+        let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
+        drop(book);
+        let undone = self.shared.dresser.dress(fd, attributes, extras.as_deref(), kind)?;
+        self.shared.note(path, undone);
+        Ok(())
+    }
+
+    /// Further names of files, once what became of the files is known.
+    fn finish_hard_links(&mut self) -> Result<(), Fault> {
+        for entry in self.held(|kind| matches!(kind, Kind::HardLink(_))) {
+            let book = self.shared.book();
+            let Kind::HardLink(file) = book.table.kind(entry) else { continue };
+            let (path, target) = (book.table.path(entry), book.table.path(file));
+            let failed = book.table.state(file) == State::Failed;
+            let attributes = book.table.attributes(file);
+            drop(book);
+            let made = if failed {
+                Err(without_file(&path, &target))
+            } else if self.shared.only_looks() {
+                Ok(Linked::Name)
+            } else {
+                let dress = |fd: BorrowedFd<'_>| self.dress(file, &path, fd, FileType::RegularFile);
+                let how = (attributes, self.shared.manners.newer);
+                self.shared.place.hard_link(entry, (&path, &target), how, dress)
+            };
+            let made = made.map(|linked| {
+                let note = match linked {
+                    Linked::Name => return,
+                    Linked::Copy => "a copy: the file system has no further hard link for it",
+                    Linked::KeptNewer => "kept, because it is newer, and not made a hard link",
+                };
+                self.shared.note(&path, vec![note.to_owned()]);
+            });
+            self.held_is_done(entry, &path, made)?;
+        }
+        Ok(())
     }
 
     /// Links come last, so that nothing is ever written through one.
     fn finish_links(&mut self) -> Result<(), Fault> {
-        for entry in self.held(Kind::Symlink) {
+        for entry in self.held(|kind| kind == Kind::Symlink) {
             let book = self.shared.book();
             let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
             let target = book.table.target(entry).to_vec();
+            let extras = book.extras.get(entry);
             drop(book);
+            let dress = |directory: &OwnedFd, name: &str| {
+                if let Some(extras) = &extras {
+                    let undone = self.shared.dresser.dress_link(directory, name.as_bytes(), extras);
+                    self.shared.note(&path, undone);
+                }
+            };
             let made = match self.shared.only_looks() {
                 true => Ok(()),
-                false => self.shared.place.make_link(entry, &path, &target, attributes),
+                false => self.shared.place.make_link(entry, &path, &target, attributes, dress),
             };
             self.held_is_done(entry, &path, made)?;
         }
@@ -274,14 +332,14 @@ impl Committer {
 
     /// Directories from the deepest up: what is done in one changes its time and needs its permissions.
     fn finish_directories(&mut self) -> Result<(), Fault> {
-        for entry in self.held(Kind::Directory).into_iter().rev() {
+        for entry in self.held(|kind| kind == Kind::Directory).into_iter().rev() {
             let book = self.shared.book();
-            let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
-            let made = book.table.state(entry) == State::Started;
+            let (path, made) = (book.table.path(entry), book.table.state(entry) == State::Started);
             drop(book);
+            let dress = |fd: BorrowedFd<'_>| self.dress(entry, &path, fd, FileType::Directory);
             let set = match self.shared.only_looks() {
                 true => Ok(()),
-                false => self.shared.place.finish_directory(&path, attributes, made),
+                false => self.shared.place.finish_directory(&path, made, dress),
             };
             self.held_is_done(entry, &path, set)?;
         }
@@ -327,11 +385,17 @@ impl Committer {
             failed: book.failures.count(),
             bytes: book.layout.len(),
             digest: set_digest(&book.table),
+            notes: book.notes.clone(),
         };
         drop(book);
         self.shared.set_finished();
         self.shared.link.send(ControlMessage::Finish(summary))
     }
+}
+
+fn without_file(path: &[u8], target: &[u8]) -> Trouble {
+    let message = format!("`{}` is another name of `{}`, which failed", show(path), show(target));
+    Trouble::entry(FaultCode::Io, message, "see the failure of that file")
 }
 
 fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {

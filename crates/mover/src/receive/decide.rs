@@ -6,9 +6,10 @@ use crossbeam_channel::Sender;
 use haul_base::RangeSet;
 use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Stretch, Want};
 
-use crate::entries::{Kind, State};
+use crate::entries::{Attributes, Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
 use crate::receive::compare::{HashJob, Held};
+use crate::receive::own::collision;
 use crate::receive::place::Existing;
 use crate::receive::shared::{Check, Comparison, Settle, Shared};
 use crate::receive::writer::over;
@@ -28,8 +29,10 @@ pub(crate) struct Decider {
 
 /// What is to happen to a file.
 pub(super) enum Verdict {
-    /// It stays; with what is there its permissions are corrected.
-    Keep(Option<Existing>),
+    /// It stays; what it has beside its contents is corrected.
+    Keep(Existing),
+    /// It stays as it is, because it is newer.
+    KeepNewer(Existing),
     /// It is compared with what is there.
     Compare,
     /// It comes, in place of what is there.
@@ -62,20 +65,18 @@ impl Decider {
             _ if !occupied => Ok(Want::Whole),
             _ if state == State::Failed => Ok(Want::Nothing),
             Kind::File(_) => self.want_file(entry, &path),
-            Kind::Unread | Kind::Directory | Kind::Symlink => Ok(Want::Whole),
+            Kind::Unread | Kind::Directory | Kind::Symlink | Kind::HardLink(_) => Ok(Want::Whole),
         }
     }
 
     fn want_file(&mut self, entry: u32, path: &[u8]) -> Result<Want, Fault> {
         match self.verdict(entry, path) {
             Verdict::Keep(there) => {
-                if let Some(there) = there {
-                    let attributes = self.shared.book().table.attributes(entry);
-                    self.shared.place.correct_mode(path, attributes, &there);
-                    self.forget_claims(path);
-                }
-                self.keep(entry)
+                self.forget_claims(path);
+                let attributes = self.shared.book().table.attributes(entry);
+                self.keep(entry, path, &there, Some(attributes))
             }
+            Verdict::KeepNewer(there) => self.keep(entry, path, &there, None),
             Verdict::Compare => self.compare_final(entry),
             Verdict::Send(existing) => self.claimed(entry, path, existing.as_ref()),
         }
@@ -89,22 +90,50 @@ impl Decider {
         let is_sparse = book.table.shape(entry).is_sparse();
         drop(book);
         let Some(there) = self.shared.place.existing(path) else { return Verdict::Send(None) };
-        let later = (there.mtime_secs, there.mtime_nanos) > (attributes.mtime_secs, attributes.mtime_nanos);
-        if manners.newer == Newer::Keep && later {
-            return Verdict::Keep(None);
+        if manners.newer == Newer::Keep && there.is_later(attributes) {
+            return Verdict::KeepNewer(there);
         }
         let same_size = there.size == size;
         match manners.equal {
-            Equal::SizeAndTime if same_size && there.same_time(attributes) => Verdict::Keep(Some(there)),
-            Equal::Contents if same_size && size == 0 => Verdict::Keep(Some(there)),
+            Equal::SizeAndTime if same_size && self.same_time(path, &there, attributes) => {
+                Verdict::Keep(there)
+            }
+            Equal::Contents if same_size && size == 0 => Verdict::Keep(there),
             // Holes are not read, so what is in their place could not be compared.
             Equal::Contents if same_size && !is_sparse => Verdict::Compare,
             Equal::Contents | Equal::SizeAndTime | Equal::Nothing => Verdict::Send(Some(there)),
         }
     }
 
+    /// Whether it was modified at this time, as far as can be found out.
+    fn same_time(&self, path: &[u8], there: &Existing, attributes: Attributes) -> bool {
+        match self.shared.only_looks() {
+            true => there.same_time(attributes),
+            false => self.shared.place.same_time(path, there, attributes),
+        }
+    }
+
+    /// The file stays; only what it has beside its contents may be corrected.
+    fn keep(
+        &self,
+        entry: u32,
+        path: &[u8],
+        there: &Existing,
+        correct: Option<Attributes>,
+    ) -> Result<Want, Fault> {
+        if !self.shared.place.keeps(path, there) {
+            self.shared.book().table.set_state(entry, State::Failed);
+            self.settles.send(Settle::Failed(entry, collision(path).fault)).map_err(over)?;
+            return Ok(Want::Nothing);
+        }
+        if let Some(attributes) = correct {
+            self.shared.correct(entry, path, there, attributes);
+        }
+        self.kept(entry)
+    }
+
     /// The file stays.
-    pub(super) fn keep(&self, entry: u32) -> Result<Want, Fault> {
+    pub(super) fn kept(&self, entry: u32) -> Result<Want, Fault> {
         self.shared.book().table.set_state(entry, State::Kept);
         self.settles.send(Settle::Held).map_err(over)?;
         Ok(Want::Kept)

@@ -54,6 +54,7 @@ impl Decider {
         match kind {
             Kind::File(_) => self.itemise_file(entry, &path, there.is_some()),
             Kind::Directory => self.would_hold(&path, there.is_none().then_some(Action::MakeDirectory)),
+            Kind::HardLink(_) => self.would_hold(&path, Some(Action::Link)),
             Kind::Symlink => {
                 let target = self.shared.book().table.target(entry).to_vec();
                 let same = self.shared.place.has_link(&path, &target);
@@ -80,9 +81,9 @@ impl Decider {
     fn itemise_file(&mut self, entry: u32, path: &[u8], replaces: bool) -> Result<Want, Fault> {
         let local = self.shared.place.local(path);
         match self.verdict(entry, path) {
-            Verdict::Keep(_) => {
+            Verdict::Keep(_) | Verdict::KeepNewer(_) => {
                 self.shared.tell(local, Action::Keep)?;
-                self.keep(entry)
+                self.kept(entry)
             }
             Verdict::Compare => self.compare_final(entry),
             Verdict::Send(existing) => {
@@ -120,6 +121,6 @@ fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), Trouble>
         (Kind::Directory, None | Some(FileType::Directory)) | (Kind::Unread, _) => Ok(()),
         (Kind::Directory, Some(FileType::Symlink)) => Err(in_the_way(path, Errno::LOOP)),
         (Kind::Directory, Some(_)) => Err(not_a_directory(path)),
-        (Kind::File(_) | Kind::Symlink, there) => replaceable(there, path),
+        (Kind::File(_) | Kind::Symlink | Kind::HardLink(_), there) => replaceable(there, path),
     }
 }

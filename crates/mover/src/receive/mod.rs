@@ -5,12 +5,17 @@ mod base;
 mod commit;
 mod compare;
 mod decide;
+mod dress;
 mod extraneous;
 mod itemise;
+mod links;
+mod open_files;
+mod own;
 mod peer;
 mod place;
 mod queue;
 mod readback;
+mod rooms;
 mod shared;
 mod sink;
 mod syncs;
@@ -24,9 +29,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSink;
-use haul_wire::control::{Destination, Durability, Fault, FaultCode, Layout, Manners, RunMode};
+use haul_wire::control::{Destination, Durability, Fault, FaultCode, Layout, Manners, Preserve, RunMode};
 
-pub(crate) use attributes::set_on_open;
 pub(crate) use base::{Base, open_base};
 pub(crate) use place::Place;
 pub(crate) use queue::{Lease, Work};
@@ -66,6 +70,8 @@ pub struct ReceiveOptions {
     pub durability: Durability,
     /// What happens to what is there.
     pub manners: Manners,
+    /// What of owners, attributes and access control lists a sender may set; hard links are always kept.
+    pub permit: Preserve,
 }
 
 impl ReceiveOptions {
@@ -76,7 +82,13 @@ impl ReceiveOptions {
 
     /// 160 MiB of memory, and what the manners say.
     pub fn with_manners(session: u32, manners: Manners) -> Self {
-        Self { session, memory: 160 << 20, durability: manners.durability, manners }
+        Self {
+            session,
+            memory: 160 << 20,
+            durability: manners.durability,
+            manners,
+            permit: Preserve::default(),
+        }
     }
 }
 

@@ -114,6 +114,9 @@ impl Peer {
                 Some(fault) => Some(book.table.push_failed(entry, fault)?),
                 None => book.table.push(entry)?,
             };
+            if let Some(extras) = entry.extras.as_ref().filter(|_| failed.is_none()) {
+                book.extras.insert(index, extras);
+            }
             drop(book);
             self.shared.progress.found(1, 0);
             if let Some(fault) = failed {
@@ -189,6 +192,6 @@ impl Peer {
         let done = |&(&entry, _): &(&u32, &u64)| book.table.state(entry) == crate::entries::State::Done;
         let resumed = book.resumes.iter().filter(done).map(|(_, bytes)| bytes).sum();
         let (failures, removal) = (book.failures.clone(), book.removal.clone());
-        report(&book.table, failures, set_digest(&book.table), resumed, removal)
+        report(&book.table, failures, set_digest(&book.table), resumed, removal, book.notes.clone())
     }
 }

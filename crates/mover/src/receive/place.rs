@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::ops::Range;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_wire::control::FaultCode;
@@ -16,25 +16,26 @@ use crate::confine::{Links, open_beneath};
 use crate::entries::Attributes;
 use crate::fault::{Scope, Side, Trouble, show};
 use crate::journal::{Claim, FileIdentity, Journal, is_journal};
-use crate::receive::attributes::{FILE_BITS, set_on_link, set_on_open};
+use crate::receive::attributes::{FILE_BITS, set_on_link};
 use crate::receive::base::{Base, Presence};
+use crate::receive::open_files::OpenFiles;
+use crate::receive::own::{FileId, Own, collision, names_in};
+use crate::receive::rooms::Loosened;
 use crate::storage::{
-    self, fallocate, fchmod, ftruncate, mkdirat, openat, rename_in, statat, symlinkat, unlinkat,
+    self, fallocate, fstat, ftruncate, mkdirat, openat, rename_in, rename_new_in, statat, symlinkat, unlinkat,
 };
 use crate::stream::Shape;
 
 /// Permissions of directories while they fill.
 const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Permissions of files until they are complete.
-const PRIVATE_FILE: u32 = 0o600;
+pub(super) const PRIVATE_FILE: u32 = 0o600;
 /// Files above this many bytes are allocated before they are written.
 const ALLOCATE_ABOVE: u64 = 1 << 20;
 /// Streams from this length on are journalled, so that they can be resumed; a smaller file is sent again.
 const JOURNAL_ABOVE: u64 = 1 << 20;
 /// Directories kept open.
 const OPEN_DIRECTORIES: usize = 64;
-/// Temporary files kept open.
-const OPEN_FILES: usize = 128;
 
 /// A regular file that is at the destination.
 #[derive(Clone, Copy, Debug)]
@@ -42,10 +43,21 @@ pub(crate) struct Existing {
     pub(crate) size: u64,
     pub(crate) mtime_secs: i64,
     pub(crate) mtime_nanos: u32,
+    pub(crate) id: FileId,
     mode: u32,
 }
 
 impl Existing {
+    /// Whether it was modified after this time.
+    pub(crate) fn is_later(&self, than: Attributes) -> bool {
+        (self.mtime_secs, self.mtime_nanos) > (than.mtime_secs, than.mtime_nanos)
+    }
+
+    /// Whether it has these permissions.
+    pub(crate) fn has_mode(&self, mode: u32) -> bool {
+        (self.mode ^ mode) & FILE_BITS == 0
+    }
+
     /// Whether it was modified at this time, as far as its file system can tell.
     pub(crate) fn same_time(&self, attributes: Attributes) -> bool {
         let whole_seconds = self.mtime_nanos == 0;
@@ -60,13 +72,7 @@ pub(crate) struct Spot {
     pub(crate) directory: Arc<OwnedFd>,
     pub(crate) name: Vec<u8>,
     /// Directly in the destination.
-    at_top: bool,
-}
-
-#[derive(Default)]
-struct OpenFiles {
-    files: HashMap<u32, (Arc<File>, u64)>,
-    clock: u64,
+    pub(super) at_top: bool,
 }
 
 /// The destination.
@@ -77,6 +83,10 @@ pub(crate) struct Place {
     journal: OnceLock<Option<Journal>>,
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     files: Mutex<OpenFiles>,
+    own: Own,
+    /// Nothing was here when the job began.
+    fresh: OnceLock<bool>,
+    pub(super) loosened: Loosened,
 }
 
 impl Place {
@@ -87,6 +97,9 @@ impl Place {
             journal: OnceLock::new(),
             directories: Mutex::default(),
             files: Mutex::default(),
+            own: Own::default(),
+            fresh: OnceLock::new(),
+            loosened: Loosened::default(),
         }
     }
 
@@ -102,6 +115,10 @@ impl Place {
 
     /// Whether nothing of any set can be here already.
     pub(crate) fn is_fresh(&self) -> bool {
+        *self.fresh.get_or_init(|| self.look_whether_fresh())
+    }
+
+    fn look_whether_fresh(&self) -> bool {
         match &self.base.rename {
             Some(name) => {
                 let there = statat(&self.base.directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
@@ -126,7 +143,7 @@ impl Place {
         is_journal(name) || self.opened_journal().is_some_and(|journal| journal.is_reserved(name))
     }
 
-    fn temporary(&self, entry: u32) -> String {
+    pub(super) fn temporary(&self, entry: u32) -> String {
         match self.journal() {
             Some(journal) => journal.part_name(entry),
             None => format!(".haul-{:08x}-{entry}.part", self.session),
@@ -167,6 +184,7 @@ impl Place {
 
     /// The journal ends with the job: what is in it stays for a later one.
     pub(crate) fn finish(&self, complete: bool) {
+        self.tighten();
         if let Some(journal) = self.opened_journal() {
             if complete {
                 journal.complete();
@@ -199,14 +217,22 @@ impl Place {
         openat(&spot.directory, &spot.name, flags, Mode::empty()).ok().map(File::from)
     }
 
-    /// Gives a file that stays the permissions of the set's, if they differ and we may.
-    pub(crate) fn correct_mode(&self, path: &[u8], attributes: Attributes, there: &Existing) {
-        let bits = attributes.mode & FILE_BITS;
-        if there.mode & FILE_BITS != bits
-            && let Some(file) = self.open_final(path)
-        {
-            // Not our file: its contents are right all the same.
-            let _ = fchmod(&file, Mode::from_raw_mode(bits));
+    /// Notes that the job keeps a file. False: it has installed or kept it under another name.
+    pub(crate) fn keeps(&self, path: &[u8], there: &Existing) -> bool {
+        if self.own.add(there.id) {
+            return true;
+        }
+        let Ok(spot) = self.spot(path) else { return true };
+        !self.own.collides(there.id, &spot.name, || names_in(&spot.directory))
+    }
+
+    /// What is at a name must give way to what is received.
+    pub(super) fn must_be_replaceable(&self, spot: &Spot, path: &[u8]) -> Result<(), Trouble> {
+        match spot.look(path)? {
+            Some(id) if self.own.collides(id, &spot.name, || names_in(&spot.directory)) => {
+                Err(collision(path))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -289,9 +315,14 @@ impl Place {
         {
             journal.note_made(name);
         }
-        match mkdirat(&spot.directory, &spot.name, Mode::from_raw_mode(PRIVATE_DIRECTORY)) {
-            Ok(()) => Ok(true),
+        let mode = Mode::from_raw_mode(PRIVATE_DIRECTORY);
+        match self.with_room(&spot, path, || mkdirat(&spot.directory, &spot.name, mode)) {
+            Ok(()) => {
+                let _ = self.is_other_directory(&spot);
+                Ok(true)
+            }
             Err(Errno::EXIST) => match spot.kind(path)? {
+                Some(FileType::Directory) if self.is_other_directory(&spot) => Err(collision(path)),
                 Some(FileType::Directory) => Ok(false),
                 Some(FileType::Symlink) => Err(in_the_way(path, Errno::LOOP)),
                 _ => Err(not_a_directory(path)),
@@ -323,7 +354,10 @@ impl Place {
         identity: &FileIdentity,
     ) -> Result<Arc<File>, Trouble> {
         let spot = self.spot(path)?;
-        spot.must_be_replaceable(path)?;
+        if !self.is_fresh() {
+            // Sooner than after all of its bytes.
+            self.must_be_replaceable(&spot, path)?;
+        }
         if let Some(journal) = self.journal() {
             journal.note_directory(parent_of(&identity.path));
             if shape.len() >= JOURNAL_ABOVE {
@@ -333,7 +367,7 @@ impl Place {
         let name = self.temporary(entry);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || openat(&spot.directory, &name, flags, Mode::from_raw_mode(PRIVATE_FILE));
-        let opened = match open() {
+        let opened = match self.with_room(&spot, path, open) {
             // What an earlier session with the same number left behind.
             Err(Errno::EXIST) => unlinkat(&spot.directory, &name, AtFlags::empty()).and_then(|()| open()),
             opened => opened,
@@ -374,7 +408,7 @@ impl Place {
 
     /// Removes the temporary name of an entry, if it is there.
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
-        self.open_files().files.remove(&entry);
+        self.open_files().remove(entry);
         match (self.spot(path), self.opened_journal()) {
             (Ok(spot), _) => self.remove(&spot, &self.temporary(entry)),
             (Err(_), Some(journal)) => journal.untidy(),
@@ -399,32 +433,63 @@ impl Place {
         }
     }
 
+    /// Whether a directory that is there is one of the set's under another name.
+    fn is_other_directory(&self, spot: &Spot) -> bool {
+        let stat = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| {
+            let id = FileId::of(&stat);
+            !self.own.add(id) && self.own.collides(id, &spot.name, || names_in(&spot.directory))
+        })
+    }
+
     /// Moves a complete temporary file under its final name.
     pub(crate) fn install(&self, entry: u32, path: &[u8]) -> Result<Spot, Trouble> {
-        self.open_files().files.remove(&entry);
+        let open = self.open_files().remove(entry);
         let spot = self.spot(path)?;
-        spot.must_be_replaceable(path)?;
-        rename_in(&spot.directory, self.temporary(entry), &spot.name)
-            .map_err(|errno| trouble("put in place", path, errno))?;
+        let stat = match &open {
+            Some(file) => fstat(file),
+            None => statat(&spot.directory, self.temporary(entry), AtFlags::SYMLINK_NOFOLLOW),
+        };
+        let id = FileId::of(&stat.map_err(|errno| trouble("look at", path, errno))?);
+        self.rename_over(&spot, path, &self.temporary(entry))?;
+        self.own.add(id);
         self.gone(entry);
         Ok(spot)
     }
 
-    /// Makes a symbolic link under its final name.
+    /// Moves a temporary name over a final one that may give way. Where nothing was when the job began, one call
+    /// does both as a rule.
+    fn rename_over(&self, spot: &Spot, path: &[u8], name: &str) -> Result<(), Trouble> {
+        let directory = &spot.directory;
+        if self.is_fresh() && rename_new_in(directory, name, &spot.name).is_ok() {
+            return Ok(());
+        }
+        self.must_be_replaceable(spot, path)?;
+        rename_in(directory, name, &spot.name).map_err(|errno| trouble("put in place", path, errno))
+    }
+
+    /// Makes a symbolic link under its final name; `dress` is called before it has its time.
     pub(crate) fn make_link(
         &self,
         entry: u32,
         path: &[u8],
         target: &[u8],
         attributes: Attributes,
+        dress: impl FnOnce(&OwnedFd, &str),
     ) -> Result<(), Trouble> {
         let spot = self.spot(path)?;
-        spot.must_be_replaceable(path)?;
+        self.must_be_replaceable(&spot, path)?;
         let name = self.temporary(entry);
         if let Some(journal) = self.journal() {
             journal.note_directory(parent_of(&self.local(path)));
         }
-        let made = symlinkat(target, &spot.directory, &name)
+        let made = self
+            .with_room(&spot, path, || symlinkat(target, &spot.directory, &name))
+            .and_then(|()| statat(&spot.directory, &name, AtFlags::SYMLINK_NOFOLLOW))
+            .map(|stat| {
+                self.own.add(FileId::of(&stat));
+                dress(&spot.directory, &name);
+            })
             .and_then(|()| set_on_link(&spot.directory, &name, attributes))
             .and_then(|()| rename_in(&spot.directory, &name, &spot.name));
         made.map_err(|errno| {
@@ -438,13 +503,16 @@ impl Place {
     pub(crate) fn finish_directory(
         &self,
         path: &[u8],
-        attributes: Attributes,
         made: bool,
+        dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), Trouble> {
         let spot = self.spot(path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let done = openat(&spot.directory, &spot.name, flags, Mode::empty())
-            .and_then(|directory| set_on_open(&directory, attributes, FileType::Directory));
+            .and_then(|directory| dress(directory.as_fd()));
+        if done.is_ok() {
+            self.loosened.settled(path);
+        }
         match done {
             Err(Errno::PERM | Errno::ACCESS) if !made => Ok(()),
             done => done.map_err(|errno| trouble("set the permissions of", path, errno)),
@@ -467,9 +535,15 @@ impl Spot {
         }
     }
 
-    /// Only regular files and links give way to what is received.
-    fn must_be_replaceable(&self, path: &[u8]) -> Result<(), Trouble> {
-        replaceable(self.kind(path)?, path)
+    /// What is there now; only regular files and links give way to what is received.
+    fn look(&self, path: &[u8]) -> Result<Option<FileId>, Trouble> {
+        let stat = match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(trouble("look at", path, errno)),
+        };
+        replaceable(Some(FileType::from_raw_mode(stat.st_mode)), path)?;
+        Ok(Some(FileId::of(&stat)))
     }
 
     /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
@@ -510,11 +584,12 @@ fn is_empty(directory: &OwnedFd) -> bool {
     clippy::unnecessary_cast,
     reason = "fields differ between architectures"
 )]
-fn existing(stat: &Stat) -> Existing {
+pub(super) fn existing(stat: &Stat) -> Existing {
     Existing {
         size: stat.st_size as u64,
         mtime_secs: stat.st_mtime.into(),
         mtime_nanos: stat.st_mtime_nsec as u32,
+        id: FileId::of(stat),
         mode: stat.st_mode as u32,
     }
 }
@@ -554,23 +629,4 @@ pub(crate) fn not_a_directory(path: &[u8]) -> Trouble {
         format!("`{}` needs a directory where the destination has something else", show(path)),
         "move what is in the way, or choose another destination",
     )
-}
-
-impl OpenFiles {
-    fn get(&mut self, entry: u32) -> Option<Arc<File>> {
-        self.clock += 1;
-        let (file, used) = self.files.get_mut(&entry)?;
-        *used = self.clock;
-        Some(file.clone())
-    }
-
-    /// Keeps a file open; the one that was not used for longest makes room.
-    fn keep(&mut self, entry: u32, file: &Arc<File>) {
-        if self.files.len() >= OPEN_FILES {
-            let oldest = self.files.iter().min_by_key(|(_, (_, used))| *used).map(|(&entry, _)| entry);
-            oldest.and_then(|entry| self.files.remove(&entry));
-        }
-        self.clock += 1;
-        self.files.insert(entry, (file.clone(), self.clock));
-    }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_base::RangeSet;
-use haul_wire::control::{Durability, Extent, Fault, FileDigest, Manners, Proof, Removal, RunMode};
+use haul_wire::control::{Durability, Extent, Fault, FileDigest, Manners, Notes, Proof, Removal, RunMode};
 
 use crate::entries::{EntryTable, State};
 use crate::journal::FileIdentity;
@@ -15,6 +15,7 @@ use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::receive::ReceiveOptions;
 use crate::receive::compare::Held;
+use crate::receive::dress::{Dresser, ExtrasMap, Undone};
 use crate::receive::place::Place;
 use crate::receive::queue::{Loan, Queue};
 use crate::receive::tell::Untold;
@@ -27,6 +28,8 @@ use crate::tree::Value;
 pub(crate) struct Book {
     pub(crate) table: EntryTable,
     pub(crate) failures: Failures,
+    pub(crate) notes: Notes,
+    pub(crate) extras: ExtrasMap,
     pub(crate) layout: Layout,
     /// What is written of the streams of files that are not whole.
     pub(crate) partial: HashMap<u32, RangeSet>,
@@ -89,6 +92,7 @@ pub(crate) struct Shared {
     pub(crate) manners: Manners,
     pub(crate) wants: Wants,
     pub(crate) untold: Untold,
+    pub(crate) dresser: Dresser,
     book: Mutex<Book>,
     ending: OnceLock<Ending>,
     finished: AtomicBool,
@@ -124,7 +128,7 @@ pub(crate) struct Written {
     /// Where in the stream they begin.
     pub(crate) offset: u64,
     /// The bytes, if they are still in memory.
-    pub(crate) bytes: Option<(Loan, Range<usize>)>,
+    pub(crate) bytes: Option<(Arc<Loan>, Range<usize>)>,
     /// Groups that are whole now.
     pub(crate) groups: Range<u32>,
     /// Length of the stream.
@@ -165,6 +169,7 @@ impl Shared {
             manners: options.manners,
             wants,
             untold: Untold::default(),
+            dresser: Dresser::new(options.permit),
             book: Mutex::default(),
             ending: OnceLock::new(),
             finished: AtomicBool::new(false),
@@ -178,6 +183,13 @@ impl Shared {
 
     pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What could not be preserved of an entry.
+    pub(crate) fn note(&self, path: &[u8], undone: Undone) {
+        for what in undone {
+            self.book().notes.add(|| format!("`{}`: {what}", crate::fault::show(path)));
+        }
     }
 
     /// The path of an entry, as it travels.

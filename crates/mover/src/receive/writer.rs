@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::entries::{Kind, State};
 use crate::fault::{Scope, Side, Trouble, protocol, show};
 use crate::layout::FilePiece;
-use crate::receive::queue::{Lease, Queue, Work};
+use crate::receive::queue::{Lease, Loan, Queue, Work};
 use crate::receive::shared::{Check, Settle, Shared, Written};
 use crate::receive::verify::made_whole;
 use crate::storage::write_all_at;
@@ -106,7 +106,7 @@ impl Writer {
                 }
                 Err(trouble) => self.failed(entry, trouble),
             },
-            Kind::Symlink => self.settles.send(Settle::Held).map_err(over),
+            Kind::Symlink | Kind::HardLink(_) => self.settles.send(Settle::Held).map_err(over),
             Kind::File(_) if len == 0 => self.make_empty(entry),
             Kind::File(_) | Kind::Unread => Ok(()),
         }
@@ -147,6 +147,7 @@ impl Writer {
     }
 
     fn write(&mut self, lease: &Arc<Lease>) -> Result<(), Fault> {
+        let loan = Queue::lend(lease, LENT).map(Arc::new);
         for run in &lease.runs {
             let len = run.range.len() as u64;
             let pieces = self.shared.book().layout.pieces(run.offset, len);
@@ -154,7 +155,7 @@ impl Writer {
             for piece in pieces {
                 let range = at..at + piece.len as usize;
                 at = range.end;
-                if let Err(trouble) = self.write_piece(piece, lease, range)? {
+                if let Err(trouble) = self.write_piece(piece, (lease, loan.as_ref()), range)? {
                     self.failed(piece.entry, trouble)?;
                 }
             }
@@ -167,7 +168,7 @@ impl Writer {
     fn write_piece(
         &mut self,
         piece: FilePiece,
-        lease: &Arc<Lease>,
+        (lease, loan): (&Arc<Lease>, Option<&Arc<Loan>>),
         range: Range<usize>,
     ) -> Result<Result<(), Trouble>, Fault> {
         let opened = match self.open(piece) {
@@ -184,7 +185,7 @@ impl Writer {
         }
         let around = self.shared.book().note_written(piece.entry, &stretch, shape.len());
         self.shared.place.note_written(piece.entry, stretch.clone());
-        let bytes = Queue::lend(lease, LENT).map(|loan| (loan, range));
+        let bytes = loan.map(|loan| (loan.clone(), range));
         let groups = made_whole(Groups::of(shape.len()), &stretch, &around);
         self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len() })?;
         Ok(Ok(()))

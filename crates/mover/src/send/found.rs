@@ -20,6 +20,8 @@ pub(super) const NAMELESS: &[u8] = b"source";
 pub(crate) struct Found {
     pub(crate) entry: Entry,
     pub(crate) file: Option<(Arc<Top>, Identity)>,
+    /// How many names the file has; 0 for anything else.
+    pub(crate) names: u64,
 }
 
 /// The entry for something that is no directory.
@@ -31,6 +33,7 @@ pub(super) fn leaf(top: &Arc<Top>, directory: impl AsFd, name: &[u8], path: &[u8
             let mut found = entry(path, EntryKind::File { size: identity.size(), holes }, stat);
             if matches!(found.entry.kind, EntryKind::File { .. }) {
                 found.file = Some((top.clone(), identity));
+                found.names = stat.st_nlink.into();
             }
             found
         }
@@ -72,6 +75,7 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
         mode: (stat.st_mode as u32) & 0o7777,
         mtime_secs: stat.st_mtime.into(),
         mtime_nanos: stat.st_mtime_nsec as u32,
+        extras: None,
     });
     let checked = entry.map_err(|e| e.to_string()).and_then(|entry| match entry.validate() {
         Ok(()) => Ok(entry),
@@ -81,7 +85,7 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
         let message = format!("`{}` cannot travel: {why}", show(path));
         failed_entry(path, Fault::new(FaultCode::Unreadable, message, "start the copy further down the tree"))
     });
-    Found { entry, file: None }
+    Found { entry, file: None, names: 0 }
 }
 
 pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Found {
@@ -110,7 +114,7 @@ pub(super) fn no_directory(path: &[u8]) -> Found {
 
 /// A failed entry.
 pub(super) fn with_fault(path: &[u8], fault: Fault) -> Found {
-    Found { entry: failed_entry(path, fault), file: None }
+    Found { entry: failed_entry(path, fault), file: None, names: 0 }
 }
 
 /// A failed entry. Where the path is too long to travel, the next directory above it that is not stands for
@@ -123,5 +127,5 @@ fn failed_entry(path: &[u8], fault: Fault) -> Entry {
     }
     let path = RelPath::new(shown.to_vec()).or_else(|_| RelPath::new(NAMELESS.to_vec()));
     let path = path.expect("the stand-in is a valid path");
-    Entry { path, kind: EntryKind::Failed(fault), mode: 0, mtime_secs: 0, mtime_nanos: 0 }
+    Entry { path, kind: EntryKind::Failed(fault), mode: 0, mtime_secs: 0, mtime_nanos: 0, extras: None }
 }

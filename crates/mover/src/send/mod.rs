@@ -2,7 +2,9 @@
 
 mod blocks;
 mod class;
+mod extras;
 mod found;
+mod hard_links;
 mod holes;
 mod ignores;
 mod listed;
@@ -77,7 +79,7 @@ pub fn send_files(
     let chooser = Chooser::new(selection, sources.len())?;
     let content = sources.iter().any(|source| copies_content(source));
     let extent = if content { Extent::Destination } else { Extent::Directories };
-    let walker = Walker::new(root, sources, chooser);
+    let walker = Walker::new(root, sources, chooser).preserving(limits.preserve);
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
     let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs)));

@@ -132,5 +132,6 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     // The receiver is content without it; the channel may close at once.
     let _ = shared.link.send(ControlMessage::Bye);
     let (failures, removal) = (ledger.failures.clone(), ledger.removal.clone());
-    Ok(crate::report::report(&ledger.table, failures, digest, ledger.resumed, removal))
+    let notes = summary.notes.clone();
+    Ok(crate::report::report(&ledger.table, failures, digest, ledger.resumed, removal, notes))
 }

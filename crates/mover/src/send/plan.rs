@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_wire::control::{ControlMessage, Destination, Entry, EntryKind, Extent, Fault, encoded_len};
+use haul_wire::control::{
+    ControlMessage, Destination, Entry, EntryKind, Extent, Fault, HardLinks, encoded_len,
+};
 
 use crate::send::blocks::SourceFile;
+use crate::send::hard_links::Names;
 use crate::send::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::{Found, Walker};
@@ -28,6 +31,7 @@ pub(crate) struct Planner {
     bytes: usize,
     since: Instant,
     files: Vec<Planned>,
+    names: Names,
 }
 
 impl Planner {
@@ -35,7 +39,15 @@ impl Planner {
     pub(crate) fn when_ready(shared: Arc<Shared>) -> Option<Self> {
         let destination = shared.wait_until_ready()?;
         let since = Instant::now();
-        Some(Self { shared, destination, entries: Vec::new(), bytes: 0, since, files: Vec::new() })
+        Some(Self {
+            shared,
+            destination,
+            entries: Vec::new(),
+            bytes: 0,
+            since,
+            files: Vec::new(),
+            names: Names::default(),
+        })
     }
 
     /// Goes through a walk that finds as much as `extent` says, if nothing fails.
@@ -71,13 +83,21 @@ impl Planner {
     }
 
     fn add(&mut self, found: Found) -> Result<(), Fault> {
-        let Found { mut entry, mut file } = found;
+        let Found { mut entry, mut file, names } = found;
         let mut ledger = self.shared.ledger();
         if let Err(fault) = ledger.table.place(&entry) {
             entry.kind = EntryKind::Failed(fault);
             file = None;
         }
         let index = ledger.table.len();
+        let keeps_links = self.shared.limits.preserve.hard_links == HardLinks::Keep && names > 1;
+        if let Some((_, identity)) = file.as_ref().filter(|_| keeps_links)
+            && let Some(first) = self.names.first(*identity, names, index)
+        {
+            entry.kind = EntryKind::HardLink { entry: first.into() };
+            entry.extras = None;
+            file = None;
+        }
         if let Some(fault) = ledger.table.push(&entry)? {
             ledger.failures.add(entry.path.as_bytes(), fault);
             ledger.settled += 1;

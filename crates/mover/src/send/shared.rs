@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use haul_wire::control::{ControlMessage, Destination, Fault, Growth, Removal};
+use haul_wire::control::{ControlMessage, Destination, Fault, Growth, Preserve, Removal};
 
 use crate::entries::EntryTable;
 use crate::link::ControlLink;
@@ -29,11 +29,14 @@ pub struct SendLimits {
     pub keep: u64,
     /// What happens to files that grow meanwhile.
     pub growth: Growth,
+    /// What of hard links, owners, attributes and access control lists travels.
+    pub preserve: Preserve,
 }
 
 impl Default for SendLimits {
     fn default() -> Self {
-        Self { read_ahead: 24 << 20, keep: 96 << 20, growth: Growth::default() }
+        let (growth, preserve) = (Growth::default(), Preserve::default());
+        Self { read_ahead: 24 << 20, keep: 96 << 20, growth, preserve }
     }
 }
 

@@ -92,7 +92,7 @@ fn in_parts(
 }
 
 /// What tells a file from one that took its place or was changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Identity {
     device: u64,
     inode: u64,

@@ -6,10 +6,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_wire::control::{Entry, EntryKind, FileSystems, IgnoreFiles, LinkChoice};
+use haul_wire::control::{Entry, EntryKind, FileSystems, IgnoreFiles, LinkChoice, Preserve};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
+use super::extras::Preserver;
 use super::found::{NAMELESS, endless, entry, failed, leaf, no_directory, with_fault};
 use super::ignores::{self, Ignores};
 use super::listed::Share;
@@ -97,13 +98,36 @@ pub(crate) struct Walker {
     /// Found beside what was returned.
     ready: VecDeque<Found>,
     buffer: Vec<MaybeUninit<u8>>,
+    preserver: Option<Preserver>,
 }
 
 impl Walker {
     pub(crate) fn new(root: Root, sources: Vec<Vec<u8>>, chooser: Chooser) -> Self {
         let buffer = vec![MaybeUninit::uninit(); NAMES_AT_ONCE];
         let (sources, pending) = (sources.into_iter(), Vec::new());
-        Self { root, chooser, sources, pending, listing: None, ready: VecDeque::new(), buffer }
+        Self {
+            root,
+            chooser,
+            sources,
+            pending,
+            listing: None,
+            ready: VecDeque::new(),
+            buffer,
+            preserver: None,
+        }
+    }
+
+    /// The same with what else of the files is to travel.
+    pub(crate) fn preserving(self, preserve: Preserve) -> Self {
+        Self { preserver: Preserver::new(preserve), ..self }
+    }
+
+    /// The entry with what was asked for beside contents, permissions and time.
+    fn with_extras(&self, mut found: Found, directory: impl AsFd, name: &[u8], stat: &Stat) -> Found {
+        if let Some(preserver) = &self.preserver {
+            preserver.add(&mut found.entry, directory, name, stat);
+        }
+        found
     }
 
     fn next_in_listing(&mut self, mut listing: Listing) -> Option<Found> {
@@ -152,7 +176,8 @@ impl Walker {
         if unwanted {
             return None;
         }
-        Some(leaf(&listing.inherited.top, &*listing.directory, &name.bytes, &path, &stat))
+        let found = leaf(&listing.inherited.top, &*listing.directory, &name.bytes, &path, &stat);
+        Some(self.with_extras(found, &*listing.directory, &name.bytes, &stat))
     }
 
     /// Whether the rules and the ignore files let it through.
@@ -202,7 +227,10 @@ impl Walker {
         if !self.descend(&mut inherited, &stat) {
             return Some(endless(&path));
         }
-        let found = if path.is_empty() { None } else { Some(entry(&path, EntryKind::Directory, &stat)) };
+        let found = (!path.is_empty()).then(|| {
+            let found = entry(&path, EntryKind::Directory, &stat);
+            self.with_extras(found, &directory, b".", &stat)
+        });
         if let Some(Found { entry: Entry { kind: EntryKind::Failed(_), .. }, .. }) = found {
             return found;
         }
@@ -289,7 +317,10 @@ impl Walker {
                 let size = Identity::of(&stat).size();
                 let fits = kind != FileType::RegularFile || self.chooser.takes_size(size);
                 let taken = fits && self.chooser.takes(&named.name, false);
-                Ok(taken.then(|| leaf(&top, &directory, &named.name, &named.name, &stat)))
+                Ok(taken.then(|| {
+                    let found = leaf(&top, &directory, &named.name, &named.name, &stat);
+                    self.with_extras(found, &directory, &named.name, &stat)
+                }))
             }
         }
     }

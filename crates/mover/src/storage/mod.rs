@@ -11,8 +11,8 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    Access, AtFlags, Dir, DirEntry, FallocateFlags, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom,
-    Stat, Timestamps,
+    Access, AtFlags, Dir, DirEntry, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags,
+    SeekFrom, Stat, Timestamps,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
@@ -201,6 +201,15 @@ pub(crate) fn symlinkat(target: impl Arg, directory: impl AsFd, name: impl Arg) 
 /// Renames within a directory.
 pub(crate) fn rename_in(directory: impl AsFd, from: impl Arg, to: impl Arg) -> Result<()> {
     from.into_with_c_str(|from| named(Call::Rename, directory, to, |at, to| fs::renameat(at, from, at, to)))
+}
+
+/// As [`rename_in`], unless the new name is there already.
+pub(crate) fn rename_new_in(directory: impl AsFd, from: impl Arg, to: impl Arg) -> Result<()> {
+    from.into_with_c_str(|from| {
+        named(Call::Rename, directory, to, |at, to| {
+            fs::renameat_with(at, from, at, to, RenameFlags::NOREPLACE)
+        })
+    })
 }
 
 pub(crate) fn unlinkat(directory: impl AsFd, name: impl Arg, flags: AtFlags) -> Result<()> {

@@ -19,7 +19,7 @@ use crate::harness::{Link, assert_no_parts, bytes, link_pair, names_below, optio
 
 fn entry(path: &str, kind: EntryKind) -> Entry {
     let path = RelPath::new(path.as_bytes().to_vec()).unwrap();
-    Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0 }
+    Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0, extras: None }
 }
 
 fn file(path: &str, contents: &str) -> (Entry, Vec<u8>) {
@@ -277,6 +277,7 @@ fn a_receiver_that_lies_ends_the_sender() {
             failed: 0,
             bytes: 1,
             digest: [0; 32],
+            notes: haul_wire::control::Notes::default(),
         }),
         ControlMessage::Digests(vec![]),
         ControlMessage::Bye,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,7 @@ use std::process::Command;
 use haul_mover::SendLimits;
 use haul_wire::control::{FaultCode, Layout};
 
-use crate::harness::{Pump, assert_no_parts, assert_resumable, bytes, copy, options, start};
+use crate::harness::{Pair, Pump, assert_no_parts, assert_resumable, bytes, copy, options, start};
 use crate::trees::{assert_same, contents, set_mode};
 
 /// A file system in memory, unmounted in the end.
@@ -131,14 +132,13 @@ fn missing_permissions_fail_what_they_forbid() {
     };
     assert_eq!(code("secret"), Some(FaultCode::Unreadable));
     assert_eq!(code("closed"), Some(FaultCode::Unreadable));
-    assert_eq!(code("sub/f"), Some(FaultCode::ReadOnly));
-    assert_eq!(report.failures.count(), 3);
+    assert_eq!(report.failures.count(), 2);
     assert_eq!(report.exit_code(), 3);
     assert_same(&src.join("open"), &dst.join("open"));
+    // A directory of the set is ours to write, and gets the set's permissions anyway.
+    assert_same(&src.join("sub"), &dst.join("sub"));
     assert_no_parts(&dst);
-    for path in [src.join("closed"), dst.join("sub")] {
-        set_mode(&path, 0o755);
-    }
+    set_mode(&src.join("closed"), 0o755);
 }
 
 #[test]
@@ -162,4 +162,48 @@ fn a_destination_that_may_not_be_written_ends_the_job() {
         assert_eq!(end.unwrap_err().code, FaultCode::ReadOnly);
     }
     set_mode(&dst, 0o755);
+}
+
+#[test]
+fn read_only_directories_are_filled_and_kept_in_step() {
+    let dir = tempfile::tempdir().unwrap();
+    if again_without_rights("limits::read_only_directories_are_filled_and_kept_in_step", dir.path()) {
+        return;
+    }
+    let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+    let closed = src.join("closed");
+    fs::create_dir_all(closed.join("below")).unwrap();
+    fs::write(closed.join("f"), contents(2000, 1)).unwrap();
+    fs::write(closed.join("below/g"), contents(2000, 2)).unwrap();
+    let modes = |mode| [closed.join("below"), closed.clone()].iter().for_each(|path| set_mode(path, mode));
+    modes(0o555);
+    copy(&[&src.join(".")], &dst, Layout::Into).clean();
+    assert_same(&closed, &dst.join("closed"));
+    // Everything that can be made in a directory that may not be written.
+    modes(0o755);
+    fs::write(closed.join("below/new"), "new").unwrap();
+    fs::hard_link(closed.join("f"), closed.join("below/linked")).unwrap();
+    std::os::unix::fs::symlink("x", closed.join("link")).unwrap();
+    fs::create_dir(closed.join("directory")).unwrap();
+    modes(0o555);
+    copy(&[&src.join(".")], &dst, Layout::Into).clean();
+    assert_same(&closed, &dst.join("closed"));
+    // A job that is cut off leaves them as they were.
+    modes(0o755);
+    fs::write(closed.join("below/large"), contents(4 << 20, 3)).unwrap();
+    modes(0o555);
+    let limits = SendLimits::default();
+    let pair = start(vec![bytes(&src.join("."))], &dst, Layout::Into, limits, options()).unwrap();
+    let Pair { mut send, mut receive } = pair;
+    let over = || send.handle.is_finished() || receive.handle.is_finished();
+    let pump = Pump { stop_after: Some(2 << 20), ..Pump::default() };
+    pump.run(&mut *send.source, &mut *receive.sink, &over);
+    send.handle.abort(haul_wire::control::Fault::new(FaultCode::Interrupted, "stopped", ""));
+    assert!(receive.handle.join().is_err());
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&dst.join("closed/below")), 0o555);
+    modes(0o755);
+    for path in [dst.join("closed/below"), dst.join("closed"), dst.join("closed/directory")] {
+        set_mode(&path, 0o755);
+    }
 }

@@ -7,6 +7,8 @@ mod harness;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod kinds;
+#[cfg(test)]
 mod limits;
 #[cfg(test)]
 mod manners;

@@ -246,8 +246,8 @@ impl<'a> Flavor for Compare<'a> {
 mod tests {
     use super::*;
     use crate::control::{
-        Entry, EntryKind, FileDigest, Hello, InvalidSelection, MAX_RULES, RelPath, Request, Rule, Selection,
-        Verdict,
+        Entry, EntryKind, Extras, FileDigest, Hello, InvalidSelection, MAX_RULES, MAX_XATTR_VALUE, RelPath,
+        Request, Rule, Selection, Verdict, Xattr,
     };
 
     fn decode(bytes: &[u8]) -> Result<Option<ControlMessage>, FrameError> {
@@ -310,13 +310,30 @@ mod tests {
 
     fn entry(mode: u32, mtime_nanos: u32, kind: EntryKind) -> ControlMessage {
         let path = RelPath::new(*b"a").unwrap();
-        ControlMessage::Entries(vec![Entry { path, kind, mode, mtime_secs: 0, mtime_nanos }])
+        ControlMessage::Entries(vec![Entry { path, kind, mode, mtime_secs: 0, mtime_nanos, extras: None }])
     }
 
     #[test]
     fn values_out_of_range_are_refused_in_both_directions() {
         let link = |target: &[u8]| EntryKind::Symlink { target: target.to_vec() };
+        let with = |xattrs: Vec<Xattr>| {
+            let extras = Some(Box::new(Extras { xattrs: Some(xattrs), ..Extras::default() }));
+            let path = RelPath::new(*b"a").unwrap();
+            let kind = EntryKind::Directory;
+            ControlMessage::Entries(vec![Entry {
+                path,
+                kind,
+                mode: 0,
+                mtime_secs: 0,
+                mtime_nanos: 0,
+                extras,
+            }])
+        };
+        let xattr = |name: &[u8], len| Xattr { name: name.to_vec(), value: vec![0; len] };
         let refused = [
+            (with(vec![xattr(b"", 0)]), InvalidEntry::Extras),
+            (with(vec![xattr(b"a", MAX_XATTR_VALUE + 1)]), InvalidEntry::Extras),
+            (with(vec![xattr(b"a", MAX_XATTR_VALUE); 4]), InvalidEntry::Extras),
             (entry(0o10_000, 0, EntryKind::Directory), InvalidEntry::Mode),
             (entry(0, 1_000_000_000, EntryKind::Directory), InvalidEntry::Nanoseconds),
             (entry(0, 0, EntryKind::File { size: 1 << 48, holes: vec![] }), InvalidEntry::Size),
@@ -354,6 +371,7 @@ mod tests {
                 selection,
                 growth: crate::control::Growth::Refuse,
                 run: crate::control::RunMode::Move,
+                preserve: crate::control::Preserve::default(),
             };
             let settings = settings.clone();
             ControlMessage::Hello(Hello { version: 1, proof: [0; 32], ciphers: vec![], request, settings })
@@ -374,10 +392,10 @@ mod tests {
     #[test]
     fn a_path_that_escapes_is_refused() {
         let good = postcard::to_allocvec(&entry(0, 0, EntryKind::Directory)).unwrap();
-        assert_eq!(good, [4, 1, 1, b'a', 1, 0, 0, 0]);
+        assert_eq!(good, [4, 1, 1, b'a', 1, 0, 0, 0, 0]);
         assert!(decode(&frame(&good)).is_ok());
-        assert!(decode(&frame(&[4, 1, 2, b'.', b'.', 1, 0, 0, 0])).is_err());
-        assert!(decode(&frame(&[4, 1, 1, b'/', 1, 0, 0, 0])).is_err());
+        assert!(decode(&frame(&[4, 1, 2, b'.', b'.', 1, 0, 0, 0, 0])).is_err());
+        assert!(decode(&frame(&[4, 1, 1, b'/', 1, 0, 0, 0, 0])).is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, InvalidSelection, RelPath, Stretch};
+use super::{Extras, Fault, InvalidSelection, Notes, RelPath, Stretch};
 use crate::packet::MAX_OFFSET;
 
 /// Highest value of [`Entry::mode`]: permissions with set-user-ID, set-group-ID and sticky bits.
@@ -25,6 +25,8 @@ pub struct Entry {
     pub mtime_secs: i64,
     /// The rest of that time in nanoseconds, below 1,000,000,000.
     pub mtime_nanos: u32,
+    /// What else was asked for; one byte if nothing was.
+    pub extras: Option<Box<Extras>>,
 }
 
 /// What an [`Entry`] is.
@@ -48,6 +50,11 @@ pub enum EntryKind {
     },
     /// The sender could not read it; reported, and nothing of it is sent.
     Failed(Fault),
+    /// Another name of a regular file.
+    HardLink {
+        /// Number of the earlier entry that is the file.
+        entry: u64,
+    },
 }
 
 /// Why an [`Entry`] or a [`Selection`](super::Selection) is not valid although it could be decoded.
@@ -71,6 +78,9 @@ pub enum InvalidEntry {
     /// A selection is out of bounds.
     #[error(transparent)]
     Selection(#[from] InvalidSelection),
+    /// Extended attributes or names of accounts are too long or too many.
+    #[error("an entry's extended attributes or owner are impossible")]
+    Extras,
 }
 
 impl Entry {
@@ -81,6 +91,9 @@ impl Entry {
         }
         if self.mtime_nanos >= 1_000_000_000 {
             return Err(InvalidEntry::Nanoseconds);
+        }
+        if self.extras.as_ref().is_some_and(|extras| !extras.is_valid()) {
+            return Err(InvalidEntry::Extras);
         }
         match &self.kind {
             EntryKind::File { size, .. } if *size > MAX_OFFSET => Err(InvalidEntry::Size),
@@ -139,4 +152,6 @@ pub struct Summary {
     pub bytes: u64,
     /// Digest of the whole set.
     pub digest: [u8; 32],
+    /// What could not be preserved.
+    pub notes: Notes,
 }

@@ -7,6 +7,7 @@
 mod codec;
 mod counted;
 mod durability;
+mod extras;
 mod fault;
 mod files;
 mod items;
@@ -19,6 +20,10 @@ mod wants;
 pub use codec::{FrameDecoder, FrameError, MAX_FRAME, encode_frame, encoded_len};
 pub use counted::{Counted, CountedSending};
 pub use durability::{Durability, Readback};
+pub use extras::{
+    Extras, HardLinks, Keep, MAX_ACCOUNT_NAME, MAX_EXTRAS, MAX_NOTES, MAX_XATTR_NAME, MAX_XATTR_VALUE, Notes,
+    Owner, Ownership, Preserve, Xattr,
+};
 pub use fault::{Fault, FaultCode};
 pub use files::{
     Entry, EntryKind, FileDigest, InvalidEntry, MAX_HOLES, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary,

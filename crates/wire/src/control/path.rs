@@ -6,8 +6,8 @@ use super::fault::write_printable;
 
 /// Longest path component in bytes (`NAME_MAX` of Linux).
 pub const MAX_COMPONENT: usize = 255;
-/// Longest path in bytes (`PATH_MAX` of Linux).
-pub const MAX_PATH: usize = 4096;
+/// Longest path in bytes: three times `PATH_MAX` of Linux, which limits one system call and not a tree.
+pub const MAX_PATH: usize = 12_288;
 
 /// A relative path that cannot lead out of the directory below which it is used, as long as no symbolic link
 /// on the way is followed.

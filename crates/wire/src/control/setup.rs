@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-use super::Selection;
 use super::durability::{Durability, Readback};
+use super::{Preserve, Selection};
 
 /// The version that this crate speaks. Sides with different versions do not talk.
 pub const PROTOCOL_VERSION: u16 = 2;
@@ -44,6 +44,8 @@ pub enum Request {
         growth: Growth,
         /// Whether anything is done at all; the receiver keeps to it.
         run: RunMode,
+        /// What of the files is to travel.
+        preserve: Preserve,
     },
     /// The client sends memory.
     BenchSend,

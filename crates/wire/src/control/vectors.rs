@@ -82,13 +82,14 @@ fn hello() {
         &bytes(b"\x00\x00\x00\x01\x01\x01\x01\x01\x01\x01"),
     );
     let sources = vec![b"a".to_vec(), vec![]];
-    let (growth, run) = (Growth::Refuse, RunMode::Move);
-    let all = Request::Get { sources: sources.clone(), selection: Selection::default(), growth, run };
-    frozen(&with(all), &bytes(b"\x01\x02\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"));
-    let (growth, run) = (Growth::Accept, RunMode::Itemise);
-    let some = Request::Get { sources, selection: selection(), growth, run };
+    let (growth, run, preserve) = (Growth::Refuse, RunMode::Move, Preserve::default());
+    let all =
+        Request::Get { sources: sources.clone(), selection: Selection::default(), growth, run, preserve };
+    frozen(&with(all), &bytes(b"\x01\x02\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"));
+    let (growth, run, preserve) = (Growth::Accept, RunMode::Itemise, Preserve::ALL);
+    let some = Request::Get { sources, selection: selection(), growth, run, preserve };
     let chosen =
-        b"\x01\x02\x01a\x00\x02\x00\x02*\xff\x01\x01/\x01\x01\x03b/c\x01\x01\x01\x01\x01\x01\xac\x02\x01\x01";
+        b"\x01\x02\x01a\x00\x02\x00\x02*\xff\x01\x01/\x01\x01\x03b/c\x01\x01\x01\x01\x01\x01\xac\x02\x01\x01\x00\x01\x01\x01";
     frozen(&with(some), &bytes(chosen));
     let growing = Manners { leftovers: Leftovers::Extend, ..Manners::default() };
     let manners = Manners { extraneous: Extraneous::DeleteAtMost(300), ..growing };
@@ -147,6 +148,7 @@ fn entries() {
         mode: 0o644,
         mtime_secs: -1,
         mtime_nanos: 5,
+        extras: None,
     };
     let message = ControlMessage::Entries(vec![
         entry(b"d/f", EntryKind::File { size: 128, holes: vec![] }),
@@ -154,10 +156,12 @@ fn entries() {
         entry(b"d", EntryKind::Directory),
         entry(b"l", EntryKind::Symlink { target: b"..".to_vec() }),
         entry(b"x", EntryKind::Failed(fault())),
+        entry(b"k", EntryKind::HardLink { entry: 128 }),
+        Entry { extras: Some(Box::new(extras())), ..entry(b"e", EntryKind::Directory) },
     ]);
-    let tail: &[u8] = b"\xa4\x03\x01\x05";
+    let tail: &[u8] = b"\xa4\x03\x01\x05\x00";
     let body = joined(&[
-        b"\x04\x05",
+        b"\x04\x07",
         b"\x03d/f\x00\x80\x01\x00",
         tail,
         b"\x01h\x00\x80\x01\x01\x01\x7f",
@@ -169,8 +173,18 @@ fn entries() {
         b"\x01x\x03",
         FAULT,
         tail,
+        b"\x01k\x04\x80\x01",
+        tail,
+        b"\x01e\x01\xa4\x03\x01\x05\x01",
+        b"\x01\x80\x01\x02\x01\x01u\x00\x01\x01\x06user.a\x01v\x01\x00\x03",
     ]);
     frozen(&message, &body);
+}
+
+fn extras() -> Extras {
+    let owner = Owner { user: 128, group: 2, user_name: Some(b"u".to_vec()), group_name: None };
+    let xattr = Xattr { name: b"user.a".to_vec(), value: b"v".to_vec() };
+    Extras { owner: Some(owner), xattrs: Some(vec![xattr]), acls: Some(Vec::new()), left_out: 3 }
 }
 
 #[test]
@@ -191,8 +205,8 @@ fn digests_and_outcomes() {
 fn messages_of_numbers() {
     frozen(&ControlMessage::UdpSeen { hello_size: 1200 }, &[3, 0xb0, 0x09]);
     frozen(&ControlMessage::EntriesEnd { entries: 2, bytes: 128 }, &[5, 2, 0x80, 0x01]);
-    let summary = Summary { entries: 3, failed: 1, bytes: 0, digest: [9; 32] };
-    frozen(&ControlMessage::Finish(summary), &joined(&[&[8, 3, 1, 0], &[9; 32]]));
+    let summary = Summary { entries: 3, failed: 1, bytes: 0, digest: [9; 32], notes: Notes::default() };
+    frozen(&ControlMessage::Finish(summary), &joined(&[&[8, 3, 1, 0], &[9; 32], &[0, 0]]));
     frozen(&ControlMessage::ObjectSent { bytes: 1 }, &[9, 1]);
     frozen(&ControlMessage::Ping(0), &[10, 0]);
     frozen(&ControlMessage::Pong(u64::MAX), &joined(&[&[11], &[0xff; 9], &[1]]));

@@ -3,9 +3,10 @@
 
 use haul_wire::control::{
     Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, Durability, Entry, EntryKind, Equal,
-    Extent, Extraneous, Fault, FaultCode, FileDigest, FileSystems, Growth, Hello, IgnoreFiles, Item, Layout,
-    Leftovers, LinkChoice, MAX_MODE, Manners, More, Newer, Outcome, Proof, Readback, RelPath, Removal,
-    Request, Rule, RunMode, Selection, Settings, Stretch, Summary, Verdict, Want, WantRun, encode_frame,
+    Extent, Extraneous, Extras, Fault, FaultCode, FileDigest, FileSystems, Growth, Hello, IgnoreFiles, Item,
+    Layout, Leftovers, LinkChoice, MAX_MODE, Manners, More, Newer, Notes, Outcome, Owner, Preserve, Proof,
+    Readback, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch, Summary, Verdict, Want,
+    WantRun, Xattr, encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
@@ -115,6 +116,7 @@ fn hello() -> impl Strategy<Value = Hello> {
                 selection,
                 growth: if growing { Growth::Accept } else { Growth::Refuse },
                 run: RunMode::Move,
+                preserve: Preserve::ALL,
             }
         }),
         bytes().prop_map(|destination| Request::PutStream { destination }),
@@ -188,10 +190,30 @@ fn entry() -> impl Strategy<Value = Entry> {
         Just(EntryKind::Directory),
         target.prop_map(|target| EntryKind::Symlink { target }),
         fault().prop_map(EntryKind::Failed),
+        any::<u64>().prop_map(|entry| EntryKind::HardLink { entry }),
     ];
-    (rel_path(), kind, 0..=MAX_MODE, any::<i64>(), 0..1_000_000_000u32).prop_map(
-        |(path, kind, mode, mtime_secs, mtime_nanos)| Entry { path, kind, mode, mtime_secs, mtime_nanos },
+    let extras = option::of(extras().prop_map(Box::new));
+    (rel_path(), kind, 0..=MAX_MODE, any::<i64>(), 0..1_000_000_000u32, extras).prop_map(
+        |(path, kind, mode, mtime_secs, mtime_nanos, extras)| Entry {
+            path,
+            kind,
+            mode,
+            mtime_secs,
+            mtime_nanos,
+            extras,
+        },
     )
+}
+
+fn extras() -> impl Strategy<Value = Extras> {
+    let name = || option::of(vec(any::<u8>(), 1..5));
+    let owner = (any::<u32>(), any::<u32>(), name(), name())
+        .prop_map(|(user, group, user_name, group_name)| Owner { user, group, user_name, group_name });
+    let xattr =
+        (vec(1..=255u8, 1..9), vec(any::<u8>(), 0..9)).prop_map(|(name, value)| Xattr { name, value });
+    let xattrs = option::of(vec(xattr, 0..3));
+    (option::of(owner), xattrs.clone(), xattrs, any::<u32>())
+        .prop_map(|(owner, xattrs, acls, left_out)| Extras { owner, xattrs, acls, left_out })
 }
 
 fn digest() -> impl Strategy<Value = FileDigest> {
@@ -217,8 +239,9 @@ fn item() -> impl Strategy<Value = Item> {
 }
 
 fn summary() -> impl Strategy<Value = Summary> {
-    (any::<u64>(), any::<u64>(), any::<u64>(), any::<[u8; 32]>())
-        .prop_map(|(entries, failed, bytes, digest)| Summary { entries, failed, bytes, digest })
+    let notes = (any::<u64>(), vec(text(), 0..3)).prop_map(|(count, first)| Notes { count, first });
+    (any::<u64>(), any::<u64>(), any::<u64>(), any::<[u8; 32]>(), notes)
+        .prop_map(|(entries, failed, bytes, digest, notes)| Summary { entries, failed, bytes, digest, notes })
 }
 
 /// Any message that can be sent.

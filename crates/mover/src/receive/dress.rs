@@ -1,0 +1,227 @@
+//! Gives files what was asked for beside contents and name: permissions and time, and owner, extended
+//! attributes and access control lists if the person who receives permits them. What cannot be set is noted;
+//! the file counts all the same.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+
+use haul_wire::control::{Equal, Extras, Keep, Owner, Ownership, Preserve, Xattr};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid, chownat, fchown};
+use rustix::io::Errno;
+
+use crate::accounts::{Accounts, is_member, is_root};
+use crate::entries::Attributes;
+use crate::receive::attributes::{DIRECTORY_BITS, FILE_BITS, set_time};
+use crate::receive::place::Existing;
+use crate::receive::shared::Shared;
+use crate::storage::{fchmod, fstat};
+use crate::xattrs::{Bearer, Space};
+
+/// All bits that `chmod` takes.
+const ALL_BITS: u32 = 0o7777;
+
+/// The extras of entries. Neighbours that have the same share them.
+#[derive(Default)]
+pub(crate) struct ExtrasMap {
+    of: HashMap<u32, Arc<Extras>>,
+    last: Option<Arc<Extras>>,
+}
+
+impl ExtrasMap {
+    pub(crate) fn insert(&mut self, entry: u32, extras: &Extras) {
+        let shared = match &self.last {
+            Some(last) if **last == *extras => last.clone(),
+            _ => Arc::new(extras.clone()),
+        };
+        self.last = Some(shared.clone());
+        self.of.insert(entry, shared);
+    }
+
+    pub(crate) fn get(&self, entry: u32) -> Option<Arc<Extras>> {
+        self.of.get(&entry).cloned()
+    }
+}
+
+/// What could not be done, for people.
+pub(crate) type Undone = Vec<String>;
+
+/// Sets what is permitted.
+pub(crate) struct Dresser {
+    permit: Preserve,
+    accounts: OnceLock<Accounts>,
+}
+
+impl Dresser {
+    pub(crate) fn new(permit: Preserve) -> Self {
+        Self { permit, accounts: OnceLock::new() }
+    }
+
+    /// Sets everything of an open file or directory; the time last.
+    pub(crate) fn dress(
+        &self,
+        fd: BorrowedFd<'_>,
+        attributes: Attributes,
+        extras: Option<&Extras>,
+        kind: FileType,
+    ) -> Result<Undone, Errno> {
+        let undone = self.dress_but_time(fd, attributes, extras, kind)?;
+        set_time(fd, attributes)?;
+        Ok(undone)
+    }
+
+    /// As [`Dresser::dress`], for a file that has its time already.
+    pub(crate) fn dress_but_time(
+        &self,
+        fd: BorrowedFd<'_>,
+        attributes: Attributes,
+        extras: Option<&Extras>,
+        kind: FileType,
+    ) -> Result<Undone, Errno> {
+        let usual = if kind == FileType::Directory { DIRECTORY_BITS } else { FILE_BITS };
+        let Some(extras) = extras else {
+            fchmod(fd, Mode::from_raw_mode(attributes.mode & usual))?;
+            return Ok(Undone::new());
+        };
+        let mut undone = left_out(extras);
+        // Changing the owner takes away set-user-ID bits and capabilities, so it comes first.
+        let owned = self.set_owner(fd, extras, &mut undone)?;
+        let bearer = Bearer::Open(fd);
+        self.set_xattrs(&bearer, extras, &mut undone);
+        let bits = if owned { ALL_BITS } else { usual };
+        fchmod(fd, Mode::from_raw_mode(attributes.mode & bits))?;
+        // The list holds the permissions of the group, so it comes after them.
+        self.set_acls(&bearer, extras, &mut undone);
+        Ok(undone)
+    }
+
+    /// Sets the owner and attributes of a symbolic link, which has no permissions.
+    pub(crate) fn dress_link(&self, directory: impl AsFd, name: &[u8], extras: &Extras) -> Undone {
+        let mut undone = left_out(extras);
+        if let Some(owner) = self.wanted_owner(extras) {
+            let (user, group) = self.numbers(owner);
+            let (user, group) = (is_root().then_some(user), is_member(group).then_some(group));
+            let done = chownat(
+                directory.as_fd(),
+                name,
+                user.map(Uid::from_raw),
+                group.map(Gid::from_raw),
+                AtFlags::SYMLINK_NOFOLLOW,
+            );
+            if user.is_none() || group.is_none() || done.is_err() {
+                undone.push("the owner cannot be set".to_owned());
+            }
+        }
+        self.set_xattrs(&Bearer::named(directory.as_fd(), name), extras, &mut undone);
+        undone
+    }
+
+    fn wanted_owner<'a>(&self, extras: &'a Extras) -> Option<&'a Owner> {
+        extras.owner.as_ref().filter(|_| self.permit.owner != Ownership::Receiver)
+    }
+
+    fn numbers(&self, owner: &Owner) -> (u32, u32) {
+        if self.permit.owner == Ownership::Numbers {
+            return (owner.user, owner.group);
+        }
+        let accounts = self.accounts.get_or_init(Accounts::read);
+        let user = accounts.user(owner.user_name.as_deref(), owner.user);
+        (user, accounts.group(owner.group_name.as_deref(), owner.group))
+    }
+
+    /// True: it belongs to whom it should, by the power of the administrator, and may lend that user's rights.
+    fn set_owner(&self, fd: BorrowedFd<'_>, extras: &Extras, undone: &mut Undone) -> Result<bool, Errno> {
+        let Some(owner) = self.wanted_owner(extras) else { return Ok(false) };
+        let (user, group) = self.numbers(owner);
+        let now = fstat(fd)?;
+        let is_new_user = now.st_uid != user;
+        let is_new_group = now.st_gid != group;
+        let user_done = !is_new_user || fchown(fd, Some(Uid::from_raw(user)), None).is_ok();
+        let may = !is_new_group || is_member(group);
+        let group_done = may && (!is_new_group || fchown(fd, None, Some(Gid::from_raw(group))).is_ok());
+        if !user_done {
+            undone.push(format!("the owner cannot be set to user {user}"));
+        }
+        if !group_done {
+            undone.push(format!("the owner cannot be set to group {group}"));
+        }
+        Ok(user_done && group_done && is_root())
+    }
+
+    fn set_xattrs(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
+        if let (Keep::Preserve, Some(wanted)) = (self.permit.xattrs, &extras.xattrs) {
+            make_equal(bearer, wanted, |name| self.permits(name), undone);
+        }
+    }
+
+    fn set_acls(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
+        if let (Keep::Preserve, Some(wanted)) = (self.permit.acls, &extras.acls) {
+            make_equal(bearer, wanted, |name| Space::of(name) == Space::Acl, undone);
+        }
+    }
+
+    /// Capabilities and labels lend rights as set-user-ID bits do, and need the same permission.
+    fn permits(&self, name: &[u8]) -> bool {
+        match Space::of(name) {
+            Space::User => true,
+            Space::Trusted => is_root(),
+            Space::Security => is_root() && self.permit.owner != Ownership::Receiver,
+            Space::Acl | Space::Other => false,
+        }
+    }
+}
+
+impl Shared {
+    /// Gives a file that stays what it should have beside its contents, if that differs and we may.
+    pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Existing, attributes: Attributes) {
+        let extras = self.book().extras.get(entry);
+        // The same as far as the file system can tell: the decision is made already.
+        let is_same_time = there.same_time(attributes) || self.manners.equal == Equal::SizeAndTime;
+        if extras.is_none() && there.has_mode(attributes.mode) && is_same_time {
+            return;
+        }
+        let Some(file) = self.place.open_final(path) else { return };
+        let (fd, kind) = (file.as_fd(), FileType::RegularFile);
+        let dressed = if is_same_time {
+            self.dresser.dress_but_time(fd, attributes, extras.as_deref(), kind)
+        } else {
+            self.dresser.dress(fd, attributes, extras.as_deref(), kind)
+        };
+        // Not our file: its contents are right all the same.
+        if let Ok(undone) = dressed {
+            self.note(path, undone);
+        }
+    }
+}
+
+fn left_out(extras: &Extras) -> Undone {
+    let text = || format!("{} extended attributes could not be read or are too long", extras.left_out);
+    (extras.left_out > 0).then(text).into_iter().collect()
+}
+
+/// Sets attributes that differ, and removes those that are too many.
+fn make_equal(bearer: &Bearer<'_>, wanted: &[Xattr], permits: impl Fn(&[u8]) -> bool, undone: &mut Undone) {
+    let mut fail = |name: &[u8], errno: Errno| {
+        let why = std::io::Error::from(errno);
+        undone.push(format!("the attribute {} cannot be set: {why}", crate::fault::show(name)));
+    };
+    let there = bearer.list().unwrap_or_default();
+    let is_wanted = |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name);
+    for name in there.iter().filter(|name| permits(name) && !is_wanted(name)) {
+        // Labels that the system itself gives stay.
+        if Space::of(name) != Space::Security
+            && let Err(errno) = bearer.remove(name)
+        {
+            fail(name, errno);
+        }
+    }
+    for xattr in wanted {
+        if !permits(&xattr.name) {
+            fail(&xattr.name, Errno::PERM);
+        } else if !(there.contains(&xattr.name) && bearer.get(&xattr.name).is_ok_and(|v| v == xattr.value))
+            && let Err(errno) = bearer.set(&xattr.name, &xattr.value)
+        {
+            fail(&xattr.name, errno);
+        }
+    }
+}

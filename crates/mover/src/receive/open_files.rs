@@ -1,0 +1,87 @@
+//! Temporary files that are kept open between writing, verifying and putting in place.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::sync::Arc;
+
+use rustix::process::{Resource, getrlimit};
+
+/// Kept open at least, whatever the limit on open files is.
+const FEW: u64 = 128;
+
+/// Kept open at most: what is committed together, and as much again that is being written.
+const MANY: u64 = 2048;
+
+/// One job takes this part of the limit on open files.
+const SHARE: u64 = 8;
+
+/// A least-recently-used cache.
+pub(crate) struct OpenFiles {
+    files: HashMap<u32, (Arc<File>, u64)>,
+    /// Entries by their last use.
+    used: BTreeMap<u64, u32>,
+    clock: u64,
+    most: usize,
+}
+
+impl Default for OpenFiles {
+    /// A small share of the limit on open files, because there may be many jobs.
+    fn default() -> Self {
+        let share = getrlimit(Resource::Nofile).current.map_or(MANY, |limit| limit / SHARE);
+        Self::of(share.clamp(FEW, MANY) as usize)
+    }
+}
+
+impl OpenFiles {
+    fn of(most: usize) -> Self {
+        Self { files: HashMap::new(), used: BTreeMap::new(), clock: 0, most }
+    }
+
+    pub(crate) fn get(&mut self, entry: u32) -> Option<Arc<File>> {
+        self.clock += 1;
+        let (file, used) = self.files.get_mut(&entry)?;
+        self.used.remove(used);
+        self.used.insert(self.clock, entry);
+        *used = self.clock;
+        Some(file.clone())
+    }
+
+    /// Keeps a file open; the one that was not used for longest makes room.
+    pub(crate) fn keep(&mut self, entry: u32, file: &Arc<File>) {
+        self.remove(entry);
+        if self.files.len() >= self.most
+            && let Some((_, oldest)) = self.used.pop_first()
+        {
+            self.files.remove(&oldest);
+        }
+        self.clock += 1;
+        self.used.insert(self.clock, entry);
+        self.files.insert(entry, (file.clone(), self.clock));
+    }
+
+    pub(crate) fn remove(&mut self, entry: u32) -> Option<Arc<File>> {
+        let (file, used) = self.files.remove(&entry)?;
+        self.used.remove(&used);
+        Some(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_that_was_not_used_for_longest_makes_room() {
+        let file = Arc::new(File::open(".").unwrap());
+        let mut open = OpenFiles::of(2);
+        open.keep(1, &file);
+        open.keep(2, &file);
+        assert!(open.get(1).is_some());
+        open.keep(3, &file);
+        assert!(open.get(2).is_none());
+        assert!(open.get(1).is_some() && open.get(3).is_some());
+        assert!(open.remove(1).is_some() && open.remove(1).is_none());
+        open.keep(3, &file);
+        assert_eq!((open.files.len(), open.used.len()), (1, 1));
+    }
+}

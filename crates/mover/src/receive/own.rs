@@ -1,0 +1,100 @@
+//! What this job has put in place or kept, so that a destination that takes two names of the set for one, for
+//! want of case or by normalising, does not lose the first to the second.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use haul_wire::control::FaultCode;
+use rustix::fs::{Dir, Stat};
+use rustix::io::Errno;
+
+use crate::entries::IdentityHash;
+use crate::fault::{Trouble, show};
+
+/// Which file a name leads to: its device and its number there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct FileId(u64, u64);
+
+impl FileId {
+    #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self(stat.st_dev.into(), stat.st_ino.into())
+    }
+}
+
+/// Files by the hash of their identity: 8 bytes each, and a false hit costs a look into a directory.
+#[derive(Default)]
+pub(crate) struct Own {
+    files: Mutex<HashSet<u64, IdentityHash>>,
+    hasher: RandomState,
+}
+
+impl Own {
+    /// The job has put this file in place, or keeps it. False: it has done so before.
+    pub(crate) fn add(&self, id: FileId) -> bool {
+        let key = self.hasher.hash_one(id);
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).insert(key)
+    }
+
+    fn has(&self, id: FileId) -> bool {
+        let key = self.hasher.hash_one(id);
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).contains(&key)
+    }
+
+    /// Whether what is found under `name` is this job's own work under another name. `names` lists the
+    /// directory: a file with several names is there under each of them, and then this is no collision.
+    pub(crate) fn collides(
+        &self,
+        id: FileId,
+        name: &[u8],
+        names: impl FnOnce() -> Result<Vec<Vec<u8>>, Errno>,
+    ) -> bool {
+        self.has(id) && names().is_ok_and(|names| !names.iter().any(|there| there == name))
+    }
+}
+
+/// The names in a directory.
+pub(crate) fn names_in(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
+    Dir::read_from(directory)?.map(|item| Ok(item?.file_name().to_bytes().to_vec())).collect()
+}
+
+/// What an entry fails with whose name the destination does not tell from another one of the set.
+pub(crate) fn collision(path: &[u8]) -> Trouble {
+    Trouble::entry(
+        FaultCode::Io,
+        format!("`{}` is the same name at the destination as another one of the set", show(path)),
+        "its file system does not tell upper from lower case or kinds of accents; rename one of both",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::fs::{AtFlags, CWD, statat};
+
+    use super::*;
+
+    #[test]
+    fn a_second_name_of_an_own_file_is_a_collision_unless_it_is_really_there() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("readme"), "x").unwrap();
+        fs::write(dir.path().join("other"), "x").unwrap();
+        let id = |name| FileId::of(&statat(CWD, dir.path().join(name), AtFlags::empty()).unwrap());
+        let own = Own::default();
+        assert!(own.add(id("readme")));
+        assert!(!own.add(id("readme")));
+        // A file system without case finds `readme` when it is asked for `README`, and lists `readme` only.
+        let lists = |names: &[&str]| {
+            let names: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
+            move || Ok(names)
+        };
+        assert!(own.collides(id("readme"), b"README", lists(&["readme", "other"])));
+        assert!(!own.collides(id("readme"), b"README", lists(&["readme", "README"])));
+        assert!(!own.collides(id("other"), b"OTHER", lists(&["readme", "other"])), "not of this job");
+        let directory = OwnedFd::from(fs::File::open(dir.path()).unwrap());
+        assert!(names_in(&directory).unwrap().contains(&b"readme".to_vec()));
+    }
+}

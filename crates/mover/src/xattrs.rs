@@ -1,0 +1,143 @@
+//! Extended attributes of files, directories and links.
+
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use rustix::fs::{
+    XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr, lremovexattr,
+    lsetxattr,
+};
+use rustix::io::Errno;
+
+/// Names are not longer together (`XATTR_LIST_MAX` of Linux).
+const LIST: usize = 64 << 10;
+
+/// Something that may have extended attributes.
+pub(crate) enum Bearer<'a> {
+    /// An open file or directory.
+    Open(BorrowedFd<'a>),
+    /// A name that is not followed, by way of `/proc`: there is no call that takes a directory and a name
+    /// on all kernels.
+    Named(Vec<u8>, std::marker::PhantomData<BorrowedFd<'a>>),
+}
+
+impl<'a> Bearer<'a> {
+    /// A name in an open directory.
+    pub(crate) fn named(directory: BorrowedFd<'a>, name: &[u8]) -> Self {
+        let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+        path.extend_from_slice(name);
+        Self::Named(path, std::marker::PhantomData)
+    }
+
+    /// The names of all attributes; none where the file system has none.
+    pub(crate) fn list(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        let mut buffer = Vec::with_capacity(LIST);
+        let spare = rustix::buffer::spare_capacity(&mut buffer);
+        let listed = match self {
+            Self::Open(fd) => flistxattr(fd, spare),
+            Self::Named(path, _) => llistxattr(path.as_slice(), spare),
+        };
+        match listed {
+            Ok(_) => Ok(buffer.split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The value of an attribute.
+    pub(crate) fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        // Most values are short; the longest has LIST bytes too.
+        match self.get_up_to(name, 256) {
+            Err(Errno::RANGE) => self.get_up_to(name, LIST),
+            done => done,
+        }
+    }
+
+    fn get_up_to(&self, name: &[u8], most: usize) -> Result<Vec<u8>, Errno> {
+        let mut value = Vec::with_capacity(most);
+        let spare = rustix::buffer::spare_capacity(&mut value);
+        match self {
+            Self::Open(fd) => fgetxattr(fd, name, spare),
+            Self::Named(path, _) => lgetxattr(path.as_slice(), name, spare),
+        }?;
+        Ok(value)
+    }
+
+    pub(crate) fn set(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+        match self {
+            Self::Open(fd) => fsetxattr(fd, name, value, XattrFlags::empty()),
+            Self::Named(path, _) => lsetxattr(path.as_slice(), name, value, XattrFlags::empty()),
+        }
+    }
+
+    pub(crate) fn remove(&self, name: &[u8]) -> Result<(), Errno> {
+        match self {
+            Self::Open(fd) => fremovexattr(fd, name),
+            Self::Named(path, _) => lremovexattr(path.as_slice(), name),
+        }
+    }
+}
+
+/// What an attribute is, by its name space (`xattr(7)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Space {
+    /// Anybody's who may write the file.
+    User,
+    /// The administrator's, of no effect on rights.
+    Trusted,
+    /// Labels and capabilities: they may lend rights.
+    Security,
+    /// An access control list.
+    Acl,
+    /// The system's own.
+    Other,
+}
+
+impl Space {
+    pub(crate) fn of(name: &[u8]) -> Self {
+        match name {
+            b"system.posix_acl_access" | b"system.posix_acl_default" => Self::Acl,
+            _ if name.starts_with(b"user.") => Self::User,
+            _ if name.starts_with(b"trusted.") => Self::Trusted,
+            _ if name.starts_with(b"security.") => Self::Security,
+            _ => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    #[test]
+    fn attributes_are_set_read_listed_and_removed_by_descriptor_and_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("f")).unwrap();
+        let directory = File::open(dir.path()).unwrap();
+        let by_name = Bearer::named(directory.as_fd(), b"f");
+        let by_fd = Bearer::Open(file.as_fd());
+        if by_fd.set(b"user.long", &[7; 1000]) == Err(Errno::OPNOTSUPP) {
+            eprintln!("SKIPPED: the directory for temporary files has no extended attributes");
+            return;
+        }
+        by_name.set(b"user.short", b"").unwrap();
+        let mut names = by_name.list().unwrap();
+        names.retain(|name| Space::of(name) == Space::User);
+        names.sort();
+        assert_eq!(names, [b"user.long".to_vec(), b"user.short".to_vec()]);
+        assert_eq!(by_name.get(b"user.long").unwrap(), [7; 1000]);
+        assert_eq!(by_fd.get(b"user.short").unwrap(), b"");
+        by_name.remove(b"user.long").unwrap();
+        assert_eq!(by_fd.get(b"user.long"), Err(Errno::NODATA));
+    }
+
+    #[test]
+    fn name_spaces_are_told_apart() {
+        assert_eq!(Space::of(b"user.x"), Space::User);
+        assert_eq!(Space::of(b"security.capability"), Space::Security);
+        assert_eq!(Space::of(b"system.posix_acl_access"), Space::Acl);
+        assert_eq!(Space::of(b"system.nfs4_acl"), Space::Other);
+    }
+}
