@@ -6,6 +6,7 @@ use haul_wire::control::{Equal, Extraneous, Growth, Leftovers, Manners, Newer, R
 /// Options about what is there already.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "What is there already")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct SyncArgs {
     /// Compare files of equal size by their contents, not by their times
     #[arg(short = 'c', long, conflicts_with = "ignore_times")]

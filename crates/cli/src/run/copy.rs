@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use haul_base::Rate;
 use haul_engine::{ConnectOptions, HaulUrl, Session, connect};
-use haul_mover::{ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
-use haul_wire::control::{BenchLimit, Fault, FaultCode, Request};
+use haul_mover::{ReceiveOptions, Root, SendLimits, copies_content, layout_for, receive_files, send_files};
+use haul_wire::control::{BenchLimit, Extent, Fault, FaultCode, Request};
 use serde_json::json;
 
 use super::drive::{self, Watch};
@@ -123,10 +123,13 @@ pub(super) fn upload(context: &Context, url: &HaulUrl, sources: Vec<Vec<u8>>, cp
 fn download(context: &Context, from: &HaulUrl, sources: &[Vec<u8>], to: &Path) -> RunReport {
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
+    let content = sources.iter().any(|source| copies_content(source));
+    let extent = if content { Extent::Destination } else { Extent::Directories };
     let request =
         Request::Get { sources: sources.to_vec(), growth: context.growth, run: context.manners.run };
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
-        let options = ReceiveOptions { manners: context.manners, ..ReceiveOptions::new(job_number()) };
+        let options =
+            ReceiveOptions { manners: context.manners, extent, ..ReceiveOptions::new(job_number()) };
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
         Ok(drive::receive(session, job, sides, watch))

@@ -236,10 +236,9 @@ impl Committer {
             let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
             let target = book.table.target(entry).to_vec();
             drop(book);
-            let made = match self.shared.only_looks() {
-                true => Ok(()),
-                false => self.shared.place.make_link(entry, &path, &target, attributes),
-            };
+            let looks = self.shared.only_looks();
+            let make = || self.shared.place.make_link(entry, &path, &target, attributes);
+            let made = if looks { Ok(()) } else { make() };
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())
@@ -252,10 +251,9 @@ impl Committer {
             let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
             let made = book.table.state(entry) == State::Started;
             drop(book);
-            let set = match self.shared.only_looks() {
-                true => Ok(()),
-                false => self.shared.place.finish_directory(&path, attributes, made),
-            };
+            let looks = self.shared.only_looks();
+            let finish = || self.shared.place.finish_directory(&path, attributes, made);
+            let set = if looks { Ok(()) } else { finish() };
             self.held_is_done(entry, &path, set)?;
         }
         Ok(())

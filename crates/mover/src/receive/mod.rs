@@ -5,6 +5,7 @@ mod base;
 mod commit;
 mod compare;
 mod decide;
+mod extend;
 mod extraneous;
 mod itemise;
 mod peer;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSink;
-use haul_wire::control::{Destination, Fault, FaultCode, Layout, Manners, RunMode};
+use haul_wire::control::{Destination, Extent, Fault, FaultCode, Layout, Manners, RunMode};
 
 pub(crate) use attributes::set_on_open;
 pub(crate) use base::{Base, open_base};
@@ -65,13 +66,16 @@ pub struct ReceiveOptions {
     pub durability: Durability,
     /// What happens to what is there.
     pub manners: Manners,
+    /// How much the set can say about names that it does not have, whatever the sender says.
+    pub extent: Extent,
 }
 
 impl ReceiveOptions {
     /// 160 MiB of memory, files synced, what is equal is kept and leftovers are used.
     pub fn new(session: u32) -> Self {
         let manners = Manners::default();
-        Self { session, memory: 160 << 20, durability: Durability::Synced, manners }
+        let extent = Extent::Destination;
+        Self { session, memory: 160 << 20, durability: Durability::Synced, manners, extent }
     }
 }
 
@@ -133,7 +137,11 @@ fn run(shared: &Arc<Shared>, mut leftovers: Option<Leftovers>) -> Result<MoveRep
     let decider = Decider::new(shared.clone(), leftovers, checks.clone(), settles.clone(), hashing);
     let mut threads = Vec::new();
     let looks = shared.only_looks();
-    let write = move || if looks { () } else { writer.run() };
+    let write = move || {
+        if !looks {
+            writer.run();
+        }
+    };
     let started = threads::spawn("haul-write", write)
         .and_then(|thread| {
             threads.push(thread);

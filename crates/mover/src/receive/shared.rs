@@ -97,6 +97,8 @@ pub(crate) struct Shared {
     pub(crate) wake: WakeSlot,
     pub(crate) durability: Durability,
     pub(crate) manners: Manners,
+    /// More is not believed.
+    pub(crate) most_extent: Extent,
     pub(crate) wants: Wants,
     pub(crate) untold: Untold,
     book: Mutex<Book>,
@@ -173,6 +175,7 @@ impl Shared {
             wake,
             durability: options.durability,
             manners: options.manners,
+            most_extent: options.extent,
             wants,
             untold: Untold::default(),
             book: Mutex::default(),
