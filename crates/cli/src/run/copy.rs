@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use haul_base::Rate;
 use haul_engine::{ConnectOptions, HaulUrl, Session, connect};
-use haul_mover::{ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
-use haul_wire::control::{BenchLimit, Fault, FaultCode, Request, Selection};
+use haul_mover::{ReceiveOptions, Root, SendLimits, copies_content, layout_for, receive_files, send_files};
+use haul_wire::control::{BenchLimit, Extent, Fault, FaultCode, Request, Selection};
 use serde_json::json;
 
 use super::drive::{self, Watch};
@@ -159,6 +159,8 @@ pub(super) fn download(
 ) -> RunReport {
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
+    let content = sources.iter().any(|source| copies_content(source));
+    let extent = if content { Extent::Destination } else { Extent::Directories };
     let request = Request::Get {
         sources: sources.to_vec(),
         selection: selection.clone(),
@@ -169,6 +171,7 @@ pub(super) fn download(
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
         let options = ReceiveOptions {
             permit: context.preserve,
+            extent,
             ..ReceiveOptions::with_manners(job_number(), context.manners)
         };
         let channel = link(session.control(), sides);

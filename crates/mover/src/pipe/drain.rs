@@ -31,7 +31,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Zeros written at a time where a file has a hole.
-const ZEROS: usize = 64 << 10;
+const ZEROS: usize = 16 << 10;
 
 /// What the bytes of a file hash to, once all are out.
 type Hashed = (u32, [u8; 32]);

@@ -131,7 +131,7 @@ impl Feed {
             path: RelPath::new(STREAM).expect("the name is a valid path"),
             kind: EntryKind::File { size: len, holes: Vec::new() },
             mode: MODE,
-            mtime_secs: now.as_secs() as i64,
+            mtime_secs: now.as_secs().try_into().unwrap_or(i64::MAX),
             mtime_nanos: now.subsec_nanos(),
             extras: None,
         };

@@ -6,6 +6,7 @@ mod commit;
 mod compare;
 mod decide;
 mod dress;
+mod extend;
 mod extraneous;
 mod itemise;
 mod links;
@@ -29,7 +30,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSink;
-use haul_wire::control::{Destination, Durability, Fault, FaultCode, Layout, Manners, Preserve, RunMode};
+use haul_wire::control::{
+    Destination, Durability, Extent, Fault, FaultCode, Layout, Manners, Preserve, RunMode,
+};
 
 pub(crate) use base::{Base, open_base};
 pub(crate) use place::Place;
@@ -72,6 +75,8 @@ pub struct ReceiveOptions {
     pub manners: Manners,
     /// What of owners, attributes and access control lists a sender may set; hard links are always kept.
     pub permit: Preserve,
+    /// How much the set can say about names that it does not have, whatever the sender says.
+    pub extent: Extent,
 }
 
 impl ReceiveOptions {
@@ -88,6 +93,7 @@ impl ReceiveOptions {
             durability: manners.durability,
             manners,
             permit: Preserve::default(),
+            extent: Extent::Destination,
         }
     }
 }
@@ -152,7 +158,11 @@ fn run(shared: &Arc<Shared>, mut leftovers: Option<Leftovers>) -> Result<MoveRep
     let decider = Decider::new(shared.clone(), leftovers, checks.clone(), settles.clone(), hashing);
     let mut threads = Vec::new();
     let looks = shared.only_looks();
-    let write = move || if looks { () } else { writer.run() };
+    let write = move || {
+        if !looks {
+            writer.run();
+        }
+    };
     let started = threads::spawn("haul-write", write)
         .and_then(|thread| {
             threads.push(thread);

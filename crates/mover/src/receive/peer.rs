@@ -84,7 +84,7 @@ impl Peer {
         match message {
             ControlMessage::Entries(entries) => self.entries(&entries),
             ControlMessage::Extent(extent) if !self.ended => {
-                self.shared.book().extent = extent;
+                self.shared.book().extent = extent.min(self.shared.most_extent);
                 Ok(())
             }
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),

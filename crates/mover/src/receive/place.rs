@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read as _;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -256,23 +255,6 @@ impl Place {
             journal.gone(entry);
         }
         renamed.is_ok()
-    }
-
-    /// Makes the temporary file of an entry from the first `have` bytes of what is there under its name. False: it
-    /// comes whole.
-    pub(crate) fn begin_with(&self, entry: u32, path: &[u8], have: u64, identity: &FileIdentity) -> bool {
-        let Some(there) = self.open_final(path) else { return false };
-        let Ok(part) = self.create(entry, path, &Shape::new(identity.size, &[]), identity) else {
-            return false;
-        };
-        // The kernel copies, and shares the blocks where the file system can (copy_file_range(2)).
-        let copied = std::io::copy(&mut (&there).take(have), &mut &*part);
-        if copied.is_ok_and(|copied| copied == have) {
-            self.note_written(entry, 0..have);
-            return true;
-        }
-        self.discard(entry, path);
-        false
     }
 
     /// Where an entry goes.

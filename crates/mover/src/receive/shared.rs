@@ -90,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) wake: WakeSlot,
     pub(crate) durability: Durability,
     pub(crate) manners: Manners,
+    /// More is not believed.
+    pub(crate) most_extent: Extent,
     pub(crate) wants: Wants,
     pub(crate) untold: Untold,
     pub(crate) dresser: Dresser,
@@ -167,6 +169,7 @@ impl Shared {
             wake,
             durability: options.durability,
             manners: options.manners,
+            most_extent: options.extent,
             wants,
             untold: Untold::default(),
             dresser: Dresser::new(options.permit),

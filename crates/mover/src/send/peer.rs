@@ -36,7 +36,9 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
             }
             Ok(Some(ControlMessage::Outcomes(outcomes))) => settle(shared, outcomes).map(|()| None),
             Ok(Some(ControlMessage::Items(items))) => {
-                items.iter().for_each(|item| itemised(shared, item));
+                for item in &items {
+                    itemised(shared, item);
+                }
                 Ok(None)
             }
             Ok(Some(ControlMessage::Removed(removal))) => {

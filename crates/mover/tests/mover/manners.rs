@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use haul_mover::{ReceiveOptions, SendLimits};
 use haul_wire::control::{
-    Action, Durability, Equal, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers, Manners,
+    Action, Durability, Equal, Extent, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers, Manners,
     Readback, RunMode,
 };
 
@@ -179,6 +179,19 @@ fn only_directories_of_the_set_lose_names() {
     sync(&[bytes(&src)], &named, Layout::As, DELETE, Growth::Refuse).ends.clean();
     assert_same(&src, &named);
     assert!(dir.path().join("neighbour").exists());
+}
+
+#[test]
+fn a_sender_who_claims_the_whole_destination_is_not_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(dst.join("beside"), "x").unwrap();
+    fs::create_dir(dst.join("sub")).unwrap();
+    fs::write(dst.join("sub/old"), "x").unwrap();
+    let asked = ReceiveOptions { manners: DELETE, extent: Extent::Directories, ..options() };
+    let pair = start(vec![content(&src)], &dst, Layout::Into, SendLimits::default(), asked).unwrap();
+    assert_eq!(pair.run(&Pump::default()).clean().removal.removed, 1);
+    assert!(dst.join("beside").exists() && !dst.join("sub/old").exists());
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Action {
 }
 
 /// How much a set says about names that it does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum Extent {
     /// Nothing: something may have been left out.
     #[default]
