@@ -14,9 +14,11 @@ mod random;
 mod resume;
 #[cfg(test)]
 mod round_trip;
-#[cfg(all(test, feature = "faults"))]
+#[cfg(test)]
+#[cfg(feature = "faults")]
 mod storage;
-#[cfg(all(test, feature = "faults"))]
+#[cfg(test)]
+#[cfg(feature = "faults")]
 mod sweep;
 #[cfg(test)]
 mod trees;
