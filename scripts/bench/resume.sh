@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What an interruption costs: a copy is killed (SIGKILL) when half of its bytes have left, and the same command is
-# given again. How much is sent twice, how soon new bytes flow, and how fast what is there is proved.
+# What an interruption costs: one side, the sender and the receiver in turn, is killed (SIGKILL) when half of the bytes
+# have left, and the same command is given again. How much is sent twice, how soon new bytes flow, and how fast what is there is proved.
 #
 #   sudo scripts/bench/resume.sh             # ROUNDS=5 SIZE_GB=10 PLACE=/tmp RATE=4Gbit HAUL=path
 #
@@ -44,10 +44,13 @@ for round in $(seq "$ROUNDS"); do
     before=$(sent)
     copy --rate "$RATE"
     await $((before + whole / 2))
-    kill -KILL "$COPY"
+    victim=sender
+    [ $((round % 2)) = 1 ] || victim=receiver
+    if [ $victim = sender ]; then kill -KILL "$COPY"; else kill -KILL "$SERVER"; fi
     wait "$COPY" 2>/dev/null || true
     sleep 0.5
     first=$(($(sent) - before))
+    [ $victim = sender ] || serve
     begin=$(date +%s%N)
     again=$(sent)
     copy --rate "$RATE"
@@ -62,11 +65,11 @@ for round in $(seq "$ROUNDS"); do
     wait "$COPY" || die "$(cat "$WORK/cp.log")"
     end=$(date +%s%N)
     awk -v total="$total" -v whole="$whole" -v size="$BYTES" -v flow="$(seconds "$begin" "$flowing")" \
-        -v proof="$(seconds "$start" "$end")" -v round="$round" 'BEGIN {
-            printf "round %d: twice %.3f %%, new bytes after %.3f s, proved at %.3f GB/s\n",
+        -v proof="$(seconds "$start" "$end")" -v round="$round, $victim" 'BEGIN {
+            printf "round %s: twice %.3f %%, new bytes after %.3f s, proved at %.3f GB/s\n",
                 round, (total - whole) * 100 / size, flow, size / proof / 1e9
         }' | tee -a "$WORK/rounds"
 done
 column() { awk -v n="$1" '{ print $n }' "$WORK/rounds" | median; }
-echo "median of $ROUNDS, $SIZE_GB GB: $(column 4) % sent twice (target 1), new bytes after $(column 9) s," \
-    "proved at $(column 13) GB/s"
+echo "median of $ROUNDS, $SIZE_GB GB: $(column 5) % sent twice (target 1), new bytes after $(column 10) s," \
+    "proved at $(column 14) GB/s"

@@ -317,7 +317,10 @@ fn sweep(scene: Scene, side: Side) {
     let how = std::env::var("HAUL_SWEEP").unwrap_or_default();
     if how == "full" {
         for failure in &failures {
-            (0..).find(|&n| !try_one(n, failure));
+            let mut n = 0;
+            while try_one(n, failure) {
+                n += 1;
+            }
         }
         return;
     }
