@@ -134,7 +134,7 @@ pub(crate) fn report(
     let is_link = |&i: &u32| matches!(table.kind(i), Kind::HardLink(_)) && table.state(i) == State::Done;
     let hard_links = (0..table.len()).filter(is_link).count() as u64;
     let entries = table.len().into();
-    MoveReport { entries, files, bytes, kept, resumed_bytes, hard_links, removal, notes, failures, digest }
+    MoveReport { entries, files, bytes, kept, resumed_bytes, removal, hard_links, notes, failures, digest }
 }
 
 #[cfg(test)]

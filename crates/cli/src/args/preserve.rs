@@ -21,6 +21,7 @@ pub enum Preserved {
 /// Options about what of the files is preserved.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "What is preserved")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct PreserveArgs {
     /// What to preserve beside contents, permissions and times: owner, xattrs, acls, all
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]

@@ -9,7 +9,6 @@ use super::storage::StorageArgs;
 #[derive(Debug, Clone, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[command(next_help_heading = "What is there already")]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct SyncArgs {
     /// Compare files of equal size by their contents, not by their times
     #[arg(short = 'c', long, conflicts_with = "ignore_times")]

@@ -321,10 +321,9 @@ impl Committer {
                     self.shared.note(&path, undone);
                 }
             };
-            let made = match self.shared.only_looks() {
-                true => Ok(()),
-                false => self.shared.place.make_link(entry, &path, &target, attributes, dress),
-            };
+            let looks = self.shared.only_looks();
+            let make = || self.shared.place.make_link(entry, &path, &target, attributes, dress);
+            let made = if looks { Ok(()) } else { make() };
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())
@@ -337,10 +336,9 @@ impl Committer {
             let (path, made) = (book.table.path(entry), book.table.state(entry) == State::Started);
             drop(book);
             let dress = |fd: BorrowedFd<'_>| self.dress(entry, &path, fd, FileType::Directory);
-            let set = match self.shared.only_looks() {
-                true => Ok(()),
-                false => self.shared.place.finish_directory(&path, made, dress),
-            };
+            let looks = self.shared.only_looks();
+            let finish = || self.shared.place.finish_directory(&path, made, dress);
+            let set = if looks { Ok(()) } else { finish() };
             self.held_is_done(entry, &path, set)?;
         }
         Ok(())

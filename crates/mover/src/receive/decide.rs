@@ -107,9 +107,11 @@ impl Decider {
 
     /// Whether it was modified at this time, as far as can be found out.
     fn same_time(&self, path: &[u8], there: &Existing, attributes: Attributes) -> bool {
-        match self.shared.only_looks() {
-            true => there.same_time(attributes),
-            false => self.shared.place.same_time(path, there, attributes),
+        // To find out what the file system can store, something has to be stored.
+        if self.shared.only_looks() {
+            there.same_time(attributes)
+        } else {
+            self.shared.place.same_time(path, there, attributes)
         }
     }
 

@@ -25,6 +25,7 @@ pub(crate) struct Found {
 }
 
 /// The entry for something that is no directory.
+#[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
 pub(super) fn leaf(top: &Arc<Top>, directory: impl AsFd, name: &[u8], path: &[u8], stat: &Stat) -> Found {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {

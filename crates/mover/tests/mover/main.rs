@@ -22,9 +22,11 @@ mod resume;
 mod round_trip;
 #[cfg(test)]
 mod selection;
-#[cfg(all(test, feature = "faults"))]
+#[cfg(test)]
+#[cfg(feature = "faults")]
 mod storage;
-#[cfg(all(test, feature = "faults"))]
+#[cfg(test)]
+#[cfg(feature = "faults")]
 mod sweep;
 #[cfg(test)]
 mod trees;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use haul_mover::{ReceiveOptions, SendLimits};
 use haul_wire::control::{
-    Action, Durability, Equal, Extent, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers, Manners,
-    Readback, RunMode,
+    Action, Durability, Equal, Extent, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers,
+    Manners, Readback, RunMode,
 };
 
 use crate::harness::{Ends, Pump, assert_no_parts, bytes, names_below, options, start};
