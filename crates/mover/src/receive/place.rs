@@ -326,6 +326,7 @@ impl Place {
         };
         if let Err(errno) = sized {
             let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
+            self.gone(entry);
             return Err(trouble("reserve the space of", path, errno));
         }
         self.open_files().keep(entry, &file);

@@ -229,7 +229,7 @@ fn leaf(top: &Arc<Top>, directory: &OwnedFd, name: &[u8], path: &[u8], stat: &St
             let mut found = entry(path, EntryKind::File { size: identity.size, holes }, stat);
             if matches!(found.entry.kind, EntryKind::File { .. }) {
                 found.file = Some((top.clone(), identity));
-                found.names = stat.st_nlink.into();
+                found.names = names_of(stat);
             }
             found
         }
@@ -239,6 +239,11 @@ fn leaf(top: &Arc<Top>, directory: &OwnedFd, name: &[u8], path: &[u8], stat: &St
         },
         other => refused(path, special(other)),
     }
+}
+
+#[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
+fn names_of(stat: &Stat) -> u64 {
+    stat.st_nlink.into()
 }
 
 fn special(kind: FileType) -> &'static str {
