@@ -9,6 +9,7 @@ mod escapes;
 mod interface;
 mod interruptions;
 mod keys;
+mod kinds;
 mod memory;
 mod outages;
 mod pipes;
