@@ -19,6 +19,7 @@ pub enum Preserved {
 }
 
 /// Options about what of the files is preserved.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "What is preserved")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]

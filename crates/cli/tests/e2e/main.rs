@@ -10,6 +10,7 @@ mod interface;
 mod interruptions;
 mod keys;
 mod kills;
+mod kinds;
 mod memory;
 mod outages;
 mod pipes;

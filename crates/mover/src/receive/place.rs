@@ -364,6 +364,7 @@ impl Place {
         };
         if let Err(errno) = sized {
             self.remove(&spot, &name);
+            self.gone(entry);
             return Err(trouble("reserve the space of", path, errno));
         }
         self.open_files().keep(entry, &file);

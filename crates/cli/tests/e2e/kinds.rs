@@ -1,0 +1,62 @@
+//! Hard links, owners and attributes, up and down.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, lchown};
+use std::path::Path;
+
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+
+use crate::support::{Mtu, Net, Server, directory, file, run, skip};
+
+fn attribute(path: &Path) -> Option<Vec<u8>> {
+    let mut value = [0; 100];
+    let len = getxattr(path, "user.haul", &mut value[..]).ok()?;
+    Some(value[..len].to_vec())
+}
+
+#[test]
+fn links_owners_and_attributes_up_and_down() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    let (here, root, back) = (directory(), directory(), directory());
+    let tree = here.path().join("tree");
+    file(&tree.join("a"), 1, 100_000);
+    fs::hard_link(tree.join("a"), tree.join("b")).unwrap();
+    lchown(tree.join("a"), Some(54_321), Some(54_322)).unwrap();
+    if setxattr(tree.join("a"), "user.haul", b"value", XattrFlags::empty()).is_err() {
+        skip("the directory for temporary files has no extended attributes");
+        return;
+    }
+    let server = Server::start(&net, root.path(), &[]);
+    let cp = |options: &[&str], from: &Path, to: &Path| {
+        let words = [Path::new("cp"), Path::new("--json")];
+        let options = options.iter().map(Path::new);
+        let outcome = run(&net.client, words.into_iter().chain(options).chain([from, to])).exits(0);
+        serde_json::from_str::<serde_json::Value>(&outcome.stdout).unwrap()
+    };
+    // A server permits attributes, and does not give files away.
+    let remote = server.at("tree");
+    let json = cp(&["-a"], &tree, Path::new(&remote));
+    assert_eq!((&json["files"], &json["hard_links"]), (&1.into(), &1.into()));
+    let at_root = root.path().join("tree");
+    let meta = fs::metadata(at_root.join("b")).unwrap();
+    assert_eq!((meta.nlink(), meta.uid()), (2, 0));
+    assert_eq!(attribute(&at_root.join("a")), Some(b"value".to_vec()));
+    // Down again: only what was asked for.
+    let plain = back.path().join("plain");
+    cp(&["--no-hard-links"], Path::new(&remote), &plain);
+    assert_eq!((fs::metadata(plain.join("a")).unwrap().nlink(), attribute(&plain.join("a"))), (1, None));
+    let whole = back.path().join("whole");
+    lchown(at_root.join("a"), Some(54_321), Some(54_322)).unwrap();
+    cp(&["-X", "--owner", "--numeric-ids"], Path::new(&remote), &whole);
+    let meta = fs::metadata(whole.join("b")).unwrap();
+    assert_eq!((meta.nlink(), meta.uid(), meta.gid()), (2, 54_321, 54_322));
+    assert_eq!(attribute(&whole.join("b")), Some(b"value".to_vec()));
+    drop(server);
+    // A server that was told to does give files away.
+    let server = Server::start(&net, root.path(), &["--preserve", "owner"]);
+    cp(&["-a"], &tree, Path::new(&server.at("given")));
+    let given = root.path().join("given/a");
+    assert_eq!((fs::metadata(&given).unwrap().uid(), attribute(&given)), (54_321, None));
+}
