@@ -5,7 +5,7 @@ use rustix::io::Result;
 use super::Call;
 
 /// What a thread passes on to those that it starts: nothing.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Inherited;
 
 impl Inherited {
