@@ -301,6 +301,8 @@ impl Place {
         };
         if let Err(errno) = sized {
             let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
+            // Else the journal claims what is not there, and stays.
+            self.gone(entry);
             return Err(trouble("reserve the space of", path, errno));
         }
         self.open_files().keep(entry, &file);
