@@ -364,6 +364,7 @@ impl Place {
         };
         if let Err(errno) = sized {
             self.remove(&spot, &name);
+            // Else the journal claims what is not there, and stays.
             self.gone(entry);
             return Err(trouble("reserve the space of", path, errno));
         }

@@ -78,7 +78,12 @@ pub fn send_files(
 ) -> Result<SendJob, Fault> {
     let chooser = Chooser::new(selection, sources.len())?;
     let content = sources.iter().any(|source| copies_content(source));
-    let extent = if content { Extent::Destination } else { Extent::Directories };
+    let extent = match content {
+        // What was left out is not to be taken for what the sources do not have.
+        _ if *selection != Selection::default() => Extent::Part,
+        true => Extent::Destination,
+        false => Extent::Directories,
+    };
     let walker = Walker::new(root, sources, chooser).preserving(limits.preserve);
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
