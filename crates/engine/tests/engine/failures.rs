@@ -122,7 +122,10 @@ fn a_server_that_does_not_decide_is_given_up() {
 #[test]
 fn a_request_that_is_too_long_is_a_mistake_of_the_user() {
     let listener = listener(HOST);
-    let wanted = options(Request::Get { sources: vec![vec![b'x'; 4000]; 100] });
+    let wanted = options(Request::Get {
+        sources: vec![vec![b'x'; 4000]; 100],
+        preserve: haul_wire::control::Preserve::default(),
+    });
     let error = connect(&listener.url(HOST, b""), wanted).unwrap_err();
     assert_eq!(error.code(), FaultCode::Usage);
     assert_eq!(listener.stats().connections, 0);

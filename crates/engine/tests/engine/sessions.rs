@@ -123,7 +123,10 @@ fn many_sessions_at_once_do_not_mix() {
             .map(|number| {
                 let url = &url;
                 scope.spawn(move || {
-                    let request = Request::Get { sources: vec![number.to_be_bytes().to_vec()] };
+                    let request = Request::Get {
+                        sources: vec![number.to_be_bytes().to_vec()],
+                        preserve: haul_wire::control::Preserve::default(),
+                    };
                     let mut session = haul_engine::connect(url, options(request)).unwrap();
                     let mut path = session.take_data_path().unwrap();
                     path.exchange_hellos(PATIENCE).unwrap();
@@ -137,7 +140,7 @@ fn many_sessions_at_once_do_not_mix() {
         for _ in 0..clients.len() {
             let mut session = accept(&listener);
             scope.spawn(move || {
-                let Request::Get { sources } = session.request() else { panic!("not what was asked") };
+                let Request::Get { sources, .. } = session.request() else { panic!("not what was asked") };
                 let bytes = u64::from_be_bytes(sources[0].as_slice().try_into().unwrap());
                 let mut path = session.take_data_path().unwrap();
                 path.exchange_hellos(Duration::from_secs(1)).unwrap();
