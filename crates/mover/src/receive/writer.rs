@@ -102,11 +102,11 @@ impl Writer {
                     if made {
                         self.shared.book().table.set_state(entry, State::Started);
                     }
-                    self.settles.send(Settle::Held).map_err(over)
+                    self.unless_over(self.settles.send(Settle::Held))
                 }
                 Err(trouble) => self.failed(entry, trouble),
             },
-            Kind::Symlink | Kind::HardLink(_) => self.settles.send(Settle::Held).map_err(over),
+            Kind::Symlink | Kind::HardLink(_) => self.unless_over(self.settles.send(Settle::Held)),
             Kind::File(_) if len == 0 => self.make_empty(entry),
             Kind::File(_) | Kind::Unread => Ok(()),
         }
@@ -142,8 +142,8 @@ impl Writer {
         if started {
             self.shared.place.discard(entry, &path);
         }
-        self.checks.send(Check::GivenUp(entry)).map_err(over)?;
-        self.settles.send(Settle::Failed(entry, trouble.fault)).map_err(over)
+        self.unless_over(self.checks.send(Check::GivenUp(entry)))?;
+        self.unless_over(self.settles.send(Settle::Failed(entry, trouble.fault)))
     }
 
     fn write(&mut self, lease: &Arc<Lease>) -> Result<(), Fault> {
@@ -206,8 +206,11 @@ impl Writer {
     }
 
     fn tell(&self, written: Written) -> Result<(), Fault> {
-        let told = self.checks.send(Check::Written(written));
-        // When the job is over, what was received is written all the same; nobody verifies it.
+        self.unless_over(self.checks.send(Check::Written(written)))
+    }
+
+    /// When the job is over, what was received is written all the same; nobody verifies or commits it.
+    fn unless_over<E>(&self, told: Result<(), E>) -> Result<(), Fault> {
         told.or_else(|error| if self.shared.ending().is_some() { Ok(()) } else { Err(over(error)) })
     }
 }

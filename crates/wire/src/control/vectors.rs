@@ -95,7 +95,7 @@ fn hello() {
     let manners = Manners { extraneous: Extraneous::DeleteAtMost(300), ..growing };
     frozen(
         &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
-        &bytes(b"\x00\x00\x00\x00\x00\x02\xac\x02\x02\x00\x00\x00"),
+        &bytes(b"\x00\x00\x00\x00\x00\x02\xac\x02\x02\x00\x02\x00"),
     );
     frozen(&with(Request::PutStream { destination: b"f".to_vec() }), &bytes(b"\x08\x01f"));
     frozen(&with(Request::BenchSend), &bytes(&[2]));
