@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use crate::attribute::AttributeType;
 
-/// Walks over the packets of a batch; see [`Batch::live`].
+/// Walks over the packets of a batch; see [`Batch::live`](crate::Batch::live).
 #[derive(Clone, Debug)]
 pub struct Live(pub(crate) u64);
 

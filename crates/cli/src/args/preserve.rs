@@ -22,7 +22,6 @@ pub enum Preserved {
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "What is preserved")]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct PreserveArgs {
     /// What to preserve beside contents, permissions and times: owner, xattrs, acls, all
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
