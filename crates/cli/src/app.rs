@@ -95,6 +95,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         growth: command.growth(),
         items: Items::new(ItemStyle::choose(&global, &command)),
         preserve: command.preserve(),
+        allotments: run::Allotments::default(),
         cancel: signals::watch()?,
         events: events(&command)?,
         style: ProgressStyle::choose(&global),

@@ -3,14 +3,6 @@
 //! The contents of all regular files, one behind the other in entry order, are one object for the transport
 //! ([`haul_proto::ObjectSource`], [`haul_proto::ObjectSink`]); everything else goes over the control channel
 //! ([`ControlLink`]). `docs/mover.md` describes the guarantees.
-//!
-//! Where extensions go:
-//! - *resume*: a journal would record what `receive::commit` installs and what `receive::writer` has written
-//!   of the rest; `receive::peer` is where entries that are there already would be told apart, and
-//!   `send::plan` is where the sender would leave them out. Temporary names carry the session's number, so
-//!   a journal can find them.
-//! - *sparse files*: `send::reader` sees every block before it is published and `receive::writer` before it
-//!   is written; holes would be entries of a map beside the size in an entry.
 
 mod accounts;
 mod batch;

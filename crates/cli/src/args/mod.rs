@@ -236,6 +236,9 @@ pub struct ServeArgs {
     /// Also write the URL to a file that only you can read
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,
+    /// What this machine can receive altogether; uploads at the same time are allotted parts of it
+    #[arg(long, value_name = "RATE")]
+    pub capacity: Option<Rate>,
     /// Let others read, never write
     #[arg(long)]
     pub read_only: bool,

@@ -115,7 +115,7 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
     let Resolved { command, settings, .. } = resolve(&argv, &Sources::default()).map_err(not_understood)?;
     let Command::Cp(args) = command else { return Err(fault::usage("the job is no copy", "")) };
     let plan = CopyPlan::parse(&args.paths)?;
-    if matches!(plan, CopyPlan::Ssh(_)) {
+    if matches!(plan, CopyPlan::Ssh(_) | CopyPlan::Many(_)) {
         return Err(fault::usage("the job leads to yet another machine", ""));
     }
     let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
@@ -126,6 +126,7 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
         manners: args.sync.manners(args.transfer.no_resume, &args.storage),
         growth: args.sync.growth(),
         preserve: args.preserve.preserve(),
+        allotments: super::Allotments::default(),
         items: Items::new(ItemStyle::Hidden),
         cancel,
         events: EventLog::to(Box::new(teller.writer()), "stdout".to_owned()),
@@ -159,7 +160,7 @@ impl Prepared {
                 *url = found.map_err(|fault| with_way_out(fault, port, job.ports.as_deref()))?;
                 Some(port).filter(|_| !job.hosts.is_empty())
             }
-            CopyPlan::Local { .. } | CopyPlan::Ssh(_) => None,
+            CopyPlan::Local { .. } | CopyPlan::Ssh(_) | CopyPlan::Many(_) => None,
         };
         let way_out = |fault| match port {
             Some(port) => with_way_out(fault, port, job.ports.as_deref()),

@@ -59,8 +59,13 @@ fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let mut session = open(context, &url, request, limit)?;
     let sides = Sides::new(Facts::of(&session, Cpu::ALL));
-    let watch =
-        Watch { cancel: &context.cancel, style: context.style, events: Some(&context.events), items: None };
+    let watch = Watch {
+        cancel: &context.cancel,
+        style: context.style,
+        events: Some(&context.events),
+        items: None,
+        allotments: super::Allotments::default(),
+    };
     let carried = if args.reverse {
         receive(&mut session, &sides, &watch)
     } else {

@@ -20,7 +20,7 @@ use super::plan::{CopyPlan, DryRun, path_bytes};
 use super::policy::Policy;
 use super::select::selection;
 use super::server::{job_number, with_own_server};
-use super::{Context, by_ssh, stdio, wire};
+use super::{Context, by_ssh, many, stdio, wire};
 use crate::args::{CpArgs, SshArgs};
 use crate::fault;
 use crate::output::RunReport;
@@ -62,16 +62,22 @@ pub(super) fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
 }
 
 pub(super) fn run(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
-    let selection = how.selection;
     context.events.write("start", json!({ "actions": plan.actions() }));
-    let report = match plan {
+    let report = one(context, plan, how);
+    context.trace_end(&report);
+    report
+}
+
+/// The copy without its place in a trace.
+pub(super) fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
+    let selection = how.selection;
+    match plan {
         CopyPlan::Upload { sources, to } => upload(context, to, path_bytes(sources), selection, Cpu::ALL),
         CopyPlan::Download { from, sources, to } => download(context, from, sources, selection, to),
         CopyPlan::Ssh(plan) => by_ssh::copy(context, how, plan),
+        CopyPlan::Many(plans) => many::copy_all(context, plans, how),
         CopyPlan::Local { sources, to } => local(context, sources, selection, to),
-    };
-    context.trace_end(&report);
-    report
+    }
 }
 
 /// A session with the server of `url`.
@@ -199,6 +205,7 @@ pub(super) fn over(
         style: context.style,
         events: Some(&context.events),
         items: context.items.tell(),
+        allotments: context.allotments.clone(),
     };
     let moved = match work(&mut session, &sides, &watch) {
         Ok(moved) => moved,
@@ -233,7 +240,7 @@ pub(super) fn plan_of(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Resu
     let negotiated = match plan {
         CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
         CopyPlan::Ssh(plan) => by_ssh::negotiate(context, ssh, plan)?,
-        CopyPlan::Local { .. } => Vec::new(),
+        CopyPlan::Many(_) | CopyPlan::Local { .. } => Vec::new(),
     };
     Ok(DryRun { actions: plan.actions(), negotiated })
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_engine::{Counters, Session, Transfer, Waker};
+use haul_engine::{Control, Counters, Session, Transfer, Waker};
 use haul_mover::{
     MoveReport, Progress as JobProgress, ReceiveHandle, ReceiveJob, SendHandle, SendJob, Tell, Wake,
 };
 use haul_wire::control::{Fault, FaultCode};
 use serde_json::json;
 
+use super::allot::{Allotments, Part};
 use super::link::{Sides, wake};
 use crate::output::{EventLog, Progress, ProgressStyle, Snapshot};
 use crate::signals::Cancel;
@@ -62,6 +63,8 @@ pub(super) struct Watch<'a> {
     pub events: Option<&'a EventLog>,
     /// Who learns what is done to names; a server's peer does.
     pub items: Option<Tell>,
+    /// How what is received here is divided among those who send.
+    pub allotments: Allotments,
 }
 
 /// How a job ended.
@@ -77,7 +80,7 @@ pub(super) struct Moved {
 /// Sends what `job` reads.
 pub(super) fn send(session: &mut Session, job: SendJob, sides: &Sides, watch: &Watch<'_>) -> Moved {
     let SendJob { source, handle } = job;
-    run(handle, sides, watch, |waker| Ok(session.start_sending(source, waker)?))
+    run(handle, sides, watch, None, |waker| Ok(session.start_sending(source, waker)?))
 }
 
 /// Receives into what `job` writes.
@@ -86,13 +89,15 @@ pub(super) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, wat
     for note in handle.notes() {
         tracing::warn!("{}", crate::fault::printable(&note));
     }
-    run(handle, sides, watch, |waker| Ok(session.start_receiving(sink, waker)?))
+    let control = session.control().clone();
+    run(handle, sides, watch, Some(&control), |waker| Ok(session.start_receiving(sink, waker)?))
 }
 
 fn run<J: Job>(
     job: J,
     sides: &Sides,
     watch: &Watch<'_>,
+    sender: Option<&Control>,
     start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
 ) -> Moved {
     let started = Instant::now();
@@ -111,7 +116,9 @@ fn run<J: Job>(
         }
     };
     sides.watch(&transfer);
-    let stopped_by = look_after(&job, &transfer, watch, started);
+    let part = sender.and_then(|sender| watch.allotments.join(sender, &transfer));
+    let stopped_by = look_after(&job, &transfer, watch, part.as_ref(), started);
+    drop(part);
     let joined = job.join();
     let elapsed = started.elapsed().into();
     let data_cpu = transfer.cpu();
@@ -127,7 +134,13 @@ pub(super) fn stop(transfer: Arc<Transfer>) -> Option<Counters> {
 }
 
 /// Shows and records how it goes until the job ends. A fault if it was ended from here.
-fn look_after(job: &impl Job, transfer: &Transfer, watch: &Watch<'_>, started: Instant) -> Option<Fault> {
+fn look_after(
+    job: &impl Job,
+    transfer: &Transfer,
+    watch: &Watch<'_>,
+    part: Option<&Part>,
+    started: Instant,
+) -> Option<Fault> {
     let numbers = job.progress();
     let mut progress = Progress::start(watch.style);
     let mut traced = started;
@@ -136,6 +149,7 @@ fn look_after(job: &impl Job, transfer: &Transfer, watch: &Watch<'_>, started: I
     while !job.is_finished() {
         std::thread::sleep(TICK);
         progress.update(&snapshot(&numbers, contact.silent_for(transfer)));
+        part.inspect(|part| part.look());
         if traced.elapsed() >= TRACE_INTERVAL {
             traced = Instant::now();
             trace(watch, &numbers, transfer);

@@ -21,7 +21,7 @@ pub(crate) fn itemise(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
         CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
         // Between two others it is only seen whether they reach each other.
         CopyPlan::Ssh(third @ SshPlan::Third(_)) => by_ssh::negotiate(context, &args.ssh, third)?,
-        CopyPlan::Ssh(_) | CopyPlan::Local { .. } => Vec::new(),
+        CopyPlan::Ssh(_) | CopyPlan::Many(_) | CopyPlan::Local { .. } => Vec::new(),
     };
     let dry = DryRun { actions: plan.actions(), negotiated };
     if !context.json {

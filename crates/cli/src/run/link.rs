@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use haul_base::Rate;
 use haul_engine::{Control, Transfer, Waker};
 use haul_mover::{ControlLink, Wake};
 use haul_wire::control::{ControlMessage, Counted, Fault};
@@ -17,6 +18,8 @@ pub(super) struct Sides {
     started: Instant,
     transfer: Mutex<Weak<Transfer>>,
     theirs: Mutex<Option<Counted>>,
+    /// What the receiver has allotted before there was a transfer.
+    allotted: Mutex<Option<Rate>>,
 }
 
 impl Sides {
@@ -27,12 +30,16 @@ impl Sides {
             started: Instant::now(),
             transfer: Mutex::default(),
             theirs: Mutex::default(),
+            allotted: Mutex::default(),
         })
     }
 
     /// Names the transfer that counts.
     pub(super) fn watch(&self, transfer: &Arc<Transfer>) {
         *lock(&self.transfer) = Arc::downgrade(transfer);
+        if let Some(rate) = *lock(&self.allotted) {
+            transfer.allot(rate);
+        }
     }
 
     /// This side's numbers as they stand.
@@ -46,6 +53,14 @@ impl Sides {
         match message {
             ControlMessage::Counted(theirs) => {
                 *lock(&self.theirs) = Some(theirs);
+                None
+            }
+            ControlMessage::Allot { rate_bps } => {
+                let rate = Rate::from_bps(rate_bps);
+                *lock(&self.allotted) = Some(rate);
+                if let Some(transfer) = lock(&self.transfer).upgrade() {
+                    transfer.allot(rate);
+                }
                 None
             }
             other => Some(other),

@@ -1,6 +1,7 @@
 //! The commands that move data: what each does with the engine and the mover.
 
 mod agent;
+mod allot;
 mod bench;
 mod beside;
 mod by_ssh;
@@ -11,6 +12,7 @@ mod itemise;
 mod leftovers;
 mod limits;
 mod link;
+mod many;
 mod memory;
 mod outcome;
 mod pipe;
@@ -37,6 +39,7 @@ use crate::settings::Settings;
 use crate::signals::Cancel;
 
 pub(crate) use agent::agent;
+pub use allot::Allotments;
 pub(crate) use bench::{bench, plan_bench};
 pub(crate) use copy::cp;
 pub(crate) use demo::demo;
@@ -61,6 +64,8 @@ pub struct Context {
     pub items: Items,
     /// What of files is preserved.
     pub preserve: Preserve,
+    /// How what is received here is divided among those who send.
+    pub allotments: Allotments,
     /// Whether to stop.
     pub cancel: Cancel,
     /// Where the trace goes.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use haul_engine::HaulUrl;
 
@@ -32,6 +32,8 @@ pub enum CopyPlan {
     },
     /// With machines that ssh leads to.
     Ssh(SshPlan),
+    /// From several machines to this one, at the same time.
+    Many(Vec<CopyPlan>),
     /// Within this machine.
     Local {
         /// What to copy.
@@ -57,6 +59,11 @@ impl CopyPlan {
         };
         let sources: Vec<Endpoint> =
             sources.iter().map(|word| Endpoint::parse(word)).collect::<Result<_, _>>()?;
+        if let Endpoint::Local(to) = &destination
+            && let Some(plans) = Self::from_many(&sources, to)?
+        {
+            return Ok(Self::Many(plans));
+        }
         if SshPlan::concerns(&sources, &destination) {
             return SshPlan::new(sources, destination).map(Self::Ssh);
         }
@@ -66,6 +73,35 @@ impl CopyPlan {
             Endpoint::Local(to) if sources.iter().any(Endpoint::is_remote) => Self::download(sources, to),
             Endpoint::Local(to) => Ok(Self::Local { sources: all_local(sources)?, to }),
         }
+    }
+
+    /// A plan for each machine that sources are on, if there are several of them; `None` otherwise.
+    fn from_many(sources: &[Endpoint], to: &Path) -> Result<Option<Vec<Self>>, Fault> {
+        let mut machines: Vec<(String, Vec<Endpoint>)> = Vec::new();
+        for source in sources {
+            let machine = match source {
+                Endpoint::Local(_) => return Ok(None),
+                Endpoint::Ssh(path) => path.host.to_string(),
+                Endpoint::Url(url) => {
+                    let url = parse_url(url)?;
+                    format!("{} {:?}", url.authority(), url.secret)
+                }
+            };
+            match machines.iter_mut().find(|(known, _)| *known == machine) {
+                Some((_, all)) => all.push(source.clone()),
+                None => machines.push((machine, vec![source.clone()])),
+            }
+        }
+        if machines.len() < 2 {
+            return Ok(None);
+        }
+        // The slash at its end says that it is a directory.
+        let to = to.join("");
+        let plan = |(_, sources): (String, Vec<Endpoint>)| match &sources[0] {
+            Endpoint::Ssh(_) => SshPlan::new(sources, Endpoint::Local(to.clone())).map(Self::Ssh),
+            _ => Self::download(sources, to.clone()),
+        };
+        machines.into_iter().map(plan).collect::<Result<_, _>>().map(Some)
     }
 
     fn download(sources: Vec<Endpoint>, to: PathBuf) -> Result<Self, Fault> {
@@ -95,6 +131,7 @@ impl CopyPlan {
             Self::Upload { sources, .. } | Self::Local { sources, .. } => sources.len(),
             Self::Download { sources, .. } => sources.len(),
             Self::Ssh(plan) => plan.sources(),
+            Self::Many(plans) => plans.iter().map(Self::sources).sum(),
         }
     }
 
@@ -113,6 +150,7 @@ impl CopyPlan {
                 sources.iter().map(from_server).collect()
             }
             Self::Ssh(plan) => plan.actions(),
+            Self::Many(plans) => plans.iter().flat_map(Self::actions).collect(),
             Self::Local { sources, to } => {
                 sources.iter().map(|s| format!("copy {} to {}", s.display(), to.display())).collect()
             }
@@ -214,13 +252,21 @@ mod tests {
     }
 
     #[test]
+    fn several_machines_are_pulled_from_at_the_same_time() {
+        let (one, other) = (url(1, "x"), url(2, "y"));
+        let CopyPlan::Many(plans) = parse(&[&one, &other, "me@far:z", &one, "in"]).unwrap() else { panic!() };
+        assert_eq!(plans.iter().map(CopyPlan::sources).collect::<Vec<_>>(), [2, 1, 1]);
+        assert!(matches!(&plans[1], CopyPlan::Download { to, .. } if to.as_os_str() == "in/"));
+        assert!(matches!(&plans[2], CopyPlan::Ssh(_)));
+    }
+
+    #[test]
     fn what_cannot_be_copied_is_said_with_a_way_out() {
         let (one, other) = (url(1, "x"), url(2, "x"));
         for (words, needle) in [
             (vec![], "are missing"),
             (vec!["a"], "a destination is missing"),
             (vec![one.as_str(), "a", "."], "mixed"),
-            (vec![one.as_str(), other.as_str(), "."], "different servers"),
             (vec![one.as_str(), other.as_str()], "from one server to another"),
             (vec!["a", "haul://h:1/x"], "no key"),
             (vec!["a", "host:b", "."], "different machines"),

@@ -9,6 +9,8 @@ use crate::settings::{Crypto, Settings};
 /// A server's rules.
 #[derive(Debug, Clone)]
 pub(super) struct Policy {
+    /// How what is received is divided among clients.
+    pub allotments: super::Allotments,
     /// Where files may be read and written.
     pub root: Root,
     /// Nothing may be written.
@@ -25,10 +27,16 @@ impl Policy {
     pub(super) fn new(root: Root, read_only: bool, context: &Context) -> Self {
         let durability = Durability::Cached;
         let (settings, named) = (context.settings.clone(), context.named.clone());
-        Self { root, read_only, durability, permit: context.preserve, settings, named }
+        let allotments = super::Allotments::default();
+        Self { allotments, root, read_only, durability, permit: context.preserve, settings, named }
     }
 
     /// The same, where files count as received only when this is fulfilled.
+    /// What clients send altogether stays below `capacity`, and each has its part of it.
+    pub(super) fn dividing(self, capacity: Option<haul_base::Rate>) -> Self {
+        Self { allotments: super::Allotments::new(capacity), ..self }
+    }
+
     pub(super) fn insisting_on(self, durability: Durability) -> Self {
         Self { durability, ..self }
     }
@@ -105,7 +113,15 @@ mod tests {
         change(&mut settings);
         let named = named.iter().map(|&name| name.to_owned()).collect();
         let (root, durability, permit) = (Root::Anywhere, Durability::Synced, Preserve::default());
-        Policy { root, read_only: true, durability, permit, settings, named }
+        Policy {
+            allotments: super::super::Allotments::default(),
+            root,
+            read_only: true,
+            durability,
+            permit,
+            settings,
+            named,
+        }
     }
 
     fn asked(rate: Option<u64>) -> WireSettings {

@@ -35,8 +35,9 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     if args.for_ssh {
         return ssh_server::serve(context, args);
     }
-    let policy =
-        Policy::new(Root::beneath(&args.root)?, args.read_only, context).insisting_on(args.sync.into());
+    let policy = Policy::new(Root::beneath(&args.root)?, args.read_only, context)
+        .insisting_on(args.sync.into())
+        .dividing(args.capacity);
     let options =
         ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen.0, &policy) };
     let listener = match args.port_range {

@@ -55,7 +55,13 @@ pub(super) fn answer(incoming: Incoming, policy: &Policy, context: &Context, cpu
         Err(error) => return context.failed(error.into()),
     };
     let sides = Sides::new(Facts::of(&session, cpu));
-    let watch = Watch { cancel: &context.cancel, style: ProgressStyle::Hidden, events: None, items: None };
+    let watch = Watch {
+        cancel: &context.cancel,
+        style: ProgressStyle::Hidden,
+        events: None,
+        items: None,
+        allotments: policy.allotments.clone(),
+    };
     match serve_request(&mut session, &request, policy, &sides, &watch) {
         Ok(Done::Files(moved)) => outcome::of_files(context, &sides, *moved, started.elapsed().into()),
         Ok(Done::Memory(carried)) => outcome::of_memory(context, &sides, *carried),

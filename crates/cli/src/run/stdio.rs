@@ -69,7 +69,7 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
                 send(context, &HaulUrl { path: to.path.clone(), ..url }, Cpu::ALL)
             })?
         }
-        CopyPlan::Ssh(_) | CopyPlan::Download { .. } => {
+        CopyPlan::Ssh(_) | CopyPlan::Many(_) | CopyPlan::Download { .. } => {
             Err(usage("stdin is at this machine", "haul cp - DST"))
         }
     }
@@ -109,6 +109,9 @@ fn to_stdout(context: &Context, sources: &[OsString], ssh: &SshArgs) -> Result<R
         CopyPlan::Ssh(SshPlan::Download { from, sources, .. }) => {
             let permit = Permit::Get(sources.clone());
             by_ssh::with_host(context, ssh, &from, &permit, |url| receive(context, &url, sources, Cpu::ALL))
+        }
+        CopyPlan::Many(_) => {
+            Err(usage("stdout takes the files of one machine", "use one command for each machine"))
         }
         CopyPlan::Ssh(_) | CopyPlan::Upload { .. } => {
             Err(usage("stdout is at this machine", "haul cp SRC... -"))

@@ -11,6 +11,7 @@ mod interruptions;
 mod keys;
 mod kills;
 mod kinds;
+mod many;
 mod memory;
 mod outages;
 mod pipes;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use haul_base::{Machine, PathId, Received, Span, Time, Transmit};
+use haul_base::{Machine, PathId, Rate, Received, Span, Time, Transmit};
 use haul_udp::{ArrivalClock, Full, Receiver as Buffers, RecvError, SendError, UdpSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -35,6 +35,8 @@ pub(super) trait Driven: Machine {
     fn on_event(&mut self, event: Self::Event, shared: &Shared) -> Result<Flow, EngineError>;
     /// The local interface refused a datagram of this size.
     fn on_too_large(&mut self, now: Time, size: usize);
+    /// The other side allots a rate.
+    fn on_allotted(&mut self, now: Time, rate: Rate);
     /// Datagrams of this size are known to pass to the peer.
     fn on_size_passed(&mut self, now: Time, size: u16);
 }
@@ -71,6 +73,7 @@ pub(super) struct Driver<'a, M> {
     published: Time,
     /// When the HELLO exchange was last asked what it has to send.
     hello_polled: Time,
+    allotted: Rate,
 }
 
 impl<'a, M: Driven> Driver<'a, M> {
@@ -95,6 +98,7 @@ impl<'a, M: Driven> Driver<'a, M> {
             arrivals: ArrivalClock::new(),
             published: Time::ZERO,
             hello_polled: Time::ZERO,
+            allotted: Rate::MAX,
         }
     }
 
@@ -118,6 +122,11 @@ impl<'a, M: Driven> Driver<'a, M> {
             if now.since(self.hello_polled) >= HELLO_POLL {
                 self.hello_polled = now;
                 self.exchange_hellos(now)?;
+            }
+            let allotted = Rate::from_bps(self.shared.allotted.load(Ordering::Relaxed));
+            if allotted != self.allotted {
+                self.allotted = allotted;
+                self.machine.on_allotted(now, allotted);
             }
             let sent = self.transmit()?;
             if self.take_events()? == Flow::Done {

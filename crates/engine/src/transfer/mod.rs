@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use haul_base::{Span, Time};
+use haul_base::{Rate, Span, Time};
 use haul_proto::{Receiver, ReceiverEvent, Sender, SenderEvent};
 use haul_udp::{Capabilities, UdpSocket};
 use rustix::time::{ClockId, clock_gettime};
@@ -73,6 +73,12 @@ impl Transfer {
     /// CPU time of the data thread.
     pub fn cpu(&self) -> Span {
         self.shared.cpu()
+    }
+
+    /// The other side allots this one a rate, UDP payload; for a receiver it means nothing.
+    pub fn allot(&self, rate: Rate) {
+        self.shared.allotted.store(rate.as_bps(), Ordering::Relaxed);
+        self.waker.wake();
     }
 
     /// Wakes the data thread.
@@ -155,6 +161,10 @@ impl Driven for Sender {
     fn on_size_passed(&mut self, now: Time, size: u16) {
         Sender::on_size_passed(self, now, size);
     }
+
+    fn on_allotted(&mut self, now: Time, rate: Rate) {
+        self.allot(now, rate);
+    }
 }
 
 impl Driven for Receiver {
@@ -178,6 +188,8 @@ impl Driven for Receiver {
     fn on_too_large(&mut self, _: Time, _: usize) {}
 
     fn on_size_passed(&mut self, _: Time, _: u16) {}
+
+    fn on_allotted(&mut self, _: Time, _: Rate) {}
 }
 
 fn silent(what: &'static str, span: Span) -> EngineError {

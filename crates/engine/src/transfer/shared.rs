@@ -1,6 +1,6 @@
 //! What a data thread and the rest of a session share. Written by the data thread some twenty times a second.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,8 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) stop: AtomicBool,
+    /// Bits per second that the other side allots.
+    pub(super) allotted: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -58,7 +60,12 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new() -> Self {
         let state = State { counters: None, phase: Phase::Moving, ended: None, cpu: Span::ZERO };
-        Self { stop: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() }
+        Self {
+            stop: AtomicBool::new(false),
+            allotted: AtomicU64::new(Rate::MAX.as_bps()),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

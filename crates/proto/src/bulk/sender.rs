@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use haul_base::{Bytes, Deadline, Machine, Received, Span, Time, Transmit};
+use haul_base::{Bytes, Deadline, Machine, Rate, Received, Span, Time, Transmit};
 use haul_stack::{Ends, ObjectSource, Setup, Stack, StackEvent};
 
 use super::{build, bytes, failure, span};
 use crate::control::{RateController, RateState};
 use crate::link::Link;
-use crate::micro::events::{SIZE_PASSED, SIZE_REFUSED};
+use crate::micro::events::{ALLOTTED, Allotment, SIZE_PASSED, SIZE_REFUSED};
 use crate::micro::shared::{Clock, Flight, RateNow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
 
@@ -210,6 +210,11 @@ impl Sender {
     /// UDP payload bytes in flight.
     pub fn in_flight(&self) -> u64 {
         self.stack.shared::<Flight>().map_or(0, |flight| flight.bytes)
+    }
+
+    /// The receiver allots a rate, because others send to it too: no more leaves, whatever the controller would do.
+    pub fn allot(&mut self, now: Time, rate: Rate) {
+        self.stack.raise(now, ALLOTTED, &mut Allotment(rate));
     }
 
     /// Whether every byte has arrived.

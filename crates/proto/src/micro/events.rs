@@ -1,6 +1,14 @@
 //! Events between micro-protocols, and what they carry. Get one with `declaration.event::<T>(NAME)`.
 
-use haul_base::{Span, Time};
+use haul_base::{Rate, Span, Time};
+
+/// The receiver has allotted this sender a rate, because others send to it too; raised by whoever runs the stack, handled
+/// by `rate_control`.
+pub const ALLOTTED: &str = "allotted";
+
+/// The notice of [`ALLOTTED`]: UDP payload, [`Rate::MAX`] if there is no bound any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allotment(pub Rate);
 
 /// What acknowledgements say; raised by `positive_ack`, `negative_ack`, `cumulative_ack` and `bitmap_ack`, handled by
 /// `retransmit`, which fills in what it meant.

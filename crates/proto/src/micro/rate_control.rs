@@ -8,7 +8,7 @@ use haul_stack::{
     ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
 };
 
-use super::events::{PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout};
+use super::events::{ALLOTTED, Allotment, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout};
 use super::object::carries_data;
 use super::shared::{Clock, Flight, RateNow, ReportDelay, WaitingFor};
 use crate::control::{
@@ -31,6 +31,7 @@ struct Handles {
     rate: SharedValue<RateNow>,
     peer_report: Event<PeerReport>,
     timeout: Event<ProbeTimeout>,
+    allotted: Event<Allotment>,
 }
 
 /// What the law is built from.
@@ -61,6 +62,8 @@ struct RateControl {
     handles: Option<Handles>,
     /// What was allowed to the present batch.
     limits: Limits,
+    /// What the receiver allots, whatever the law would do.
+    allotted: Rate,
     meter: DeliveryMeter,
     /// Datagrams that may leave although the window is full.
     probe_credit: u32,
@@ -125,6 +128,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         max_batch: parameters.integer("max_batch") as usize,
         handles: None,
         limits: Limits { rate: Rate::MAX, window: None, burst: u64::MAX },
+        allotted: Rate::MAX,
         meter: DeliveryMeter::default(),
         probe_credit: 0,
         app_limited_below: 0,
@@ -160,7 +164,7 @@ impl RateControl {
         let Permit::Go(limits) = self.controller.permit() else {
             return Err(WaitingFor::Window);
         };
-        self.limits = limits;
+        self.limits = Limits { rate: limits.rate.min(self.allotted), ..limits };
         if self.probe_credit > 0 {
             return Ok(self.probe_credit as usize);
         }
@@ -237,6 +241,7 @@ impl MicroProtocol for RateControl {
             rate: declaration.shared(RateNow::default),
             peer_report: declaration.event(PEER_REPORT),
             timeout: declaration.event(PROBE_TIMEOUT),
+            allotted: declaration.event(ALLOTTED),
         });
     }
 
@@ -247,6 +252,7 @@ impl MicroProtocol for RateControl {
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
         resolution.on_event(self.handles().peer_report, Order::NORMAL);
         resolution.on_event(self.handles().timeout, Order::NORMAL);
+        resolution.on_event(self.handles().allotted, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -280,6 +286,8 @@ impl MicroProtocol for RateControl {
             self.probe_credit = timeout.packets;
             self.controller.on_silence(context.now(), timeout.in_row);
             self.tell(context);
+        } else if let Some(allotment) = handles.allotted.of(event, notice) {
+            self.allotted = allotment.0;
         }
     }
 

@@ -71,6 +71,11 @@ pub enum ControlMessage {
     Extent(Extent),
     /// Receiver to sender, before [`ControlMessage::Finish`]: what became of names that the set does not have.
     Removed(Removal),
+    /// Receiver to sender, at any time: several send to it, and this one is to send no faster.
+    Allot {
+        /// Bits per second of UDP payload; the largest number: no bound.
+        rate_bps: u64,
+    },
 }
 
 impl ControlMessage {
@@ -101,6 +106,7 @@ impl ControlMessage {
             Self::Bye => "bye",
             Self::Abort(_) => "abort",
             Self::Counted(_) => "counted",
+            Self::Allot { .. } => "allot",
             Self::Ready(_) => "ready",
             Self::Wants(_) => "wants",
             Self::More(_) => "more",

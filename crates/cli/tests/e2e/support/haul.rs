@@ -64,6 +64,12 @@ impl Server {
         Self::start_with(net, root, &listen, Net::SERVER, options, None)
     }
 
+    /// Serves at another port.
+    #[track_caller]
+    pub(crate) fn start_at(net: &Net, root: &Path, port: u16) -> Self {
+        Self::start_with(net, root, &format!("0.0.0.0:{port}"), Net::SERVER, &[], None)
+    }
+
     /// Serves on IPv6.
     #[track_caller]
     pub(crate) fn start_v6(net: &Net, root: &Path) -> Self {
