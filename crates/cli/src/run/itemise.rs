@@ -20,8 +20,8 @@ pub(crate) fn itemise(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     let negotiated = match &plan {
         CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
         // Between two others it is only seen whether they reach each other.
-        CopyPlan::Ssh(third @ SshPlan::Third(_)) => by_ssh::negotiate(context, &args.ssh, third)?,
-        CopyPlan::Ssh(_) | CopyPlan::Many(_) | CopyPlan::Local { .. } => Vec::new(),
+        CopyPlan::Ssh(plan) => by_ssh::negotiate(context, &args.ssh, plan)?,
+        CopyPlan::Many(_) | CopyPlan::Local { .. } => Vec::new(),
     };
     let dry = DryRun { actions: plan.actions(), negotiated };
     if !context.json {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     HAUL, Host, LIMIT, Mtu, Net, Outcome, Running, Server, Sshd, assert_same, assert_same_file, children,
-    common, copy, directory, file, many, names, system, until,
+    common, copy, directory, file, many, names, run_here, system, until,
 };
 
 /// The machines `a` and `b` and the one that gives the orders.
@@ -67,6 +67,8 @@ impl World {
 
     fn until_both_have_ended(&self) {
         until("both sides to end", || self.a.hauls().is_empty() && self.b.hauls().is_empty());
+        // What could be resumed goes, so that the next copy takes its time.
+        run_here([std::ffi::OsStr::new("clean"), self.b.home().as_os_str()]).exits(0);
     }
 }
 
