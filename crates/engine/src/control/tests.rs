@@ -150,13 +150,13 @@ fn a_peer_that_sends_garbage_is_told_and_dropped() {
 fn a_hello_of_another_version_is_answered_with_both_versions() {
     let [(mut tls, mut tcp), server] = pair();
     let control = Control::start(server.0, server.1, Timing::default()).unwrap();
-    // A Hello (0) of version 2, of which this version understands no more.
-    tls.writer().write_all(&[0, 0, 0, 5, 0, 2, 0xff, 0xff, 0xff]).unwrap();
+    // A Hello (0) of version 3, of which this version understands no more.
+    tls.writer().write_all(&[0, 0, 0, 5, 0, 3, 0xff, 0xff, 0xff]).unwrap();
     tls.write_tls(&mut tcp).unwrap();
-    assert!(matches!(control.recv(SECOND), Err(EngineError::Version { theirs: 2 })));
+    assert!(matches!(control.recv(SECOND), Err(EngineError::Version { theirs: 3 })));
     let fault = Control::start(tls, tcp, Timing::default()).unwrap().recv(SECOND).unwrap_err().fault();
     assert_eq!(fault.code, FaultCode::VersionMismatch);
-    assert!(fault.message.contains("version 2") && fault.message.contains("version 1"), "{fault}");
+    assert!(fault.message.contains("version 3") && fault.message.contains("version 2"), "{fault}");
 }
 
 #[test]
