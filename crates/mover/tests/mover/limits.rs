@@ -103,7 +103,15 @@ fn again_without_rights(test: &str, dir: &Path) -> bool {
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut command = Command::new(program);
     command.args(["--exact", test]).env(UNPRIVILEGED, "1").env("TMPDIR", dir).uid(65_534).gid(65_534);
-    let done = command.output().unwrap();
+    let done = loop {
+        match command.output() {
+            // Another test's child still has the copy open, as it was while it was written (fork before exec).
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            done => break done.unwrap(),
+        }
+    };
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
     true
 }
