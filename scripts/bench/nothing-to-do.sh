@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Nothing to do on 100,000 unchanged files of 1 KiB in 1,000 directories, beside rsync: seconds of each round, in turn.
+# Both copy within the machine, tmpfs to tmpfs. HAUL: the program [target/release/haul], ROUNDS [5], PLACE [/dev/shm].
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+haul=${HAUL:-target/release/haul}
+place=$(mktemp -d "${PLACE:-/dev/shm}/haul-nothing.XXXXXX")
+trap 'rm -rf "$place"' EXIT
+python3 - "$place/src" <<'PYTHON'
+import os, sys
+for d in range(1000):
+    os.makedirs(f"{sys.argv[1]}/d{d}")
+    for f in range(100):
+        with open(f"{sys.argv[1]}/d{d}/f{f}", "wb") as file:
+            file.write(bytes(1024))
+PYTHON
+seconds() {
+    local start
+    start=$(date +%s.%N)
+    "$@" >/dev/null 2>&1
+    echo "$(date +%s.%N) - $start" | bc
+}
+mkdir "$place/haul" "$place/rsync"
+"$haul" cp -q "$place/src/." "$place/haul/"
+rsync -a "$place/src/" "$place/rsync/"
+echo "round haul rsync"
+for round in $(seq "${ROUNDS:-5}"); do
+    echo "$round $(seconds "$haul" cp -q "$place/src/." "$place/haul/") $(seconds rsync -a "$place/src/" "$place/rsync/")"
+done
