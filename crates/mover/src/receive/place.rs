@@ -1,21 +1,22 @@
 //! Everything that is done to names below the destination. Directories are always reached from the base
 //! without following a link, and names are used relative to them, so a set cannot lead out.
 
+mod noting;
+mod spot;
+
 use std::collections::HashMap;
 use std::fs::File;
-use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use haul_wire::control::FaultCode;
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::entries::Attributes;
-use crate::fault::{Scope, Side, Trouble, show};
-use crate::journal::{Claim, FileIdentity, Journal, is_journal};
-use crate::receive::attributes::{FILE_BITS, set_on_link};
+use crate::fault::Trouble;
+use crate::journal::{FileIdentity, Journal};
+use crate::receive::attributes::set_on_link;
 use crate::receive::base::{Base, Presence};
 use crate::receive::open_files::OpenFiles;
 use crate::receive::own::{FileId, Own, collision, names_in};
@@ -24,6 +25,10 @@ use crate::storage::{
     self, fallocate, fstat, ftruncate, mkdirat, openat, rename_in, rename_new_in, statat, symlinkat, unlinkat,
 };
 use crate::stream::Shape;
+
+pub(crate) use spot::{
+    Existing, Spot, existing, in_the_way, not_a_directory, parent_of, replaceable, trouble,
+};
 
 /// Permissions of directories while they fill.
 const PRIVATE_DIRECTORY: u32 = 0o700;
@@ -35,44 +40,6 @@ const ALLOCATE_ABOVE: u64 = 1 << 20;
 const JOURNAL_ABOVE: u64 = 1 << 20;
 /// Directories kept open.
 const OPEN_DIRECTORIES: usize = 64;
-
-/// A regular file that is at the destination.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Existing {
-    pub(crate) size: u64,
-    pub(crate) mtime_secs: i64,
-    pub(crate) mtime_nanos: u32,
-    pub(crate) id: FileId,
-    mode: u32,
-}
-
-impl Existing {
-    /// Whether it was modified after this time.
-    pub(crate) fn is_later(&self, than: Attributes) -> bool {
-        (self.mtime_secs, self.mtime_nanos) > (than.mtime_secs, than.mtime_nanos)
-    }
-
-    /// Whether it has these permissions.
-    pub(crate) fn has_mode(&self, mode: u32) -> bool {
-        (self.mode ^ mode) & FILE_BITS == 0
-    }
-
-    /// Whether it was modified at this time, as far as its file system can tell.
-    pub(crate) fn same_time(&self, attributes: Attributes) -> bool {
-        let whole_seconds = self.mtime_nanos == 0;
-        self.mtime_secs == attributes.mtime_secs
-            && (whole_seconds || self.mtime_nanos == attributes.mtime_nanos)
-    }
-}
-
-/// A name in an open directory.
-#[derive(Clone)]
-pub(crate) struct Spot {
-    pub(crate) directory: Arc<OwnedFd>,
-    pub(crate) name: Vec<u8>,
-    /// Directly in the destination.
-    pub(super) at_top: bool,
-}
 
 /// The destination.
 pub(crate) struct Place {
@@ -127,70 +94,9 @@ impl Place {
         }
     }
 
-    fn journal(&self) -> Option<&Journal> {
-        self.journal.get_or_init(|| Journal::create(self.base.directory.as_fd()).ok()).as_ref()
-    }
-
-    /// The journal, if there is one already.
-    fn opened_journal(&self) -> Option<&Journal> {
-        self.journal.get().and_then(Option::as_ref)
-    }
-
-    /// Whether an entry must not have this name: that of a journal, because a later job would believe it, or
-    /// of a temporary file of this job.
-    pub(crate) fn is_reserved(&self, name: &[u8]) -> bool {
-        is_journal(name) || self.opened_journal().is_some_and(|journal| journal.is_reserved(name))
-    }
-
-    pub(super) fn temporary(&self, entry: u32) -> String {
-        match self.journal() {
-            Some(journal) => journal.part_name(entry),
-            None => format!(".haul-{:08x}-{entry}.part", self.session),
-        }
-    }
-
-    /// Notes bytes of a stream that are in the temporary file.
-    pub(crate) fn note_written(&self, entry: u32, range: Range<u64>) {
-        if let Some(journal) = self.opened_journal() {
-            journal.wrote(entry, range);
-        }
-    }
-
-    /// Why what is written cannot be resumed, if that is so.
-    pub(crate) fn broken_journal(&self) -> Option<Errno> {
-        match self.journal.get()? {
-            Some(journal) => journal.broken(),
-            None => None,
-        }
-    }
-
-    /// What was noted reaches the journal's file soon, also if little is written. To be called often.
-    pub(crate) fn note_in_time(&self) {
-        if let Some(journal) = self.opened_journal() {
-            journal.flush_in_time();
-        }
-    }
-
-    /// Whether a later job could resume the temporary file of an entry.
-    pub(crate) fn is_resumable(&self, entry: u32) -> bool {
-        self.opened_journal().is_some_and(|journal| journal.is_claimed(entry))
-    }
-
     /// The name that the single top-level entry takes.
     pub(crate) fn rename(&self) -> Option<&[u8]> {
         self.base.rename.as_deref()
-    }
-
-    /// The journal ends with the job: what is in it stays for a later one.
-    pub(crate) fn finish(&self, complete: bool) {
-        self.tighten();
-        if let Some(journal) = self.opened_journal() {
-            if complete {
-                journal.complete();
-            }
-            // It is at worst a leftover that claims nothing.
-            let _ = journal.finish();
-        }
     }
 
     /// The path of an entry relative to the destination's directory.
@@ -233,28 +139,6 @@ impl Place {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Takes over the temporary file that an earlier job has left of an entry. False: it is of no use.
-    pub(crate) fn adopt(&self, entry: u32, path: &[u8], claim: &Claim, identity: &FileIdentity) -> bool {
-        let (Some(journal), Ok(spot)) = (self.journal(), self.spot(path)) else {
-            return false;
-        };
-        let old = claim.part.as_slice();
-        let stat = statat(&spot.directory, old, AtFlags::SYMLINK_NOFOLLOW);
-        if !stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile) {
-            return false;
-        }
-        // Noted first: whichever of both names it has when we are killed, one journal knows it.
-        journal.note_directory(parent_of(&identity.path));
-        journal.begin(entry, identity);
-        claim.written.iter().for_each(|range| journal.wrote(entry, range));
-        journal.flush();
-        let renamed = rename_in(&spot.directory, old, self.temporary(entry));
-        if renamed.is_err() {
-            journal.gone(entry);
-        }
-        renamed.is_ok()
     }
 
     /// Where an entry goes.
@@ -411,12 +295,6 @@ impl Place {
         }
     }
 
-    fn gone(&self, entry: u32) {
-        if let Some(journal) = self.opened_journal() {
-            journal.gone(entry);
-        }
-    }
-
     /// Whether a directory that is there is one of the set's under another name.
     fn is_other_directory(&self, spot: &Spot) -> bool {
         let stat = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW);
@@ -509,82 +387,10 @@ impl Place {
     }
 }
 
-impl Spot {
-    /// What is there now.
-    fn kind(&self, path: &[u8]) -> Result<Option<FileType>, Trouble> {
-        match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(trouble("look at", path, errno)),
-        }
-    }
-
-    /// What is there now; only regular files and links give way to what is received.
-    fn look(&self, path: &[u8]) -> Result<Option<FileId>, Trouble> {
-        let stat = match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(trouble("look at", path, errno)),
-        };
-        replaceable(Some(FileType::from_raw_mode(stat.st_mode)), path)?;
-        Ok(Some(FileId::of(&stat)))
-    }
-
-    /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
-    fn cannot_create(&self, doing: &str, path: &[u8], errno: Errno) -> Trouble {
-        let mut trouble = trouble(doing, path, errno);
-        if self.at_top && matches!(errno, Errno::ACCESS | Errno::PERM) {
-            trouble.scope = Scope::Job;
-        }
-        trouble
-    }
-}
-
-/// Only regular files and links give way to what is received.
-pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Trouble> {
-    match there {
-        None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
-        Some(FileType::Directory) => Err(Trouble::entry(
-            FaultCode::IsADirectory,
-            format!("`{}` is a directory at the destination", show(path)),
-            "move the directory out of the way, or choose another destination",
-        )),
-        Some(_) => Err(Trouble::entry(
-            FaultCode::Io,
-            format!("`{}` is a device, pipe or socket at the destination", show(path)),
-            "only regular files and links are replaced; choose another destination",
-        )),
-    }
-}
-
 fn is_empty(directory: &OwnedFd) -> bool {
     let own = |name: &[u8]| matches!(name, b"." | b"..");
     storage::list(directory)
         .is_ok_and(|mut names| names.all(|item| item.is_ok_and(|item| own(item.file_name().to_bytes()))))
-}
-
-#[expect(
-    clippy::useless_conversion,
-    clippy::unnecessary_cast,
-    reason = "fields differ between architectures"
-)]
-pub(super) fn existing(stat: &Stat) -> Existing {
-    Existing {
-        size: stat.st_size as u64,
-        mtime_secs: stat.st_mtime.into(),
-        mtime_nanos: stat.st_mtime_nsec as u32,
-        id: FileId::of(stat),
-        mode: stat.st_mode as u32,
-    }
-}
-
-/// The directory that a path lies in; empty for the base.
-pub(crate) fn parent_of(local: &[u8]) -> &[u8] {
-    local.iter().rposition(|&b| b == b'/').map_or(&[], |slash| &local[..slash])
-}
-
-pub(crate) fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {
-    Trouble::new(Side::Destination, doing, path, errno)
 }
 
 /// Reserves space; file systems that cannot do so find out while writing.
@@ -593,24 +399,4 @@ fn reserve(file: &File, size: u64) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         done => done,
     }
-}
-
-pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> Trouble {
-    match errno {
-        Errno::LOOP | Errno::XDEV => Trouble::entry(
-            FaultCode::PathEscape,
-            format!("`{}` leads through a symbolic link at the destination", show(path)),
-            "nothing is written through links below the destination; name the real directory as destination",
-        ),
-        Errno::NOTDIR => not_a_directory(path),
-        errno => trouble("reach", path, errno),
-    }
-}
-
-pub(crate) fn not_a_directory(path: &[u8]) -> Trouble {
-    Trouble::entry(
-        FaultCode::NotADirectory,
-        format!("`{}` needs a directory where the destination has something else", show(path)),
-        "move what is in the way, or choose another destination",
-    )
 }

@@ -1,0 +1,104 @@
+//! What the journal learns of the destination, and what it says of an earlier job.
+
+use std::ops::Range;
+use std::os::fd::AsFd as _;
+
+use rustix::fs::{AtFlags, FileType};
+use rustix::io::Errno;
+
+use super::Place;
+use super::spot::parent_of;
+use crate::journal::{Claim, FileIdentity, Journal, is_journal};
+use crate::storage::{rename_in, statat};
+
+impl Place {
+    pub(super) fn journal(&self) -> Option<&Journal> {
+        self.journal.get_or_init(|| Journal::create(self.base.directory.as_fd()).ok()).as_ref()
+    }
+
+    /// The journal, if there is one already.
+    pub(super) fn opened_journal(&self) -> Option<&Journal> {
+        self.journal.get().and_then(Option::as_ref)
+    }
+
+    /// Whether an entry must not have this name: that of a journal, because a later job would believe it, or
+    /// of a temporary file of this job.
+    pub(crate) fn is_reserved(&self, name: &[u8]) -> bool {
+        is_journal(name) || self.opened_journal().is_some_and(|journal| journal.is_reserved(name))
+    }
+
+    /// The temporary name of an entry.
+    pub(in crate::receive) fn temporary(&self, entry: u32) -> String {
+        match self.journal() {
+            Some(journal) => journal.part_name(entry),
+            None => format!(".haul-{:08x}-{entry}.part", self.session),
+        }
+    }
+
+    /// Notes bytes of a stream that are in the temporary file.
+    pub(crate) fn note_written(&self, entry: u32, range: Range<u64>) {
+        if let Some(journal) = self.opened_journal() {
+            journal.wrote(entry, range);
+        }
+    }
+
+    /// Why what is written cannot be resumed, if that is so.
+    pub(crate) fn broken_journal(&self) -> Option<Errno> {
+        match self.journal.get()? {
+            Some(journal) => journal.broken(),
+            None => None,
+        }
+    }
+
+    /// What was noted reaches the journal's file soon, also if little is written. To be called often.
+    pub(crate) fn note_in_time(&self) {
+        if let Some(journal) = self.opened_journal() {
+            journal.flush_in_time();
+        }
+    }
+
+    /// Whether a later job could resume the temporary file of an entry.
+    pub(crate) fn is_resumable(&self, entry: u32) -> bool {
+        self.opened_journal().is_some_and(|journal| journal.is_claimed(entry))
+    }
+
+    /// The journal ends with the job: what is in it stays for a later one.
+    pub(crate) fn finish(&self, complete: bool) {
+        self.tighten();
+        if let Some(journal) = self.opened_journal() {
+            if complete {
+                journal.complete();
+            }
+            // It is at worst a leftover that claims nothing.
+            let _ = journal.finish();
+        }
+    }
+
+    /// Takes over the temporary file that an earlier job has left of an entry. False: it is of no use.
+    pub(crate) fn adopt(&self, entry: u32, path: &[u8], claim: &Claim, identity: &FileIdentity) -> bool {
+        let (Some(journal), Ok(spot)) = (self.journal(), self.spot(path)) else {
+            return false;
+        };
+        let old = claim.part.as_slice();
+        let stat = statat(&spot.directory, old, AtFlags::SYMLINK_NOFOLLOW);
+        if !stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile) {
+            return false;
+        }
+        // Noted first: whichever of both names it has when we are killed, one journal knows it.
+        journal.note_directory(parent_of(&identity.path));
+        journal.begin(entry, identity);
+        claim.written.iter().for_each(|range| journal.wrote(entry, range));
+        journal.flush();
+        let renamed = rename_in(&spot.directory, old, self.temporary(entry));
+        if renamed.is_err() {
+            journal.gone(entry);
+        }
+        renamed.is_ok()
+    }
+
+    pub(super) fn gone(&self, entry: u32) {
+        if let Some(journal) = self.opened_journal() {
+            journal.gone(entry);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A name in a directory of the destination, what is there, and why it may not give way.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use haul_wire::control::FaultCode;
+use rustix::fs::{AtFlags, FileType, Stat};
+use rustix::io::Errno;
+
+use crate::entries::Attributes;
+use crate::fault::{Scope, Side, Trouble, show};
+use crate::receive::attributes::FILE_BITS;
+use crate::receive::own::FileId;
+use crate::storage::statat;
+
+/// A regular file that is at the destination.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Existing {
+    pub(crate) size: u64,
+    pub(crate) mtime_secs: i64,
+    pub(crate) mtime_nanos: u32,
+    pub(crate) id: FileId,
+    mode: u32,
+}
+
+impl Existing {
+    /// Whether it was modified after this time.
+    pub(crate) fn is_later(&self, than: Attributes) -> bool {
+        (self.mtime_secs, self.mtime_nanos) > (than.mtime_secs, than.mtime_nanos)
+    }
+
+    /// Whether it has these permissions.
+    pub(crate) fn has_mode(&self, mode: u32) -> bool {
+        (self.mode ^ mode) & FILE_BITS == 0
+    }
+
+    /// Whether it was modified at this time, as far as its file system can tell.
+    pub(crate) fn same_time(&self, attributes: Attributes) -> bool {
+        let whole_seconds = self.mtime_nanos == 0;
+        self.mtime_secs == attributes.mtime_secs
+            && (whole_seconds || self.mtime_nanos == attributes.mtime_nanos)
+    }
+}
+
+/// A name in an open directory.
+#[derive(Clone)]
+pub(crate) struct Spot {
+    pub(crate) directory: Arc<OwnedFd>,
+    pub(crate) name: Vec<u8>,
+    /// Directly in the destination.
+    pub(in crate::receive) at_top: bool,
+}
+
+impl Spot {
+    /// What is there now.
+    pub(super) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, Trouble> {
+        match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(trouble("look at", path, errno)),
+        }
+    }
+
+    /// What is there now; only regular files and links give way to what is received.
+    pub(super) fn look(&self, path: &[u8]) -> Result<Option<FileId>, Trouble> {
+        let stat = match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(trouble("look at", path, errno)),
+        };
+        replaceable(Some(FileType::from_raw_mode(stat.st_mode)), path)?;
+        Ok(Some(FileId::of(&stat)))
+    }
+
+    /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
+    pub(super) fn cannot_create(&self, doing: &str, path: &[u8], errno: Errno) -> Trouble {
+        let mut trouble = trouble(doing, path, errno);
+        if self.at_top && matches!(errno, Errno::ACCESS | Errno::PERM) {
+            trouble.scope = Scope::Job;
+        }
+        trouble
+    }
+}
+
+/// Only regular files and links give way to what is received.
+pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Trouble> {
+    match there {
+        None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
+        Some(FileType::Directory) => Err(Trouble::entry(
+            FaultCode::IsADirectory,
+            format!("`{}` is a directory at the destination", show(path)),
+            "move the directory out of the way, or choose another destination",
+        )),
+        Some(_) => Err(Trouble::entry(
+            FaultCode::Io,
+            format!("`{}` is a device, pipe or socket at the destination", show(path)),
+            "only regular files and links are replaced; choose another destination",
+        )),
+    }
+}
+
+#[expect(
+    clippy::useless_conversion,
+    clippy::unnecessary_cast,
+    reason = "fields differ between architectures"
+)]
+pub(crate) fn existing(stat: &Stat) -> Existing {
+    Existing {
+        size: stat.st_size as u64,
+        mtime_secs: stat.st_mtime.into(),
+        mtime_nanos: stat.st_mtime_nsec as u32,
+        id: FileId::of(stat),
+        mode: stat.st_mode as u32,
+    }
+}
+
+/// The directory that a path lies in; empty for the base.
+pub(crate) fn parent_of(local: &[u8]) -> &[u8] {
+    local.iter().rposition(|&b| b == b'/').map_or(&[], |slash| &local[..slash])
+}
+
+pub(crate) fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {
+    Trouble::new(Side::Destination, doing, path, errno)
+}
+
+pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> Trouble {
+    match errno {
+        Errno::LOOP | Errno::XDEV => Trouble::entry(
+            FaultCode::PathEscape,
+            format!("`{}` leads through a symbolic link at the destination", show(path)),
+            "nothing is written through links below the destination; name the real directory as destination",
+        ),
+        Errno::NOTDIR => not_a_directory(path),
+        errno => trouble("reach", path, errno),
+    }
+}
+
+pub(crate) fn not_a_directory(path: &[u8]) -> Trouble {
+    Trouble::entry(
+        FaultCode::NotADirectory,
+        format!("`{}` needs a directory where the destination has something else", show(path)),
+        "move what is in the way, or choose another destination",
+    )
+}
