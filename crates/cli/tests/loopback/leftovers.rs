@@ -1,14 +1,14 @@
 //! `haul status` and `haul clean` beside the journals of a job that was cut off and of one that runs.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
+
+use crate::support::{haul, text};
 
 /// A journal in version 1 of the format, with the id 1234abcd: temporary files in `d`; file 300 is `d/f`, 4,096
 /// bytes long; bytes 5 to 1,005 of it are written.
@@ -20,16 +20,8 @@ const JOURNAL: &str = concat!(
 const NAME: &str = ".haul-1234abcd.journal";
 const PART: &str = "d/.haul-1234abcd-300.part";
 
-fn haul(arguments: &[&str], here: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
-        command.env_remove(name);
-    }
-    command.env("HAUL_CONFIG", "").stdin(Stdio::null()).current_dir(here).args(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+fn haul_in(arguments: &[&str], here: &Path) -> Output {
+    haul().current_dir(here).args(arguments).output().unwrap()
 }
 
 #[track_caller]
@@ -64,14 +56,14 @@ fn status_shows_what_can_be_resumed_and_changes_nothing() {
     let here = tempfile::tempdir().unwrap();
     leave(here.path(), ".");
     for _ in 0..2 {
-        let shown = stdout(&haul(&["status"], here.path()), 0);
+        let shown = stdout(&haul_in(&["status"], here.path()), 0);
         assert!(
             shown.starts_with(&format!("./{NAME}  left over, can be resumed, 1 min old, 2 temp")),
             "{shown}"
         );
         assert!(shown.ends_with("\n    d/f  1.0 kB of 4.1 kB\n"), "{shown}");
     }
-    let result = object(&haul(&["status", "--json"], here.path()), 0);
+    let result = object(&haul_in(&["status", "--json"], here.path()), 0);
     assert_eq!((&result["schema"], &result["ok"], &result["error"]), (&1.into(), &true.into(), &Value::Null));
     let journal = &result["journals"][0];
     assert_eq!((&journal["state"], &journal["journal"]), (&"left_over".into(), &NAME.into()));
@@ -85,15 +77,15 @@ fn status_shows_what_can_be_resumed_and_changes_nothing() {
 fn clean_removes_the_journal_and_its_temporary_files_and_nothing_else() {
     let here = tempfile::tempdir().unwrap();
     let at = leave(here.path(), ".");
-    let dry = stdout(&haul(&["clean", "-n"], here.path()), 0);
+    let dry = stdout(&haul_in(&["clean", "-n"], here.path()), 0);
     assert!(dry.starts_with(&format!("would remove ./{NAME} with 2 temporary files")), "{dry}");
     assert!(at.join(NAME).exists() && at.join(PART).exists());
-    let done = stdout(&haul(&["clean"], here.path()), 0);
+    let done = stdout(&haul_in(&["clean"], here.path()), 0);
     assert!(done.starts_with(&format!("removed ./{NAME} with 2 temporary files")), "{done}");
     let left: Vec<_> = fs::read_dir(at.join("d")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["mine.part"]);
     assert!(!at.join(NAME).exists());
-    let again = haul(&["clean"], here.path());
+    let again = haul_in(&["clean"], here.path());
     assert_eq!(stdout(&again, 0), "");
     assert_eq!(text(&again.stderr), "There is nothing to remove (-r looks below).\n");
 }
@@ -104,28 +96,28 @@ fn what_a_running_job_uses_is_shown_and_never_removed() {
     let at = leave(here.path(), ".");
     let running = File::open(at.join(NAME)).unwrap();
     flock(&running, FlockOperation::LockExclusive).unwrap();
-    let shown = stdout(&haul(&["status"], here.path()), 0);
+    let shown = stdout(&haul_in(&["status"], here.path()), 0);
     assert!(shown.contains("  running, "), "{shown}");
-    let output = haul(&["clean"], here.path());
+    let output = haul_in(&["clean"], here.path());
     assert_eq!(stdout(&output, 0), "");
     assert!(text(&output.stderr).contains("its transfer is running"), "{}", text(&output.stderr));
     assert!(at.join(NAME).exists() && at.join(PART).exists());
     drop(running);
-    assert!(stdout(&haul(&["clean"], here.path()), 0).starts_with("removed "));
+    assert!(stdout(&haul_in(&["clean"], here.path()), 0).starts_with("removed "));
 }
 
 #[test]
 fn clean_can_spare_the_young_and_look_below() {
     let here = tempfile::tempdir().unwrap();
     let (deep, other) = (leave(here.path(), "a/b"), leave(here.path(), "c"));
-    assert_eq!(stdout(&haul(&["clean"], here.path()), 0), "");
-    let spared = object(&haul(&["clean", "-r", "--older-than", "1h", "--json"], here.path()), 0);
+    assert_eq!(stdout(&haul_in(&["clean"], here.path()), 0), "");
+    let spared = object(&haul_in(&["clean", "-r", "--older-than", "1h", "--json"], here.path()), 0);
     assert_eq!((&spared["removed"], spared["left"].as_array().unwrap().len()), (&Value::Array(vec![]), 2));
     assert_eq!(spared["left"][0]["why"], "it is younger than 1 h");
-    let one = object(&haul(&["clean", "-r", "--older-than", "30s", "--json", "a"], here.path()), 0);
+    let one = object(&haul_in(&["clean", "-r", "--older-than", "30s", "--json", "a"], here.path()), 0);
     assert_eq!(one["removed"][0]["directory"], "a/b");
     assert!(!deep.join(PART).exists() && other.join(PART).exists());
-    assert!(stdout(&haul(&["status", "-r"], here.path()), 0).starts_with("./c/.haul-1234abcd.journal"));
+    assert!(stdout(&haul_in(&["status", "-r"], here.path()), 0).starts_with("./c/.haul-1234abcd.journal"));
 }
 
 #[test]
@@ -135,9 +127,9 @@ fn what_is_not_ours_is_named_and_left_alone() {
     let mut later = fs::read(at.join(NAME)).unwrap();
     later[8] = 9;
     fs::write(at.join(NAME), later).unwrap();
-    let result = object(&haul(&["status", "--json"], here.path()), 0);
+    let result = object(&haul_in(&["status", "--json"], here.path()), 0);
     assert_eq!(result["journals"][0]["state"], "not_ours");
-    let output = haul(&["clean"], here.path());
+    let output = haul_in(&["clean"], here.path());
     assert_eq!(stdout(&output, 0), "");
     assert!(text(&output.stderr).contains("another version of haul"), "{}", text(&output.stderr));
     assert!(at.join(NAME).exists() && at.join(PART).exists());
@@ -146,11 +138,11 @@ fn what_is_not_ours_is_named_and_left_alone() {
 #[test]
 fn what_cannot_be_done_is_an_error() {
     let here = tempfile::tempdir().unwrap();
-    let result = object(&haul(&["status", "--json", "nowhere"], here.path()), 7);
+    let result = object(&haul_in(&["status", "--json", "nowhere"], here.path()), 7);
     assert_eq!((&result["ok"], &result["error"]["code"]), (&false.into(), &"no_such_path".into()));
     let at = leave(here.path(), ".");
     fs::create_dir(at.join("d/.haul-1234abcd-8.part")).unwrap();
-    let result = object(&haul(&["clean", "--json"], here.path()), 7);
+    let result = object(&haul_in(&["clean", "--json"], here.path()), 7);
     assert_eq!((&result["ok"], &result["removed"]), (&false.into(), &Value::Array(vec![])));
     assert!(at.join(NAME).exists(), "it can be tried again");
 }

@@ -1,70 +1,14 @@
 //! Keeping in step, dry runs, growing files and pipes, in both directions and within one machine, on the loopback
 //! interface and without privileges.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
-
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
-use serde_json::Value;
 use tempfile::TempDir;
 
-fn haul() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
-        command.env_remove(name);
-    }
-    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    haul().args(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-#[track_caller]
-fn exits(output: &Output, code: i32) {
-    assert_eq!(output.status.code(), Some(code), "{} {}", text(&output.stdout), text(&output.stderr));
-}
-
-#[track_caller]
-fn object(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output.stdout)))
-}
-
-/// A running `haul serve`, ended when dropped.
-struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Server {
-    fn start(root: &Path, options: &[&str]) -> Self {
-        let mut command = haul();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root).args(options);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut url = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
-        Self { child, url: url.trim().to_owned() }
-    }
-
-    fn at(&self, path: &str) -> String {
-        self.url.replacen("/?k=", &format!("/{path}?k="), 1)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::support::{Server, exits, haul, lossy, object, run};
 
 /// A tree at one side, a directory at the other, and how each is called.
 struct Places {
@@ -93,7 +37,7 @@ impl Places {
     /// The source's directory and its name, the destination's directory and its name.
     fn of(&self, way: Way) -> (std::path::PathBuf, String, std::path::PathBuf, String) {
         let local = |name: &str| {
-            (self.here.path().join(name), text(self.here.path().join(name).as_os_str().as_encoded_bytes()))
+            (self.here.path().join(name), lossy(self.here.path().join(name).as_os_str().as_encoded_bytes()))
         };
         let remote = |name: &str| (self.root.path().join(name), self.server.at(name));
         let ((src, from), (dst, to)) = match way {
@@ -120,7 +64,7 @@ fn names(root: &Path) -> Vec<String> {
             if path.is_dir() {
                 open.push(path.clone());
             }
-            all.push(text(path.strip_prefix(root).unwrap().as_os_str().as_encoded_bytes()));
+            all.push(lossy(path.strip_prefix(root).unwrap().as_os_str().as_encoded_bytes()));
         }
     }
     all.sort();
@@ -138,7 +82,7 @@ fn delete_keeps_two_directories_in_step() {
         // First it is only looked.
         let dry = run(&["cp", "-n", "--delete", &from, &to]);
         exits(&dry, 0);
-        let said = text(&dry.stdout);
+        let said = lossy(&dry.stdout);
         for line in ["send a (3 B)", "send sub/b (4 B)", "delete old", "delete sub/gone", "delete sub/gone/x"]
         {
             assert!(said.lines().any(|said| said == line), "{way:?}: {line} in {said}");
@@ -158,7 +102,7 @@ fn delete_keeps_two_directories_in_step() {
         // Then it is done.
         let done = run(&["cp", "-v", "--delete", &from, &to]);
         exits(&done, 0);
-        let words = text(&done.stderr);
+        let words = lossy(&done.stderr);
         assert!(words.contains("delete sub/gone/x\n") && words.contains("3 names deleted"), "{words}");
         assert_eq!(names(&dst), names(&src), "{way:?}");
         let again = object(&run(&["cp", "--json", "--delete", &from, &to]));
@@ -191,7 +135,7 @@ fn a_dry_run_itemises_for_scripts() {
         assert_eq!(result["negotiated"]["cipher"].is_string(), !matches!(way, Way::Local), "{result}");
         assert_eq!(fs::read(dst.join("a")).unwrap(), b"aaa");
         let verbose = run(&["cp", "-nv", &from, &to]);
-        assert!(text(&verbose.stdout).contains("\nkeep sub/b\n"), "{}", text(&verbose.stdout));
+        assert!(lossy(&verbose.stdout).contains("\nkeep sub/b\n"), "{}", lossy(&verbose.stdout));
         let _ = fs::remove_dir_all(&src);
         let _ = fs::remove_dir_all(&dst);
     }
@@ -285,7 +229,7 @@ fn who_reads_only_the_beginning_gets_it_quietly() {
     child.stdout.take().unwrap().read_exact(&mut head).unwrap();
     let outcome = child.wait_with_output().unwrap();
     exits(&outcome, 0);
-    assert_eq!((head, text(&outcome.stderr)), ([b'x'; 1000], String::new()));
+    assert_eq!((head, lossy(&outcome.stderr)), ([b'x'; 1000], String::new()));
 }
 
 #[test]
@@ -306,7 +250,7 @@ fn what_pipes_cannot_do_is_said() {
     for (arguments, code, needle) in cases {
         let output = run(arguments);
         exits(&output, code);
-        let words = text(&output.stderr) + &text(&output.stdout);
+        let words = lossy(&output.stderr) + &lossy(&output.stdout);
         assert!(words.contains(needle), "{arguments:?}: {words}");
     }
 }

@@ -1,67 +1,17 @@
 //! What is chosen on the command line is what arrives, whichever side walks the tree.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
-
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Stdio;
 
 use tempfile::TempDir;
 
-fn haul() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
-        command.env_remove(name);
-    }
-    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-#[track_caller]
-fn exits(output: &Output, code: i32) {
-    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
-}
-
-/// A running `haul serve`, ended when dropped.
-struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Server {
-    fn start(root: &Path) -> Self {
-        let mut child = haul()
-            .args(["serve", "--listen", "127.0.0.1:0", "--root"])
-            .arg(root)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut url = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
-        Self { child, url: url.trim().to_owned() }
-    }
-
-    fn at(&self, path: &str) -> String {
-        self.url.replacen("/?k=", &format!("/{path}?k="), 1)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::support::{Server, exits, haul, lossy};
 
 /// A tree `s` with odd names beside a directory `outside`.
 fn tree() -> TempDir {
@@ -105,7 +55,7 @@ fn names(directory: &Path) -> BTreeSet<String> {
 #[track_caller]
 fn arrives(options: &[OsString], stdin: &[u8], expected: &[&str]) -> i32 {
     let here = tree();
-    let server = Server::start(here.path());
+    let server = Server::start(here.path(), &[]);
     let at = |path: &str| here.path().join(path).into_os_string();
     let ways = [
         (at("s"), OsString::from(server.at("up")), "up"),
@@ -128,7 +78,7 @@ fn arrives(options: &[OsString], stdin: &[u8], expected: &[&str]) -> i32 {
         let output = child.wait_with_output().unwrap();
         let found = names(&here.path().join(name));
         let expected: BTreeSet<String> = expected.iter().map(|&name| name.to_owned()).collect();
-        assert_eq!(found, expected, "{name}: {}", text(&output.stderr));
+        assert_eq!(found, expected, "{name}: {}", lossy(&output.stderr));
         for file in found.iter().filter(|file| !file.contains('\\')) {
             let (sent, got) = (here.path().join("s").join(file), here.path().join(name).join(file));
             if sent.is_file() {
@@ -202,11 +152,11 @@ fn ignore_files_are_obeyed_when_asked() {
 fn links_are_followed_and_at_a_server_not_out_of_its_root() {
     let here = tree();
     symlink("../outside", here.path().join("s/out")).unwrap();
-    let server = Server::start(&here.path().join("s"));
+    let server = Server::start(&here.path().join("s"), &[]);
     let down = here.path().join("down");
     let output = haul().args(["cp", "-qL", &server.at("")]).arg(&down).output().unwrap();
     exits(&output, 3);
-    assert!(text(&output.stderr).contains("leads out of the directory"), "{}", text(&output.stderr));
+    assert!(lossy(&output.stderr).contains("leads out of the directory"), "{}", lossy(&output.stderr));
     assert!(!down.join("out").exists() && !down.join("link").is_symlink());
     assert_eq!(fs::read_to_string(down.join("link")).unwrap(), "s/src/b.c");
     let local = here.path().join("local");
@@ -230,7 +180,7 @@ fn usage_errors_name_their_option() {
             let output =
                 haul().arg("cp").args(words(line)).args(extra).current_dir(here.path()).output().unwrap();
             exits(&output, 2);
-            assert!(text(&output.stderr).contains(option), "{line}: {}", text(&output.stderr));
+            assert!(lossy(&output.stderr).contains(option), "{line}: {}", lossy(&output.stderr));
             assert!(!here.path().join("d").exists());
         }
     }
@@ -239,7 +189,7 @@ fn usage_errors_name_their_option() {
 #[test]
 fn a_list_too_long_for_a_server_is_refused_with_a_hint() {
     let here = tree();
-    let server = Server::start(here.path());
+    let server = Server::start(here.path(), &[]);
     fs::write(here.path().join("list"), "some/long/path/of/a/file\n".repeat(10_000)).unwrap();
     let list = here.path().join("list");
     let run = |from: &OsStr, to: &OsStr| {
@@ -247,7 +197,7 @@ fn a_list_too_long_for_a_server_is_refused_with_a_hint() {
     };
     let down = run(OsStr::new(&server.at("s")), here.path().join("down").as_os_str());
     assert_ne!(down.status.code(), Some(0));
-    assert!(text(&down.stderr).contains("name fewer paths"), "{}", text(&down.stderr));
+    assert!(lossy(&down.stderr).contains("name fewer paths"), "{}", lossy(&down.stderr));
     // What the sender walks itself has no such bound; the one path, listed often, is missing once.
     let up = run(here.path().join("s").as_os_str(), OsStr::new(&server.at("up")));
     exits(&up, 3);

@@ -1,75 +1,13 @@
 //! The program as people and scripts meet it, on the loopback interface and without privileges.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
-
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-fn haul() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
-        command.env_remove(name);
-    }
-    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    haul().args(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-#[track_caller]
-fn exits(output: &Output, code: i32) {
-    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
-}
-
-#[track_caller]
-fn object(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output.stdout)))
-}
-
-/// A running `haul serve`, ended when dropped.
-struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Server {
-    fn start(root: &Path, options: &[&str]) -> Self {
-        let mut child = haul()
-            .args(["serve", "--listen", "127.0.0.1:0", "--root"])
-            .arg(root)
-            .args(options)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut url = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
-        Self { child, url: url.trim().to_owned() }
-    }
-
-    /// The URL of `path` below the root.
-    fn at(&self, path: &str) -> String {
-        self.url.replacen("/?k=", &format!("/{path}?k="), 1)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::support::{Server, exits, haul, object, run, text};
 
 /// A directory with a small tree in `tree`.
 fn tree() -> TempDir {

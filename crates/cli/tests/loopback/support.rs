@@ -1,0 +1,70 @@
+//! Starting the program, and reading what it says.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// The program, whatever the environment and the files of this machine configure.
+pub(crate) fn haul() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
+        command.env_remove(name);
+    }
+    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    haul().args(arguments).output().unwrap()
+}
+
+/// What must be UTF-8.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// What may have names of any bytes in it.
+pub(crate) fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+pub(crate) fn exits(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{} {}", lossy(&output.stdout), lossy(&output.stderr));
+}
+
+#[track_caller]
+pub(crate) fn object(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", lossy(&output.stdout)))
+}
+
+/// A running `haul serve`, ended when dropped.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) url: String,
+}
+
+impl Server {
+    pub(crate) fn start(root: &Path, options: &[&str]) -> Self {
+        let mut command = haul();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root).args(options);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut url = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
+        Self { child, url: url.trim().to_owned() }
+    }
+
+    /// The URL of `path` below the root.
+    pub(crate) fn at(&self, path: &str) -> String {
+        self.url.replacen("/?k=", &format!("/{path}?k="), 1)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
