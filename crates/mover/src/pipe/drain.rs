@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Write};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
@@ -18,17 +17,12 @@ use crate::digest::set_digest;
 use crate::entries::{Kind, State};
 use crate::fault::{Side, Trouble, protocol};
 use crate::link::ControlLink;
+use crate::pipe::{LOOK_AGAIN, await_farewell};
 use crate::receive::{
     Base, FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Shared, Wants, Work, mismatch,
 };
 use crate::report::{MoveReport, report};
 use crate::threads;
-
-/// Longest wait before it is looked again what has been written.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
-/// How long the sender may take to say good-bye.
-const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Zeros written at a time where a file has a hole.
 const ZEROS: usize = 16 << 10;
@@ -234,12 +228,8 @@ impl Listener {
     fn listen(mut self) -> Result<MoveReport, Fault> {
         self.shared.link.send(ControlMessage::Ready(Destination::Fresh))?;
         loop {
-            if let Some(ending) = self.shared.ending() {
-                if ending.tell_peer {
-                    // The channel may be what failed.
-                    let _ = self.shared.link.send(ControlMessage::Abort(ending.fault.clone()));
-                }
-                return Err(ending.fault.clone());
+            if let Some(fault) = self.shared.told_ending() {
+                return Err(fault);
             }
             while let Ok((entry, digest)) = self.hashes.try_recv() {
                 self.found.insert(entry, digest);
@@ -370,12 +360,7 @@ impl Listener {
         self.shared.set_finished();
         let link = &self.shared.link;
         link.send(ControlMessage::Finish(summary))?;
-        let until = Instant::now() + FAREWELL;
-        while Instant::now() < until {
-            if let Ok(Some(ControlMessage::Bye)) | Err(_) = link.recv(LOOK_AGAIN) {
-                break;
-            }
-        }
+        await_farewell(&**link);
         Ok(report)
     }
 }

@@ -7,9 +7,31 @@ mod drain;
 mod feed;
 mod store;
 
+use std::time::{Duration, Instant};
+
+use haul_wire::control::ControlMessage;
+
+use crate::link::ControlLink;
+
 pub use drain::receive_to;
 pub use feed::send_stream;
 pub use store::receive_stream;
 
 /// What the entry of a stream is called while it travels; the receiver gives it the destination's name.
 const STREAM: &[u8] = b"stdin";
+
+/// How long the sender may take to say good-bye.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Longest wait before it is looked again whether everything is written.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Waits until the sender has heard how it ended, or has gone.
+fn await_farewell(link: &dyn ControlLink) {
+    let until = Instant::now() + FAREWELL;
+    while Instant::now() < until {
+        if let Ok(Some(ControlMessage::Bye)) | Err(_) = link.recv(LOOK_AGAIN) {
+            return;
+        }
+    }
+}

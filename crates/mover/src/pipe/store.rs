@@ -4,7 +4,6 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
@@ -21,7 +20,7 @@ use crate::entries::State;
 use crate::fault::{Side, Trouble, protocol};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
-use crate::pipe::STREAM;
+use crate::pipe::{LOOK_AGAIN, STREAM, await_farewell};
 use crate::receive::{
     FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Shared, Wants, Work, mismatch,
     open_base,
@@ -31,12 +30,6 @@ use crate::root::Root;
 use crate::storage::fsync;
 use crate::stream::Shape;
 use crate::threads;
-
-/// Longest wait before it is looked again whether everything is written.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
-/// How long the sender may take to say good-bye.
-const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Bytes read back at a time.
 const READ: usize = 1 << 20;
@@ -178,12 +171,8 @@ impl Store {
     fn listen(mut self) -> Result<MoveReport, Fault> {
         self.shared.link.send(ControlMessage::Ready(Destination::Fresh))?;
         loop {
-            if let Some(ending) = self.shared.ending() {
-                if ending.tell_peer {
-                    // The channel may be what failed.
-                    let _ = self.shared.link.send(ControlMessage::Abort(ending.fault.clone()));
-                }
-                return Err(ending.fault.clone());
+            if let Some(fault) = self.shared.told_ending() {
+                return Err(fault);
             }
             if let Ok(stored) = self.storing.try_recv() {
                 self.stored = Some(stored);
@@ -288,12 +277,7 @@ impl Store {
         link.send(ControlMessage::Outcomes(vec![Outcome { entry: 0, fault: None }]))?;
         let summary = Summary { entries: 1, failed: 0, bytes: stored.len, digest, notes };
         link.send(ControlMessage::Finish(summary))?;
-        let until = Instant::now() + FAREWELL;
-        while Instant::now() < until {
-            if let Ok(Some(ControlMessage::Bye)) | Err(_) = link.recv(LOOK_AGAIN) {
-                break;
-            }
-        }
+        await_farewell(&**link);
         Ok(report)
     }
 }

@@ -60,12 +60,8 @@ impl Peer {
             if finished && *farewell.get_or_insert_with(|| Instant::now() + FAREWELL) < Instant::now() {
                 return Ok(self.report());
             }
-            if let (false, Some(ending)) = (finished, self.shared.ending()) {
-                if ending.tell_peer {
-                    // The channel may be what failed.
-                    let _ = self.shared.link.send(ControlMessage::Abort(ending.fault.clone()));
-                }
-                return Err(ending.fault.clone());
+            if let (false, Some(fault)) = (finished, self.shared.told_ending()) {
+                return Err(fault);
             }
             match self.shared.link.recv(LOOK_AGAIN) {
                 Ok(Some(ControlMessage::Bye)) | Err(_) if self.shared.finished() => return Ok(self.report()),

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_base::RangeSet;
-use haul_wire::control::{Durability, Extent, Fault, FileDigest, Manners, Notes, Proof, Removal, RunMode};
+use haul_wire::control::{
+    ControlMessage, Durability, Extent, Fault, FileDigest, Manners, Notes, Proof, Removal, RunMode,
+};
 
 use crate::entries::{EntryTable, State};
 use crate::journal::FileIdentity;
@@ -223,6 +225,16 @@ impl Shared {
     /// Ends the job; the peer will be told.
     pub(crate) fn fail(&self, fault: Fault) {
         self.end(fault, true);
+    }
+
+    /// What ended the job; the peer has been told, if it had to be.
+    pub(crate) fn told_ending(&self) -> Option<Fault> {
+        let ending = self.ending()?;
+        if ending.tell_peer {
+            // The channel may be what failed.
+            let _ = self.link.send(ControlMessage::Abort(ending.fault.clone()));
+        }
+        Some(ending.fault.clone())
     }
 
     pub(crate) fn ending(&self) -> Option<&Ending> {
