@@ -25,6 +25,8 @@ pub(crate) struct Decider {
     checks: Sender<Check>,
     pub(super) settles: Sender<Settle>,
     hashing: Sender<HashJob>,
+    /// What is to be hashed once the entries have been asked for.
+    to_hash: Vec<HashJob>,
 }
 
 /// What is to happen to a file.
@@ -47,7 +49,7 @@ impl Decider {
         settles: Sender<Settle>,
         hashing: Sender<HashJob>,
     ) -> Self {
-        Self { shared, leftovers, checks, settles, hashing }
+        Self { shared, leftovers, checks, settles, hashing, to_hash: Vec::new() }
     }
 
     /// What is wanted of an entry. What is there of it is taken over or compared.
@@ -153,7 +155,7 @@ impl Decider {
     }
 
     /// Compares what is there under the final name.
-    pub(super) fn compare_final(&self, entry: u32) -> Result<Want, Fault> {
+    pub(super) fn compare_final(&mut self, entry: u32) -> Result<Want, Fault> {
         let groups = Groups::of(self.shared.book().table.stream_len(entry));
         self.compare(entry, Held::Final, (0..groups.count()).collect(), &RangeSet::new())?;
         Ok(Want::Compare)
@@ -190,7 +192,7 @@ impl Decider {
         (!shape.is_sparse() && (WORTH_PROVING..shape.size()).contains(&there.size)).then_some(there.size)
     }
 
-    fn resume(&self, entry: u32, written: &RangeSet) -> Result<Want, Fault> {
+    fn resume(&mut self, entry: u32, written: &RangeSet) -> Result<Want, Fault> {
         let len = self.shared.book().table.stream_len(entry);
         let groups = Groups::of(len);
         let mut missing = RangeSet::new();
@@ -205,11 +207,17 @@ impl Decider {
         Ok(Want::Rest(missing.iter().map(stretch).collect()))
     }
 
-    fn compare(&self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
+    fn compare(&mut self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
         let claimed = claimed.clone();
-        let begin = Check::Compare(Comparison { entry, held, claimed });
-        self.checks.send(begin).map_err(over)?;
-        self.hashing.send(HashJob { entry, held, groups }).map_err(over)
+        self.shared.wants.open_one();
+        self.checks.send(Check::Compare(Comparison { entry, held, claimed })).map_err(over)?;
+        self.to_hash.push(HashJob { entry, held, groups });
+        Ok(())
+    }
+
+    /// The sender has been told what is wanted, so more of it may be asked for: what is there is hashed.
+    pub(crate) fn asked(&mut self) -> Result<(), Fault> {
+        self.to_hash.drain(..).try_for_each(|job| self.hashing.send(job).map_err(over))
     }
 
     /// No more entries come. Leftovers of no use are removed, before directories get their times; those that

@@ -124,6 +124,7 @@ impl Peer {
         }
         self.shared.tell_the_rest()?;
         self.shared.wants.ask(&self.shared, first, wants)?;
+        self.decider.asked()?;
         self.shared.queue.nudge();
         Ok(())
     }

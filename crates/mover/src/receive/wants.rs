@@ -39,10 +39,15 @@ impl Wants {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A file is about to be compared: more may be wanted of it until it is [closed](Self::close_one).
+    pub(crate) fn open_one(&self) {
+        self.asked().open += 1;
+    }
+
     /// Says what is wanted of the next entries, the first of which is `first`; to a fresh destination
     /// everything comes unasked.
     pub(crate) fn ask(&self, shared: &Shared, first: u32, wants: Vec<Want>) -> Result<(), Fault> {
-        let mut asked = self.asked();
+        let _order = self.asked();
         let mut book = shared.book();
         for (entry, want) in (first..).zip(&wants) {
             let whole = 0..book.table.stream_len(entry);
@@ -51,7 +56,6 @@ impl Wants {
                 Want::Rest(stretches) => stretches.iter().map(range).collect(),
                 Want::Nothing | Want::Kept | Want::Compare => Vec::new(),
             };
-            asked.open += u64::from(matches!(want, Want::Compare | Want::Rest(_)));
             for range in ranges {
                 book.append(entry, &range)?;
                 shared.progress.found(0, range.end - range.start);
@@ -88,6 +92,7 @@ impl Wants {
     /// Nothing more will be wanted of a file that was compared.
     pub(crate) fn close_one(&self, shared: &Shared) -> Result<(), Fault> {
         let mut asked = self.asked();
+        debug_assert!(asked.open > 0, "each file is closed once");
         asked.open = asked.open.saturating_sub(1);
         self.end(shared, &mut asked)
     }

@@ -5,10 +5,11 @@ use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use haul_mover::faults::{Call, Disk, Verdict};
 use haul_mover::{ReceiveOptions, Root, SendLimits, receive_files, send_files};
-use haul_wire::control::{Durability, Fault, FaultCode, Layout, Manners, Readback, Selection};
+use haul_wire::control::{Durability, Equal, Fault, FaultCode, Layout, Manners, Readback, Selection};
 use rustix::io::Errno;
 
 use crate::harness::{
@@ -100,6 +101,25 @@ fn a_disk_that_changes_bytes_is_found_when_it_is_asked_to_show_them() {
         assert_copied(&src, &dst);
         fs::remove_file(dst.join("f0")).unwrap();
     }
+}
+
+#[test]
+fn files_that_cannot_be_read_for_comparing_are_sent_even_before_all_has_been_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[300; 400], 1);
+    copy_on(&src, &dst, options(), &healthy()).clean();
+    // What fails, fails at once, while the receiver still makes up its mind about the other files.
+    let disk = Disk::new(|_, call| match std::thread::current().name() {
+        Some("haul-compare") if call == Call::Read => Verdict::Fail(Errno::IO.raw_os_error()),
+        Some("haul-receive") => {
+            std::thread::sleep(Duration::from_micros(500));
+            Verdict::Pass
+        }
+        _ => Verdict::Pass,
+    });
+    let manners = Manners { equal: Equal::Contents, ..Manners::default() };
+    copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &disk).clean();
+    assert_copied(&src, &dst);
 }
 
 #[test]
