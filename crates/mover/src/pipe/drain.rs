@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{ErrorKind, Write};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
@@ -50,13 +49,11 @@ pub fn receive_to(
 
 fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport, Fault> {
     let (hashed, hashes) = crossbeam_channel::unbounded();
-    let asked = Arc::new(AtomicU32::new(0));
-    let drain = Drain::new(shared.clone(), output, hashed, asked.clone());
+    let drain = Drain::new(shared.clone(), output, hashed);
     let draining = threads::spawn("haul-drain", move || drain.run())?;
     let listener = Listener {
         shared: shared.clone(),
         hashes,
-        asked,
         found: HashMap::new(),
         expected: HashMap::new(),
         settled: 0,
@@ -76,8 +73,6 @@ struct Drain {
     shared: Arc<Shared>,
     output: Box<dyn Write + Send>,
     hashed: Sender<Hashed>,
-    /// Of the entries below this number it is known where their bytes are in the object.
-    asked: Arc<AtomicU32>,
     /// What has come before its turn, by its place in the object. The memory counts as used.
     waiting: BTreeMap<u64, (Arc<Lease>, Range<usize>)>,
     /// Up to here the object is written.
@@ -89,14 +84,9 @@ struct Drain {
 }
 
 impl Drain {
-    fn new(
-        shared: Arc<Shared>,
-        output: Box<dyn Write + Send>,
-        hashed: Sender<Hashed>,
-        asked: Arc<AtomicU32>,
-    ) -> Self {
+    fn new(shared: Arc<Shared>, output: Box<dyn Write + Send>, hashed: Sender<Hashed>) -> Self {
         let (waiting, hasher) = (BTreeMap::new(), Hasher::new());
-        Self { shared, output, hashed, asked, waiting, upto: 0, entry: 0, hasher, in_file: 0 }
+        Self { shared, output, hashed, waiting, upto: 0, entry: 0, hasher, in_file: 0 }
     }
 
     fn run(mut self) {
@@ -160,7 +150,7 @@ impl Drain {
     fn finish_entries(&mut self) -> Result<(), Fault> {
         loop {
             let book = self.shared.book();
-            let is_known = self.entry < self.asked.load(Ordering::Acquire);
+            let is_known = self.entry < book.decided;
             let next = if is_known { book.layout.pieces(self.upto, 1).first().copied() } else { None };
             let whole = book.layout.len() == self.upto;
             drop(book);
@@ -217,7 +207,6 @@ fn fault(error: &std::io::Error) -> Fault {
 struct Listener {
     shared: Arc<Shared>,
     hashes: Receiver<Hashed>,
-    asked: Arc<AtomicU32>,
     found: HashMap<u32, [u8; 32]>,
     expected: HashMap<u32, Result<[u8; 32], Fault>>,
     settled: u64,
@@ -298,7 +287,6 @@ impl Listener {
             self.shared.progress.found(1, 0);
         }
         self.shared.wants.ask(&self.shared, first, vec![Want::Whole; entries.len()])?;
-        self.asked.store(self.shared.book().table.len(), Ordering::Release);
         self.shared.queue.nudge();
         Ok(())
     }

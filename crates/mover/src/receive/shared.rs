@@ -33,6 +33,8 @@ pub(crate) struct Book {
     pub(crate) notes: Notes,
     pub(crate) extras: ExtrasMap,
     pub(crate) layout: Layout,
+    /// Of the entries below this number it is decided what is wanted.
+    pub(crate) decided: u32,
     /// What is written of the streams of files that are not whole.
     pub(crate) partial: HashMap<u32, RangeSet>,
     /// Bytes of verified files that an earlier attempt had left.

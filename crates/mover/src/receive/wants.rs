@@ -61,6 +61,7 @@ impl Wants {
                 shared.progress.found(0, range.end - range.start);
             }
         }
+        book.decided = book.table.len();
         drop(book);
         if self.destination == Destination::Occupied && !wants.is_empty() {
             shared.link.send(ControlMessage::Wants(runs(wants)))?;

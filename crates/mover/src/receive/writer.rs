@@ -76,7 +76,7 @@ impl Writer {
 
     /// Makes the next directories and empty files. True: there are more to make.
     fn prepare(&mut self) -> Result<bool, Fault> {
-        let known = self.shared.book().table.len();
+        let known = self.shared.book().decided;
         let upto = known.min(self.prepared + PREPARE);
         while self.prepared < upto {
             self.prepare_one(self.prepared)?;

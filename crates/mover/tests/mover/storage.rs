@@ -123,6 +123,23 @@ fn files_that_cannot_be_read_for_comparing_are_sent_even_before_all_has_been_ask
 }
 
 #[test]
+fn empty_files_that_are_there_are_not_made_before_it_is_decided_about_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[0; 1500], 1);
+    let manners = Manners { durability: Durability::Cached, ..Manners::default() };
+    copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &healthy()).clean();
+    // The writer is faster than the receiver decides.
+    let disk = Disk::new(|_, _| {
+        if std::thread::current().name() == Some("haul-receive") {
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        Verdict::Pass
+    });
+    copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &disk).clean();
+    assert_copied(&src, &dst);
+}
+
+#[test]
 fn how_often_is_synced_is_as_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let syncs = |durability| {
