@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use haul_engine::HaulUrl;
 use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_stream};
-use haul_wire::control::{Fault, Request, Selection};
+use haul_wire::control::{Fault, HardLinks, Preserve, Request, Selection};
 
 use super::copy::over;
 use super::drive;
@@ -126,7 +126,8 @@ fn receive(context: &Context, from: &HaulUrl, sources: Vec<Vec<u8>>, cpu: Cpu) -
         selection,
         growth: context.growth,
         run: context.manners.run,
-        preserve: context.preserve,
+        // Every name comes out with its contents.
+        preserve: Preserve { hard_links: HardLinks::Copy, ..context.preserve },
     };
     let gone = Arc::new(AtomicBool::new(false));
     let output = Output { stdout: io::stdout(), gone: gone.clone() };

@@ -216,6 +216,12 @@ fn stdin_becomes_a_file_and_files_go_to_stdout() {
     let shown = run(&["cp", "-q", local.to_str().unwrap(), "-"]);
     exits(&shown, 0);
     assert_eq!(shown.stdout, b"here");
+    // Two names of one file are two files here.
+    let other = places.here.path().join("other");
+    fs::hard_link(&local, &other).unwrap();
+    let shown = run(&["cp", "-q", local.to_str().unwrap(), other.to_str().unwrap(), "-"]);
+    exits(&shown, 0);
+    assert_eq!(shown.stdout, b"herehere");
 }
 
 #[test]

@@ -271,7 +271,7 @@ impl Listener {
         let first = self.shared.book().table.len();
         for entry in entries {
             entry.validate().map_err(|e| protocol(&e.to_string()))?;
-            if matches!(entry.kind, EntryKind::Directory | EntryKind::Symlink { .. }) {
+            if !matches!(entry.kind, EntryKind::File { .. } | EntryKind::Failed(_)) {
                 return Err(Fault::new(
                     FaultCode::Usage,
                     format!("`{}` is no regular file, and only those can be written to stdout", entry.path),

@@ -180,6 +180,11 @@ fn directories_and_what_is_missing_do_not_come_out() {
     fs::write(dir.path().join("one"), "1").unwrap();
     let ends = show(&[dir.path().to_path_buf()], Box::new(Shown::default()), &Pump::default());
     assert_eq!(ends.received.unwrap_err().code, FaultCode::Usage);
+    // As a link to what came before it, a file has no contents.
+    fs::hard_link(dir.path().join("one"), dir.path().join("other")).unwrap();
+    let linked = ["one", "other"].map(|name| dir.path().join(name));
+    let ends = show(&linked, Box::new(Shown::default()), &Pump::default());
+    assert_eq!(ends.received.unwrap_err().code, FaultCode::Usage);
     let shown = Shown::default();
     let sources = [dir.path().join("none"), dir.path().join("one")];
     let ends = show(&sources, Box::new(shown.clone()), &Pump::default());
