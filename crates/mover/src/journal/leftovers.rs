@@ -143,17 +143,19 @@ impl Leftovers {
         self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.state.made.is_none())
     }
 
-    /// Whether a job was cut off that had made the directory `name` to take the place of its one source.
-    pub(crate) fn has_made(&self, name: &[u8]) -> bool {
-        self.journals.iter().any(|leftover| leftover.state.made.as_deref() == Some(name))
+    /// The one source whose place the directory `name` took in a job that was cut off.
+    pub(crate) fn made_for(&self, name: &[u8]) -> Option<&[u8]> {
+        let mut made = self.journals.iter().filter_map(|leftover| leftover.state.made.as_ref());
+        made.find(|made| made.name == name).map(|made| made.source.as_slice())
     }
 
     /// That directory is this job's now.
     pub(crate) fn take_made(&mut self, name: &[u8]) {
-        for leftover in self.journals.iter_mut().filter(|l| l.state.made.as_deref() == Some(name)) {
+        let is_it = |leftover: &&mut Leftover| leftover.state.made.as_ref().is_some_and(|m| m.name == name);
+        for leftover in self.journals.iter_mut().filter(is_it) {
             leftover.state.made = None;
             // Without this record the directory takes its source's place once more at most.
-            let _ = leftover.tail.append(&leftover.file, &[Record::Made(b"")]);
+            let _ = leftover.tail.append(&leftover.file, &[Record::Made { name: b"", source: b"" }]);
         }
     }
 

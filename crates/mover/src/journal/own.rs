@@ -132,9 +132,10 @@ impl Journal {
     }
 
     /// Notes that a directory takes the place of the one source: until the set is complete, it does so again.
-    pub(crate) fn note_made(&self, name: &[u8]) {
+    pub(crate) fn note_made(&self, name: &[u8], source: &[u8]) {
         let mut book = self.book();
-        book.made = is_local(name) && book.append(&self.file, &[Record::Made(name)]);
+        let fits = is_local(name) && is_local(source);
+        book.made = fits && book.append(&self.file, &[Record::Made { name, source }]);
     }
 
     /// The set is complete.

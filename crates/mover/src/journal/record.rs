@@ -57,9 +57,9 @@ pub(crate) enum Record<'a> {
     Wrote { number: u32, start: u64, len: u64 },
     /// There is no temporary file with this number any more.
     Gone { number: u32 },
-    /// The job made this directory to take the place of its one source, and the set is not complete (empty: it is
-    /// somebody else's now).
-    Made(&'a [u8]),
+    /// The job made this directory to take the place of its one source, which is called so, and the set is not
+    /// complete (empty: it is somebody else's now).
+    Made { name: &'a [u8], source: &'a [u8] },
 }
 
 impl<'a> Record<'a> {
@@ -170,7 +170,16 @@ pub(crate) struct State {
     /// Temporary files by number.
     pub(crate) files: BTreeMap<u32, Noted>,
     /// The directory that took the place of the job's one source.
-    pub(crate) made: Option<Vec<u8>>,
+    pub(crate) made: Option<Made>,
+}
+
+/// A directory that was made to take the place of the one source of a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Made {
+    /// What it is called.
+    pub(crate) name: Vec<u8>,
+    /// What the source is called.
+    pub(crate) source: Vec<u8>,
 }
 
 impl State {
@@ -205,10 +214,11 @@ impl State {
                 self.files.remove(&number);
                 true
             }
-            Record::Made(name) => {
+            Record::Made { name, source } => {
                 let good = name.is_empty() || is_local(name) && !name.contains(&b'/');
                 if good {
-                    self.made = Some(name.to_vec()).filter(|name| !name.is_empty());
+                    let made = Made { name: name.to_vec(), source: source.to_vec() };
+                    self.made = Some(made).filter(|made| !made.name.is_empty());
                 }
                 good
             }

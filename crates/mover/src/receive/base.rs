@@ -20,6 +20,8 @@ pub(crate) struct Base {
     pub(crate) directory: OwnedFd,
     /// The name that the single top-level entry takes; `None` if each keeps its own.
     pub(crate) rename: Option<Vec<u8>>,
+    /// The only source that may take that name: an earlier job made it for this one, and was cut off.
+    pub(crate) made_for: Option<Vec<u8>>,
     /// Whether the directory is there.
     pub(crate) presence: Presence,
 }
@@ -34,10 +36,14 @@ pub(crate) enum Presence {
 }
 
 impl Base {
+    fn plain(directory: OwnedFd, presence: Presence) -> Self {
+        Self { directory, rename: None, made_for: None, presence }
+    }
+
     /// No directory at all: nothing can be reached below it.
     pub(crate) fn nowhere() -> Result<Self, Fault> {
         let directory = open_directory(&Root::Anywhere, b"/").map_err(|errno| fail("open", b"/", errno))?;
-        Ok(Self { directory, rename: None, presence: Presence::Missing })
+        Ok(Self::plain(directory, Presence::Missing))
     }
 }
 
@@ -50,15 +56,16 @@ pub(crate) fn open_base(
     run: RunMode,
 ) -> Result<Base, Fault> {
     let base = match (open_directory(root, destination), layout) {
-        (Ok(_), Layout::As) if was_made(root, destination) => beside(root, destination)?,
-        (Ok(directory), _) => Base { directory, rename: None, presence: Presence::There },
+        (Ok(directory), Layout::As) => match made_for(root, destination) {
+            Some(source) => Base { made_for: Some(source), ..beside(root, destination)? },
+            None => Base::plain(directory, Presence::There),
+        },
+        (Ok(directory), Layout::Into) => Base::plain(directory, Presence::There),
         (Err(Errno::NOENT), Layout::Into) if run == RunMode::Itemise => {
             let directory = open_parent(root, &root.split(destination).directory, destination)?;
-            Base { directory, rename: None, presence: Presence::Missing }
+            Base::plain(directory, Presence::Missing)
         }
-        (Err(Errno::NOENT), Layout::Into) => {
-            Base { directory: make(root, destination)?, rename: None, presence: Presence::There }
-        }
+        (Err(Errno::NOENT), Layout::Into) => Base::plain(make(root, destination)?, Presence::There),
         (Err(Errno::NOENT | Errno::NOTDIR), Layout::As) => beside(root, destination)?,
         (Err(errno), _) => return Err(fail("open the destination", destination, errno)),
     };
@@ -66,12 +73,12 @@ pub(crate) fn open_base(
     Ok(base)
 }
 
-/// Whether an earlier job made this directory to take the place of its one source, and was cut off: the same
+/// The source, if an earlier job made this directory to take the place of its one source and was cut off: the same
 /// command means the same again.
-fn was_made(root: &Root, destination: &[u8]) -> bool {
+fn made_for(root: &Root, destination: &[u8]) -> Option<Vec<u8>> {
     let named = root.split(destination);
-    let leftovers = open_directory(root, &named.directory).and_then(|d| Leftovers::adopt(d.as_fd()));
-    !named.name.is_empty() && leftovers.is_ok_and(|leftovers| leftovers.has_made(&named.name))
+    let leftovers = open_directory(root, &named.directory).and_then(|d| Leftovers::adopt(d.as_fd())).ok()?;
+    leftovers.made_for(&named.name).map(<[u8]>::to_vec)
 }
 
 fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, Errno> {
@@ -99,7 +106,7 @@ fn beside(root: &Root, destination: &[u8]) -> Result<Base, Fault> {
         return Err(fail("open the destination", destination, Errno::NOENT));
     }
     let directory = open_parent(root, &named.directory, destination)?;
-    Ok(Base { directory, rename: Some(named.name), presence: Presence::There })
+    Ok(Base { directory, rename: Some(named.name), made_for: None, presence: Presence::There })
 }
 
 fn open_parent(root: &Root, parent: &[u8], destination: &[u8]) -> Result<OwnedFd, Fault> {

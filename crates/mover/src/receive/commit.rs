@@ -44,6 +44,7 @@ pub(crate) struct Committer {
 struct Item {
     entry: u32,
     path: Vec<u8>,
+    size: u64,
 }
 
 impl Committer {
@@ -156,7 +157,7 @@ impl Committer {
             return Ok(());
         }
         let book = self.shared.book();
-        let item = |&entry: &u32| Item { entry, path: book.table.path(entry) };
+        let item = |&entry: &u32| Item { entry, path: book.table.path(entry), size: book.table.size(entry) };
         let items: Vec<Item> = entries.iter().map(item).collect();
         drop(book);
         let items = self.complete(items)?;
@@ -204,7 +205,7 @@ impl Committer {
         let mut directories: HashMap<*const OwnedFd, Arc<OwnedFd>> = HashMap::new();
         let mut done = Vec::with_capacity(items.len());
         for item in items {
-            match self.shared.place.install(item.entry, &item.path) {
+            match self.shared.place.install(item.entry, &item.path, item.size) {
                 Ok(spot) => {
                     directories.insert(Arc::as_ptr(&spot.directory), spot.directory);
                     self.shared.book().table.set_state(item.entry, State::Done);

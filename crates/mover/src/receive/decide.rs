@@ -52,6 +52,15 @@ impl Decider {
         Self { shared, leftovers, checks, settles, hashing, to_hash: Vec::new() }
     }
 
+    /// The one source that takes the destination's name has begun to come.
+    pub(crate) fn take_made(&mut self) {
+        if let (Some(leftovers), Some(name), false) =
+            (&mut self.leftovers, self.shared.place.rename(), self.shared.only_looks())
+        {
+            leftovers.take_made(name);
+        }
+    }
+
     /// What is wanted of an entry. What is there of it is taken over or compared.
     pub(crate) fn want(&mut self, entry: u32) -> Result<Want, Fault> {
         if self.shared.only_looks() {

@@ -143,11 +143,7 @@ pub fn receive_files(
 
 /// Runs the job to its end; every thread that it starts has ended when it returns, and no temporary file is
 /// left.
-fn run(shared: &Arc<Shared>, mut leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
-    if let (Some(leftovers), Some(name), false) = (&mut leftovers, shared.place.rename(), shared.only_looks())
-    {
-        leftovers.take_made(name);
-    }
+fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
     let writer = Writer::new(shared.clone(), checks.clone(), settles.clone());

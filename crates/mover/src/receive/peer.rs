@@ -99,6 +99,9 @@ impl Peer {
         if self.ended {
             return Err(protocol("entries after the last one"));
         }
+        if let (None, Some(entry)) = (&self.top, entries.first()) {
+            self.begin(entry)?;
+        }
         let first = self.shared.book().table.len();
         let mut wants = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -129,6 +132,21 @@ impl Peer {
         Ok(())
     }
 
+    /// The first entry tells which source this is.
+    fn begin(&mut self, entry: &Entry) -> Result<(), Fault> {
+        let top = entry.path.components().next().unwrap_or_default();
+        if let Some(source) = self.shared.place.made_for().filter(|&source| source != top) {
+            let name = show(self.shared.place.rename().unwrap_or_default());
+            let message = format!("`{name}` is what an unfinished copy has made of `{}`", show(source));
+            let hint =
+                "end the destination with `/` to copy into it; `haul clean` forgets the unfinished copy";
+            return Err(Fault::new(FaultCode::Usage, message, hint));
+        }
+        self.decider.take_made();
+        self.top = Some(top.to_vec());
+        Ok(())
+    }
+
     /// Why this entry may not be made here whatever the others are.
     fn refusal(&mut self, entry: &Entry) -> Option<Fault> {
         if matches!(entry.kind, EntryKind::Failed(_)) {
@@ -142,8 +160,7 @@ impl Peer {
             return None;
         }
         let first = entry.path.components().next().unwrap_or_default();
-        let top = self.top.get_or_insert_with(|| first.to_vec());
-        (top != first).then(|| {
+        (self.top.as_deref() != Some(first)).then(|| {
             let message =
                 format!("only one source can take the destination's name, not also `{}`", show(first));
             Fault::new(

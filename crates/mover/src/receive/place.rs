@@ -14,13 +14,14 @@ use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::entries::Attributes;
-use crate::fault::Trouble;
+use crate::fault::{Scope, Trouble};
 use crate::journal::{FileIdentity, Journal};
 use crate::receive::attributes::set_on_link;
 use crate::receive::base::{Base, Presence};
 use crate::receive::open_files::OpenFiles;
 use crate::receive::own::{FileId, Own, collision, names_in};
 use crate::receive::rooms::Loosened;
+use crate::receive::verify::mismatch;
 use crate::storage::{
     self, fallocate, fstat, ftruncate, mkdirat, openat, rename_in, rename_new_in, statat, symlinkat, unlinkat,
 };
@@ -97,6 +98,11 @@ impl Place {
     /// The name that the single top-level entry takes.
     pub(crate) fn rename(&self) -> Option<&[u8]> {
         self.base.rename.as_deref()
+    }
+
+    /// The only source that may take it, if an earlier job made it for one.
+    pub(crate) fn made_for(&self) -> Option<&[u8]> {
+        self.base.made_for.as_deref()
     }
 
     /// The path of an entry relative to the destination's directory.
@@ -179,7 +185,7 @@ impl Place {
         if let Some(name) = self.base.rename.as_ref().filter(|_| !path.contains(&b'/'))
             && let Some(journal) = self.journal()
         {
-            journal.note_made(name);
+            journal.note_made(name, path);
         }
         let mode = Mode::from_raw_mode(PRIVATE_DIRECTORY);
         match self.with_room(&spot, path, || mkdirat(&spot.directory, &spot.name, mode)) {
@@ -304,15 +310,19 @@ impl Place {
         })
     }
 
-    /// Moves a complete temporary file under its final name.
-    pub(crate) fn install(&self, entry: u32, path: &[u8]) -> Result<Spot, Trouble> {
+    /// Moves a complete temporary file of `size` bytes under its final name.
+    pub(crate) fn install(&self, entry: u32, path: &[u8], size: u64) -> Result<Spot, Trouble> {
         let open = self.open_files().remove(entry);
         let spot = self.spot(path)?;
         let stat = match &open {
             Some(file) => fstat(file),
             None => statat(&spot.directory, self.temporary(entry), AtFlags::SYMLINK_NOFOLLOW),
         };
-        let id = FileId::of(&stat.map_err(|errno| trouble("look at", path, errno))?);
+        let stat = stat.map_err(|errno| trouble("look at", path, errno))?;
+        if stat.st_size as u64 != size {
+            return Err(Trouble { fault: mismatch(path), scope: Scope::Entry });
+        }
+        let id = FileId::of(&stat);
         self.rename_over(&spot, path, &self.temporary(entry))?;
         self.own.add(id);
         self.gone(entry);

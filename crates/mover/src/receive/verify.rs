@@ -356,7 +356,7 @@ impl Verifier {
 }
 
 pub(crate) fn mismatch(path: &[u8]) -> Fault {
-    let message = format!("`{}` did not arrive as it was read: its BLAKE3 differs", show(path));
+    let message = format!("`{}` did not arrive as it was read: its BLAKE3 or its size differs", show(path));
     Fault::new(
         FaultCode::VerifyFailed,
         message,

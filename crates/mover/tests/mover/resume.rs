@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use haul_mover::{MoveReport, ReceiveOptions, SendLimits};
 use haul_wire::control::{Equal, Fault, FaultCode, Layout, Leftovers, Manners, Newer};
 
-use crate::harness::{Ends, Pump, assert_no_parts, assert_resumable, bytes, names_below, options, start};
+use crate::harness::{
+    Ends, Pump, assert_no_parts, assert_resumable, bytes, copy, names_below, options, start,
+};
 use crate::trees::{assert_same, contents, set_mode, set_mtime};
 
 const MIB: u64 = 1 << 20;
@@ -216,6 +218,32 @@ fn a_directory_under_another_name_is_resumed_in_its_place() {
 }
 
 #[test]
+fn another_source_does_not_take_the_place_of_an_unfinished_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b, dst) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("w/backup"));
+    for (src, text) in [(&a, "first"), (&b, "second")] {
+        fs::create_dir(src).unwrap();
+        fs::write(src.join("readme"), text).unwrap();
+    }
+    fs::create_dir(dir.path().join("w")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, a.join("pipe"), 0o600.into()).unwrap();
+    assert_eq!(copy(&[&a], &dst, Layout::As).one_failure().0, b"a/pipe");
+
+    let ends = copy(&[&b], &dst, Layout::As);
+    let fault = ends.received.unwrap_err();
+    assert_eq!(fault.code, FaultCode::Usage, "{fault}");
+    assert!(fault.message.contains("`backup`") && fault.message.contains("`a`"), "{fault}");
+    assert_eq!(fs::read_to_string(dst.join("readme")).unwrap(), "first");
+    assert!(!dst.join("b").exists());
+
+    fs::remove_file(a.join("pipe")).unwrap();
+    copy(&[&a], &dst, Layout::As).clean();
+    assert_eq!(names_below(dst.parent().unwrap()).len(), 2, "the same command completes it");
+    copy(&[&b], &dst, Layout::As).clean();
+    assert_eq!(fs::read_to_string(dst.join("b/readme")).unwrap(), "second");
+}
+
+#[test]
 fn what_is_equal_is_kept_and_only_its_permissions_are_corrected() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("same", 100), ("size", 100), ("time", 100), ("new", 5)]);
@@ -269,6 +297,31 @@ fn newer_files_are_kept_when_asked() {
     assert_eq!((ends.clean().kept, ends.clean().files), (1, 1));
     assert_eq!(fs::read(dst.join("newer")).unwrap(), b"newer");
     assert_same(&src.join("older"), &dst.join("older"));
+}
+
+#[test]
+fn a_hole_that_grows_at_the_end_is_no_file_that_grows() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("big", 6 * MIB)]);
+    let file = fs::OpenOptions::new().write(true).open(src.join("big")).unwrap();
+    file.set_len(10 * MIB).unwrap();
+    interrupt(&src, &dst, 4 * MIB);
+    file.set_len(15 * MIB).unwrap();
+    let manners = Manners { leftovers: Leftovers::Extend, ..Manners::default() };
+    sync(&src, &dst, manners, &Pump::default()).0.clean();
+    assert_eq!(dst.join("big").metadata().unwrap().len(), 15 * MIB);
+    assert_same_contents(&src, &dst);
+}
+
+#[test]
+fn bytes_behind_the_end_of_a_part_are_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("big", 6 * MIB)]);
+    interrupt(&src, &dst, 4 * MIB);
+    let part = fs::OpenOptions::new().write(true).open(part_below(&dst)).unwrap();
+    part.write_all_at(b"more", 7 * MIB).unwrap();
+    again(&src, &dst);
+    assert_same_contents(&src, &dst);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::Place;
 use super::spot::parent_of;
 use crate::journal::{Claim, FileIdentity, Journal, is_journal};
-use crate::storage::{rename_in, statat};
+use crate::storage::{ftruncate, rename_in, statat};
 
 impl Place {
     pub(super) fn journal(&self) -> Option<&Journal> {
@@ -89,11 +89,17 @@ impl Place {
         journal.begin(entry, identity);
         claim.written.iter().for_each(|range| journal.wrote(entry, range));
         journal.flush();
-        let renamed = rename_in(&spot.directory, old, self.temporary(entry));
-        if renamed.is_err() {
+        if rename_in(&spot.directory, old, self.temporary(entry)).is_err() {
             journal.gone(entry);
+            return false;
         }
-        renamed.is_ok()
+        // Its length is no claim that is proved, as holes and what lies behind the end are in no stream.
+        let sized =
+            self.file(entry, || path.to_vec()).is_ok_and(|file| ftruncate(&file, identity.size).is_ok());
+        if !sized {
+            self.discard(entry, path);
+        }
+        sized
     }
 
     pub(super) fn gone(&self, entry: u32) {
