@@ -23,7 +23,8 @@ use crate::receive::own::{FileId, Own, collision, names_in};
 use crate::receive::rooms::Loosened;
 use crate::receive::verify::mismatch;
 use crate::storage::{
-    self, fallocate, fstat, ftruncate, mkdirat, openat, rename_in, rename_new_in, statat, symlinkat, unlinkat,
+    self, fallocate, fstat, fstatfs, ftruncate, mkdirat, openat, rename_in, rename_new_in, statat, symlinkat,
+    unlinkat,
 };
 use crate::stream::Shape;
 
@@ -403,8 +404,19 @@ fn is_empty(directory: &OwnedFd) -> bool {
         .is_ok_and(|mut names| names.all(|item| item.is_ok_and(|item| own(item.file_name().to_bytes()))))
 }
 
-/// Reserves space; file systems that cannot do so find out while writing.
+/// File systems in memory (statfs(2)).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// Reserves space; file systems that cannot do so find out while writing. In memory nothing is scattered, and
+/// reserving takes as long as half of the writing, while the data waits: there it is only looked whether there is
+/// room.
 fn reserve(file: &File, size: u64) -> Result<(), Errno> {
+    let there = fstatfs(file)?;
+    if there.f_type as u64 == TMPFS_MAGIC {
+        let room = there.f_bavail.saturating_mul(there.f_bsize as u64);
+        let is_limited = there.f_blocks > 0;
+        return if is_limited && size > room { Err(Errno::NOSPC) } else { Ok(()) };
+    }
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         done => done,

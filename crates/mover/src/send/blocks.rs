@@ -9,9 +9,6 @@ use crate::stream::Shape;
 /// Bytes that are read at a time, and the size of a block.
 pub(crate) const BLOCK: usize = 1 << 20;
 
-/// Emptied blocks kept for the next ones.
-const SPARE: usize = 8;
-
 /// A stretch of the object in memory.
 #[derive(Debug)]
 pub(crate) struct Block {
@@ -49,16 +46,16 @@ pub(crate) struct SentPart {
 pub(crate) struct Store {
     blocks: VecDeque<Arc<Block>>,
     parts: VecDeque<Arc<SentPart>>,
+    /// Emptied buffers for the next blocks, the one that was used last at the end. New ones are made only when there
+    /// is none, so there are never more buffers than blocks were held at a time.
     spare: Vec<Vec<u8>>,
     held: u64,
 }
 
 impl Store {
-    /// A buffer of [`BLOCK`] bytes with anything in it.
-    pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.resize(BLOCK, 0);
-        buffer
+    /// A buffer for a block that was used before.
+    pub(crate) fn take_spare(&mut self) -> Option<Vec<u8>> {
+        self.spare.pop()
     }
 
     /// Appends a block. While more than `budget` bytes are held, the oldest blocks below `sent` go: they are
@@ -87,7 +84,6 @@ impl Store {
         };
         self.held -= block.data.len() as u64;
         if let Ok(block) = Arc::try_unwrap(block)
-            && self.spare.len() < SPARE
             && block.data.capacity() >= BLOCK
         {
             self.spare.push(block.data);

@@ -62,7 +62,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
-        let buffer = shared.store().take_buffer();
+        let buffer = vec![0; BLOCK];
         let (digests, proofs, scratch) = (Vec::new(), Proofs::default(), Vec::new());
         Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, scratch }
     }
@@ -285,12 +285,20 @@ impl Reader {
         }
     }
 
+    /// A buffer of a block's size with anything in it. The store is not locked while it is made.
+    fn fresh_buffer(&self) -> Vec<u8> {
+        let spare = self.shared.store().take_spare();
+        let Some(mut buffer) = spare else { return vec![0; BLOCK] };
+        buffer.resize(BLOCK, 0);
+        buffer
+    }
+
     fn publish(&mut self) {
         if self.used == 0 {
             return;
         }
         let data = if self.used >= BLOCK / 2 {
-            let next = self.shared.store().take_buffer();
+            let next = self.fresh_buffer();
             let mut data = std::mem::replace(&mut self.buffer, next);
             data.truncate(self.used);
             data

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     Access, AtFlags, Dir, DirEntry, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags,
-    SeekFrom, Stat, Timestamps,
+    SeekFrom, Stat, StatFs, Timestamps,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
@@ -32,7 +32,7 @@ use kernel::decide;
 pub enum Call {
     /// `openat`, `openat2`, `dup`.
     Open,
-    /// `fstat`, `fstatat`, `faccessat`, `readlinkat`.
+    /// `fstat`, `fstatat`, `fstatfs`, `faccessat`, `readlinkat`.
     Look,
     /// Names of a directory.
     List,
@@ -182,6 +182,10 @@ fn write_with(mut bytes: &[u8], mut real: impl FnMut(&[u8]) -> Result<usize>) ->
 
 pub(crate) fn fallocate(fd: impl AsFd, flags: FallocateFlags, offset: u64, len: u64) -> Result<()> {
     repeat(Call::Size, || fs::fallocate(fd.as_fd(), flags, offset, len))
+}
+
+pub(crate) fn fstatfs(fd: impl AsFd) -> Result<StatFs> {
+    repeat(Call::Look, || fs::fstatfs(fd.as_fd()))
 }
 
 pub(crate) fn ftruncate(fd: impl AsFd, len: u64) -> Result<()> {
