@@ -4,18 +4,14 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use haul_wire::control::{FaultCode, Newer};
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, copy_file_range, linkat, openat, renameat, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
 use crate::fault::{Side, Trouble, show};
 use crate::receive::own::FileId;
 use crate::receive::place::{PRIVATE_FILE, Place, Spot, existing};
-
-/// Bytes that the kernel is asked to copy at a time.
-const COPY: usize = 1 << 30;
+use crate::storage::{self, linkat, openat, rename_in, statat, unlinkat};
 
 /// How a name came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,26 +54,24 @@ impl Place {
         let name = self.temporary(entry);
         // What an earlier session with the same number left behind.
         let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
-        let link = || linkat(&from.directory, &from.name, &spot.directory, &name, AtFlags::empty());
+        let link = || linkat(&from.directory, &from.name, &spot.directory, &name);
         let linked = match self.with_room(&spot, path, link) {
             Ok(()) => Ok(Linked::Name),
             Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                copy(&from, &spot, &name, dress).map(|()| Linked::Copy)
+                copy((&from, existing(&stat).size), &spot, &name, dress).map(|()| Linked::Copy)
             }
             Err(errno) => Err(errno),
         };
-        let done = linked.and_then(|linked| {
-            renameat(&spot.directory, &name, &spot.directory, &spot.name).map(|()| linked)
-        });
+        let done = linked.and_then(|linked| rename_in(&spot.directory, &name, &spot.name).map(|()| linked));
         done.map_err(|errno| {
-            let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
+            self.remove(&spot, &name);
             fail(errno)
         })
     }
 }
 
 fn copy(
-    from: &Spot,
+    (from, size): (&Spot, u64),
     to: &Spot,
     name: &str,
     dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
@@ -86,18 +80,6 @@ fn copy(
     let source = File::from(openat(&from.directory, &from.name, flags, Mode::empty())?);
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let copy = File::from(openat(&to.directory, name, flags, Mode::from_raw_mode(PRIVATE_FILE))?);
-    loop {
-        match copy_file_range(&source, None, &copy, None, COPY) {
-            Ok(0) => break,
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                let (mut from, mut to) = (&source, &copy);
-                let copied = std::io::copy(&mut from, &mut to);
-                copied.map_err(|e| e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
-                break;
-            }
-            Err(errno) => return Err(errno),
-        }
-    }
+    storage::copy(&source, &copy, size)?;
     dress(copy.as_fd())
 }

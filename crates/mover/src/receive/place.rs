@@ -286,7 +286,7 @@ impl Place {
     }
 
     /// Removes a temporary name; if that fails, it is left to the next job.
-    fn remove(&self, spot: &Spot, name: &str) {
+    pub(super) fn remove(&self, spot: &Spot, name: &str) {
         let removed = unlinkat(&spot.directory, name, AtFlags::empty());
         if let (Err(errno), Some(journal)) = (removed, self.opened_journal())
             && errno != Errno::NOENT
