@@ -65,6 +65,13 @@ impl Book {
         around
     }
 
+    /// An entry has failed. False: somebody else has said so, and settles it.
+    pub(crate) fn fail(&mut self, entry: u32) -> bool {
+        let was = self.table.state(entry);
+        self.table.set_state(entry, State::Failed);
+        was != State::Failed
+    }
+
     /// Bytes that were counted as written are void.
     pub(crate) fn forget(&mut self, entry: u32, range: Range<u64>) {
         let len = self.table.stream_len(entry);

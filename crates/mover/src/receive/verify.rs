@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender};
 use haul_wire::control::{Action, Fault, FaultCode, FileDigest, Proof};
 
 use crate::entries::State;
-use crate::fault::{Side, Trouble, protocol, show};
+use crate::fault::{Scope, Side, Trouble, protocol, show};
 use crate::receive::compare::{Held, hash_group};
 use crate::receive::shared::{Check, Comparison, Settle, Shared, Written};
 use crate::receive::writer::over;
@@ -115,11 +115,7 @@ impl Verifier {
             }
             Check::Held { entry, group, value } => self.held(entry, group, value),
             Check::Proofs(proofs) => proofs.iter().try_for_each(|proof| self.proof(proof)),
-            Check::GivenUp(entry) => {
-                self.hashing.remove(&entry);
-                self.expected.remove(&entry);
-                self.close(entry)
-            }
+            Check::GivenUp(entry) => self.drop_entry(entry),
         }
     }
 
@@ -135,26 +131,38 @@ impl Verifier {
         }
         for group in written.groups.clone() {
             let taken = self.hashing(entry, written.len).take(group);
-            let value = match taken {
-                Some(value) => value,
-                None => match self.read_back(entry, group)? {
-                    Some(value) => value,
-                    None => return Ok(()),
-                },
-            };
-            self.hashing(entry, written.len).tree.set(group, value);
-            self.check_group(entry, group)?;
+            match taken.map_or_else(|| self.hash_from_disk(entry, group), Ok) {
+                Ok(value) => {
+                    self.hashing(entry, written.len).tree.set(group, value);
+                    self.check_group(entry, group)?;
+                }
+                Err(trouble) => self.unreadable(entry, group, trouble)?,
+            }
         }
         self.try_settle(entry)
     }
 
-    /// Hashes a group that did not come in order. `None`: the writer has given the file up meanwhile.
-    fn read_back(&mut self, entry: u32, group: u32) -> Result<Option<Value>, Fault> {
-        match self.hash_from_disk(entry, group) {
-            Ok(value) => Ok(Some(value)),
-            Err(_) if self.shared.book().table.state(entry) == State::Failed => Ok(None),
-            Err(trouble) => Err(trouble.fault),
+    /// A group that did not come in order cannot be read back. What was there before may be missing: after a
+    /// power failure a journal can claim more than the file has.
+    fn unreadable(&mut self, entry: u32, group: u32, trouble: Trouble) -> Result<(), Fault> {
+        let given_up = self.shared.book().table.state(entry) == State::Failed;
+        let was_there = self.compared.get(&entry).is_some_and(|c| c.unchecked.contains(&group));
+        match trouble.scope {
+            _ if given_up => Ok(()),
+            _ if was_there => self.differs(entry, group),
+            Scope::Job => Err(trouble.fault),
+            Scope::Entry => {
+                self.drop_entry(entry)?;
+                self.is_wrong(entry, trouble.fault)
+            }
         }
+    }
+
+    /// Nothing more is hashed of a file.
+    fn drop_entry(&mut self, entry: u32) -> Result<(), Fault> {
+        self.hashing.remove(&entry);
+        self.expected.remove(&entry);
+        self.close(entry)
     }
 
     fn hash_from_disk(&mut self, entry: u32, group: u32) -> Result<Value, Trouble> {
@@ -321,10 +329,8 @@ impl Verifier {
             Ok(_) => Some(mismatch(&self.shared.path(entry))),
             Err(fault) => Some(fault.clone()),
         };
-        self.hashing.remove(&entry);
-        self.expected.remove(&entry);
         let kind = self.compared.get(&entry).map(|c| (c.held, c.asked));
-        self.close(entry)?;
+        self.drop_entry(entry)?;
         match fault {
             None => self.is_right(entry, found, kind),
             Some(fault) => self.is_wrong(entry, fault),
@@ -349,8 +355,10 @@ impl Verifier {
     }
 
     fn is_wrong(&self, entry: u32, fault: Fault) -> Result<(), Fault> {
+        if !self.shared.book().fail(entry) {
+            return Ok(());
+        }
         self.shared.place.discard(entry, &self.shared.path(entry));
-        self.shared.book().table.set_state(entry, State::Failed);
         self.settles.send(Settle::Failed(entry, fault)).map_err(over)
     }
 }

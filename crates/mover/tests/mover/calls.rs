@@ -1,0 +1,130 @@
+//! A chosen call to the file system fails, or something happens just before it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use haul_base::Piece;
+use haul_mover::faults::{Call, Disk, Verdict};
+use haul_mover::{ControlLink as _, ReceiveOptions, Root, SendLimits, receive_files, send_files};
+use haul_wire::control::{
+    ControlMessage, Durability, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Manners,
+    Proof, RelPath, Selection,
+};
+use rustix::io::Errno;
+
+use crate::harness::{Ends, Pair, Pump, bytes, link_pair, names_below, options};
+use crate::trees::{assert_same, contents};
+
+const MIB: usize = 1 << 20;
+
+const BROKEN: Verdict = Verdict::Fail(Errno::IO.raw_os_error());
+
+/// A source and a destination, both empty.
+fn places(dir: &Path) -> (PathBuf, PathBuf) {
+    let (src, dst) = (dir.join("src"), dir.join("dst"));
+    fs::create_dir(&src).unwrap();
+    fs::create_dir(&dst).unwrap();
+    (src, dst)
+}
+
+/// What is in `src` goes to `dst`, where `rule` decides about each call, with the name of its thread.
+fn pair(
+    src: &Path,
+    dst: &Path,
+    options: ReceiveOptions,
+    rule: impl Fn(&str, Call) -> Verdict + Send + Sync + 'static,
+) -> Pair {
+    let disk = Disk::new(move |_, call| rule(std::thread::current().name().unwrap_or_default(), call));
+    let (a, b) = link_pair();
+    let receive = disk.run(|| receive_files(&bytes(dst), &Root::Anywhere, Layout::Into, b, options)).unwrap();
+    let sources = vec![[&bytes(src)[..], b"/."].concat()];
+    let send = send_files(sources, Root::Anywhere, &Selection::default(), a, SendLimits::default()).unwrap();
+    Pair { send, receive }
+}
+
+fn copy(
+    src: &Path,
+    dst: &Path,
+    manners: Manners,
+    rule: impl Fn(&str, Call) -> Verdict + Send + Sync + 'static,
+) -> Ends {
+    pair(src, dst, ReceiveOptions { durability: manners.durability, manners, ..options() }, rule)
+        .run(&Pump::default())
+}
+
+fn cached() -> Manners {
+    Manners { durability: Durability::Cached, ..Manners::default() }
+}
+
+fn by_contents() -> Manners {
+    Manners { equal: Equal::Contents, ..cached() }
+}
+
+/// Whether it is the first time.
+fn first(seen: &AtomicBool) -> bool {
+    !seen.swap(true, Ordering::Relaxed)
+}
+
+/// Two groups, of both of which a part has come.
+fn begun(dir: &Path, seed: u64) -> (PathBuf, PathBuf) {
+    let (src, dst) = places(dir);
+    fs::write(src.join("big"), contents(MIB + 600_000, 1)).unwrap();
+    let mut begun = pair(&src, &dst, options(), |_, _| Verdict::Pass);
+    let pump = Pump { stop_after: Some(MIB as u64 + 300_000), loss: 0.0, seed, ..Pump::default() };
+    pump.run(&mut *begun.send.source, &mut *begun.receive.sink, &|| false);
+    begun.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+    assert!(begun.send.handle.join().is_err() && begun.receive.handle.join().is_err());
+    (src, dst)
+}
+
+#[test]
+fn what_was_there_and_cannot_be_read_back_comes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = begun(dir.path(), 1);
+    let failed = Arc::new(AtomicBool::new(false));
+    let fails = failed.clone();
+    let ends = copy(&src, &dst, cached(), move |thread, call| {
+        if thread == "haul-verify" && call == Call::Read && first(&fails) { BROKEN } else { Verdict::Pass }
+    });
+    assert!(failed.load(Ordering::Relaxed));
+    ends.clean();
+    assert_same(&src.join("big"), &dst.join("big"));
+}
+
+#[test]
+fn a_journal_that_claims_more_than_the_file_has_costs_that_much() {
+    for seed in 1..5 {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = begun(dir.path(), seed);
+        // As after a power failure: what was written last is missing, and the rest of it comes.
+        let is_part = |path: &PathBuf| path.extension().is_some_and(|end| end == "part");
+        let part = names_below(&dst).into_iter().find(is_part).unwrap();
+        let part = fs::OpenOptions::new().write(true).open(part).unwrap();
+        part.set_len(part.metadata().unwrap().len() - 100).unwrap();
+        drop(part);
+        copy(&src, &dst, cached(), |_, _| Verdict::Pass).clean();
+        assert_same(&src.join("big"), &dst.join("big"));
+        assert_eq!(names_below(&dst).len(), 1);
+    }
+}
+
+#[test]
+fn a_part_that_cannot_be_opened_again_fails_its_file_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(src.join("a"), contents(3 * MIB, 1)).unwrap();
+    fs::write(src.join("z"), contents(1000, 2)).unwrap();
+    // What comes out of order is read back.
+    let ends = copy(&src, &dst, cached(), |thread, call| match thread {
+        "haul-verify" if call == Call::Read => Verdict::Fail(Errno::ACCESS.raw_os_error()),
+        _ => Verdict::Pass,
+    });
+    let (path, fault) = ends.one_failure();
+    assert_eq!((path, fault.code), (&b"a"[..], FaultCode::ReadOnly), "{fault}");
+    assert_same(&src.join("z"), &dst.join("z"));
+    assert_eq!(names_below(&dst).len(), 1, "{:?}", names_below(&dst));
+}
