@@ -210,10 +210,12 @@ impl Verifier {
         else {
             return Ok(());
         };
-        for (at, &value) in (proof.first..).zip(&proof.values) {
+        let foreign = || protocol("a proof of a group that the file does not have");
+        let first = u32::try_from(proof.first).map_err(|_| foreign())?;
+        for (at, &value) in (u64::from(first)..).zip(&proof.values) {
             let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
             let group = u32::try_from(at).ok().filter(|&g| g < compared.proofs.groups().count());
-            let group = group.ok_or_else(|| protocol("a proof of a group that the file does not have"))?;
+            let group = group.ok_or_else(foreign)?;
             compared.proofs.set(group, value);
             self.check_group(entry, group)?;
         }
