@@ -110,12 +110,19 @@ impl Committer {
         let book = self.shared.book();
         let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
         drop(book);
-        if let Some(there) = self.shared.place.existing(&path).filter(|_| !self.shared.only_looks()) {
-            if !self.shared.place.keeps(&path, &there) {
-                self.shared.book().table.set_state(entry, State::Failed);
-                return self.failed(entry, collision(&path).fault);
+        if !self.shared.only_looks() {
+            let kept = match self.shared.place.existing(&path) {
+                None => Err(gone(&path)),
+                Some(there) if !self.shared.place.keeps(&path, &there) => Err(collision(&path)),
+                Some(there) => Ok(there),
+            };
+            match kept {
+                Ok(there) => self.shared.correct(entry, &path, &there, attributes),
+                Err(trouble) => {
+                    self.shared.book().table.set_state(entry, State::Failed);
+                    return self.failed(entry, trouble.fault);
+                }
             }
-            self.shared.correct(entry, &path, &there, attributes);
         }
         self.shared.book().table.set_state(entry, State::Kept);
         self.settled += 1;
@@ -389,6 +396,11 @@ impl Committer {
         self.shared.set_finished();
         self.shared.link.send(ControlMessage::Finish(summary))
     }
+}
+
+fn gone(path: &[u8]) -> Trouble {
+    let message = format!("`{}` has gone from the destination while it was compared", show(path));
+    Trouble::entry(FaultCode::Io, message, "run the same command again")
 }
 
 fn without_file(path: &[u8], target: &[u8]) -> Trouble {

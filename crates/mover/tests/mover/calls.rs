@@ -128,3 +128,26 @@ fn a_part_that_cannot_be_opened_again_fails_its_file_only() {
     assert_same(&src.join("z"), &dst.join("z"));
     assert_eq!(names_below(&dst).len(), 1, "{:?}", names_below(&dst));
 }
+
+#[test]
+fn a_file_that_goes_while_it_is_compared_is_not_called_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    for name in ["gone", "stays"] {
+        fs::write(src.join(name), contents(5000, 1)).unwrap();
+        fs::write(dst.join(name), contents(5000, 1)).unwrap();
+    }
+    let (lost, seen) = (dst.join("gone"), AtomicBool::new(false));
+    // The committer looks at what was equal.
+    let ends = copy(&src, &dst, by_contents(), move |thread, call| {
+        if thread == "haul-commit" && call == Call::Look && first(&seen) {
+            fs::remove_file(&lost).unwrap();
+        }
+        Verdict::Pass
+    });
+    let (path, fault) = ends.one_failure();
+    assert_eq!((path, fault.code), (&b"gone"[..], FaultCode::Io), "{fault}");
+    assert_eq!(ends.sent.as_ref().unwrap().kept, 1);
+    copy(&src, &dst, by_contents(), |_, _| Verdict::Pass).clean();
+    assert_eq!(names_below(&dst).len(), 2);
+}
