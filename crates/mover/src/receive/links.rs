@@ -52,6 +52,7 @@ impl Place {
         }
         self.must_be_replaceable(&spot, path)?;
         let name = self.temporary(entry);
+        self.note_directory_of(path);
         // What an earlier session with the same number left behind.
         let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
         let link = || linkat(&from.directory, &from.name, &spot.directory, &name);

@@ -342,9 +342,7 @@ impl Place {
         let spot = self.spot(path)?;
         self.must_be_replaceable(&spot, path)?;
         let name = self.temporary(entry);
-        if let Some(journal) = self.journal() {
-            journal.note_directory(parent_of(&self.local(path)));
-        }
+        self.note_directory_of(path);
         let made = self
             .with_room(&spot, path, || symlinkat(target, &spot.directory, &name))
             .and_then(|()| statat(&spot.directory, &name, AtFlags::SYMLINK_NOFOLLOW))

@@ -151,3 +151,28 @@ fn a_file_that_goes_while_it_is_compared_is_not_called_kept() {
     copy(&src, &dst, by_contents(), |_, _| Verdict::Pass).clean();
     assert_eq!(names_below(&dst).len(), 2);
 }
+
+#[test]
+fn what_is_left_of_a_hard_link_is_found_by_the_next_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::create_dir(src.join("sub")).unwrap();
+    fs::write(src.join("a"), "x").unwrap();
+    fs::hard_link(src.join("a"), src.join("sub/b")).unwrap();
+    let seen = dst.join("sub");
+    // From then on nothing works, as after `kill -9`.
+    let dead = AtomicBool::new(false);
+    let ends = copy(&src, &dst, cached(), move |_, call| {
+        if call == Call::Rename && fs::read_dir(&seen).is_ok_and(|mut names| names.next().is_some()) {
+            dead.store(true, Ordering::Relaxed);
+        }
+        if dead.load(Ordering::Relaxed) { BROKEN } else { Verdict::Pass }
+    });
+    assert!(ends.received.is_err());
+    let left = names_below(&dst.join("sub"));
+    assert!(left.len() == 1 && left[0].extension().is_some_and(|end| end == "part"), "{left:?}");
+    // A copy of something else: it tidies up, and takes no name from the one that was left.
+    fs::write(dir.path().join("other"), "y").unwrap();
+    crate::harness::copy(&[&dir.path().join("other")], &dst, Layout::Into).clean();
+    assert_eq!(names_below(&dst.join("sub")), Vec::<PathBuf>::new());
+}
