@@ -1,7 +1,8 @@
 //! Further names of files that are in place.
 
 use std::fs::File;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use haul_wire::control::{FaultCode, Newer};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -26,14 +27,14 @@ pub(crate) enum Linked {
 
 impl Place {
     /// Makes `path` another name of the file at `target`, which is in place. Where that cannot be, it becomes
-    /// a copy, which `dress` completes.
+    /// a copy, which `dress` completes. Gives the directory that it lies in, too.
     pub(crate) fn hard_link(
         &self,
         entry: u32,
         (path, target): (&[u8], &[u8]),
         (attributes, newer): (Attributes, Newer),
         dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<Linked, Trouble> {
+    ) -> Result<(Linked, Arc<OwnedFd>), Trouble> {
         let fail = |errno| Trouble::new(Side::Destination, "link", path, errno);
         let (from, spot) = (self.spot(target)?, self.spot(path)?);
         let stat = statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
@@ -43,11 +44,11 @@ impl Place {
         }
         if let Ok(there) = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW) {
             if FileId::of(&there) == FileId::of(&stat) {
-                return Ok(Linked::Name);
+                return Ok((Linked::Name, spot.directory));
             }
             let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
             if newer == Newer::Keep && is_file && existing(&there).is_later(attributes) {
-                return Ok(Linked::KeptNewer);
+                return Ok((Linked::KeptNewer, spot.directory));
             }
         }
         self.must_be_replaceable(&spot, path)?;
@@ -64,10 +65,13 @@ impl Place {
             Err(errno) => Err(errno),
         };
         let done = linked.and_then(|linked| rename_in(&spot.directory, &name, &spot.name).map(|()| linked));
-        done.map_err(|errno| {
-            self.remove(&spot, &name);
-            fail(errno)
-        })
+        match done {
+            Ok(linked) => Ok((linked, spot.directory)),
+            Err(errno) => {
+                self.remove(&spot, &name);
+                Err(fail(errno))
+            }
+        }
     }
 }
 

@@ -176,3 +176,44 @@ fn what_is_left_of_a_hard_link_is_found_by_the_next_job() {
     crate::harness::copy(&[&dir.path().join("other")], &dst, Layout::Into).clean();
     assert_eq!(names_below(&dst.join("sub")), Vec::<PathBuf>::new());
 }
+
+/// Something mounted, unmounted in the end.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn what_is_made_on_a_file_system_that_is_mounted_below_is_synced_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::create_dir(src.join("sub")).unwrap();
+    symlink("nowhere", src.join("sub/link")).unwrap();
+    let below = dst.join("sub");
+    fs::create_dir(&below).unwrap();
+    let syncs = |durability| {
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = count.clone();
+        let manners = Manners { durability, ..Manners::default() };
+        copy(&src, &dst, manners, move |_, call| {
+            counted.fetch_add(u64::from(call == Call::Sync), Ordering::Relaxed);
+            Verdict::Pass
+        })
+        .clean();
+        count.load(Ordering::Relaxed)
+    };
+    assert_eq!((syncs(Durability::Synced), syncs(Durability::AtEnd)), (1, 1));
+    let mount = std::process::Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&below).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: a file system cannot be mounted here");
+        return;
+    }
+    let _mounted = Mounted(below);
+    for durability in [Durability::Synced, Durability::AtEnd] {
+        assert_eq!(syncs(durability), 2, "{durability:?}");
+    }
+    assert_eq!(syncs(Durability::Cached), 0);
+}
