@@ -16,7 +16,7 @@ use crate::layout::Layout;
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::receive::ReceiveOptions;
-use crate::receive::compare::Held;
+use crate::receive::compare::{Held, Interest};
 use crate::receive::dress::{Dresser, ExtrasMap, Undone};
 use crate::receive::place::Place;
 use crate::receive::queue::{Loan, Queue};
@@ -131,6 +131,7 @@ pub(crate) struct Comparison {
     pub(crate) held: Held,
     /// What the temporary file has of the stream; the final file has all of it.
     pub(crate) claimed: RangeSet,
+    pub(crate) interest: Interest,
 }
 
 /// Bytes of a file that were written.

@@ -14,7 +14,7 @@ use haul_wire::control::{Action, Fault, FaultCode, FileDigest, Proof};
 
 use crate::entries::State;
 use crate::fault::{Scope, Side, Trouble, protocol, show};
-use crate::receive::compare::{Held, hash_group};
+use crate::receive::compare::{Held, Interest, hash_group};
 use crate::receive::shared::{Check, Comparison, Settle, Shared, Written};
 use crate::receive::writer::over;
 use crate::tree::{Groups, Tree, Value};
@@ -64,6 +64,7 @@ struct Compared {
     /// Bytes of the stream that were asked for.
     asked: u64,
     closed: bool,
+    interest: Interest,
 }
 
 pub(crate) struct Verifier {
@@ -110,7 +111,7 @@ impl Verifier {
             Check::Written(written) => self.written(&written),
             Check::Expected(digests) => digests.into_iter().try_for_each(|digest| self.expect(digest)),
             Check::Compare(comparison) => {
-                self.compare(&comparison);
+                self.compare(comparison);
                 Ok(())
             }
             Check::Held { entry, group, value } => self.held(entry, group, value),
@@ -175,8 +176,8 @@ impl Verifier {
     }
 
     /// Something of this file was there.
-    fn compare(&mut self, comparison: &Comparison) {
-        let &Comparison { entry, held, ref claimed } = comparison;
+    fn compare(&mut self, comparison: Comparison) {
+        let Comparison { entry, held, claimed, interest } = comparison;
         let len = self.shared.book().table.stream_len(entry);
         let groups = Groups::of(len);
         let unchecked = match held {
@@ -189,7 +190,8 @@ impl Verifier {
         };
         self.hashing(entry, len);
         let proofs = Tree::new(groups);
-        self.compared.insert(entry, Compared { held, proofs, unchecked, asked, closed: false });
+        let compared = Compared { held, proofs, unchecked, asked, closed: false, interest };
+        self.compared.insert(entry, compared);
     }
 
     fn held(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {
@@ -246,6 +248,7 @@ impl Verifier {
         let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
         let groups = compared.proofs.groups();
         if compared.held == Held::Final {
+            compared.interest.end();
             self.hashing.remove(&entry);
             let whole = 0..self.shared.book().table.stream_len(entry);
             let looks = self.shared.only_looks();
@@ -301,7 +304,9 @@ impl Verifier {
     /// The file is no longer compared.
     fn close(&mut self, entry: u32) -> Result<(), Fault> {
         self.end_comparison(entry)?;
-        self.compared.remove(&entry);
+        if let Some(compared) = self.compared.remove(&entry) {
+            compared.interest.end();
+        }
         Ok(())
     }
 

@@ -217,3 +217,48 @@ fn what_is_made_on_a_file_system_that_is_mounted_below_is_synced_there() {
     }
     assert_eq!(syncs(Durability::Cached), 0);
 }
+
+#[test]
+fn a_file_that_is_known_to_differ_is_read_no_further() {
+    let dir = tempfile::tempdir().unwrap();
+    let size = 8 * MIB as u64;
+    fs::write(dir.path().join("f"), contents(8 * MIB, 1)).unwrap();
+    let (go, wait) = crossbeam_channel::bounded::<()>(1);
+    let reads = Arc::new(AtomicU64::new(0));
+    let (count, wait) = (reads.clone(), Mutex::new(wait));
+    let disk = Disk::new(move |_, call| {
+        let compares = std::thread::current().name() == Some("haul-compare");
+        // The second read begins when the sender has been asked for the file.
+        if compares && call == Call::Read && count.fetch_add(1, Ordering::Relaxed) == 1 {
+            wait.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        Verdict::Pass
+    });
+    let (peer, link) = link_pair();
+    let options = ReceiveOptions { manners: by_contents(), ..options() };
+    let mut job =
+        disk.run(|| receive_files(&bytes(dir.path()), &Root::Anywhere, Layout::Into, link, options)).unwrap();
+    let path = RelPath::new(b"f".to_vec()).unwrap();
+    let kind = EntryKind::File { size, holes: vec![] };
+    let entry = Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0, extras: None };
+    peer.send(ControlMessage::Entries(vec![entry])).unwrap();
+    peer.send(ControlMessage::EntriesEnd { entries: 1, bytes: size }).unwrap();
+    peer.send(ControlMessage::Proofs(vec![Proof { entry: 0, first: 0, values: vec![[7; 32]] }])).unwrap();
+    loop {
+        match peer.recv(Duration::from_secs(60)).unwrap() {
+            Some(ControlMessage::More(_)) => break,
+            Some(_) => {}
+            None => panic!("the receiver is silent"),
+        }
+    }
+    go.send(()).unwrap();
+    let new = contents(8 * MIB, 2);
+    job.sink.deliver(&new, &[Piece { offset: 0, range: 0..new.len() }]);
+    job.sink.complete(size);
+    let digest = FileDigest { entry: 0, result: Ok(*blake3::hash(&new).as_bytes()) };
+    peer.send(ControlMessage::Digests(vec![digest])).unwrap();
+    while !matches!(peer.recv(Duration::from_secs(60)).unwrap(), Some(ControlMessage::Finish(_))) {}
+    peer.send(ControlMessage::Bye).unwrap();
+    assert_eq!(job.handle.join().unwrap().files, 1);
+    assert_eq!(reads.load(Ordering::Relaxed), 2, "the group that was being read is the last one");
+}
