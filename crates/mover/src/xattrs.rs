@@ -2,11 +2,14 @@
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{
     XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr, lremovexattr,
     lsetxattr,
 };
 use rustix::io::Errno;
+
+use crate::storage::{Call, repeat};
 
 /// Names are not longer together (`XATTR_LIST_MAX` of Linux).
 const LIST: usize = 64 << 10;
@@ -31,11 +34,13 @@ impl<'a> Bearer<'a> {
     /// The names of all attributes; none where the file system has none.
     pub(crate) fn list(&self) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = Vec::with_capacity(LIST);
-        let spare = rustix::buffer::spare_capacity(&mut buffer);
-        let listed = match self {
-            Self::Open(fd) => flistxattr(fd, spare),
-            Self::Named(path, _) => llistxattr(path.as_slice(), spare),
-        };
+        let listed = repeat(Call::Look, || {
+            let spare = spare_capacity(&mut buffer);
+            match self {
+                Self::Open(fd) => flistxattr(fd, spare),
+                Self::Named(path, _) => llistxattr(path.as_slice(), spare),
+            }
+        });
         match listed {
             Ok(_) => Ok(buffer.split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
@@ -54,26 +59,28 @@ impl<'a> Bearer<'a> {
 
     fn get_up_to(&self, name: &[u8], most: usize) -> Result<Vec<u8>, Errno> {
         let mut value = Vec::with_capacity(most);
-        let spare = rustix::buffer::spare_capacity(&mut value);
-        match self {
-            Self::Open(fd) => fgetxattr(fd, name, spare),
-            Self::Named(path, _) => lgetxattr(path.as_slice(), name, spare),
-        }?;
+        repeat(Call::Look, || {
+            let spare = spare_capacity(&mut value);
+            match self {
+                Self::Open(fd) => fgetxattr(fd, name, spare),
+                Self::Named(path, _) => lgetxattr(path.as_slice(), name, spare),
+            }
+        })?;
         Ok(value)
     }
 
     pub(crate) fn set(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
-        match self {
+        repeat(Call::Attributes, || match self {
             Self::Open(fd) => fsetxattr(fd, name, value, XattrFlags::empty()),
             Self::Named(path, _) => lsetxattr(path.as_slice(), name, value, XattrFlags::empty()),
-        }
+        })
     }
 
     pub(crate) fn remove(&self, name: &[u8]) -> Result<(), Errno> {
-        match self {
+        repeat(Call::Attributes, || match self {
             Self::Open(fd) => fremovexattr(fd, name),
             Self::Named(path, _) => lremovexattr(path.as_slice(), name),
-        }
+        })
     }
 }
 

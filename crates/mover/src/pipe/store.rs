@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use blake3::Hasher;
@@ -27,7 +26,7 @@ use crate::receive::{
 };
 use crate::report::{MoveReport, report};
 use crate::root::Root;
-use crate::storage::fsync;
+use crate::storage::{fsync, read_exact_at, write_all_at};
 use crate::stream::Shape;
 use crate::threads;
 
@@ -113,7 +112,7 @@ impl<'a> Writer<'a> {
     fn work(mut self) -> Result<Option<Stored>, Trouble> {
         loop {
             match self.shared.queue.take(u64::MAX, false) {
-                Work::Bytes(lease) => self.write(&lease).map_err(|error| self.trouble(&error))?,
+                Work::Bytes(lease) => self.write(&lease).map_err(|errno| self.trouble(errno))?,
                 Work::Look => {}
                 Work::Closed => return Ok(None),
             }
@@ -124,15 +123,14 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn trouble(&self, error: &std::io::Error) -> Trouble {
-        let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    fn trouble(&self, errno: Errno) -> Trouble {
         Trouble::new(Side::Destination, "write", &self.shared.place.local(STREAM), errno)
     }
 
-    fn write(&mut self, lease: &Lease) -> std::io::Result<()> {
+    fn write(&mut self, lease: &Lease) -> Result<(), Errno> {
         for run in &lease.runs {
             let bytes = &lease.data[run.range.clone()];
-            self.file.write_all_at(bytes, run.offset)?;
+            write_all_at(&self.file, bytes, run.offset)?;
             self.written.insert(run.offset..run.offset + bytes.len() as u64);
             if run.offset == self.hashed {
                 self.hasher.update(bytes);
@@ -145,12 +143,12 @@ impl<'a> Writer<'a> {
     }
 
     /// Hashes what had come before its turn: it is read back, from the page cache as a rule.
-    fn catch_up(&mut self) -> std::io::Result<()> {
+    fn catch_up(&mut self) -> Result<(), Errno> {
         let mut buffer = Vec::new();
         while let Some(range) = self.written.containing(self.hashed) {
             buffer.resize(READ, 0);
             let len = (range.end - self.hashed).min(READ as u64) as usize;
-            self.file.read_exact_at(&mut buffer[..len], self.hashed)?;
+            read_exact_at(&self.file, &mut buffer[..len], self.hashed)?;
             self.hasher.update(&buffer[..len]);
             self.hashed += len as u64;
         }

@@ -111,12 +111,19 @@ impl Committer {
         let book = self.shared.book();
         let (path, attributes) = (book.table.path(entry), book.table.attributes(entry));
         drop(book);
-        if let Some(there) = self.shared.place.existing(&path).filter(|_| !self.shared.only_looks()) {
-            if !self.shared.place.keeps(&path, &there) {
-                self.shared.book().table.set_state(entry, State::Failed);
-                return self.failed(entry, collision(&path).fault);
+        if !self.shared.only_looks() {
+            let kept = match self.shared.place.existing(&path) {
+                None => Err(gone(&path)),
+                Some(there) if !self.shared.place.keeps(&path, &there) => Err(collision(&path)),
+                Some(there) => Ok(there),
+            };
+            match kept {
+                Ok(there) => self.shared.correct(entry, &path, &there, attributes),
+                Err(trouble) => {
+                    self.shared.book().table.set_state(entry, State::Failed);
+                    return self.failed(entry, trouble.fault);
+                }
             }
-            self.shared.correct(entry, &path, &there, attributes);
         }
         self.shared.book().table.set_state(entry, State::Kept);
         self.settled += 1;
@@ -289,23 +296,28 @@ impl Committer {
             let made = if failed {
                 Err(without_file(&path, &target))
             } else if self.shared.only_looks() {
-                Ok(Linked::Name)
+                Ok(None)
             } else {
                 let dress = |fd: BorrowedFd<'_>| self.dress(file, &path, fd, FileType::RegularFile);
                 let how = (attributes, self.shared.manners.newer);
-                self.shared.place.hard_link(entry, (&path, &target), how, dress)
+                let made = self.shared.place.hard_link(entry, (&path, &target), how, dress);
+                made.map(|(linked, directory)| {
+                    self.note_link(&path, linked);
+                    Some(directory)
+                })
             };
-            let made = made.map(|linked| {
-                let note = match linked {
-                    Linked::Name => return,
-                    Linked::Copy => "a copy: the file system has no further hard link for it",
-                    Linked::KeptNewer => "kept, because it is newer, and not made a hard link",
-                };
-                self.shared.note(&path, vec![note.to_owned()]);
-            });
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())
+    }
+
+    fn note_link(&self, path: &[u8], linked: Linked) {
+        let note = match linked {
+            Linked::Name => return,
+            Linked::Copy => "a copy: the file system has no further hard link for it",
+            Linked::KeptNewer => "kept, because it is newer, and not made a hard link",
+        };
+        self.shared.note(path, vec![note.to_owned()]);
     }
 
     /// Links come last, so that nothing is ever written through one.
@@ -324,7 +336,7 @@ impl Committer {
             };
             let looks = self.shared.only_looks();
             let make = || self.shared.place.make_link(entry, &path, &target, attributes, dress);
-            let made = if looks { Ok(()) } else { make() };
+            let made = if looks { Ok(None) } else { make().map(Some) };
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())
@@ -339,16 +351,25 @@ impl Committer {
             let dress = |fd: BorrowedFd<'_>| self.dress(entry, &path, fd, FileType::Directory);
             let looks = self.shared.only_looks();
             let finish = || self.shared.place.finish_directory(&path, made, dress);
-            let set = if looks { Ok(()) } else { finish() };
+            let set = if looks { Ok(None) } else { finish() };
             self.held_is_done(entry, &path, set)?;
         }
         Ok(())
     }
 
-    /// A link or directory, which counts as settled already.
-    fn held_is_done(&mut self, entry: u32, path: &[u8], done: Result<(), Trouble>) -> Result<(), Fault> {
+    /// A link or directory, which counts as settled already; with a directory on whose file system it is.
+    fn held_is_done(
+        &mut self,
+        entry: u32,
+        path: &[u8],
+        done: Result<Option<impl AsFd>, Trouble>,
+    ) -> Result<(), Fault> {
         match done {
-            Ok(()) => {
+            Ok(directory) => {
+                // Another one may be mounted below the destination.
+                if let Some(directory) = directory.filter(|_| self.shared.durability != Durability::Cached) {
+                    self.at_end.file_system_of(&directory).map_err(syncs::failed)?;
+                }
                 self.shared.book().table.set_state(entry, State::Done);
                 self.succeeded(entry);
             }
@@ -390,6 +411,11 @@ impl Committer {
         self.shared.set_finished();
         self.shared.link.send(ControlMessage::Finish(summary))
     }
+}
+
+fn gone(path: &[u8]) -> Trouble {
+    let message = format!("`{}` has gone from the destination while it was compared", show(path));
+    Trouble::entry(FaultCode::Io, message, "run the same command again")
 }
 
 fn without_file(path: &[u8], target: &[u8]) -> Trouble {

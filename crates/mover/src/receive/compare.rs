@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use rustix::io::Errno;
@@ -23,11 +24,27 @@ pub(crate) enum Held {
     Final,
 }
 
+/// Whether the rest of a file still has to be hashed.
+#[derive(Clone, Default)]
+pub(crate) struct Interest(Arc<AtomicBool>);
+
+impl Interest {
+    /// Nothing more of the file matters.
+    pub(crate) fn end(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Groups of a file to hash.
 pub(crate) struct HashJob {
     pub(crate) entry: u32,
     pub(crate) held: Held,
     pub(crate) groups: Vec<u32>,
+    pub(crate) interest: Interest,
 }
 
 pub(crate) struct Comparer {
@@ -50,6 +67,9 @@ impl Comparer {
             for &group in &job.groups {
                 if self.shared.ending().is_some() {
                     return;
+                }
+                if job.interest.is_over() {
+                    break;
                 }
                 let value = file.as_deref().and_then(|file| self.value(file, &shape, group));
                 if self.checks.send(Check::Held { entry: job.entry, group, value }).is_err() {

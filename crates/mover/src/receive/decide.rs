@@ -8,7 +8,7 @@ use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, N
 
 use crate::entries::{Attributes, Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
-use crate::receive::compare::{HashJob, Held};
+use crate::receive::compare::{HashJob, Held, Interest};
 use crate::receive::own::collision;
 use crate::receive::place::Existing;
 use crate::receive::shared::{Check, Comparison, Settle, Shared};
@@ -217,10 +217,11 @@ impl Decider {
     }
 
     fn compare(&mut self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
-        let claimed = claimed.clone();
+        let (claimed, interest) = (claimed.clone(), Interest::default());
         self.shared.wants.open_one();
-        self.checks.send(Check::Compare(Comparison { entry, held, claimed })).map_err(over)?;
-        self.to_hash.push(HashJob { entry, held, groups });
+        let comparison = Comparison { entry, held, claimed, interest: interest.clone() };
+        self.checks.send(Check::Compare(comparison)).map_err(over)?;
+        self.to_hash.push(HashJob { entry, held, groups, interest });
         Ok(())
     }
 

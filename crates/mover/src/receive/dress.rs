@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
 use haul_wire::control::{Equal, Extras, Keep, Owner, Ownership, Preserve, Xattr};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid, chownat, fchown};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_member, is_root};
@@ -15,7 +15,7 @@ use crate::entries::Attributes;
 use crate::receive::attributes::{DIRECTORY_BITS, FILE_BITS, set_time};
 use crate::receive::place::Existing;
 use crate::receive::shared::Shared;
-use crate::storage::{fchmod, fstat};
+use crate::storage::{chownat, fchmod, fchown, fstat};
 use crate::xattrs::{Bearer, Space};
 
 /// All bits that `chmod` takes.

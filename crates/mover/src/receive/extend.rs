@@ -1,9 +1,8 @@
 //! A shorter file at the destination becomes the beginning of the one that comes.
 
-use std::io::Read as _;
-
 use crate::journal::FileIdentity;
 use crate::receive::place::Place;
+use crate::storage;
 use crate::stream::Shape;
 
 impl Place {
@@ -14,9 +13,7 @@ impl Place {
         let Ok(part) = self.create(entry, path, &Shape::new(identity.size, &[]), identity) else {
             return false;
         };
-        // The kernel copies, and shares the blocks where the file system can (copy_file_range(2)).
-        let copied = std::io::copy(&mut (&there).take(have), &mut &*part);
-        if copied.is_ok_and(|copied| copied == have) {
+        if storage::copy(&there, &part, have).is_ok_and(|copied| copied == have) {
             self.note_written(entry, 0..have);
             return true;
         }

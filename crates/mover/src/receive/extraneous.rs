@@ -3,16 +3,15 @@
 //! Every directory is opened from the destination without following a link, and every name is removed relative to an
 //! open directory. Journals and temporary files stay, whichever job they belong to, and so does what is mounted.
 
-use std::os::fd::AsFd as _;
-
 use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, Removal};
-use rustix::fs::{AtFlags, Dir, FileType, fstat, statat, unlinkat};
+use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
 use crate::fault::{Side, Trouble, show};
 use crate::journal::is_working_name;
 use crate::receive::shared::Shared;
+use crate::storage::{fstat, list, statat, unlinkat};
 
 /// What happens to a name that was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -164,7 +163,7 @@ impl<'a> Sweep<'a> {
             return Ok(None);
         }
         // What is mounted there is not the destination's.
-        if stat.st_dev != fstat(directory.as_fd())?.st_dev {
+        if stat.st_dev != fstat(&directory)?.st_dev {
             return Err(Errno::BUSY);
         }
         self.names(&join(parent, name)).map(Some)
@@ -173,7 +172,7 @@ impl<'a> Sweep<'a> {
     fn names(&self, local: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
         let directory = self.shared.place.directory(local)?;
         let mut names = Vec::new();
-        for item in Dir::read_from(directory.as_fd())? {
+        for item in list(&directory)? {
             let name = item?.file_name().to_bytes().to_vec();
             if !matches!(name.as_slice(), b"." | b"..") {
                 names.push(name);

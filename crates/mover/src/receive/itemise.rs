@@ -1,7 +1,7 @@
 //! A dry run: what would be done to each entry is said, and nothing is.
 
 use haul_wire::control::{Action, Fault, Want};
-use rustix::fs::{AtFlags, FileType, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
@@ -10,6 +10,7 @@ use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, parent_of, replaceable, trouble};
 use crate::receive::shared::Settle;
 use crate::receive::writer::{orphaned, over};
+use crate::storage::{readlinkat, statat};
 
 impl Place {
     /// What is there under an entry's name.
@@ -30,9 +31,8 @@ impl Place {
 
     /// Whether a link with this target is there.
     fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
-        self.spot(path).is_ok_and(|spot| {
-            readlinkat(&spot.directory, &spot.name, Vec::new()).is_ok_and(|there| there.to_bytes() == target)
-        })
+        self.spot(path)
+            .is_ok_and(|spot| readlinkat(&spot.directory, &spot.name).is_ok_and(|there| there == target))
     }
 }
 

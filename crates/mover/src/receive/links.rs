@@ -1,21 +1,18 @@
 //! Further names of files that are in place.
 
 use std::fs::File;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use haul_wire::control::{FaultCode, Newer};
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, copy_file_range, linkat, openat, renameat, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
 use crate::fault::{Side, Trouble, show};
 use crate::receive::own::FileId;
 use crate::receive::place::{PRIVATE_FILE, Place, Spot, existing};
-
-/// Bytes that the kernel is asked to copy at a time.
-const COPY: usize = 1 << 30;
+use crate::storage::{self, linkat, openat, rename_in, statat, unlinkat};
 
 /// How a name came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,14 +27,14 @@ pub(crate) enum Linked {
 
 impl Place {
     /// Makes `path` another name of the file at `target`, which is in place. Where that cannot be, it becomes
-    /// a copy, which `dress` completes.
+    /// a copy, which `dress` completes. Gives the directory that it lies in, too.
     pub(crate) fn hard_link(
         &self,
         entry: u32,
         (path, target): (&[u8], &[u8]),
         (attributes, newer): (Attributes, Newer),
         dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<Linked, Trouble> {
+    ) -> Result<(Linked, Arc<OwnedFd>), Trouble> {
         let fail = |errno| Trouble::new(Side::Destination, "link", path, errno);
         let (from, spot) = (self.spot(target)?, self.spot(path)?);
         let stat = statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
@@ -47,37 +44,39 @@ impl Place {
         }
         if let Ok(there) = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW) {
             if FileId::of(&there) == FileId::of(&stat) {
-                return Ok(Linked::Name);
+                return Ok((Linked::Name, spot.directory));
             }
             let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
             if newer == Newer::Keep && is_file && existing(&there).is_later(attributes) {
-                return Ok(Linked::KeptNewer);
+                return Ok((Linked::KeptNewer, spot.directory));
             }
         }
         self.must_be_replaceable(&spot, path)?;
         let name = self.temporary(entry);
+        self.note_directory_of(path);
         // What an earlier session with the same number left behind.
         let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
-        let link = || linkat(&from.directory, &from.name, &spot.directory, &name, AtFlags::empty());
+        let link = || linkat(&from.directory, &from.name, &spot.directory, &name);
         let linked = match self.with_room(&spot, path, link) {
             Ok(()) => Ok(Linked::Name),
             Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                copy(&from, &spot, &name, dress).map(|()| Linked::Copy)
+                copy((&from, existing(&stat).size), &spot, &name, dress).map(|()| Linked::Copy)
             }
             Err(errno) => Err(errno),
         };
-        let done = linked.and_then(|linked| {
-            renameat(&spot.directory, &name, &spot.directory, &spot.name).map(|()| linked)
-        });
-        done.map_err(|errno| {
-            let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
-            fail(errno)
-        })
+        let done = linked.and_then(|linked| rename_in(&spot.directory, &name, &spot.name).map(|()| linked));
+        match done {
+            Ok(linked) => Ok((linked, spot.directory)),
+            Err(errno) => {
+                self.remove(&spot, &name);
+                Err(fail(errno))
+            }
+        }
     }
 }
 
 fn copy(
-    from: &Spot,
+    (from, size): (&Spot, u64),
     to: &Spot,
     name: &str,
     dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
@@ -86,18 +85,6 @@ fn copy(
     let source = File::from(openat(&from.directory, &from.name, flags, Mode::empty())?);
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let copy = File::from(openat(&to.directory, name, flags, Mode::from_raw_mode(PRIVATE_FILE))?);
-    loop {
-        match copy_file_range(&source, None, &copy, None, COPY) {
-            Ok(0) => break,
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                let (mut from, mut to) = (&source, &copy);
-                let copied = std::io::copy(&mut from, &mut to);
-                copied.map_err(|e| e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
-                break;
-            }
-            Err(errno) => return Err(errno),
-        }
-    }
+    storage::copy(&source, &copy, size)?;
     dress(copy.as_fd())
 }

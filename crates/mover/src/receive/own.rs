@@ -7,11 +7,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
 use haul_wire::control::FaultCode;
-use rustix::fs::{Dir, Stat};
+use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use crate::entries::IdentityHash;
 use crate::fault::{Trouble, show};
+use crate::storage::list;
 
 /// Which file a name leads to: its device and its number there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -57,7 +58,7 @@ impl Own {
 
 /// The names in a directory.
 pub(crate) fn names_in(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
-    Dir::read_from(directory)?.map(|item| Ok(item?.file_name().to_bytes().to_vec())).collect()
+    list(directory)?.map(|item| Ok(item?.file_name().to_bytes().to_vec())).collect()
 }
 
 /// What an entry fails with whose name the destination does not tell from another one of the set.

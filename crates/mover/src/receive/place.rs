@@ -293,7 +293,7 @@ impl Place {
     }
 
     /// Removes a temporary name; if that fails, it is left to the next job.
-    fn remove(&self, spot: &Spot, name: &str) {
+    pub(super) fn remove(&self, spot: &Spot, name: &str) {
         let removed = unlinkat(&spot.directory, name, AtFlags::empty());
         if let (Err(errno), Some(journal)) = (removed, self.opened_journal())
             && errno != Errno::NOENT
@@ -341,7 +341,8 @@ impl Place {
         rename_in(directory, name, &spot.name).map_err(|errno| trouble("put in place", path, errno))
     }
 
-    /// Makes a symbolic link under its final name; `dress` is called before it has its time.
+    /// Makes a symbolic link under its final name; `dress` is called before it has its time. Gives the directory
+    /// that it lies in.
     pub(crate) fn make_link(
         &self,
         entry: u32,
@@ -349,13 +350,11 @@ impl Place {
         target: &[u8],
         attributes: Attributes,
         dress: impl FnOnce(&OwnedFd, &str),
-    ) -> Result<(), Trouble> {
+    ) -> Result<Arc<OwnedFd>, Trouble> {
         let spot = self.spot(path)?;
         self.must_be_replaceable(&spot, path)?;
         let name = self.temporary(entry);
-        if let Some(journal) = self.journal() {
-            journal.note_directory(parent_of(&self.local(path)));
-        }
+        self.note_directory_of(path);
         let made = self
             .with_room(&spot, path, || symlinkat(target, &spot.directory, &name))
             .and_then(|()| statat(&spot.directory, &name, AtFlags::SYMLINK_NOFOLLOW))
@@ -368,28 +367,27 @@ impl Place {
         made.map_err(|errno| {
             self.remove(&spot, &name);
             trouble("create the link", path, errno)
-        })
+        })?;
+        Ok(spot.directory)
     }
 
     /// Gives a directory its final permissions and time. One that was there before (not `made` here) may
-    /// belong to somebody else and then keeps its own.
+    /// belong to somebody else and then keeps its own. Gives the directory, if it can be opened.
     pub(crate) fn finish_directory(
         &self,
         path: &[u8],
         made: bool,
         dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<Option<OwnedFd>, Trouble> {
         let spot = self.spot(path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let done = openat(&spot.directory, &spot.name, flags, Mode::empty())
-            .and_then(|directory| dress(directory.as_fd()));
-        if done.is_ok() {
-            self.loosened.settled(path);
+        let directory = openat(&spot.directory, &spot.name, flags, Mode::empty());
+        match directory.as_ref().map_err(|&errno| errno).and_then(|directory| dress(directory.as_fd())) {
+            Ok(()) => self.loosened.settled(path),
+            Err(Errno::PERM | Errno::ACCESS) if !made => {}
+            Err(errno) => return Err(trouble("set the permissions of", path, errno)),
         }
-        match done {
-            Err(Errno::PERM | Errno::ACCESS) if !made => Ok(()),
-            done => done.map_err(|errno| trouble("set the permissions of", path, errno)),
-        }
+        Ok(directory.ok())
     }
 
     /// The destination itself.

@@ -16,7 +16,7 @@ use crate::layout::Layout;
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::receive::ReceiveOptions;
-use crate::receive::compare::Held;
+use crate::receive::compare::{Held, Interest};
 use crate::receive::dress::{Dresser, ExtrasMap, Undone};
 use crate::receive::place::Place;
 use crate::receive::queue::{Loan, Queue};
@@ -65,6 +65,13 @@ impl Book {
             self.partial.remove(&entry);
         }
         around
+    }
+
+    /// An entry has failed. False: somebody else has said so, and settles it.
+    pub(crate) fn fail(&mut self, entry: u32) -> bool {
+        let was = self.table.state(entry);
+        self.table.set_state(entry, State::Failed);
+        was != State::Failed
     }
 
     /// Bytes that were counted as written are void.
@@ -126,6 +133,7 @@ pub(crate) struct Comparison {
     pub(crate) held: Held,
     /// What the temporary file has of the stream; the final file has all of it.
     pub(crate) claimed: RangeSet,
+    pub(crate) interest: Interest,
 }
 
 /// Bytes of a file that were written.

@@ -13,8 +13,8 @@ use crossbeam_channel::{Receiver, Sender};
 use haul_wire::control::{Action, Fault, FaultCode, FileDigest, Proof};
 
 use crate::entries::State;
-use crate::fault::{Side, Trouble, protocol, show};
-use crate::receive::compare::{Held, hash_group};
+use crate::fault::{Scope, Side, Trouble, protocol, show};
+use crate::receive::compare::{Held, Interest, hash_group};
 use crate::receive::shared::{Check, Comparison, Settle, Shared, Written};
 use crate::receive::writer::over;
 use crate::tree::{Groups, Tree, Value};
@@ -64,6 +64,7 @@ struct Compared {
     /// Bytes of the stream that were asked for.
     asked: u64,
     closed: bool,
+    interest: Interest,
 }
 
 pub(crate) struct Verifier {
@@ -110,16 +111,12 @@ impl Verifier {
             Check::Written(written) => self.written(&written),
             Check::Expected(digests) => digests.into_iter().try_for_each(|digest| self.expect(digest)),
             Check::Compare(comparison) => {
-                self.compare(&comparison);
+                self.compare(comparison);
                 Ok(())
             }
             Check::Held { entry, group, value } => self.held(entry, group, value),
             Check::Proofs(proofs) => proofs.iter().try_for_each(|proof| self.proof(proof)),
-            Check::GivenUp(entry) => {
-                self.hashing.remove(&entry);
-                self.expected.remove(&entry);
-                self.close(entry)
-            }
+            Check::GivenUp(entry) => self.drop_entry(entry),
         }
     }
 
@@ -135,26 +132,38 @@ impl Verifier {
         }
         for group in written.groups.clone() {
             let taken = self.hashing(entry, written.len).take(group);
-            let value = match taken {
-                Some(value) => value,
-                None => match self.read_back(entry, group)? {
-                    Some(value) => value,
-                    None => return Ok(()),
-                },
-            };
-            self.hashing(entry, written.len).tree.set(group, value);
-            self.check_group(entry, group)?;
+            match taken.map_or_else(|| self.hash_from_disk(entry, group), Ok) {
+                Ok(value) => {
+                    self.hashing(entry, written.len).tree.set(group, value);
+                    self.check_group(entry, group)?;
+                }
+                Err(trouble) => self.unreadable(entry, group, trouble)?,
+            }
         }
         self.try_settle(entry)
     }
 
-    /// Hashes a group that did not come in order. `None`: the writer has given the file up meanwhile.
-    fn read_back(&mut self, entry: u32, group: u32) -> Result<Option<Value>, Fault> {
-        match self.hash_from_disk(entry, group) {
-            Ok(value) => Ok(Some(value)),
-            Err(_) if self.shared.book().table.state(entry) == State::Failed => Ok(None),
-            Err(trouble) => Err(trouble.fault),
+    /// A group that did not come in order cannot be read back. What was there before may be missing: after a
+    /// power failure a journal can claim more than the file has.
+    fn unreadable(&mut self, entry: u32, group: u32, trouble: Trouble) -> Result<(), Fault> {
+        let given_up = self.shared.book().table.state(entry) == State::Failed;
+        let was_there = self.compared.get(&entry).is_some_and(|c| c.unchecked.contains(&group));
+        match trouble.scope {
+            _ if given_up => Ok(()),
+            _ if was_there => self.differs(entry, group),
+            Scope::Job => Err(trouble.fault),
+            Scope::Entry => {
+                self.drop_entry(entry)?;
+                self.is_wrong(entry, trouble.fault)
+            }
         }
+    }
+
+    /// Nothing more is hashed of a file.
+    fn drop_entry(&mut self, entry: u32) -> Result<(), Fault> {
+        self.hashing.remove(&entry);
+        self.expected.remove(&entry);
+        self.close(entry)
     }
 
     fn hash_from_disk(&mut self, entry: u32, group: u32) -> Result<Value, Trouble> {
@@ -167,8 +176,8 @@ impl Verifier {
     }
 
     /// Something of this file was there.
-    fn compare(&mut self, comparison: &Comparison) {
-        let &Comparison { entry, held, ref claimed } = comparison;
+    fn compare(&mut self, comparison: Comparison) {
+        let Comparison { entry, held, claimed, interest } = comparison;
         let len = self.shared.book().table.stream_len(entry);
         let groups = Groups::of(len);
         let unchecked = match held {
@@ -181,7 +190,8 @@ impl Verifier {
         };
         self.hashing(entry, len);
         let proofs = Tree::new(groups);
-        self.compared.insert(entry, Compared { held, proofs, unchecked, asked, closed: false });
+        let compared = Compared { held, proofs, unchecked, asked, closed: false, interest };
+        self.compared.insert(entry, compared);
     }
 
     fn held(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {
@@ -202,10 +212,12 @@ impl Verifier {
         else {
             return Ok(());
         };
-        for (at, &value) in (proof.first..).zip(&proof.values) {
+        let foreign = || protocol("a proof of a group that the file does not have");
+        let first = u32::try_from(proof.first).map_err(|_| foreign())?;
+        for (at, &value) in (u64::from(first)..).zip(&proof.values) {
             let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
             let group = u32::try_from(at).ok().filter(|&g| g < compared.proofs.groups().count());
-            let group = group.ok_or_else(|| protocol("a proof of a group that the file does not have"))?;
+            let group = group.ok_or_else(foreign)?;
             compared.proofs.set(group, value);
             self.check_group(entry, group)?;
         }
@@ -236,6 +248,7 @@ impl Verifier {
         let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
         let groups = compared.proofs.groups();
         if compared.held == Held::Final {
+            compared.interest.end();
             self.hashing.remove(&entry);
             let whole = 0..self.shared.book().table.stream_len(entry);
             let looks = self.shared.only_looks();
@@ -291,7 +304,9 @@ impl Verifier {
     /// The file is no longer compared.
     fn close(&mut self, entry: u32) -> Result<(), Fault> {
         self.end_comparison(entry)?;
-        self.compared.remove(&entry);
+        if let Some(compared) = self.compared.remove(&entry) {
+            compared.interest.end();
+        }
         Ok(())
     }
 
@@ -321,10 +336,8 @@ impl Verifier {
             Ok(_) => Some(mismatch(&self.shared.path(entry))),
             Err(fault) => Some(fault.clone()),
         };
-        self.hashing.remove(&entry);
-        self.expected.remove(&entry);
         let kind = self.compared.get(&entry).map(|c| (c.held, c.asked));
-        self.close(entry)?;
+        self.drop_entry(entry)?;
         match fault {
             None => self.is_right(entry, found, kind),
             Some(fault) => self.is_wrong(entry, fault),
@@ -349,8 +362,10 @@ impl Verifier {
     }
 
     fn is_wrong(&self, entry: u32, fault: Fault) -> Result<(), Fault> {
+        if !self.shared.book().fail(entry) {
+            return Ok(());
+        }
         self.shared.place.discard(entry, &self.shared.path(entry));
-        self.shared.book().table.set_state(entry, State::Failed);
         self.settles.send(Settle::Failed(entry, fault)).map_err(over)
     }
 }

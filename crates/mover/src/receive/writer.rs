@@ -136,7 +136,9 @@ impl Writer {
         }
         let mut book = self.shared.book();
         let started = book.table.state(entry) == State::Started;
-        book.table.set_state(entry, State::Failed);
+        if !book.fail(entry) {
+            return Ok(());
+        }
         let path = book.table.path(entry);
         drop(book);
         if started {

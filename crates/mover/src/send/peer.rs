@@ -131,9 +131,11 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
         let message = "the set that the receiver has is not the one that was sent";
         return Err(Fault::new(FaultCode::VerifyFailed, message, "run the same command again"));
     }
-    // The receiver is content without it; the channel may close at once.
-    let _ = shared.link.send(ControlMessage::Bye);
     let (failures, removal) = (ledger.failures.clone(), ledger.removal.clone());
     let notes = summary.notes.clone();
-    Ok(crate::report::report(&ledger.table, failures, digest, ledger.resumed, removal, notes))
+    let report = crate::report::report(&ledger.table, failures, digest, ledger.resumed, removal, notes);
+    drop(ledger);
+    // The receiver is content without it; the channel may close at once.
+    let _ = shared.link.send(ControlMessage::Bye);
+    Ok(report)
 }

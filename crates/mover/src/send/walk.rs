@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{Entry, EntryKind, FileSystems, IgnoreFiles, LinkChoice, Preserve};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
 
 use super::extras::Preserver;
@@ -17,7 +17,7 @@ use super::listed::Share;
 use super::select::Chooser;
 use crate::confine::link_error;
 use crate::root::Root;
-use crate::storage::{fstat, openat, statat};
+use crate::storage::{fstat, list_each, openat, statat};
 
 pub(crate) use super::found::Found;
 pub(crate) use super::top::{Identity, Top};
@@ -369,21 +369,14 @@ fn open_directory(top: &Top, path: &[u8], parent: Option<&OwnedFd>) -> Result<Ow
 /// Reads a directory: its names in byte order, and what broke off the reading, if anything did.
 fn list(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> (Vec<Name>, Option<Errno>) {
     let mut names = Vec::new();
-    let mut broken = None;
-    let mut items = RawDir::new(directory, buffer);
-    while let Some(item) = items.next() {
-        match item {
-            Ok(item) if matches!(item.file_name().to_bytes(), b"." | b"..") => {}
-            Ok(item) => {
-                let (bytes, kind) = (item.file_name().to_bytes().to_vec(), item.file_type());
-                names.push(Name { bytes, kind, listed: true, below: None });
-            }
-            Err(errno) => {
-                broken = Some(errno);
-                break;
-            }
+    let take = |item: &RawDirEntry<'_>| {
+        let bytes = item.file_name().to_bytes();
+        if !matches!(bytes, b"." | b"..") {
+            let (bytes, kind) = (bytes.to_vec(), item.file_type());
+            names.push(Name { bytes, kind, listed: true, below: None });
         }
-    }
+    };
+    let broken = list_each(directory, buffer, take).err();
     names.sort_unstable_by(|a, b| a.bytes.cmp(&b.bytes));
     (names, broken)
 }

@@ -1,6 +1,6 @@
-//! The calls to the file system, as `rustix::fs` has them. Everything that a job does to files goes through here:
-//! a call that a signal interrupts is repeated (signal(7)), and with the feature `faults` a test decides what
-//! becomes of each call.
+//! The calls to the file system, as `rustix::fs` has them. What a job does to files goes through here: a call that
+//! a signal interrupts is repeated (signal(7)), and with the feature `faults` a test decides what becomes of each
+//! call. Advice to the kernel, and the reading of journals and of files with patterns, do without.
 
 #[cfg(feature = "faults")]
 pub mod faults;
@@ -8,11 +8,13 @@ pub mod faults;
 mod plain;
 
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    Access, AtFlags, Dir, DirEntry, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags,
-    SeekFrom, Stat, StatFs, Timestamps,
+    Access, AtFlags, Dir, DirEntry, FallocateFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RawDirEntry,
+    RenameFlags, ResolveFlags, SeekFrom, Stat, StatFs, Timestamps, Uid,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
@@ -32,7 +34,7 @@ use kernel::decide;
 pub enum Call {
     /// `openat`, `openat2`, `dup`.
     Open,
-    /// `fstat`, `fstatat`, `fstatfs`, `faccessat`, `readlinkat`.
+    /// `fstat`, `fstatat`, `fstatfs`, `faccessat`, `readlinkat`, `getxattr`, `listxattr`.
     Look,
     /// Names of a directory.
     List,
@@ -40,17 +42,17 @@ pub enum Call {
     Seek,
     /// `pread`.
     Read,
-    /// `write`, `pwrite` of so many bytes.
+    /// `write`, `pwrite`, `copy_file_range` of so many bytes.
     Write(usize),
     /// `fallocate`, `ftruncate`.
     Size,
-    /// `mkdirat`, `symlinkat`.
+    /// `mkdirat`, `symlinkat`, `linkat`.
     Make,
     /// `renameat`.
     Rename,
     /// `unlinkat`.
     Remove,
-    /// `fchmod`, `utimensat`.
+    /// `fchmod`, `fchown`, `fchownat`, `utimensat`, `setxattr`, `removexattr`.
     Attributes,
     /// `fsync`, `fdatasync`, `syncfs`.
     Sync,
@@ -58,9 +60,15 @@ pub enum Call {
     Lock,
 }
 
+/// Bytes that the kernel is asked to copy at a time.
+const COPY: u64 = 64 << 20;
+
+/// Bytes that are copied at a time where the kernel does not copy.
+const COPY_BUFFER: u64 = 1 << 20;
+
 /// Makes a call, again when a signal has interrupted it.
 #[inline]
-fn repeat<T>(call: Call, mut real: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn repeat<T>(call: Call, mut real: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match decide(call).and_then(|_| real()) {
             Err(Errno::INTR) => {}
@@ -131,6 +139,27 @@ impl Iterator for Listing {
     }
 }
 
+/// Shows the names of a directory, `.` and `..` among them, to `take`. As [`list`], for many directories and one
+/// buffer.
+pub(crate) fn list_each(
+    directory: impl AsFd,
+    buffer: &mut [MaybeUninit<u8>],
+    mut take: impl FnMut(&RawDirEntry<'_>),
+) -> Result<()> {
+    let mut names = RawDir::new(directory.as_fd(), buffer);
+    loop {
+        let asked = if names.is_buffer_empty() { decide(Call::List).map(drop) } else { Ok(()) };
+        match asked.map(|()| names.next()).transpose() {
+            None => return Ok(()),
+            Some(item) => match item.and_then(|item| item) {
+                Ok(item) => take(&item),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            },
+        }
+    }
+}
+
 pub(crate) fn seek(fd: impl AsFd, to: SeekFrom) -> Result<u64> {
     repeat(Call::Seek, || fs::seek(fd.as_fd(), to))
 }
@@ -180,6 +209,48 @@ fn write_with(mut bytes: &[u8], mut real: impl FnMut(&[u8]) -> Result<usize>) ->
     Ok(())
 }
 
+/// Copies the first `most` bytes of a file to the beginning of another one; how many there were. The kernel does
+/// it, and shares the blocks where the file system can (`copy_file_range(2)`); where it does not, we do.
+pub(crate) fn copy(from: impl AsFd, to: impl AsFd, most: u64) -> Result<u64> {
+    let (from, to) = (from.as_fd(), to.as_fd());
+    let mut done = 0;
+    while done < most {
+        let ask = (most - done).min(COPY) as usize;
+        let (mut start, mut end) = (done, done);
+        let copied = decide(Call::Write(ask))
+            .and_then(|now| fs::copy_file_range(from, Some(&mut start), to, Some(&mut end), now.min(ask)));
+        match copied {
+            // Some file systems say so of files that are not empty (std::io::copy looks for it too).
+            Ok(0) if done == 0 => return copy_here(from, to, 0..most),
+            Ok(0) => break,
+            Ok(copied) => done += copied as u64,
+            Err(Errno::INTR) => {}
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+                return copy_here(from, to, done..most);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+/// Copies a range, by way of a buffer; where it or the file ended.
+fn copy_here(from: BorrowedFd<'_>, to: BorrowedFd<'_>, range: Range<u64>) -> Result<u64> {
+    let mut buffer = vec![0; COPY_BUFFER as usize];
+    let mut at = range.start;
+    while at < range.end {
+        let most = (range.end - at).min(COPY_BUFFER) as usize;
+        match read_at(from, &mut buffer[..most], at)? {
+            0 => break,
+            got => {
+                write_all_at(to, &buffer[..got], at)?;
+                at += got as u64;
+            }
+        }
+    }
+    Ok(at)
+}
+
 pub(crate) fn fallocate(fd: impl AsFd, flags: FallocateFlags, offset: u64, len: u64) -> Result<()> {
     repeat(Call::Size, || fs::fallocate(fd.as_fd(), flags, offset, len))
 }
@@ -199,6 +270,15 @@ pub(crate) fn mkdirat(directory: impl AsFd, name: impl Arg, mode: Mode) -> Resul
 pub(crate) fn symlinkat(target: impl Arg, directory: impl AsFd, name: impl Arg) -> Result<()> {
     target.into_with_c_str(|target| {
         named(Call::Make, directory, name, |at, name| fs::symlinkat(target, at, name))
+    })
+}
+
+/// Another name of a file, which is not followed.
+pub(crate) fn linkat(from: impl AsFd, old: impl Arg, directory: impl AsFd, name: impl Arg) -> Result<()> {
+    old.into_with_c_str(|old| {
+        named(Call::Make, directory, name, |at, name| {
+            fs::linkat(from.as_fd(), old, at, name, AtFlags::empty())
+        })
     })
 }
 
@@ -222,6 +302,20 @@ pub(crate) fn unlinkat(directory: impl AsFd, name: impl Arg, flags: AtFlags) -> 
 
 pub(crate) fn fchmod(fd: impl AsFd, mode: Mode) -> Result<()> {
     repeat(Call::Attributes, || fs::fchmod(fd.as_fd(), mode))
+}
+
+pub(crate) fn fchown(fd: impl AsFd, user: Option<Uid>, group: Option<Gid>) -> Result<()> {
+    repeat(Call::Attributes, || fs::fchown(fd.as_fd(), user, group))
+}
+
+pub(crate) fn chownat(
+    directory: impl AsFd,
+    name: impl Arg,
+    user: Option<Uid>,
+    group: Option<Gid>,
+    flags: AtFlags,
+) -> Result<()> {
+    named(Call::Attributes, directory, name, |at, name| fs::chownat(at, name, user, group, flags))
 }
 
 pub(crate) fn futimens(fd: impl AsFd, times: &Timestamps) -> Result<()> {

@@ -11,7 +11,7 @@ use haul_mover::{ControlLink as _, MoveReport, ReceiveOptions, Root, receive_fil
 use haul_proto::ObjectSink;
 use haul_wire::control::{
     ControlMessage, Destination, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Manners,
-    Outcome, RelPath, Want,
+    Outcome, Proof, RelPath, Want,
 };
 use proptest::prelude::*;
 
@@ -249,6 +249,23 @@ fn lies_about_the_protocol_end_the_job() {
         assert!(matches!(fault.code, FaultCode::Internal | FaultCode::ControlLost), "{shown}: {fault}");
         assert_no_parts(dir.path());
         assert!(!dir.path().join("f").exists());
+    }
+}
+
+#[test]
+fn proofs_of_groups_that_no_file_has_end_the_job() {
+    for first in [1, u64::from(u32::MAX), u64::MAX] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("f"), "12345").unwrap();
+        let (peer, link) = link_pair();
+        let manners = Manners { equal: Equal::Contents, ..Manners::default() };
+        let options = ReceiveOptions { manners, ..options() };
+        let job = receive_files(&bytes(dir.path()), &Root::Anywhere, Layout::Into, link, options).unwrap();
+        peer.send(ControlMessage::Entries(vec![file("f", "12345").0])).unwrap();
+        peer.send(ControlMessage::Proofs(vec![Proof { entry: 0, first, values: vec![[0; 32]; 2] }])).unwrap();
+        let fault = job.handle.join().unwrap_err();
+        assert!(fault.message.contains("a group that the file does not have"), "{first}: {fault}");
+        assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"12345");
     }
 }
 

@@ -1,6 +1,9 @@
 //! The mover as a whole, between real directories, over channels in memory.
 
 #[cfg(test)]
+#[cfg(feature = "faults")]
+mod calls;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod harness;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use haul_base::Rng;
 use haul_mover::faults::{Call, Disk, Verdict};
 use haul_mover::{ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits, receive_files, send_files};
-use haul_wire::control::{Fault, FaultCode, Layout, Selection};
+use haul_wire::control::{Extraneous, Fault, FaultCode, Layout, Manners, Selection};
 use rustix::io::Errno;
 
 use crate::harness::{Ends, Pair, Pump, bytes, copy, link_pair, names_below, options};
@@ -40,6 +40,15 @@ enum Scene {
     Fresh,
     /// Files to keep, to replace, to resume.
     Occupied,
+    /// As `Occupied`; what the set does not have is to go.
+    Mirrored,
+}
+
+impl Scene {
+    fn manners(self) -> Manners {
+        let extraneous = if self == Self::Mirrored { Extraneous::Delete } else { Extraneous::Keep };
+        Manners { extraneous, ..Manners::default() }
+    }
 }
 
 /// How a disk fails, and what may be said about it.
@@ -68,12 +77,12 @@ fn failures(side: Side) -> Vec<Failure> {
     let once = |verdict, codes: &[C]| Failure { verdict, for_good: false, codes: codes.to_vec() };
     let fail = |errno: Errno, codes| once(Verdict::Fail(errno.raw_os_error()), codes);
     let dead = |codes| Failure { for_good: true, ..fail(Errno::IO, codes) };
-    // A directory that cannot be made costs what would have been in it.
+    // A directory that cannot be made costs what would have been in it, and a file its other names.
     match side {
         Side::Sender => vec![
             fail(Errno::IO, &[C::Io]),
             dead(&[C::Io]),
-            fail(Errno::ACCESS, &[C::Unreadable]),
+            fail(Errno::ACCESS, &[C::Unreadable, C::Io]),
             fail(Errno::INTR, &[]),
         ],
         Side::Receiver => vec![
@@ -81,7 +90,7 @@ fn failures(side: Side) -> Vec<Failure> {
             dead(&[C::Io, C::NotADirectory]),
             fail(Errno::NOSPC, &[C::DiskFull]),
             fail(Errno::DQUOT, &[C::DiskFull]),
-            fail(Errno::ACCESS, &[C::ReadOnly, C::NotADirectory]),
+            fail(Errno::ACCESS, &[C::ReadOnly, C::NotADirectory, C::Io]),
             once(Verdict::Short, &[]),
             fail(Errno::INTR, &[]),
         ],
@@ -102,6 +111,10 @@ fn source(src: &Path) {
     for name in ["closed/inside", "sub/one", "sub/deeper/two"] {
         fs::write(src.join(name), contents(3000, 7)).unwrap();
     }
+    fs::create_dir(src.join("names")).unwrap();
+    for name in ["names/of old", "sub/another"] {
+        fs::hard_link(src.join("old"), src.join(name)).unwrap();
+    }
     symlink("../old", src.join("sub/link")).unwrap();
     symlink("nowhere", src.join("dangling")).unwrap();
     set_mtime(&src.join("sub/link"), 77, 88);
@@ -116,6 +129,7 @@ fn occupied(src: &Path, dst: &Path) {
     fs::write(dst.join("old"), "what was there before").unwrap();
     fs::write(dst.join("sub/one"), "also there before").unwrap();
     fs::write(dst.join("mine"), "not in the set").unwrap();
+    fs::write(dst.join("sub/another"), "a file of its own").unwrap();
     symlink("elsewhere", dst.join("dangling")).unwrap();
     copy_tree(&src.join("same"), &dst.join("same"));
     let (a, b) = link_pair();
@@ -158,8 +172,12 @@ impl World {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         source(&dir.path().join("src"));
         fs::create_dir(dir.path().join("before")).unwrap();
-        if scene == Scene::Occupied {
+        if scene != Scene::Fresh {
             occupied(&dir.path().join("src"), &dir.path().join("before/dst"));
+        }
+        if scene == Scene::Mirrored {
+            fs::create_dir_all(dir.path().join("before/dst/sub/mine/deeper")).unwrap();
+            fs::write(dir.path().join("before/dst/sub/mine/deeper/file"), "neither").unwrap();
         }
         Self { dir, scene }
     }
@@ -183,10 +201,10 @@ impl World {
         let (a, b) = link_pair();
         let (sources, layout) = match self.scene {
             Scene::Fresh => (bytes(&self.src()), Layout::As),
-            Scene::Occupied => ([&bytes(&self.src())[..], b"/."].concat(), Layout::Into),
+            Scene::Occupied | Scene::Mirrored => ([&bytes(&self.src())[..], b"/."].concat(), Layout::Into),
         };
         let destination = bytes(&place.join("dst"));
-        let synced = ReceiveOptions::new(0xabcd);
+        let synced = ReceiveOptions::with_manners(0xabcd, self.scene.manners());
         let receiving = || receive_files(&destination, &Root::Anywhere, layout, b, synced);
         let receive: ReceiveJob = if side == Side::Receiver { disk.run(receiving) } else { receiving() }?;
         let limits = SendLimits::default();
@@ -208,7 +226,9 @@ impl World {
         for path in if old.exists() { names_below(&old) } else { Vec::new() } {
             let name = path.strip_prefix(&old).unwrap();
             let own = name.file_name().unwrap().to_string_lossy().starts_with(".haul-");
-            assert!(own || dst.join(name).symlink_metadata().is_ok(), "{} has gone", name.display());
+            let may_go = self.scene == Scene::Mirrored && is_mine(name);
+            let is_there = dst.join(name).symlink_metadata().is_ok();
+            assert!(own || may_go || is_there, "{} has gone", name.display());
         }
     }
 
@@ -222,9 +242,11 @@ impl World {
         }
         for path in names_below(&dst) {
             let name = path.strip_prefix(&dst).unwrap();
-            let known = src.join(name).symlink_metadata().is_ok() || name == Path::new("mine");
-            assert!(known, "{} is left", name.display());
+            let mine = self.scene == Scene::Occupied && is_mine(name);
+            assert!(mine || src.join(name).symlink_metadata().is_ok(), "{} is left", name.display());
         }
+        let id = |name: &str| dst.join(name).symlink_metadata().unwrap().ino();
+        assert_eq!((id("names/of old"), id("sub/another")), (id("old"), id("old")));
         let left: Vec<_> = fs::read_dir(place).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["dst"]);
     }
@@ -267,6 +289,10 @@ fn judge(ends: &Result<Ends, Fault>, codes: &[FaultCode]) -> bool {
             for (_, fault) in sent.failures.named() {
                 assert!(codes.contains(&fault.code), "{fault:?}");
             }
+            if let Some(fault) = &sent.removal.fault {
+                let kept = sent.failures.count() > 0 && fault.code == FaultCode::NotPermitted;
+                assert!(kept || codes.contains(&fault.code), "{fault:?}");
+            }
             sent.failures.count() > 0
         }
         (Err(sent), Err(received)) => {
@@ -276,6 +302,11 @@ fn judge(ends: &Result<Ends, Fault>, codes: &[FaultCode]) -> bool {
         }
         _ => panic!("one side believes that all is well: {ends:?}"),
     }
+}
+
+/// Names at the destination that the set does not have.
+fn is_mine(name: &Path) -> bool {
+    name.starts_with("mine") || name.starts_with("sub/mine")
 }
 
 fn same_contents(a: &Path, b: &Path) -> bool {
@@ -358,6 +389,16 @@ fn a_disk_of_the_sender_that_fails_before_an_occupied_destination() {
 #[test]
 fn a_fresh_disk_of_the_receiver_that_fails() {
     sweep(Scene::Fresh, Side::Receiver);
+}
+
+#[test]
+fn a_disk_of_the_sender_that_fails_before_a_destination_that_is_to_be_the_same() {
+    sweep(Scene::Mirrored, Side::Sender);
+}
+
+#[test]
+fn a_disk_of_the_receiver_that_fails_and_is_to_be_the_same() {
+    sweep(Scene::Mirrored, Side::Receiver);
 }
 
 #[test]

@@ -102,6 +102,13 @@ impl Place {
         sized
     }
 
+    /// Notes the directory of an entry, in which a temporary name is about to be made.
+    pub(in crate::receive) fn note_directory_of(&self, path: &[u8]) {
+        if let Some(journal) = self.journal() {
+            journal.note_directory(parent_of(&self.local(path)));
+        }
+    }
+
     pub(super) fn gone(&self, entry: u32) {
         if let Some(journal) = self.opened_journal() {
             journal.gone(entry);

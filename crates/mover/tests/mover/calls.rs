@@ -1,0 +1,296 @@
+//! A chosen call to the file system fails, or something happens just before it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use haul_base::Piece;
+use haul_mover::faults::{Call, Disk, Verdict};
+use haul_mover::{ControlLink as _, ReceiveOptions, Root, SendLimits, receive_files, send_files};
+use haul_wire::control::{
+    ControlMessage, Durability, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Leftovers,
+    Manners, Proof, RelPath, Selection,
+};
+use rustix::io::Errno;
+
+use crate::harness::{Ends, Pair, Pump, bytes, link_pair, names_below, options};
+use crate::trees::{assert_same, contents};
+
+const MIB: usize = 1 << 20;
+
+const BROKEN: Verdict = Verdict::Fail(Errno::IO.raw_os_error());
+
+/// A source and a destination, both empty.
+fn places(dir: &Path) -> (PathBuf, PathBuf) {
+    let (src, dst) = (dir.join("src"), dir.join("dst"));
+    fs::create_dir(&src).unwrap();
+    fs::create_dir(&dst).unwrap();
+    (src, dst)
+}
+
+/// What is in `src` goes to `dst`, where `rule` decides about each call, with the name of its thread.
+fn pair(
+    src: &Path,
+    dst: &Path,
+    options: ReceiveOptions,
+    rule: impl Fn(&str, Call) -> Verdict + Send + Sync + 'static,
+) -> Pair {
+    let disk = Disk::new(move |_, call| rule(std::thread::current().name().unwrap_or_default(), call));
+    let (a, b) = link_pair();
+    let receive = disk.run(|| receive_files(&bytes(dst), &Root::Anywhere, Layout::Into, b, options)).unwrap();
+    let sources = vec![[&bytes(src)[..], b"/."].concat()];
+    let send = send_files(sources, Root::Anywhere, &Selection::default(), a, SendLimits::default()).unwrap();
+    Pair { send, receive }
+}
+
+fn copy(
+    src: &Path,
+    dst: &Path,
+    manners: Manners,
+    rule: impl Fn(&str, Call) -> Verdict + Send + Sync + 'static,
+) -> Ends {
+    pair(src, dst, ReceiveOptions { durability: manners.durability, manners, ..options() }, rule)
+        .run(&Pump::default())
+}
+
+fn cached() -> Manners {
+    Manners { durability: Durability::Cached, ..Manners::default() }
+}
+
+fn by_contents() -> Manners {
+    Manners { equal: Equal::Contents, ..cached() }
+}
+
+/// Whether it is the first time.
+fn first(seen: &AtomicBool) -> bool {
+    !seen.swap(true, Ordering::Relaxed)
+}
+
+/// Two groups, of both of which a part has come.
+fn begun(dir: &Path, seed: u64) -> (PathBuf, PathBuf) {
+    let (src, dst) = places(dir);
+    fs::write(src.join("big"), contents(MIB + 600_000, 1)).unwrap();
+    let mut begun = pair(&src, &dst, options(), |_, _| Verdict::Pass);
+    let pump = Pump { stop_after: Some(MIB as u64 + 300_000), loss: 0.0, seed, ..Pump::default() };
+    pump.run(&mut *begun.send.source, &mut *begun.receive.sink, &|| false);
+    begun.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+    assert!(begun.send.handle.join().is_err() && begun.receive.handle.join().is_err());
+    (src, dst)
+}
+
+#[test]
+fn what_was_there_and_cannot_be_read_back_comes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = begun(dir.path(), 1);
+    let failed = Arc::new(AtomicBool::new(false));
+    let fails = failed.clone();
+    let ends = copy(&src, &dst, cached(), move |thread, call| {
+        if thread == "haul-verify" && call == Call::Read && first(&fails) { BROKEN } else { Verdict::Pass }
+    });
+    assert!(failed.load(Ordering::Relaxed));
+    ends.clean();
+    assert_same(&src.join("big"), &dst.join("big"));
+}
+
+#[test]
+fn a_journal_that_claims_more_than_the_file_has_costs_that_much() {
+    for seed in 1..5 {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = begun(dir.path(), seed);
+        // As after a power failure: what was written last is missing, and the rest of it comes.
+        let is_part = |path: &PathBuf| path.extension().is_some_and(|end| end == "part");
+        let part = names_below(&dst).into_iter().find(is_part).unwrap();
+        let part = fs::OpenOptions::new().write(true).open(part).unwrap();
+        part.set_len(part.metadata().unwrap().len() - 100).unwrap();
+        drop(part);
+        copy(&src, &dst, cached(), |_, _| Verdict::Pass).clean();
+        assert_same(&src.join("big"), &dst.join("big"));
+        assert_eq!(names_below(&dst).len(), 1);
+    }
+}
+
+#[test]
+fn a_part_that_cannot_be_read_fails_its_file_only() {
+    // What comes out of order is read back, and that depends on when the writer takes it.
+    for attempt in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = places(dir.path());
+        fs::write(src.join("a"), contents(3 * MIB, 1)).unwrap();
+        fs::write(src.join("z"), "").unwrap();
+        let refused = Arc::new(AtomicBool::new(false));
+        let refuses = refused.clone();
+        let ends = copy(&src, &dst, cached(), move |thread, call| match thread {
+            "haul-verify" if call == Call::Read => {
+                refuses.store(true, Ordering::Relaxed);
+                Verdict::Fail(Errno::ACCESS.raw_os_error())
+            }
+            _ => Verdict::Pass,
+        });
+        assert_same(&src.join("z"), &dst.join("z"));
+        if refused.load(Ordering::Relaxed) {
+            let (path, fault) = ends.one_failure();
+            assert_eq!((path, fault.code), (&b"a"[..], FaultCode::ReadOnly), "{fault}");
+            assert_eq!(names_below(&dst).len(), 1, "{:?}", names_below(&dst));
+            return;
+        }
+        ends.clean();
+        assert!(attempt < 50, "it always comes in order");
+    }
+}
+
+#[test]
+fn the_beginning_of_a_file_is_copied_where_the_kernel_does_not() {
+    let failures = [Errno::XDEV, Errno::NOSYS, Errno::PERM].map(|errno| Verdict::Fail(errno.raw_os_error()));
+    for verdict in failures.into_iter().chain([Verdict::Short, Verdict::Pass]) {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = places(dir.path());
+        let have = 2 * MIB + 5;
+        fs::write(src.join("log"), contents(3 * MIB, 1)).unwrap();
+        fs::write(dst.join("log"), &contents(3 * MIB, 1)[..have]).unwrap();
+        let seen = AtomicBool::new(false);
+        let manners = Manners { leftovers: Leftovers::Extend, ..cached() };
+        let ends = copy(&src, &dst, manners, move |_, call| {
+            if call == Call::Write(have) && first(&seen) { verdict } else { Verdict::Pass }
+        });
+        assert_eq!(ends.clean().resumed_bytes, have as u64, "{verdict:?}");
+        assert_same(&src.join("log"), &dst.join("log"));
+        assert_eq!(names_below(&dst).len(), 1);
+    }
+}
+
+#[test]
+fn a_file_that_goes_while_it_is_compared_is_not_called_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    for name in ["gone", "stays"] {
+        fs::write(src.join(name), contents(5000, 1)).unwrap();
+        fs::write(dst.join(name), contents(5000, 1)).unwrap();
+    }
+    let (lost, seen) = (dst.join("gone"), AtomicBool::new(false));
+    // The committer looks at what was equal.
+    let ends = copy(&src, &dst, by_contents(), move |thread, call| {
+        if thread == "haul-commit" && call == Call::Look && first(&seen) {
+            fs::remove_file(&lost).unwrap();
+        }
+        Verdict::Pass
+    });
+    let (path, fault) = ends.one_failure();
+    assert_eq!((path, fault.code), (&b"gone"[..], FaultCode::Io), "{fault}");
+    assert_eq!(ends.sent.as_ref().unwrap().kept, 1);
+    copy(&src, &dst, by_contents(), |_, _| Verdict::Pass).clean();
+    assert_eq!(names_below(&dst).len(), 2);
+}
+
+#[test]
+fn what_is_left_of_a_hard_link_is_found_by_the_next_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::create_dir(src.join("sub")).unwrap();
+    fs::write(src.join("a"), "x").unwrap();
+    fs::hard_link(src.join("a"), src.join("sub/b")).unwrap();
+    let seen = dst.join("sub");
+    // From then on nothing works, as after `kill -9`.
+    let dead = AtomicBool::new(false);
+    let ends = copy(&src, &dst, cached(), move |_, call| {
+        if call == Call::Rename && fs::read_dir(&seen).is_ok_and(|mut names| names.next().is_some()) {
+            dead.store(true, Ordering::Relaxed);
+        }
+        if dead.load(Ordering::Relaxed) { BROKEN } else { Verdict::Pass }
+    });
+    assert!(ends.received.is_err());
+    let left = names_below(&dst.join("sub"));
+    assert!(left.len() == 1 && left[0].extension().is_some_and(|end| end == "part"), "{left:?}");
+    // A copy of something else: it tidies up, and takes no name from the one that was left.
+    fs::write(dir.path().join("other"), "y").unwrap();
+    crate::harness::copy(&[&dir.path().join("other")], &dst, Layout::Into).clean();
+    assert_eq!(names_below(&dst.join("sub")), Vec::<PathBuf>::new());
+}
+
+/// Something mounted, unmounted in the end.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn what_is_made_on_a_file_system_that_is_mounted_below_is_synced_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::create_dir(src.join("sub")).unwrap();
+    symlink("nowhere", src.join("sub/link")).unwrap();
+    let below = dst.join("sub");
+    fs::create_dir(&below).unwrap();
+    let syncs = |durability| {
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = count.clone();
+        let manners = Manners { durability, ..Manners::default() };
+        copy(&src, &dst, manners, move |_, call| {
+            counted.fetch_add(u64::from(call == Call::Sync), Ordering::Relaxed);
+            Verdict::Pass
+        })
+        .clean();
+        count.load(Ordering::Relaxed)
+    };
+    assert_eq!((syncs(Durability::Synced), syncs(Durability::AtEnd)), (1, 1));
+    let mount = std::process::Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&below).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: a file system cannot be mounted here");
+        return;
+    }
+    let _mounted = Mounted(below);
+    for durability in [Durability::Synced, Durability::AtEnd] {
+        assert_eq!(syncs(durability), 2, "{durability:?}");
+    }
+    assert_eq!(syncs(Durability::Cached), 0);
+}
+
+#[test]
+fn a_file_that_is_known_to_differ_is_read_no_further() {
+    let dir = tempfile::tempdir().unwrap();
+    let size = 8 * MIB as u64;
+    fs::write(dir.path().join("f"), contents(8 * MIB, 1)).unwrap();
+    let (go, wait) = crossbeam_channel::bounded::<()>(1);
+    let reads = Arc::new(AtomicU64::new(0));
+    let (count, wait) = (reads.clone(), Mutex::new(wait));
+    let disk = Disk::new(move |_, call| {
+        let compares = std::thread::current().name() == Some("haul-compare");
+        // The second read begins when the sender has been asked for the file.
+        if compares && call == Call::Read && count.fetch_add(1, Ordering::Relaxed) == 1 {
+            wait.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        Verdict::Pass
+    });
+    let (peer, link) = link_pair();
+    let options = ReceiveOptions { manners: by_contents(), ..options() };
+    let mut job =
+        disk.run(|| receive_files(&bytes(dir.path()), &Root::Anywhere, Layout::Into, link, options)).unwrap();
+    let path = RelPath::new(b"f".to_vec()).unwrap();
+    let kind = EntryKind::File { size, holes: vec![] };
+    let entry = Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0, extras: None };
+    peer.send(ControlMessage::Entries(vec![entry])).unwrap();
+    peer.send(ControlMessage::EntriesEnd { entries: 1, bytes: size }).unwrap();
+    peer.send(ControlMessage::Proofs(vec![Proof { entry: 0, first: 0, values: vec![[7; 32]] }])).unwrap();
+    loop {
+        match peer.recv(Duration::from_secs(60)).unwrap() {
+            Some(ControlMessage::More(_)) => break,
+            Some(_) => {}
+            None => panic!("the receiver is silent"),
+        }
+    }
+    go.send(()).unwrap();
+    let new = contents(8 * MIB, 2);
+    job.sink.deliver(&new, &[Piece { offset: 0, range: 0..new.len() }]);
+    job.sink.complete(size);
+    let digest = FileDigest { entry: 0, result: Ok(*blake3::hash(&new).as_bytes()) };
+    peer.send(ControlMessage::Digests(vec![digest])).unwrap();
+    while !matches!(peer.recv(Duration::from_secs(60)).unwrap(), Some(ControlMessage::Finish(_))) {}
+    peer.send(ControlMessage::Bye).unwrap();
+    assert_eq!(job.handle.join().unwrap().files, 1);
+    assert_eq!(reads.load(Ordering::Relaxed), 2, "the group that was being read is the last one");
+}
