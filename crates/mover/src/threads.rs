@@ -1,5 +1,6 @@
 //! Threads of a job.
 
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use haul_wire::control::{Fault, FaultCode};
@@ -21,11 +22,42 @@ pub(crate) fn spawn<T: Send + 'static>(
     })
 }
 
+/// A job that several threads work for.
+pub(crate) trait Job: Send + Sync + 'static {
+    /// Ends the job, and tells the peer.
+    fn fail(&self, fault: Fault);
+}
+
+/// Starts a named thread that works for a job, which does not go on if the thread panics.
+pub(crate) fn spawn_for<J: Job>(
+    job: &Arc<J>,
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, Fault> {
+    let guard = Guard(job.clone());
+    spawn(name, move || {
+        let _guard = guard;
+        run();
+    })
+}
+
+struct Guard<J: Job>(Arc<J>);
+
+impl<J: Job> Drop for Guard<J> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(panicked());
+        }
+    }
+}
+
+fn panicked() -> Fault {
+    Fault::new(FaultCode::Internal, "a thread of the file mover panicked", "please report this")
+}
+
 /// Waits for a thread; a panic in it becomes a fault.
 pub(crate) fn join<T>(thread: JoinHandle<T>) -> Result<T, Fault> {
-    thread.join().map_err(|_| {
-        Fault::new(FaultCode::Internal, "a thread of the file mover panicked", "please report this")
-    })
+    thread.join().map_err(|_| panicked())
 }
 
 /// The handle of a running job was dropped.

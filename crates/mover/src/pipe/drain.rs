@@ -50,7 +50,7 @@ pub fn receive_to(
 fn run(shared: &Arc<Shared>, output: Box<dyn Write + Send>) -> Result<MoveReport, Fault> {
     let (hashed, hashes) = crossbeam_channel::unbounded();
     let drain = Drain::new(shared.clone(), output, hashed);
-    let draining = threads::spawn("haul-drain", move || drain.run())?;
+    let draining = threads::spawn_for(shared, "haul-drain", move || drain.run())?;
     let listener = Listener {
         shared: shared.clone(),
         hashes,

@@ -49,7 +49,7 @@ pub fn send_stream(
 
 fn run(shared: &Arc<Shared>, input: Box<dyn Read + Send>, most: u64) -> Result<MoveReport, Fault> {
     let feed = Feed { shared: shared.clone(), input, most };
-    let feeding = threads::spawn("haul-feed", move || feed.run())?;
+    let feeding = threads::spawn_for(shared, "haul-feed", move || feed.run())?;
     let result = listen(shared);
     shared.stop();
     if result.is_ok() {

@@ -60,7 +60,7 @@ pub fn receive_stream(
 fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     let (stored, storing) = crossbeam_channel::bounded(1);
     let writing = shared.clone();
-    let writer = threads::spawn("haul-write", move || write(&writing, &stored))?;
+    let writer = threads::spawn_for(shared, "haul-write", move || write(&writing, &stored))?;
     let result =
         Store { shared: shared.clone(), storing, stored: None, expected: None, is_announced: false }.listen();
     shared.queue.close();

@@ -159,15 +159,15 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
             writer.run();
         }
     };
-    let started = threads::spawn("haul-write", write)
+    let started = threads::spawn_for(shared, "haul-write", write)
         .and_then(|thread| {
             threads.push(thread);
-            threads::spawn("haul-verify", move || verifier.run())
+            threads::spawn_for(shared, "haul-verify", move || verifier.run())
         })
         .and_then(|thread| {
             threads.push(thread);
-            threads.push(threads::spawn("haul-commit", move || committer.run())?);
-            threads.push(threads::spawn("haul-compare", move || comparer.run())?);
+            threads.push(threads::spawn_for(shared, "haul-commit", move || committer.run())?);
+            threads.push(threads::spawn_for(shared, "haul-compare", move || comparer.run())?);
             Ok(())
         });
     if let Err(fault) = started {

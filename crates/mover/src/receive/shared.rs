@@ -23,6 +23,7 @@ use crate::receive::queue::{Loan, Queue};
 use crate::receive::tell::Untold;
 use crate::receive::wants::Wants;
 use crate::report::Failures;
+use crate::threads::Job;
 use crate::tree::Value;
 
 /// The set and what became of it.
@@ -163,6 +164,12 @@ pub(crate) enum Settle {
     Unread(u32, Fault),
     /// There are so many entries.
     End(u64),
+}
+
+impl Job for Shared {
+    fn fail(&self, fault: Fault) {
+        Self::fail(self, fault);
+    }
 }
 
 impl Shared {

@@ -125,10 +125,10 @@ fn run(
             planner.run(walker, extent);
         }
     };
-    let started = threads::spawn("haul-walk", plan).and_then(|walk| {
+    let started = threads::spawn_for(shared, "haul-walk", plan).and_then(|walk| {
         threads.push(walk);
-        threads.push(threads::spawn("haul-read", move || reader.run())?);
-        threads.push(threads::spawn("haul-prove", move || prover.run())?);
+        threads.push(threads::spawn_for(shared, "haul-read", move || reader.run())?);
+        threads.push(threads::spawn_for(shared, "haul-prove", move || prover.run())?);
         Ok(())
     });
     if let Err(fault) = started {

@@ -13,6 +13,7 @@ use crate::report::Failures;
 use crate::send::blocks::{Block, Store};
 use crate::send::slots::Slots;
 use crate::send::wanted::Wanted;
+use crate::threads::Job;
 
 /// Longest wait before a thread looks again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -72,6 +73,12 @@ pub(crate) struct Shared {
     room: Condvar,
     ledger: Mutex<Ledger>,
     fault: OnceLock<Fault>,
+}
+
+impl Job for Shared {
+    fn fail(&self, fault: Fault) {
+        Self::fail(self, fault);
+    }
 }
 
 impl Shared {

@@ -140,6 +140,26 @@ fn empty_files_that_are_there_are_not_made_before_it_is_decided_about_them() {
 }
 
 #[test]
+fn a_thread_that_panics_ends_the_job_at_both_sides() {
+    for name in ["haul-walk", "haul-read", "haul-prove", "haul-write", "haul-commit", "haul-compare"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = places(dir.path(), &[3 * MIB, 5000], 1);
+        let equal = Manners { equal: Equal::Contents, ..Manners::default() };
+        if matches!(name, "haul-prove" | "haul-compare") {
+            copy_on(&src, &dst, options(), &healthy()).clean();
+        }
+        let disk = Disk::new(move |_, _| {
+            assert!(std::thread::current().name() != Some(name), "as asked for");
+            Verdict::Pass
+        });
+        let options = ReceiveOptions::with_manners(1, Manners { readback: Readback::FromDisk, ..equal });
+        let ends = disk.run(|| copy_on(&src, &dst, options, &disk));
+        let faults = [ends.sent.unwrap_err(), ends.received.unwrap_err()];
+        assert_eq!(faults.map(|fault| fault.code), [FaultCode::Internal; 2], "{name}");
+    }
+}
+
+#[test]
 fn how_often_is_synced_is_as_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let syncs = |durability| {
