@@ -58,6 +58,13 @@ pub(super) fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
             "copy with one of them at a time",
         ));
     }
+    if args.sync.delete && matches!(plan, CopyPlan::Many(_)) {
+        // Each is a session of its own that knows of nothing but its own set.
+        return Err(fault::usage(
+            "--delete with sources on several machines is not in this release: each would remove what the others bring",
+            "copy each machine into a directory of its own, with a command for each, or leave --delete out",
+        ));
+    }
     Ok((plan, selection))
 }
 
