@@ -218,7 +218,7 @@ pub(super) fn over(
     let sides = Sides::new(Facts::of(&session, cpu));
     let watch = Watch {
         cancel: &context.cancel,
-        style: context.style,
+        style: context.style.clone(),
         events: Some(&context.events),
         items: context.items.tell(),
         allotments: context.allotments.clone(),

@@ -139,7 +139,7 @@ impl Parties {
         detach: bool,
         agreed: &mut dyn FnMut(Negotiated),
     ) -> Result<RunReport, Fault> {
-        let mut progress = Progress::start(context.style);
+        let mut progress = Progress::start(&context.style);
         let report = self.listen(context, detach, &mut progress, agreed);
         progress.finish();
         report
