@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde_json::{Map, Value};
@@ -12,10 +12,12 @@ use serde_json::{Map, Value};
 use crate::fault::{self, Fault};
 
 /// Where events go; without a file they go nowhere.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct EventLog {
     started: Instant,
-    file: Option<Mutex<Sink>>,
+    file: Option<Arc<Mutex<Sink>>>,
+    /// Whose events these are, if several machines have theirs in one file.
+    machine: Option<String>,
 }
 
 struct Sink {
@@ -35,7 +37,7 @@ impl fmt::Debug for Sink {
 impl EventLog {
     /// A log that keeps nothing.
     pub fn none() -> Self {
-        Self { started: Instant::now(), file: None }
+        Self { started: Instant::now(), file: None, machine: None }
     }
 
     /// A log in `path`, which is replaced if it exists.
@@ -50,13 +52,19 @@ impl EventLog {
 
     /// A log in `writer`, which messages call `name`.
     pub(crate) fn to(writer: Box<dyn Write + Send>, name: String) -> Self {
-        Self { started: Instant::now(), file: Some(Mutex::new(Sink { name, writer, broken: None })) }
+        let sink = Arc::new(Mutex::new(Sink { name, writer, broken: None }));
+        Self { started: Instant::now(), file: Some(sink), machine: None }
+    }
+
+    /// The same log for one of several machines; its name stands in every event.
+    pub(crate) fn of(&self, machine: &str) -> Self {
+        Self { machine: Some(machine.to_owned()), ..self.clone() }
     }
 
     /// Writes one event; `fields` is a JSON object with what there is to say.
     pub fn write(&self, event: &str, fields: Value) {
         let Some(file) = &self.file else { return };
-        let line = line(self.started.elapsed().as_secs_f64(), event, fields);
+        let line = line(self.started.elapsed().as_secs_f64(), event, self.machine.as_deref(), fields);
         let Ok(mut sink) = file.lock() else { return };
         if sink.broken.is_none() {
             sink.broken = writeln!(sink.writer, "{line}").err();
@@ -79,10 +87,13 @@ impl EventLog {
     }
 }
 
-fn line(seconds: f64, event: &str, fields: Value) -> String {
+fn line(seconds: f64, event: &str, machine: Option<&str>, fields: Value) -> String {
     let mut object = Map::new();
     object.insert("t".to_owned(), Value::from((seconds * 1e6).round() / 1e6));
     object.insert("event".to_owned(), Value::from(event));
+    if let Some(machine) = machine {
+        object.insert("machine".to_owned(), Value::from(machine));
+    }
     if let Value::Object(fields) = fields {
         object.extend(fields);
     }
@@ -101,12 +112,14 @@ mod tests {
         let path = dir.path().join("events");
         let log = EventLog::create(&path).unwrap();
         log.write("start", json!({"sources": ["a"]}));
+        log.of("far").write("session", Value::Null);
         log.write("end", Value::Null);
         log.finish().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(lines.len(), 2);
+        assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line["t"].is_number()));
+        assert_eq!((&lines[1]["machine"], &lines[2]["machine"]), (&json!("far"), &Value::Null));
         assert_eq!((&lines[0]["event"], &lines[0]["sources"][0]), (&json!("start"), &json!("a")));
     }
 

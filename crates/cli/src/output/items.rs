@@ -1,6 +1,7 @@
 //! What is done to names, for people and for scripts.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_mover::Tell;
@@ -40,21 +41,36 @@ impl ItemStyle {
 }
 
 /// Where items go.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Items {
     style: ItemStyle,
     collected: Arc<Mutex<Vec<Item>>>,
+    elsewhere: Option<Tell>,
+}
+
+impl fmt::Debug for Items {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Items").field("style", &self.style).finish_non_exhaustive()
+    }
 }
 
 impl Items {
     /// In this style.
     pub fn new(style: ItemStyle) -> Self {
-        Self { style, collected: Arc::default() }
+        Self { style, collected: Arc::default(), elsewhere: None }
+    }
+
+    /// To somebody else.
+    pub(crate) fn to(elsewhere: Tell) -> Self {
+        Self { elsewhere: Some(elsewhere), ..Self::new(ItemStyle::Hidden) }
     }
 
     /// For the job; `None` if nobody is interested.
     pub fn tell(&self) -> Option<Tell> {
-        let Self { style, collected } = self.clone();
+        let Self { style, collected, elsewhere } = self.clone();
+        if elsewhere.is_some() {
+            return elsewhere;
+        }
         (style != ItemStyle::Hidden).then(|| -> Tell { Arc::new(move |item| show(style, &collected, item)) })
     }
 

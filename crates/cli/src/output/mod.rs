@@ -6,6 +6,7 @@ mod json;
 mod progress;
 mod report;
 mod summary;
+mod together;
 mod travel;
 
 pub use events::EventLog;
@@ -16,6 +17,7 @@ pub(crate) use json::{ErrorObject, json_value};
 pub use progress::{Progress, ProgressStyle, Snapshot};
 pub use report::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Packets, RunReport};
 pub use summary::Summary;
+pub use together::{Part, Together};
 
 use std::io::Write as _;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use haul_base::{Rate, Span};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
+use super::together::Part;
 use super::{clock, count, percent, size};
 use crate::args::Global;
 
@@ -36,7 +37,7 @@ pub struct Snapshot {
 }
 
 /// How progress is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum ProgressStyle {
     /// Not at all.
     Hidden,
@@ -44,6 +45,8 @@ pub enum ProgressStyle {
     Plain,
     /// In one line of a terminal.
     Terminal,
+    /// As a part of that of several transfers.
+    Part(Part),
 }
 
 impl ProgressStyle {
@@ -74,12 +77,13 @@ impl Progress {
     ///
     /// # Panics
     /// Never: the template of the line is a constant.
-    pub fn start(style: ProgressStyle) -> Self {
-        let bar = (style == ProgressStyle::Terminal).then(|| {
+    pub fn start(style: &ProgressStyle) -> Self {
+        let bar = matches!(style, ProgressStyle::Terminal).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             bar.set_style(indicatif::ProgressStyle::with_template("{msg}").expect("the template is valid"));
             bar
         });
+        let style = style.clone();
         Self { style, started: Instant::now(), drawn: None, meter: Meter::default(), bar }
     }
 
@@ -87,8 +91,9 @@ impl Progress {
     pub fn update(&mut self, snapshot: &Snapshot) {
         let elapsed = self.started.elapsed();
         self.meter.take(elapsed.into(), snapshot.bytes);
-        let interval = match self.style {
+        let interval = match &self.style {
             ProgressStyle::Hidden => return,
+            ProgressStyle::Part(part) => return part.update(*snapshot),
             ProgressStyle::Plain => PLAIN_INTERVAL,
             ProgressStyle::Terminal => DRAW_INTERVAL,
         };
@@ -100,17 +105,17 @@ impl Progress {
 
     /// Writes a line for people without disturbing the progress.
     pub fn say(&self, words: &str) {
-        if self.style != ProgressStyle::Hidden {
-            match &self.bar {
-                Some(bar) => bar.suspend(|| eprintln!("{words}")),
-                None => eprintln!("{words}"),
-            }
+        match (&self.style, &self.bar) {
+            (ProgressStyle::Hidden, _) => {}
+            (ProgressStyle::Part(part), _) => part.say(words),
+            (_, Some(bar)) => bar.suspend(|| eprintln!("{words}")),
+            (_, None) => eprintln!("{words}"),
         }
     }
 
-    /// Removes the line.
-    pub fn finish(self) {
-        if let Some(bar) = self.bar {
+    /// Removes the line. That of several transfers stays until all of them have ended.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
@@ -240,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_hidden_progress_takes_updates() {
-        let mut progress = Progress::start(ProgressStyle::Hidden);
+        let mut progress = Progress::start(&ProgressStyle::Hidden);
         progress.update(&Snapshot::default());
         progress.say("nothing");
         progress.finish();

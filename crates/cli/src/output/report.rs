@@ -121,7 +121,7 @@ pub struct RunReport {
     pub failed: Vec<FileFailure>,
     /// How many files failed; can be more than `failed` lists.
     pub failed_files: u64,
-    /// The exit code that follows from the kinds of their failures; 3 if nobody says.
+    /// The exit code that follows from the kinds of their failures, before that of `error`; 3 if nobody says.
     pub files_exit_code: Option<u8>,
     /// One fault for all of them.
     pub files_fault: Option<Fault>,
@@ -150,10 +150,10 @@ impl RunReport {
         if self.packets.sent == 0 { 0.0 } else { lost as f64 / self.packets.sent as f64 }
     }
 
-    /// The program's exit code: 0, that of the error, or 3 when only some files failed.
+    /// The program's exit code: 0, that of the error, or 3 when only some files or machines failed.
     pub fn exit_code(&self) -> u8 {
         match (&self.error, self.failed_files) {
-            (Some(error), _) => error.code.exit_code(),
+            (Some(error), _) => self.files_exit_code.unwrap_or_else(|| error.code.exit_code()),
             (None, 0) if self.not_deleted.is_none() => 0,
             (None, _) => self.files_exit_code.unwrap_or(SOME_FILES_FAILED),
         }

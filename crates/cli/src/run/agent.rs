@@ -6,25 +6,26 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use haul_wire::control::{Fault, FaultCode};
+use haul_wire::control::{Fault, FaultCode, Manners, RunMode};
 use serde_json::json;
 
+use super::Context;
 use super::copy::{self, How};
 use super::plan::CopyPlan;
 use super::reach::{reach, with_way_out};
 use super::select::selection;
 use super::ssh_server::{at_end_of_stdin, go_home, outlive_the_connection};
 use super::teller::Teller;
-use super::{Context, DryRun};
 use crate::args::Command;
 use crate::config::{Origin, Resolved, Sources, StartError, resolve};
 use crate::fault;
 use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary};
 use crate::settings::{Preset, Recipe};
 use crate::signals::{self, Cancel};
-use crate::ssh::{Announcement, Job, MAX_JOB};
+use crate::ssh::{Announcement, ItemThere, Job, MAX_JOB};
 
 /// Does what stdin says. Returns the exit code.
 ///
@@ -120,14 +121,15 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
     }
     let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
     let named = set.map(|setting| setting.assignment.key.clone()).collect();
+    let run = if job.dry_run { RunMode::Itemise } else { RunMode::Move };
     let context = Context {
         settings: Recipe::build(&Preset::default_preset(), &settings)?.settings,
         named,
-        manners: args.sync.manners(args.transfer.no_resume, &args.storage),
+        manners: Manners { run, ..args.sync.manners(args.transfer.no_resume, &args.storage) },
         growth: args.sync.growth(),
         preserve: args.preserve.preserve(),
         allotments: super::Allotments::default(),
-        items: Items::new(ItemStyle::Hidden),
+        items: if job.dry_run { itemised(teller) } else { Items::new(ItemStyle::Hidden) },
         cancel,
         events: EventLog::to(Box::new(teller.writer()), "stdout".to_owned()),
         style: ProgressStyle::Hidden,
@@ -136,6 +138,12 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
         options: Vec::new(),
     };
     Ok(Prepared { context, plan, args: *args })
+}
+
+/// Tells the person what would be done to each name.
+fn itemised(teller: &Teller) -> Items {
+    let teller = teller.patient();
+    Items::to(Arc::new(move |item| teller.event("item", &json!({ "item": ItemThere::from(item) }))))
 }
 
 fn not_understood(error: StartError) -> Fault {
@@ -166,11 +174,11 @@ impl Prepared {
             Some(port) => with_way_out(fault, port, job.ports.as_deref()),
             None => fault,
         };
-        if job.dry_run {
-            let DryRun { negotiated, .. } =
-                copy::plan_of(&self.context, &self.plan, &self.args.ssh).map_err(way_out)?;
+        if let (true, CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. }) =
+            (job.dry_run, &self.plan)
+        {
+            let negotiated = copy::negotiate(&self.context, url).map_err(way_out)?;
             teller.event("plan", &json!({ "negotiated": negotiated }));
-            return Ok(RunReport::default());
         }
         let selection = selection(&self.args.select, self.plan.sources())?;
         let how = How { selection: &selection, ssh: &self.args.ssh };

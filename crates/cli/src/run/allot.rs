@@ -20,7 +20,7 @@ struct Member {
     transfer: Weak<Transfer>,
     /// Object bytes that had come from it when the last round ended.
     bytes: u64,
-    /// What it was told.
+    /// What it was told last.
     told: Option<Rate>,
 }
 
@@ -57,10 +57,13 @@ impl Allotments {
 
     /// Another sender. From now on all have less.
     pub(super) fn join(&self, control: &Control, transfer: &Arc<Transfer>) -> Option<Part> {
+        self.take_in(control.clone(), Arc::downgrade(transfer))
+    }
+
+    fn take_in(&self, control: Control, transfer: Weak<Transfer>) -> Option<Part> {
         let table = self.0.clone()?;
         let mut open = lock(&table);
         let id = open.allotter.add(NonZeroU32::MIN);
-        let (control, transfer) = (control.clone(), Arc::downgrade(transfer));
         open.members.push(Member { id, control, transfer, bytes: 0, told: None });
         open.share();
         drop(open);
@@ -127,11 +130,79 @@ impl Member {
         }
     }
 
+    /// Tells it, or leaves that to the next round if it reads nothing: the others wait for the table.
     fn tell(&mut self, rate: Option<Rate>) {
-        if let Some(rate) = rate.filter(|_| self.told != rate) {
+        let Some(rate) = rate.filter(|_| self.told != rate) else { return };
+        let message = ControlMessage::Allot { rate_bps: rate.as_bps() };
+        // A session that has ended needs no rate.
+        if self.control.send_if_room(&message).unwrap_or(true) {
             self.told = Some(rate);
-            // A session that has ended needs no rate.
-            let _ = self.control.send(ControlMessage::Allot { rate_bps: rate.as_bps() });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use haul_engine::{ConnectOptions, ListenOptions, Listener, Session, connect};
+    use haul_wire::control::{BenchLimit, FileDigest, Request};
+
+    use super::*;
+    use crate::run::wire;
+    use crate::settings::{Preset, Recipe};
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// The two ends of a session, the server's first.
+    fn session(listener: &Listener) -> [Session; 2] {
+        let url = listener.url("127.0.0.1", b"");
+        let settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        let options = ConnectOptions::new(Request::Check, wire::settings(&settings, BenchLimit::Unlimited));
+        let client = thread::spawn(move || connect(&url, options).unwrap());
+        let server = listener.accept(SOON).unwrap().unwrap().accept().unwrap();
+        [server, client.join().unwrap()]
+    }
+
+    /// Sends until there has been no room for a while. How often it was sent.
+    fn fill(control: &Control, message: &ControlMessage) -> usize {
+        let (mut sent, mut full) = (0, 0);
+        while full < 20 {
+            if control.send_if_room(message).unwrap() {
+                (sent, full) = (sent + 1, 0);
+                assert!(sent < 500, "no end of room");
+            } else {
+                full += 1;
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn a_sender_that_reads_nothing_holds_up_no_other() {
+        let listener =
+            Listener::bind(ListenOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
+        let ([deaf, deaf_client], [other, other_client]) = (session(&listener), session(&listener));
+        let much = ControlMessage::Digests(vec![FileDigest { entry: 0, result: Ok([7; 32]) }; 25_000]);
+        let unread = fill(deaf.control(), &much);
+        let table = Allotments::new(Some(Rate::from_mbps(100)));
+        let (done, is_done) = channel();
+        let controls = [&deaf, &other].map(|session| session.control().clone());
+        let all = table.clone();
+        thread::spawn(move || {
+            let parts = controls.map(|control| all.take_in(control, Weak::new()).unwrap());
+            done.send(parts).unwrap();
+        });
+        let parts = is_done.recv_timeout(SOON).expect("nobody waits for the one that reads nothing");
+        let half = ControlMessage::Allot { rate_bps: 50_000_000 };
+        assert_eq!(other_client.control().recv(Some(SOON)).unwrap(), half);
+        // When it reads again, the next round tells it.
+        (0..unread).for_each(|_| assert_eq!(deaf_client.control().recv(Some(SOON)).unwrap(), much));
+        lock(&parts[0].table).end_round();
+        let told = deaf_client.control().recv(Some(SOON)).unwrap();
+        assert!(matches!(told, ControlMessage::Allot { .. }), "{told:?}");
     }
 }

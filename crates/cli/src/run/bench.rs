@@ -61,7 +61,7 @@ fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
     let sides = Sides::new(Facts::of(&session, Cpu::ALL));
     let watch = Watch {
         cancel: &context.cancel,
-        style: context.style,
+        style: context.style.clone(),
         events: Some(&context.events),
         items: None,
         allotments: super::Allotments::default(),
@@ -170,7 +170,7 @@ fn wait(
     total_bytes: Option<u64>,
     watch: &Watch<'_>,
 ) -> Result<(), Fault> {
-    let mut progress = Progress::start(watch.style);
+    let mut progress = Progress::start(&watch.style);
     let waker = transfer.waker();
     let mut traced = Instant::now();
     let mut contact = Contact::new();

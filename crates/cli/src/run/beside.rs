@@ -92,7 +92,7 @@ fn follow(
             Ok(TcpNews::Progress { congestion, bytes: there }) => {
                 if progress.as_ref().is_none_or(|(shown, _)| *shown != congestion) {
                     context.say(&format!("Now {} alone on this path, 10 s at most", name(&congestion)));
-                    progress = Some((congestion, Progress::start(context.style)));
+                    progress = Some((congestion, Progress::start(&context.style)));
                 }
                 if let Some((_, progress)) = &mut progress {
                     let total_bytes = Some(bytes);

@@ -123,7 +123,7 @@ impl<T> MayFail for Result<T, Fault> {
     }
 }
 
-/// What would be agreed on.
+/// What would be agreed on, if this machine takes part.
 ///
 /// # Errors
 /// What would keep the copy from being done.
@@ -132,9 +132,8 @@ pub(super) fn negotiate(
     args: &SshArgs,
     plan: &SshPlan,
 ) -> Result<Vec<(&'static str, String)>, Fault> {
-    match plan {
-        SshPlan::Third(third) => third::negotiate(context, args, third),
-        _ if args.detach => Err(not_detached()),
-        _ => with_server(context, args, plan, |url| copy::negotiate(context, &url))?,
+    if args.detach {
+        return Err(not_detached());
     }
+    with_server(context, args, plan, |url| copy::negotiate(context, &url))?
 }

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::drive::{self, Watch};
 use super::link::{Sides, link};
 use super::outcome::{self, Cpu, Facts};
-use super::plan::{CopyPlan, DryRun, path_bytes};
+use super::plan::{CopyPlan, path_bytes};
 use super::policy::Policy;
 use super::select::selection;
 use super::server::{job_number, with_own_server};
@@ -58,12 +58,28 @@ pub(super) fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
             "copy with one of them at a time",
         ));
     }
+    if args.sync.delete && matches!(plan, CopyPlan::Many(_)) {
+        // Each is a session of its own that knows of nothing but its own set.
+        return Err(fault::usage(
+            "--delete with sources on several machines is not in this release: each would remove what the others bring",
+            "copy each machine into a directory of its own, with a command for each, or leave --delete out",
+        ));
+    }
     Ok((plan, selection))
 }
 
 pub(super) fn run(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
+    traced(context, plan, || Ok(one(context, plan, how)))
+}
+
+/// Does `work` between the beginning and the end of a trace.
+pub(super) fn traced(
+    context: &Context,
+    plan: &CopyPlan,
+    work: impl FnOnce() -> Result<RunReport, Fault>,
+) -> RunReport {
     context.events.write("start", json!({ "actions": plan.actions() }));
-    let report = one(context, plan, how);
+    let report = work().unwrap_or_else(|fault| context.failed(fault));
     context.trace_end(&report);
     report
 }
@@ -202,7 +218,7 @@ pub(super) fn over(
     let sides = Sides::new(Facts::of(&session, cpu));
     let watch = Watch {
         cancel: &context.cancel,
-        style: context.style,
+        style: context.style.clone(),
         events: Some(&context.events),
         items: context.items.tell(),
         allotments: context.allotments.clone(),
@@ -230,19 +246,6 @@ fn local(context: &Context, sources: &[PathBuf], selection: &Selection, to: &Pat
         upload(context, &url, path_bytes(sources), selection, Cpu::DataThread)
     });
     report.unwrap_or_else(|fault| context.failed(fault))
-}
-
-/// What would be agreed on for a copy.
-///
-/// # Errors
-/// What would keep it from being done, as far as that shows without doing it.
-pub(super) fn plan_of(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Result<DryRun, Fault> {
-    let negotiated = match plan {
-        CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
-        CopyPlan::Ssh(plan) => by_ssh::negotiate(context, ssh, plan)?,
-        CopyPlan::Many(_) | CopyPlan::Local { .. } => Vec::new(),
-    };
-    Ok(DryRun { actions: plan.actions(), negotiated })
 }
 
 /// Connects and sees what would be agreed on, and whether packets get through.

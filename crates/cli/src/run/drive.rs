@@ -142,7 +142,7 @@ fn look_after(
     started: Instant,
 ) -> Option<Fault> {
     let numbers = job.progress();
-    let mut progress = Progress::start(watch.style);
+    let mut progress = Progress::start(&watch.style);
     let mut traced = started;
     let mut contact = Contact::new();
     let mut stopped_by = None;

@@ -3,10 +3,11 @@
 use haul_wire::control::Fault;
 use serde_json::json;
 
-use super::copy::{How, negotiate, parse, run};
+use super::copy::{How, negotiate, parse, run, traced};
 use super::plan::{CopyPlan, DryRun};
-use super::{Context, by_ssh, stdio};
+use super::{Context, by_ssh, stdio, third};
 use crate::args::CpArgs;
+use crate::fault::Shown;
 use crate::output::{RunReport, Summary, item_lists, json_value, out};
 use crate::ssh::SshPlan;
 
@@ -17,30 +18,37 @@ use crate::ssh::SshPlan;
 pub(crate) fn itemise(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     stdio::refuse_dry_run(&args.paths)?;
     let (plan, selection) = parse(args)?;
-    let negotiated = match &plan {
-        CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => negotiate(context, url)?,
-        // Between two others it is only seen whether they reach each other.
-        CopyPlan::Ssh(plan) => by_ssh::negotiate(context, &args.ssh, plan)?,
-        CopyPlan::Many(_) | CopyPlan::Local { .. } => Vec::new(),
-    };
-    let dry = DryRun { actions: plan.actions(), negotiated };
-    if !context.json {
-        out(dry.to_string().trim_end());
-    }
-    if matches!(plan, CopyPlan::Ssh(SshPlan::Third(_))) {
-        if context.json {
-            out(&dry.value().to_string());
+    let mut dry = DryRun { actions: plan.actions(), negotiated: Vec::new() };
+    let mut say = |negotiated| {
+        dry.negotiated = negotiated;
+        if !context.json {
+            out(dry.to_string().trim_end());
         }
-        return Ok(0);
-    }
-    let report = run(context, &plan, How { selection: &selection, ssh: &args.ssh });
-    if let Some(error) = report.error {
+    };
+    let report = if let CopyPlan::Ssh(SshPlan::Third(third)) = &plan {
+        // Asking for it anew would start ssh twice on either machine.
+        traced(context, &plan, || third::itemise(context, &args.ssh, third, &mut say))
+    } else {
+        say(match &plan {
+            CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => {
+                negotiate(context, url)?
+            }
+            CopyPlan::Ssh(plan) => by_ssh::negotiate(context, &args.ssh, plan)?,
+            CopyPlan::Many(_) | CopyPlan::Local { .. } => Vec::new(),
+        });
+        run(context, &plan, How { selection: &selection, ssh: &args.ssh })
+    };
+    // Of several machines, others may have been looked at.
+    if let Some(error) = report.error.clone().filter(|error| error.code.exit_code() == report.exit_code()) {
         return Err(error);
     }
     if context.json {
         out(&object(&dry, context, &report).to_string());
     } else {
         eprint!("{}", Summary(&report).failures());
+        if let Some(error) = &report.error {
+            eprintln!("{}", Shown(error));
+        }
         out(&Summary(&report).would_move());
     }
     Ok(report.exit_code())

@@ -14,6 +14,8 @@ const CEILING_SHARE: f64 = 0.9;
 const FEW_ROUND_TRIPS: f64 = 12.0;
 /// From this share of packets on, drops at the receiver are worth naming.
 const HOST_DROPS_SHARE: f64 = 0.001;
+/// What a receiver says that has seen nothing of the limit.
+pub(super) const NOT_SEEN_HERE: &str = "path_or_sender";
 
 /// What the sending side knows at the end.
 #[derive(Debug, Clone, Copy, Default)]
@@ -103,7 +105,7 @@ pub(super) fn of_receiver(
     }
     let words =
         format!("{goodput} arrived, none of it was dropped here, and the rest shows only at the sender");
-    limit("path_or_sender", words)
+    limit(NOT_SEEN_HERE, words)
 }
 
 fn path_evidence(evidence: &SenderEvidence) -> String {

@@ -50,7 +50,7 @@ pub use plan::{CopyPlan, DryRun};
 pub(crate) use serve::serve;
 
 /// What every run is given besides its own options.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Context {
     /// How data is carried.
     pub settings: Settings,

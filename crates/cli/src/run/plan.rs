@@ -9,7 +9,7 @@ use haul_engine::HaulUrl;
 
 use crate::endpoint::Endpoint;
 use crate::fault::{self, Fault};
-use crate::ssh::SshPlan;
+use crate::ssh::{SshHost, SshPlan};
 
 /// A copy in one of the ways there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +40,17 @@ pub enum CopyPlan {
         sources: Vec<PathBuf>,
         /// Where to.
         to: PathBuf,
+    },
+}
+
+/// What makes sources those of one session.
+#[derive(PartialEq, Eq)]
+enum Machine {
+    /// The same machine by another port is another one: a container, or what a tunnel leads to.
+    Ssh(SshHost),
+    Server {
+        authority: String,
+        secret: [u8; 32],
     },
 }
 
@@ -77,14 +88,14 @@ impl CopyPlan {
 
     /// A plan for each machine that sources are on, if there are several of them; `None` otherwise.
     fn from_many(sources: &[Endpoint], to: &Path) -> Result<Option<Vec<Self>>, Fault> {
-        let mut machines: Vec<(String, Vec<Endpoint>)> = Vec::new();
+        let mut machines: Vec<(Machine, Vec<Endpoint>)> = Vec::new();
         for source in sources {
             let machine = match source {
                 Endpoint::Local(_) => return Ok(None),
-                Endpoint::Ssh(path) => path.host.to_string(),
+                Endpoint::Ssh(path) => Machine::Ssh(path.host.clone()),
                 Endpoint::Url(url) => {
                     let url = parse_url(url)?;
-                    format!("{} {:?}", url.authority(), url.secret)
+                    Machine::Server { authority: url.authority(), secret: url.secret }
                 }
             };
             match machines.iter_mut().find(|(known, _)| *known == machine) {
@@ -97,7 +108,7 @@ impl CopyPlan {
         }
         // The slash at its end says that it is a directory.
         let to = to.join("");
-        let plan = |(_, sources): (String, Vec<Endpoint>)| match &sources[0] {
+        let plan = |(_, sources): (Machine, Vec<Endpoint>)| match &sources[0] {
             Endpoint::Ssh(_) => SshPlan::new(sources, Endpoint::Local(to.clone())).map(Self::Ssh),
             _ => Self::download(sources, to.clone()),
         };
@@ -258,6 +269,9 @@ mod tests {
         assert_eq!(plans.iter().map(CopyPlan::sources).collect::<Vec<_>>(), [2, 1, 1]);
         assert!(matches!(&plans[1], CopyPlan::Download { to, .. } if to.as_os_str() == "in/"));
         assert!(matches!(&plans[2], CopyPlan::Ssh(_)));
+        let ports =
+            parse(&["ssh://far:2201/x", "ssh://far:2202/x", "far:x", "ssh://far:2201/y", "in"]).unwrap();
+        assert!(matches!(&ports, CopyPlan::Many(plans) if plans.len() == 3), "{ports:?}");
     }
 
     #[test]

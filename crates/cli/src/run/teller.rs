@@ -61,10 +61,13 @@ impl Teller {
 
     /// An event that must not be lost; `fields` is an object.
     pub(super) fn event(&self, name: &str, fields: &Value) {
-        let mut object = serde_json::Map::new();
-        object.insert("event".to_owned(), name.into());
-        object.extend(fields.as_object().cloned().unwrap_or_default());
-        self.tell(format!("{}\n", Value::Object(object)).as_bytes());
+        self.tell(&line(name, fields));
+    }
+
+    /// Takes events that must not be lost, however long their reader may take. When it is gone for good, writing
+    /// fails and nobody waits.
+    pub(super) fn patient(&self) -> Patient {
+        Patient { lines: self.lines.clone() }
     }
 
     /// Takes lines that may be lost.
@@ -77,6 +80,27 @@ impl Teller {
         let Self { lines, is_through } = self;
         drop(lines);
         let _ = is_through.recv_timeout(PATIENCE);
+    }
+}
+
+fn line(name: &str, fields: &Value) -> Vec<u8> {
+    let mut object = serde_json::Map::new();
+    object.insert("event".to_owned(), name.into());
+    object.extend(fields.as_object().cloned().unwrap_or_default());
+    format!("{}\n", Value::Object(object)).into_bytes()
+}
+
+/// Waits for room.
+#[derive(Debug)]
+pub(super) struct Patient {
+    lines: SyncSender<Vec<u8>>,
+}
+
+impl Patient {
+    /// An event; `fields` is an object.
+    pub(super) fn event(&self, name: &str, fields: &Value) {
+        // Without the thread that writes there is nobody to tell.
+        let _ = self.lines.send(line(name, fields));
     }
 }
 

@@ -14,7 +14,7 @@ use super::plan::parse_url;
 use crate::args::SshArgs;
 use crate::fault::{self, printable};
 use crate::output::{Progress, RunReport, Snapshot};
-use crate::ssh::{Heard, Job, Permit, Place, Remote, SshCommand, SshHost, Third};
+use crate::ssh::{Heard, ItemThere, Job, Permit, Place, Remote, SshCommand, SshHost, Third};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -47,16 +47,42 @@ const NOT_FOR_OTHERS: [&str; 20] = [
 /// Options that name files of this machine.
 const FILES_HERE: [&str; 3] = ["exclude-from", "files-from", "include-from"];
 
+/// What two machines have agreed on, by name.
+pub(super) type Negotiated = Vec<(&'static str, String)>;
+
 /// Copies, and shows how it goes.
 ///
 /// # Errors
 /// When it did not begin, or when how it ended is not known.
 pub(super) fn copy(context: &Context, args: &SshArgs, third: &Third) -> Result<RunReport, Fault> {
-    let mut parties = Parties::start(context, args, third, Purpose::Copy)?;
-    let told = parties.follow(context, args.detach)?;
+    run(context, args, third, Purpose::Copy, &mut |_| {})
+}
+
+/// Says what would be done to every name. `agreed` learns what was agreed on, before the first of them.
+///
+/// # Errors
+/// When it did not begin, or when how it ended is not known.
+pub(super) fn itemise(
+    context: &Context,
+    args: &SshArgs,
+    third: &Third,
+    agreed: &mut dyn FnMut(Negotiated),
+) -> Result<RunReport, Fault> {
+    run(context, args, third, Purpose::DryRun, agreed)
+}
+
+fn run(
+    context: &Context,
+    args: &SshArgs,
+    third: &Third,
+    purpose: Purpose,
+    agreed: &mut dyn FnMut(Negotiated),
+) -> Result<RunReport, Fault> {
+    let mut parties = Parties::start(context, args, third, purpose)?;
+    let report = parties.follow(context, args.detach && purpose == Purpose::Copy, agreed)?;
     let preset = context.settings.preset.clone();
-    let error = told.report.error.map(|fault| seen_from(&third.at, fault));
-    Ok(RunReport { preset, error, ..told.report })
+    let error = report.error.map(|fault| seen_from(&third.at, fault));
+    Ok(RunReport { preset, error, ..report })
 }
 
 /// Says of a failure on the way which machine has met it.
@@ -66,20 +92,6 @@ fn seen_from(host: &SshHost, fault: Fault) -> Fault {
         return fault;
     }
     Fault { message: format!("seen from {host}: {}", fault.message), ..fault }
-}
-
-/// What would be agreed on.
-///
-/// # Errors
-/// What would keep the copy from being done.
-pub(super) fn negotiate(
-    context: &Context,
-    args: &SshArgs,
-    third: &Third,
-) -> Result<Vec<(&'static str, String)>, Fault> {
-    let mut parties = Parties::start(context, args, third, Purpose::DryRun)?;
-    let told = parties.follow(context, false)?;
-    told.report.error.map_or(Ok(told.negotiated), |fault| Err(seen_from(&third.at, fault)))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,12 +104,6 @@ enum Purpose {
 struct Parties {
     client: Remote,
     _server: Option<Served>,
-}
-
-/// What the machine that connects has told.
-struct Told {
-    report: RunReport,
-    negotiated: Vec<(&'static str, String)>,
 }
 
 impl Parties {
@@ -127,14 +133,25 @@ impl Parties {
     }
 
     /// Shows how it goes until it has ended, or until this machine lets go of it.
-    fn follow(&mut self, context: &Context, detach: bool) -> Result<Told, Fault> {
-        let mut progress = Progress::start(context.style);
-        let told = self.listen(context, detach, &mut progress);
+    fn follow(
+        &mut self,
+        context: &Context,
+        detach: bool,
+        agreed: &mut dyn FnMut(Negotiated),
+    ) -> Result<RunReport, Fault> {
+        let mut progress = Progress::start(&context.style);
+        let report = self.listen(context, detach, &mut progress, agreed);
         progress.finish();
-        told
+        report
     }
 
-    fn listen(&mut self, context: &Context, detach: bool, progress: &mut Progress) -> Result<Told, Fault> {
+    fn listen(
+        &mut self,
+        context: &Context,
+        detach: bool,
+        progress: &mut Progress,
+        agreed: &mut dyn FnMut(Negotiated),
+    ) -> Result<RunReport, Fault> {
         let mut watched = Watched::new();
         let mut asked_to_stop: Option<Instant> = None;
         loop {
@@ -148,8 +165,11 @@ impl Parties {
                 Heard::End if context.cancel.is_requested() => return Err(super::drive::interrupted()),
                 Heard::End => return Err(watched.lost(self.client.host())),
             }
+            if let Some(negotiated) = watched.negotiated.take() {
+                agreed(negotiated);
+            }
             if let Some(report) = watched.report.take() {
-                return Ok(Told { report, negotiated: watched.negotiated });
+                return Ok(report);
             }
             progress.update(&watched.snapshot());
             if context.cancel.is_requested() && detach {
@@ -202,14 +222,14 @@ struct Watched {
     heard: Instant,
     /// Where the transfer goes on by itself.
     log: Option<String>,
-    negotiated: Vec<(&'static str, String)>,
+    negotiated: Option<Negotiated>,
     report: Option<RunReport>,
 }
 
 impl Watched {
     fn new() -> Self {
         let snapshot = Snapshot { files: Some(0), ..Snapshot::default() };
-        Self { snapshot, heard: Instant::now(), log: None, negotiated: Vec::new(), report: None }
+        Self { snapshot, heard: Instant::now(), log: None, negotiated: None, report: None }
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -224,7 +244,11 @@ impl Watched {
         self.heard = Instant::now();
         match name.as_str() {
             "progress" => self.take_progress(&event),
-            "plan" => self.negotiated = facts(&event["negotiated"]),
+            "plan" => self.negotiated = Some(facts(&event["negotiated"])),
+            "item" => {
+                tell_item(event.remove("item").unwrap_or_default(), context);
+                return;
+            }
             "result" => {
                 let report = serde_json::from_value(event.remove("report").unwrap_or_default());
                 self.report = Some(report.unwrap_or_else(|error| RunReport::failed(not_read(host, &error))));
@@ -285,13 +309,21 @@ impl Watched {
     }
 }
 
+/// Shows what would be done to a name; what cannot be a name is of no interest.
+fn tell_item(item: Value, context: &Context) {
+    let item = serde_json::from_value::<ItemThere>(item).ok().and_then(|there| there.try_into().ok());
+    if let (Some(item), Some(tell)) = (item, context.items.tell()) {
+        tell(&item);
+    }
+}
+
 fn not_read(host: &SshHost, error: &serde_json::Error) -> Fault {
     let message = format!("what {host} said of the end of the transfer is not understood: {error}");
     Fault::new(FaultCode::VersionMismatch, message, "install the same version of haul on all machines")
 }
 
 /// What a dry run lists, in the names that it has here.
-fn facts(negotiated: &Value) -> Vec<(&'static str, String)> {
+fn facts(negotiated: &Value) -> Negotiated {
     const NAMES: [&str; 8] =
         ["server", "cipher", "controller", "rate", "chunk", "offload", "round_trip", "udp"];
     let read: Vec<(String, String)> = serde_json::from_value(negotiated.clone()).unwrap_or_default();

@@ -4,6 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use haul_wire::control::{Action, Item, PathError, RelPath};
 use serde::{Deserialize, Serialize};
 
 /// The longest line that is read as a job, in bytes.
@@ -35,6 +36,28 @@ impl From<Word> for OsString {
     }
 }
 
+/// What a dry run says of one name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ItemThere {
+    path: Word,
+    action: Action,
+}
+
+impl From<&Item> for ItemThere {
+    fn from(item: &Item) -> Self {
+        Self { path: OsStr::from_bytes(item.path.as_bytes()).into(), action: item.action }
+    }
+}
+
+impl TryFrom<ItemThere> for Item {
+    type Error = PathError;
+
+    fn try_from(there: ItemThere) -> Result<Self, PathError> {
+        let path = RelPath::new(OsString::from(there.path).into_vec())?;
+        Ok(Self { path, action: there.action })
+    }
+}
+
 /// One copy between that machine and a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
@@ -57,6 +80,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn items_arrive_as_they_were_and_never_lead_out() {
+        for (path, action) in [(&b"a/b"[..], Action::Send { size: 5 }), (b"a\xff", Action::Delete)] {
+            let item = Item { path: RelPath::new(path).unwrap(), action };
+            let line = serde_json::to_string(&ItemThere::from(&item)).unwrap();
+            assert_eq!(Item::try_from(serde_json::from_str::<ItemThere>(&line).unwrap()), Ok(item));
+        }
+        let odd: ItemThere = serde_json::from_str(r#"{"path":"../x","action":"Keep"}"#).unwrap();
+        assert!(Item::try_from(odd).is_err());
+    }
 
     proptest! {
         #[test]

@@ -15,7 +15,7 @@ mod remote;
 pub use address::{SshHost, SshPath};
 pub(crate) use announcement::Announcement;
 pub(crate) use command::SshCommand;
-pub(crate) use job::{Job, MAX_JOB};
+pub(crate) use job::{ItemThere, Job, MAX_JOB};
 pub(crate) use permit::{MAX_PERMIT, Permit};
 pub use plan::{Place, SshPlan, Third};
 pub(crate) use remote::{Heard, Remote};

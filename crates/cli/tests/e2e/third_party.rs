@@ -211,11 +211,60 @@ fn between_a_machine_behind_ssh_and_a_server() {
     let server = Server::start(&world.net, root.path(), &[]);
     let source = world.a.home().join("it's x");
     file(&source, 1, 300_000);
+    let looks = |words: &[&str], line: &str| {
+        let outcome = world.copies(&[&["-n"], words].concat()).exits(0);
+        assert!(outcome.stdout.lines().any(|said| said == line), "{outcome:?}");
+    };
+    looks(&["a:it's x", &server.at("in")], "send in (300.0 kB)");
+    assert!(!root.path().join("in").exists());
     world.copies(&["a:it's x", &server.at("in")]).exits(0);
     assert_same_file(&source, &root.path().join("in"));
+    looks(&[&server.at("in"), "a:back"], "send back (300.0 kB)");
+    assert!(!world.a.home().join("back").exists());
     world.copies(&[&server.at("in"), "a:back"]).exits(0);
     assert_same_file(&source, &world.a.home().join("back"));
     assert!(names(&world.b.home()).is_empty());
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done_to_every_name_there() {
+    let Some(world) = World::new() else { return };
+    let (from, to) = (world.a.home().join("from"), world.b.home().join("to"));
+    for (directory, files) in [(&from, &["kept", "new", "other"][..]), (&to, &["kept", "other", "gone"])] {
+        fs::create_dir(directory).unwrap();
+        for name in files {
+            fs::write(directory.join(name), name.repeat(100)).unwrap();
+        }
+    }
+    system(Command::new("touch").arg("-r").args([from.join("kept"), to.join("kept")]));
+    system(Command::new("touch").args(["-d", "2001-01-01"]).arg(to.join("other")));
+    let outcome = world.copies(&["-nv", "--delete", "a:from/.", "b:to/"]).exits(0);
+    let said: Vec<&str> = outcome.stdout.lines().collect();
+    let at = |line: &str| {
+        let found = said.iter().position(|said| said.starts_with(line));
+        found.unwrap_or_else(|| panic!("{line}: {outcome:?}"))
+    };
+    for item in ["send new (300 B)", "replace other (500 B)", "keep kept", "delete gone"] {
+        assert!(at("udp: ") < at(item) && at(item) < at("would send"), "{item}: {outcome:?}");
+    }
+    assert_eq!(said[0], "would copy a:from/. to b:to/");
+    assert_eq!(said.last(), Some(&"would send 800 B in 2 files, 1 file there already, 1 name deleted"));
+    let outcome = world.copies(&["-n", "--json", "--delete", "a:from/.", "b:to/"]).exits(0);
+    let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(json["items"]["delete"], serde_json::json!([{ "path": "gone" }]), "{json}");
+    assert_eq!(json["items"]["send"], serde_json::json!([{ "path": "new", "size": 300 }]), "{json}");
+    assert!(json["negotiated"]["udp"].is_string() && json["dry_run"] == true && json["ok"] == true, "{json}");
+    // More than would wait anywhere, and all of them arrive here.
+    let many_names = world.a.home().join("many");
+    fs::create_dir(&many_names).unwrap();
+    for at in 0..3000 {
+        fs::write(many_names.join(format!("file {at}")), "").unwrap();
+    }
+    let outcome = world.copies(&["-n", "a:many", "b:"]).exits(0);
+    assert_eq!(outcome.stdout.lines().filter(|line| line.starts_with("send ")).count(), 3000);
+    assert_eq!(names(&to), ["gone", "kept", "other"]);
+    assert!(!world.b.home().join("many").exists());
+    world.until_both_have_ended();
 }
 
 #[test]
@@ -224,8 +273,7 @@ fn failures_of_either_machine_are_told_here() {
     file(&world.a.home().join("x"), 1, 300_000);
     world.copies(&["a:missing", "b:y"]).exits(7).says(&["missing"]);
     world.copies(&["a:x", "b:no/such/place/"]).exits(7).says(&["no/such"]);
-    let outcome = world.copies(&["--dry-run", "a:x", "b:y"]).exits(0);
-    assert!(outcome.stdout.contains("copy a:x to b:y") && outcome.stdout.contains("udp: "), "{outcome:?}");
+    world.copies(&["--dry-run", "a:missing", "b:y"]).exits(7).says(&["missing"]);
     world.net.server.firewall("-I", "-p udp -j DROP");
     world.copies(&["a:x", "b:y"]).exits(5).says(&["seen from a", "UDP", "--port-range"]);
     world.copies(&["--remote-binary", "nowhere", "a:x", "b:y"]).exits(5).says(&["on b"]);

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod leftovers;
+mod machines;
 mod manners;
 mod program;
 mod selection;

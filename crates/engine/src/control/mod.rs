@@ -93,12 +93,20 @@ impl Control {
         reason = "a message is made to be sent, and then of no more use"
     )]
     pub fn send(&self, message: ControlMessage) -> Result<(), EngineError> {
-        self.shared().push(&message, farewell_of(&message), Room::Wait)
+        self.shared().push(&message, farewell_of(&message), Room::Wait).map(|_| ())
+    }
+
+    /// Sends a message if no more than 8 MiB are queued; says whether it did. Never waits.
+    ///
+    /// # Errors
+    /// Like [`Control::send`].
+    pub fn send_if_room(&self, message: &ControlMessage) -> Result<bool, EngineError> {
+        self.shared().push(message, farewell_of(message), Room::OrNot)
     }
 
     /// Sends a message without waiting for room.
     pub(crate) fn send_now(&self, message: &ControlMessage) -> Result<(), EngineError> {
-        self.shared().push(message, farewell_of(message), Room::Ignore)
+        self.shared().push(message, farewell_of(message), Room::Ignore).map(|_| ())
     }
 
     /// The next message. Messages that came before the end of the channel are given out before its end.

@@ -55,10 +55,14 @@ pub(super) struct Shared {
     pub(super) udp_seen: AtomicU16,
 }
 
-/// Whether to wait for room in the outgoing queue.
+/// What to do when there is no room in the outgoing queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
+    /// Wait for it.
     Wait,
+    /// Do without the message.
+    OrNot,
+    /// Put it there all the same.
     Ignore,
 }
 
@@ -117,21 +121,23 @@ impl Shared {
         }
     }
 
-    /// Puts a message into the outgoing queue, as the last one if it is a farewell.
+    /// Puts a message into the outgoing queue, as the last one if it is a farewell. Whether it is there: always,
+    /// but with [`Room::OrNot`].
     pub(super) fn push(
         &self,
         message: &ControlMessage,
         farewell: Option<Farewell>,
         room: Room,
-    ) -> Result<(), EngineError> {
+    ) -> Result<bool, EngineError> {
         let mut frame = Vec::new();
         encode_frame(message, &mut frame).map_err(|e| EngineError::TooLong(e.to_string()))?;
         let pushed = self.wait(None, |state| match state.refusal() {
             Some(error) => Some(Err(error)),
             None if room == Room::Wait && state.outgoing_bytes > OUTGOING_ROOM => None,
+            None if room == Room::OrNot && state.outgoing_bytes > OUTGOING_ROOM => Some(Ok(false)),
             None => {
                 state.enqueue(std::mem::take(&mut frame), farewell);
-                Some(Ok(()))
+                Some(Ok(true))
             }
         });
         self.wake_thread();

@@ -67,6 +67,21 @@ fn a_reader_that_sleeps_makes_the_sender_wait_and_nobody_is_taken_for_dead() {
 }
 
 #[test]
+fn a_message_that_may_be_left_out_waits_for_nobody() {
+    let [a, b] = channels(Timing::default());
+    // More than the queues of both ends and of the system take.
+    let sent = (0..200).take_while(|_| a.send_if_room(&text(900_000)).unwrap()).count();
+    assert!((1..200).contains(&sent), "{sent}");
+    for _ in 0..sent {
+        b.recv(SECOND).unwrap();
+    }
+    assert!(a.send_if_room(&ControlMessage::ObjectSent { bytes: 1 }).unwrap());
+    assert_eq!(b.recv(SECOND).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
+    a.close().unwrap();
+    assert!(matches!(a.send_if_room(&ControlMessage::Bye), Err(EngineError::Closed)));
+}
+
+#[test]
 fn closing_sends_everything_and_ends_both_sides_regularly() {
     let [a, b] = channels(Timing::default());
     for _ in 0..10 {
