@@ -129,9 +129,10 @@ pub fn receive_files(
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
     let place = Place::new(open_base(root, destination, layout, options.manners.run)?, options.session);
-    let leftovers = if place.is_there() { Leftovers::adopt(place.base().as_fd()).ok() } else { None };
-    let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let moves = options.manners.run == RunMode::Move;
+    let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
+    let leftovers = if place.is_there() { find(place.base().as_fd()).ok() } else { None };
+    let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
     let shared = Arc::new(Shared::new(link, place, options, Wants::new(destination)));
