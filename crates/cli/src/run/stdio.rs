@@ -64,7 +64,7 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
             send(context, &listener.url("127.0.0.1", to.as_os_str().as_bytes()), Cpu::DataThread)
         })?,
         CopyPlan::Ssh(SshPlan::Upload { to, .. }) => {
-            let permit = Permit::PutStream(to.path.clone());
+            let permit = Permit::PutStream(to.path.clone(), context.manners.durability);
             by_ssh::with_host(context, ssh, &to.host, &permit, |url| {
                 send(context, &HaulUrl { path: to.path.clone(), ..url }, Cpu::ALL)
             })?
@@ -82,7 +82,8 @@ fn send(context: &Context, url: &HaulUrl, cpu: Cpu) -> Result<RunReport, Fault> 
             "end the destination with a name",
         ));
     }
-    let request = Request::PutStream { destination: url.path.clone() };
+    let durability = context.manners.durability;
+    let request = Request::PutStream { destination: url.path.clone(), durability };
     Ok(over(context, url, request, cpu, |session, sides, watch| {
         let job = send_stream(Box::new(io::stdin()), link(session.control(), sides), SendLimits::default())?;
         Ok(drive::send(session, job, sides, watch))

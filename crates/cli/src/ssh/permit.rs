@@ -1,7 +1,7 @@
 //! What a server that ssh has started is to do: one thing, and nothing else. The machine that connects to it
 //! need not be the one that started it, and is trusted with no more than this.
 
-use haul_wire::control::{Fault, FaultCode, Manners, Request};
+use haul_wire::control::{Durability, Fault, FaultCode, Manners, Request};
 use serde::{Deserialize, Serialize};
 
 /// The longest line that is read as a permit, in bytes.
@@ -13,8 +13,8 @@ pub(crate) const MAX_PERMIT: u64 = 16 << 20;
 pub(crate) enum Permit {
     /// Files may be written to this place, in this manner.
     Put(Vec<u8>, Manners),
-    /// A stream may be written to this file.
-    PutStream(Vec<u8>),
+    /// A stream may be written to this file, which counts as received then.
+    PutStream(Vec<u8>, Durability),
     /// These files may be read.
     Get(Vec<Vec<u8>>),
 }
@@ -28,7 +28,9 @@ impl Permit {
             (Self::Put(place, permitted), Request::Put { destination, manners, .. }) => {
                 place == destination && permitted == manners
             }
-            (Self::PutStream(file), Request::PutStream { destination }) => file == destination,
+            (Self::PutStream(file, permitted), Request::PutStream { destination, durability }) => {
+                file == destination && permitted == durability
+            }
             (Self::Get(files), Request::Get { sources, .. }) => files == sources,
             _ => false,
         };
@@ -74,6 +76,10 @@ mod tests {
         {
             assert_eq!(up.check(&wrong).unwrap_err().code, FaultCode::NotPermitted, "{wrong:?}");
         }
+        let stream = |durability| Request::PutStream { destination: b"f".to_vec(), durability };
+        let into = Permit::PutStream(b"f".to_vec(), Durability::Synced);
+        assert!(into.check(&stream(Durability::Synced)).is_ok());
+        assert!(into.check(&stream(Durability::Cached)).is_err());
         for wrong in [put(b"a"), get(&[b"a"]), get(&[b"a", b"\xff", b"/etc/passwd"]), get(&[])] {
             assert!(down.check(&wrong).is_err(), "{wrong:?}");
         }

@@ -254,3 +254,34 @@ fn what_pipes_cannot_do_is_said() {
         assert!(words.contains(needle), "{arguments:?}: {words}");
     }
 }
+/// How often the program asks for something to be on the disk while it stores three bytes from stdin; `None` if it
+/// may not be traced here.
+fn syncs_of_a_stream(options: &[&str]) -> Option<usize> {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, stored) = (dir.path().join("trace"), dir.path().join("stored"));
+    let mut command = std::process::Command::new("strace");
+    command.args(["-f", "-e", "trace=fsync,fdatasync,syncfs", "-o"]).arg(&trace);
+    command.arg(haul().get_program()).args(["cp", "-q"]).args(options).arg("-").arg(&stored);
+    let child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).env("HAUL_CONFIG", "").spawn();
+    let mut child = child.ok()?;
+    // A tracer that may not trace reads nothing.
+    let _ = child.stdin.take().unwrap().write_all(b"abc");
+    let ended = child.wait_with_output().unwrap();
+    if !fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("+++ exited with ")) {
+        return None;
+    }
+    exits(&ended, 0);
+    assert_eq!(fs::read(&stored).unwrap(), b"abc");
+    Some(fs::read_to_string(&trace).unwrap().matches("sync(").count())
+}
+
+#[test]
+fn what_comes_from_stdin_is_on_the_disk_when_it_is_reported() {
+    let Some(syncs) = syncs_of_a_stream(&[]) else {
+        eprintln!("SKIPPED: strace is missing or may not trace here");
+        return;
+    };
+    assert!(syncs >= 2, "the file and its name: {syncs}");
+    assert_eq!(syncs_of_a_stream(&["--sync", "none"]), Some(0));
+}
+

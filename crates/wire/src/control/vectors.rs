@@ -97,7 +97,8 @@ fn hello() {
         &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
         &bytes(b"\x00\x00\x00\x00\x00\x02\xac\x02\x02\x00\x02\x00"),
     );
-    frozen(&with(Request::PutStream { destination: b"f".to_vec() }), &bytes(b"\x08\x01f"));
+    let stream = Request::PutStream { destination: b"f".to_vec(), durability: Durability::Synced };
+    frozen(&with(stream), &bytes(b"\x08\x01f\x02"));
     frozen(&with(Request::BenchSend), &bytes(&[2]));
     frozen(&with(Request::BenchReceive), &bytes(&[3]));
     frozen(&with(Request::Check), &bytes(&[4]));

@@ -119,7 +119,8 @@ fn hello() -> impl Strategy<Value = Hello> {
                 preserve: Preserve::ALL,
             }
         }),
-        bytes().prop_map(|destination| Request::PutStream { destination }),
+        (bytes(), prop::sample::select(&[Durability::Cached, Durability::AtEnd, Durability::Synced][..]))
+            .prop_map(|(destination, durability)| Request::PutStream { destination, durability }),
         Just(Request::BenchSend),
         Just(Request::BenchReceive),
         Just(Request::Check),
