@@ -79,7 +79,9 @@ where
     R: MayFail,
 {
     let (host, permit) = match plan {
-        SshPlan::Upload { to, .. } => (&to.host, Permit::Put(to.path.clone(), context.manners)),
+        SshPlan::Upload { to, .. } => {
+            (&to.host, Permit::Put(to.path.clone(), context.manners, context.preserve))
+        }
         SshPlan::Download { from, sources, .. } => (from, Permit::Get(sources.clone())),
         SshPlan::Third(_) => return Err(fault::usage("this machine takes no part in the copy", "")),
     };

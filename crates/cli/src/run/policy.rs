@@ -1,7 +1,9 @@
 //! What a server permits and prefers.
 
 use haul_mover::{Root, check_selection};
-use haul_wire::control::{Cipher, Durability, Fault, FaultCode, Preserve, Request, Settings as WireSettings};
+use haul_wire::control::{
+    Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
+};
 
 use super::{Context, wire};
 use crate::settings::{Crypto, Settings};
@@ -39,6 +41,14 @@ impl Policy {
 
     pub(super) fn insisting_on(self, durability: Durability) -> Self {
         Self { durability, ..self }
+    }
+
+    /// The same, where of what clients may set of files only this is left.
+    pub(super) fn permitting(self, asked: Preserve) -> Self {
+        let both = |ours, asked| if asked == Keep::Preserve { ours } else { Keep::Drop };
+        let owner = if self.permit.owner == Ownership::Receiver { Ownership::Receiver } else { asked.owner };
+        let (xattrs, acls) = (both(self.permit.xattrs, asked.xattrs), both(self.permit.acls, asked.acls));
+        Self { permit: Preserve { owner, xattrs, acls, ..self.permit }, ..self }
     }
 
     /// A server for oneself, within this process: everything is as the client wants it.
@@ -166,6 +176,25 @@ mod tests {
         };
         assert!(policy.check(&get).is_ok());
         assert!(policy.check(&Request::BenchSend).is_ok());
+    }
+
+    #[test]
+    fn the_stronger_promise_about_disks_holds() {
+        let lax = policy(&[], |_| {}).insisting_on(Durability::Cached);
+        assert_eq!(lax.at_least(Durability::Synced), Durability::Synced);
+        assert_eq!(lax.at_least(Durability::Cached), Durability::Cached);
+        let strict = lax.insisting_on(Durability::Synced);
+        assert_eq!(strict.at_least(Durability::Cached), Durability::Synced);
+    }
+
+    #[test]
+    fn what_files_may_be_given_is_what_both_permit() {
+        let permit = |ours, asked| Policy { permit: ours, ..policy(&[], |_| {}) }.permitting(asked).permit;
+        let numbers = Preserve { owner: Ownership::Numbers, acls: Keep::Drop, ..Preserve::ALL };
+        assert_eq!(permit(Preserve::ALL, numbers), numbers);
+        assert_eq!(permit(Preserve::ALL, Preserve::default()), Preserve::default());
+        let some = Preserve { owner: Ownership::Receiver, ..Preserve::ALL };
+        assert_eq!(permit(some, Preserve::ALL), some);
     }
 
     #[test]

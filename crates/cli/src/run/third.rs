@@ -106,7 +106,8 @@ impl Parties {
         let command = SshCommand::new(args)?;
         let server = match (&third.serves, &third.to) {
             (Some(host), Place::Served(path)) => {
-                Some(Served::start(context, &command, host, &Permit::Put(path.clone(), context.manners))?)
+                let permit = Permit::Put(path.clone(), context.manners, context.preserve);
+                Some(Served::start(context, &command, host, &permit)?)
             }
             _ => None,
         };
