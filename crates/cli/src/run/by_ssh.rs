@@ -49,7 +49,6 @@ pub(super) fn copy(context: &Context, how: How<'_>, plan: &SshPlan) -> RunReport
     let How { selection, ssh: args } = how;
     let result = match plan {
         SshPlan::Third(third) => third::copy(context, args, third),
-        _ if args.detach => Err(not_detached()),
         SshPlan::Upload { sources, to } => with_server(context, args, plan, |url| {
             let url = HaulUrl { path: to.path.clone(), ..url };
             copy::upload(context, &url, path_bytes(sources), selection, Cpu::ALL)
@@ -61,7 +60,7 @@ pub(super) fn copy(context: &Context, how: How<'_>, plan: &SshPlan) -> RunReport
     result.unwrap_or_else(|fault| context.failed(fault))
 }
 
-fn not_detached() -> Fault {
+pub(super) fn not_detached() -> Fault {
     fault::usage(
         "--detach is for copies between two other machines: this one takes part in the transfer",
         "leave it out, and start the command under `nohup` or in a `tmux` session",
@@ -136,7 +135,6 @@ pub(super) fn negotiate(
 ) -> Result<Vec<(&'static str, String)>, Fault> {
     match plan {
         SshPlan::Third(third) => third::negotiate(context, args, third),
-        _ if args.detach => Err(not_detached()),
         _ => with_server(context, args, plan, |url| copy::negotiate(context, &url))?,
     }
 }

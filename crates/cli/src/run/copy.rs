@@ -25,6 +25,7 @@ use crate::args::{CpArgs, SshArgs};
 use crate::fault;
 use crate::output::RunReport;
 use crate::signals::Cancel;
+use crate::ssh::SshPlan;
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(20);
@@ -40,7 +41,7 @@ pub(super) struct How<'a> {
 
 /// Copies what the words of the command line say.
 pub(crate) fn cp(context: &Context, args: &CpArgs) -> RunReport {
-    if let Some(report) = stdio::cp(context, &args.paths, &args.ssh) {
+    if let Some(report) = stdio::cp(context, args) {
         return report;
     }
     match parse(args) {
@@ -51,6 +52,9 @@ pub(crate) fn cp(context: &Context, args: &CpArgs) -> RunReport {
 
 pub(super) fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
     let plan = CopyPlan::parse(&args.paths)?;
+    if args.ssh.detach && !matches!(plan, CopyPlan::Ssh(SshPlan::Third(_))) {
+        return Err(by_ssh::not_detached());
+    }
     let selection = selection(&args.select, plan.sources())?;
     if args.sync.delete && selection != Selection::default() {
         return Err(fault::usage(
