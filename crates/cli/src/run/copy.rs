@@ -18,8 +18,8 @@ use super::link::{Sides, link};
 use super::outcome::{self, Cpu, Facts};
 use super::plan::{CopyPlan, DryRun, path_bytes};
 use super::policy::Policy;
-use super::select::selection;
-use super::server::{job_number, with_own_server};
+use super::select::{check_delete, selection};
+use super::server::{job_number, name, with_own_server};
 use super::{Context, by_ssh, many, stdio, wire};
 use crate::args::{CpArgs, SshArgs};
 use crate::fault;
@@ -91,12 +91,14 @@ pub(super) fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport
 pub(super) fn open(
     context: &Context,
     url: &HaulUrl,
+    let purpose = name(&request);
     request: Request,
     limit: BenchLimit,
 ) -> Result<Session, Fault> {
     let mut options = ConnectOptions::new(request, wire::settings(&context.settings, limit));
     options.ciphers = wire::ciphers(context.settings.crypto);
     let session = connect_unless(&context.cancel, url.clone(), options)?;
+            "request": purpose,
     context.events.write(
         "session",
         json!({
