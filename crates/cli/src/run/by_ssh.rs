@@ -99,9 +99,14 @@ pub(super) fn with_host<R: MayFail>(
     let mut server = Served::start(context, &command, host, permit)?;
     let way_out = |fault| with_way_out(fault, server.url.port, command.ports());
     let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
-    let result = work(url).map_fault(way_out);
-    if let Some(note) = server.remote.note() {
-        context.say(&note);
+    let mut is_done = true;
+    let result = work(url).map_fault(|fault| {
+        is_done = false;
+        way_out(fault)
+    });
+    if let Some(note) = server.remote.early_end() {
+        let rest = if is_done { "; the transfer did not need it" } else { "" };
+        context.say(&format!("note: {note}{rest}"));
     }
     Ok(result)
 }

@@ -33,12 +33,12 @@ impl Policy {
         Self { allotments, root, read_only, durability, permit: context.preserve, settings, named }
     }
 
-    /// The same, where files count as received only when this is fulfilled.
     /// What clients send altogether stays below `capacity`, and each has its part of it.
     pub(super) fn dividing(self, capacity: Option<haul_base::Rate>) -> Self {
         Self { allotments: super::Allotments::new(capacity), ..self }
     }
 
+    /// The same, where files count as received only when this is fulfilled.
     pub(super) fn insisting_on(self, durability: Durability) -> Self {
         Self { durability, ..self }
     }
