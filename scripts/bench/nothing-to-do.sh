@@ -17,13 +17,18 @@ PYTHON
 seconds() {
     local start
     start=$(date +%s.%N)
-    "$@" >/dev/null 2>&1
+    # Within a substitution nothing else ends for a command that fails.
+    "$@" >/dev/null || return
     echo "$(date +%s.%N) - $start" | bc
 }
 mkdir "$place/haul" "$place/rsync"
 "$haul" cp -q "$place/src/." "$place/haul/"
 rsync -a "$place/src/" "$place/rsync/"
+# What is timed is worth nothing unless there is nothing to do.
+"$haul" cp --json "$place/src/." "$place/haul/" | grep -q '"kept_files":100000,'
 echo "round haul rsync"
 for round in $(seq "${ROUNDS:-5}"); do
-    echo "$round $(seconds "$haul" cp -q "$place/src/." "$place/haul/") $(seconds rsync -a "$place/src/" "$place/rsync/")"
+    ours=$(seconds "$haul" cp -q "$place/src/." "$place/haul/")
+    theirs=$(seconds rsync -a "$place/src/" "$place/rsync/")
+    echo "$round $ours $theirs"
 done

@@ -3,7 +3,7 @@
 # of both sides for a million files. Uses a file system in memory; needs about 10 GB of it for a million files.
 # Usage: small-files.sh [HAUL] [FILES FOR MEMORY]
 set -eu
-haul=$(realpath "${1:-target/release/haul}")
+haul=$(realpath "${1:-$(dirname "$0")/../../target/release/haul}")
 files=${2:-1000000}
 place=$(mktemp -d /dev/shm/haul-small.XXXXXX)
 server=

@@ -59,7 +59,7 @@ fn fail(global: &Global, fault: Fault) -> u8 {
 
 fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
     logging::start(&resolved.global)?;
-    let Resolved { global, command, settings, mut rows, words, notes } = resolved;
+    let Resolved { global, command, settings, mut rows, words, typed, notes } = resolved;
     for note in notes.iter().filter(|_| !global.quiet) {
         eprintln!("note: {note}");
     }
@@ -80,7 +80,8 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         Command::Status(args) => return Ok(run::status(args, global.quiet, global.json)),
         Command::Clean(args) => return Ok(run::clean(args, global.quiet, global.json)),
         Command::Cp(args) if args.ssh.for_ssh => return run::agent(),
-        Command::Cp(_) | Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => {}
+        Command::Cp(args) => run::check_streams(&args.paths, &typed)?,
+        Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => {}
     }
     note_diagnosis(&global, &command.recipe());
     let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };

@@ -30,11 +30,12 @@ pub use journal::{JournalReport, JournalState, PartialFile, find_journals, remov
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Progress, Tell, Wake};
-pub use receive::{ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
+pub use receive::{Asked, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport};
 pub use root::{Root, copies_content, layout_for};
 pub use send::{
-    BadPattern, SendHandle, SendJob, SendLimits, check_pattern, check_selection, list_entries, send_files,
+    BadPattern, SendHandle, SendJob, SendLimits, Untellable, check_pattern, check_selection, list_entries,
+    send_files, untellable,
 };
 #[cfg(feature = "faults")]
 pub use storage::faults;

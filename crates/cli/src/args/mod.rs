@@ -11,6 +11,7 @@ mod values;
 
 use std::path::PathBuf;
 
+use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_wire::control::{Durability, Growth, Manners, Preserve, RunMode};
@@ -247,6 +248,8 @@ pub struct ServeArgs {
     pub sync: SyncPolicy,
     /// What clients may set of files that they send: owner, xattrs, acls, all, none
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_value = "xattrs,acls")]
+    // Who comes by ssh may do all that this user may.
+    #[arg(default_value_if("for_ssh", ArgPredicate::IsPresent, "all"))]
     pub preserve: Vec<Preserved>,
     /// Stop after the first session
     #[arg(long)]

@@ -87,6 +87,8 @@ pub struct Resolved {
     pub rows: Vec<ConfigRow>,
     /// The options in force as words of a command line, each with its name; recipe parameters apart.
     pub words: Vec<(String, OsString)>,
+    /// The options that stand on the command line itself, by their long names.
+    pub typed: Vec<String>,
     /// Remarks about values that nothing reads.
     pub notes: Vec<String>,
 }
@@ -140,7 +142,9 @@ pub fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, StartEr
     let settings = settings(&layers, &options, &typed, &command);
     let rows = show::rows(&options, &matches, &chosen, &typed);
     let words = words::words(&options, &matches);
-    Ok(Resolved { global, command, settings, rows, words, notes })
+    let typed = options.iter().filter(|option| is_typed(&typed, option));
+    let typed = typed.map(|option| option.long.clone()).collect();
+    Ok(Resolved { global, command, settings, rows, words, typed, notes })
 }
 
 /// The places below the command line, from the strongest to the weakest.

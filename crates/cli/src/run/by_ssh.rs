@@ -49,7 +49,6 @@ pub(super) fn copy(context: &Context, how: How<'_>, plan: &SshPlan) -> RunReport
     let How { selection, ssh: args } = how;
     let result = match plan {
         SshPlan::Third(third) => third::copy(context, args, third),
-        _ if args.detach => Err(not_detached()),
         SshPlan::Upload { sources, to } => with_server(context, args, plan, |url| {
             let url = HaulUrl { path: to.path.clone(), ..url };
             copy::upload(context, &url, path_bytes(sources), selection, Cpu::ALL)
@@ -61,7 +60,7 @@ pub(super) fn copy(context: &Context, how: How<'_>, plan: &SshPlan) -> RunReport
     result.unwrap_or_else(|fault| context.failed(fault))
 }
 
-fn not_detached() -> Fault {
+pub(super) fn not_detached() -> Fault {
     fault::usage(
         "--detach is for copies between two other machines: this one takes part in the transfer",
         "leave it out, and start the command under `nohup` or in a `tmux` session",
@@ -79,7 +78,9 @@ where
     R: MayFail,
 {
     let (host, permit) = match plan {
-        SshPlan::Upload { to, .. } => (&to.host, Permit::Put(to.path.clone(), context.manners)),
+        SshPlan::Upload { to, .. } => {
+            (&to.host, Permit::Put(to.path.clone(), context.manners, context.preserve))
+        }
         SshPlan::Download { from, sources, .. } => (from, Permit::Get(sources.clone())),
         SshPlan::Third(_) => return Err(fault::usage("this machine takes no part in the copy", "")),
     };
@@ -98,9 +99,14 @@ pub(super) fn with_host<R: MayFail>(
     let mut server = Served::start(context, &command, host, permit)?;
     let way_out = |fault| with_way_out(fault, server.url.port, command.ports());
     let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
-    let result = work(url).map_fault(way_out);
-    if let Some(note) = server.remote.note() {
-        context.say(&note);
+    let mut is_done = true;
+    let result = work(url).map_fault(|fault| {
+        is_done = false;
+        way_out(fault)
+    });
+    if let Some(note) = server.remote.early_end() {
+        let rest = if is_done { "; the transfer did not need it" } else { "" };
+        context.say(&format!("note: {note}{rest}"));
     }
     Ok(result)
 }
@@ -132,8 +138,5 @@ pub(super) fn negotiate(
     args: &SshArgs,
     plan: &SshPlan,
 ) -> Result<Vec<(&'static str, String)>, Fault> {
-    if args.detach {
-        return Err(not_detached());
-    }
     with_server(context, args, plan, |url| copy::negotiate(context, &url))?
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use haul_base::Rate;
 use haul_engine::{ConnectOptions, HaulUrl, Session, connect};
-use haul_mover::{ReceiveOptions, Root, SendLimits, copies_content, layout_for, receive_files, send_files};
-use haul_wire::control::{BenchLimit, Extent, Fault, FaultCode, Request, Selection};
+use haul_mover::{Asked, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Request, Selection};
 use serde_json::json;
 
 use super::drive::{self, Watch};
@@ -18,13 +18,14 @@ use super::link::{Sides, link};
 use super::outcome::{self, Cpu, Facts};
 use super::plan::{CopyPlan, path_bytes};
 use super::policy::Policy;
-use super::select::selection;
-use super::server::{job_number, with_own_server};
+use super::select::{check_delete, selection};
+use super::server::{job_number, name, with_own_server};
 use super::{Context, by_ssh, many, stdio, wire};
 use crate::args::{CpArgs, SshArgs};
 use crate::fault;
 use crate::output::RunReport;
 use crate::signals::Cancel;
+use crate::ssh::SshPlan;
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(20);
@@ -40,7 +41,7 @@ pub(super) struct How<'a> {
 
 /// Copies what the words of the command line say.
 pub(crate) fn cp(context: &Context, args: &CpArgs) -> RunReport {
-    if let Some(report) = stdio::cp(context, &args.paths, &args.ssh) {
+    if let Some(report) = stdio::cp(context, args) {
         return report;
     }
     match parse(args) {
@@ -51,12 +52,12 @@ pub(crate) fn cp(context: &Context, args: &CpArgs) -> RunReport {
 
 pub(super) fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
     let plan = CopyPlan::parse(&args.paths)?;
+    if args.ssh.detach && !matches!(plan, CopyPlan::Ssh(SshPlan::Third(_))) {
+        return Err(by_ssh::not_detached());
+    }
     let selection = selection(&args.select, plan.sources())?;
-    if args.sync.delete && selection != Selection::default() {
-        return Err(fault::usage(
-            "--delete together with options that leave things out is not in this release: what is left out would go",
-            "copy with one of them at a time",
-        ));
+    if args.sync.delete {
+        check_delete(&selection)?;
     }
     if args.sync.delete && matches!(plan, CopyPlan::Many(_)) {
         // Each is a session of its own that knows of nothing but its own set.
@@ -106,12 +107,14 @@ pub(super) fn open(
     request: Request,
     limit: BenchLimit,
 ) -> Result<Session, Fault> {
+    let purpose = name(&request);
     let mut options = ConnectOptions::new(request, wire::settings(&context.settings, limit));
     options.ciphers = wire::ciphers(context.settings.crypto);
     let session = connect_unless(&context.cancel, url.clone(), options)?;
     context.events.write(
         "session",
         json!({
+            "request": purpose,
             "peer": session.peer().to_string(),
             "server": session.server(),
             "cipher": session.cipher().as_str(),
@@ -181,8 +184,6 @@ pub(super) fn download(
 ) -> RunReport {
     let destination = to.as_os_str().as_bytes();
     let layout = layout_for(sources, destination);
-    let content = sources.iter().any(|source| copies_content(source));
-    let extent = if content { Extent::Destination } else { Extent::Directories };
     let request = Request::Get {
         sources: sources.to_vec(),
         selection: selection.clone(),
@@ -193,7 +194,7 @@ pub(super) fn download(
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
         let options = ReceiveOptions {
             permit: context.preserve,
-            extent,
+            asked: Some(Asked::new(sources, selection)),
             ..ReceiveOptions::with_manners(job_number(), context.manners)
         };
         let channel = link(session.control(), sides);

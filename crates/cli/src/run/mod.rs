@@ -48,6 +48,7 @@ pub(crate) use leftovers::{clean, status};
 pub(crate) use pipe::pipe;
 pub use plan::{CopyPlan, DryRun};
 pub(crate) use serve::serve;
+pub(crate) use stdio::check_options as check_streams;
 
 /// What every run is given besides its own options.
 #[derive(Debug, Clone)]

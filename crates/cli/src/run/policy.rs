@@ -1,7 +1,9 @@
 //! What a server permits and prefers.
 
 use haul_mover::{Root, check_selection};
-use haul_wire::control::{Cipher, Durability, Fault, FaultCode, Preserve, Request, Settings as WireSettings};
+use haul_wire::control::{
+    Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
+};
 
 use super::{Context, wire};
 use crate::settings::{Crypto, Settings};
@@ -16,7 +18,7 @@ pub(super) struct Policy {
     /// Nothing may be written.
     pub read_only: bool,
     /// When a file counts as received at the latest; clients may ask for more.
-    pub durability: Durability,
+    durability: Durability,
     /// What clients may set of files that they send.
     pub permit: Preserve,
     settings: Settings,
@@ -31,19 +33,32 @@ impl Policy {
         Self { allotments, root, read_only, durability, permit: context.preserve, settings, named }
     }
 
-    /// The same, where files count as received only when this is fulfilled.
     /// What clients send altogether stays below `capacity`, and each has its part of it.
     pub(super) fn dividing(self, capacity: Option<haul_base::Rate>) -> Self {
         Self { allotments: super::Allotments::new(capacity), ..self }
     }
 
+    /// The same, where files count as received only when this is fulfilled.
     pub(super) fn insisting_on(self, durability: Durability) -> Self {
         Self { durability, ..self }
+    }
+
+    /// The same, where of what clients may set of files only this is left.
+    pub(super) fn permitting(self, asked: Preserve) -> Self {
+        let both = |ours, asked| if asked == Keep::Preserve { ours } else { Keep::Drop };
+        let owner = if self.permit.owner == Ownership::Receiver { Ownership::Receiver } else { asked.owner };
+        let (xattrs, acls) = (both(self.permit.xattrs, asked.xattrs), both(self.permit.acls, asked.acls));
+        Self { permit: Preserve { owner, xattrs, acls, ..self.permit }, ..self }
     }
 
     /// A server for oneself, within this process: everything is as the client wants it.
     pub(super) fn own(context: &Context) -> Self {
         Self { named: Vec::new(), ..Self::new(Root::Anywhere, false, context) }
+    }
+
+    /// When what a client sends counts as received: what it asks for, or more.
+    pub(super) fn at_least(&self, asked: Durability) -> Durability {
+        asked.max(self.durability)
     }
 
     /// Whether a request is within the rules.
@@ -161,6 +176,25 @@ mod tests {
         };
         assert!(policy.check(&get).is_ok());
         assert!(policy.check(&Request::BenchSend).is_ok());
+    }
+
+    #[test]
+    fn the_stronger_promise_about_disks_holds() {
+        let lax = policy(&[], |_| {}).insisting_on(Durability::Cached);
+        assert_eq!(lax.at_least(Durability::Synced), Durability::Synced);
+        assert_eq!(lax.at_least(Durability::Cached), Durability::Cached);
+        let strict = lax.insisting_on(Durability::Synced);
+        assert_eq!(strict.at_least(Durability::Cached), Durability::Synced);
+    }
+
+    #[test]
+    fn what_files_may_be_given_is_what_both_permit() {
+        let permit = |ours, asked| Policy { permit: ours, ..policy(&[], |_| {}) }.permitting(asked).permit;
+        let numbers = Preserve { owner: Ownership::Numbers, acls: Keep::Drop, ..Preserve::ALL };
+        assert_eq!(permit(Preserve::ALL, numbers), numbers);
+        assert_eq!(permit(Preserve::ALL, Preserve::default()), Preserve::default());
+        let some = Preserve { owner: Ownership::Receiver, ..Preserve::ALL };
+        assert_eq!(permit(some, Preserve::ALL), some);
     }
 
     #[test]

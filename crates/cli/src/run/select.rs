@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use haul_mover::check_pattern;
+use haul_mover::{Untellable, check_pattern, untellable};
 use haul_wire::control::{
     FileSystems, IgnoreFiles, LinkChoice, MAX_RULES, MAX_SELECTION_BYTES, RelPath, Rule, Selection, Verdict,
 };
@@ -44,6 +44,32 @@ pub(super) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, 
         min_bytes: args.min_size.map(|size| size.0),
         max_bytes: args.max_size.map(|size| size.0),
     })
+}
+
+/// Whether `--delete` can tell what the selection leaves out from what the sources do not have.
+///
+/// # Errors
+/// Which option it cannot go together with, and why.
+pub(super) fn check_delete(selection: &Selection) -> Result<(), Fault> {
+    let (option, why) = match untellable(selection) {
+        None => return Ok(()),
+        Some(Untellable::Paths) => (
+            "--files-from",
+            "a list says of no directory that it has nothing else (rsync, too, deletes only in directories that are sent whole)",
+        ),
+        Some(Untellable::Ignored) => ("--gitignore", "the receiver does not see what those files leave out"),
+        Some(Untellable::FileSystems) => {
+            ("--one-file-system", "the receiver does not see what is on another file system here")
+        }
+        Some(Untellable::Sizes) => (
+            "--min-size and --max-size",
+            "the receiver does not see which files were left out for their size",
+        ),
+    };
+    Err(fault::usage(
+        format!("--delete does not go together with {option}: {why}"),
+        "choose with --exclude and --include, whose patterns the receiver is told; or leave out --delete",
+    ))
 }
 
 fn rules(args: &[RuleArg], separator: u8) -> Result<Vec<Rule>, Fault> {

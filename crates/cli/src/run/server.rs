@@ -104,9 +104,11 @@ fn serve_request(
             receive(session, (destination, *layout, *manners), policy, sides, watch)
                 .map(|moved| Done::Files(Box::new(moved)))
         }
-        Request::PutStream { destination } => {
-            let durability = policy.durability;
-            let options = ReceiveOptions { durability, ..ReceiveOptions::new(job_number()) };
+        Request::PutStream { destination, durability } => {
+            let options = ReceiveOptions {
+                durability: policy.at_least(*durability),
+                ..ReceiveOptions::new(job_number())
+            };
             let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
             Ok(Done::Files(Box::new(drive::receive(session, job, sides, watch))))
         }
@@ -132,7 +134,7 @@ fn receive(
     sides: &Arc<Sides>,
     watch: &Watch<'_>,
 ) -> Result<drive::Moved, Fault> {
-    let durability = manners.durability.max(policy.durability);
+    let durability = policy.at_least(manners.durability);
     let options = ReceiveOptions {
         permit: policy.permit,
         ..ReceiveOptions::with_manners(job_number(), Manners { durability, ..manners })

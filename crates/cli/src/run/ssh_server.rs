@@ -54,6 +54,7 @@ pub(super) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
             Err(_) => {}
         }
     };
+    let policy = policy.permitting(permit.preserve());
     one_session(context, &listener, &policy, &permit, until)
 }
 

@@ -16,9 +16,10 @@ use super::link::link;
 use super::outcome::Cpu;
 use super::plan::{CopyPlan, path_bytes};
 use super::policy::Policy;
+use super::select::selection;
 use super::server::{job_number, with_own_server};
 use super::{Context, by_ssh};
-use crate::args::SshArgs;
+use crate::args::{CpArgs, SshArgs};
 use crate::fault::usage;
 use crate::output::RunReport;
 use crate::ssh::{Permit, SshPlan};
@@ -26,13 +27,61 @@ use crate::ssh::{Permit, SshPlan};
 /// The word for stdin and stdout.
 const STDIO: &str = "-";
 
+/// Options that say nothing about a stream, in either direction.
+const NOT_FOR_STREAMS: [&str; 11] = [
+    "acls",
+    "archive",
+    "checksum",
+    "delete",
+    "ignore-times",
+    "numeric-ids",
+    "owner",
+    "preserve",
+    "update",
+    "verify",
+    "xattrs",
+];
+/// Further ones that say nothing about stdin, which is one file without a name or a length.
+const NOT_FOR_STDIN: [&str; 12] = [
+    "copy-links",
+    "exclude",
+    "exclude-from",
+    "files-from",
+    "from0",
+    "gitignore",
+    "growing",
+    "include",
+    "max-size",
+    "min-size",
+    "no-hard-links",
+    "one-file-system",
+];
+
 /// Copies from stdin or to stdout; `None` if neither is meant. A file of that name is written `./-`.
-pub(super) fn cp(context: &Context, words: &[OsString], ssh: &SshArgs) -> Option<RunReport> {
-    let copied = match split(words)? {
-        (sources, true) => to_stdout(context, sources, ssh),
-        (_, false) => from_stdin(context, words, ssh),
+pub(super) fn cp(context: &Context, args: &CpArgs) -> Option<RunReport> {
+    let copied = match split(&args.paths)? {
+        _ if args.ssh.detach => Err(by_ssh::not_detached()),
+        (sources, true) => to_stdout(context, sources, args),
+        (_, false) => from_stdin(context, &args.paths, &args.ssh),
     };
     Some(copied.unwrap_or_else(|fault| context.failed(fault)))
+}
+
+/// Whether the options `typed` mean something for `words`. What a configuration file or the environment holds is for
+/// copies of files, and does not count.
+///
+/// # Errors
+/// Stdin or stdout is meant, and an option that says nothing about it was typed.
+pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), Fault> {
+    let Some((_, out)) = split(words) else { return Ok(()) };
+    let name = if out { "stdout" } else { "stdin" };
+    let means_nothing = |option: &&String| {
+        NOT_FOR_STREAMS.contains(&option.as_str()) || !out && NOT_FOR_STDIN.contains(&option.as_str())
+    };
+    match typed.iter().find(means_nothing) {
+        Some(option) => Err(usage(format!("--{option} says nothing about {name}"), "leave it out")),
+        None => Ok(()),
+    }
 }
 
 /// A stream cannot be looked at without reading it.
@@ -64,7 +113,7 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
             send(context, &listener.url("127.0.0.1", to.as_os_str().as_bytes()), Cpu::DataThread)
         })?,
         CopyPlan::Ssh(SshPlan::Upload { to, .. }) => {
-            let permit = Permit::PutStream(to.path.clone());
+            let permit = Permit::PutStream(to.path.clone(), context.manners.durability);
             by_ssh::with_host(context, ssh, &to.host, &permit, |url| {
                 send(context, &HaulUrl { path: to.path.clone(), ..url }, Cpu::ALL)
             })?
@@ -82,14 +131,15 @@ fn send(context: &Context, url: &HaulUrl, cpu: Cpu) -> Result<RunReport, Fault> 
             "end the destination with a name",
         ));
     }
-    let request = Request::PutStream { destination: url.path.clone() };
+    let durability = context.manners.durability;
+    let request = Request::PutStream { destination: url.path.clone(), durability };
     Ok(over(context, url, request, cpu, |session, sides, watch| {
         let job = send_stream(Box::new(io::stdin()), link(session.control(), sides), SendLimits::default())?;
         Ok(drive::send(session, job, sides, watch))
     }))
 }
 
-fn to_stdout(context: &Context, sources: &[OsString], ssh: &SshArgs) -> Result<RunReport, Fault> {
+fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<RunReport, Fault> {
     if context.json {
         return Err(usage(
             "--json and the destination - both mean stdout",
@@ -100,15 +150,19 @@ fn to_stdout(context: &Context, sources: &[OsString], ssh: &SshArgs) -> Result<R
         return Err(usage("stdin to stdout is what cat does", "use cat, or haul pipe"));
     }
     let words = [sources, &[".".into()]].concat();
-    match CopyPlan::parse(&words)? {
-        CopyPlan::Download { from, sources, .. } => Ok(receive(context, &from, sources, Cpu::ALL)),
+    let plan = CopyPlan::parse(&words)?;
+    let chosen = selection(&args.select, plan.sources())?;
+    match plan {
+        CopyPlan::Download { from, sources, .. } => Ok(receive(context, &from, sources, chosen, Cpu::ALL)),
         CopyPlan::Local { sources, .. } => with_own_server(context, &Policy::own(context), |listener| {
             let url = listener.url("127.0.0.1", b"");
-            receive(context, &url, path_bytes(&sources), Cpu::DataThread)
+            receive(context, &url, path_bytes(&sources), chosen, Cpu::DataThread)
         }),
         CopyPlan::Ssh(SshPlan::Download { from, sources, .. }) => {
             let permit = Permit::Get(sources.clone());
-            by_ssh::with_host(context, ssh, &from, &permit, |url| receive(context, &url, sources, Cpu::ALL))
+            by_ssh::with_host(context, &args.ssh, &from, &permit, |url| {
+                receive(context, &url, sources, chosen, Cpu::ALL)
+            })
         }
         CopyPlan::Many(_) => {
             Err(usage("stdout takes the files of one machine", "use one command for each machine"))
@@ -119,8 +173,13 @@ fn to_stdout(context: &Context, sources: &[OsString], ssh: &SshArgs) -> Result<R
     }
 }
 
-fn receive(context: &Context, from: &HaulUrl, sources: Vec<Vec<u8>>, cpu: Cpu) -> RunReport {
-    let selection = Selection::default();
+fn receive(
+    context: &Context,
+    from: &HaulUrl,
+    sources: Vec<Vec<u8>>,
+    selection: Selection,
+    cpu: Cpu,
+) -> RunReport {
     let request = Request::Get {
         sources,
         selection,

@@ -112,7 +112,8 @@ impl Parties {
         let command = SshCommand::new(args)?;
         let server = match (&third.serves, &third.to) {
             (Some(host), Place::Served(path)) => {
-                Some(Served::start(context, &command, host, &Permit::Put(path.clone(), context.manners))?)
+                let permit = Permit::Put(path.clone(), context.manners, context.preserve);
+                Some(Served::start(context, &command, host, &permit)?)
             }
             _ => None,
         };
@@ -216,12 +217,20 @@ fn words(mut words: Vec<OsString>, third: &Third, server: Option<&Served>) -> Re
     Ok(words)
 }
 
+/// What a machine that copies without this one has said of itself.
+struct Loose {
+    log: String,
+    pid: u64,
+}
+
 /// What is known of the transfer here.
 struct Watched {
     snapshot: Snapshot,
     heard: Instant,
-    /// Where the transfer goes on by itself.
-    log: Option<String>,
+    /// The machine that copies needs this one no more.
+    loose: Option<Loose>,
+    /// Nor does the one that serves: their session stands, so the transfer goes on by itself.
+    is_on_its_own: bool,
     negotiated: Option<Negotiated>,
     report: Option<RunReport>,
 }
@@ -229,7 +238,8 @@ struct Watched {
 impl Watched {
     fn new() -> Self {
         let snapshot = Snapshot { files: Some(0), ..Snapshot::default() };
-        Self { snapshot, heard: Instant::now(), log: None, negotiated: None, report: None }
+        let heard = Instant::now();
+        Self { snapshot, heard, loose: None, is_on_its_own: false, negotiated: None, report: None }
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -243,7 +253,12 @@ impl Watched {
         event.remove("t");
         self.heard = Instant::now();
         match name.as_str() {
-            "progress" => self.take_progress(&event),
+            "progress" => {
+                self.take_progress(&event);
+                self.stands(host, progress);
+            }
+            // Before it, the ways to the server are looked at.
+            "session" if event["request"] != "check" => self.stands(host, progress),
             "plan" => self.negotiated = Some(facts(&event["negotiated"])),
             "item" => {
                 tell_item(event.remove("item").unwrap_or_default(), context);
@@ -256,17 +271,23 @@ impl Watched {
             }
             "detached" => {
                 let log = printable(event["log"].as_str().unwrap_or("?"));
-                let pid = event["pid"].as_u64().unwrap_or_default();
-                progress.say(&format!(
-                    "on its own now: it goes on if this end stops; log {host}:{log}, `ssh {host} kill {pid}` stops it"
-                ));
-                self.log = Some(log);
+                self.loose = Some(Loose { log, pid: event["pid"].as_u64().unwrap_or_default() });
             }
             // The run has its own here.
             "start" | "end" => return,
             _ => {}
         }
         context.events.write(&name, Value::Object(event));
+    }
+
+    /// The two machines have their session. A server that ssh has started ends with ssh before it has one, and
+    /// outlives it from then on.
+    fn stands(&mut self, host: &SshHost, progress: &Progress) {
+        let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
+        progress.say(&format!(
+            "on its own now: it goes on if this end stops; log {host}:{log}, `ssh {host} kill {pid}` stops it"
+        ));
+        self.is_on_its_own = true;
     }
 
     fn take_progress(&mut self, event: &serde_json::Map<String, Value>) {
@@ -278,11 +299,16 @@ impl Watched {
 
     /// ssh has ended, and the transfer not.
     fn lost(&self, host: &SshHost) -> Fault {
-        if let Some(log) = &self.log {
+        if let Some(Loose { log, .. }) = self.loose.as_ref().filter(|_| self.is_on_its_own) {
             let message =
                 format!("the ssh connection to {host} was lost; the transfer goes on there by itself");
-            let hint = format!("see how it ends with `ssh {host} tail {log}`");
-            return Fault { retryable: false, ..Fault::new(FaultCode::ControlLost, message, hint) };
+            let fault = Fault::new(FaultCode::ControlLost, message, tail(host, log));
+            return Fault { retryable: false, ..fault };
+        }
+        if let Some(Loose { log, .. }) = &self.loose {
+            let message =
+                format!("the ssh connection to {host} was lost before the transfer was seen to begin");
+            return Fault::new(FaultCode::ControlLost, message, tail(host, log));
         }
         Fault::new(
             FaultCode::ControlLost,
@@ -293,19 +319,20 @@ impl Watched {
 
     /// A person has stopped watching.
     fn left(&self, host: &SshHost) -> Fault {
-        let Some(log) = &self.log else {
-            let message = format!("interrupted; whether the transfer has begun on {host} is not known");
-            return Fault::new(
-                FaultCode::Interrupted,
-                message,
+        let fault = |message, hint| Fault::new(FaultCode::Interrupted, message, hint);
+        match &self.loose {
+            Some(Loose { log, .. }) if self.is_on_its_own => fault(
+                format!("no longer watching; the transfer goes on at {host} by itself"),
+                tail(host, log),
+            ),
+            Some(Loose { log, .. }) => {
+                fault("interrupted before the transfer was seen to begin".to_owned(), tail(host, log))
+            }
+            None => fault(
+                format!("interrupted; whether the transfer has begun on {host} is not known"),
                 format!("`ssh {host} pgrep -a haul` shows it"),
-            );
-        };
-        Fault::new(
-            FaultCode::Interrupted,
-            format!("no longer watching; the transfer goes on at {host} by itself"),
-            format!("see how it ends with `ssh {host} tail {log}`"),
-        )
+            ),
+        }
     }
 }
 
@@ -315,6 +342,10 @@ fn tell_item(item: Value, context: &Context) {
     if let (Some(item), Some(tell)) = (item, context.items.tell()) {
         tell(&item);
     }
+}
+
+fn tail(host: &SshHost, log: &str) -> String {
+    format!("see how it ends with `ssh {host} tail {log}`")
 }
 
 fn not_read(host: &SshHost, error: &serde_json::Error) -> Fault {

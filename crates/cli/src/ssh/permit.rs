@@ -1,7 +1,7 @@
 //! What a server that ssh has started is to do: one thing, and nothing else. The machine that connects to it
 //! need not be the one that started it, and is trusted with no more than this.
 
-use haul_wire::control::{Fault, FaultCode, Manners, Request};
+use haul_wire::control::{Durability, Fault, FaultCode, Manners, Preserve, Request};
 use serde::{Deserialize, Serialize};
 
 /// The longest line that is read as a permit, in bytes.
@@ -11,24 +11,34 @@ pub(crate) const MAX_PERMIT: u64 = 16 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Permit {
-    /// Files may be written to this place, in this manner.
-    Put(Vec<u8>, Manners),
-    /// A stream may be written to this file.
-    PutStream(Vec<u8>),
+    /// Files may be written to this place, in this manner, and be given this of what they have.
+    Put(Vec<u8>, Manners, Preserve),
+    /// A stream may be written to this file, which counts as received then.
+    PutStream(Vec<u8>, Durability),
     /// These files may be read.
     Get(Vec<Vec<u8>>),
 }
 
 impl Permit {
+    /// What files may be given beside contents, names, permissions and times.
+    pub(crate) fn preserve(&self) -> Preserve {
+        match self {
+            Self::Put(_, _, preserve) => *preserve,
+            Self::PutStream(..) | Self::Get(_) => Preserve::default(),
+        }
+    }
+
     /// # Errors
     /// What to tell the client that wants something else.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
         let is_permitted = match (self, request) {
             (_, Request::Check) => true,
-            (Self::Put(place, permitted), Request::Put { destination, manners, .. }) => {
+            (Self::Put(place, permitted, _), Request::Put { destination, manners, .. }) => {
                 place == destination && permitted == manners
             }
-            (Self::PutStream(file), Request::PutStream { destination }) => file == destination,
+            (Self::PutStream(file, permitted), Request::PutStream { destination, durability }) => {
+                file == destination && permitted == durability
+            }
             (Self::Get(files), Request::Get { sources, .. }) => files == sources,
             _ => false,
         };
@@ -45,7 +55,7 @@ impl Permit {
 
 #[cfg(test)]
 mod tests {
-    use haul_wire::control::{Extraneous, Growth, Layout, Preserve, RunMode, Selection};
+    use haul_wire::control::{Extraneous, Growth, Layout, RunMode, Selection};
 
     use super::*;
 
@@ -64,7 +74,7 @@ mod tests {
         let manners = Manners { extraneous: Extraneous::Delete, ..manners };
         let delete = Request::Put { destination: b"in/".to_vec(), layout: Layout::As, manners };
         let (up, down) = (
-            Permit::Put(b"in/".to_vec(), Manners::default()),
+            Permit::Put(b"in/".to_vec(), Manners::default(), Preserve::ALL),
             Permit::Get(vec![b"a".to_vec(), b"\xff".to_vec()]),
         );
         assert!(up.check(&put(b"in/")).is_ok() && down.check(&get(&[b"a", b"\xff"])).is_ok());
@@ -74,6 +84,10 @@ mod tests {
         {
             assert_eq!(up.check(&wrong).unwrap_err().code, FaultCode::NotPermitted, "{wrong:?}");
         }
+        let stream = |durability| Request::PutStream { destination: b"f".to_vec(), durability };
+        let into = Permit::PutStream(b"f".to_vec(), Durability::Synced);
+        assert!(into.check(&stream(Durability::Synced)).is_ok());
+        assert!(into.check(&stream(Durability::Cached)).is_err());
         for wrong in [put(b"a"), get(&[b"a"]), get(&[b"a", b"\xff", b"/etc/passwd"]), get(&[])] {
             assert!(down.check(&wrong).is_err(), "{wrong:?}");
         }
@@ -81,9 +95,10 @@ mod tests {
 
     #[test]
     fn it_travels_unchanged() {
-        for permit in
-            [Permit::Put(b"\xff".to_vec(), Manners::default()), Permit::Get(vec![Vec::new(), b"x".to_vec()])]
-        {
+        for permit in [
+            Permit::Put(b"\xff".to_vec(), Manners::default(), Preserve::ALL),
+            Permit::Get(vec![Vec::new(), b"x".to_vec()]),
+        ] {
             let line = serde_json::to_string(&permit).unwrap();
             assert_eq!(serde_json::from_str::<Permit>(&line).unwrap(), permit);
         }

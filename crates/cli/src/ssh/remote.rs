@@ -182,8 +182,8 @@ impl Remote {
         }
     }
 
-    /// Words about an ssh that ended while it should not have.
-    pub(crate) fn note(&mut self) -> Option<String> {
+    /// How an ssh ended that should not have.
+    pub(crate) fn early_end(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         // Any other code is that of haul on the other side, which has said all by itself.
         let how = match status.code() {
@@ -191,10 +191,7 @@ impl Remote {
             Some(_) => return None,
             None => "by a signal".to_owned(),
         };
-        Some(format!(
-            "note: the ssh connection to {} ended early ({how}); the transfer did not need it",
-            self.host
-        ))
+        Some(format!("the ssh connection to {} ended early ({how})", self.host))
     }
 
     fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {

@@ -71,6 +71,30 @@ fn a_banner_and_a_forced_command_are_passed_over() {
 }
 
 #[test]
+fn owners_go_along_when_asked_for_as_they_do_within_a_machine() {
+    if !rustix::process::geteuid().is_root() {
+        crate::support::skip("only root can give files away");
+        return;
+    }
+    let Some(sshd) = Sshd::here("") else { return };
+    let here = directory();
+    let source = here.path().join("file");
+    file(&source, 1, 10_000);
+    std::os::unix::fs::lchown(&source, Some(54_321), Some(54_322)).unwrap();
+    let owner =
+        |name: &str| std::os::unix::fs::MetadataExt::uid(&fs::metadata(sshd.home().join(name)).unwrap());
+    sshd.copies([source.as_os_str(), &far("plain")]).exits(0);
+    sshd.copies([OsStr::new("-a"), source.as_os_str(), &far("owned")]).exits(0);
+    assert_eq!((owner("plain"), owner("owned")), (0, 54_321));
+    // What the other side has configured holds, and is said.
+    fs::create_dir_all(sshd.home().join(".config/haul")).unwrap();
+    fs::write(sshd.home().join(".config/haul/config.toml"), "[serve]\npreserve = \"none\"").unwrap();
+    let outcome = sshd.copies([OsStr::new("-a"), source.as_os_str(), &far("refused")]).exits(0);
+    assert_eq!(owner("refused"), 0);
+    assert!(outcome.stderr.contains("does not permit the owner 54321:54322"), "{outcome:?}");
+}
+
+#[test]
 fn through_another_machine() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
@@ -305,7 +329,8 @@ fn a_server_that_ssh_started_serves_what_it_was_started_for_and_nothing_else() {
     file(&home.path().join("secret"), 2, 10_000);
     let mut server = Started::new(home.path());
     let manners = serde_json::to_value(haul_wire::control::Manners::default()).unwrap();
-    let url = server.url(&serde_json::json!({ "put": [b"in", manners] }).to_string());
+    let preserve = serde_json::to_value(haul_wire::control::Preserve::default()).unwrap();
+    let url = server.url(&serde_json::json!({ "put": [b"in", manners, preserve] }).to_string());
     let cp = |from: &Path, to: &Path| run_here([Path::new("cp"), from, to]);
     let at = |path: &str| PathBuf::from(at(&url, path));
     let got = here.path().join("got");

@@ -170,6 +170,24 @@ fn a_detached_transfer_goes_on_without_this_end() {
     }
 }
 
+#[test]
+fn a_transfer_is_said_to_be_on_its_own_when_it_is() {
+    let Some(world) = World::new() else { return };
+    file(&world.a.home().join("x"), 1, 300_000);
+    // The address that b gives for itself does not answer, so that the other one is tried some seconds later.
+    fs::create_dir_all(world.b.home().join(".config/haul")).unwrap();
+    fs::write(world.b.home().join(".config/haul/config.toml"), "[serve]\nhost = \"10.99.0.1\"").unwrap();
+    system(world.net.client.command("ip").args(["route", "add", "10.99.0.0/24", "via", Net::SERVER]));
+    let silence = ["-w", "-A", "OUTPUT", "-d", "10.99.0.1", "-j", "DROP"];
+    system(world.net.client.command("iptables").args(silence));
+    let running = Running::start(&mut world.cp(&["--detach", "a:x", "b:y"]));
+    until("the words that it is on its own", || running.stderr().contains("on its own now"));
+    running.signal(Signal::KILL);
+    running.wait(LIMIT);
+    world.until_both_have_ended();
+    assert_same_file(&world.a.home().join("x"), &world.b.home().join("y"));
+}
+
 /// Kills the ssh that leads to the machine that copies.
 fn cut(running: &Running) {
     let leads_there = |pid: &i32| {

@@ -113,6 +113,49 @@ fn delete_keeps_two_directories_in_step() {
 }
 
 #[test]
+fn what_is_excluded_stays_when_the_rest_is_kept_in_step() {
+    let places = Places::new();
+    for way in WAYS {
+        let (src, from, dst, to) = places.of(way);
+        fs::write(src.join("own.tmp"), "own").unwrap();
+        for name in ["old", "their.tmp", "sub/their.tmp", "sub/old"] {
+            fs::write(dst.join(name), "x").unwrap();
+        }
+        fs::create_dir(dst.join("cache")).unwrap();
+        fs::write(dst.join("cache/old"), "x").unwrap();
+        let chosen = ["--delete", "--exclude", "*.tmp", "--exclude", "/cache/"];
+        let cp = |options: &[&str]| run(&[&["cp"], options, &chosen, &[&from, &to]].concat());
+        let dry = cp(&["-n"]);
+        exits(&dry, 0);
+        let said = lossy(&dry.stdout);
+        let deleted: Vec<&str> = said.lines().filter(|line| line.starts_with("delete ")).collect();
+        assert_eq!(deleted, ["delete old", "delete sub/old"], "{way:?}");
+        exits(&cp(&["--max-delete", "1"]), 3);
+        assert!(dst.join("old").exists());
+        let done = cp(&["--json", "--max-delete", "2"]);
+        exits(&done, 0);
+        assert_eq!(object(&done)["deleted_files"], 2, "{way:?}");
+        assert_eq!(names(&dst), ["a", "cache", "cache/old", "sub", "sub/b", "sub/their.tmp", "their.tmp"]);
+        let _ = fs::remove_dir_all(&src);
+        let _ = fs::remove_dir_all(&dst);
+    }
+}
+
+#[test]
+fn what_the_receiver_cannot_judge_does_not_go_together_with_delete() {
+    for (options, why) in [
+        (&["--files-from", "/dev/null"][..], "deletes only in directories that are sent whole"),
+        (&["--gitignore"], "--gitignore"),
+        (&["--one-file-system"], "another file system"),
+        (&["--max-size", "1MB"], "size"),
+    ] {
+        let output = run(&[&["cp", "--delete"], options, &["src/.", "dst"]].concat());
+        exits(&output, 2);
+        assert!(lossy(&output.stderr).contains(why), "{}", lossy(&output.stderr));
+    }
+}
+
+#[test]
 fn a_dry_run_itemises_for_scripts() {
     let places = Places::new();
     for way in WAYS {
@@ -224,6 +267,37 @@ fn stdin_becomes_a_file_and_files_go_to_stdout() {
     assert_eq!(shown.stdout, b"herehere");
 }
 
+/// How often the program asks for something to be on the disk while it stores three bytes from stdin; `None` if it
+/// may not be traced here.
+fn syncs_of_a_stream(options: &[&str]) -> Option<usize> {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, stored) = (dir.path().join("trace"), dir.path().join("stored"));
+    let mut command = std::process::Command::new("strace");
+    command.args(["-f", "-e", "trace=fsync,fdatasync,syncfs", "-o"]).arg(&trace);
+    command.arg(haul().get_program()).args(["cp", "-q"]).args(options).arg("-").arg(&stored);
+    let child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).env("HAUL_CONFIG", "").spawn();
+    let mut child = child.ok()?;
+    // A tracer that may not trace reads nothing.
+    let _ = child.stdin.take().unwrap().write_all(b"abc");
+    let ended = child.wait_with_output().unwrap();
+    if !fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("+++ exited with ")) {
+        return None;
+    }
+    exits(&ended, 0);
+    assert_eq!(fs::read(&stored).unwrap(), b"abc");
+    Some(fs::read_to_string(&trace).unwrap().matches("sync(").count())
+}
+
+#[test]
+fn what_comes_from_stdin_is_on_the_disk_when_it_is_reported() {
+    let Some(syncs) = syncs_of_a_stream(&[]) else {
+        eprintln!("SKIPPED: strace is missing or may not trace here");
+        return;
+    };
+    assert!(syncs >= 2, "the file and its name: {syncs}");
+    assert_eq!(syncs_of_a_stream(&["--sync", "none"]), Some(0));
+}
+
 #[test]
 fn who_reads_only_the_beginning_gets_it_quietly() {
     let places = Places::new();
@@ -236,6 +310,62 @@ fn who_reads_only_the_beginning_gets_it_quietly() {
     let outcome = child.wait_with_output().unwrap();
     exits(&outcome, 0);
     assert_eq!((head, lossy(&outcome.stderr)), ([b'x'; 1000], String::new()));
+}
+
+#[test]
+fn stdout_gets_what_is_chosen() {
+    let places = Places::new();
+    let dir = places.root.path().join("d");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("a"), "aaa").unwrap();
+    fs::write(dir.join("b.tmp"), "bbbbb").unwrap();
+    let url = places.server.at("d/.");
+    for (option, shown) in
+        [("--exclude=*.tmp", "aaa"), ("--min-size=4B", "bbbbb"), ("--files-from=list", "bbbbb")]
+    {
+        fs::write(places.here.path().join("list"), "b.tmp\n").unwrap();
+        let output =
+            haul().args(["cp", "-q", option, &url, "-"]).current_dir(places.here.path()).output().unwrap();
+        exits(&output, 0);
+        assert_eq!(lossy(&output.stdout), shown, "{option}");
+    }
+}
+
+#[test]
+fn options_that_say_nothing_about_a_stream_are_refused_if_they_are_typed() {
+    let places = Places::new();
+    let (url, file) = (places.server.at("new"), places.server.at("f"));
+    fs::write(places.root.path().join("f"), "there").unwrap();
+    let of_stdin: [&[&str]; 8] = [
+        &["--exclude", "*"],
+        &["--files-from", "/dev/null"],
+        &["--min-size", "5GB"],
+        &["-c"],
+        &["--delete"],
+        &["--verify"],
+        &["--growing"],
+        &["--detach"],
+    ];
+    let of_stdout: [&[&str]; 4] = [&["-c"], &["--delete"], &["-a"], &["--detach"]];
+    let both = of_stdin.iter().map(|options| (options, ["-", &url[..]]));
+    for (options, words) in both.chain(of_stdout.iter().map(|options| (options, [&file[..], "-"]))) {
+        let output = run(&[&["cp"], *options, &words].concat());
+        exits(&output, 2);
+        assert!(lossy(&output.stderr).contains("--"), "{}", lossy(&output.stderr));
+    }
+    assert_eq!(names(places.root.path()), ["f"]);
+    // What is configured for copies of files is left alone.
+    let configured = haul()
+        .env("HAUL_EXCLUDE", "*")
+        .env("HAUL_CHECKSUM", "true")
+        .args(["cp", "-q", "-", &url])
+        .output()
+        .unwrap();
+    exits(&configured, 0);
+    assert_eq!(names(places.root.path()), ["f", "new"]);
+    // Nor is there a copy that --detach could leave alone where this machine takes part.
+    exits(&run(&["cp", "--detach", "src", "dst"]), 2);
+    exits(&run(&["cp", "--detach", "src", &url]), 2);
 }
 
 #[test]

@@ -103,6 +103,15 @@ impl Leftovers {
         Ok(found)
     }
 
+    /// The same for a job that only looks: nothing stays locked, so that others can take over what it sees.
+    pub(crate) fn look_at(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let found = Self::adopt(directory)?;
+        for leftover in &found.journals {
+            flock(&leftover.file, FlockOperation::Unlock)?;
+        }
+        Ok(found)
+    }
+
     /// Takes over these journals only; the newest is to come first.
     fn adopt_ids(&mut self, ids: &[u32]) {
         let mut adopted: Vec<_> = ids.iter().map(|&id| (id, Err(Why::Running))).collect();

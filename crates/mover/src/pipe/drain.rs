@@ -256,6 +256,7 @@ impl Listener {
                 digests.into_iter().try_for_each(|digest| self.expect(digest))
             }
             ControlMessage::Extent(_)
+            | ControlMessage::LeftOut(_)
             | ControlMessage::Ping(_)
             | ControlMessage::Pong(_)
             | ControlMessage::UdpSeen { .. } => Ok(()),

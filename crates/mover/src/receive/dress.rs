@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
 use haul_wire::control::{Equal, Extras, Keep, Owner, Ownership, Preserve, Xattr};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_member, is_root};
@@ -15,7 +15,7 @@ use crate::entries::Attributes;
 use crate::receive::attributes::{DIRECTORY_BITS, FILE_BITS, set_time};
 use crate::receive::place::Existing;
 use crate::receive::shared::Shared;
-use crate::storage::{chownat, fchmod, fchown, fstat};
+use crate::storage::{chownat, fchmod, fchown, fstat, statat};
 use crate::xattrs::{Bearer, Space};
 
 /// All bits that `chmod` takes.
@@ -98,8 +98,7 @@ impl Dresser {
     /// Sets the owner and attributes of a symbolic link, which has no permissions.
     pub(crate) fn dress_link(&self, directory: impl AsFd, name: &[u8], extras: &Extras) -> Undone {
         let mut undone = left_out(extras);
-        if let Some(owner) = self.wanted_owner(extras) {
-            let (user, group) = self.numbers(owner);
+        if let Some((user, group)) = self.wanted_owner(extras, || stat_link(&directory, name), &mut undone) {
             let (user, group) = (is_root().then_some(user), is_member(group).then_some(group));
             let done = chownat(
                 directory.as_fd(),
@@ -116,8 +115,21 @@ impl Dresser {
         undone
     }
 
-    fn wanted_owner<'a>(&self, extras: &'a Extras) -> Option<&'a Owner> {
-        extras.owner.as_ref().filter(|_| self.permit.owner != Ownership::Receiver)
+    /// The user and group to set, if that is permitted; noted if it is not and would change anything.
+    fn wanted_owner(
+        &self,
+        extras: &Extras,
+        now: impl FnOnce() -> Result<Stat, Errno>,
+        undone: &mut Undone,
+    ) -> Option<(u32, u32)> {
+        let (user, group) = self.numbers(extras.owner.as_ref()?);
+        if self.permit.owner != Ownership::Receiver {
+            return Some((user, group));
+        }
+        if now().is_ok_and(|now| (now.st_uid, now.st_gid) != (user, group)) {
+            undone.push(format!("the receiver does not permit the owner {user}:{group}"));
+        }
+        None
     }
 
     fn numbers(&self, owner: &Owner) -> (u32, u32) {
@@ -131,8 +143,7 @@ impl Dresser {
 
     /// True: it belongs to whom it should, by the power of the administrator, and may lend that user's rights.
     fn set_owner(&self, fd: BorrowedFd<'_>, extras: &Extras, undone: &mut Undone) -> Result<bool, Errno> {
-        let Some(owner) = self.wanted_owner(extras) else { return Ok(false) };
-        let (user, group) = self.numbers(owner);
+        let Some((user, group)) = self.wanted_owner(extras, || fstat(fd), undone) else { return Ok(false) };
         let now = fstat(fd)?;
         let is_new_user = now.st_uid != user;
         let is_new_group = now.st_gid != group;
@@ -149,14 +160,19 @@ impl Dresser {
     }
 
     fn set_xattrs(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
-        if let (Keep::Preserve, Some(wanted)) = (self.permit.xattrs, &extras.xattrs) {
-            make_equal(bearer, wanted, |name| self.permits(name), undone);
+        match (self.permit.xattrs, &extras.xattrs) {
+            (Keep::Preserve, Some(wanted)) => make_equal(bearer, wanted, |name| self.permits(name), undone),
+            (Keep::Drop, Some(wanted)) => refused("extended attributes", wanted, undone),
+            (_, None) => {}
         }
     }
 
     fn set_acls(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
-        if let (Keep::Preserve, Some(wanted)) = (self.permit.acls, &extras.acls) {
-            make_equal(bearer, wanted, |name| Space::of(name) == Space::Acl, undone);
+        let is_acl = |name: &[u8]| Space::of(name) == Space::Acl;
+        match (self.permit.acls, &extras.acls) {
+            (Keep::Preserve, Some(wanted)) => make_equal(bearer, wanted, is_acl, undone),
+            (Keep::Drop, Some(wanted)) => refused("access control lists", wanted, undone),
+            (_, None) => {}
         }
     }
 
@@ -191,6 +207,16 @@ impl Shared {
         if let Ok(undone) = dressed {
             self.note(path, undone);
         }
+    }
+}
+
+fn stat_link(directory: impl AsFd, name: &[u8]) -> Result<Stat, Errno> {
+    statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn refused(what: &str, wanted: &[Xattr], undone: &mut Undone) {
+    if !wanted.is_empty() {
+        undone.push(format!("the receiver does not permit {what}"));
     }
 }
 

@@ -3,14 +3,16 @@
 //! Every directory is opened from the destination without following a link, and every name is removed relative to an
 //! open directory. Journals and temporary files stay, whichever job they belong to, and so does what is mounted.
 
-use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, Removal};
+use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, Removal, Verdict};
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
 use crate::fault::{Side, Trouble, show};
 use crate::journal::is_working_name;
+use crate::receive::Asked;
 use crate::receive::shared::Shared;
+use crate::send::Rules;
 use crate::storage::{fstat, list, statat, unlinkat};
 
 /// What happens to a name that was found.
@@ -24,9 +26,37 @@ enum Purpose {
     Remove,
 }
 
+/// What stays although the set does not have it, because the sender would have left it out.
+struct Spared([Rules; 2]);
+
+impl Spared {
+    /// By the rules of the sender, and by our own if we have asked for the set: a sender that hides some is not believed.
+    fn new(shared: &Shared) -> Result<Self, Fault> {
+        let own = shared.asked.as_ref().map(Asked::rules).unwrap_or_default();
+        Ok(Self([Rules::new(own)?, Rules::new(&shared.book().left_out)?]))
+    }
+
+    /// `path` is what it would be in the set.
+    fn has(&self, path: &[u8], is_directory: bool) -> bool {
+        self.0.iter().any(|rules| rules.verdict(path, is_directory) == Verdict::Exclude)
+    }
+}
+
+/// A name in a directory that is being emptied.
+enum Seen {
+    /// It stays.
+    Spared,
+    /// A directory, with these names in it.
+    Directory(Vec<Vec<u8>>),
+    /// Anything else.
+    Leaf,
+}
+
 /// A directory that is being emptied.
 struct Emptying {
     path: Vec<u8>,
+    /// Its path if the set had it.
+    in_set: Vec<u8>,
     names: std::vec::IntoIter<Vec<u8>>,
     /// Something in it stays.
     keeps: bool,
@@ -34,6 +64,7 @@ struct Emptying {
 
 struct Sweep<'a> {
     shared: &'a Shared,
+    spared: &'a Spared,
     purpose: Purpose,
     removal: Removal,
 }
@@ -54,14 +85,15 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     if failed > 0 || extent == Extent::Part {
         return Ok(Some(Removal { removed: 0, fault: Some(incomplete(failed)) }));
     }
+    let spared = Spared::new(shared)?;
     if let Some(most) = most {
-        let found = Sweep::new(shared, Purpose::Count(most)).run(extent)?;
+        let found = Sweep::new(shared, &spared, Purpose::Count(most)).run(extent)?;
         if found.removed > most {
             return Ok(Some(Removal { removed: 0, fault: Some(too_many(most)) }));
         }
     }
     let purpose = if shared.only_looks() { Purpose::Say } else { Purpose::Remove };
-    let removal = Sweep::new(shared, purpose).run(extent)?;
+    let removal = Sweep::new(shared, &spared, purpose).run(extent)?;
     shared.tell_the_rest()?;
     Ok(Some(removal))
 }
@@ -79,14 +111,14 @@ fn too_many(most: u64) -> Fault {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(shared: &'a Shared, purpose: Purpose) -> Self {
-        Self { shared, purpose, removal: Removal::default() }
+    fn new(shared: &'a Shared, spared: &'a Spared, purpose: Purpose) -> Self {
+        Self { shared, spared, purpose, removal: Removal::default() }
     }
 
     /// Goes through all directories of the set.
     fn run(mut self, extent: Extent) -> Result<Removal, Fault> {
         if extent == Extent::Destination && !self.shared.place.renames() {
-            self.directory(None, Vec::new())?;
+            self.directory(None, Vec::new(), Vec::new())?;
         }
         let count = self.shared.book().table.len();
         for entry in 0..count {
@@ -95,7 +127,7 @@ impl<'a> Sweep<'a> {
             let path = if is_directory { Some(book.table.path(entry)) } else { None };
             drop(book);
             if let Some(path) = path {
-                self.directory(Some(entry), self.shared.place.local(&path))?;
+                self.directory(Some(entry), self.shared.place.local(&path), path)?;
             }
             if self.is_over() {
                 break;
@@ -110,7 +142,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Removes what `entry` does not have from its directory.
-    fn directory(&mut self, entry: Option<u32>, local: Vec<u8>) -> Result<(), Fault> {
+    fn directory(&mut self, entry: Option<u32>, local: Vec<u8>, in_set: Vec<u8>) -> Result<(), Fault> {
         let names = match self.names(&local) {
             Ok(names) => names,
             // In a dry run it may still have to be made.
@@ -124,7 +156,7 @@ impl<'a> Sweep<'a> {
         let foreign = |name: &Vec<u8>| book.table.child(entry, name).is_none() && !is_working_name(name);
         let extraneous: Vec<_> = names.into_iter().filter(foreign).collect();
         drop(book);
-        self.empty(Emptying { path: local, names: extraneous.into_iter(), keeps: true })
+        self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: true })
     }
 
     /// Removes these names, and whatever is in them before.
@@ -136,10 +168,14 @@ impl<'a> Sweep<'a> {
             }
             if let Some(name) = innermost.names.next() {
                 let path = join(&innermost.path, &name);
-                match self.look(&innermost.path, &name) {
+                let in_set = join(&innermost.in_set, &name);
+                match self.look(&innermost.path, &name, &in_set) {
                     _ if is_working_name(&name) => innermost.keeps = true,
-                    Ok(Some(names)) => open.push(Emptying { path, names: names.into_iter(), keeps: false }),
-                    Ok(None) => innermost.keeps |= !self.remove(path, AtFlags::empty())?,
+                    Ok(Seen::Spared) => innermost.keeps = true,
+                    Ok(Seen::Directory(names)) => {
+                        open.push(Emptying { path, in_set, names: names.into_iter(), keeps: false });
+                    }
+                    Ok(Seen::Leaf) => innermost.keeps |= !self.remove(path, AtFlags::empty())?,
                     Err(errno) => {
                         innermost.keeps = true;
                         self.stays("remove", &path, errno);
@@ -155,18 +191,22 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// What is in a directory that is to go; `None` of anything else.
-    fn look(&self, parent: &[u8], name: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Errno> {
+    /// What it is.
+    fn look(&self, parent: &[u8], name: &[u8], in_set: &[u8]) -> Result<Seen, Errno> {
         let directory = self.shared.place.directory(parent)?;
         let stat = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            return Ok(None);
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if self.spared.has(in_set, is_directory) {
+            return Ok(Seen::Spared);
+        }
+        if !is_directory {
+            return Ok(Seen::Leaf);
         }
         // What is mounted there is not the destination's.
         if stat.st_dev != fstat(&directory)?.st_dev {
             return Err(Errno::BUSY);
         }
-        self.names(&join(parent, name)).map(Some)
+        self.names(&join(parent, name)).map(Seen::Directory)
     }
 
     fn names(&self, local: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {

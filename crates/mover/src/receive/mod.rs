@@ -1,5 +1,6 @@
 //! The receiving side.
 
+mod asked;
 mod attributes;
 mod base;
 mod commit;
@@ -30,10 +31,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSink;
-use haul_wire::control::{
-    Destination, Durability, Extent, Fault, FaultCode, Layout, Manners, Preserve, RunMode,
-};
+use haul_wire::control::{Destination, Durability, Fault, FaultCode, Layout, Manners, Preserve, RunMode};
 
+pub use asked::Asked;
 pub(crate) use base::{Base, open_base};
 pub(crate) use place::Place;
 pub(crate) use queue::{Lease, Work};
@@ -63,7 +63,7 @@ const CHECKS: usize = 1024;
 const SETTLES: usize = 4096;
 
 /// How a receiving job works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveOptions {
     /// Names the temporary files; different for jobs that run at the same time.
     pub session: u32,
@@ -75,8 +75,8 @@ pub struct ReceiveOptions {
     pub manners: Manners,
     /// What of owners, attributes and access control lists a sender may set; hard links are always kept.
     pub permit: Preserve,
-    /// How much the set can say about names that it does not have, whatever the sender says.
-    pub extent: Extent,
+    /// What was asked for, if this side did; a sender that says something else is not believed.
+    pub asked: Option<Asked>,
 }
 
 impl ReceiveOptions {
@@ -93,7 +93,7 @@ impl ReceiveOptions {
             durability: manners.durability,
             manners,
             permit: Preserve::default(),
-            extent: Extent::Destination,
+            asked: None,
         }
     }
 }
@@ -129,9 +129,10 @@ pub fn receive_files(
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
     let place = Place::new(open_base(root, destination, layout, options.manners.run)?, options.session);
-    let leftovers = if place.is_there() { Leftovers::adopt(place.base().as_fd()).ok() } else { None };
-    let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let moves = options.manners.run == RunMode::Move;
+    let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
+    let leftovers = if place.is_there() { find(place.base().as_fd()).ok() } else { None };
+    let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
     let shared = Arc::new(Shared::new(link, place, options, Wants::new(destination)));

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, FileDigest, Proof};
+use haul_wire::control::{
+    ControlMessage, Entry, EntryKind, Extent, Fault, FaultCode, FileDigest, Proof, Rule, Selection,
+};
 
 use crate::digest::set_digest;
 use crate::entries::Kind;
 use crate::fault::{protocol, show};
+use crate::receive::Asked;
 use crate::receive::decide::Decider;
 use crate::receive::shared::{Check, Settle, Shared};
 use crate::receive::writer::over;
@@ -80,9 +83,11 @@ impl Peer {
         match message {
             ControlMessage::Entries(entries) => self.entries(&entries),
             ControlMessage::Extent(extent) if !self.ended => {
-                self.shared.book().extent = extent.min(self.shared.most_extent);
+                let most = self.shared.asked.as_ref().map_or(Extent::Destination, Asked::extent);
+                self.shared.book().extent = extent.min(most);
                 Ok(())
             }
+            ControlMessage::LeftOut(rules) if !self.ended => self.left_out(rules),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
             ControlMessage::Proofs(proofs) => self.proofs(proofs),
@@ -106,6 +111,7 @@ impl Peer {
         let mut wants = Vec::with_capacity(entries.len());
         for entry in entries {
             entry.validate().map_err(|e| protocol(&e.to_string()))?;
+            self.check_asked(entry)?;
             let refusal = self.refusal(entry);
             let mut book = self.shared.book();
             let index = book.table.len();
@@ -145,6 +151,30 @@ impl Peer {
         self.decider.take_made();
         self.top = Some(top.to_vec());
         Ok(())
+    }
+
+    /// The sender says of what it has left out that it is not to be removed.
+    fn left_out(&self, rules: Vec<Rule>) -> Result<(), Fault> {
+        let mut book = self.shared.book();
+        book.left_out.extend(rules);
+        let told = Selection { rules: std::mem::take(&mut book.left_out), ..Selection::default() };
+        told.validate().map_err(|why| protocol(&why.to_string()))?;
+        book.left_out = told.rules;
+        Ok(())
+    }
+
+    /// A server has no say in what is taken from it.
+    fn check_asked(&self, entry: &Entry) -> Result<(), Fault> {
+        let covers = self.shared.asked.as_ref().is_none_or(|asked| asked.covers(&entry.path));
+        // Nothing is made of what cannot be read.
+        if covers || matches!(entry.kind, EntryKind::Failed(_)) {
+            return Ok(());
+        }
+        Err(Fault::new(
+            FaultCode::NotPermitted,
+            format!("the server sends `{}`, which was not asked for; it is not to be trusted", entry.path),
+            "nothing of that name was made; find out what runs on that machine",
+        ))
     }
 
     /// Why this entry may not be made here whatever the others are.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use haul_base::RangeSet;
 use haul_wire::control::{
-    ControlMessage, Durability, Extent, Fault, FileDigest, Manners, Notes, Proof, Removal, RunMode,
+    ControlMessage, Durability, Extent, Fault, FileDigest, Manners, Notes, Proof, Removal, Rule, RunMode,
 };
 
 use crate::entries::{EntryTable, State};
@@ -15,13 +15,13 @@ use crate::journal::FileIdentity;
 use crate::layout::Layout;
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
-use crate::receive::ReceiveOptions;
 use crate::receive::compare::{Held, Interest};
 use crate::receive::dress::{Dresser, ExtrasMap, Undone};
 use crate::receive::place::Place;
 use crate::receive::queue::{Loan, Queue};
 use crate::receive::tell::Untold;
 use crate::receive::wants::Wants;
+use crate::receive::{Asked, ReceiveOptions};
 use crate::report::Failures;
 use crate::threads::Job;
 use crate::tree::Value;
@@ -44,6 +44,8 @@ pub(crate) struct Book {
     pub(crate) object_len: Option<u64>,
     /// How much the set says about names that it does not have.
     pub(crate) extent: Extent,
+    /// By which the sender has left names out of it.
+    pub(crate) left_out: Vec<Rule>,
     pub(crate) removal: Removal,
 }
 
@@ -102,8 +104,8 @@ pub(crate) struct Shared {
     pub(crate) wake: WakeSlot,
     pub(crate) durability: Durability,
     pub(crate) manners: Manners,
-    /// More is not believed.
-    pub(crate) most_extent: Extent,
+    /// Anything else is not believed.
+    pub(crate) asked: Option<Asked>,
     pub(crate) wants: Wants,
     pub(crate) untold: Untold,
     pub(crate) dresser: Dresser,
@@ -188,7 +190,7 @@ impl Shared {
             wake,
             durability: options.durability,
             manners: options.manners,
-            most_extent: options.extent,
+            asked: options.asked,
             wants,
             untold: Untold::default(),
             dresser: Dresser::new(options.permit),

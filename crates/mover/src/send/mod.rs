@@ -1,6 +1,7 @@
 //! The sending side.
 
 mod blocks;
+mod claim;
 mod class;
 mod extras;
 mod found;
@@ -26,11 +27,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use haul_proto::ObjectSource;
-use haul_wire::control::{Entry, Extent, Fault, FaultCode, Selection};
+use haul_wire::control::{Entry, Fault, FaultCode, Selection};
 
 pub(crate) use blocks::{BLOCK, Block};
+pub use claim::{Untellable, untellable};
 pub use pattern::{BadPattern, check_pattern};
 pub(crate) use peer::listen;
+pub(crate) use select::Rules;
 pub use select::check_selection;
 pub use shared::SendLimits;
 pub(crate) use shared::Shared;
@@ -40,8 +43,9 @@ pub(crate) use wanted::Wanted;
 use crate::link::ControlLink;
 use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
-use crate::root::{Root, copies_content};
+use crate::root::Root;
 use crate::threads;
+use claim::Claim;
 use plan::Planner;
 use proving::Prover;
 use reader::Reader;
@@ -77,13 +81,7 @@ pub fn send_files(
     limits: SendLimits,
 ) -> Result<SendJob, Fault> {
     let chooser = Chooser::new(selection, sources.len())?;
-    let content = sources.iter().any(|source| copies_content(source));
-    let extent = match content {
-        // What was left out is not to be taken for what the sources do not have.
-        _ if *selection != Selection::default() => Extent::Part,
-        true => Extent::Destination,
-        false => Extent::Directories,
-    };
+    let claim = Claim::of(&sources, selection);
     let walker = Walker::new(root, sources, chooser).preserving(limits.preserve);
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
@@ -91,7 +89,7 @@ pub fn send_files(
     let reader = Reader::new(shared.clone(), incoming);
     let prover = Prover::new(shared.clone(), to_prove);
     let job = shared.clone();
-    let thread = threads::spawn("haul-send", move || run(&job, walker, extent, reader, prover))?;
+    let thread = threads::spawn("haul-send", move || run(&job, walker, claim, reader, prover))?;
     let source = Box::new(FileSource::new(shared.clone()));
     Ok(SendJob { source, handle: SendHandle::new(shared, thread) })
 }
@@ -114,7 +112,7 @@ pub fn list_entries(
 fn run(
     shared: &Arc<Shared>,
     walker: Walker,
-    extent: Extent,
+    claim: Claim,
     reader: Reader,
     prover: Prover,
 ) -> Result<MoveReport, Fault> {
@@ -122,7 +120,7 @@ fn run(
     let planning = shared.clone();
     let plan = move || {
         if let Some(planner) = Planner::when_ready(planning) {
-            planner.run(walker, extent);
+            planner.run(walker, &claim);
         }
     };
     let started = threads::spawn_for(shared, "haul-walk", plan).and_then(|walk| {

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_wire::control::{
-    ControlMessage, Destination, Entry, EntryKind, Extent, Fault, HardLinks, encoded_len,
-};
+use haul_wire::control::{ControlMessage, Destination, Entry, EntryKind, Fault, HardLinks, encoded_len};
 
 use crate::send::blocks::SourceFile;
+use crate::send::claim::Claim;
 use crate::send::hard_links::Names;
 use crate::send::opened::Planned;
 use crate::send::shared::Shared;
@@ -50,14 +49,14 @@ impl Planner {
         })
     }
 
-    /// Goes through a walk that finds as much as `extent` says, if nothing fails.
-    pub(crate) fn run(mut self, walker: Walker, extent: Extent) {
-        if let Err(fault) = self.plan_all(walker, extent) {
+    /// Goes through a walk that finds what `claim` says, if nothing fails.
+    pub(super) fn run(mut self, walker: Walker, claim: &Claim) {
+        if let Err(fault) = self.plan_all(walker, claim) {
             self.shared.fail(fault);
         }
     }
 
-    fn plan_all(&mut self, walker: Walker, extent: Extent) -> Result<(), Fault> {
+    fn plan_all(&mut self, walker: Walker, claim: &Claim) -> Result<(), Fault> {
         for found in walker {
             if self.shared.stopped() {
                 return Ok(());
@@ -71,14 +70,14 @@ impl Planner {
         self.flush()?;
         let mut ledger = self.shared.ledger();
         ledger.complete = true;
-        let extent = if ledger.failures.count() == 0 { extent } else { Extent::Part };
+        let is_whole = ledger.failures.count() == 0;
         let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes());
         drop(ledger);
         self.shared.progress.found_all();
         if self.destination == Destination::Fresh {
             self.shared.wanted().end_of_whole();
         }
-        self.shared.link.send(ControlMessage::Extent(extent))?;
+        claim.tell(&*self.shared.link, is_whole)?;
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
     }
 

@@ -63,7 +63,7 @@ pub fn check_selection(selection: &Selection, sources: usize) -> Result<(), Faul
 /// Rules of which the first that matches decides. Those without wildcards are looked up, so that a list of
 /// thousands of names costs no more than one.
 #[derive(Debug, Default)]
-struct Rules {
+pub(crate) struct Rules {
     all: Vec<(Verdict, Pattern)>,
     /// Numbers of the rules about one last component, ascending.
     names: HashMap<Vec<u8>, Vec<u32>>,
@@ -74,7 +74,7 @@ struct Rules {
 }
 
 impl Rules {
-    fn new(rules: &[Rule]) -> Result<Self, Fault> {
+    pub(crate) fn new(rules: &[Rule]) -> Result<Self, Fault> {
         let mut compiled = Self::default();
         for Rule { verdict, pattern } in rules {
             let patterns = Pattern::compile(pattern).map_err(|why| refused(pattern, why))?;
@@ -95,7 +95,7 @@ impl Rules {
         self.all.push((verdict, pattern));
     }
 
-    fn verdict(&self, path: &[u8], is_directory: bool) -> Verdict {
+    pub(crate) fn verdict(&self, path: &[u8], is_directory: bool) -> Verdict {
         if self.all.is_empty() {
             return Verdict::Include;
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_base::Piece;
-use haul_mover::{ControlLink as _, MoveReport, ReceiveOptions, Root, receive_files};
+use haul_mover::{Asked, ControlLink as _, MoveReport, ReceiveOptions, Root, receive_files};
 use haul_proto::ObjectSink;
 use haul_wire::control::{
     ControlMessage, Destination, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Manners,
@@ -15,7 +15,7 @@ use haul_wire::control::{
 };
 use proptest::prelude::*;
 
-use crate::harness::{Link, assert_no_parts, bytes, link_pair, names_below, options};
+use crate::harness::{Link, all, assert_no_parts, bytes, fault_of, link_pair, names_below, options};
 
 fn entry(path: &str, kind: EntryKind) -> Entry {
     let path = RelPath::new(path.as_bytes().to_vec()).unwrap();
@@ -121,6 +121,26 @@ fn send(
     peer.send(ControlMessage::Digests(digests.collect())).unwrap();
     let codes = outcomes(&peer, early).into_iter().map(|o| o.fault.map(|f| f.code)).collect();
     (codes, job.handle.join().unwrap())
+}
+
+#[test]
+fn a_server_that_sends_other_names_than_those_asked_for_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let dst = dir.path().join("dst");
+    fs::create_dir(&dst).unwrap();
+    for (asked, sent) in [("data/run7", ".bashrc"), ("data/run7", "data"), ("run7/", "run"), ("a", "run7")] {
+        let (peer, link) = link_pair();
+        let asked = Some(Asked::new(&[asked.as_bytes().to_vec()], &all()));
+        let options = ReceiveOptions { asked, ..options() };
+        let job = receive_files(&bytes(&dst), &Root::Anywhere, Layout::Into, link, options).unwrap();
+        is_fresh(&peer);
+        let entries = vec![directory(sent).0, file(&format!("{sent}/f"), "x").0];
+        peer.send(ControlMessage::Entries(entries)).unwrap();
+        let fault = fault_of(job.handle);
+        assert_eq!(fault.code, FaultCode::NotPermitted);
+        assert!(fault.message.contains(sent) && fault.message.contains("not asked for"), "{fault}");
+        assert!(names_below(&dst).is_empty());
+    }
 }
 
 #[test]

@@ -221,7 +221,9 @@ fn a_receiver_takes_no_more_than_it_permits() {
     set(&src.join("f"), "user.a", b"1").unwrap();
     set_mode(&src.join("f"), 0o4755);
     let ends = with(&src, &dst, Preserve::ALL, options());
-    ends.clean();
+    let notes = &ends.clean().notes;
+    assert_eq!(notes.count, 1, "{notes:?}");
+    assert!(notes.first[0].contains("does not permit extended attributes"), "{notes:?}");
     assert_eq!(get(&dst.join("f"), "user.a"), None);
     assert_eq!(fs::metadata(dst.join("f")).unwrap().mode() & 0o7777, 0o755, "no rights are lent");
 }
@@ -247,6 +249,11 @@ fn root_sets_owners_and_their_bits_when_asked() {
     };
     preserving(&src, &dst, Preserve::default());
     assert_eq!((owners("f").0, owners("set-user-ID").2), (0, 0o755));
+    // Refused, it is noted of each, and of none that has its owner anyway.
+    let notes = with(&src, &dst, Preserve { owner: Ownership::Names, ..Preserve::default() }, options());
+    let notes = notes.clean().notes.clone();
+    assert_eq!(notes.count, 4, "{notes:?}");
+    assert!(notes.first[0].contains("does not permit the owner 54321:54322"), "{notes:?}");
     // Files that are kept are corrected.
     for owner in [Ownership::Names, Ownership::Numbers] {
         let report = preserving(&src, &dst, Preserve { owner, ..Preserve::default() });

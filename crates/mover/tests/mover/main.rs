@@ -26,6 +26,8 @@ mod round_trip;
 #[cfg(test)]
 mod selection;
 #[cfg(test)]
+mod spared;
+#[cfg(test)]
 #[cfg(feature = "faults")]
 mod storage;
 #[cfg(test)]

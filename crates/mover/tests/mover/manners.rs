@@ -6,10 +6,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use haul_mover::{ReceiveOptions, SendLimits};
+use haul_mover::{Asked, ReceiveOptions, SendLimits};
 use haul_wire::control::{
-    Action, Durability, Equal, Extent, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers,
-    Manners, Readback, RunMode,
+    Action, Durability, Equal, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers, Manners,
+    Readback, RunMode, Selection,
 };
 
 use crate::harness::{Ends, Pump, assert_no_parts, bytes, names_below, options, start};
@@ -17,7 +17,7 @@ use crate::trees::{assert_same, contents, set_mtime};
 
 const MIB: u64 = 1 << 20;
 
-const DELETE: Manners = Manners {
+pub(crate) const DELETE: Manners = Manners {
     equal: Equal::SizeAndTime,
     newer: haul_wire::control::Newer::Replace,
     extraneous: Extraneous::Delete,
@@ -70,7 +70,7 @@ fn sync(sources: &[Vec<u8>], dst: &Path, layout: Layout, manners: Manners, growt
     Said { ends, sender, receiver, travelled }
 }
 
-fn content(path: &Path) -> Vec<u8> {
+pub(crate) fn content(path: &Path) -> Vec<u8> {
     [&bytes(path)[..], b"/."].concat()
 }
 
@@ -79,7 +79,7 @@ fn mirror(src: &Path, dst: &Path, manners: Manners) -> Said {
     sync(&[content(src)], dst, Layout::Into, manners, Growth::Refuse)
 }
 
-fn places(dir: &Path) -> (PathBuf, PathBuf) {
+pub(crate) fn places(dir: &Path) -> (PathBuf, PathBuf) {
     let (src, dst) = (dir.join("src"), dir.join("dst"));
     fs::create_dir_all(src.join("sub/deeper")).unwrap();
     fs::create_dir(&dst).unwrap();
@@ -184,14 +184,17 @@ fn only_directories_of_the_set_lose_names() {
 #[test]
 fn a_sender_who_claims_the_whole_destination_is_not_believed() {
     let dir = tempfile::tempdir().unwrap();
-    let (src, dst) = places(dir.path());
+    let (here, dst) = (dir.path().join("here"), dir.path().join("dst"));
+    fs::create_dir_all(here.join("src/sub")).unwrap();
+    fs::create_dir_all(dst.join("src/sub")).unwrap();
     fs::write(dst.join("beside"), "x").unwrap();
-    fs::create_dir(dst.join("sub")).unwrap();
-    fs::write(dst.join("sub/old"), "x").unwrap();
-    let asked = ReceiveOptions { manners: DELETE, extent: Extent::Directories, ..options() };
-    let pair = start(vec![content(&src)], &dst, Layout::Into, SendLimits::default(), asked).unwrap();
+    fs::write(dst.join("src/sub/old"), "x").unwrap();
+    // `src` was asked for; what is in `here` is sent, which is just that.
+    let asked = Some(Asked::new(&[b"somewhere/src".to_vec()], &Selection::default()));
+    let options = ReceiveOptions { manners: DELETE, asked, ..options() };
+    let pair = start(vec![content(&here)], &dst, Layout::Into, SendLimits::default(), options).unwrap();
     assert_eq!(pair.run(&Pump::default()).clean().removal.removed, 1);
-    assert!(dst.join("beside").exists() && !dst.join("sub/old").exists());
+    assert!(dst.join("beside").exists() && !dst.join("src/sub/old").exists());
 }
 
 #[test]

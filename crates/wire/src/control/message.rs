@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Accept, Counted, Destination, Entry, Extent, Fault, FileDigest, Hello, InvalidEntry, Item, More, Outcome,
-    Proof, Removal, Request, Summary, WantRun,
+    Proof, Removal, Request, Rule, Summary, WantRun, selection::validate_rules,
 };
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
@@ -76,6 +76,9 @@ pub enum ControlMessage {
         /// Bits per second of UDP payload; the largest number: no bound.
         rate_bps: u64,
     },
+    /// Sender to receiver, before [`ControlMessage::Extent`]: the rules by which names were left out of the set; those
+    /// of several messages stand one behind the other. What they leave out is not taken for what the set does not have.
+    LeftOut(Vec<Rule>),
 }
 
 impl ControlMessage {
@@ -84,6 +87,7 @@ impl ControlMessage {
         match self {
             Self::Entries(entries) => entries.iter().try_for_each(Entry::validate),
             Self::Hello(Hello { request: Request::Get { selection, .. }, .. }) => Ok(selection.validate()?),
+            Self::LeftOut(rules) => Ok(validate_rules(rules)?),
             _ => Ok(()),
         }
     }
@@ -115,6 +119,7 @@ impl ControlMessage {
             Self::Items(_) => "items",
             Self::Extent(_) => "extent",
             Self::Removed(_) => "removed",
+            Self::LeftOut(_) => "left-out",
         }
     }
 }

@@ -98,17 +98,26 @@ impl Selection {
 
     /// Checks the bounds that the types do not hold. Encoding and decoding check this too.
     pub fn validate(&self) -> Result<(), InvalidSelection> {
-        if self.rules.len() > MAX_RULES {
-            return Err(InvalidSelection::TooManyRules);
-        }
-        let possible = |p: &[u8]| !p.is_empty() && p.len() <= MAX_PATTERN && !p.contains(&0);
-        if !self.rules.iter().all(|rule| possible(&rule.pattern)) {
-            return Err(InvalidSelection::Pattern);
-        }
-        let patterns: usize = self.rules.iter().map(|rule| rule.pattern.len()).sum();
+        let patterns = validate_rules(&self.rules).map(|()| pattern_bytes(&self.rules))?;
         let paths: usize = self.paths.iter().flatten().map(|path| path.as_bytes().len()).sum();
         if patterns + paths > MAX_SELECTION_BYTES { Err(InvalidSelection::TooLong) } else { Ok(()) }
     }
+}
+
+/// Checks the bounds of a list of rules.
+pub(super) fn validate_rules(rules: &[Rule]) -> Result<(), InvalidSelection> {
+    if rules.len() > MAX_RULES {
+        return Err(InvalidSelection::TooManyRules);
+    }
+    let possible = |p: &[u8]| !p.is_empty() && p.len() <= MAX_PATTERN && !p.contains(&0);
+    if !rules.iter().all(|rule| possible(&rule.pattern)) {
+        return Err(InvalidSelection::Pattern);
+    }
+    if pattern_bytes(rules) > MAX_SELECTION_BYTES { Err(InvalidSelection::TooLong) } else { Ok(()) }
+}
+
+fn pattern_bytes(rules: &[Rule]) -> usize {
+    rules.iter().map(|rule| rule.pattern.len()).sum()
 }
 
 #[cfg(test)]

@@ -68,6 +68,8 @@ pub enum Request {
     PutStream {
         /// Its name, a path below the server's root.
         destination: Vec<u8>,
+        /// When it counts as received.
+        durability: Durability,
     },
 }
 

@@ -97,7 +97,8 @@ fn hello() {
         &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
         &bytes(b"\x00\x00\x00\x00\x00\x02\xac\x02\x02\x00\x02\x00"),
     );
-    frozen(&with(Request::PutStream { destination: b"f".to_vec() }), &bytes(b"\x08\x01f"));
+    let stream = Request::PutStream { destination: b"f".to_vec(), durability: Durability::Synced };
+    frozen(&with(stream), &bytes(b"\x08\x01f\x02"));
     frozen(&with(Request::BenchSend), &bytes(&[2]));
     frozen(&with(Request::BenchReceive), &bytes(&[3]));
     frozen(&with(Request::Check), &bytes(&[4]));
@@ -259,4 +260,7 @@ fn what_is_done_to_names() {
     frozen(&ControlMessage::Removed(Removal { removed: 128, fault: None }), b"\x16\x80\x01\x00");
     let removal = Removal { removed: 0, fault: Some(fault()) };
     frozen(&ControlMessage::Removed(removal), &joined(&[b"\x16\x00\x01", FAULT]));
+    let rule = |verdict, pattern: &[u8]| Rule { verdict, pattern: pattern.to_vec() };
+    let rules = vec![rule(Verdict::Include, b"a/"), rule(Verdict::Exclude, b"*\xff")];
+    frozen(&ControlMessage::LeftOut(rules), b"\x18\x02\x00\x02a/\x01\x02*\xff");
 }

@@ -119,7 +119,8 @@ fn hello() -> impl Strategy<Value = Hello> {
                 preserve: Preserve::ALL,
             }
         }),
-        bytes().prop_map(|destination| Request::PutStream { destination }),
+        (bytes(), prop::sample::select(&[Durability::Cached, Durability::AtEnd, Durability::Synced][..]))
+            .prop_map(|(destination, durability)| Request::PutStream { destination, durability }),
         Just(Request::BenchSend),
         Just(Request::BenchReceive),
         Just(Request::Check),
@@ -271,6 +272,7 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
         vec(item(), 0..4).prop_map(ControlMessage::Items),
         prop_oneof![Just(Extent::Part), Just(Extent::Directories), Just(Extent::Destination)]
             .prop_map(ControlMessage::Extent),
+        selection().prop_map(|selection| ControlMessage::LeftOut(selection.rules)),
         (any::<u64>(), option::of(fault()))
             .prop_map(|(removed, fault)| ControlMessage::Removed(Removal { removed, fault })),
     ]

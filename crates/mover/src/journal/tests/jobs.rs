@@ -49,6 +49,16 @@ fn neighbours_are_noted_together_and_only_after_8_mib() {
 }
 
 #[test]
+fn who_only_looks_keeps_nobody_from_resuming() {
+    let dir = tempfile::tempdir().unwrap();
+    cut_off(dir.path(), "d/f", 100, 10..60);
+    let mut looking = Leftovers::look_at(open(dir.path()).as_fd()).unwrap();
+    let mut resuming = adopt(dir.path());
+    assert!(resuming.skipped().is_empty());
+    assert_eq!(looking.take(b"d/f").unwrap().written, resuming.take(b"d/f").unwrap().written);
+}
+
+#[test]
 fn the_next_job_takes_what_is_there_once() {
     let dir = tempfile::tempdir().unwrap();
     let id = cut_off(dir.path(), "d/f", 100, 10..60);
