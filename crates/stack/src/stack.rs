@@ -427,15 +427,18 @@ impl Stack {
 
     fn receive(&mut self, now: Time, buffer: &mut [u8], stride: usize) {
         let blueprint = self.blueprint.clone();
-        let layout = &blueprint.tables.layout;
-        let mut batch = Batch::incoming(buffer, stride, layout, self.generation);
-        let mut context =
-            Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &blueprint, owner: 0 };
-        context.raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
+        let mut batch = Batch::incoming(buffer, stride, &blueprint.tables.layout, self.generation);
+        self.context(now).raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
+        self.take_opened(now, &mut batch);
+    }
+
+    /// Hands packets that have been opened to the micro-protocols, and counts them.
+    pub(crate) fn take_opened(&mut self, now: Time, batch: &mut Batch<'_>) {
+        let mut context = self.context(now);
         let mut proposals = Vec::new();
-        sort_out(&mut context, &mut batch, &mut proposals);
+        sort_out(&mut context, batch, &mut proposals);
         if batch.has_live() {
-            context.raise_batch(BatchEvent::SEGMENT_FROM_NET, &mut batch);
+            context.raise_batch(BatchEvent::SEGMENT_FROM_NET, batch);
         }
         let stats = &mut context.core.stats;
         stats.violations += u64::from(batch.violations);
@@ -454,12 +457,16 @@ impl Stack {
         }
     }
 
-    /// Packets of the coming generation: the other side has changed over to the recipe that was agreed on.
-    fn follow_generation(&mut self, now: Time, data: &[u8]) {
+    /// If this end waits for the coming generation and the first packet is of it: deals with that packet, and returns
+    /// its length.
+    fn follow_generation(&mut self, now: Time, data: &mut [u8], stride: usize) -> usize {
         let other = data.first().is_some_and(|kind| kind & GENERATION_BIT != self.generation);
-        if other {
-            self.on_other_generation(now, data);
+        if !other || !self.is_ready() {
+            return 0;
         }
+        let first = data.len().min(stride);
+        self.guarded(now, |stack, now| stack.on_other_generation(now, &mut data[..first]));
+        first
     }
 }
 
@@ -524,9 +531,9 @@ impl Machine for Stack {
         if let Some(drops) = received.socket_drops {
             self.core.arrival.socket_drops = drops;
         }
-        self.follow_generation(now, received.data);
         let stride = received.stride.max(1);
-        for buffer in received.data.chunks_mut(stride * MAX_BATCH) {
+        let done = self.follow_generation(now, received.data, stride);
+        for buffer in received.data[done..].chunks_mut(stride * MAX_BATCH) {
             self.guarded(now, |stack, now| stack.receive(now, buffer, stride));
         }
     }
