@@ -11,7 +11,7 @@ use crate::batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, Start};
 use crate::blueprint::{Blueprint, Setup};
 use crate::context::{Arrival, Context, Core, PathState};
 use crate::event::{BatchEvent, Grant, SEND_PERMIT};
-use crate::message::{Buffer, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict};
+use crate::message::{Buffer, Inbox, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict};
 use crate::protocol::MicroProtocol;
 use crate::recipe::{Recipe, RecipeError};
 use crate::reconfigure::Change;
@@ -143,7 +143,7 @@ impl Stack {
             queue: SendQueue::default(),
             pool: Pool::new(POOLED_BUFFERS),
             ends: Some(Box::new(setup.ends)).filter(|ends| !ends.are_none()),
-            inbox: Sparse::default(),
+            inbox: Inbox::default(),
             events: Sparse::default(),
             path: PathState {
                 datagram: setup.datagram,
@@ -254,7 +254,7 @@ impl Stack {
 
     /// The next message that has come, with its number; for stacks without a message sink.
     pub fn recv(&mut self) -> Option<(u64, Buffer)> {
-        self.core.inbox.pop_front()
+        self.core.inbox.pop()
     }
 
     /// Messages that have come and wait for [`Stack::recv`].
@@ -264,7 +264,7 @@ impl Stack {
 
     /// Their bytes.
     pub fn waiting_bytes(&self) -> usize {
-        self.core.inbox.iter().map(|(_, buffer)| buffer.len()).sum()
+        self.core.inbox.bytes()
     }
 
     /// Gives a buffer of [`Stack::recv`] back for reuse.
@@ -444,7 +444,7 @@ impl Stack {
         stats.violations += u64::from(batch.violations);
         stats.unauthentic += u64::from(batch.unauthentic);
         take_recovered(&mut context);
-        if !context.core.inbox.is_empty() && !context.core.events.contains(&StackEvent::Message) {
+        if context.core.inbox.len() > 0 && !context.core.events.contains(&StackEvent::Message) {
             context.core.events.push_back(StackEvent::Message);
         }
         for body in proposals {
