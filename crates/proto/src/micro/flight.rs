@@ -38,17 +38,17 @@ pub(crate) struct Flight {
     slots: VecDeque<Slot>,
     open: usize,
     lost: usize,
-    window: u64,
+    crowded: bool,
 }
 
 impl Flight {
-    /// How far the next new segment may be ahead of the oldest that is not done.
-    pub(crate) fn window(&self) -> u64 {
-        self.window
+    /// Whether half of the room for what is not done is used: then it is time to hear what has arrived.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded
     }
 
-    pub(crate) fn set_window(&mut self, packets: u64) {
-        self.window = packets;
+    pub(crate) fn set_crowded(&mut self, crowded: bool) {
+        self.crowded = crowded;
     }
 
     /// Segments that are taken for lost and have not left again.
