@@ -259,7 +259,12 @@ impl Inner {
         let mut state = self.lock();
         let peer = state.peer;
         match word.word {
-            FlightWord::Opened => state.on_heard(now),
+            // Without a number of its own, it says something only once: later ones may be copies.
+            FlightWord::Opened => {
+                if let Phase::Opening(_) = state.phase {
+                    state.on_heard(now);
+                }
+            }
             FlightWord::Close | FlightWord::Forget => {
                 self.say(shared, peer, FlightWord::Closed, 0);
                 state.end(if word.number == Manner::Regular as u32 {
