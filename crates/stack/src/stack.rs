@@ -273,7 +273,12 @@ impl Stack {
     }
 
     /// Gives back memory that is kept for what may come next: for stacks that will be silent for a while.
-    pub fn rest(&mut self) {
+    pub fn rest(&mut self, now: Time) {
+        self.guarded(now, |stack, now| {
+            for owner in 0..stack.slots.len() as u8 {
+                stack.context(now).run(owner, |protocol, context| protocol.rest(context));
+            }
+        });
         let core = &mut self.core;
         core.pool.clear();
         core.queue.rest();

@@ -355,11 +355,11 @@ impl Inner {
     }
 
     /// Gives back what is made again when it is needed, if nothing has come since `before`.
-    pub(super) fn rest(&self, before: Time) {
+    pub(super) fn rest(&self, now: Time, before: Time) {
         let mut state = self.lock();
         if state.heard < before {
             self.keys.rest();
-            state.stack.rest();
+            state.stack.rest(now);
             state.notices.take_if(|notices| notices.is_empty());
         }
     }

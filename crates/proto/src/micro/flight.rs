@@ -138,6 +138,11 @@ impl Flight {
         Some(before)
     }
 
+    /// Gives back the places that an empty ledger keeps.
+    pub(crate) fn rest(&mut self) {
+        self.slots.shrink_to_fit();
+    }
+
     /// Segments on their way, with their sequence numbers, oldest first.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (u64, &Slot)> {
         let numbered = (self.base..).zip(&self.slots);
@@ -180,7 +185,8 @@ mod tests {
             assert!(flight.finish(sequence).is_some());
         }
         assert!(flight.slots.capacity() <= KEPT_PLACES, "{}", flight.slots.capacity());
-        assert_eq!((flight.base(), flight.span()), (16_384, 0));
+        flight.rest();
+        assert_eq!((flight.base(), flight.span(), flight.slots.capacity()), (16_384, 0, 0));
     }
 
     #[test]

@@ -167,6 +167,13 @@ impl Copies {
         result
     }
 
+    fn rest(&mut self) {
+        self.kept.shrink_to_fit();
+        self.lost.shrink_to_fit();
+        self.settled.shrink_to_fit();
+        self.messages.rest();
+    }
+
     /// Whether half of the room for what is outstanding is used.
     fn is_crowded(&self, span: u64) -> bool {
         span >= self.limits.window.div_ceil(2) || self.bytes >= self.limits.memory.div_ceil(2)
@@ -476,6 +483,13 @@ impl MicroProtocol for KeepCopies {
             copies.limits = self.limits;
         }
         Ok(())
+    }
+
+    fn rest(&mut self, context: &mut Context<'_>) {
+        context.shared(self.declared().flight).rest();
+        if let Some(copies) = &mut self.copies {
+            copies.rest();
+        }
     }
 
     fn unfinished(&self) -> usize {
