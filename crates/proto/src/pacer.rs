@@ -39,6 +39,12 @@ impl Pacer {
         self.spacing = self.spacing.max(now - SLACK) + rate.mul_f64(CATCH_UP_GAIN).time_for(bytes);
     }
 
+    /// Notes that a higher rate holds from `now` on: a pause that the old one has set ends.
+    pub fn on_higher_rate(&mut self, now: Time) {
+        self.schedule = self.schedule.min(now);
+        self.spacing = self.spacing.min(now);
+    }
+
     /// Notes that there was nothing to send at `now`: time not used is no credit.
     pub fn on_idle(&mut self, now: Time) {
         self.schedule = self.schedule.max(now);
@@ -92,6 +98,20 @@ mod tests {
         pacer.on_idle(later);
         pacer.on_sent(later, 125_000, RATE);
         assert_eq!(pacer.release_at(), later + Span::from_millis(1));
+    }
+
+    #[test]
+    fn a_pause_does_not_outlive_its_rate() {
+        let mut pacer = Pacer::new(Span::from_millis(100));
+        let start = Time::ZERO + Span::from_secs(5);
+        pacer.on_idle(start);
+        pacer.on_sent(start, 125_000, Rate::from_bps(1_000));
+        let raised = start + Span::from_millis(20);
+        assert!(pacer.release_at() > raised);
+        pacer.on_higher_rate(raised);
+        assert_eq!(pacer.release_at(), raised);
+        pacer.on_sent(raised, 125_000, RATE);
+        assert_eq!(pacer.release_at(), raised + Span::from_millis(1));
     }
 
     proptest! {

@@ -258,3 +258,54 @@ proptest! {
         w.assert_whole(len);
     }
 }
+
+/// Mbit/s at which bytes of the object come to the sink until `until`.
+fn throughput(w: &mut World, until: u64) -> f64 {
+    let delivered = |w: &World| w.sunk.lock().expect("nobody panicked").delivered;
+    let (before, from) = (delivered(w), w.now);
+    w.run(ms(until));
+    Rate::from_transfer(delivered(w) - before, w.now.since(from)).as_bps() as f64 / 1e6
+}
+
+#[test]
+fn what_was_allotted_is_not_taken_for_the_path() {
+    let mut w = world(53, 1 << 40, "delivery", None, ms(50), 0.0);
+    let allotted = Rate::from_mbps(20);
+    w.sender.allot(w.now, allotted);
+    let slow = throughput(&mut w, 5_000);
+    assert!((17.0..20.0).contains(&slow), "{slow}");
+    assert!(w.sender.rate_state().rate <= allotted);
+    let waiting = w.sender.stats().waiting;
+    assert!(waiting.allotment > ms(4_500), "{waiting:?}");
+    // Others have left: a second later the path is full.
+    w.sender.allot(w.now, Rate::MAX);
+    throughput(&mut w, 6_000);
+    let fast = throughput(&mut w, 7_000);
+    assert!(fast > 850.0, "{fast}");
+    assert!(w.sender.stats().waiting.allotment <= waiting.allotment + ms(10));
+}
+
+#[test]
+fn a_path_that_carries_less_than_what_was_allotted_is_found_out() {
+    let mut w = world(59, 1 << 40, "delivery", None, ms(50), 0.0);
+    throughput(&mut w, 2_000);
+    w.sender.allot(w.now, Rate::from_mbps(500));
+    w.forward.rate = Rate::from_mbps(100);
+    throughput(&mut w, 5_000);
+    let (before, dropped) = (w.sender.stats().packets, w.out.dropped);
+    throughput(&mut w, 8_000);
+    let (sent, lost) = (w.sender.stats().packets - before, w.out.dropped - dropped);
+    assert!(lost * 10 < sent, "{lost} of {sent} packets were lost");
+}
+
+#[test]
+fn a_rise_ends_the_pause_that_a_small_allotment_has_set() {
+    let mut w = world(61, 1 << 40, "delivery", None, ms(50), 0.0);
+    throughput(&mut w, 1_000);
+    w.sender.allot(w.now, Rate::ZERO);
+    let held = throughput(&mut w, 5_000);
+    assert!(held < 20.0, "{held}");
+    w.sender.allot(w.now, Rate::from_mbps(500));
+    let free = throughput(&mut w, 6_000);
+    assert!(free > 400.0, "{free}");
+}

@@ -95,6 +95,26 @@ fn msg_delivers_exactly_once_whatever_the_path_does() {
     }
 }
 
+/// What copies may take is enough for 200 Mbit/s over a round trip of 200 ms, with losses to be repaired.
+#[test]
+fn a_long_path_is_filled_with_the_copies_that_may_be_kept() {
+    let rtt = Span::from_millis(200);
+    let sent = stream(37_500, Span::from_micros(40), |_| 1_000);
+    for (recipe, loss) in [("msg", 0.0), ("msg", 0.001), ("sensor", 0.0), ("sensor", 0.001)] {
+        let parts = (Part::Tells { readings: sent.clone().into_iter() }, Part::Listens { heard: Vec::new() });
+        let blueprint = blueprint(recipe, &[("fixed_rate.rate", "300Mbit")]);
+        let mut talk = Talk::new(83, &blueprint, rtt, &lossy(rtt, loss), parts);
+        talk.run(Span::from_secs(20), Span::from_secs(2));
+        assert_all(&talk, &sent);
+        let Part::Listens { heard } = &talk.end(talk.second).part else { panic!("the second one listens") };
+        let late = |(at, id, _): &(Time, u64, Vec<u8>)| at.since(sent[*id as usize].0);
+        let longest = heard.iter().map(late).max().expect("messages");
+        println!("{recipe}, {loss} lost: at most {longest} from the user to the user");
+        // Half a round trip, and two for what was lost twice.
+        assert!(longest <= rtt * 5 / 2 + Span::from_millis(100), "{recipe}: {longest}");
+    }
+}
+
 /// One packet of data a reading, and none backwards.
 #[test]
 fn sensor_costs_one_packet_a_reading() {

@@ -268,7 +268,8 @@ impl<'b> Batch<'b> {
     /// During the walk, as [`Batch::get`].
     #[inline]
     pub fn values<T: AttributeType>(&self, attribute: Attribute<T>) -> Values<'_, T> {
-        Values::new(&self.buffer[attribute.range().start..], self.stride, self.live)
+        let from_first = self.buffer.get(attribute.range().start..).unwrap_or_default();
+        Values::new(from_first, self.stride, self.live)
     }
 
     /// Writes an attribute of data packet `i`.
@@ -427,6 +428,14 @@ mod tests {
         batch.take(1);
         batch.reject(3);
         assert_eq!((batch.live().collect::<Vec<_>>(), batch.violations), (vec![0, 2], 1));
+    }
+
+    #[test]
+    fn a_short_run_of_which_nobody_is_left_has_no_values() {
+        let (mut buffer, layout) = (vec![0; 7], layout(0, 8, 0));
+        let mut batch = Batch::incoming(&mut buffer, 7, &layout, 0);
+        batch.take(0);
+        assert_eq!(batch.values(Attribute::<u32>::at(11)).count(), 0);
     }
 
     proptest! {

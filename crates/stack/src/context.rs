@@ -9,7 +9,7 @@ use haul_base::{Deadline, DeadlineReason, Ecn, Span, Time};
 use crate::batch::{Batch, Kind};
 use crate::blueprint::Blueprint;
 use crate::event::{BatchEvent, Event, EventId};
-use crate::message::{Buffer, Delivery, MessageSink, MessageSource, Pool, SendQueue, Verdict};
+use crate::message::{Buffer, Delivery, Inbox, MessageSink, MessageSource, Pool, SendQueue, Verdict};
 use crate::object::{ObjectSink, ObjectSource};
 use crate::protocol::MicroProtocol;
 use crate::sparse::Sparse;
@@ -119,7 +119,7 @@ pub(crate) struct Core {
     pub(crate) pool: Pool,
     /// None for a stack that has none and was not asked for them.
     pub(crate) ends: Option<Box<Ends>>,
-    pub(crate) inbox: Sparse<(u64, Buffer)>,
+    pub(crate) inbox: Inbox,
     pub(crate) events: Sparse<StackEvent>,
     pub(crate) path: PathState,
     pub(crate) control_wanted: u64,
@@ -171,7 +171,7 @@ impl Core {
     /// Keeps a message for [`Stack::recv`](crate::Stack::recv).
     fn hold(&mut self, id: u64, data: &[u8]) {
         let copy = self.pool.copy(data);
-        self.inbox.push_back((id, copy));
+        self.inbox.push(id, copy);
     }
 
     pub(crate) fn take_delayed(&mut self, now: Time) -> Option<(u16, Box<dyn Any + Send>)> {

@@ -234,6 +234,40 @@ impl SendQueue {
     }
 }
 
+/// Messages that have come and wait to be taken, with their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    messages: Sparse<(u64, Buffer)>,
+    bytes: usize,
+}
+
+impl Inbox {
+    /// Bytes of all messages; it is asked for whenever packets come.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    pub(crate) fn push(&mut self, id: u64, data: Buffer) {
+        self.bytes += data.len();
+        self.messages.push_back((id, data));
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<(u64, Buffer)> {
+        let message = self.messages.pop_front()?;
+        self.bytes -= message.1.len();
+        Some(message)
+    }
+
+    /// Gives memory back if nothing waits.
+    pub(crate) fn rest(&mut self) {
+        self.messages.rest();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,6 +302,17 @@ mod tests {
         let mut gone = Vec::new();
         queue.remove(|_| true, |m| gone.push(m.id));
         assert_eq!((gone, order(&queue), queue.bytes()), (vec![1, 2], vec![0], 9));
+    }
+
+    #[test]
+    fn an_inbox_knows_its_bytes() {
+        let mut inbox = Inbox::default();
+        inbox.push(0, Buffer(vec![0; 10]));
+        inbox.push(1, Buffer(vec![0; 7]));
+        assert_eq!((inbox.bytes(), inbox.len()), (17, 2));
+        assert_eq!((inbox.pop().unwrap().0, inbox.bytes()), (0, 7));
+        inbox.pop();
+        assert_eq!((inbox.pop().is_none(), inbox.bytes()), (true, 0));
     }
 
     #[test]

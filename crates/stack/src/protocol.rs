@@ -76,6 +76,11 @@ pub trait MicroProtocol: Debug + Send {
         0
     }
 
+    /// Nothing has come for a while: memory that is kept for what may come next can be given back.
+    fn rest(&mut self, context: &mut Context<'_>) {
+        let _ = context;
+    }
+
     /// Counters for people, name and value.
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let _ = each;

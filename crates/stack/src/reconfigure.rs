@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use haul_base::{Span, Time, Transmit};
 
-use crate::batch::{GENERATION_BIT, Kind};
+use crate::batch::{Batch, GENERATION_BIT, Kind};
 use crate::blueprint::{Blueprint, Setup};
+use crate::event::BatchEvent;
 use crate::recipe::{Recipe, RecipeError};
 use crate::stack::{Stack, StackEvent};
 
@@ -305,37 +306,29 @@ impl Stack {
         }
     }
 
-    /// Packets of the other generation have come: if they are what was agreed on, follow.
-    pub(crate) fn on_other_generation(&mut self, now: Time, data: &[u8]) {
-        debug_assert!(data.first().is_some_and(|kind| kind & GENERATION_BIT != self.generation));
-        let Change::Ready(..) = self.change else { return };
-        if !self.is_authentic(now, data) {
-            return;
-        }
-        if let Change::Ready(_, blueprint) = std::mem::take(&mut self.change)
-            && self.change_over(now, &blueprint)
-        {
-            self.core.events.push_back(StackEvent::Reconfigured);
-        }
+    /// Whether this end waits for the first packet of the coming generation.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.change, Change::Ready(..))
     }
 
-    /// Whether the first packet of `data` opens: a stranger must not make this side change over.
-    fn is_authentic(&mut self, now: Time, data: &[u8]) -> bool {
-        let layout = self.blueprint.tables.layout.clone();
-        let mut copy = data[..data.len().min(usize::from(u16::MAX))].to_vec();
-        let len = copy.len();
+    /// A packet of the coming generation has come: if it opens, this end follows and takes it. It is opened once, in
+    /// place, because keys may let a packet number pass only once; and before anything changes, because a stranger must
+    /// not make this side change over.
+    pub(crate) fn on_other_generation(&mut self, now: Time, packet: &mut [u8]) {
+        let Change::Ready(_, blueprint) = &self.change else { return };
+        let blueprint = blueprint.clone();
+        let len = packet.len();
         let generation = self.generation ^ GENERATION_BIT;
-        let mut batch = crate::Batch::incoming(&mut copy, len, &layout, generation);
-        let blueprint = self.blueprint.clone();
-        let mut context = crate::Context {
-            now,
-            core: &mut self.core,
-            slots: &mut self.slots,
-            blueprint: &blueprint,
-            owner: 0,
-        };
-        context.raise_batch(crate::BatchEvent::RAW_FROM_NET, &mut batch);
-        batch.live().next().is_some()
+        let mut batch = Batch::incoming(packet, len, &blueprint.tables.layout, generation);
+        self.context(now).raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
+        if batch.has_live() {
+            self.change = Change::None;
+            if !self.change_over(now, &blueprint) {
+                return;
+            }
+            self.core.events.push_back(StackEvent::Reconfigured);
+        }
+        self.take_opened(now, &mut batch);
     }
 
     /// Takes the stack apart and puts it together by the new blueprint.

@@ -11,7 +11,7 @@ use crate::batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, Start};
 use crate::blueprint::{Blueprint, Setup};
 use crate::context::{Arrival, Context, Core, PathState};
 use crate::event::{BatchEvent, Grant, SEND_PERMIT};
-use crate::message::{Buffer, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict};
+use crate::message::{Buffer, Inbox, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict};
 use crate::protocol::MicroProtocol;
 use crate::recipe::{Recipe, RecipeError};
 use crate::reconfigure::Change;
@@ -143,7 +143,7 @@ impl Stack {
             queue: SendQueue::default(),
             pool: Pool::new(POOLED_BUFFERS),
             ends: Some(Box::new(setup.ends)).filter(|ends| !ends.are_none()),
-            inbox: Sparse::default(),
+            inbox: Inbox::default(),
             events: Sparse::default(),
             path: PathState {
                 datagram: setup.datagram,
@@ -254,7 +254,7 @@ impl Stack {
 
     /// The next message that has come, with its number; for stacks without a message sink.
     pub fn recv(&mut self) -> Option<(u64, Buffer)> {
-        self.core.inbox.pop_front()
+        self.core.inbox.pop()
     }
 
     /// Messages that have come and wait for [`Stack::recv`].
@@ -264,7 +264,7 @@ impl Stack {
 
     /// Their bytes.
     pub fn waiting_bytes(&self) -> usize {
-        self.core.inbox.iter().map(|(_, buffer)| buffer.len()).sum()
+        self.core.inbox.bytes()
     }
 
     /// Gives a buffer of [`Stack::recv`] back for reuse.
@@ -273,7 +273,12 @@ impl Stack {
     }
 
     /// Gives back memory that is kept for what may come next: for stacks that will be silent for a while.
-    pub fn rest(&mut self) {
+    pub fn rest(&mut self, now: Time) {
+        self.guarded(now, |stack, now| {
+            for owner in 0..stack.slots.len() as u8 {
+                stack.context(now).run(owner, |protocol, context| protocol.rest(context));
+            }
+        });
         let core = &mut self.core;
         core.pool.clear();
         core.queue.rest();
@@ -427,21 +432,24 @@ impl Stack {
 
     fn receive(&mut self, now: Time, buffer: &mut [u8], stride: usize) {
         let blueprint = self.blueprint.clone();
-        let layout = &blueprint.tables.layout;
-        let mut batch = Batch::incoming(buffer, stride, layout, self.generation);
-        let mut context =
-            Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &blueprint, owner: 0 };
-        context.raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
+        let mut batch = Batch::incoming(buffer, stride, &blueprint.tables.layout, self.generation);
+        self.context(now).raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
+        self.take_opened(now, &mut batch);
+    }
+
+    /// Hands packets that have been opened to the micro-protocols, and counts them.
+    pub(crate) fn take_opened(&mut self, now: Time, batch: &mut Batch<'_>) {
+        let mut context = self.context(now);
         let mut proposals = Vec::new();
-        sort_out(&mut context, &mut batch, &mut proposals);
+        sort_out(&mut context, batch, &mut proposals);
         if batch.has_live() {
-            context.raise_batch(BatchEvent::SEGMENT_FROM_NET, &mut batch);
+            context.raise_batch(BatchEvent::SEGMENT_FROM_NET, batch);
         }
         let stats = &mut context.core.stats;
         stats.violations += u64::from(batch.violations);
         stats.unauthentic += u64::from(batch.unauthentic);
         take_recovered(&mut context);
-        if !context.core.inbox.is_empty() && !context.core.events.contains(&StackEvent::Message) {
+        if context.core.inbox.len() > 0 && !context.core.events.contains(&StackEvent::Message) {
             context.core.events.push_back(StackEvent::Message);
         }
         for body in proposals {
@@ -454,12 +462,16 @@ impl Stack {
         }
     }
 
-    /// Packets of the coming generation: the other side has changed over to the recipe that was agreed on.
-    fn follow_generation(&mut self, now: Time, data: &[u8]) {
+    /// If this end waits for the coming generation and the first packet is of it: deals with that packet, and returns
+    /// its length.
+    fn follow_generation(&mut self, now: Time, data: &mut [u8], stride: usize) -> usize {
         let other = data.first().is_some_and(|kind| kind & GENERATION_BIT != self.generation);
-        if other {
-            self.on_other_generation(now, data);
+        if !other || !self.is_ready() {
+            return 0;
         }
+        let first = data.len().min(stride);
+        self.guarded(now, |stack, now| stack.on_other_generation(now, &mut data[..first]));
+        first
     }
 }
 
@@ -524,9 +536,9 @@ impl Machine for Stack {
         if let Some(drops) = received.socket_drops {
             self.core.arrival.socket_drops = drops;
         }
-        self.follow_generation(now, received.data);
         let stride = received.stride.max(1);
-        for buffer in received.data.chunks_mut(stride * MAX_BATCH) {
+        let done = self.follow_generation(now, received.data, stride);
+        for buffer in received.data[done..].chunks_mut(stride * MAX_BATCH) {
             self.guarded(now, |stack, now| stack.receive(now, buffer, stride));
         }
     }

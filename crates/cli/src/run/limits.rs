@@ -42,18 +42,22 @@ pub(super) struct SenderEvidence {
 
 /// Names the limit of a run as its sender saw it.
 pub(super) fn of_sender(evidence: &SenderEvidence) -> LimitedBy {
-    let Waiting { pacer, window, receiver, source, acknowledgement, busy } = evidence.waiting;
+    let Waiting { pacer, allotment, window, receiver, source, acknowledgement, busy } = evidence.waiting;
     let path = pacer + window;
-    let sending = [path, receiver, source, acknowledgement, busy].into_iter().fold(Span::ZERO, |a, b| a + b);
+    let sending = [path, allotment, receiver, source, acknowledgement, busy];
+    let sending = sending.into_iter().fold(Span::ZERO, |a, b| a + b);
     let settling = evidence.elapsed.saturating_sub(sending);
     let share = |span: Span| span.as_secs_f64() / (sending + settling).as_secs_f64().max(1e-9);
-    let most =
-        [path, receiver, source, busy, settling, acknowledgement].into_iter().max().unwrap_or_default();
+    let most = [path, allotment, receiver, source, busy, settling, acknowledgement];
+    let most = most.into_iter().max().unwrap_or_default();
     let found =
         |what, span, words: &str| limit(what, format!("{words} for {} of the time", percent(share(span))));
     match most {
         Span::ZERO => of_path(evidence),
         _ if most == path => of_path(evidence),
+        _ if most == allotment => {
+            found("receiver_share", allotment, "the receiver, which divides what it takes, allotted no more")
+        }
         _ if most == receiver => found("receiver_storage", receiver, "its disk was behind"),
         _ if most == source => found("sender_storage", source, "reading was behind"),
         _ if most == settling => found(
@@ -157,6 +161,7 @@ mod tests {
         assert_eq!(name(Waiting { busy: seconds(6.0), pacer: seconds(3.0), ..base }), "sender_cpu");
         assert_eq!(name(Waiting { window: seconds(2.0), pacer: seconds(7.0), ..base }), "path");
         assert_eq!(name(Waiting { acknowledgement: seconds(9.0), ..base }), "round_trips");
+        assert_eq!(name(Waiting { allotment: seconds(6.0), pacer: seconds(3.0), ..base }), "receiver_share");
     }
 
     #[test]

@@ -304,6 +304,8 @@ impl Window {
 mod tests {
     use std::collections::HashSet;
 
+    use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
+    use haul_stack::{Recipe, SendOptions, Setup, Stack, StackEvent};
     use proptest::prelude::*;
 
     use super::*;
@@ -388,6 +390,78 @@ mod tests {
         assert!(!secret.verifies(Role::Server, b"word", &mac));
         assert!(!secret.verifies(Role::Client, b"work", &mac));
         assert!(!TicketSecret([8; 32]).verifies(Role::Client, b"word", &mac));
+    }
+
+    /// The stacks of both ends, without repair of what is lost.
+    fn stacks(recipe: &Recipe) -> [Stack; 2] {
+        let blueprint = Arc::new(haul_proto::micro::registry()).compile(recipe, 16).unwrap();
+        ends(&FLIGHT).map(|keys| {
+            let initiator = keys.role() == Role::Client;
+            let setup = Setup { initiator, keys: Some(keys.pair()), ..Setup::new(Time::ZERO) };
+            Stack::new(blueprint.clone(), setup).unwrap()
+        })
+    }
+
+    fn sent(stack: &mut Stack, now: Time) -> Vec<u8> {
+        let mut slot = vec![0; 65_536];
+        let len = stack.poll_transmit(now, &mut slot).map_or(0, |sent| sent.len);
+        slot.truncate(len);
+        slot
+    }
+
+    fn carry(data: &mut [u8], stride: usize, to: &mut Stack, now: Time) {
+        let (path, ecn) = (PathId::default(), Ecn::NotEct);
+        to.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
+    }
+
+    /// Both ends so far that the first packet of the new recipe comes next.
+    fn about_to_change() -> [Stack; 2] {
+        let recipe = Recipe::new("x").with("fixed_size").with("transport_driver").with("seal");
+        let mut ends = stacks(&recipe);
+        ends[0].reconfigure(Time::ZERO, &recipe.with("sequenced_segment")).unwrap();
+        // PROPOSE and READY.
+        for (from, to) in [(0, 1), (1, 0)] {
+            let mut said = sent(&mut ends[from], Time::ZERO);
+            let len = said.len();
+            carry(&mut said, len, &mut ends[to], Time::ZERO);
+        }
+        assert_eq!(ends.each_ref().map(|end| end.recipe().has("sequenced_segment")), [true, false]);
+        ends
+    }
+
+    #[test]
+    fn the_packet_that_begins_a_new_recipe_is_not_lost() {
+        let [mut client, mut server] = about_to_change();
+        client.send(Time::ZERO, b"first of the new", SendOptions::default()).unwrap();
+        let commit = sent(&mut client, Time::ZERO);
+        let mut data = sent(&mut client, Time::ZERO);
+        assert!(commit.len() < data.len());
+        let len = data.len();
+        carry(&mut data, len, &mut server, Time::ZERO);
+        assert_eq!(server.recv().unwrap().1.to_vec(), b"first of the new");
+        assert_eq!(server.stats().unauthentic, 0);
+    }
+
+    #[test]
+    fn packets_of_a_new_recipe_may_come_side_by_side() {
+        let [mut client, mut server] = about_to_change();
+        let later = Time::ZERO + Span::from_secs(1);
+        let mut run = sent(&mut client, Time::ZERO);
+        let stride = run.len();
+        run.extend(sent(&mut client, later));
+        assert_eq!(run.len(), 2 * stride);
+        // A stranger's in front of them changes nothing.
+        let mut strange = run.clone();
+        strange[stride - 1] ^= 1;
+        carry(&mut strange[..stride], stride, &mut server, later);
+        assert!(!server.recipe().has("sequenced_segment") && server.stats().unauthentic == 1);
+        carry(&mut run, stride, &mut server, later);
+        assert!(server.recipe().has("sequenced_segment"));
+        let mut done = sent(&mut server, later);
+        let stride = done.len();
+        carry(&mut done, stride, &mut client, later);
+        assert_eq!(client.poll_event(), Some(StackEvent::Reconfigured));
+        assert_eq!(server.stats().unauthentic, 1);
     }
 
     proptest! {

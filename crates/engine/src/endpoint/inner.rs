@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task;
 
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
-use haul_stack::{Ends, RecipeError, Setup, Stack, StackEvent};
+use haul_proto::micro::FEC_KIND;
+use haul_stack::{Ends, GENERATION_BIT, Kind, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{Flight, FlightWord, OPEN_LEN, OpenHeader, WORD_LEN, WordPacket};
 
@@ -234,7 +235,7 @@ impl Inner {
         if matches!(state.phase, Phase::Ended(_)) {
             return;
         }
-        if state.is_inbox_full() && is_data(received.data) {
+        if state.is_inbox_full() && brings_data(received.data, received.stride) {
             return count(&shared.counters.inbox_full);
         }
         let newest = received.data.chunks(received.stride.max(1)).filter_map(packet_number).max();
@@ -258,7 +259,12 @@ impl Inner {
         let mut state = self.lock();
         let peer = state.peer;
         match word.word {
-            FlightWord::Opened => state.on_heard(now),
+            // Without a number of its own, it says something only once: later ones may be copies.
+            FlightWord::Opened => {
+                if let Phase::Opening(_) = state.phase {
+                    state.on_heard(now);
+                }
+            }
             FlightWord::Close | FlightWord::Forget => {
                 self.say(shared, peer, FlightWord::Closed, 0);
                 state.end(if word.number == Manner::Regular as u32 {
@@ -349,11 +355,11 @@ impl Inner {
     }
 
     /// Gives back what is made again when it is needed, if nothing has come since `before`.
-    pub(super) fn rest(&self, before: Time) {
+    pub(super) fn rest(&self, now: Time, before: Time) {
         let mut state = self.lock();
         if state.heard < before {
             self.keys.rest();
-            state.stack.rest();
+            state.stack.rest(now);
             state.notices.take_if(|notices| notices.is_empty());
         }
     }
@@ -435,9 +441,12 @@ fn broken_off() -> EngineError {
     EngineError::Peer(Fault::new(FaultCode::Interrupted, message, "run it again on both sides"))
 }
 
-/// Whether the first packet is one of data, which may be lost; others are answers that the other side waits for.
-fn is_data(packets: &[u8]) -> bool {
-    packets.first().is_some_and(|kind| haul_stack::Kind(kind & !haul_stack::GENERATION_BIT).is_data())
+/// Whether any of the packets may bring messages, which may be lost; others are answers that the other side waits for.
+fn brings_data(packets: &[u8], stride: usize) -> bool {
+    packets.chunks(stride.max(1)).any(|packet| {
+        let kind = Kind(packet[0] & !GENERATION_BIT);
+        kind.is_data() || kind == FEC_KIND
+    })
 }
 
 fn packet_number(packet: &[u8]) -> Option<u64> {
@@ -449,4 +458,26 @@ fn packet_number(packet: &[u8]) -> Option<u64> {
 /// One received run of packets for a stack.
 pub(super) fn received(data: &mut [u8], stride: usize, ecn: Ecn, arrival: Option<Time>) -> Received<'_> {
     Received { data, stride, arrival, path: PathId::default(), ecn, socket_drops: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_found_wherever_it_stands_in_a_run() {
+        let run = |kinds: &[Kind]| kinds.iter().flat_map(|kind| [kind.0, 0, 0, 0]).collect::<Vec<u8>>();
+        let answer = Kind::RECONFIGURE;
+        for (kinds, expected) in [
+            (vec![answer; 3], false),
+            (vec![Kind::DATA, answer], true),
+            (vec![answer, answer, Kind::DATA_FIN], true),
+            (vec![answer, FEC_KIND], true),
+            (vec![answer, Kind(Kind::DATA.0 | GENERATION_BIT)], true),
+        ] {
+            assert_eq!(brings_data(&run(&kinds), 4), expected, "{kinds:?}");
+        }
+        // The last packet of a run may be shorter.
+        assert!(brings_data(&[answer.0, 0, 0, 0, Kind::DATA.0], 4) && !brings_data(&[], 4));
+    }
 }

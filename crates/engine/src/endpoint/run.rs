@@ -139,7 +139,7 @@ impl Runner {
             table.entries.values().filter_map(|entry| entry.live.clone()).collect()
         };
         for flight in flights {
-            flight.rest(before);
+            flight.rest(now, before);
         }
     }
 

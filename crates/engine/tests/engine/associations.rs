@@ -17,6 +17,7 @@ use haul_stack::{
     SendOptions,
 };
 use haul_wire::control::{Cipher, FaultCode};
+use haul_wire::packet::{FlightWord, WordPacket};
 
 use crate::support::{LOOPBACKS, PATIENCE, Relay, listen_options, listener};
 
@@ -372,7 +373,8 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-    let channel = ChannelOptions { keep_alive: Some(Duration::from_millis(30)), ..ChannelOptions::default() };
+    let channel =
+        ChannelOptions { keep_alive: Some(Duration::from_millis(150)), ..ChannelOptions::default() };
     let options = AssociateOptions { channel, ..AssociateOptions::default() };
     let (client, admitted) =
         associated(&listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
@@ -381,9 +383,13 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     client.wait_confirmed(PATIENCE).unwrap();
     let server = flight(&listener);
     // Several times the interval: alive as long as somebody answers.
-    assert!(matches!(client.recv(Some(Duration::from_millis(300))), Err(EngineError::TimedOut { .. })));
+    assert!(matches!(client.recv(Some(Duration::from_millis(900))), Err(EngineError::TimedOut { .. })));
     assert!(client.ended().is_none());
     relay.to_server.store(false, Ordering::Relaxed);
+    // A copy of the word that the flight is known is no sign of life.
+    let is_opened = |packet: &[u8]| WordPacket::parse(packet).is_ok_and(|p| p.word == FlightWord::Opened);
+    let opened = relay.answered.lock().unwrap().iter().find(|packet| is_opened(packet)).cloned();
+    *relay.again.lock().unwrap() = Some(opened.expect("the server has said that it knows the flight"));
     until("the silence was not noticed", || client.ended().is_some());
     assert!(matches!(client.ended(), Some(EngineError::TimedOut { .. })));
     assert!(server.ended().is_none());

@@ -68,13 +68,20 @@ pub(crate) fn check(url: &HaulUrl) -> Result<Session, EngineError> {
     connect(url, options(Request::Check))
 }
 
+type Recorded = Arc<Mutex<Vec<Vec<u8>>>>;
+type Again = Arc<Mutex<Option<Vec<u8>>>>;
+
 /// Forwards TCP to a server, and UDP in the directions that are open.
 pub(crate) struct Relay {
     pub(crate) port: u16,
     pub(crate) to_server: Arc<AtomicBool>,
     pub(crate) to_client: Arc<AtomicBool>,
     /// Every datagram that a client has sent.
-    pub(crate) heard: Arc<Mutex<Vec<Vec<u8>>>>,
+    pub(crate) heard: Recorded,
+    /// Every datagram that a server has sent.
+    pub(crate) answered: Recorded,
+    /// Sent to the client again and again.
+    pub(crate) again: Again,
     tcp: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -86,6 +93,8 @@ impl Relay {
             to_server: Arc::new(AtomicBool::new(true)),
             to_client: Arc::new(AtomicBool::new(true)),
             heard: Arc::default(),
+            answered: Arc::default(),
+            again: Arc::default(),
             tcp: Arc::default(),
         };
         let streams = relay.tcp.clone();
@@ -100,8 +109,8 @@ impl Relay {
             }
         });
         let (to_server, to_client) = (relay.to_server.clone(), relay.to_client.clone());
-        let heard = relay.heard.clone();
-        std::thread::spawn(move || relay_udp(&udp, server, &to_server, &to_client, &heard));
+        let records = (relay.heard.clone(), relay.answered.clone(), relay.again.clone());
+        std::thread::spawn(move || relay_udp(&udp, server, &to_server, &to_client, &records));
         relay
     }
 
@@ -140,7 +149,7 @@ fn relay_udp(
     server: SocketAddr,
     to_server: &AtomicBool,
     to_client: &AtomicBool,
-    heard: &Mutex<Vec<Vec<u8>>>,
+    (heard, answered, again): &(Recorded, Recorded, Again),
 ) {
     let back = UdpSocket::bind("127.0.0.1:0").unwrap();
     back.connect(server).unwrap();
@@ -159,9 +168,13 @@ fn relay_udp(
         }
         if let (Ok(len), Some(client)) = (back.recv(&mut buffer), client) {
             idle = false;
+            answered.lock().unwrap().push(buffer[..len].to_vec());
             if to_client.load(Ordering::Relaxed) {
                 let _ = front.send_to(&buffer[..len], client);
             }
+        }
+        if let (Some(packet), Some(client)) = (&*again.lock().unwrap(), client) {
+            let _ = front.send_to(packet, client);
         }
         if idle {
             std::thread::sleep(Duration::from_millis(1));

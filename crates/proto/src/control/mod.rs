@@ -134,7 +134,7 @@ pub fn build_controller(
 
 /// Bytes that may leave back to back at `rate`: half a millisecond's worth, at least two and at most one
 /// super-buffer of the kernel. Small bursts keep tail-drop queues from losing whole super-buffers.
-fn burst_for(rate: Rate) -> u64 {
+pub(crate) fn burst_for(rate: Rate) -> u64 {
     rate.bytes_in(Span::from_micros(500)).clamp(3_000, 65_507)
 }
 

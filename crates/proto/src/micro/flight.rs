@@ -38,17 +38,17 @@ pub(crate) struct Flight {
     slots: VecDeque<Slot>,
     open: usize,
     lost: usize,
-    window: u64,
+    crowded: bool,
 }
 
 impl Flight {
-    /// How far the next new segment may be ahead of the oldest that is not done.
-    pub(crate) fn window(&self) -> u64 {
-        self.window
+    /// Whether half of the room for what is not done is used: then it is time to hear what has arrived.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded
     }
 
-    pub(crate) fn set_window(&mut self, packets: u64) {
-        self.window = packets;
+    pub(crate) fn set_crowded(&mut self, crowded: bool) {
+        self.crowded = crowded;
     }
 
     /// Segments that are taken for lost and have not left again.
@@ -138,6 +138,11 @@ impl Flight {
         Some(before)
     }
 
+    /// Gives back the places that an empty ledger keeps.
+    pub(crate) fn rest(&mut self) {
+        self.slots.shrink_to_fit();
+    }
+
     /// Segments on their way, with their sequence numbers, oldest first.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (u64, &Slot)> {
         let numbered = (self.base..).zip(&self.slots);
@@ -180,7 +185,8 @@ mod tests {
             assert!(flight.finish(sequence).is_some());
         }
         assert!(flight.slots.capacity() <= KEPT_PLACES, "{}", flight.slots.capacity());
-        assert_eq!((flight.base(), flight.span()), (16_384, 0));
+        flight.rest();
+        assert_eq!((flight.base(), flight.span(), flight.slots.capacity()), (16_384, 0, 0));
     }
 
     #[test]

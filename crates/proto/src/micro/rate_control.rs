@@ -12,7 +12,8 @@ use super::events::{ALLOTTED, Allotment, PEER_REPORT, PROBE_TIMEOUT, PeerReport,
 use super::object::carries_data;
 use super::shared::{Clock, Flight, RateNow, ReportDelay, WaitingFor};
 use crate::control::{
-    ControllerConfig, FeedbackSample, Limits, Permit, RateController, SentBatch, build_controller,
+    ControllerConfig, FeedbackSample, Limits, Permit, RateController, RateState, SentBatch, build_controller,
+    burst_for,
 };
 use crate::delivery_rate::DeliveryMeter;
 use crate::pacer::Pacer;
@@ -20,6 +21,52 @@ use crate::rtt::RttEstimator;
 
 /// Bounds nothing: for checking that a law can be built.
 const ANY_DELAY: Span = Span::from_millis(2);
+
+/// The least that counts as allotted: a packet about every second, by which a sender stays in touch.
+const LEAST_ALLOTTED: Rate = Rate::from_bps(10_000);
+/// A path that delivers less than this share of what was allotted is itself the limit. Above it, what is missing may be
+/// random loss: with more, the `delivery` law calls a loss heavy.
+const DELIVERED_SHARE: f64 = 0.9;
+
+/// What the receiver allots, whatever the law would do.
+#[derive(Clone, Copy, Debug)]
+struct Allotted {
+    rate: Rate,
+    /// What held before it, for packets below this number.
+    before: (Rate, u64),
+    /// Whether the law would have permitted the present batch more.
+    binds: bool,
+    /// Packets below this number left when it did.
+    bound_below: u64,
+}
+
+impl Allotted {
+    const ANYTHING: Self = Self { rate: Rate::MAX, before: (Rate::MAX, 0), binds: false, bound_below: 0 };
+
+    /// Another rate, for packets from `next_pn` on.
+    fn set(&mut self, rate: Rate, next_pn: u64) {
+        self.before = (self.rate, next_pn);
+        self.rate = rate.max(LEAST_ALLOTTED);
+    }
+
+    /// What is left of the law's limits.
+    fn bound(&mut self, law: Limits) -> Limits {
+        self.binds = self.rate < law.rate;
+        if self.binds {
+            Limits { rate: self.rate, burst: law.burst.min(burst_for(self.rate)), ..law }
+        } else {
+            law
+        }
+    }
+
+    /// Whether it was this that kept the delivery rate so low, of packets up to `largest_pn`, and not the path.
+    fn explains(&self, delivered: Option<Rate>, largest_pn: u64) -> bool {
+        let (before, below) = self.before;
+        let rate = if largest_pn < below { self.rate.min(before) } else { self.rate };
+        largest_pn < self.bound_below
+            && delivered.is_none_or(|delivered| delivered >= rate.mul_f64(DELIVERED_SHARE))
+    }
+}
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +109,7 @@ struct RateControl {
     handles: Option<Handles>,
     /// What was allowed to the present batch.
     limits: Limits,
-    /// What the receiver allots, whatever the law would do.
-    allotted: Rate,
+    allotted: Allotted,
     meter: DeliveryMeter,
     /// Datagrams that may leave although the window is full.
     probe_credit: u32,
@@ -128,7 +174,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         max_batch: parameters.integer("max_batch") as usize,
         handles: None,
         limits: Limits { rate: Rate::MAX, window: None, burst: u64::MAX },
-        allotted: Rate::MAX,
+        allotted: Allotted::ANYTHING,
         meter: DeliveryMeter::default(),
         probe_credit: 0,
         app_limited_below: 0,
@@ -164,13 +210,13 @@ impl RateControl {
         let Permit::Go(limits) = self.controller.permit() else {
             return Err(WaitingFor::Window);
         };
-        self.limits = Limits { rate: limits.rate.min(self.allotted), ..limits };
+        self.limits = self.allotted.bound(limits);
         if self.probe_credit > 0 {
             return Ok(self.probe_credit as usize);
         }
         if self.pacer.release_at() > context.now() {
             context.resume_at(self.pacer.release_at());
-            return Err(WaitingFor::Pacer);
+            return Err(if self.allotted.binds { WaitingFor::Allotment } else { WaitingFor::Pacer });
         }
         let in_flight = context.shared(self.handles().flight).bytes;
         let room = limits.window.map_or(u64::MAX, |window| window.saturating_sub(in_flight));
@@ -182,7 +228,7 @@ impl RateControl {
 
     fn wait(&mut self, reason: WaitingFor, context: &mut Context<'_>) {
         let now = context.now();
-        if reason != WaitingFor::Pacer {
+        if !matches!(reason, WaitingFor::Pacer | WaitingFor::Allotment) {
             self.pacer.on_idle(now);
         }
         context.shared(self.handles().clock).wait(now, reason);
@@ -201,6 +247,9 @@ impl RateControl {
         let (now, bytes, handles) = (context.now(), batch.bytes() as u64, self.handles());
         self.probe_credit = self.probe_credit.saturating_sub(batch.len() as u32);
         self.pacer.on_sent(now, bytes, self.limits.rate);
+        if self.allotted.binds {
+            self.allotted.bound_below = context.next_pn();
+        }
         self.packets += batch.len() as u64;
         self.bytes += bytes;
         let in_flight = context.shared(handles.flight).bytes;
@@ -220,13 +269,24 @@ impl RateControl {
             in_flight: report.outcome.in_flight,
             rtt: &rtt,
             delivery_rate,
-            app_limited: report.largest_pn < self.app_limited_below,
+            app_limited: report.largest_pn < self.app_limited_below
+                || self.allotted.explains(delivery_rate, report.largest_pn),
         });
         self.tell(context);
     }
 
+    fn on_allotted(&mut self, rate: Rate, context: &mut Context<'_>) {
+        if rate > self.allotted.rate {
+            self.pacer.on_higher_rate(context.now());
+        }
+        self.allotted.set(rate, context.next_pn());
+        self.tell(context);
+    }
+
     fn tell(&self, context: &mut Context<'_>) {
-        *context.shared(self.handles().rate) = RateNow(self.controller.state());
+        let law = self.controller.state();
+        let rate = law.rate.min(self.allotted.rate);
+        *context.shared(self.handles().rate) = RateNow(RateState { rate, ..law });
     }
 }
 
@@ -287,7 +347,7 @@ impl MicroProtocol for RateControl {
             self.controller.on_silence(context.now(), timeout.in_row);
             self.tell(context);
         } else if let Some(allotment) = handles.allotted.of(event, notice) {
-            self.allotted = allotment.0;
+            self.on_allotted(allotment.0, context);
         }
     }
 

@@ -123,6 +123,10 @@ impl MicroProtocol for SequencedSegment {
         Ok(())
     }
 
+    fn rest(&mut self, _: &mut Context<'_>) {
+        self.window.rest();
+    }
+
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("sent", self.next);
         each("duplicates", self.duplicates);

@@ -27,7 +27,7 @@ impl Default for Flight {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportDelay(pub Span);
 
-/// What the rate controller is doing. Written by `rate_control`.
+/// What the rate controller is doing; the rate is no higher than the receiver allots. Written by `rate_control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateNow(pub RateState);
 
@@ -42,6 +42,8 @@ impl Default for RateNow {
 pub enum WaitingFor {
     /// The rate of the controller or the ceiling.
     Pacer,
+    /// The rate that the receiver allots, which is less than the controller's.
+    Allotment,
     /// The window of the controller: what is in flight must arrive first.
     Window,
     /// The receiver's flow control: its storage is behind.
@@ -57,6 +59,8 @@ pub enum WaitingFor {
 pub struct Waiting {
     /// For the rate.
     pub pacer: Span,
+    /// For the rate that the receiver allots.
+    pub allotment: Span,
     /// For the window.
     pub window: Span,
     /// For the receiver's storage.
@@ -108,6 +112,7 @@ impl Clock {
         let account = match self.reason {
             None => &mut self.waiting.busy,
             Some(WaitingFor::Pacer) => &mut self.waiting.pacer,
+            Some(WaitingFor::Allotment) => &mut self.waiting.allotment,
             Some(WaitingFor::Window) => &mut self.waiting.window,
             Some(WaitingFor::Receiver) => &mut self.waiting.receiver,
             Some(WaitingFor::Source) => &mut self.waiting.source,

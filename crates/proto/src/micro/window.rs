@@ -106,6 +106,11 @@ impl Window {
         words * 64 - u64::from(had)
     }
 
+    /// Gives memory back that no gap needs any more.
+    pub(crate) fn rest(&mut self) {
+        self.rest.take_if(|rest| rest.is_empty());
+    }
+
     /// Bytes on the heap.
     #[cfg(test)]
     fn heap(&self) -> usize {
@@ -152,6 +157,17 @@ mod tests {
                 prop_assert_eq!(window.first_missing(), first);
             }
         }
+    }
+
+    #[test]
+    fn a_gap_that_has_closed_leaves_nothing_behind_after_a_rest() {
+        let mut window = Window::new(1 << 20);
+        (1..100_000).for_each(|number| window.insert(number));
+        window.rest();
+        assert!(window.heap() > 99_000 / 8);
+        window.insert(0);
+        window.rest();
+        assert_eq!((window.first_missing(), window.heap()), (100_000, 0));
     }
 
     #[test]

@@ -78,8 +78,7 @@ impl Sending {
     fn needs_confirmation(&self, handles: Handles, context: &mut Context<'_>) -> bool {
         let draining = context.is_draining();
         let flight = context.shared(handles.flight);
-        let many = flight.span() >= flight.window().div_ceil(2);
-        flight.open() > 0 && (draining || many || self.is_stale || !self.is_heard)
+        flight.open() > 0 && (draining || flight.is_crowded() || self.is_stale || !self.is_heard)
     }
 
     /// Asks for a report, and later again, as long as one is needed.

@@ -44,6 +44,7 @@ const LARGEST_WINDOW: u64 = SPAN / 2;
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     window: u64,
+    memory: usize,
     attempts: u16,
 }
 
@@ -53,7 +54,13 @@ impl Limits {
         if window > LARGEST_WINDOW {
             return Err(format!("with copies, the window is at most {LARGEST_WINDOW} packets"));
         }
-        Ok(Self { window, attempts })
+        Ok(Self { window, memory: parameters.bytes("memory").0 as usize, attempts })
+    }
+
+    /// How many new packets may leave while copies of `bytes` are kept. One always may when there are none.
+    fn room(&self, span: u64, bytes: usize, datagram: usize) -> usize {
+        let memory = self.memory.saturating_sub(bytes) / datagram.max(1);
+        (self.window.saturating_sub(span) as usize).min(memory.max(usize::from(bytes == 0)))
     }
 }
 
@@ -80,10 +87,6 @@ impl KeepCopies {
         let attributes = self.attributes.expect("a stack binds before it runs");
         self.copies.get_or_insert_with(|| Box::new(Copies::new(limits, declared, attributes)))
     }
-
-    fn publish(&self, context: &mut Context<'_>) {
-        context.shared(self.declared().flight).set_window(self.limits.window);
-    }
 }
 
 /// What is outstanding.
@@ -97,6 +100,8 @@ struct Copies {
     kept: VecDeque<Option<Copy>>,
     /// Copies that there are.
     held: usize,
+    /// Their bytes.
+    bytes: usize,
     /// Sequence numbers taken for lost, in the order in which they leave again.
     lost: VecDeque<u64>,
     messages: Ledger,
@@ -117,6 +122,7 @@ impl Copies {
             base: 0,
             kept: VecDeque::new(),
             held: 0,
+            bytes: 0,
             lost: VecDeque::new(),
             messages: Ledger::default(),
             settled: Vec::new(),
@@ -133,6 +139,7 @@ impl Copies {
     /// Gives the packet's size.
     fn drop_copy(&mut self, sequence: u64, context: &mut Context<'_>) -> u64 {
         let Some(copy) = self.copy_of(sequence).and_then(Option::take) else { return 0 };
+        self.bytes -= copy.bytes.len();
         context.pool().put(copy.bytes);
         self.held -= 1;
         while self.kept.front().is_some_and(Option::is_none) {
@@ -155,8 +162,21 @@ impl Copies {
         let shared = self.declared.flight;
         let mut flight = std::mem::take(context.shared(shared));
         let result = work(self, &mut flight, context);
+        flight.set_crowded(self.is_crowded(flight.span()));
         *context.shared(shared) = flight;
         result
+    }
+
+    fn rest(&mut self) {
+        self.kept.shrink_to_fit();
+        self.lost.shrink_to_fit();
+        self.settled.shrink_to_fit();
+        self.messages.rest();
+    }
+
+    /// Whether half of the room for what is outstanding is used.
+    fn is_crowded(&self, span: u64) -> bool {
+        span >= self.limits.window.div_ceil(2) || self.bytes >= self.limits.memory.div_ceil(2)
     }
 
     /// Tells what became of messages, once the ledger is in its place again.
@@ -209,6 +229,7 @@ impl Copies {
         self.overhead = batch.layout().data_overhead() as u64;
         let place = (sequence - self.base) as usize;
         self.kept.resize_with(place + 1, || None);
+        self.bytes += bytes.len();
         self.kept[place] = Some(Copy { kind: batch.kind(i), size: batch.size(i) as u16, bytes });
         self.held += 1;
         self.in_flight += batch.size(i) as u64;
@@ -237,7 +258,7 @@ impl Copies {
 
     fn permit(&self, grant: &mut Grant, context: &mut Context<'_>) {
         let span = context.shared(self.declared.flight).span();
-        let room = self.limits.window.saturating_sub(span) as usize;
+        let room = self.limits.room(span, self.bytes, grant.datagram);
         grant.at_most(room.saturating_add(self.lost.len()));
     }
 
@@ -433,10 +454,6 @@ impl MicroProtocol for KeepCopies {
         resolution.on_event(MESSAGE_SETTLED, Order::NORMAL);
     }
 
-    fn on_start(&mut self, context: &mut Context<'_>) {
-        self.publish(context);
-    }
-
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         if event == BatchEvent::FILL {
             if let Some(copies) = &mut self.copies {
@@ -454,19 +471,25 @@ impl MicroProtocol for KeepCopies {
         if let Some(copies) = &mut self.copies {
             copies.on_event(event, notice, context);
         } else if let Some(grant) = SEND_PERMIT.of(event, notice) {
-            grant.at_most(self.limits.window as usize);
+            grant.at_most(self.limits.room(0, 0, grant.datagram));
         } else if let Some(ack) = acknowledged.of(event, notice) {
             ack.outcome.nothing_outstanding = true;
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
         self.limits = Limits::read(parameters)?;
         if let Some(copies) = &mut self.copies {
             copies.limits = self.limits;
         }
-        self.publish(context);
         Ok(())
+    }
+
+    fn rest(&mut self, context: &mut Context<'_>) {
+        context.shared(self.declared().flight).rest();
+        if let Some(copies) = &mut self.copies {
+            copies.rest();
+        }
     }
 
     fn unfinished(&self) -> usize {

@@ -56,6 +56,11 @@ impl Ledger {
         (sequence < open.first + u64::from(open.segments)).then_some(open)
     }
 
+    /// Gives back what is kept for more messages.
+    pub(super) fn rest(&mut self) {
+        self.open.shrink_to_fit();
+    }
+
     /// A segment has arrived; gives its message if all of it has.
     pub(super) fn arrived(&mut self, sequence: u64) -> Option<u64> {
         let open = self.find(sequence)?;

@@ -26,6 +26,12 @@ pub(super) fn registration() -> Registration {
                 help: "packets between the oldest that is outstanding and the newest; with copies at most 32768",
             },
             ParameterSpec {
+                name: "memory",
+                kind: ParameterKind::Bytes,
+                default: "8MiB",
+                help: "bytes of copies at most; what is new waits",
+            },
+            ParameterSpec {
                 name: "attempts",
                 kind: ParameterKind::Integer(0, 65_535),
                 default: "0",

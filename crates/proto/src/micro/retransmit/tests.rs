@@ -102,6 +102,25 @@ fn the_window_holds_new_messages_back_but_not_repetitions() {
 }
 
 #[test]
+fn copies_take_no_more_memory_than_they_may_and_one_message_always_leaves() {
+    for acks in ["positive_ack", "cumulative_ack", "negative_ack"] {
+        for (memory, sent) in [("20000B", 19), ("10B", 1)] {
+            let mut pair = Pair::new(&recipe(acks, &[("memory", memory)]));
+            for n in 0..100 {
+                pair.a.send(T0, &message(n, 1_000), SendOptions::default()).unwrap();
+            }
+            let mut lose = |_| true;
+            pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+            let (left, outstanding) = (pair.a.stats().data_sent, pair.a.unfinished() as u64);
+            assert!(left.abs_diff(sent) <= 1, "{acks}, {memory}: {left} packets");
+            assert_eq!(outstanding, 100);
+            pair.run_until(T0 + Span::from_secs(100), &mut Path::default());
+            assert_eq!((pair.received_by_b().len(), pair.a.stats().messages_submitted), (100, 100), "{acks}");
+        }
+    }
+}
+
+#[test]
 fn a_window_beyond_what_receivers_remember_is_refused() {
     let registry = Arc::new(crate::micro::registry());
     let compile = |window| registry.compile(&recipe("positive_ack", &[("window", window)]), 8);
