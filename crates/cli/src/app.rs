@@ -191,28 +191,25 @@ fn show_config(global: &Global, rows: &[ConfigRow]) {
 }
 
 fn presets(args: &PresetsArgs) -> Result<u8, Fault> {
-    match &args.name {
-        Some(name) => {
-            let preset = Preset::find(name)?;
-            if let PresetSource::File(path) = &preset.source {
-                tracing::info!("recipe file {}", path.display());
-            }
-            out(preset.text.trim_end());
+    if let Some(name) = &args.name {
+        let preset = Preset::find(name)?;
+        if let PresetSource::File(path) = &preset.source {
+            tracing::info!("recipe file {}", path.display());
         }
-        None => {
-            for preset in Preset::shipped() {
-                out(&format!("{:<10} {}", preset.name, preset.description()));
-            }
-            for (name, text) in haulage::PRESETS {
-                let recipe = haulage::Recipe::parse(text).unwrap_or_default();
-                let commands = match (*name, recipe.has("object")) {
-                    ("bulk", _) => "haul cp, bench, pipe",
-                    (_, true) => "haul cp, bench",
-                    (_, false) => "haul pipe",
-                };
-                out(&format!("{name:<10} {} ({commands})", recipe.summary));
-            }
-        }
+        out(preset.text.trim_end());
+        return Ok(0);
+    }
+    for preset in Preset::shipped() {
+        out(&format!("{:<10} {}", preset.name, preset.description()));
+    }
+    for (name, text) in haulage::PRESETS {
+        let recipe = haulage::Recipe::parse(text).unwrap_or_default();
+        let commands = match (*name, recipe.has("object")) {
+            ("bulk", _) => "haul cp, bench, pipe",
+            (_, true) => "haul cp, bench",
+            (_, false) => "haul pipe",
+        };
+        out(&format!("{name:<10} {} ({commands})", recipe.summary));
     }
     Ok(0)
 }
