@@ -37,17 +37,17 @@ pub fn check_object_recipe(recipe: &Recipe, tag_len: usize) -> Result<(), Recipe
         let (protocol, alternatives) = ("a session that moves files or memory".to_owned(), part.to_owned());
         return Err(RecipeError::Missing { protocol, alternatives });
     }
-    Arc::new(micro::registry()).compile(recipe, tag_len)?;
-    match recipe.get("retransmit", "keep") {
-        Some("object") => Ok(()),
-        other => Err(RecipeError::Value {
+    let keep = recipe.get("retransmit", "keep").unwrap_or("copies");
+    if recipe.has("retransmit") && keep == "copies" {
+        return Err(RecipeError::Value {
             place: String::new(),
             protocol: "retransmit".to_owned(),
             parameter: "keep".to_owned(),
-            value: other.unwrap_or("copies").to_owned(),
+            value: keep.to_owned(),
             allowed: "what is lost of an object is read once more; write keep = \"object\"".to_owned(),
-        }),
+        });
     }
+    Arc::new(micro::registry()).compile(recipe, tag_len).map(|_| ())
 }
 
 /// The recipe `bulk` with these parameters.
