@@ -14,7 +14,7 @@ use crate::fault::{self, Fault, FaultCode, Shown};
 use crate::logging;
 use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary, json, out};
 use crate::run::{self, Context, DryRun};
-use crate::settings::{Preset, PresetSource, Recipe};
+use crate::settings::{Preset, PresetSource, Recipe, session_key};
 use crate::signals::{self, INTERRUPTED};
 
 /// Runs the program with this process's arguments and environment.
@@ -90,7 +90,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         named: settings
             .iter()
             .filter(|s| s.origin != Origin::Default)
-            .map(|s| s.assignment.key.clone())
+            .map(|s| session_key(&s.assignment.key).to_owned())
             .collect(),
         manners: command.manners(),
         growth: command.growth(),
@@ -192,31 +192,27 @@ fn show_config(global: &Global, rows: &[ConfigRow]) {
 }
 
 fn presets(args: &PresetsArgs) -> Result<u8, Fault> {
-    match &args.name {
-        Some(name) if service(name).is_some() => out(service(name).unwrap_or_default().trim_end()),
-        Some(name) => {
-            let preset = Preset::find(name)?;
-            if let PresetSource::File(path) = &preset.source {
-                tracing::info!("recipe file {}", path.display());
-            }
-            out(preset.text.trim_end());
+    if let Some(name) = &args.name {
+        let preset = Preset::find(name)?;
+        if let PresetSource::File(path) = &preset.source {
+            tracing::info!("recipe file {}", path.display());
         }
-        None => {
-            for preset in Preset::shipped() {
-                out(&format!("{:<10} {}", preset.name, preset.description()));
-            }
-            for (name, text) in haulage::PRESETS {
-                let summary = haulage::Recipe::parse(text).map(|recipe| recipe.summary).unwrap_or_default();
-                out(&format!("{name:<10} {summary} (haul pipe)"));
-            }
-        }
+        out(preset.text.trim_end());
+        return Ok(0);
+    }
+    for preset in Preset::shipped() {
+        out(&format!("{:<10} {}", preset.name, preset.description()));
+    }
+    for (name, text) in haulage::PRESETS {
+        let recipe = haulage::Recipe::parse(text).unwrap_or_default();
+        let commands = match (*name, recipe.has("object")) {
+            ("bulk", _) => "haul cp, bench, pipe",
+            (_, true) => "haul cp, bench",
+            (_, false) => "haul pipe",
+        };
+        out(&format!("{name:<10} {} ({commands})", recipe.summary));
     }
     Ok(0)
-}
-
-/// The text of a recipe of micro-protocols, which `haul pipe` and programs use.
-fn service(name: &str) -> Option<&'static str> {
-    haulage::PRESETS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
 fn completions(shell: clap_complete::Shell) -> u8 {

@@ -16,6 +16,7 @@ mod error;
 mod hello;
 mod identity;
 mod listener;
+mod recipe;
 mod role;
 mod session;
 mod tls;
@@ -36,6 +37,7 @@ pub use hello::{
     DatagramSizes, HelloDriver, HelloExchange, HelloResponder, MAX_HELLO, MIN_DATAGRAM, is_hello,
 };
 pub use listener::{Incoming, ListenOptions, Listener, ListenerStats};
+pub use recipe::offer;
 pub use role::{Direction, Role};
 pub use session::Session;
 pub use transfer::{Counters, FIRST_LIMIT, Sending, Transfer, Waker, controller_for};

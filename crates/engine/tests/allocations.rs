@@ -91,6 +91,7 @@ fn settings() -> Settings {
         offload: true,
         feedback_interval_us: 2_000,
         bench_limit: BenchLimit::Unlimited,
+        recipe: None,
         extra: Vec::new(),
     }
 }

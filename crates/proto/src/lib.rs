@@ -16,6 +16,7 @@ pub use haul_stack::{Available, ObjectSink, ObjectSource, Open, Seal, Unauthenti
 
 pub use bulk::{
     Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats, Sender, SenderConfig, SenderEvent, SenderStats,
+    check_object_recipe,
 };
 pub use control::{
     CONTROLLERS, ControllerConfig, ControllerError, Delivery, FeedbackSample, Fixed, Limits, Permit,

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 
 use common::{Checksum, PatternSource, Shared, Sunk};
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
-use haul_proto::Seal;
 use haul_proto::micro::registry;
 use haul_proto::presets::{PRESETS, preset};
+use haul_proto::{Seal, check_object_recipe};
 use haul_stack::{Ends, Recipe, Setup, Stack, StackEvent};
 use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN};
 
@@ -205,6 +205,25 @@ fn a_sink_that_is_slow_holds_every_recipe_back_and_loses_nothing() {
     }
 }
 
+/// As the receiving end of files does it: memory is free again when its bytes are written, and what is missing takes none.
+#[test]
+fn what_is_missing_comes_although_the_receiver_takes_nothing_more_before_it() {
+    for name in ["bulk", "fobs", "rbudp"] {
+        let mut recipe = shipped(name);
+        recipe.set("object.first_limit", "1MB").unwrap();
+        let len = 30_000_000;
+        let mut path = Path::new(&recipe, len, 0.1, 17);
+        path.sunk.lock().unwrap().limit = 1_000_000;
+        while path.now < Time::ZERO + Span::from_secs(60) && path.sunk.lock().unwrap().complete.is_none() {
+            path.step();
+            let mut sunk = path.sunk.lock().unwrap();
+            sunk.limit = sunk.delivered + 1_000_000;
+        }
+        path.run(Span::from_secs(60));
+        path.assert_whole(len);
+    }
+}
+
 #[test]
 fn the_rate_changes_while_the_object_runs() {
     let mut recipe = shipped("fobs");
@@ -232,4 +251,43 @@ fn parts_that_lack_each_other_are_named() {
     assert!(compile(&recipe).contains("there is no controller named `warp`"), "{}", compile(&recipe));
     recipe.set("rate_control.controller", "fixed").unwrap();
     assert!(compile(&recipe).contains("needs a rate"), "{}", compile(&recipe));
+}
+
+#[test]
+fn a_session_takes_recipes_that_carry_an_object_and_no_others() {
+    for (name, lack) in [
+        ("bulk", None),
+        ("fobs", None),
+        ("rbudp", None),
+        ("viz", Some("a session that moves files or memory needs object")),
+        ("msg", Some("a session that moves files or memory needs object")),
+        ("sensor", Some("a session that moves files or memory needs object")),
+    ] {
+        let said = check_object_recipe(&shipped(name), 16).err().map(|error| error.to_string());
+        assert_eq!(said.as_deref(), lack, "{name}");
+    }
+    let said = |recipe: &Recipe| check_object_recipe(recipe, 16).unwrap_err().to_string();
+    for part in ["seal", "liveness"] {
+        assert!(said(&shipped("fobs").without(part)).ends_with(&format!("needs {part}")));
+    }
+    let mut copies = shipped("fobs");
+    copies.set("retransmit.keep", "copies").unwrap();
+    assert!(said(&copies).contains("`retransmit.keep = copies`"), "{}", said(&copies));
+    // What it is by default.
+    let bare = shipped("fobs").without("retransmit").with("retransmit");
+    assert!(said(&bare).contains("keep = \"object\""), "{}", said(&bare));
+}
+
+#[test]
+fn recipes_of_objects_may_have_more_parts() {
+    for (seed, recipe) in [
+        (31, shipped("rbudp").with("fec")),
+        (32, shipped("fobs").with("statistics").with("rate_stats")),
+        (33, shipped("bulk").with("transport_driver")),
+    ] {
+        check_object_recipe(&recipe, 16).unwrap();
+        let mut path = Path::new(&recipe, 5_000_000, 0.03, seed);
+        path.run(Span::from_secs(20));
+        path.assert_whole(5_000_000);
+    }
 }

@@ -23,7 +23,7 @@ use crate::args::Command;
 use crate::config::{Origin, Resolved, Sources, StartError, resolve};
 use crate::fault;
 use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary};
-use crate::settings::{Preset, Recipe};
+use crate::settings::{Preset, Recipe, Settings};
 use crate::signals::{self, Cancel};
 use crate::ssh::{Announcement, ItemThere, Job, MAX_JOB};
 
@@ -122,8 +122,11 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
     let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
     let named = set.map(|setting| setting.assignment.key.clone()).collect();
     let run = if job.dry_run { RunMode::Itemise } else { RunMode::Move };
+    let recipe = Recipe::build(&Preset::default_preset(), &settings)?.settings;
+    let stack = job.recipe.as_deref().map(haulage::Recipe::parse).transpose();
+    let stack = stack.map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
     let context = Context {
-        settings: Recipe::build(&Preset::default_preset(), &settings)?.settings,
+        settings: Settings { stack, ..recipe },
         named,
         manners: Manners { run, ..args.sync.manners(args.transfer.no_resume, &args.storage) },
         growth: args.sync.growth(),

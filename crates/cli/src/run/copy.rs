@@ -259,7 +259,7 @@ pub(super) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'stati
     let settings = session.settings();
     let rate =
         settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).to_string());
-    let facts = vec![
+    let mut facts = vec![
         ("server", format!("{} at {}", session.server(), session.peer())),
         ("cipher", session.cipher().to_string()),
         ("controller", settings.controller.clone()),
@@ -269,6 +269,7 @@ pub(super) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'stati
         ("round_trip", session.round_trip().to_string()),
         ("udp", "gets through in both directions".to_owned()),
     ];
+    facts.extend(wire::recipe_name(settings).map(|name| ("recipe", name)));
     let _ = session.control().close();
     Ok(facts)
 }

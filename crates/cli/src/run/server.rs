@@ -15,7 +15,7 @@ use super::drive::{self, Watch};
 use super::link::{Sides, link};
 use super::outcome::{self, Cpu, Facts};
 use super::policy::Policy;
-use super::{Context, bench};
+use super::{Context, bench, wire};
 use crate::fault;
 use crate::output::{ProgressStyle, RunReport};
 
@@ -62,7 +62,7 @@ pub(super) fn answer(incoming: Incoming, policy: &Policy, context: &Context, cpu
         items: None,
         allotments: policy.allotments.clone(),
     };
-    match serve_request(&mut session, &request, policy, &sides, &watch) {
+    let report = match serve_request(&mut session, &request, policy, &sides, &watch) {
         Ok(Done::Files(moved)) => outcome::of_files(context, &sides, *moved, started.elapsed().into()),
         Ok(Done::Memory(carried)) => outcome::of_memory(context, &sides, *carried),
         Ok(Done::Nothing) => context.report(RunReport::default()),
@@ -70,6 +70,10 @@ pub(super) fn answer(incoming: Incoming, policy: &Policy, context: &Context, cpu
             session.control().abort(fault.clone());
             context.failed(fault)
         }
+    };
+    match wire::recipe_name(session.settings()) {
+        Some(preset) => RunReport { preset, controller: session.settings().controller.clone(), ..report },
+        None => report,
     }
 }
 

@@ -128,6 +128,7 @@ impl Parties {
             detach: args.detach && purpose == Purpose::Copy,
             actions: third.actions(),
             ports: command.ports().map(str::to_owned),
+            recipe: context.settings.stack.as_ref().map(haulage::Recipe::to_toml),
         };
         client.tell(&job)?;
         Ok(Self { client, _server: server })
@@ -355,8 +356,8 @@ fn not_read(host: &SshHost, error: &serde_json::Error) -> Fault {
 
 /// What a dry run lists, in the names that it has here.
 fn facts(negotiated: &Value) -> Negotiated {
-    const NAMES: [&str; 8] =
-        ["server", "cipher", "controller", "rate", "chunk", "offload", "round_trip", "udp"];
+    const NAMES: [&str; 9] =
+        ["server", "cipher", "controller", "rate", "chunk", "offload", "round_trip", "udp", "recipe"];
     let read: Vec<(String, String)> = serde_json::from_value(negotiated.clone()).unwrap_or_default();
     let known = |(name, value): (String, String)| Some((*NAMES.iter().find(|known| **known == name)?, value));
     read.into_iter().filter_map(known).collect()

@@ -13,11 +13,18 @@ pub(super) fn settings(settings: &Settings, bench_limit: BenchLimit) -> WireSett
         offload: settings.offload,
         feedback_interval_us: settings.feedback_interval.as_micros() as u32,
         bench_limit,
+        recipe: settings.stack.as_ref().map(haul_engine::offer),
         extra: vec![
             ("preset".to_owned(), settings.preset.clone()),
             ("socket_buffer".to_owned(), settings.socket_buffer.0.to_string()),
         ],
     }
+}
+
+/// What the recipe is called that a session runs, if one was negotiated.
+pub(super) fn recipe_name(settings: &WireSettings) -> Option<String> {
+    let recipe = haulage::Recipe::parse(&settings.recipe.as_ref()?.text).ok()?;
+    Some(crate::fault::printable(&recipe.name))
 }
 
 /// The ciphers that a client offers, most wanted first.
@@ -59,6 +66,16 @@ mod tests {
         let theirs = settings(&ours, BenchLimit::Unlimited);
         assert_eq!((theirs.rate_bps, theirs.feedback_interval_us), (Some(5_000_000), 3_000));
         assert_eq!((theirs.chunk_bytes, theirs.controller.as_str()), (100_000_000, "delivery"));
+    }
+
+    #[test]
+    fn what_a_preset_says_of_the_transport_is_offered() {
+        let ours = Recipe::build(&Preset::find("rbudp").unwrap(), &[]).unwrap().settings;
+        let theirs = settings(&ours, BenchLimit::Unlimited);
+        assert_eq!(recipe_name(&theirs).as_deref(), Some("rbudp"));
+        assert_eq!((theirs.controller.as_str(), theirs.rate_bps), ("fixed", Some(900_000_000)));
+        let ours = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        assert_eq!(settings(&ours, BenchLimit::Unlimited).recipe, None);
     }
 
     #[test]

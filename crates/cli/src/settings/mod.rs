@@ -4,13 +4,19 @@ mod parameters;
 mod presets;
 
 use haul_base::{Bytes, Rate, Span};
-use haul_proto::{ControllerConfig, build_controller};
+use haul_proto::{ControllerConfig, build_controller, check_object_recipe};
 
 use crate::config::{ConfigRow, Origin, Setting};
 use crate::fault::{self, Fault};
 
-pub use parameters::{PARAMETERS, Parameter};
+pub use parameters::{PARAMETERS, Parameter, session_key};
 pub use presets::{Preset, PresetSource};
+
+/// Where recipes of micro-protocols are to be had.
+const STACKS: &str = "bulk, fobs and rbudp carry files and memory, and `haul presets NAME` prints one to start from; \
+                      viz, msg and sensor carry messages: `haul pipe --preset NAME`";
+/// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
+const TAG_LEN: usize = 16;
 
 /// How packets are protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +65,8 @@ pub struct Settings {
     pub offload: bool,
     /// Socket buffers to ask the kernel for.
     pub socket_buffer: Bytes,
+    /// What the transport is made of; `None`: as `bulk`, with the parameters above.
+    pub stack: Option<haulage::Recipe>,
 }
 
 impl Settings {
@@ -93,13 +101,43 @@ impl Recipe {
         let mut recipe =
             Self { settings: preset.settings()?, origins: vec![preset.origin(); PARAMETERS.len()] };
         for Setting { origin, assignment } in settings {
-            let parameter = Parameter::find(&assignment.key).map_err(|e| at(origin, e))?;
+            let key = session_key(&assignment.key);
+            if key.contains('.') {
+                recipe.set_in_stack(origin, key, &assignment.value)?;
+                continue;
+            }
+            let parameter = Parameter::find(key).map_err(|e| at(origin, e))?;
             parameter
                 .set(&mut recipe.settings, &assignment.value)
                 .map_err(|problem| value_problem(origin, parameter, &assignment.value, &problem))?;
             recipe.origins[parameter.index()] = origin.clone();
         }
+        recipe.settle_stack()?;
         Ok(recipe)
+    }
+
+    /// Sets what only a micro-protocol has.
+    fn set_in_stack(&mut self, origin: &Origin, key: &str, value: &str) -> Result<(), Fault> {
+        let Settings { preset, stack, .. } = &mut self.settings;
+        let Some(stack) = stack else {
+            return Err(fault::usage(
+                format!("{origin}: the preset {preset} names no micro-protocols, so there is no `{key}`"),
+                STACKS,
+            ));
+        };
+        stack.set(key, value).map_err(|error| fault::usage(format!("{origin}: {error}"), STACKS))
+    }
+
+    /// Writes into the stack what the session has too: both say the same.
+    fn settle_stack(&mut self) -> Result<(), Fault> {
+        let Some(mut stack) = self.settings.stack.take() else { return Ok(()) };
+        for (of_part, key) in parameters::IN_STACKS {
+            let value = Parameter::find(key)?.show(&self.settings);
+            // What a recipe lacks is said when it is checked.
+            let _ = stack.set(of_part, &value);
+        }
+        self.settings.stack = Some(stack);
+        Ok(())
     }
 
     /// The preset's name and every parameter with its value and origin.
@@ -112,8 +150,12 @@ impl Recipe {
         rows.collect()
     }
 
-    /// Builds the controller once, so that what it lacks is said before anything starts.
+    /// Builds the controller and the stack once, so that what they lack is said before anything starts.
     fn check(&self) -> Result<(), Fault> {
+        if let Some(stack) = &self.settings.stack {
+            check_object_recipe(stack, TAG_LEN)
+                .map_err(|error| fault::usage(format!("preset {}: {error}", self.settings.preset), STACKS))?;
+        }
         let Settings { controller, rate, feedback_interval, .. } = self.settings;
         let config =
             ControllerConfig { ceiling: rate, initial_rtt: Span::from_millis(100), feedback_interval };

@@ -87,6 +87,19 @@ pub const PARAMETERS: &[Parameter] = &[
     },
 ];
 
+/// Parameters of micro-protocols, and what sessions of every recipe call them.
+pub(super) const IN_STACKS: [(&str, &str); 4] = [
+    ("object.chunk", "chunk"),
+    ("bitmap_ack.interval", "feedback_interval"),
+    ("rate_control.controller", "controller"),
+    ("rate_control.rate", "rate"),
+];
+
+/// A parameter's key as sessions call it; what only a micro-protocol has keeps its name, which has a dot.
+pub fn session_key(key: &str) -> &str {
+    IN_STACKS.iter().find(|known| known.0 == key).map_or(key, |known| known.1)
+}
+
 impl Parameter {
     /// The parameter called `key` (`cipher` is another name of `crypto`).
     ///

@@ -1,16 +1,18 @@
-//! Presets: recipes with a name, compiled in, and recipe files.
+//! Presets: recipes with a name, compiled in, and recipe files. A recipe gives the parameters of a session; one with a
+//! table for each of its micro-protocols also says what the session's transport is made of.
 
 use std::path::{Path, PathBuf};
 
 use haul_base::{Bytes, Span};
-use toml::Table;
+use toml::{Table, Value};
 
+use super::parameters::IN_STACKS;
 use super::{Crypto, PARAMETERS, Parameter, Settings};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
 use haul_base::suggestion;
 
-/// The presets of this release.
+/// The presets of this release that only set parameters; those of micro-protocols are [`haulage::PRESETS`].
 const SHIPPED: [(&str, &str); 2] = [
     ("default", include_str!("../../presets/default.toml")),
     ("fixed", include_str!("../../presets/fixed.toml")),
@@ -42,7 +44,7 @@ impl Preset {
         Self::shipped().swap_remove(0)
     }
 
-    /// All presets that are compiled in.
+    /// All presets that are compiled in and name no micro-protocols.
     pub fn shipped() -> Vec<Self> {
         let preset = |&(name, text): &(&str, &str)| Self {
             name: name.to_owned(),
@@ -62,10 +64,20 @@ impl Preset {
         if name_or_file.contains('/') || path.extension().is_some_and(|end| end == "toml") {
             return Self::load(path);
         }
-        Self::shipped().into_iter().find(|preset| preset.name == name_or_file).ok_or_else(|| {
-            let names = SHIPPED.map(|(name, _)| name);
+        let known = SHIPPED.iter().chain(haulage::PRESETS);
+        let found = known.clone().find(|known| known.0 == name_or_file);
+        let preset = |&(name, text): &(&str, &str)| Self {
+            name: name.to_owned(),
+            source: PresetSource::Shipped,
+            text: text.to_owned(),
+        };
+        found.map(preset).ok_or_else(|| {
+            let names: Vec<&str> = known.map(|known| known.0).collect();
             fault::usage(
-                format!("no preset is called `{name_or_file}`{}", suggestion(name_or_file, names)),
+                format!(
+                    "no preset is called `{name_or_file}`{}",
+                    suggestion(name_or_file, names.iter().copied())
+                ),
                 format!(
                     "the presets are {}; a recipe file is written with a slash, ./{name_or_file}",
                     names.join(", ")
@@ -105,19 +117,43 @@ impl Preset {
             crypto: Crypto::Auto,
             offload: true,
             socket_buffer: Bytes(64 << 20),
+            stack: None,
         };
-        self.apply(&mut settings)?;
+        let table: Table = self.text.parse().map_err(|e| self.problem(&format!("{e}")))?;
+        if table.values().any(Value::is_table) {
+            self.apply_stack(&mut settings)?;
+        } else {
+            self.apply(&table, &mut settings)?;
+        }
         Ok(settings)
     }
 
-    fn apply(&self, settings: &mut Settings) -> Result<(), Fault> {
-        let table: Table = self.text.parse().map_err(|e| self.problem(&format!("{e}")))?;
+    /// Takes the micro-protocols, and those of their parameters that the session has too.
+    fn apply_stack(&self, settings: &mut Settings) -> Result<(), Fault> {
+        let mut stack = haulage::Recipe::parse(&self.text)
+            .map_err(|e| fault::usage(format!("{}: {e}", self.origin()), super::STACKS))?;
+        stack.name.clone_from(&self.name);
+        for (of_part, key) in IN_STACKS {
+            let value = of_part.split_once('.').and_then(|(part, parameter)| stack.get(part, parameter));
+            if let Some(value) = value {
+                self.set(settings, key, value)?;
+            }
+        }
+        settings.stack = Some(stack);
+        Ok(())
+    }
+
+    fn set(&self, settings: &mut Settings, key: &str, value: &str) -> Result<(), Fault> {
+        let parameter = Parameter::find(key).map_err(|e| super::at(&self.origin(), e))?;
+        parameter
+            .set(settings, value)
+            .map_err(|problem| super::value_problem(&self.origin(), parameter, value, &problem))
+    }
+
+    fn apply(&self, table: &Table, settings: &mut Settings) -> Result<(), Fault> {
         for (key, value) in table.iter().filter(|(key, _)| *key != "description") {
-            let parameter = Parameter::find(key).map_err(|e| super::at(&self.origin(), e))?;
             let text = scalar(value).ok_or_else(|| self.problem(&format!("{key} must be a single value")))?;
-            parameter
-                .set(settings, &text)
-                .map_err(|problem| super::value_problem(&self.origin(), parameter, &text, &problem))?;
+            self.set(settings, key, &text)?;
         }
         Ok(())
     }

@@ -88,6 +88,75 @@ fn recipe_files_load_and_say_what_is_wrong() {
     assert!(Preset::find("./nothing.toml").is_err());
 }
 
+fn stack(recipe: &Recipe) -> &haulage::Recipe {
+    recipe.settings.stack.as_ref().expect("a recipe of micro-protocols")
+}
+
+#[test]
+fn a_recipe_of_micro_protocols_says_what_a_session_is_like() {
+    let preset = Preset::find("fobs").unwrap();
+    let recipe = Recipe::build(&preset, &[]).unwrap();
+    let Settings { controller, rate, feedback_interval, .. } = recipe.settings;
+    assert_eq!(
+        (controller, rate, feedback_interval),
+        ("fixed", Some(Rate::from_mbps(900)), Span::from_millis(10))
+    );
+    assert!(stack(&recipe).same_stack(stack(&Recipe::build(&preset, &[]).unwrap())));
+    assert!(build(&[]).unwrap().settings.stack.is_none());
+}
+
+#[test]
+fn both_names_of_a_parameter_mean_the_same() {
+    for key in ["rate", "rate_control.rate"] {
+        let recipe = Recipe::build(&Preset::find("rbudp").unwrap(), &[set(key, "150Mbit")]).unwrap();
+        assert_eq!(recipe.settings.rate, Some(Rate::from_mbps(150)), "{key}");
+        assert_eq!(stack(&recipe).get("rate_control", "rate"), Some("150Mbit"), "{key}");
+        assert_eq!(build(&[set(key, "150Mbit")]).unwrap().settings.rate, Some(Rate::from_mbps(150)), "{key}");
+    }
+    let preset = Preset::find("rbudp").unwrap();
+    let recipe = Recipe::build(&preset, &[set("chunk", "1MB"), set("retransmit.window", "5000")]).unwrap();
+    assert_eq!(stack(&recipe).get("object", "chunk"), Some("1MB"));
+    assert_eq!(stack(&recipe).get("retransmit", "window"), Some("5000"));
+}
+
+#[test]
+fn recipes_that_cannot_carry_files_are_refused_with_what_is_missing() {
+    for name in ["viz", "msg", "sensor"] {
+        let failure = Recipe::build(&Preset::find(name).unwrap(), &[]).unwrap_err();
+        assert_eq!(failure.code, FaultCode::Usage);
+        assert!(failure.message.contains(name) && failure.message.contains("needs object"), "{failure}");
+        assert!(failure.hint.contains("haul pipe"), "{failure}");
+    }
+    let fobs = Preset::find("fobs").unwrap();
+    for (settings, word) in [
+        (set("warp.speed", "9"), "`warp.speed`"),
+        (set("retransmit.speed", "9"), "`speed`"),
+        (set("retransmit.window", "0"), "`retransmit.window = 0`"),
+        (set("rate", "unlimited"), "needs a rate"),
+    ] {
+        let failure = Recipe::build(&fobs, &[settings]).unwrap_err();
+        assert!(failure.code == FaultCode::Usage && failure.message.contains(word), "{failure}");
+    }
+    let failure = build(&[set("retransmit.window", "5000")]).unwrap_err();
+    assert!(failure.message.contains("preset default names no micro-protocols"), "{failure}");
+}
+
+#[test]
+fn a_file_may_name_micro_protocols() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mine.toml");
+    let find = || Preset::find(path.to_str().unwrap()).unwrap();
+    std::fs::write(&path, Preset::find("rbudp").unwrap().text).unwrap();
+    let recipe = Recipe::build(&find(), &[]).unwrap();
+    assert_eq!((recipe.settings.preset.as_str(), stack(&recipe).name.as_str()), ("mine", "mine"));
+    std::fs::write(&path, "[object]\nchunk = '7'\n").unwrap();
+    assert!(Recipe::build(&find(), &[]).unwrap_err().message.contains("mine.toml: chunk = \"7\""));
+    std::fs::write(&path, "[object]\n[seal]\n").unwrap();
+    assert!(Recipe::build(&find(), &[]).unwrap_err().message.contains("needs liveness"));
+    std::fs::write(&path, "[object\n").unwrap();
+    assert!(Recipe::build(&find(), &[]).unwrap_err().message.contains("mine.toml"));
+}
+
 proptest! {
     #[test]
     fn what_is_shown_can_be_set_again(

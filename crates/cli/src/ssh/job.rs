@@ -73,6 +73,8 @@ pub(crate) struct Job {
     pub actions: Vec<String>,
     /// The ports that the server was told to use, for the words of a failure.
     pub ports: Option<String>,
+    /// What the transport is made of, TOML, if a preset says so.
+    pub recipe: Option<String>,
 }
 
 #[cfg(test)]
@@ -107,6 +109,7 @@ mod tests {
                 detach: true,
                 actions: vec!["copy a:x to b:y".to_owned()],
                 ports: None,
+                recipe: None,
             };
             let line = serde_json::to_string(&job).unwrap();
             prop_assert!(!line.contains('\n'));

@@ -192,12 +192,14 @@ fn encryption_is_given_up_only_if_both_sides_say_so() {
 #[test]
 fn usage_errors_say_what_to_write() {
     let url = "haul://h:1/?k=x";
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["cp", "--rate", "800", "a", "b"], "Mbit"),
         (&["bench", "--bytes", "100", url], "B"),
         (&["bench", "--time", "10", url], "s"),
         (&["cp", "--set", "chnk=1MB", "a", url], "chunk"),
         (&["cp", "--preset", "nonsense", "a", url], "preset"),
+        (&["cp", "--preset", "viz", "a", url], "needs object"),
+        (&["bench", "--preset", "msg", url], "needs object"),
         (&["cp", "a"], "DST"),
         (&["serve", "--listen", "1.2.3.4"], "port"),
         (&["frobnicate"], "help"),

@@ -20,7 +20,7 @@ use crate::hello::{HelloDriver, HelloExchange};
 use crate::identity::random;
 use crate::session::{UdpSide, udp_options};
 use crate::tls::SessionSecrets;
-use crate::{Clock, Control, EngineError, HaulUrl, Role, Session};
+use crate::{Clock, Control, EngineError, HaulUrl, Role, Session, recipe};
 
 pub use associate::AssociateOptions;
 pub(crate) use associate::{Agreed, agree};
@@ -62,6 +62,7 @@ impl ConnectOptions {
 /// # Errors
 /// [`EngineError::Expired`] before anything is sent; [`EngineError::Resolve`], [`EngineError::Connect`],
 /// [`EngineError::NotHaul`] or [`EngineError::Certificate`] if there is no such server;
+/// [`EngineError::Recipe`] if the recipe does not work here;
 /// [`EngineError::Peer`] if it refuses (wrong secret, expired, version, cipher, or its own reasons);
 /// [`EngineError::TimedOut`] if it does not decide; [`EngineError::TooLong`] if the request names too much.
 pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, EngineError> {
@@ -69,6 +70,8 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         return Err(EngineError::Expired { authority: url.authority() });
     }
     check_length(&options)?;
+    // What cannot work here is said before anything is sent.
+    recipe::check(&options.settings, options.ciphers.first().copied().ok_or(EngineError::Closed)?)?;
     let tcp = dial::dial(&url.host, url.port, options.connect_timeout)?;
     let (tls, tls_time) = secure::secure(url, &tcp, Instant::now() + options.answer_timeout)?;
     let secrets = SessionSecrets::export(&tls)?;
@@ -78,7 +81,9 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let proof = *secrets.proof(&url.secret).as_bytes();
     control.send(ControlMessage::Hello(hello(&options, proof)))?;
     let (udp, accept) = udp.wait_for_accept(&control, options.answer_timeout)?;
-    check_accept(&accept, &secrets, &options.ciphers).inspect_err(|error| control.abort(error.fault()))?;
+    check_accept(&accept, &secrets, &options.ciphers)
+        .and_then(|()| check_recipe(&accept, &options.settings))
+        .inspect_err(|error| control.abort(error.fault()))?;
     Ok(session(udp, control, &secrets, accept, options.request, tls_time))
 }
 
@@ -111,6 +116,7 @@ pub fn default_settings() -> Settings {
         offload: true,
         feedback_interval_us: 2_000,
         bench_limit: BenchLimit::Unlimited,
+        recipe: None,
         extra: Vec::new(),
     }
 }
@@ -125,6 +131,14 @@ fn check_accept(accept: &Accept, secrets: &SessionSecrets, offered: &[Cipher]) -
         return Err(EngineError::protocol("it accepted another session than this one"));
     }
     Ok(())
+}
+
+/// A server may refuse a recipe; it cannot choose another one.
+fn check_recipe(accept: &Accept, asked: &Settings) -> Result<(), EngineError> {
+    if accept.settings.recipe == asked.recipe {
+        return Ok(recipe::check(&accept.settings, accept.cipher)?);
+    }
+    Err(EngineError::protocol("it accepted another recipe than the one that was asked for"))
 }
 
 fn session(

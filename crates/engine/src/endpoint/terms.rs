@@ -11,6 +11,7 @@ use super::Endpoint;
 use super::shared::lock;
 use super::table::{Bond, Entry};
 use crate::crypto::tag_len;
+use crate::recipe::{read_offer, refusal};
 use crate::{EngineError, Incoming};
 
 /// Every recipe must have these: packets have to say whose they are, and prove it.
@@ -52,8 +53,7 @@ impl Terms {
         versions: &[(String, u16)],
         cipher: Cipher,
     ) -> Result<Arc<Blueprint>, Fault> {
-        let recipe = Recipe::parse(recipe).map_err(|error| refusal(&error))?;
-        self.registry.check_versions(versions).map_err(|error| refusal(&error))?;
+        let recipe = read_offer(&self.registry, recipe, versions)?;
         (self.permit)(&recipe).map_err(|reason| {
             Fault::new(
                 FaultCode::NotPermitted,
@@ -95,18 +95,6 @@ pub(super) fn compile(
     }
     let message = "it has to come before all others with clear attributes".to_owned();
     Err(RecipeError::Unbuildable { protocol: NEEDED[0].to_owned(), message })
-}
-
-fn refusal(error: &RecipeError) -> Fault {
-    let code = match error {
-        RecipeError::Version { .. } => FaultCode::VersionMismatch,
-        _ => FaultCode::Usage,
-    };
-    Fault::new(
-        code,
-        format!("the server cannot use the recipe: {error}"),
-        "use a recipe whose micro-protocols both sides have, in the same version",
-    )
 }
 
 impl Incoming {

@@ -9,7 +9,7 @@ use super::slot::Service;
 use super::table::Registration;
 use crate::crypto::{DataKeys, TicketSecret};
 use crate::session::{UdpSide, udp_options};
-use crate::{Clock, Control, EngineError, Role, Session};
+use crate::{Clock, Control, EngineError, Role, Session, recipe};
 
 /// How this program calls itself to clients.
 const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
@@ -67,8 +67,12 @@ impl Incoming {
     /// Begins the session with settings that the server permits; the client is told.
     ///
     /// # Errors
-    /// How the control channel failed.
+    /// That the client was refused because of its recipe; how the control channel failed.
     pub fn accept_with(self, settings: Settings) -> Result<Session, EngineError> {
+        if let Err(fault) = recipe::check_offer(&settings, self.cipher()) {
+            self.refuse(fault.clone());
+            return Err(EngineError::Peer(fault));
+        }
         let accept = self.answer(settings.clone());
         // The socket first: data can follow the accept at once.
         self.registration.slot().serve(Service {

@@ -11,6 +11,7 @@ use haul_udp::UdpSocket;
 use haul_wire::control::Settings;
 
 use super::{Peer, Transfer, Waker};
+use crate::recipe::in_force;
 use crate::{DataPath, EngineError, Session};
 
 /// Silence after which the sender gives up: as long as the control channel waits.
@@ -30,7 +31,7 @@ fn largest_datagram(peer: SocketAddr) -> u16 {
     }
 }
 
-fn feedback_interval(settings: &Settings) -> Span {
+pub(crate) fn feedback_interval(settings: &Settings) -> Span {
     let micros = settings.feedback_interval_us;
     Span::from_micros(u64::from(micros.clamp(*FEEDBACK_INTERVALS.start(), *FEEDBACK_INTERVALS.end())))
 }
@@ -55,7 +56,8 @@ impl Session {
     /// Sends an object on a thread of its own. `waker` is to be woken when `source` has more to read.
     ///
     /// # Errors
-    /// As [`Session::take_data_path`]; [`EngineError::Controller`] if the settings name no known controller.
+    /// As [`Session::take_data_path`]; [`EngineError::Controller`] if the settings name no known controller,
+    /// [`EngineError::Recipe`] if no stack can be made of their recipe.
     pub fn start_sending(
         &mut self,
         source: Box<dyn ObjectSource>,
@@ -65,6 +67,7 @@ impl Session {
         let sizes = path.hello.sizes();
         let initial_rtt = path.hello.round_trip().unwrap_or(path.round_trip);
         let controller = controller_for(&path.settings, initial_rtt)?;
+        let recipe = in_force(&path.settings)?;
         let config = SenderConfig {
             chunk: Bytes(path.settings.chunk_bytes.max(1)),
             datagram: sizes.outgoing,
@@ -77,7 +80,10 @@ impl Session {
         };
         let now = path.clock.now();
         let (peer, link, socket) = split(path);
-        let sender = Sender::new(now, config, link, source, controller, FIRST_LIMIT);
+        let sender = match recipe {
+            None => Sender::new(now, config, link, source, controller, FIRST_LIMIT),
+            Some(recipe) => Sender::of_recipe(now, recipe, &config, link, source, controller, FIRST_LIMIT)?,
+        };
         Transfer::spawn("haul-send", sender, socket, peer, waker)
     }
 
@@ -97,9 +103,13 @@ impl Session {
             feedback_datagram: FEEDBACK_DATAGRAM,
             silence: SILENCE,
         };
+        let recipe = in_force(&path.settings)?;
         let now = path.clock.now();
         let (peer, link, socket) = split(path);
-        let receiver = Receiver::new(now, config, link, sink);
+        let receiver = match recipe {
+            None => Receiver::new(now, config, link, sink),
+            Some(recipe) => Receiver::of_recipe(now, &recipe, config, link, sink)?,
+        };
         Transfer::spawn("haul-receive", receiver, socket, peer, waker)
     }
 }

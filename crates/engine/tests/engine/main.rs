@@ -5,6 +5,8 @@ mod associations;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod recipes;
+#[cfg(test)]
 mod sessions;
 #[cfg(test)]
 mod support;

@@ -20,6 +20,7 @@ pub(crate) fn settings() -> Settings {
         offload: true,
         feedback_interval_us: 10_000,
         bench_limit: BenchLimit::Unlimited,
+        recipe: None,
         extra: Vec::new(),
     }
 }

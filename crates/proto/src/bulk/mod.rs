@@ -1,5 +1,5 @@
-//! The bulk transport: an object over the recipe `bulk`, as a sender and a receiver with typed settings and counters.
-//! Both are thin: what they do is in the recipe's micro-protocols.
+//! The bulk transport: an object over the recipe `bulk`, or another that carries objects, as a sender and a receiver with
+//! typed settings and counters. Both are thin: what they do is in the recipe's micro-protocols.
 
 mod receiver;
 mod sender;
@@ -24,15 +24,46 @@ fn span(span: Span) -> String {
     format!("{}ns", span.as_nanos())
 }
 
-/// A stack of the recipe `bulk` with these parameters.
-fn build(parameters: &[(&str, String)], setup: Setup) -> Result<Stack, RecipeError> {
+/// What a recipe must have so that a session can run it: an object, packets that prove where they come from, and an end if
+/// the other side falls silent.
+const NEEDED: [&str; 3] = ["object", "seal", "liveness"];
+
+/// Checks a recipe as any other, and that it suits a session that moves an object.
+///
+/// # Errors
+/// What is wrong or missing.
+pub fn check_object_recipe(recipe: &Recipe, tag_len: usize) -> Result<(), RecipeError> {
+    if let Some(part) = NEEDED.into_iter().find(|part| !recipe.has(part)) {
+        let (protocol, alternatives) = ("a session that moves files or memory".to_owned(), part.to_owned());
+        return Err(RecipeError::Missing { protocol, alternatives });
+    }
+    let keep = recipe.get("retransmit", "keep").unwrap_or("copies");
+    if recipe.has("retransmit") && keep == "copies" {
+        return Err(RecipeError::Value {
+            place: String::new(),
+            protocol: "retransmit".to_owned(),
+            parameter: "keep".to_owned(),
+            value: keep.to_owned(),
+            allowed: "what is lost of an object is read once more; write keep = \"object\"".to_owned(),
+        });
+    }
+    Arc::new(micro::registry()).compile(recipe, tag_len).map(|_| ())
+}
+
+/// The recipe `bulk` with these parameters.
+fn shipped(parameters: &[(&str, String)]) -> Result<Recipe, RecipeError> {
     let mut recipe = presets::preset("bulk").unwrap_or_else(|| Ok(Recipe::default()))?;
     for (key, value) in parameters {
         recipe.set(key, value)?;
     }
+    Ok(recipe)
+}
+
+/// A stack of a recipe.
+fn build(recipe: &Recipe, setup: Setup) -> Result<Stack, RecipeError> {
     let tag_len = setup.keys.as_ref().map_or(0, |keys| keys.0.tag_len());
     let registry: Arc<Registry> = Arc::new(micro::registry());
-    Stack::new(registry.compile(&recipe, tag_len)?, setup)
+    Stack::new(registry.compile(recipe, tag_len)?, setup)
 }
 
 /// Which micro-protocol has failed, and how.

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use haul_base::{Deadline, Machine, Received, Span, Time, Transmit};
-use haul_stack::{Ends, ObjectSink, Setup, Stack, StackEvent};
+use haul_stack::{Ends, ObjectSink, Recipe, RecipeError, Setup, Stack, StackEvent};
 
-use super::{build, failure, span};
+use super::{build, failure, shipped, span};
 use crate::link::Link;
 
 /// How a receiver works.
@@ -68,7 +68,7 @@ impl ReceiverStats {
     }
 }
 
-/// The receiving end of one object: a stack of the recipe `bulk`.
+/// The receiving end of one object: a stack of the recipe `bulk`, or another that carries objects.
 pub struct Receiver {
     stack: Stack,
     complete: bool,
@@ -86,21 +86,32 @@ impl Receiver {
     /// # Panics
     /// If the settings are outside of their bounds.
     pub fn new(now: Time, config: ReceiverConfig, link: Link, sink: Box<dyn ObjectSink>) -> Self {
+        let recipe = shipped(&[
+            ("bitmap_ack.interval", span(config.feedback_interval)),
+            ("liveness.silence", span(config.silence)),
+        ]);
+        let made = recipe.and_then(|recipe| Self::of_recipe(now, &recipe, config, link, sink));
+        made.expect("the recipe `bulk` builds with settings within their bounds")
+    }
+
+    /// A receiver by another recipe, with the recipe's parameters; of `config` only what is known of the path counts.
+    ///
+    /// # Errors
+    /// If no stack can be made of the recipe.
+    pub fn of_recipe(
+        now: Time,
+        recipe: &Recipe,
+        config: ReceiverConfig,
+        link: Link,
+        sink: Box<dyn ObjectSink>,
+    ) -> Result<Self, RecipeError> {
         let mut setup = Setup::new(now);
         setup.initiator = false;
         setup.first_pn = link.next_pn;
         setup.keys = Some((link.seal, link.open));
         setup.datagram = config.feedback_datagram;
         setup.ends = Ends { object_sink: Some(sink), ..Ends::default() };
-        let parameters = [
-            ("bitmap_ack.interval", span(config.feedback_interval)),
-            ("liveness.silence", span(config.silence)),
-        ];
-        let stack = build(&parameters, setup);
-        Self {
-            stack: stack.expect("the recipe `bulk` builds with settings within their bounds"),
-            complete: false,
-        }
+        Ok(Self { stack: build(recipe, setup)?, complete: false })
     }
 
     /// The counters so far.

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use haul_base::{Bytes, Deadline, Machine, Rate, Received, Span, Time, Transmit};
-use haul_stack::{Ends, ObjectSource, Setup, Stack, StackEvent};
+use haul_stack::{Ends, ObjectSource, Recipe, RecipeError, Setup, Stack, StackEvent};
 
-use super::{build, bytes, failure, span};
+use super::{build, bytes, failure, shipped, span};
 use crate::control::{RateController, RateState};
 use crate::link::Link;
 use crate::micro::events::{ALLOTTED, Allotment, SIZE_PASSED, SIZE_REFUSED};
@@ -143,7 +143,7 @@ impl SenderStats {
     }
 }
 
-/// The sending end of one object: a stack of the recipe `bulk`.
+/// The sending end of one object: a stack of the recipe `bulk`, or another that carries objects.
 pub struct Sender {
     stack: Stack,
     delivered: bool,
@@ -172,6 +172,36 @@ impl Sender {
         controller: Box<dyn RateController>,
         first_limit: u64,
     ) -> Self {
+        let recipe = shipped(&config.parameters(first_limit));
+        let made = recipe.and_then(|recipe| Self::build(now, &recipe, &config, link, source, controller));
+        made.expect("the recipe `bulk` builds with settings within their bounds")
+    }
+
+    /// A sender by another recipe, with the recipe's parameters; of `config` only what is known of the path counts.
+    ///
+    /// # Errors
+    /// If no stack can be made of the recipe.
+    pub fn of_recipe(
+        now: Time,
+        mut recipe: Recipe,
+        config: &SenderConfig,
+        link: Link,
+        source: Box<dyn ObjectSource>,
+        controller: Box<dyn RateController>,
+        first_limit: u64,
+    ) -> Result<Self, RecipeError> {
+        recipe.set("object.first_limit", &bytes(Bytes(first_limit)))?;
+        Self::build(now, &recipe, config, link, source, controller)
+    }
+
+    fn build(
+        now: Time,
+        recipe: &Recipe,
+        config: &SenderConfig,
+        link: Link,
+        source: Box<dyn ObjectSource>,
+        controller: Box<dyn RateController>,
+    ) -> Result<Self, RecipeError> {
         let mut setup = Setup::new(now).provide(controller);
         setup.first_pn = link.next_pn;
         setup.keys = Some((link.seal, link.open));
@@ -180,11 +210,7 @@ impl Sender {
         setup.max_datagram = config.max_datagram;
         setup.initial_rtt = config.initial_rtt;
         setup.ends = Ends { object_source: Some(source), ..Ends::default() };
-        let stack = build(&config.parameters(first_limit), setup);
-        Self {
-            stack: stack.expect("the recipe `bulk` builds with settings within their bounds"),
-            delivered: false,
-        }
+        Ok(Self { stack: build(recipe, setup)?, delivered: false })
     }
 
     /// The counters so far.

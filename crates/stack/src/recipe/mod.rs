@@ -22,7 +22,7 @@ pub use parameters::{ParameterKind, ParameterSpec, Parameters};
 pub(crate) use text::place;
 
 /// A stack written as data. Not checked yet: [`Registry::compile`](crate::Registry::compile) does that.
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Recipe {
     /// Its name.
     pub name: String,

@@ -361,6 +361,7 @@ mod tests {
             offload: false,
             feedback_interval_us: 0,
             bench_limit: crate::control::BenchLimit::Unlimited,
+            recipe: None,
             extra: Vec::new(),
         };
         let hello = |pattern: &[u8], rules| {

@@ -37,7 +37,7 @@ pub use selection::{
 };
 pub use setup::{
     Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, Manners, Newer,
-    PROTOCOL_VERSION, Request, RunMode, Settings,
+    PROTOCOL_VERSION, RecipeOffer, Request, RunMode, Settings,
 };
 pub use wants::{Destination, More, Proof, Stretch, Want, WantRun};
 

@@ -182,8 +182,19 @@ pub struct Settings {
     pub feedback_interval_us: u32,
     /// When a bench ends.
     pub bench_limit: BenchLimit,
+    /// What carries the object; `None`: the recipe `bulk` with the parameters above.
+    pub recipe: Option<RecipeOffer>,
     /// Further parameters of the recipe, key and value.
     pub extra: Vec<(String, String)>,
+}
+
+/// A recipe that a session is to run. The parameters that [`Settings`] has too are in force as they stand there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecipeOffer {
+    /// The recipe, TOML.
+    pub text: String,
+    /// Name and version of each of its micro-protocols at the client.
+    pub versions: Vec<(String, u16)>,
 }
 
 /// When a bench ends.

@@ -11,6 +11,7 @@ fn settings() -> Settings {
         offload: true,
         feedback_interval_us: 2,
         bench_limit: BenchLimit::Micros(3),
+        recipe: None,
         extra: vec![("k".into(), "v".into())],
     }
 }
@@ -28,7 +29,7 @@ fn selection() -> Selection {
     }
 }
 
-const SETTINGS: &[u8] = b"\xac\x02\x03bbr\x01\xe8\x07\x01\x02\x02\x03\x01\x01k\x01v";
+const SETTINGS: &[u8] = b"\xac\x02\x03bbr\x01\xe8\x07\x01\x02\x02\x03\x00\x01\x01k\x01v";
 
 fn fault() -> Fault {
     Fault { code: FaultCode::DiskFull, message: "full".into(), hint: "rm".into(), retryable: false }
@@ -119,7 +120,12 @@ fn accept() {
         settings: settings(),
     };
     let head = [1, 0x84, 0x86, 0x88, 0x08, 1, 0xac, 0x02, 1, b's'];
-    frozen(&ControlMessage::Accept(accept), &joined(&[&head, SETTINGS]));
+    frozen(&ControlMessage::Accept(accept.clone()), &joined(&[&head, SETTINGS]));
+    let offer = RecipeOffer { text: "[x]".into(), versions: vec![("seal".into(), 1), ("x".into(), 300)] };
+    let settings = Settings { recipe: Some(offer), ..settings() };
+    let bytes =
+        b"\xac\x02\x03bbr\x01\xe8\x07\x01\x02\x02\x03\x01\x03[x]\x02\x04seal\x01\x01x\xac\x02\x01\x01k\x01v";
+    frozen(&ControlMessage::Accept(Accept { settings, ..accept }), &joined(&[&head, bytes]));
 }
 
 #[test]

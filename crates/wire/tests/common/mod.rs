@@ -5,8 +5,8 @@ use haul_wire::control::{
     Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, Durability, Entry, EntryKind, Equal,
     Extent, Extraneous, Extras, Fault, FaultCode, FileDigest, FileSystems, Growth, Hello, IgnoreFiles, Item,
     Layout, Leftovers, LinkChoice, MAX_MODE, Manners, More, Newer, Notes, Outcome, Owner, Preserve, Proof,
-    Readback, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch, Summary, Verdict, Want,
-    WantRun, Xattr, encode_frame,
+    Readback, RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch, Summary,
+    Verdict, Want, WantRun, Xattr, encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
@@ -58,15 +58,21 @@ fn settings() -> impl Strategy<Value = Settings> {
         any::<u64>().prop_map(BenchLimit::Micros)
     ];
     let extra = vec((text(), text()), 0..3);
-    (any::<u64>(), text(), option::of(any::<u64>()), any::<bool>(), any::<u32>(), limit, extra).prop_map(
-        |(chunk_bytes, controller, rate_bps, offload, feedback_interval_us, bench_limit, extra)| Settings {
-            chunk_bytes,
-            controller,
-            rate_bps,
-            offload,
-            feedback_interval_us,
-            bench_limit,
-            extra,
+    let offer = (text(), vec((text(), any::<u16>()), 0..3));
+    let recipe = option::of(offer.prop_map(|(text, versions)| RecipeOffer { text, versions }));
+    let numbers = (any::<u64>(), option::of(any::<u64>()), any::<bool>(), any::<u32>(), limit);
+    (numbers, text(), recipe, extra).prop_map(
+        |((chunk_bytes, rate_bps, offload, feedback_interval_us, bench_limit), controller, recipe, extra)| {
+            Settings {
+                chunk_bytes,
+                controller,
+                rate_bps,
+                offload,
+                feedback_interval_us,
+                bench_limit,
+                recipe,
+                extra,
+            }
         },
     )
 }

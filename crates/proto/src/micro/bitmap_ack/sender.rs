@@ -20,7 +20,8 @@ const REORDERING_MAX: Span = Span::from_millis(50);
 const MAX_REORDERING_STEPS: u32 = 16;
 /// More than a minute is a wrong clock or a lie.
 const LONGEST_ROUND_TRIP: Span = Span::from_secs(60);
-/// The end of a round is said again after so many round trips without a report.
+/// The end of a round is said again after so many round trips without a report, and said when nothing could leave for so
+/// long.
 const ROUND_REPEAT: u64 = 2;
 const SHORTEST_REPEAT: Span = Span::from_millis(5);
 
@@ -42,6 +43,8 @@ enum Round {
     /// Reports come by themselves.
     None,
     Running,
+    /// Nothing more can leave, though there is or will be more: the source is behind, or the receiver takes no more yet.
+    Starved,
     /// Everything has left; the word is to be said.
     Ended,
     /// It has been said.
@@ -119,18 +122,31 @@ impl Sender {
 
     /// A batch was filled as far as there was something to send. Returns whether a round has just ended.
     pub(super) fn on_filled(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) -> bool {
-        let waiting = context.shared(self.handles().clock).reason();
-        let ended = batch.is_empty() && waiting == Some(WaitingFor::Acknowledgement);
-        match self.round {
-            Round::Running if ended => self.round = Round::Ended,
-            Round::Ended | Round::Told if !batch.is_empty() => self.round = Round::Running,
-            _ => return false,
+        if !batch.is_empty() {
+            if self.round != Round::None {
+                self.round = Round::Running;
+            }
+            return false;
         }
-        ended
+        let waiting = context.shared(self.handles().clock).reason();
+        match (self.round, waiting) {
+            (Round::Running | Round::Starved, Some(WaitingFor::Acknowledgement)) => {
+                self.round = Round::Ended;
+                return true;
+            }
+            // The receiver may take more only when it has what is missing: this ends a round too, unless it passes soon.
+            (Round::Running, Some(WaitingFor::Receiver | WaitingFor::Window | WaitingFor::Source)) => {
+                self.round = Round::Starved;
+                let end = context.now() + pause(context);
+                context.set_timer(ROUND_TIMER, end);
+            }
+            _ => {}
+        }
+        false
     }
 
     pub(super) fn on_round_timer(&mut self) {
-        if self.round == Round::Told {
+        if matches!(self.round, Round::Starved | Round::Told) {
             self.round = Round::Ended;
         }
     }
@@ -145,7 +161,7 @@ impl Sender {
             batch.payload_mut(i).copy_from_slice(&now.as_wrapped_micros().to_be_bytes());
         }
         self.round = Round::Told;
-        let repeat = (context.path().rtt * ROUND_REPEAT).max(SHORTEST_REPEAT);
+        let repeat = pause(context);
         context.set_timer(ROUND_TIMER, now + repeat);
         true
     }
@@ -255,6 +271,11 @@ impl Sender {
         each("peer_duplicates", u64::from(self.peer_duplicates));
         each("peer_ecn_ce", u64::from(self.peer_ecn_ce));
     }
+}
+
+/// How long a report may take, or a sender wait that has something left to send, before the round's end is said (again).
+fn pause(context: &Context<'_>) -> Span {
+    (context.path().rtt * ROUND_REPEAT).max(SHORTEST_REPEAT)
 }
 
 /// The bits of the last word of a bitmap.

@@ -1,0 +1,266 @@
+//! `haul cp` and `haul bench` with the recipes of objects, between two namespaces on the WAN emulator, which loses packets
+//! both ways. Needs root and `/dev/net/tun`; without, each test says SKIPPED and passes, or fails with `HAUL_E2E=required`.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use haul_base::{Bytes, Probability, Rate, Rng, Span};
+use haul_sim::{BottleneckSpec, DropReason, Limit, PathSpec, QueueSpec, StageSpec};
+use haul_wan::{Emulator, EmulatorOptions, Names, Namespace, TcpWindow, V4, sweep};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Namespaces are named after the process, so there is one emulator at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn privileged(test: &str) -> bool {
+    let missing = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !Path::new("/dev/net/tun").exists() {
+        "/dev/net/tun"
+    } else {
+        return true;
+    };
+    assert!(std::env::var("HAUL_E2E").as_deref() != Ok("required"), "{test} needs {missing}");
+    eprintln!("SKIPPED {test}: needs {missing}");
+    false
+}
+
+/// `haul` on one side, with nothing of the user's configuration.
+fn haul(side: &Namespace) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", side.name(), env!("CARGO_BIN_EXE_haul")]);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
+        command.env_remove(name);
+    }
+    command.env("HAUL_CONFIG", "").env("HOME", "/nonexistent").stdin(Stdio::null());
+    command
+}
+
+/// A server beyond 20 ms and 200 Mbit/s, where packets get lost in both directions.
+struct Far {
+    serving: Child,
+    url: String,
+    root: TempDir,
+    log: PathBuf,
+    emulator: Emulator,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Far {
+    fn start(seed: u64, loss: f64, options: &[&str]) -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        sweep(haul_wan::PREFIX);
+        let rate = Rate::from_mbps(200);
+        let stages = vec![
+            StageSpec::Bottleneck(BottleneckSpec {
+                rate,
+                queue: QueueSpec::TailDrop(Limit::Bytes(Bytes(4 << 20))),
+            }),
+            StageSpec::Loss(Probability::new(loss).unwrap()),
+            StageSpec::Delay(Span::from_millis(10)),
+        ];
+        let path = PathSpec { stages };
+        let emulator = Emulator::start(&EmulatorOptions {
+            forth: &path,
+            back: &path,
+            seed,
+            mtu: 1_500,
+            offload: true,
+            window: TcpWindow::Path,
+            cpu: None,
+            names: Names::Listed,
+        })
+        .unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let (file, log) = (root.path().join("url"), root.path().join("log"));
+        let mut command = haul(&emulator.world.b.namespace);
+        command.args(["serve", "--json", "--listen", "0.0.0.0:2640", "--host", &V4[1].to_string(), "--root"]);
+        command.arg(root.path()).arg("--url-file").arg(&file).args(options);
+        command.stdout(fs::File::create(&log).unwrap()).stderr(Stdio::null());
+        let mut far = Self {
+            serving: command.spawn().unwrap(),
+            url: String::new(),
+            root,
+            log,
+            emulator,
+            _alone: alone,
+        };
+        far.url = eventually("the server's URL", || {
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            (!text.trim().is_empty()).then(|| text.trim().to_owned())
+        });
+        far
+    }
+
+    fn at(&self, path: &str) -> String {
+        let (place, key) = self.url.split_once('?').unwrap();
+        let authority = place.strip_prefix("haul://").unwrap().split('/').next().unwrap();
+        format!("haul://{authority}/{path}?{key}")
+    }
+
+    /// Runs `haul` at the near side.
+    fn run(&self, arguments: &[&str]) -> Output {
+        haul(&self.emulator.world.a.namespace).args(arguments).output().unwrap()
+    }
+
+    /// Runs it, and reads what it reports.
+    fn succeed(&self, arguments: &[&str]) -> Value {
+        let output = self.run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// What the server says of its sessions so far.
+    fn sessions(&self, count: usize) -> Vec<Value> {
+        eventually("the server's words", || {
+            let text = fs::read_to_string(&self.log).unwrap_or_default();
+            let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let sessions: Vec<_> = events.filter(|event| event["event"] == "session").collect();
+            (sessions.len() >= count).then_some(sessions)
+        })
+    }
+
+    fn random_losses(&self) -> [u64; 2] {
+        self.emulator.snapshots().unwrap().map(|way| way.drops.of(DropReason::Random))
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let id = Pid::from_raw(self.serving.id().cast_signed()).unwrap();
+        // It has ended already if the test is about to fail.
+        let _ = kill_process(id, Signal::TERM);
+        let _ = self.serving.wait();
+    }
+}
+
+fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// A directory with files of these sizes, and bytes that do not repeat.
+fn tree(seed: u64, sizes: &[usize]) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("below")).unwrap();
+    let mut rng = Rng::from_seed(seed);
+    for (number, &size) in sizes.iter().enumerate() {
+        let mut data = vec![0; size];
+        rng.fill(&mut data);
+        let place = if number % 2 == 0 { "" } else { "below" };
+        fs::write(directory.path().join(place).join(format!("file{number}")), data).unwrap();
+    }
+    directory
+}
+
+/// The hash of every file, by its path.
+fn hashes(root: &Path) -> BTreeMap<PathBuf, blake3::Hash> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                let name = path.strip_prefix(root).unwrap().to_owned();
+                found.insert(name, blake3::hash(&fs::read(&path).unwrap()));
+            }
+        }
+    }
+    found
+}
+
+/// Files go there and come back by a recipe, and the reports and the path tell that it was this one, and under loss.
+fn there_and_back(preset: &str, shown: &str, options: &[&str], seed: u64) {
+    let far = Far::start(seed, 0.02, &[]);
+    let here = tree(seed, &[0, 1, 1_000, 70_000, 3_000_001, 20_000_000]);
+    let back = tempfile::tempdir().unwrap();
+    let (source, back_at) = (here.path().to_str().unwrap(), back.path().join("tree"));
+    let remote = far.at("tree");
+    let wanted = hashes(here.path());
+    for (from, to) in [(source, remote.as_str()), (remote.as_str(), back_at.to_str().unwrap())] {
+        let before = far.random_losses();
+        let report = far.succeed(&[&["cp", "--json", "--preset", preset], options, &[from, to]].concat());
+        assert_eq!((&report["preset"], &report["controller"]), (&shown.into(), &"fixed".into()), "{report}");
+        assert_eq!((&report["ok"], &report["files"]), (&true.into(), &6.into()), "{report}");
+        assert!(report["packets_resent"].as_u64().unwrap() > 100, "{report}");
+        let after = far.random_losses();
+        assert!((0..2).all(|way| after[way] > before[way]), "{before:?} {after:?}");
+    }
+    assert_eq!(hashes(&far.root.path().join("tree")), wanted);
+    assert_eq!(hashes(&back_at), wanted);
+    for session in far.sessions(2) {
+        assert_eq!(session["result"]["preset"], shown, "{session}");
+    }
+}
+
+#[test]
+fn files_go_there_and_back_by_fobs() {
+    if privileged("files_go_there_and_back_by_fobs") {
+        there_and_back("fobs", "fobs", &["--rate", "150Mbit"], 21);
+    }
+}
+
+#[test]
+fn files_go_there_and_back_by_rbudp() {
+    if privileged("files_go_there_and_back_by_rbudp") {
+        there_and_back("rbudp", "rbudp", &["--set", "rate_control.rate=150Mbit"], 22);
+    }
+}
+
+#[test]
+fn files_go_there_and_back_by_a_recipe_of_ones_own() {
+    if privileged("files_go_there_and_back_by_a_recipe_of_ones_own") {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("mine.toml");
+        // The rate and the controller stand in the recipe.
+        let text = "[sequenced_segment]\n[object]\nchunk = '1MB'\n[bitmap_ack]\ninterval = '5ms'\n\
+                    [retransmit]\nkeep = 'object'\nwindow = 100000\n[rate_control]\ncontroller = 'fixed'\n\
+                    rate = '120Mbit'\n[liveness]\n[seal]\n";
+        fs::write(&file, text).unwrap();
+        there_and_back(file.to_str().unwrap(), "mine", &[], 23);
+    }
+}
+
+#[test]
+fn memory_goes_both_ways_by_either_recipe() {
+    if !privileged("memory_goes_both_ways_by_either_recipe") {
+        return;
+    }
+    let far = Far::start(24, 0.01, &["--set", "rate=100Mbit"]);
+    let url = far.url.clone();
+    for preset in ["fobs", "rbudp"] {
+        for way in [&[][..], &["--reverse"][..]] {
+            let options = ["bench", "--json", "--preset", preset, "--bytes", "20MB"];
+            let report = far.succeed(&[&options, way, &[url.as_str()]].concat());
+            assert_eq!(
+                (&report["preset"], &report["bytes"]),
+                (&preset.into(), &20_000_000.into()),
+                "{report}"
+            );
+        }
+    }
+    // What would be agreed on: the lower of two ceilings holds, of whatever recipe.
+    let plan = far.run(&["bench", "--dry-run", "--preset", "rbudp", &url]);
+    let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+    assert!(["rbudp", "fixed", "100.0 Mbit/s"].iter().all(|fact| plan.contains(fact)), "{plan}");
+}

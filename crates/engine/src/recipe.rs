@@ -1,0 +1,68 @@
+//! The recipe of a session: the client offers it, both ends check it and build their data path from it.
+
+use haul_proto::{check_object_recipe, micro};
+use haul_stack::{Recipe, RecipeError, Registry};
+use haul_wire::control::{Cipher, Fault, FaultCode, RecipeOffer, Settings};
+
+use crate::crypto::tag_len;
+use crate::transfer::feedback_interval;
+
+/// What a client says of the recipe that it wants a session to run.
+pub fn offer(recipe: &Recipe) -> RecipeOffer {
+    RecipeOffer { text: recipe.to_toml(), versions: micro::registry().versions(recipe) }
+}
+
+/// The recipe that the settings name, with what else they say; `None`: the recipe `bulk`, from the settings alone.
+pub(crate) fn in_force(settings: &Settings) -> Result<Option<Recipe>, RecipeError> {
+    let Some(offer) = &settings.recipe else { return Ok(None) };
+    let mut recipe = Recipe::parse(&offer.text)?;
+    let rate = settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| format!("{bps}bit"));
+    for (part, parameter, value) in [
+        ("object", "chunk", format!("{}B", settings.chunk_bytes.max(1))),
+        ("bitmap_ack", "interval", format!("{}us", feedback_interval(settings).as_micros())),
+        ("rate_control", "controller", settings.controller.clone()),
+        ("rate_control", "rate", rate),
+    ] {
+        // What is missing is said by the check, in better words.
+        if recipe.has(part) {
+            recipe.set(&format!("{part}.{parameter}"), &value)?;
+        }
+    }
+    Ok(Some(recipe))
+}
+
+/// Whether this end can run the recipe that the settings name, if they name one.
+pub(crate) fn check(settings: &Settings, cipher: Cipher) -> Result<(), RecipeError> {
+    in_force(settings)?.map_or(Ok(()), |recipe| check_object_recipe(&recipe, tag_len(cipher)))
+}
+
+/// The same for what a client offers.
+pub(crate) fn check_offer(settings: &Settings, cipher: Cipher) -> Result<(), Fault> {
+    let Some(offer) = &settings.recipe else { return Ok(()) };
+    read_offer(&micro::registry(), &offer.text, &offer.versions)?;
+    check(settings, cipher).map_err(|error| refusal(&error))
+}
+
+/// Reads a client's recipe, and compares the versions of its micro-protocols.
+pub(crate) fn read_offer(
+    registry: &Registry,
+    recipe: &str,
+    versions: &[(String, u16)],
+) -> Result<Recipe, Fault> {
+    let recipe = Recipe::parse(recipe).map_err(|error| refusal(&error))?;
+    registry.check_versions(versions).map_err(|error| refusal(&error))?;
+    Ok(recipe)
+}
+
+/// What a client is told about a recipe that cannot be used here.
+pub(crate) fn refusal(error: &RecipeError) -> Fault {
+    let code = match error {
+        RecipeError::Version { .. } => FaultCode::VersionMismatch,
+        _ => FaultCode::Usage,
+    };
+    Fault::new(
+        code,
+        format!("the server cannot use the recipe: {error}"),
+        "use a recipe whose micro-protocols both sides have, in the same version",
+    )
+}

@@ -1,0 +1,156 @@
+//! Sessions whose recipe is negotiated.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use haul_base::Piece;
+use haul_engine::{ConnectOptions, EngineError, HaulUrl, Listener, Waker, connect, offer};
+use haul_proto::presets::preset;
+use haul_proto::{Available, ObjectSink, ObjectSource};
+use haul_stack::Recipe;
+use haul_wire::control::{FaultCode, Request, Settings};
+
+use crate::support::{PATIENCE, Relay, listener, session_pair, settings};
+
+/// The end of a round, which only `rbudp` says.
+const ROUND: u8 = 16;
+const LEN: usize = 3_000_000;
+
+fn byte_at(offset: u64) -> u8 {
+    (offset % 251) as u8
+}
+
+struct Pattern;
+
+impl ObjectSource for Pattern {
+    fn available(&mut self) -> Available {
+        Available { upto: LEN as u64, end: true }
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) {
+        into.iter_mut().zip(offset..).for_each(|(byte, at)| *byte = byte_at(at));
+    }
+
+    fn release(&mut self, _: u64) {}
+}
+
+#[derive(Clone)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl ObjectSink for Kept {
+    fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
+        let mut kept = self.0.lock().unwrap();
+        for piece in pieces {
+            let at = piece.offset as usize;
+            kept[at..at + piece.range.len()].copy_from_slice(&data[piece.range.clone()]);
+        }
+    }
+
+    fn limit(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    fn complete(&mut self, len: u64) {
+        assert_eq!(len, LEN as u64);
+    }
+}
+
+fn shipped(name: &str) -> Recipe {
+    preset(name).unwrap().unwrap()
+}
+
+fn fixed(recipe: &Recipe) -> Settings {
+    let rate_bps = Some(200_000_000);
+    Settings { controller: "fixed".to_owned(), rate_bps, recipe: Some(offer(recipe)), ..settings() }
+}
+
+fn options(settings: Settings) -> ConnectOptions {
+    ConnectOptions::new(Request::BenchSend, settings)
+}
+
+/// The server refuses, and gives the reason to both sides.
+fn refused(listener: &Listener, url: &HaulUrl, settings: Settings) -> EngineError {
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| connect(url, options(settings)).unwrap_err());
+        let incoming = listener.accept(PATIENCE).unwrap().unwrap();
+        let ours = incoming.accept().unwrap_err();
+        let theirs = client.join().unwrap();
+        assert_eq!(ours.fault().code, theirs.fault().code);
+        theirs
+    })
+}
+
+#[test]
+fn both_ends_run_the_recipe_that_was_negotiated() {
+    for (name, has_rounds) in [("bulk", false), ("fobs", false), ("rbudp", true)] {
+        let listener = listener("127.0.0.1");
+        let relay = Relay::start(listener.local_addr());
+        let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+        let (mut client, mut server) = session_pair(&listener, &url, options(fixed(&shipped(name))));
+        assert_eq!(client.settings(), server.settings());
+        let kept = Kept(Arc::new(Mutex::new(vec![0; LEN])));
+        let sending = client.start_sending(Box::new(Pattern), Waker::new().unwrap()).unwrap();
+        let receiving = server.start_receiving(Box::new(kept.clone()), Waker::new().unwrap()).unwrap();
+        assert!(sending.wait_delivered(PATIENCE).unwrap(), "{name}: it took too long");
+        assert!(receiving.wait_delivered(PATIENCE).unwrap(), "{name}: it took too long");
+        let right = kept.0.lock().unwrap().iter().zip(0..).all(|(&byte, at)| byte == byte_at(at));
+        assert!(right, "{name}: bytes are not in their places");
+        let said = relay.heard.lock().unwrap().iter().any(|packet| packet[0] == ROUND);
+        assert_eq!(said, has_rounds, "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_carry_an_object_is_refused_before_anything_is_sent() {
+    let listener = listener("127.0.0.1");
+    let url = listener.url("127.0.0.1", b"");
+    for (recipe, lack) in [
+        (shipped("viz"), "needs object"),
+        (shipped("fobs").without("seal"), "needs seal"),
+        (shipped("fobs").without("liveness"), "needs liveness"),
+        (shipped("fobs").without("retransmit"), "object needs retransmit"),
+        (shipped("fobs").with("warp"), "no micro-protocol `warp`"),
+    ] {
+        let error = connect(&url, options(fixed(&recipe))).unwrap_err();
+        assert!(matches!(error, EngineError::Recipe(_)) && error.to_string().contains(lack), "{error}");
+        assert_eq!(error.fault().code, FaultCode::Usage);
+    }
+    // A rate that only the recipe has does not count: what the session says is in force.
+    let error = connect(&url, options(Settings { rate_bps: None, ..fixed(&shipped("fobs")) })).unwrap_err();
+    assert!(error.to_string().contains("needs a rate"), "{error}");
+    assert_eq!(listener.stats().connections, 0);
+}
+
+#[test]
+fn other_versions_and_other_micro_protocols_at_the_client_are_refused() {
+    let listener = listener("127.0.0.1");
+    let url = listener.url("127.0.0.1", b"");
+    let mut theirs = fixed(&shipped("fobs"));
+    theirs.recipe.as_mut().unwrap().versions[0].1 = 300;
+    let error = refused(&listener, &url, theirs);
+    assert_eq!(error.fault().code, FaultCode::VersionMismatch);
+    assert!(error.to_string().contains("version 300"), "{error}");
+    let mut theirs = fixed(&shipped("fobs"));
+    theirs.recipe.as_mut().unwrap().versions.push(("warp".to_owned(), 1));
+    let error = refused(&listener, &url, theirs);
+    assert_eq!(error.fault().code, FaultCode::Usage);
+    assert!(error.to_string().contains("`warp`"), "{error}");
+}
+
+#[test]
+fn a_server_that_answers_with_another_recipe_is_left() {
+    let listener = listener("127.0.0.1");
+    let url = listener.url("127.0.0.1", b"");
+    for other in [None, Some(offer(&shipped("rbudp")))] {
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| connect(&url, options(fixed(&shipped("fobs")))).unwrap_err());
+            let incoming = listener.accept(PATIENCE).unwrap().unwrap();
+            let settings = Settings { recipe: other, ..incoming.settings().clone() };
+            let session = incoming.accept_with(settings).unwrap();
+            let error = client.join().unwrap();
+            assert!(error.to_string().contains("another recipe"), "{error}");
+            let told = session.control().recv(Some(Duration::from_secs(20))).unwrap_err();
+            assert!(told.to_string().contains("another recipe"), "{told}");
+        });
+    }
+}
