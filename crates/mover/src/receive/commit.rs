@@ -184,7 +184,9 @@ impl Committer {
                     Durability::AtEnd => self.at_end.file_system_of(&file),
                     Durability::Cached => Ok(()),
                 });
-                synced.map_err(|errno| trouble("finish", &item.path, errno))
+                // Afterwards: one of both calls is told of an error.
+                let written = synced.and_then(|()| self.shared.behind.outcome(item.entry));
+                written.map_err(|errno| trouble("finish", &item.path, errno))
             });
             match done {
                 Ok(()) => kept.push(item),

@@ -3,6 +3,7 @@
 mod asked;
 mod attributes;
 mod base;
+mod behind;
 mod commit;
 mod compare;
 mod decide;
@@ -147,7 +148,9 @@ pub fn receive_files(
 fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
-    let writer = Writer::new(shared.clone(), checks.clone(), settles.clone());
+    let (orders, ordered) = behind::orders();
+    let writer = Writer::new(shared.clone(), checks.clone(), settles.clone(), orders);
+    let behind = shared.clone();
     let verifier = Verifier::new(shared.clone(), checks_in, settles.clone());
     let committer = Committer::new(shared.clone(), settles_in);
     let (hashing, hashing_in) = crossbeam_channel::unbounded();
@@ -169,6 +172,7 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
             threads.push(thread);
             threads.push(threads::spawn_for(shared, "haul-commit", move || committer.run())?);
             threads.push(threads::spawn_for(shared, "haul-compare", move || comparer.run())?);
+            threads.push(threads::spawn_for(shared, "haul-behind", move || behind.behind.run(&ordered))?);
             Ok(())
         });
     if let Err(fault) = started {

@@ -15,6 +15,7 @@ use crate::journal::FileIdentity;
 use crate::layout::Layout;
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
+use crate::receive::behind::Behind;
 use crate::receive::compare::{Held, Interest};
 use crate::receive::dress::{Dresser, ExtrasMap, Undone};
 use crate::receive::place::Place;
@@ -109,6 +110,7 @@ pub(crate) struct Shared {
     pub(crate) wants: Wants,
     pub(crate) untold: Untold,
     pub(crate) dresser: Dresser,
+    pub(crate) behind: Behind,
     book: Mutex<Book>,
     ending: OnceLock<Ending>,
     finished: AtomicBool,
@@ -194,6 +196,7 @@ impl Shared {
             wants,
             untold: Untold::default(),
             dresser: Dresser::new(options.permit),
+            behind: Behind::default(),
             book: Mutex::default(),
             ending: OnceLock::new(),
             finished: AtomicBool::new(false),

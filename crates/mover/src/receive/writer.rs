@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
-use haul_wire::control::{Fault, FaultCode};
+use haul_wire::control::{Durability, Fault, FaultCode};
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{Scope, Side, Trouble, protocol, show};
 use crate::layout::FilePiece;
+use crate::receive::behind::Orders;
 use crate::receive::queue::{Lease, Loan, Queue, Work};
 use crate::receive::shared::{Check, Settle, Shared, Written};
 use crate::receive::verify::made_whole;
@@ -38,11 +39,17 @@ pub(crate) struct Writer {
     prepared_bytes: u64,
     /// See [`Layout::len_below`](crate::layout::Layout::len_below).
     seen: usize,
+    behind: Orders,
 }
 
 impl Writer {
-    pub(crate) fn new(shared: Arc<Shared>, checks: Sender<Check>, settles: Sender<Settle>) -> Self {
-        Self { shared, checks, settles, prepared: 0, prepared_bytes: 0, seen: 0 }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        checks: Sender<Check>,
+        settles: Sender<Settle>,
+        behind: Orders,
+    ) -> Self {
+        Self { shared, checks, settles, prepared: 0, prepared_bytes: 0, seen: 0, behind }
     }
 
     /// Works until the queue is closed.
@@ -184,6 +191,9 @@ impl Writer {
         if let Err(errno) = write_stretch(&opened, &shape, stretch.clone(), &lease.data[range.clone()]) {
             let path = self.shared.path(piece.entry);
             return Ok(Err(Trouble::new(Side::Destination, "write", &path, errno)));
+        }
+        if self.shared.durability != Durability::Cached {
+            self.behind.wrote(piece.entry, &opened, shape.len(), piece.len);
         }
         let around = self.shared.book().note_written(piece.entry, &stretch, shape.len());
         self.shared.place.note_written(piece.entry, stretch.clone());

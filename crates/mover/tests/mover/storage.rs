@@ -159,6 +159,48 @@ fn a_thread_that_panics_ends_the_job_at_both_sides() {
     }
 }
 
+/// Counts the calls that bring a file to the disk while it comes, and fails the first of them with `errno`.
+fn behind(errno: Option<Errno>) -> (Disk, Arc<AtomicU64>) {
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = count.clone();
+    let disk = Disk::new(move |_, call| {
+        if call == Call::Sync && std::thread::current().name() == Some("haul-behind") {
+            let is_first = counted.fetch_add(1, Ordering::Relaxed) == 0;
+            return errno.filter(|_| is_first).map_or(Verdict::Pass, |e| Verdict::Fail(e.raw_os_error()));
+        }
+        Verdict::Pass
+    });
+    (disk, count)
+}
+
+#[test]
+fn large_files_go_to_the_disk_while_they_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[140 * MIB, 70 * MIB, 5000], 1);
+    for (durability, is_behind) in
+        [(Durability::Synced, true), (Durability::AtEnd, true), (Durability::Cached, false)]
+    {
+        let (disk, count) = behind(None);
+        let manners = Manners { durability, equal: Equal::Nothing, ..Manners::default() };
+        copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &disk).clean();
+        assert_copied(&src, &dst);
+        assert_eq!(count.load(Ordering::Relaxed) > 0, is_behind, "{durability:?}");
+    }
+}
+
+#[test]
+fn an_error_that_the_disk_tells_while_a_file_comes_is_not_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[100 * MIB, 5000], 1);
+    let (disk, _) = behind(Some(Errno::IO));
+    let ends = copy_on(&src, &dst, ReceiveOptions::new(1), &disk);
+    assert_eq!(ends.sent.unwrap_err().code, FaultCode::Io);
+    assert_eq!(ends.received.unwrap_err().code, FaultCode::Io);
+    assert!(!dst.join("f0").exists());
+    copy_on(&src, &dst, options(), &healthy()).clean();
+    assert_copied(&src, &dst);
+}
+
 #[test]
 fn how_often_is_synced_is_as_asked_for() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,0 +1,84 @@
+//! Write-behind: large files go to the disk while they come, so that the sync at their end has little left to do.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rustix::io::Errno;
+
+use crate::storage::fdatasync;
+
+/// Bytes of large files that are written between two calls; smaller files are left to the sync at their end.
+const EVERY: u64 = 64 << 20;
+
+/// A file of which much is written.
+pub(crate) type Order = (u32, Arc<File>);
+
+/// What is being brought to the disk, and of what that failed.
+#[derive(Default)]
+pub(crate) struct Behind {
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    busy: Option<u32>,
+    /// The kernel tells an error once, to whoever asks first; the sync at the end would not hear of it.
+    failed: HashMap<u32, Errno>,
+}
+
+impl Behind {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Works until nobody orders any more.
+    pub(crate) fn run(&self, orders: &Receiver<Order>) {
+        while let Ok((entry, file)) = orders.recv() {
+            self.state().busy = Some(entry);
+            let done = fdatasync(&*file);
+            let mut state = self.state();
+            state.busy = None;
+            if let Err(errno) = done {
+                state.failed.insert(entry, errno);
+            }
+            drop(state);
+            self.done.notify_all();
+        }
+    }
+
+    /// How it went with a file. Waits while it is being brought to the disk.
+    pub(crate) fn outcome(&self, entry: u32) -> Result<(), Errno> {
+        let busy = |state: &mut State| state.busy == Some(entry);
+        let mut state = self.done.wait_while(self.state(), busy).unwrap_or_else(PoisonError::into_inner);
+        state.failed.remove(&entry).map_or(Ok(()), Err)
+    }
+}
+
+/// Orders what is written to be brought to the disk.
+pub(crate) struct Orders {
+    orders: Sender<Order>,
+    since: u64,
+}
+
+/// The giver of orders and the end where they come out.
+pub(crate) fn orders() -> (Orders, Receiver<Order>) {
+    let (orders, received) = bounded(1);
+    (Orders { orders, since: 0 }, received)
+}
+
+impl Orders {
+    /// `bytes` of a file of `len` bytes have been written.
+    pub(crate) fn wrote(&mut self, entry: u32, file: &Arc<File>, len: u64, bytes: u64) {
+        if len < EVERY {
+            return;
+        }
+        self.since += bytes;
+        // A disk that is still busy with the last order gets the next one later.
+        if self.since >= EVERY && self.orders.try_send((entry, file.clone())).is_ok() {
+            self.since = 0;
+        }
+    }
+}
