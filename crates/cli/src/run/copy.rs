@@ -195,7 +195,7 @@ pub(super) fn download(
         let options = ReceiveOptions {
             permit: context.preserve,
             asked: Some(Asked::new(sources, selection)),
-            ..ReceiveOptions::with_manners(job_number(), context.manners)
+            ..ReceiveOptions::with_manners(job_number(), context.manners).for_round_trip(session.round_trip())
         };
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;

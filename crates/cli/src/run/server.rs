@@ -111,7 +111,7 @@ fn serve_request(
         Request::PutStream { destination, durability } => {
             let options = ReceiveOptions {
                 durability: policy.at_least(*durability),
-                ..ReceiveOptions::new(job_number())
+                ..ReceiveOptions::new(job_number()).for_round_trip(session.round_trip())
             };
             let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
             Ok(Done::Files(Box::new(drive::receive(session, job, sides, watch))))
@@ -142,6 +142,7 @@ fn receive(
     let options = ReceiveOptions {
         permit: policy.permit,
         ..ReceiveOptions::with_manners(job_number(), Manners { durability, ..manners })
+            .for_round_trip(session.round_trip())
     };
     let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
     Ok(drive::receive(session, job, sides, watch))

@@ -31,6 +31,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use haul_base::{Rate, Span};
 use haul_proto::ObjectSink;
 use haul_wire::control::{Destination, Durability, Fault, FaultCode, Layout, Manners, Preserve, RunMode};
 
@@ -63,6 +64,12 @@ const CHECKS: usize = 1024;
 /// Messages that may wait for the committer.
 const SETTLES: usize = 4096;
 
+/// Bytes of contents in memory, at least and at most.
+const MEMORY: std::ops::RangeInclusive<u64> = 64 << 20..=160 << 20;
+
+/// What a long path can carry: the most memory is a tenth of a second of it.
+const CARRIES: Rate = Rate::from_bps(13_400_000_000);
+
 /// How a receiving job works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveOptions {
@@ -81,21 +88,31 @@ pub struct ReceiveOptions {
 }
 
 impl ReceiveOptions {
-    /// 160 MiB of memory, files synced, what is equal is kept and leftovers are used.
+    /// 64 MiB of memory, files synced, what is equal is kept and leftovers are used.
     pub fn new(session: u32) -> Self {
         Self::with_manners(session, Manners::default())
     }
 
-    /// 160 MiB of memory, and what the manners say.
+    /// 64 MiB of memory, and what the manners say.
     pub fn with_manners(session: u32, manners: Manners) -> Self {
         Self {
             session,
-            memory: 160 << 20,
+            memory: *MEMORY.start(),
             durability: manners.durability,
             manners,
             permit: Preserve::default(),
             asked: None,
         }
+    }
+}
+
+impl ReceiveOptions {
+    /// As much memory as lets a path with this round trip carry [`CARRIES`], within [`MEMORY`]. What is in memory and not written yet is
+    /// lost when the process is killed, so it is not more than that.
+    #[must_use]
+    pub fn for_round_trip(self, round_trip: Span) -> Self {
+        let memory = CARRIES.bytes_in(round_trip);
+        Self { memory: memory.clamp(*MEMORY.start(), *MEMORY.end()), ..self }
     }
 }
 
@@ -255,5 +272,16 @@ impl Drop for ReceiveHandle {
             // Nobody is left to be told.
             let _ = threads::join(thread);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_paths_get_more_memory() {
+        let memory = |ms| ReceiveOptions::new(1).for_round_trip(Span::from_millis(ms)).memory >> 20;
+        assert_eq!([0, 10, 40, 60, 100, 600].map(memory), [64, 64, 64, 95, 159, 160]);
     }
 }

@@ -16,6 +16,9 @@ use crate::send::shared::Shared;
 /// Digests sent in one message.
 const DIGEST_BATCH: usize = 256;
 
+/// Bytes that are read and then hashed at a time: they are in the core's own cache meanwhile.
+const STEP: usize = 128 << 10;
+
 /// What comes next in the object.
 pub(crate) enum Job {
     /// A file.
@@ -236,7 +239,7 @@ impl Reader {
     fn copy(&mut self, opened: &Opened<'_>, left: &mut Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
         while left.start < left.end {
             let room = self.room().ok_or(Halt::Stopped)?;
-            let want = (left.end - left.start).min(room as u64) as usize;
+            let want = (left.end - left.start).min(room.min(STEP) as u64) as usize;
             let into = &mut self.buffer[self.used..self.used + want];
             let got = opened.read(left.start, into)?;
             hasher.update(&into[..got]);
