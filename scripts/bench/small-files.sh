@@ -28,7 +28,7 @@ head -c 102000000 /dev/urandom > large/file
 for round in 1 2 3; do
     for what in large small; do
         TMPDIR=$place "$haul" demo $what --rtt 50ms --loss 0 --path-rate 1Gbit --no-tcp --json 2>/dev/null |
-            python3 -c "import json, sys; print('$what', json.load(sys.stdin)['seconds'], 's')"
+            python3 -c "import json, sys; r = json.load(sys.stdin); assert r['ok'], r['error']; print('$what', r['seconds'], 's')"
     done
 done
 rm -rf small large
