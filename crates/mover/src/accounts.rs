@@ -1,69 +1,75 @@
-//! Names and numbers of this machine's users and groups, from `/etc/passwd` and `/etc/group`. Accounts of
-//! directory services have numbers only.
+//! Names and numbers of this machine's users and groups, wherever its name service has them (`nsswitch.conf(5)`).
 
 use std::collections::HashMap;
-use std::fs;
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
 
+use nix::unistd::{Gid, Group, Uid, User};
 use rustix::process::{getegid, geteuid, getgroups};
 
-/// The accounts of one file.
-#[derive(Debug, Default)]
-struct Names {
-    by_number: HashMap<u32, Vec<u8>>,
-    by_name: HashMap<Vec<u8>, u32>,
+/// Answers kept at most: a directory service is not asked twice, and names that a peer makes up take no memory.
+const KEPT: usize = 10_000;
+
+/// Answers of the name service.
+#[derive(Debug)]
+struct Known<K, V>(Mutex<HashMap<K, Option<V>>>);
+
+impl<K, V> Default for Known<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
 }
 
-impl Names {
-    /// Reads lines `name:password:number:...`; others are passed over (`passwd(5)`, `group(5)`).
-    fn parse(text: &[u8]) -> Self {
-        let mut names = Self::default();
-        for line in text.split(|&b| b == b'\n') {
-            let mut fields = line.split(|&b| b == b':');
-            let (name, number) = (fields.next().unwrap_or_default(), fields.nth(1));
-            let number = number.and_then(|number| std::str::from_utf8(number).ok()?.parse().ok());
-            let (Some(number), false) = (number, name.is_empty()) else { continue };
-            names.by_number.entry(number).or_insert_with(|| name.to_vec());
-            names.by_name.entry(name.to_vec()).or_insert(number);
+impl<K: Eq + Hash, V: Clone> Known<K, V> {
+    fn get(&self, key: K, ask: impl FnOnce(&K) -> Option<V>) -> Option<V> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answer) = known.get(&key) {
+            return answer.clone();
         }
-        names
-    }
-
-    fn read(path: &str) -> Self {
-        Self::parse(&fs::read(path).unwrap_or_default())
-    }
-
-    /// The number of the name that is known here, or else the number that it has elsewhere.
-    fn number(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
-        name.and_then(|name| self.by_name.get(name).copied()).unwrap_or(elsewhere)
+        if known.len() >= KEPT {
+            known.clear();
+        }
+        let answer = ask(&key);
+        known.insert(key, answer.clone());
+        answer
     }
 }
 
-/// Users and groups.
+/// Users and groups. A service that does not answer knows nobody.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    users: Names,
-    groups: Names,
+    user_names: Known<u32, Vec<u8>>,
+    group_names: Known<u32, Vec<u8>>,
+    users: Known<Vec<u8>, u32>,
+    groups: Known<Vec<u8>, u32>,
 }
 
 impl Accounts {
-    pub(crate) fn read() -> Self {
-        Self { users: Names::read("/etc/passwd"), groups: Names::read("/etc/group") }
-    }
-
     pub(crate) fn user_name(&self, number: u32) -> Option<Vec<u8>> {
-        self.users.by_number.get(&number).cloned()
+        let ask = |&number: &u32| User::from_uid(Uid::from_raw(number)).ok()?;
+        self.user_names.get(number, |number| Some(ask(number)?.name.into_bytes()))
     }
 
     pub(crate) fn group_name(&self, number: u32) -> Option<Vec<u8>> {
-        self.groups.by_number.get(&number).cloned()
+        let ask = |&number: &u32| Group::from_gid(Gid::from_raw(number)).ok()?;
+        self.group_names.get(number, |number| Some(ask(number)?.name.into_bytes()))
     }
 
+    /// The number of the user of this name, or else the number that it has elsewhere.
     pub(crate) fn user(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
-        self.users.number(name, elsewhere)
+        let ask = |name: &Vec<u8>| User::from_name(std::str::from_utf8(name).ok()?).ok()?;
+        let known = name
+            .and_then(|name| self.users.get(name.to_vec(), |name| ask(name).map(|user| user.uid.as_raw())));
+        known.unwrap_or(elsewhere)
     }
 
+    /// The number of the group of this name, or else the number that it has elsewhere.
     pub(crate) fn group(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
-        self.groups.number(name, elsewhere)
+        let ask = |name: &Vec<u8>| Group::from_name(std::str::from_utf8(name).ok()?).ok()?;
+        let known = name.and_then(|name| {
+            self.groups.get(name.to_vec(), |name| ask(name).map(|group| group.gid.as_raw()))
+        });
+        known.unwrap_or(elsewhere)
     }
 }
 
@@ -84,11 +90,30 @@ mod tests {
 
     #[test]
     fn names_count_where_they_are_known_and_numbers_elsewhere() {
-        let names = Names::parse(b"root:x:0:0:::\n\nbroken\nbad:x:y:\nann:x:1001:5\nalias:x:1001:5\n");
-        assert_eq!(names.number(Some(b"ann"), 7), 1001);
-        assert_eq!(names.number(Some(b"nobody here"), 7), 7);
-        assert_eq!(names.number(None, 7), 7);
-        assert_eq!(names.by_number.get(&1001).map(Vec::as_slice), Some(&b"ann"[..]));
-        assert_eq!(names.by_name.len(), 3);
+        let accounts = Accounts::default();
+        assert_eq!(accounts.user_name(0).as_deref(), Some(&b"root"[..]));
+        assert_eq!(accounts.group_name(0).as_deref(), Some(&b"root"[..]));
+        for _ in 0..2 {
+            assert_eq!((accounts.user(Some(b"root"), 7), accounts.group(Some(b"root"), 7)), (0, 0));
+            assert_eq!(accounts.user(Some(b"nobody of this name"), 7), 7);
+            assert_eq!((accounts.user(Some(b"\xff"), 7), accounts.group(Some(b"a\0b"), 7)), (7, 7));
+            assert_eq!((accounts.user(None, 7), accounts.group(None, 7)), (7, 7));
+        }
+    }
+
+    #[test]
+    fn answers_are_remembered_and_do_not_pile_up() {
+        let (known, mut asked) = (Known::default(), 0);
+        for number in [1, 1, 2] {
+            known.get(number, |_: &usize| {
+                asked += 1;
+                None::<u32>
+            });
+        }
+        assert_eq!(asked, 2);
+        for number in 0..3 * KEPT {
+            known.get(number, |_| Some(5));
+        }
+        assert!(known.0.lock().unwrap().len() <= KEPT);
     }
 }

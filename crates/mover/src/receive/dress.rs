@@ -136,7 +136,7 @@ impl Dresser {
         if self.permit.owner == Ownership::Numbers {
             return (owner.user, owner.group);
         }
-        let accounts = self.accounts.get_or_init(Accounts::read);
+        let accounts = self.accounts.get_or_init(Accounts::default);
         let user = accounts.user(owner.user_name.as_deref(), owner.user);
         (user, accounts.group(owner.group_name.as_deref(), owner.group))
     }

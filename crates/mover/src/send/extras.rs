@@ -11,14 +11,14 @@ use crate::xattrs::{Bearer, Space};
 /// Adds [`Extras`] to entries.
 pub(crate) struct Preserver {
     preserve: Preserve,
-    accounts: Accounts,
+    /// Names are looked up if they are to be sent.
+    accounts: Option<Accounts>,
 }
 
 impl Preserver {
     /// `None` if nobody asked for anything.
     pub(crate) fn new(preserve: Preserve) -> Option<Self> {
-        let accounts =
-            if preserve.owner == Ownership::Names { Accounts::read() } else { Accounts::default() };
+        let accounts = (preserve.owner == Ownership::Names).then(Accounts::default);
         preserve.has_extras().then_some(Self { preserve, accounts })
     }
 
@@ -33,8 +33,8 @@ impl Preserver {
         let owner = (self.preserve.owner != Ownership::Receiver).then(|| Owner {
             user: stat.st_uid,
             group: stat.st_gid,
-            user_name: self.accounts.user_name(stat.st_uid),
-            group_name: self.accounts.group_name(stat.st_gid),
+            user_name: self.accounts.as_ref().and_then(|a| a.user_name(stat.st_uid)),
+            group_name: self.accounts.as_ref().and_then(|a| a.group_name(stat.st_gid)),
         });
         let wanted = |keep, list: Vec<Xattr>| (keep == Keep::Preserve).then_some(list);
         let (xattrs, acls, left_out) = self.attributes(&Bearer::named(directory, name));
