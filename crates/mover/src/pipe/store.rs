@@ -184,15 +184,8 @@ impl Store {
                     }
                 };
             }
-            match self.shared.link.recv(LOOK_AGAIN) {
-                Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.shared.end(fault, false),
-                Ok(Some(message)) => {
-                    if let Err(fault) = self.handle(message) {
-                        self.shared.fail(fault);
-                    }
-                }
-                Ok(None) => {}
-            }
+            let shared = self.shared.clone();
+            shared.take_in(shared.link.recv(LOOK_AGAIN), |message| self.handle(message));
         }
     }
 

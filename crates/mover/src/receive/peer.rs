@@ -68,13 +68,10 @@ impl Peer {
             }
             match self.shared.link.recv(LOOK_AGAIN) {
                 Ok(Some(ControlMessage::Bye)) | Err(_) if self.shared.finished() => return Ok(self.report()),
-                Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.shared.end(fault, false),
-                Ok(Some(message)) => {
-                    if let Err(fault) = self.handle(message) {
-                        self.shared.fail(fault);
-                    }
+                received => {
+                    let shared = self.shared.clone();
+                    shared.take_in(received, |message| self.handle(message));
                 }
-                Ok(None) => {}
             }
         }
     }

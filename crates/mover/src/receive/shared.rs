@@ -259,6 +259,23 @@ impl Shared {
         Some(ending.fault.clone())
     }
 
+    /// Handles what came from the peer; what goes wrong ends the job.
+    pub(crate) fn take_in(
+        &self,
+        received: Result<Option<ControlMessage>, Fault>,
+        handle: impl FnOnce(ControlMessage) -> Result<(), Fault>,
+    ) {
+        match received {
+            Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.end(fault, false),
+            Ok(Some(message)) => {
+                if let Err(fault) = handle(message) {
+                    self.fail(fault);
+                }
+            }
+            Ok(None) => {}
+        }
+    }
+
     pub(crate) fn ending(&self) -> Option<&Ending> {
         self.ending.get()
     }
