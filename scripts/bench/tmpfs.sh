@@ -1,46 +1,36 @@
 #!/usr/bin/env bash
-# Files in memory beside memory to memory: one file from tmpfs to tmpfs through a server on the loopback interface, without sync, in turn
-# with `haul bench` of as many bytes to the same server; and `dd` of the same file, for what reading and writing cost at least.
-# HAUL: the program [target/release/haul], ROUNDS [5], MEGABYTES [1000], PLACE [/dev/shm].
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-haul=$(realpath "${HAUL:-target/release/haul}")
-megabytes=${MEGABYTES:-1000}
-place=$(mktemp -d "${PLACE:-/dev/shm}/haul-tmpfs.XXXXXX")
-server=
-finish() {
-    [ -z "$server" ] || kill "$server" 2>/dev/null || true
-    rm -rf "$place"
-}
-trap finish EXIT
-mkdir "$place/dst"
-head -c "${megabytes}000000" /dev/urandom >"$place/source"
-"$haul" serve --root "$place/dst" --listen 127.0.0.1:0 --url-file "$place/url" >/dev/null 2>&1 &
-server=$!
-for _ in $(seq 100); do
-    [ -s "$place/url" ] && break
-    sleep 0.1
-done
-url=$(cat "$place/url")
-echo "round cp_gbps bench_gbps ratio cp_cpu_s bench_cpu_s dd_cpu_s"
-for round in $(seq "${ROUNDS:-5}"); do
-    "$haul" cp --json --sync none "$place/source" "${url/\/\?//copy?}" >"$place/cp.json"
-    rm "$place/dst/copy"
-    "$haul" bench --json --bytes "${megabytes}MB" "$url" >"$place/bench.json"
-    python3 - "$round" "$place" <<'PYTHON'
-import json, subprocess, sys, resource, os
+# Files in memory beside memory to memory: one file from tmpfs to tmpfs, without sync, in turn with `haul bench` of as many bytes to the same
+# server, over veth as in veth.sh; and `dd` of the same file, for what reading and writing cost at least.
+#
+#   sudo scripts/bench/tmpfs.sh              # ROUNDS=5 MEGABYTES=1000 PLACE=/dev/shm PIN=1 MTU=1500 HAUL=path
+#
+# To be reached: 0.5 of memory to memory.
+export TMPDIR=${PLACE:-/dev/shm}
+. "$(dirname "$0")/lib.sh"
+MEGABYTES=${MEGABYTES:-1000}
 
-round_, place = sys.argv[1:]
-cp, bench = (json.load(open(f"{place}/{name}.json")) for name in ("cp", "bench"))
-subprocess.run(["dd", f"if={place}/source", f"of={place}/dst/copy", "bs=1M", "status=none"], check=True)
-os.remove(f"{place}/dst/copy")
-dd = resource.getrusage(resource.RUSAGE_CHILDREN)
-cpu = lambda run: run["cpu_seconds"]["sender"] + run["cpu_seconds"]["receiver"]
-print(
-    round_,
-    f"{cp['goodput_bps'] / 1e9:.2f} {bench['goodput_bps'] / 1e9:.2f} {cp['goodput_bps'] / bench['goodput_bps']:.3f}",
-    f"{cpu(cp):.2f} {cpu(bench):.2f} {dd.ru_utime + dd.ru_stime:.2f}",
-    flush=True,
-)
-PYTHON
+spent() { # processor seconds of both ends, out of the JSON object on stdin
+    python3 -c 'import json, sys; cpu = json.load(sys.stdin)["cpu_seconds"]; print(round(cpu["sender"] + cpu["receiver"], 2))'
+}
+
+[ -n "${HAUL:-}" ] || build
+connect
+machine
+head -c "${MEGABYTES}000000" /dev/urandom >"$WORK/source"
+serve
+echo "round cp bench ratio, Gbit/s | processor seconds: cp bench dd"
+for round in $(seq "$ROUNDS"); do
+    "${TX_SIDE[@]}" "$HAUL" cp --json --sync none "$WORK/source" "${URL/\/\?//copy?}" >"$WORK/cp.json" 2>"$WORK/cp.log" ||
+        die "$(cat "$WORK/cp.log")"
+    rm "$WORK/copy"
+    "${TX_SIDE[@]}" "$HAUL" bench --json --bytes "${MEGABYTES}MB" "$URL" >"$WORK/bench.json" 2>"$WORK/bench.log" ||
+        die "$(cat "$WORK/bench.log")"
+    dd=$( { TIMEFORMAT='%U %S'; time dd if="$WORK/source" of="$WORK/copy" bs=1M status=none; } 2>&1 | awk '{ print $1 + $2 }')
+    rm "$WORK/copy"
+    cp=$(number goodput_bps <"$WORK/cp.json")
+    bench=$(number goodput_bps <"$WORK/bench.json")
+    ratio "$cp" "$bench" >>"$WORK/ratios"
+    echo >>"$WORK/ratios"
+    echo "$round $(ratio "$cp" 1e9) $(ratio "$bench" 1e9) $(ratio "$cp" "$bench") | $(spent <"$WORK/cp.json") $(spent <"$WORK/bench.json") $dd"
 done
+echo "median ratio of $ROUNDS: $(median <"$WORK/ratios") (target 0.5)"
