@@ -6,6 +6,7 @@ mod outgoing;
 use std::ops::Range;
 
 use crate::attribute::{Attribute, AttributeType, Layout, U48};
+use crate::fields::Fields;
 use crate::walk::{Live, Values};
 
 /// The most packets in one outgoing batch (`UDP_MAX_SEGMENTS` of Linux 4.18).
@@ -262,14 +263,13 @@ impl<'b> Batch<'b> {
         T::read(&self.buffer[at..at + T::LEN])
     }
 
-    /// Reads an attribute of every packet that nobody has taken yet: cheaper than one by one.
+    /// Reads an attribute, or several, of every packet that nobody has taken yet: cheaper than one by one.
     ///
     /// # Panics
     /// During the walk, as [`Batch::get`].
     #[inline]
-    pub fn values<T: AttributeType>(&self, attribute: Attribute<T>) -> Values<'_, T> {
-        let from_first = self.buffer.get(attribute.range().start..).unwrap_or_default();
-        Values::new(from_first, self.stride, self.live)
+    pub fn values<F: Fields>(&self, fields: F) -> Values<'_, F> {
+        Values::new(self.buffer, fields, self.stride, self.live)
     }
 
     /// Writes an attribute of data packet `i`.
@@ -282,22 +282,23 @@ impl<'b> Batch<'b> {
         T::write(value, &mut self.buffer[at..at + T::LEN]);
     }
 
-    /// Writes an attribute of each of `packets`: cheaper than one by one.
+    /// Writes an attribute, or several, of each of `packets`: cheaper than one by one.
     ///
     /// # Panics
     /// As [`Batch::get`].
     #[inline]
-    pub fn set_each<T: AttributeType>(
+    pub fn set_each<F: Fields>(
         &mut self,
         packets: Range<usize>,
-        attribute: Attribute<T>,
-        mut value: impl FnMut(usize) -> T::Value,
+        fields: F,
+        mut values: impl FnMut(usize) -> F::Values,
     ) {
+        let end = fields.end();
         // Half the width of an address, so that a sum of it cannot overflow and needs no check.
-        let mut at = (packets.start * self.stride + attribute.range().start) as u32;
+        let mut at = (packets.start * self.stride) as u32;
         for i in packets {
             let from = at as usize;
-            T::write(value(i), &mut self.buffer[from..from + T::LEN]);
+            fields.write(values(i), &mut self.buffer[from..from + end]);
             at = at.wrapping_add(self.stride as u32);
         }
     }

@@ -11,6 +11,7 @@ mod blueprint;
 mod context;
 mod declaration;
 mod event;
+mod fields;
 mod message;
 mod object;
 mod protect;
@@ -31,6 +32,7 @@ pub use event::{
     BatchEvent, Event, EventId, Grant, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, RATE_WANTED,
     RETRANSMIT_TIMEOUT, SEND_PERMIT, Settled,
 };
+pub use fields::Fields;
 pub use message::{
     Buffer, Delivery, MessageSink, MessageSource, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict,
 };

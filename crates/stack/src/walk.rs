@@ -1,8 +1,6 @@
 //! Walks over the packets of a batch.
 
-use std::marker::PhantomData;
-
-use crate::attribute::AttributeType;
+use crate::fields::Fields;
 
 /// Walks over the packets of a batch; see [`Batch::live`](crate::Batch::live).
 #[derive(Clone, Debug)]
@@ -26,27 +24,28 @@ impl Iterator for Live {
     }
 }
 
-/// The values of one attribute in the packets of a batch; see [`Batch::values`](crate::Batch::values).
+/// The values of an attribute, or of several, in the packets of a batch; see [`Batch::values`](crate::Batch::values).
 #[derive(Clone, Debug)]
-pub struct Values<'b, T> {
-    /// From where the next packet has the attribute.
+pub struct Values<'b, F> {
+    /// From the next packet on.
     rest: &'b [u8],
+    fields: F,
+    end: usize,
     stride: usize,
     live: u64,
-    of_type: PhantomData<fn() -> T>,
 }
 
-impl<'b, T: AttributeType> Values<'b, T> {
-    pub(crate) fn new(from_first: &'b [u8], stride: usize, live: u64) -> Self {
-        Self { rest: from_first, stride, live, of_type: PhantomData }
+impl<'b, F: Fields> Values<'b, F> {
+    pub(crate) fn new(packets: &'b [u8], fields: F, stride: usize, live: u64) -> Self {
+        Self { rest: packets, fields, end: fields.end(), stride, live }
     }
 }
 
-impl<T: AttributeType> Iterator for Values<'_, T> {
-    type Item = T::Value;
+impl<F: Fields> Iterator for Values<'_, F> {
+    type Item = F::Values;
 
     #[inline]
-    fn next(&mut self) -> Option<T::Value> {
+    fn next(&mut self) -> Option<F::Values> {
         if self.live == 0 {
             return None;
         }
@@ -56,10 +55,10 @@ impl<T: AttributeType> Iterator for Values<'_, T> {
             self.rest = &self.rest[skip as usize * self.stride..];
             self.live >>= skip;
         }
-        let value = T::read(&self.rest[..T::LEN]);
+        let values = self.fields.read(&self.rest[..self.end]);
         self.rest = self.rest.get(self.stride..).unwrap_or_default();
         self.live >>= 1;
-        Some(value)
+        Some(values)
     }
 
     #[inline]
@@ -70,20 +69,20 @@ impl<T: AttributeType> Iterator for Values<'_, T> {
 
     /// If nothing was taken, this is a loop without a question in it: what `sum`, `max` and `for_each` run.
     #[inline]
-    fn fold<B, F: FnMut(B, T::Value) -> B>(self, init: B, mut f: F) -> B {
+    fn fold<B, G: FnMut(B, F::Values) -> B>(self, init: B, mut f: G) -> B {
         let mut folded = init;
         if self.live & self.live.wrapping_add(1) == 0 {
             // Half the width of an address, so that a sum of it cannot overflow and needs no check.
             let (stride, mut at) = (self.stride as u32, 0u32);
             for _ in 0..self.live.count_ones() {
                 let from = at as usize;
-                folded = f(folded, T::read(&self.rest[from..from + T::LEN]));
+                folded = f(folded, self.fields.read(&self.rest[from..from + self.end]));
                 at = at.wrapping_add(stride);
             }
             return folded;
         }
-        for value in self {
-            folded = f(folded, value);
+        for values in self {
+            folded = f(folded, values);
         }
         folded
     }
@@ -94,6 +93,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::Values;
+    use crate::attribute::Attribute;
 
     proptest! {
         #[test]
@@ -105,14 +105,14 @@ mod tests {
                 .map(|i| u16::from_be_bytes([bytes[i * stride], bytes[i * stride + 1]]))
                 .collect();
             for live in [live, if live & 1 == 1 { u64::MAX } else { (1 << (live >> 58)) - 1 }] {
-                let values = || Values::<u16>::new(&bytes, stride, live);
+                let values = || Values::new(&bytes, Attribute::<u16>::at(0), stride, live);
                 let singly: Vec<u16> = std::iter::from_fn({ let mut v = values(); move || v.next() }).collect();
                 let mut folded = Vec::new();
                 values().for_each(|value| folded.push(value));
                 prop_assert_eq!(&singly, &folded);
                 prop_assert_eq!(values().size_hint(), (folded.len(), Some(folded.len())));
             }
-            prop_assert_eq!(Values::<u16>::new(&bytes, stride, live).collect::<Vec<_>>(), expected);
+            prop_assert_eq!(Values::new(&bytes, Attribute::<u16>::at(0), stride, live).collect::<Vec<_>>(), expected);
         }
     }
 }

@@ -79,6 +79,10 @@ const NAMES: [&str; 16] = [
     "extra 9", "extra 10", "extra 11", "extra 12", "extra 13", "extra 14", "extra 15",
 ];
 
+fn sum(values: [u32; 7]) -> u64 {
+    values.into_iter().map(u64::from).sum()
+}
+
 /// Writes further attributes at the sender and reads them at the receiver.
 #[derive(Debug)]
 struct Attributes {
@@ -98,13 +102,20 @@ impl MicroProtocol for Attributes {
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
-        for &attribute in &self.places {
-            if event == BatchEvent::SEGMENT_FROM_USER {
-                batch.set_each(0..batch.len(), attribute, |i| i as u32);
-            } else {
-                self.sum = self.sum.wrapping_add(batch.values(attribute).map(u64::from).sum());
+        // As many in one walk as H-CTP measured.
+        let (sevens, singles) = self.places.as_chunks::<7>();
+        if event == BatchEvent::SEGMENT_FROM_USER {
+            for &seven in sevens {
+                batch.set_each(0..batch.len(), seven, |i| [i as u32; 7]);
             }
+            for &attribute in singles {
+                batch.set_each(0..batch.len(), attribute, |i| i as u32);
+            }
+            return;
         }
+        let seven = sevens.iter().map(|&seven| batch.values(seven).map(sum).sum::<u64>());
+        let single = singles.iter().map(|&attribute| batch.values(attribute).map(u64::from).sum::<u64>());
+        self.sum = self.sum.wrapping_add(seven.chain(single).sum());
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {

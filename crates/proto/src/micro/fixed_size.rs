@@ -183,8 +183,8 @@ impl FixedSize {
         let packets = batch.push_each(Kind::DATA, wanted, |into| source.next(now, into));
         let (first, attributes) = (context.number_messages(packets.len() as u64), self.attributes());
         let start = packets.start;
-        batch.set_each(packets.clone(), attributes.message, |i| (first + (i - start) as u64) as u32);
-        batch.set_each(packets, attributes.place, |_| LAST);
+        let number = |i| (first + (i - start) as u64) as u32;
+        batch.set_each(packets, (attributes.message, attributes.place), |i| (number(i), LAST));
         false
     }
 
