@@ -18,13 +18,17 @@ use crate::threads::Job;
 /// Longest wait before a thread looks again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// Bytes read ahead at first: they are still in the processor's caches when they are sent.
+const AHEAD: u64 = 2 << 20;
+
 /// Files that may wait between the walk and the end of their reading.
 const PLANNED_AHEAD: usize = 1 << 16;
 
 /// How a sending job works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendLimits {
-    /// Bytes of contents read ahead of what was sent.
+    /// Bytes of contents read ahead of what was sent, at most. It begins with less, and grows when the data path had to
+    /// wait for the disk.
     pub read_ahead: u64,
     /// Bytes kept for retransmission; what is lost beyond is read from the files again.
     pub keep: u64,
@@ -65,6 +69,8 @@ pub(crate) struct Shared {
     wanted: Mutex<Wanted>,
     ready: OnceLock<Destination>,
     upto: AtomicU64,
+    /// Bytes that are read ahead at present.
+    ahead: AtomicU64,
     ended: AtomicBool,
     sent: AtomicU64,
     stop: AtomicBool,
@@ -92,6 +98,7 @@ impl Shared {
             progress: Arc::default(),
             wake: WakeSlot::default(),
             upto: AtomicU64::new(0),
+            ahead: AtomicU64::new(AHEAD.min(limits.read_ahead)),
             ended: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -183,9 +190,18 @@ impl Shared {
     /// Makes a block available to the data path.
     pub(crate) fn publish(&self, block: Block) {
         let end = block.end();
+        if block.offset > 0 && self.hungry() {
+            self.read_further_ahead();
+        }
         self.store().publish(block, self.sent.load(Ordering::Relaxed), self.limits.keep);
         self.upto.store(end, Ordering::Release);
         self.wake.call();
+    }
+
+    /// Only the reader calls this.
+    fn read_further_ahead(&self) {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
     }
 
     /// The object ends here.
@@ -201,7 +217,7 @@ impl Shared {
         }
         self.sent.store(end, Ordering::Relaxed);
         let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(end);
-        if self.reader_waits.load(Ordering::Relaxed) && ahead <= self.limits.read_ahead * 3 / 4 {
+        if self.reader_waits.load(Ordering::Relaxed) && ahead <= self.ahead.load(Ordering::Relaxed) * 3 / 4 {
             self.reader_waits.store(false, Ordering::Relaxed);
             self.room.notify_all();
         }
@@ -212,7 +228,7 @@ impl Shared {
         let mut store = self.store();
         while !self.stopped() {
             let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(self.sent.load(Ordering::Relaxed));
-            if ahead < self.limits.read_ahead {
+            if ahead < self.ahead.load(Ordering::Relaxed) {
                 return true;
             }
             self.reader_waits.store(true, Ordering::Relaxed);
@@ -220,5 +236,55 @@ impl Shared {
             store = self.room.wait_timeout(store, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::unbounded;
+
+    use super::*;
+
+    struct Nobody;
+
+    impl ControlLink for Nobody {
+        fn send(&self, _: ControlMessage) -> Result<(), Fault> {
+            Ok(())
+        }
+
+        fn recv(&self, _: Duration) -> Result<Option<ControlMessage>, Fault> {
+            Ok(None)
+        }
+    }
+
+    fn shared(read_ahead: u64) -> Shared {
+        let wanted = Wanted::new(unbounded().0, unbounded().0);
+        Shared::new(Arc::new(Nobody), SendLimits { read_ahead, ..SendLimits::default() }, wanted)
+    }
+
+    fn block(offset: u64) -> Block {
+        Block { offset, data: vec![0; 10] }
+    }
+
+    #[test]
+    fn further_ahead_is_read_when_the_data_path_had_to_wait_and_never_beyond_the_limit() {
+        let shared = shared(3 * AHEAD);
+        let ahead = || shared.ahead.load(Ordering::Relaxed);
+        shared.publish(block(0));
+        assert_eq!(ahead(), AHEAD, "at the beginning everybody waits");
+        shared.publish(block(10));
+        shared.note_sent(10);
+        shared.publish(block(20));
+        assert_eq!(ahead(), AHEAD, "there was something to send");
+        for (end, expected) in [(30, 2 * AHEAD), (40, 3 * AHEAD), (50, 3 * AHEAD)] {
+            shared.note_sent(end);
+            shared.publish(block(end));
+            assert_eq!(ahead(), expected);
+        }
+    }
+
+    #[test]
+    fn little_memory_is_not_exceeded_at_first() {
+        assert_eq!(shared(1).ahead.into_inner(), 1);
     }
 }
