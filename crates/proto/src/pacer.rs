@@ -13,8 +13,22 @@ use haul_base::{Rate, Span, Time};
 pub struct Pacer {
     schedule: Time,
     spacing: Time,
-    debt: Span,
-    slack: Span,
+    debt: Short,
+    slack: Short,
+}
+
+/// A span in whole microseconds, up to an hour: a base station has a pacer for each of its sensors.
+#[derive(Clone, Copy, Debug)]
+struct Short(u32);
+
+impl Short {
+    fn new(span: Span) -> Self {
+        Self(u32::try_from(span.as_micros()).unwrap_or(u32::MAX))
+    }
+
+    fn span(self) -> Span {
+        Span::from_micros(self.0.into())
+    }
 }
 
 /// How much faster than its rate a late sender may go until it has caught up.
@@ -26,13 +40,13 @@ const SLACK: Span = Span::from_millis(1);
 impl Pacer {
     /// A pacer that makes good at most `debt` of lateness.
     pub fn new(debt: Span) -> Self {
-        Self { schedule: Time::ZERO, spacing: Time::ZERO, debt, slack: SLACK }
+        Self { schedule: Time::ZERO, spacing: Time::ZERO, debt: Short::new(debt), slack: Short::new(SLACK) }
     }
 
     /// Lets so much lateness be made good at once, if it is more than the least. A sender that wakes late again and again
     /// keeps its rate up to here, as it wakes late while it repays too.
     pub fn set_slack(&mut self, slack: Span) {
-        self.slack = slack.max(SLACK);
+        self.slack = Short::new(slack.max(SLACK));
     }
 
     /// When the next batch may leave.
@@ -42,8 +56,9 @@ impl Pacer {
 
     /// Notes that `bytes` left at `now` under `rate`.
     pub fn on_sent(&mut self, now: Time, bytes: u64, rate: Rate) {
-        self.schedule = self.schedule.max(now - self.debt) + rate.time_for(bytes);
-        self.spacing = self.spacing.max(now - self.slack) + rate.mul_f64(CATCH_UP_GAIN).time_for(bytes);
+        self.schedule = self.schedule.max(now - self.debt.span()) + rate.time_for(bytes);
+        self.spacing =
+            self.spacing.max(now - self.slack.span()) + rate.mul_f64(CATCH_UP_GAIN).time_for(bytes);
     }
 
     /// Notes that a higher rate holds from `now` on: a pause that the old one has set ends.
