@@ -7,4 +7,6 @@ for script in veth fixed-loss memory first-data resume nothing-to-do small-files
     ./$script.sh
 done
 echo '== services'
-cargo run --quiet --release --package haul-lab -- services
+# Without libudt the row of UDT says so.
+if udt=$(./udt.sh); then set -- --udt "$udt"; fi
+cargo run --quiet --release --package haul-lab -- services "$@"

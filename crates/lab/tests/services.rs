@@ -71,3 +71,44 @@ fn every_small_message_is_answered_whatever_is_lost() {
     assert_eq!((rows(&text, "1").len(), rows(&text, "60").len()), (5, 5));
     assert!(!text.contains("unanswered"));
 }
+
+#[test]
+fn points_of_the_turn_around_can_be_chosen() {
+    if !privileged("points_of_the_turn_around_can_be_chosen") {
+        return;
+    }
+    let text = services(&["turnaround", "--rtt", "3,5", "--loss", "0.5", "--messages", "20"]);
+    assert_eq!((rows(&text, "3").len(), rows(&text, "5").len()), (1, 1), "{text}");
+    assert!(text.contains("| 5 | 0.5% |") && !text.contains("| 60 |"), "{text}");
+}
+
+#[test]
+fn what_is_missing_for_udt_is_told() {
+    if !privileged("what_is_missing_for_udt_is_told") {
+        return;
+    }
+    let text = services(&["jitter", "--rounds", "1", "--share", "0.3"]);
+    // Rate, median, and the one round.
+    assert_eq!((rows(&text, "viz")[0].len(), rows(&text, "TCP")[0].len()), (3, 3), "{text}");
+    assert!(text.contains("| UDT | not measured: scripts/bench/udt.sh"), "{text}");
+}
+
+#[test]
+fn udt_is_measured_like_the_others_where_it_is() {
+    const TEST: &str = "udt_is_measured_like_the_others_where_it_is";
+    if !privileged(TEST) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/bench/udt.sh");
+    let built = Command::new(script).env("CARGO_TARGET_DIR", directory.path()).output().unwrap();
+    if !built.status.success() {
+        eprintln!("SKIPPED {TEST}: {}", String::from_utf8_lossy(&built.stderr).trim());
+        return;
+    }
+    let program = String::from_utf8(built.stdout).unwrap();
+    let text = services(&["jitter", "--rounds", "1", "--share", "0.3", "--udt", program.trim()]);
+    let udt = rows(&text, "UDT");
+    // How much and how even is for benchmarks; a stream that stalls at its start comes to nothing.
+    assert!(udt[0].len() == 3 && udt[0][0] > 1.0 && udt[0][1] > 0.0, "{text}");
+}

@@ -13,19 +13,40 @@ use haul_base::{Rate, Span, Time};
 pub struct Pacer {
     schedule: Time,
     spacing: Time,
-    debt: Span,
+    debt: Short,
+    slack: Short,
+}
+
+/// A span in whole microseconds, up to an hour: a base station has a pacer for each of its sensors.
+#[derive(Clone, Copy, Debug)]
+struct Short(u32);
+
+impl Short {
+    fn new(span: Span) -> Self {
+        Self(u32::try_from(span.as_micros()).unwrap_or(u32::MAX))
+    }
+
+    fn span(self) -> Span {
+        Span::from_micros(self.0.into())
+    }
 }
 
 /// How much faster than its rate a late sender may go until it has caught up.
 const CATCH_UP_GAIN: f64 = 1.05;
 
-/// Lateness that is made good at once; longer lateness is repaid at [`CATCH_UP_GAIN`].
+/// Lateness that is made good at once, at least; longer lateness is repaid at [`CATCH_UP_GAIN`].
 const SLACK: Span = Span::from_millis(1);
 
 impl Pacer {
     /// A pacer that makes good at most `debt` of lateness.
     pub fn new(debt: Span) -> Self {
-        Self { schedule: Time::ZERO, spacing: Time::ZERO, debt }
+        Self { schedule: Time::ZERO, spacing: Time::ZERO, debt: Short::new(debt), slack: Short::new(SLACK) }
+    }
+
+    /// Lets so much lateness be made good at once, if it is more than the least. A sender that wakes late again and again
+    /// keeps its rate up to here, as it wakes late while it repays too.
+    pub fn set_slack(&mut self, slack: Span) {
+        self.slack = Short::new(slack.max(SLACK));
     }
 
     /// When the next batch may leave.
@@ -35,8 +56,9 @@ impl Pacer {
 
     /// Notes that `bytes` left at `now` under `rate`.
     pub fn on_sent(&mut self, now: Time, bytes: u64, rate: Rate) {
-        self.schedule = self.schedule.max(now - self.debt) + rate.time_for(bytes);
-        self.spacing = self.spacing.max(now - SLACK) + rate.mul_f64(CATCH_UP_GAIN).time_for(bytes);
+        self.schedule = self.schedule.max(now - self.debt.span()) + rate.time_for(bytes);
+        self.spacing =
+            self.spacing.max(now - self.slack.span()) + rate.mul_f64(CATCH_UP_GAIN).time_for(bytes);
     }
 
     /// Notes that a higher rate holds from `now` on: a pause that the old one has set ends.
@@ -60,8 +82,11 @@ mod tests {
     const RATE: Rate = Rate::from_mbps(1000);
 
     /// Sends 15,000-byte batches whenever released until `until`, waking late by what `lateness` says.
-    fn run(until: Time, mut lateness: impl FnMut(u64) -> Span) -> u64 {
-        let mut pacer = Pacer::new(Span::from_millis(100));
+    fn run(until: Time, lateness: impl FnMut(u64) -> Span) -> u64 {
+        run_with(Pacer::new(Span::from_millis(100)), until, lateness)
+    }
+
+    fn run_with(mut pacer: Pacer, until: Time, mut lateness: impl FnMut(u64) -> Span) -> u64 {
         let (mut now, mut sent, mut n) = (Time::ZERO, 0, 0);
         pacer.on_idle(now);
         while now < until {
@@ -89,6 +114,17 @@ mod tests {
             if n % 1_000 == 999 { Span::from_millis(5) } else { Span::from_micros(60) }
         });
         assert!(sent > 247_000_000, "{sent}");
+    }
+
+    #[test]
+    fn slack_keeps_the_rate_of_one_who_is_always_late() {
+        let late = |_| Span::from_millis(4);
+        let until = Time::ZERO + Span::from_secs(2);
+        let mut patient = Pacer::new(Span::from_millis(100));
+        patient.set_slack(Span::from_millis(5));
+        let (strict, patient) = (run(until, late), run_with(patient, until, late));
+        assert!(strict < 90_000_000, "{strict}");
+        assert!((247_000_000..=250_520_000).contains(&patient), "{patient}");
     }
 
     #[test]

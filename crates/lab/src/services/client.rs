@@ -12,6 +12,7 @@ use haul_stack::{Ends, Recipe, SendOptions};
 
 use super::job::{Carrier, Job, Stream, Turns, load, save};
 use super::server::{TCP_PORT, engine};
+use super::udt;
 use crate::problem::{Problem, While};
 
 /// A message that is not answered in this time counts as lost for good.
@@ -124,6 +125,9 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
                 .map_err(|e| engine("cannot send", &e))?;
         }
         return close(&channel);
+    }
+    if let Carrier::Udt(program) = &stream.carrier {
+        return udt::send(program, stream);
     }
     let mut tcp = tcp(stream.lane)?;
     tcp.set_write_timeout(Some(PATIENCE)).while_doing("cannot set a timeout")?;

@@ -15,7 +15,8 @@ use crate::problem::{Problem, While};
 pub(super) struct Road {
     pub(super) rtt_ms: u64,
     pub(super) rate: &'static str,
-    pub(super) loss: &'static str,
+    /// As `haul-lab wan --loss` takes it.
+    pub(super) loss: String,
     /// TCP windows as the kernel gives them: an untuned host.
     pub(super) untuned: bool,
 }
@@ -77,7 +78,7 @@ impl Emulator {
     fn command(&self, road: &Road, directory: &Path, counters: &Path) -> Command {
         let mut command = Command::new(&self.program);
         let server = format!("'{}' services-end b '{}'", self.program.display(), directory.display());
-        command.args(["wan", "--quiet", "--rate", road.rate, "--loss", road.loss]);
+        command.args(["wan", "--quiet", "--rate", road.rate, "--loss", &road.loss]);
         command.args(["--rtt", &format!("{}ms", road.rtt_ms), "--seed", &self.seed.to_string()]);
         if road.untuned {
             command.args(["--tcp-window", "kernel"]);

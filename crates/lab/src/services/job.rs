@@ -1,7 +1,7 @@
 //! What the two ends are to do, and what they have found; both travel as JSON files.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -16,6 +16,8 @@ pub(super) enum Carrier {
     Tcp,
     /// The same with linear timeouts for thin streams.
     TcpThin,
+    /// UDT, by the program at this place; for streams only.
+    Udt(PathBuf),
 }
 
 impl Carrier {
@@ -24,6 +26,7 @@ impl Carrier {
             Self::Recipe(name) => name.clone(),
             Self::Tcp => "TCP".to_owned(),
             Self::TcpThin => "TCP, thin".to_owned(),
+            Self::Udt(_) => "UDT".to_owned(),
         }
     }
 }

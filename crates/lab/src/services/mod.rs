@@ -1,5 +1,5 @@
 //! `haul-lab services`: the services of wu-h-ctp section 5 on the emulator, beside TCP: rates held over round-trip
-//! times, rates that the receiver changes, turn-around of small messages, packets per reading.
+//! times, rates that the receiver changes, jitter beside UDT too, turn-around of small messages, packets per reading.
 
 mod client;
 mod emulated;
@@ -7,10 +7,12 @@ mod figures;
 mod job;
 mod server;
 mod tables;
+mod udt;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::problem::Problem;
@@ -20,8 +22,10 @@ use crate::problem::Problem;
 enum What {
     /// Throughput at a rate asked for, over the round-trip time
     Rates,
-    /// Two streams whose rates the receiver sets, one of them changed on the way, and jitter
+    /// Two streams whose rates the receiver sets, one of them changed on the way
     Change,
+    /// Evenness of a stream alone on the path: viz, TCP, UDT
+    Jitter,
     /// Turn-around of a 10-byte message, over round-trip time and loss
     Turnaround,
     /// Packets on the wire for each reading
@@ -35,13 +39,55 @@ pub(crate) struct ServicesArgs {
     #[arg(value_enum)]
     what: Vec<What>,
 
-    /// Share of the full number of messages and seconds, for a quick look
-    #[arg(long, value_name = "0.1..1", default_value = "1")]
-    share: f64,
+    #[command(flatten)]
+    points: Points,
 
     /// Seed of the paths
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
+}
+
+/// Which points of the tables, and how many times.
+#[derive(Debug, Args)]
+struct Points {
+    /// Share of the full number of messages and seconds, for a quick look
+    #[arg(long, value_name = "0.1..1", default_value = "1")]
+    share: f64,
+
+    /// Round-trip times of `rates` and `turnaround`
+    #[arg(long, value_name = "MS,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000))]
+    rtt: Option<Vec<u64>>,
+
+    /// Loss each way of `turnaround`
+    #[arg(long, value_name = "PERCENT,..", value_delimiter = ',')]
+    loss: Option<Vec<f64>>,
+
+    /// Messages of a point of `turnaround`
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    messages: Option<usize>,
+
+    /// Rounds of `jitter`, every carrier in turn
+    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+
+    /// UDT in `jitter`, by the program that scripts/bench/udt.sh builds
+    #[arg(long, value_name = "PROGRAM")]
+    udt: Option<PathBuf>,
+}
+
+impl Points {
+    fn check(&self) -> Result<(), Problem> {
+        if !(0.01..=1.0).contains(&self.share) {
+            return Err(Problem::usage("--share must lie between 0.01 and 1", "1 is the full measurement"));
+        }
+        if self.loss.iter().flatten().any(|loss| !(0.0..=50.0).contains(loss)) {
+            return Err(Problem::usage("--loss must lie between 0 and 50", "as in --loss 0,0.1,5"));
+        }
+        if self.udt.as_ref().is_some_and(|program| !program.is_file()) {
+            return Err(Problem::usage("--udt names no program", "scripts/bench/udt.sh prints where it is"));
+        }
+        Ok(())
+    }
 }
 
 /// What the hidden command of either end takes.
@@ -56,23 +102,25 @@ pub(crate) struct EndArgs {
 
 /// Measures, and prints tables.
 pub(crate) fn services(args: &ServicesArgs) -> Result<ExitCode, Problem> {
-    if !(0.01..=1.0).contains(&args.share) {
-        return Err(Problem::usage("--share must lie between 0.01 and 1", "1 is the full measurement"));
-    }
+    let points = &args.points;
+    points.check()?;
     let lab = emulated::Emulator::new(args.seed)?;
     let wanted = |what| args.what.is_empty() || args.what.contains(&what);
     println!("seed {}", args.seed);
     if wanted(What::Rates) {
-        tables::rates(&lab, args.share)?;
+        tables::rates(&lab, points)?;
     }
     if wanted(What::Change) {
-        tables::change(&lab, args.share)?;
+        tables::change(&lab, points.share)?;
+    }
+    if wanted(What::Jitter) {
+        tables::jitter(&lab, points)?;
     }
     if wanted(What::Turnaround) {
-        tables::turnaround(&lab, args.share)?;
+        tables::turnaround(&lab, points)?;
     }
     if wanted(What::Readings) {
-        tables::readings(&lab, args.share)?;
+        tables::readings(&lab, points.share)?;
     }
     Ok(ExitCode::SUCCESS)
 }

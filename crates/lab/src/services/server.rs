@@ -13,6 +13,7 @@ use haul_stack::SendOptions;
 
 use super::figures::{Arrival, seen};
 use super::job::{Carrier, Job, Seen, Stream, save};
+use super::udt;
 use crate::problem::{Problem, While};
 
 /// Where TCP listens; one port more for each lane. It is bound last: the other side starts then.
@@ -100,6 +101,9 @@ fn flight(listener: &Listener) -> Result<Channel, Problem> {
 }
 
 fn receive(stream: &Stream, socket: &TcpListener, listener: &Listener) -> Result<Seen, Problem> {
+    if let Carrier::Udt(program) = &stream.carrier {
+        return Ok(seen(&udt::receive(program, stream)?, stream.rate_bps, None, stream.millis));
+    }
     let start = Instant::now();
     let now = || start.elapsed().as_nanos() as u64;
     let mut arrivals: Vec<Arrival> = Vec::with_capacity(1 << 20);

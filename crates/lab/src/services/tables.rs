@@ -1,14 +1,21 @@
 //! The measurements, and how they are shown.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
+use super::Points;
 use super::emulated::{Emulator, Road};
 use super::figures::{mean, quantile};
 use super::job::{Carrier, Job, Seen, Stream, Turns};
-use crate::problem::Problem;
+use crate::problem::{Problem, While};
 
 const RATE: u64 = 200_000_000;
 const MESSAGE: usize = 1_400;
+/// On paths for streams.
+const LOSS: &str = "0.01%";
+/// Round-trip time of the path on which streams are compared.
+const RTT_MS: u64 = 60;
+
 /// The sensor preset carries no longer ones.
 const SENSOR_MESSAGE: usize = 1_000;
 
@@ -26,14 +33,14 @@ fn preset(name: &str) -> Carrier {
 }
 
 /// 200 Mbit/s asked for, over the round-trip time (figure 8 of the paper).
-pub(super) fn rates(lab: &Emulator, share: f64) -> Result<(), Problem> {
-    let millis = (8_000.0 * share) as u64;
+pub(super) fn rates(lab: &Emulator, points: &Points) -> Result<(), Problem> {
+    let millis = (8_000.0 * points.share) as u64;
     println!("\n## Mbit/s of messages, 200 asked for, path 1 Gbit/s, loss 0.01 %\n");
     println!(
         "| RTT ms | viz | msg | sensor | TCP as the kernel is | TCP with large windows |\n|---|---|---|---|---|---|"
     );
-    for rtt_ms in [0, 20, 60, 100, 200] {
-        let road = |untuned| Road { rtt_ms, rate: "1Gbit", loss: "0.01%", untuned };
+    for &rtt_ms in points.rtt.as_deref().unwrap_or(&[0, 20, 60, 100, 200]) {
+        let road = |untuned| Road { rtt_ms, rate: "1Gbit", loss: LOSS.to_owned(), untuned };
         let mut row = format!("| {rtt_ms} |");
         for (carrier, untuned) in [
             (preset("viz"), false),
@@ -55,8 +62,8 @@ pub(super) fn rates(lab: &Emulator, share: f64) -> Result<(), Problem> {
 pub(super) fn change(lab: &Emulator, share: f64) -> Result<(), Problem> {
     let millis = (8_000.0 * share).max(3_000.0) as u64;
     let after = millis * 3 / 8;
-    let rtt_ms = 60;
-    let road = Road { rtt_ms, rate: "1Gbit", loss: "0.01%", untuned: false };
+    let rtt_ms = RTT_MS;
+    let road = stream_road();
     let viz =
         |lane, from, to| Stream { rate_bps: Some(from), change: to, ..stream(&preset("viz"), millis, lane) };
     let streams = vec![
@@ -76,32 +83,60 @@ pub(super) fn change(lab: &Emulator, share: f64) -> Result<(), Problem> {
         let jitter = format!("{:.3} ms", seen.jitter_p99_us / 1e3);
         println!("| {name} | {} | {later} | {settled} | {jitter} |", mbit(seen.goodput_bps));
     }
-    println!("\n## Jitter alone on the path, 200 Mbit/s in messages of {MESSAGE} bytes\n");
-    println!("| carrier | Mbit/s | jitter, p99 ms |\n|---|---|---|");
-    for carrier in [preset("viz"), Carrier::Tcp] {
-        let job = Job::Streams(vec![stream(&carrier, millis, 0)]);
-        let seen: Vec<Seen> = lab.run(&road, &job)?.load("b.json")?;
-        println!(
-            "| {} | {} | {:.3} |",
-            carrier.name(),
-            mbit(seen[0].goodput_bps),
-            seen[0].jitter_p99_us / 1e3
-        );
+    Ok(())
+}
+
+fn stream_road() -> Road {
+    Road { rtt_ms: RTT_MS, rate: "1Gbit", loss: LOSS.to_owned(), untuned: false }
+}
+
+/// Streams at the same rate, each alone on the path, in turn.
+pub(super) fn jitter(lab: &Emulator, points: &Points) -> Result<(), Problem> {
+    let millis = (3_000.0 * points.share).max(1_000.0) as u64;
+    println!(
+        "\n## Jitter alone on the path, 200 Mbit/s in messages of {MESSAGE} bytes, RTT {RTT_MS} ms, loss {LOSS}"
+    );
+    println!(
+        "\nThe 99 % quantile of | time between two messages - time of one at the rate | in the receiving program"
+    );
+    println!("\n| carrier | Mbit/s | jitter, ms: median | of each round |\n|---|---|---|---|");
+    let place = |program: &PathBuf| program.canonicalize().while_doing("cannot find the program of UDT");
+    let udt = points.udt.as_ref().map(place).transpose()?.map(Carrier::Udt);
+    let carriers: Vec<Carrier> = [preset("viz"), Carrier::Tcp].into_iter().chain(udt).collect();
+    let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); carriers.len()];
+    for _ in 0..points.rounds {
+        for (carrier, seen) in carriers.iter().zip(&mut seen) {
+            let job = Job::Streams(vec![stream(carrier, millis, 0)]);
+            seen.extend(lab.run(&stream_road(), &job)?.load::<Vec<Seen>>("b.json")?);
+        }
+    }
+    for (carrier, seen) in carriers.iter().zip(&seen) {
+        let median = |of: fn(&Seen) -> f64| quantile(&mut seen.iter().map(of).collect::<Vec<_>>(), 0.5);
+        let each: Vec<_> = seen.iter().map(|seen| format!("{:.3}", seen.jitter_p99_us / 1e3)).collect();
+        let (rate, jitter) = (median(|seen| seen.goodput_bps), median(|seen| seen.jitter_p99_us) / 1e3);
+        println!("| {} | {} | {jitter:.3} | {} |", carrier.name(), mbit(rate), each.join(" "));
+    }
+    if points.udt.is_none() {
+        println!("| UDT | not measured: scripts/bench/udt.sh builds a program for --udt | | |");
     }
     Ok(())
 }
 
 /// A 10-byte message and its answer (figures 10 and 11).
-pub(super) fn turnaround(lab: &Emulator, share: f64) -> Result<(), Problem> {
+pub(super) fn turnaround(lab: &Emulator, points: &Points) -> Result<(), Problem> {
     println!("\n## Turn-around of a 10-byte message, ms: mean (99 %)\n");
-    println!("| RTT ms | loss each way | msg | TCP | TCP, thin | messages |\n|---|---|---|---|---|---|");
-    // Connections at once cost processor time, which shows at 1 ms.
-    for (rtt_ms, messages, lanes) in [(1, 2_000.0, 1), (60, 1_000.0, 10)] {
-        for loss in ["0%", "1%", "2%", "5%", "10%"] {
-            let road = Road { rtt_ms, rate: "1Gbit", loss, untuned: false };
-            let messages = (messages * share) as usize;
+    let carriers = [preset("msg"), Carrier::Tcp, Carrier::TcpThin];
+    let names = carriers.each_ref().map(Carrier::name).join(" | ");
+    println!("| RTT ms | loss each way | {names} | messages |\n|---|---|---|---|---|---|");
+    for &rtt_ms in points.rtt.as_deref().unwrap_or(&[1, 60]) {
+        // Connections at once cost processor time, which shows at 1 ms.
+        let (messages, lanes) = if rtt_ms < 10 { (2_000.0, 1) } else { (1_000.0, 10) };
+        let messages = points.messages.unwrap_or((messages * points.share) as usize);
+        for loss in points.loss.as_deref().unwrap_or(&[0.0, 1.0, 2.0, 5.0, 10.0]) {
+            let loss = format!("{loss}%");
+            let road = Road { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
             let mut row = format!("| {rtt_ms} | {loss} |");
-            for carrier in [preset("msg"), Carrier::Tcp, Carrier::TcpThin] {
+            for carrier in carriers.clone() {
                 let job = Job::Turnaround { carrier, messages, lanes };
                 let mut turns: Turns = lab.run(&road, &job)?.load("a.json")?;
                 let p99 = quantile(&mut turns.times_us, 0.99) / 1e3;
@@ -119,7 +154,7 @@ pub(super) fn turnaround(lab: &Emulator, share: f64) -> Result<(), Problem> {
 /// Packets of each direction for one reading (the paper's second table 5): what 1,000 more readings add.
 pub(super) fn readings(lab: &Emulator, share: f64) -> Result<(), Problem> {
     let more = (1_000.0 * share) as usize;
-    let road = Road { rtt_ms: 20, rate: "100Mbit", loss: "0%", untuned: false };
+    let road = Road { rtt_ms: 20, rate: "100Mbit", loss: "0%".to_owned(), untuned: false };
     println!("\n## Packets on the wire for each reading of 16 bytes, every 5 ms, no loss\n");
     println!("| carrier | readings | from the sensor | to the sensor |\n|---|---|---|---|");
     for (carrier, constant) in

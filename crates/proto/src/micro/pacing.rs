@@ -1,5 +1,6 @@
 //! `pacing`: what leaves back to back is no more than a short time's worth of the rate in force, so that packets leave
-//! evenly and not in the largest batches. It costs more calls of the kernel, and is worth it where jitter matters.
+//! evenly and not in the largest batches. It costs more calls of the kernel, and is worth it where jitter matters. A sender
+//! that woke late still sends small batches, but does not wait between them up to what `fixed_rate` makes good at once.
 
 use std::any::Any;
 

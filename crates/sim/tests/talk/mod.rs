@@ -39,7 +39,11 @@ pub(crate) fn blueprint(name: &str, changes: &[(&str, &str)]) -> Arc<Blueprint> 
     for (key, value) in changes {
         recipe.set(key, value).expect("a parameter of the recipe");
     }
-    Arc::new(micro::registry()).compile(&recipe, TAG).expect("shipped recipes compile")
+    compiled(&recipe)
+}
+
+pub(crate) fn compiled(recipe: &Recipe) -> Arc<Blueprint> {
+    Arc::new(micro::registry()).compile(recipe, TAG).expect("the recipes here are valid")
 }
 
 pub(crate) fn stack(blueprint: &Arc<Blueprint>, initiator: bool, rtt: Span, ends: Ends) -> Stack {

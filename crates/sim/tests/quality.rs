@@ -1,0 +1,68 @@
+//! What `fec` and `priority` promise, over simulated paths; figures: the examples `fec` and `priority`.
+
+#[path = "talk/repair.rs"]
+mod repair;
+#[expect(dead_code, reason = "other tests use more of it")]
+mod talk;
+#[path = "talk/urgent.rs"]
+mod urgent;
+
+use haul_base::{Rate, Span};
+use repair::{PATIENCE, alone, beyond_repair, runs, stream};
+
+const RTT: Span = Span::from_millis(60);
+const MESSAGES: u32 = 30_000;
+
+/// Losses come in clusters of more than the repairs, so that their number varies more than that of single ones.
+fn near(measured: f64, expected: f64) -> bool {
+    (0.75..1.25).contains(&(measured / expected))
+}
+
+#[test]
+fn fec_mends_what_it_can_and_in_time() {
+    for (repairs, loss) in [(1, 0.02), (2, 0.05), (4, 0.1)] {
+        let bare = stream(17, &repair::recipe("viz", None), RTT, &alone(loss), MESSAGES);
+        let mended = stream(17, &repair::recipe("viz", Some(repairs)), RTT, &alone(loss), MESSAGES);
+        let expected = beyond_repair(loss, 20, i32::from(repairs));
+        println!("seed 17, {loss}, {repairs} repairs: {bare:?}, {mended:?}, expected {expected}");
+        assert!(near(bare.lost, loss) && near(mended.lost, expected));
+        // What was mended needed no round trip.
+        assert!((mended.late - mended.lost).abs() < 1e-9);
+        // So many packets more, and four bytes that say where each belongs.
+        let more = mended.cost.0 / bare.cost.0 - 1.0 - f64::from(repairs) / 20.0;
+        assert!((0.0..0.01).contains(&more), "{more}");
+    }
+}
+
+#[test]
+fn fec_saves_most_round_trips_where_packets_are_repeated_too() {
+    let bare = stream(5, &repair::recipe("msg", None), RTT, &alone(0.01), MESSAGES);
+    let mended = stream(5, &repair::recipe("msg", Some(2)), RTT, &alone(0.01), MESSAGES);
+    println!("seed 5: {bare:?}, {mended:?}");
+    assert!(bare.lost == 0.0 && mended.lost == 0.0, "everything comes");
+    assert!(near(bare.late, 0.01) && mended.late < 0.1 * bare.late);
+    assert!(bare.p999 >= RTT && mended.p999 <= PATIENCE);
+}
+
+/// A run of losses is longer than the repairs of a block.
+#[test]
+fn fec_is_of_little_use_against_runs_of_losses() {
+    let bare = stream(3, &repair::recipe("viz", None), RTT, &runs(0.02, 8.0), MESSAGES);
+    let mended = stream(3, &repair::recipe("viz", Some(2)), RTT, &runs(0.02, 8.0), MESSAGES);
+    println!("seed 3: {bare:?}, {mended:?}");
+    assert!(mended.lost < bare.lost && mended.lost > 0.5 * bare.lost);
+}
+
+#[test]
+fn an_urgent_message_waits_for_one_of_bulk_and_not_for_all() {
+    let rate: Rate = urgent::RATE.parse().expect("a rate");
+    for bulk in [1_000, 8_192, 65_536] {
+        let queued = urgent::waits(9, &urgent::recipe(false, true), bulk, 500);
+        let first = urgent::waits(9, &urgent::recipe(true, true), bulk, 500);
+        println!("seed 9, {bulk} bytes: {} to {}", first[250], queued[250]);
+        assert!(queued[0] >= rate.time_for(urgent::QUEUE as u64), "the whole queue goes first");
+        // Headers are less than a tenth; the packet that leaves and the one before it are counted apart.
+        let one = rate.time_for((bulk + bulk / 10 + 2 * 1_200) as u64);
+        assert!(*first.last().expect("many") <= one, "{:?} > {one}", first.last());
+    }
+}

@@ -1,0 +1,93 @@
+//! A stream over a lossy path, whatever its recipe does about losses: what comes in time, what comes at all, at what cost.
+
+use haul_base::{Probability, Span, Time};
+use haul_proto::presets;
+use haul_sim::{BurstLossSpec, PathSpec, StageSpec};
+use haul_stack::Recipe;
+
+use super::talk::{Part, Talk, Talker, compiled};
+
+/// Bytes of a message; one packet with any of the recipes here.
+pub(crate) const MESSAGE: usize = 1_000;
+/// From message to message: 50 Mbit/s.
+pub(crate) const APART: Span = Span::from_micros(160);
+/// What may be added to the time of the path.
+pub(crate) const PATIENCE: Span = Span::from_millis(5);
+
+/// What has come of a stream.
+#[derive(Debug)]
+pub(crate) struct Came {
+    /// Share of the messages that came later than the path's time and [`PATIENCE`], or never.
+    pub(crate) late: f64,
+    /// Share of the messages that never came.
+    pub(crate) lost: f64,
+    /// Of those that came, 999 of 1,000 took no longer than the time of the path and this.
+    pub(crate) p999: Span,
+    /// UDP payload to bytes of messages: with the stream, against it.
+    pub(crate) cost: (f64, f64),
+}
+
+/// `viz` or `msg`, with repairs for each block of 20 data packets if there are any. Nothing waits for the rate.
+pub(crate) fn recipe(preset: &str, repairs: Option<u8>) -> Recipe {
+    let mut recipe: Recipe = presets::preset(preset).expect("it is shipped").expect("it is a recipe");
+    recipe.set("fixed_rate.rate", "200Mbit").expect("a parameter of the recipe");
+    match repairs {
+        Some(repairs) => recipe.with_parameters("fec", &[("data", "20"), ("repair", &repairs.to_string())]),
+        None => recipe,
+    }
+}
+
+fn share(p: f64) -> Probability {
+    Probability::new(p).expect("a share")
+}
+
+/// Every packet is lost with this probability.
+pub(crate) fn alone(p: f64) -> StageSpec {
+    StageSpec::Loss(share(p))
+}
+
+/// As many are lost, in runs of so many in the mean.
+pub(crate) fn runs(p: f64, mean_run: f64) -> StageSpec {
+    StageSpec::BurstLoss(BurstLossSpec { share: share(p), mean_run })
+}
+
+/// Sends `count` messages one way over a path that loses as `loss` says both ways.
+pub(crate) fn stream(seed: u64, recipe: &Recipe, rtt: Span, loss: &StageSpec, count: u32) -> Came {
+    let at = |n: u64| Time::ZERO + APART * n;
+    let sent: Vec<_> = (0..u64::from(count)).map(|n| (at(n), vec![n as u8; MESSAGE])).collect();
+    let parts = (Part::Tells { readings: sent.into_iter() }, Part::Listens { heard: Vec::new() });
+    let path = PathSpec { stages: vec![loss.clone(), StageSpec::Delay(rtt / 2)] };
+    let mut talk = Talk::new(seed, &compiled(recipe), rtt, &path, parts);
+    talk.run(APART * u64::from(count) + Span::from_secs(1), rtt * 20);
+    let (first, second) = (talk.end(talk.first), talk.end(talk.second));
+    assert_eq!(
+        first.stack.stats().data_sent - first.stack.stats().data_resent,
+        u64::from(count),
+        "one packet each"
+    );
+    let Part::Listens { heard } = &second.part else { unreachable!("the second one listens") };
+    let mut added: Vec<Span> = heard.iter().map(|&(when, id, _)| when.since(at(id) + rtt / 2)).collect();
+    added.sort_unstable();
+    let cost = |end: &Talker| end.stack.stats().bytes_sent as f64 / (f64::from(count) * MESSAGE as f64);
+    let of_all = |messages: usize| 1.0 - messages as f64 / f64::from(count);
+    Came {
+        late: of_all(added.partition_point(|&added| added <= PATIENCE)),
+        lost: of_all(added.len()),
+        p999: added[(added.len() * 999).div_ceil(1_000) - 1],
+        cost: (cost(first), cost(second)),
+    }
+}
+
+/// What `fec` cannot mend where packets are lost one by one with probability `p`: the packet itself and, of the others
+/// of its block of `data` and `repairs`, at least as many as there are repairs.
+pub(crate) fn beyond_repair(p: f64, data: i32, repairs: i32) -> f64 {
+    let others = data + repairs - 1;
+    // The binomial distribution, term by term.
+    let mut term = (1.0 - p).powi(others);
+    let mut fewer = 0.0;
+    for k in 0..repairs {
+        fewer += term;
+        term *= f64::from(others - k) / f64::from(k + 1) * p / (1.0 - p);
+    }
+    p * (1.0 - fewer)
+}

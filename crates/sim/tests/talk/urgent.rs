@@ -1,0 +1,111 @@
+//! Small urgent messages from a program that also sends bulk, as much as there is room for.
+
+use std::sync::Arc;
+
+use haul_base::{Machine, Rng, Span, Time};
+use haul_proto::presets;
+use haul_sim::{Arrival, Node, Outbox, PathSpec, StageSpec, UDP_OVERHEAD, World};
+use haul_stack::{Ends, Recipe, SendOptions, Stack};
+
+use super::talk::{Part, Talker, compiled, stack};
+
+/// Bytes of an urgent message.
+const URGENT: usize = 100;
+/// Bytes of bulk that are kept waiting.
+pub(crate) const QUEUE: usize = 256 * 1_024;
+/// UDP payload leaves at this rate.
+pub(crate) const RATE: &str = "20Mbit";
+/// Between two urgent messages: half of it, and up to as much again.
+const APART: Span = Span::from_millis(13);
+const DELAY: Span = Span::from_millis(10);
+
+/// `viz` at [`RATE`]; with `priority`, and without the micro-protocol that spaces packets.
+pub(crate) fn recipe(priority: bool, pacing: bool) -> Recipe {
+    let mut recipe: Recipe = presets::preset("viz").expect("it is shipped").expect("it is a recipe");
+    recipe.set("fixed_rate.rate", RATE).expect("a parameter of the recipe");
+    let recipe = if pacing { recipe } else { recipe.without("pacing") };
+    if priority { recipe.with("priority") } else { recipe }
+}
+
+#[derive(Debug)]
+struct Crowd {
+    stack: Stack,
+    /// Urgent messages: when the next one is due, when each was sent by its number in the stack.
+    due: Option<Time>,
+    left: u32,
+    sent: Vec<(u64, Time)>,
+    rng: Rng,
+    bulk: Vec<u8>,
+}
+
+impl Crowd {
+    fn drain(&mut self, now: Time, out: &mut Outbox<'_>) {
+        if self.due.is_some_and(|due| due <= now) {
+            let options = SendOptions { priority: 0, ..SendOptions::default() };
+            let id = self.stack.send(now, &[1; URGENT], options).expect("there is room");
+            self.sent.push((id, now));
+            self.left -= 1;
+            let pause = APART / 2 + Span::from_nanos(self.rng.below(APART.as_nanos()));
+            self.due = (self.left > 0).then_some(now + pause);
+        }
+        loop {
+            while self.left > 0 && self.stack.queued_bytes() < QUEUE {
+                let options = SendOptions { priority: 1, ..SendOptions::default() };
+                self.stack.send(now, &self.bulk, options).expect("there is room");
+            }
+            if !out.send_with(UDP_OVERHEAD, |slot| self.stack.poll_transmit(now, slot)) {
+                break;
+            }
+        }
+        while self.stack.poll_event().is_some() {}
+    }
+}
+
+impl Node for Crowd {
+    fn on_arrival(&mut self, now: Time, arrival: &mut Arrival<'_>, out: &mut Outbox<'_>) {
+        self.stack.on_receive(now, &mut arrival.batch);
+        self.drain(now, out);
+    }
+
+    fn on_deadline(&mut self, now: Time, out: &mut Outbox<'_>) {
+        self.stack.on_deadline(now);
+        self.drain(now, out);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.stack.deadline().map(|deadline| deadline.at).into_iter().chain(self.due).min()
+    }
+}
+
+/// What the sender and its queue add to the way of each of `count` urgent messages, sorted; bulk goes in messages of so
+/// many bytes.
+pub(crate) fn waits(seed: u64, recipe: &Recipe, bulk: usize, count: u32) -> Vec<Span> {
+    let mut world = World::new(seed);
+    let path = PathSpec { stages: vec![StageSpec::Delay(DELAY)] };
+    let there = world.add_link("there", &path).expect("a valid path");
+    let back = world.add_link("back", &path).expect("a valid path");
+    let blueprint = compiled(recipe);
+    let end = |initiator| stack(&Arc::clone(&blueprint), initiator, DELAY * 2, Ends::default());
+    let crowd = Crowd {
+        stack: end(true),
+        due: Some(Time::ZERO + Span::from_millis(500)),
+        left: count,
+        sent: Vec::new(),
+        rng: Rng::from_seed(seed),
+        bulk: vec![2; bulk],
+    };
+    let first = world.add_node("first", crowd);
+    let second = world.add_node("second", Talker::new(end(false), Part::Listens { heard: Vec::new() }));
+    world.connect_pair("crowd", (first, second), &[there], &[back]).expect("both are there");
+    world.run_until(Time::ZERO + APART * (u64::from(count) + 200));
+    let sent = &world.node::<Crowd>(first).expect("the crowd").sent;
+    let Part::Listens { heard } = &world.node::<Talker>(second).expect("a talker").part else {
+        unreachable!("the second one listens")
+    };
+    let urgent = heard.iter().filter(|(_, _, message)| message.len() == URGENT);
+    let sent_at = |id| sent[sent.binary_search_by_key(&id, |sent| sent.0).expect("it was sent")].1;
+    let mut waits: Vec<Span> = urgent.map(|&(at, id, _)| at.since(sent_at(id) + DELAY)).collect();
+    assert_eq!(waits.len(), count as usize, "every urgent message has come");
+    waits.sort_unstable();
+    waits
+}
