@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use haul_base::Rate;
 use haul_engine::{ConnectOptions, HaulUrl, Session, connect};
 use haul_mover::{Asked, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
-use haul_wire::control::{BenchLimit, Fault, FaultCode, Request, Selection};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Request, RunMode, Selection};
 use serde_json::json;
 
 use super::drive::{self, Watch};
@@ -188,7 +188,7 @@ pub(super) fn download(
         sources: sources.to_vec(),
         selection: selection.clone(),
         growth: context.growth,
-        run: context.manners.run,
+        run: what_a_sender_is_told(context.manners.run),
         preserve: context.preserve,
     };
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
@@ -201,6 +201,14 @@ pub(super) fn download(
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
         Ok(drive::receive(session, job, sides, watch))
     })
+}
+
+/// A sender only has to know whether anything is done at all: names are said on this side.
+fn what_a_sender_is_told(run: RunMode) -> RunMode {
+    match run {
+        RunMode::Narrate => RunMode::Move,
+        run => run,
+    }
 }
 
 /// Opens a session, does `work` in it, and reports.
@@ -221,7 +229,7 @@ pub(super) fn over(
         cancel: &context.cancel,
         style: context.style.clone(),
         events: Some(&context.events),
-        items: context.items.tell(),
+        items: Some(&context.items),
         allotments: context.allotments.clone(),
     };
     let moved = match work(&mut session, &sides, &watch) {

@@ -185,6 +185,44 @@ fn a_dry_run_itemises_for_scripts() {
 }
 
 #[test]
+fn verbose_names_what_was_made_and_changed() {
+    let places = Places::new();
+    for way in WAYS {
+        let (src, from, dst, to) = places.of(way);
+        fs::write(src.join("odd\x1b\n"), "x").unwrap();
+        let said = |options: &[&str]| {
+            let output = run(&[&["cp"], options, &[&from, &to]].concat());
+            exits(&output, 0);
+            (lossy(&output.stdout), lossy(&output.stderr))
+        };
+        let names = |words: &str| {
+            let actions = ["send ", "replace ", "mkdir ", "link ", "delete ", "keep "];
+            let is_one = |line: &&str| actions.iter().any(|action| line.starts_with(action));
+            let mut lines: Vec<String> = words.lines().filter(is_one).map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let (out, words) = said(&["-v"]);
+        let odd = "send odd\u{fffd}\u{fffd} (1 B)";
+        assert_eq!(names(&words), ["send a (3 B)", odd, "send sub/b (4 B)"], "{way:?} {words}");
+        assert_eq!(out, "");
+        assert_eq!(names(&said(&["-v"]).1), [""; 0], "{way:?}");
+        fs::write(src.join("a"), "changed").unwrap();
+        fs::create_dir(src.join("new")).unwrap();
+        let (_, words) = said(&["-v"]);
+        assert_eq!(names(&words), ["mkdir new", "replace a (7 B)"], "{way:?}");
+        // Neither without it, nor where a program listens, nor where nothing is to be said.
+        for options in [&["-I"][..], &["-I", "-v", "--json"], &["-I", "-v", "-q"]] {
+            let (out, words) = said(options);
+            assert_eq!(names(&words), [""; 0], "{way:?} {options:?}");
+            assert_eq!(out.lines().count(), usize::from(options.contains(&"--json")));
+        }
+        let _ = fs::remove_dir_all(&src);
+        let _ = fs::remove_dir_all(&dst);
+    }
+}
+
+#[test]
 fn a_server_for_one_session_waits_out_dry_runs() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(root.path().join("file"), "there").unwrap();

@@ -208,6 +208,11 @@ impl Shared {
         self.manners.run == RunMode::Itemise
     }
 
+    /// Whether it is said what is done to each name.
+    pub(crate) fn narrates(&self) -> bool {
+        self.manners.run == RunMode::Narrate
+    }
+
     pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,6 +16,7 @@ mod limits;
 #[cfg(test)]
 mod manners;
 #[cfg(test)]
+mod narrated;
 mod pipes;
 #[cfg(test)]
 mod random;

@@ -98,6 +98,11 @@ fn hello() {
         &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
         &bytes(b"\x00\x00\x00\x00\x00\x02\xac\x02\x02\x00\x02\x00"),
     );
+    let manners = Manners { run: RunMode::Narrate, ..Manners::default() };
+    frozen(
+        &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
+        &bytes(b"\x00\x00\x00\x00\x00\x00\x00\x02\x02\x00"),
+    );
     let stream = Request::PutStream { destination: b"f".to_vec(), durability: Durability::Synced };
     frozen(&with(stream), &bytes(b"\x08\x01f\x02"));
     frozen(&with(Request::BenchSend), &bytes(&[2]));

@@ -83,7 +83,7 @@ fn manners() -> impl Strategy<Value = Manners> {
         newer: if keep { Newer::Keep } else { Newer::Replace },
         extraneous: if delete { Extraneous::Delete } else { Extraneous::Keep },
         leftovers: if ignore { Leftovers::Ignore } else { Leftovers::Resume },
-        run: if itemise { RunMode::Itemise } else { RunMode::Move },
+        run: if itemise { RunMode::Itemise } else { RunMode::Narrate },
         durability: if late { Durability::AtEnd } else { Durability::Synced },
         readback: if disk { Readback::FromDisk } else { Readback::No },
     })
