@@ -16,7 +16,7 @@ use super::Context;
 use super::copy::{self, How};
 use super::plan::CopyPlan;
 use super::reach::{reach, with_way_out};
-use super::select::selection;
+use super::select::chosen;
 use super::ssh_server::{at_end_of_stdin, go_home, outlive_the_connection};
 use super::teller::Teller;
 use crate::args::Command;
@@ -193,7 +193,7 @@ impl Prepared {
             let negotiated = copy::negotiate(&self.context, url).map_err(way_out)?;
             teller.event("plan", &json!({ "negotiated": negotiated }));
         }
-        let selection = selection(&self.args.select, self.plan.sources())?;
+        let selection = chosen(&self.args, self.plan.sources())?;
         let how = How { selection: &selection, ssh: &self.args.ssh };
         let mut report = copy::run(&self.context, &self.plan, how);
         report.error = report.error.map(way_out);

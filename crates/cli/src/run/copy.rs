@@ -18,7 +18,7 @@ use super::link::{Sides, link};
 use super::outcome::{self, Cpu, Facts};
 use super::plan::{CopyPlan, path_bytes};
 use super::policy::Policy;
-use super::select::{check_delete, selection};
+use super::select::chosen;
 use super::server::{job_number, name, with_own_server};
 use super::{Context, by_ssh, many, stdio, wire};
 use crate::args::{CpArgs, SshArgs};
@@ -55,10 +55,7 @@ pub(super) fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
     if args.ssh.detach && !matches!(plan, CopyPlan::Ssh(SshPlan::Third(_))) {
         return Err(by_ssh::not_detached());
     }
-    let selection = selection(&args.select, plan.sources())?;
-    if args.sync.delete {
-        check_delete(&selection)?;
-    }
+    let selection = chosen(args, plan.sources())?;
     if args.sync.delete && matches!(plan, CopyPlan::Many(_)) {
         // Each is a session of its own that knows of nothing but its own set.
         return Err(fault::usage(

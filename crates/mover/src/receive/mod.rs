@@ -21,6 +21,7 @@ mod readback;
 mod rooms;
 mod shared;
 mod sink;
+mod spared;
 mod syncs;
 mod tell;
 mod verify;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use haul_wire::control::{
-    ControlMessage, Entry, EntryKind, Extent, Fault, FaultCode, FileDigest, Proof, Rule, Selection,
+    ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Proof, Rule,
+    Selection, Withheld,
 };
 
 use crate::digest::set_digest;
@@ -85,6 +86,7 @@ impl Peer {
                 Ok(())
             }
             ControlMessage::LeftOut(rules) if !self.ended => self.left_out(rules),
+            ControlMessage::Withheld(withheld) if !self.ended => self.withheld(&withheld),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
             ControlMessage::Proofs(proofs) => self.proofs(proofs),
@@ -158,6 +160,14 @@ impl Peer {
         told.validate().map_err(|why| protocol(&why.to_string()))?;
         book.left_out = told.rules;
         Ok(())
+    }
+
+    /// The sender names what it has left out by other means.
+    fn withheld(&self, withheld: &Withheld) -> Result<(), Fault> {
+        if self.shared.manners.extraneous == Extraneous::Keep {
+            return Ok(());
+        }
+        self.shared.book().withheld.take_in(withheld)
     }
 
     /// A server has no say in what is taken from it.

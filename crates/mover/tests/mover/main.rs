@@ -17,6 +17,7 @@ mod limits;
 mod manners;
 #[cfg(test)]
 mod narrated;
+#[cfg(test)]
 mod pipes;
 #[cfg(test)]
 mod random;
