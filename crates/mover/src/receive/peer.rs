@@ -143,8 +143,10 @@ impl Peer {
         if let Some(source) = self.shared.place.made_for().filter(|&source| source != top) {
             let name = show(self.shared.place.rename().unwrap_or_default());
             let message = format!("`{name}` is what an unfinished copy has made of `{}`", show(source));
-            let hint =
-                "end the destination with `/` to copy into it; `haul clean` forgets the unfinished copy";
+            let hint = format!(
+                "end the destination with `/` to copy into it; `haul clean` at the receiver, in the directory \
+                 that holds `{name}`, forgets the unfinished copy"
+            );
             return Err(Fault::new(FaultCode::Usage, message, hint));
         }
         self.decider.take_made();
