@@ -85,6 +85,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
     }
     note_diagnosis(&global, &command.recipe());
     let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
+    let items = ItemStyle::choose(&global, &command);
     let context = Context {
         settings: build(&preset, &settings)?.settings,
         named: settings
@@ -92,9 +93,9 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
             .filter(|s| s.origin != Origin::Default)
             .map(|s| session_key(&s.assignment.key).to_owned())
             .collect(),
-        manners: command.manners(),
+        manners: items.manners(command.manners()),
         growth: command.growth(),
-        items: Items::new(ItemStyle::choose(&global, &command)),
+        items: Items::new(items),
         preserve: command.preserve(),
         allotments: run::Allotments::default(),
         cancel: signals::watch()?,

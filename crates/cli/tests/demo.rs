@@ -5,40 +5,18 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use haul_testing::{privileged, unconfigured};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn privileged(test: &str) -> bool {
-    let missing = if !rustix::process::geteuid().is_root() {
-        "root"
-    } else if !Path::new("/dev/net/tun").exists() {
-        "/dev/net/tun"
-    } else {
-        return true;
-    };
-    assert!(std::env::var("HAUL_E2E").as_deref() != Ok("required"), "{test} needs {missing}");
-    eprintln!("SKIPPED {test}: needs {missing}");
-    false
-}
-
-fn clean(program: &str) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
-        command.env_remove(name);
-    }
-    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
-    command
-}
-
 fn haul() -> Command {
-    clean(env!("CARGO_BIN_EXE_haul"))
+    unconfigured(Command::new(env!("CARGO_BIN_EXE_haul")))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -55,7 +33,7 @@ fn without_privilege(words: &[&str]) -> Output {
     // In a user namespace of its own the limit can be set to none without touching this machine's.
     let script =
         "echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -sys_admin \"$0\" \"$@\"";
-    let mut command = clean("unshare");
+    let mut command = unconfigured(Command::new("unshare"));
     command.args(["-r", "sh", "-c", script, env!("CARGO_BIN_EXE_haul")]).args(words);
     command.output().unwrap()
 }

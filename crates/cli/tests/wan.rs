@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Probability, Rate, Rng, Span};
 use haul_sim::{BottleneckSpec, DropReason, Limit, PathSpec, QueueSpec, StageSpec};
+use haul_testing::{privileged, unconfigured};
 use haul_wan::{Emulator, EmulatorOptions, Names, Namespace, TcpWindow, V4, sweep};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -23,27 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Namespaces are named after the process, so there is one emulator at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn privileged(test: &str) -> bool {
-    let missing = if !rustix::process::geteuid().is_root() {
-        "root"
-    } else if !Path::new("/dev/net/tun").exists() {
-        "/dev/net/tun"
-    } else {
-        return true;
-    };
-    assert!(std::env::var("HAUL_E2E").as_deref() != Ok("required"), "{test} needs {missing}");
-    eprintln!("SKIPPED {test}: needs {missing}");
-    false
-}
-
 /// `haul` on one side, with nothing of the user's configuration.
 fn haul(side: &Namespace) -> Command {
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", side.name(), env!("CARGO_BIN_EXE_haul")]);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
-        command.env_remove(name);
-    }
-    command.env("HAUL_CONFIG", "").env("HOME", "/nonexistent").stdin(Stdio::null());
+    let mut command = unconfigured(Command::new("ip"));
+    command.args(["netns", "exec", side.name(), env!("CARGO_BIN_EXE_haul")]).env("HOME", "/nonexistent");
     command
 }
 

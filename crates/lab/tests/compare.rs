@@ -2,8 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
-use std::path::Path;
 use std::process::{Command, Stdio};
+
+use haul_testing::privileged;
 
 fn compare(args: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_haul-lab"));
@@ -16,19 +17,6 @@ fn compare(args: &[&str]) -> String {
 fn cells(text: &str, name: &str) -> Vec<String> {
     let line = text.lines().find(|line| line.starts_with(&format!("| {name}"))).unwrap();
     line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
-}
-
-fn privileged(test: &str) -> bool {
-    let missing = if !rustix::process::geteuid().is_root() {
-        "root"
-    } else if !Path::new("/dev/net/tun").exists() {
-        "/dev/net/tun"
-    } else {
-        return true;
-    };
-    assert!(std::env::var("HAUL_E2E").as_deref() != Ok("required"), "{test} needs {missing}");
-    eprintln!("SKIPPED {test}: needs {missing}");
-    false
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
-use std::path::Path;
 use std::process::{Command, Stdio};
+
+use haul_testing::privileged;
 
 fn services(args: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_haul-lab"));
@@ -18,19 +19,6 @@ fn services(args: &[&str]) -> String {
 fn rows(text: &str, name: &str) -> Vec<Vec<f64>> {
     let cells = |line: &str| line.split('|').filter_map(|cell| cell.trim().parse().ok()).collect();
     text.lines().filter(|line| line.starts_with(&format!("| {name} |"))).map(cells).collect()
-}
-
-fn privileged(test: &str) -> bool {
-    let missing = if !rustix::process::geteuid().is_root() {
-        "root"
-    } else if !Path::new("/dev/net/tun").exists() {
-        "/dev/net/tun"
-    } else {
-        return true;
-    };
-    assert!(std::env::var("HAUL_E2E").as_deref() != Ok("required"), "{test} needs {missing}");
-    eprintln!("SKIPPED {test}: needs {missing}");
-    false
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::fault::{protocol, show};
 use crate::stream::Shape;
 
 /// More entries than this end the job: it bounds what a peer can make us remember.
-const MAX_ENTRIES: usize = 1 << 26;
+pub(crate) const MAX_ENTRIES: usize = 1 << 26;
 
 /// What an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -34,8 +34,8 @@ pub use receive::{Asked, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_file
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport};
 pub use root::{Root, copies_content, layout_for};
 pub use send::{
-    BadPattern, SendHandle, SendJob, SendLimits, Untellable, check_pattern, check_selection, list_entries,
-    send_files, untellable,
+    BadPattern, SendHandle, SendJob, SendLimits, check_pattern, check_selection, is_untellable,
+    leaves_out_unseen, list_entries, send_files,
 };
 #[cfg(feature = "faults")]
 pub use storage::faults;

@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_mover::Tell;
-use haul_wire::control::{Action, Item};
+use haul_wire::control::{Action, Item, Manners, RunMode};
 use serde_json::{Value, json};
 
-use super::{out, size};
+use super::{Voice, out, size};
 use crate::args::{Command, Global};
 
 /// What becomes of items.
@@ -16,8 +16,8 @@ use crate::args::{Command, Global};
 pub enum ItemStyle {
     /// Nothing.
     Hidden,
-    /// A line on stderr for each name that is removed.
-    Removals,
+    /// A line on stderr for each name that was made, changed or removed.
+    Changes,
     /// A line on stdout for each.
     Lines,
     /// Likewise, also for what stays as it is.
@@ -34,8 +34,16 @@ impl ItemStyle {
             (true, true) => Self::Collect,
             (true, false) if global.verbose > 0 => Self::AllLines,
             (true, false) => Self::Lines,
-            (false, false) if global.verbose > 0 && !global.quiet => Self::Removals,
+            (false, false) if global.verbose > 0 && !global.quiet => Self::Changes,
             (false, _) => Self::Hidden,
+        }
+    }
+
+    /// The same manners, where the receiver says what is wanted here.
+    pub fn manners(self, manners: Manners) -> Manners {
+        match self {
+            Self::Changes => Manners { run: RunMode::Narrate, ..manners },
+            _ => manners,
         }
     }
 }
@@ -65,13 +73,14 @@ impl Items {
         Self { elsewhere: Some(elsewhere), ..Self::new(ItemStyle::Hidden) }
     }
 
-    /// For the job; `None` if nobody is interested.
-    pub fn tell(&self) -> Option<Tell> {
+    /// For the job; `None` if nobody is interested. `voice` writes lines for people.
+    pub fn tell(&self, voice: Voice) -> Option<Tell> {
         let Self { style, collected, elsewhere } = self.clone();
         if elsewhere.is_some() {
             return elsewhere;
         }
-        (style != ItemStyle::Hidden).then(|| -> Tell { Arc::new(move |item| show(style, &collected, item)) })
+        (style != ItemStyle::Hidden)
+            .then(|| -> Tell { Arc::new(move |item| show(style, &collected, &voice, item)) })
     }
 
     /// What was collected.
@@ -80,18 +89,18 @@ impl Items {
     }
 }
 
-fn show(style: ItemStyle, collected: &Mutex<Vec<Item>>, item: &Item) {
+fn show(style: ItemStyle, collected: &Mutex<Vec<Item>>, voice: &Voice, item: &Item) {
     match style {
         ItemStyle::Collect => collected.lock().unwrap_or_else(PoisonError::into_inner).push(item.clone()),
         ItemStyle::Lines if item.action == Action::Keep => {}
         ItemStyle::Lines | ItemStyle::AllLines => out(&line(item)),
-        ItemStyle::Removals if item.action == Action::Delete => eprintln!("{}", line(item)),
-        ItemStyle::Removals | ItemStyle::Hidden => {}
+        ItemStyle::Changes if item.action != Action::Keep => voice.say(&line(item)),
+        ItemStyle::Changes | ItemStyle::Hidden => {}
     }
 }
 
 /// An item as one line.
-fn line(item: &Item) -> String {
+pub(crate) fn line(item: &Item) -> String {
     let Item { path, action } = item;
     let word = action.as_str();
     match *action {

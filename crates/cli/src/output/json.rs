@@ -64,6 +64,9 @@ struct Cpu {
 #[derive(Serialize)]
 struct FailedFile<'a> {
     path: &'a str,
+    /// Where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine: Option<&'a str>,
     #[serde(flatten)]
     error: ErrorObject,
 }
@@ -136,7 +139,11 @@ fn document(report: &RunReport) -> Document<'_> {
         failures: report
             .failed
             .iter()
-            .map(|f| FailedFile { path: &f.path, error: ErrorObject::from(f.fault.clone()) })
+            .map(|f| FailedFile {
+                path: &f.path,
+                machine: f.machine.as_deref(),
+                error: ErrorObject::from(f.fault.clone()),
+            })
             .collect(),
         tcp: report.tcp.as_ref().map(TcpBeside::json),
         error: report.visible_error().map(ErrorObject::from),

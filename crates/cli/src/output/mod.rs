@@ -10,11 +10,11 @@ mod together;
 mod travel;
 
 pub use events::EventLog;
-pub(crate) use items::item_lists;
 pub use items::{ItemStyle, Items};
+pub(crate) use items::{item_lists, line as item_line};
 pub use json::json;
 pub(crate) use json::{ErrorObject, json_value};
-pub use progress::{Progress, ProgressStyle, Snapshot};
+pub use progress::{Progress, ProgressStyle, Snapshot, Voice};
 pub use report::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Packets, RunReport};
 pub use summary::Summary;
 pub use together::{Part, Together};

@@ -103,14 +103,14 @@ impl Progress {
         }
     }
 
+    /// Writes lines for people beside it, from any thread.
+    pub fn voice(&self) -> Voice {
+        Voice { style: self.style.clone(), bar: self.bar.clone() }
+    }
+
     /// Writes a line for people without disturbing the progress.
     pub fn say(&self, words: &str) {
-        match (&self.style, &self.bar) {
-            (ProgressStyle::Hidden, _) => {}
-            (ProgressStyle::Part(part), _) => part.say(words),
-            (_, Some(bar)) => bar.suspend(|| eprintln!("{words}")),
-            (_, None) => eprintln!("{words}"),
-        }
+        self.voice().say(words);
     }
 
     /// Removes the line. That of several transfers stays until all of them have ended.
@@ -123,10 +123,33 @@ impl Progress {
     fn draw(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(line.to_owned()),
-            // A reader that went away is no reason to stop the transfer.
-            None => drop(writeln!(std::io::stderr(), "{line}")),
+            None => print(line),
         }
     }
+}
+
+/// Writes lines for people without disturbing the progress.
+#[derive(Debug, Clone)]
+pub struct Voice {
+    style: ProgressStyle,
+    bar: Option<ProgressBar>,
+}
+
+impl Voice {
+    /// Writes a line, unless people want none.
+    pub fn say(&self, words: &str) {
+        match (&self.style, &self.bar) {
+            (ProgressStyle::Hidden, _) => {}
+            (ProgressStyle::Part(part), _) => part.say(words),
+            (_, Some(bar)) => bar.suspend(|| print(words)),
+            (_, None) => print(words),
+        }
+    }
+}
+
+/// A reader that went away is no reason to stop the transfer.
+fn print(words: &str) {
+    let _ = writeln!(std::io::stderr(), "{words}");
 }
 
 /// Measures the rate "now": over the last moments.

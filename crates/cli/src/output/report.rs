@@ -55,10 +55,23 @@ pub struct LimitedBy {
 /// One file that did not make it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFailure {
+    /// The machine that it is from, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
     /// Its path, for people.
     pub path: String,
     /// Why.
     pub fault: Fault,
+}
+
+impl FileFailure {
+    /// Path and machine, for people.
+    pub(super) fn place(&self) -> String {
+        match &self.machine {
+            Some(machine) => format!("{} from {machine}", self.path),
+            None => self.path.clone(),
+        }
+    }
 }
 
 /// The outcome of one run of `cp`, `bench` or `demo`. Its form in JSON is for `haul` on another machine;
@@ -172,7 +185,7 @@ impl RunReport {
         let code = first.map_or(FaultCode::Io, |failure| failure.fault.code);
         let mut message = format!("{} failed", super::count(self.failed_files, "file"));
         if let Some(failure) = first {
-            message = format!("{message}; the first is {}: {}", failure.path, failure.fault.message);
+            message = format!("{message}; the first is {}: {}", failure.place(), failure.fault.message);
         }
         let hint = first.map_or(String::new(), |failure| failure.fault.hint.clone());
         Some(Fault::new(code, message, hint))

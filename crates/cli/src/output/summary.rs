@@ -59,7 +59,7 @@ impl Summary<'_> {
         for failure in &report.failed {
             let Fault { message, hint, .. } = &failure.fault;
             let hint = if hint.is_empty() { String::new() } else { format!(" ({})", printable(hint)) };
-            let _ = writeln!(lines, "failed: {}: {}{hint}", printable(&failure.path), printable(message));
+            let _ = writeln!(lines, "failed: {}: {}{hint}", printable(&failure.place()), printable(message));
         }
         let unlisted = report.failed_files.saturating_sub(report.failed.len() as u64);
         if unlisted > 0 {

@@ -34,7 +34,7 @@ fn broken() -> RunReport {
 
 fn partly() -> RunReport {
     let fault = Fault::new(FaultCode::Unreadable, "permission denied", "check the permissions");
-    let failed = vec![FileFailure { path: "a/b\u{1b}".to_owned(), fault }];
+    let failed = vec![FileFailure { machine: None, path: "a/b\u{1b}".to_owned(), fault }];
     RunReport { failed, failed_files: 3, limited_by: None, ..finished() }
 }
 

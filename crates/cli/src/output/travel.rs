@@ -91,7 +91,11 @@ mod tests {
             limited_by: Some(LimitedBy { what: "path".to_owned(), evidence: "seen".to_owned() }),
             digest: Some("00ff".to_owned()),
             cpu: CpuSeconds { sender: Some(0.1), receiver: None },
-            failed: vec![FileFailure { path: "x".to_owned(), fault: fault::usage("no", "yes") }],
+            failed: vec![FileFailure {
+                machine: None,
+                path: "x".to_owned(),
+                fault: fault::usage("no", "yes"),
+            }],
             failed_files: 1,
             files_exit_code: Some(8),
             error: Some(fault::usage("a", "b")),

@@ -16,13 +16,13 @@ use super::Context;
 use super::copy::{self, How};
 use super::plan::CopyPlan;
 use super::reach::{reach, with_way_out};
-use super::select::selection;
+use super::select::chosen;
 use super::ssh_server::{at_end_of_stdin, go_home, outlive_the_connection};
 use super::teller::Teller;
 use crate::args::Command;
 use crate::config::{Origin, Resolved, Sources, StartError, resolve};
 use crate::fault;
-use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary};
+use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary, item_line};
 use crate::settings::{Preset, Recipe, Settings};
 use crate::signals::{self, Cancel};
 use crate::ssh::{Announcement, ItemThere, Job, MAX_JOB};
@@ -121,7 +121,11 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
     }
     let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
     let named = set.map(|setting| setting.assignment.key.clone()).collect();
-    let run = if job.dry_run { RunMode::Itemise } else { RunMode::Move };
+    let run = match (job.dry_run, job.names) {
+        (true, _) => RunMode::Itemise,
+        (false, true) => RunMode::Narrate,
+        (false, false) => RunMode::Move,
+    };
     let recipe = Recipe::build(&Preset::default_preset(), &settings)?.settings;
     let stack = job.recipe.as_deref().map(haulage::Recipe::parse).transpose();
     let stack = stack.map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
@@ -132,7 +136,7 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
         growth: args.sync.growth(),
         preserve: args.preserve.preserve(),
         allotments: super::Allotments::default(),
-        items: if job.dry_run { itemised(teller) } else { Items::new(ItemStyle::Hidden) },
+        items: items(job, teller),
         cancel,
         events: EventLog::to(Box::new(teller.writer()), "stdout".to_owned()),
         style: ProgressStyle::Hidden,
@@ -143,8 +147,14 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
     Ok(Prepared { context, plan, args: *args })
 }
 
-/// Tells the person what would be done to each name.
-fn itemised(teller: &Teller) -> Items {
+/// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
+fn items(job: &Job, teller: &Teller) -> Items {
+    if !job.dry_run && !job.names {
+        return Items::new(ItemStyle::Hidden);
+    }
+    if job.detach {
+        return Items::to(Arc::new(|item| eprintln!("{}", item_line(item))));
+    }
     let teller = teller.patient();
     Items::to(Arc::new(move |item| teller.event("item", &json!({ "item": ItemThere::from(item) }))))
 }
@@ -183,7 +193,7 @@ impl Prepared {
             let negotiated = copy::negotiate(&self.context, url).map_err(way_out)?;
             teller.event("plan", &json!({ "negotiated": negotiated }));
         }
-        let selection = selection(&self.args.select, self.plan.sources())?;
+        let selection = chosen(&self.args, self.plan.sources())?;
         let how = How { selection: &selection, ssh: &self.args.ssh };
         let mut report = copy::run(&self.context, &self.plan, how);
         report.error = report.error.map(way_out);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use haul_base::Rate;
 use haul_engine::{ConnectOptions, HaulUrl, Session, connect};
 use haul_mover::{Asked, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
-use haul_wire::control::{BenchLimit, Fault, FaultCode, Request, Selection};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Request, RunMode, Selection};
 use serde_json::json;
 
 use super::drive::{self, Watch};
@@ -18,7 +18,7 @@ use super::link::{Sides, link};
 use super::outcome::{self, Cpu, Facts};
 use super::plan::{CopyPlan, path_bytes};
 use super::policy::Policy;
-use super::select::{check_delete, selection};
+use super::select::chosen;
 use super::server::{job_number, name, with_own_server};
 use super::{Context, by_ssh, many, stdio, wire};
 use crate::args::{CpArgs, SshArgs};
@@ -55,10 +55,7 @@ pub(super) fn parse(args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
     if args.ssh.detach && !matches!(plan, CopyPlan::Ssh(SshPlan::Third(_))) {
         return Err(by_ssh::not_detached());
     }
-    let selection = selection(&args.select, plan.sources())?;
-    if args.sync.delete {
-        check_delete(&selection)?;
-    }
+    let selection = chosen(args, plan.sources())?;
     if args.sync.delete && matches!(plan, CopyPlan::Many(_)) {
         // Each is a session of its own that knows of nothing but its own set.
         return Err(fault::usage(
@@ -188,7 +185,7 @@ pub(super) fn download(
         sources: sources.to_vec(),
         selection: selection.clone(),
         growth: context.growth,
-        run: context.manners.run,
+        run: what_a_sender_is_told(context.manners.run),
         preserve: context.preserve,
     };
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
@@ -201,6 +198,14 @@ pub(super) fn download(
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
         Ok(drive::receive(session, job, sides, watch))
     })
+}
+
+/// A sender only has to know whether anything is done at all: names are said on this side.
+fn what_a_sender_is_told(run: RunMode) -> RunMode {
+    match run {
+        RunMode::Narrate => RunMode::Move,
+        run => run,
+    }
 }
 
 /// Opens a session, does `work` in it, and reports.
@@ -221,7 +226,7 @@ pub(super) fn over(
         cancel: &context.cancel,
         style: context.style.clone(),
         events: Some(&context.events),
-        items: context.items.tell(),
+        items: Some(&context.items),
         allotments: context.allotments.clone(),
     };
     let moved = match work(&mut session, &sides, &watch) {

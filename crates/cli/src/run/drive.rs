@@ -5,15 +5,13 @@ use std::time::{Duration, Instant};
 
 use haul_base::Span;
 use haul_engine::{Control, Counters, Session, Transfer, Waker};
-use haul_mover::{
-    MoveReport, Progress as JobProgress, ReceiveHandle, ReceiveJob, SendHandle, SendJob, Tell, Wake,
-};
+use haul_mover::{MoveReport, Progress as JobProgress, ReceiveHandle, ReceiveJob, SendHandle, SendJob, Wake};
 use haul_wire::control::{Fault, FaultCode};
 use serde_json::json;
 
 use super::allot::{Allotments, Part};
 use super::link::{Sides, wake};
-use crate::output::{EventLog, Progress, ProgressStyle, Snapshot};
+use crate::output::{EventLog, Items, Progress, ProgressStyle, Snapshot};
 use crate::signals::Cancel;
 
 /// How often a run is looked after.
@@ -61,8 +59,8 @@ pub(super) struct Watch<'a> {
     pub style: ProgressStyle,
     /// The trace; a server has none.
     pub events: Option<&'a EventLog>,
-    /// Who learns what is done to names; a server's peer does.
-    pub items: Option<Tell>,
+    /// Where it is said what is done to names; a server's peer says it.
+    pub items: Option<&'a Items>,
     /// How what is received here is divided among those who send.
     pub allotments: Allotments,
 }
@@ -101,7 +99,9 @@ fn run<J: Job>(
     start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
 ) -> Moved {
     let started = Instant::now();
-    job.progress().on_item(watch.items.clone().unwrap_or_else(|| Arc::new(|_| {})));
+    let progress = Progress::start(&watch.style);
+    let tell = watch.items.and_then(|items| items.tell(progress.voice()));
+    job.progress().on_item(tell.unwrap_or_else(|| Arc::new(|_| {})));
     let transfer = Waker::new().map_err(Fault::from).and_then(|waker| {
         job.on_wake(wake(&waker));
         start(waker)
@@ -117,7 +117,7 @@ fn run<J: Job>(
     };
     sides.watch(&transfer);
     let part = sender.and_then(|sender| watch.allotments.join(sender, &transfer));
-    let stopped_by = look_after(&job, &transfer, watch, part.as_ref(), started);
+    let stopped_by = look_after(&job, &transfer, watch, part.as_ref(), progress);
     drop(part);
     let joined = job.join();
     let elapsed = started.elapsed().into();
@@ -139,11 +139,10 @@ fn look_after(
     transfer: &Transfer,
     watch: &Watch<'_>,
     part: Option<&Part>,
-    started: Instant,
+    mut progress: Progress,
 ) -> Option<Fault> {
     let numbers = job.progress();
-    let mut progress = Progress::start(&watch.style);
-    let mut traced = started;
+    let mut traced = Instant::now();
     let mut contact = Contact::new();
     let mut stopped_by = None;
     while !job.is_finished() {

@@ -227,7 +227,7 @@ fn add_files(report: &mut RunReport, done: &MoveReport) {
 }
 
 fn failure((path, fault): &(Vec<u8>, Fault)) -> FileFailure {
-    FileFailure { path: String::from_utf8_lossy(path).into_owned(), fault: fault.clone() }
+    FileFailure { machine: None, path: String::from_utf8_lossy(path).into_owned(), fault: fault.clone() }
 }
 
 fn fail(report: &mut RunReport, fault: Fault, counters: Option<Counters>) {

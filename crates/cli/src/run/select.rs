@@ -5,12 +5,13 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use haul_mover::{Untellable, check_pattern, untellable};
+use haul_mover::{check_pattern, is_untellable, leaves_out_unseen};
 use haul_wire::control::{
-    FileSystems, IgnoreFiles, LinkChoice, MAX_RULES, MAX_SELECTION_BYTES, RelPath, Rule, Selection, Verdict,
+    FileSystems, IgnoreFiles, LeftOutNames, LinkChoice, MAX_RULES, MAX_SELECTION_BYTES, RelPath, Rule,
+    Selection, Verdict,
 };
 
-use crate::args::{RuleArg, SelectArgs};
+use crate::args::{CpArgs, RuleArg, SelectArgs};
 use crate::fault::{self, Fault, printable};
 
 /// What stands for standard input.
@@ -43,33 +44,27 @@ pub(super) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, 
         file_systems: if args.one_file_system { FileSystems::One } else { FileSystems::All },
         min_bytes: args.min_size.map(|size| size.0),
         max_bytes: args.max_size.map(|size| size.0),
+        left_out: LeftOutNames::Untold,
     })
 }
 
-/// Whether `--delete` can tell what the selection leaves out from what the sources do not have.
+/// Likewise for all options of `haul cp`; with `--delete` the receiver is told what is left out.
 ///
 /// # Errors
-/// Which option it cannot go together with, and why.
-pub(super) fn check_delete(selection: &Selection) -> Result<(), Fault> {
-    let (option, why) = match untellable(selection) {
-        None => return Ok(()),
-        Some(Untellable::Paths) => (
-            "--files-from",
-            "a list says of no directory that it has nothing else (rsync, too, deletes only in directories that are sent whole)",
-        ),
-        Some(Untellable::Ignored) => ("--gitignore", "the receiver does not see what those files leave out"),
-        Some(Untellable::FileSystems) => {
-            ("--one-file-system", "the receiver does not see what is on another file system here")
-        }
-        Some(Untellable::Sizes) => (
-            "--min-size and --max-size",
-            "the receiver does not see which files were left out for their size",
-        ),
-    };
-    Err(fault::usage(
-        format!("--delete does not go together with {option}: {why}"),
-        "choose with --exclude and --include, whose patterns the receiver is told; or leave out --delete",
-    ))
+/// As [`selection`], and options of which `--delete` cannot tell what they leave out.
+pub(super) fn chosen(args: &CpArgs, sources: usize) -> Result<Selection, Fault> {
+    let mut selection = selection(&args.select, sources)?;
+    if args.sync.delete && leaves_out_unseen(&selection) {
+        selection.left_out = LeftOutNames::Told;
+    }
+    if args.sync.delete && is_untellable(&selection) {
+        return Err(fault::usage(
+            "--delete does not go together with --files-from: a list says of no directory that it has nothing else \
+             (rsync, too, deletes only in directories that are sent whole)",
+            "choose with --exclude and --include, whose patterns the receiver is told; or leave out --delete",
+        ));
+    }
+    Ok(selection)
 }
 
 fn rules(args: &[RuleArg], separator: u8) -> Result<Vec<Rule>, Fault> {

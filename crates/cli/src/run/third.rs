@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use haul_engine::HaulUrl;
-use haul_wire::control::{Fault, FaultCode};
+use haul_wire::control::{Fault, FaultCode, RunMode};
 use serde_json::Value;
 
 use super::Context;
@@ -125,6 +125,7 @@ impl Parties {
                 .collect(),
             hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
             dry_run: purpose == Purpose::DryRun,
+            names: context.manners.run == RunMode::Narrate,
             detach: args.detach && purpose == Purpose::Copy,
             actions: third.actions(),
             ports: command.ports().map(str::to_owned),
@@ -262,7 +263,7 @@ impl Watched {
             "session" if event["request"] != "check" => self.stands(host, progress),
             "plan" => self.negotiated = Some(facts(&event["negotiated"])),
             "item" => {
-                tell_item(event.remove("item").unwrap_or_default(), context);
+                tell_item(event.remove("item").unwrap_or_default(), context, progress);
                 return;
             }
             "result" => {
@@ -337,10 +338,10 @@ impl Watched {
     }
 }
 
-/// Shows what would be done to a name; what cannot be a name is of no interest.
-fn tell_item(item: Value, context: &Context) {
+/// Shows what is or would be done to a name; what cannot be a name is of no interest.
+fn tell_item(item: Value, context: &Context, progress: &Progress) {
     let item = serde_json::from_value::<ItemThere>(item).ok().and_then(|there| there.try_into().ok());
-    if let (Some(item), Some(tell)) = (item, context.items.tell()) {
+    if let (Some(item), Some(tell)) = (item, context.items.tell(progress.voice())) {
         tell(&item);
     }
 }

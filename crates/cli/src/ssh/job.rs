@@ -36,7 +36,7 @@ impl From<Word> for OsString {
     }
 }
 
-/// What a dry run says of one name.
+/// What is or would be done to one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ItemThere {
     path: Word,
@@ -67,6 +67,8 @@ pub(crate) struct Job {
     pub hosts: Vec<String>,
     /// Say what would be done.
     pub dry_run: bool,
+    /// Say what is done to each name.
+    pub names: bool,
     /// Go on when nobody listens any more.
     pub detach: bool,
     /// What it amounts to, for people.
@@ -106,6 +108,7 @@ mod tests {
                 words: words.iter().map(|word| word.as_os_str().into()).collect(),
                 hosts: vec!["far".to_owned()],
                 dry_run: false,
+                names: true,
                 detach: true,
                 actions: vec!["copy a:x to b:y".to_owned()],
                 ports: None,

@@ -286,6 +286,35 @@ fn a_dry_run_says_what_would_be_done_to_every_name_there() {
 }
 
 #[test]
+fn a_recipe_goes_along_and_names_come_back() {
+    let Some(world) = World::new() else { return };
+    let (from, to) = (world.a.home().join("tree"), world.b.home().join("tree"));
+    many(&from, 50, 2_000_000);
+    let own = world.here.path().join("own.toml");
+    let text = haul_proto::presets::PRESETS.iter().find(|(name, _)| *name == "rbudp").unwrap().1;
+    fs::write(&own, text).unwrap();
+    let preset = own.display().to_string();
+    for (preset, shown) in [("rbudp", "rbudp"), ("fobs", "fobs"), (&preset, "own")] {
+        let outcome = world.copies(&["-v", "--preset", preset, "--rate", "50Mbit", "a:tree", "b:"]).exits(0);
+        assert_same(&from, &to);
+        assert!(outcome.stderr.contains(&format!("preset {shown},")), "{}", outcome.stderr);
+        let count = |word: &str| outcome.stderr.lines().filter(|line| line.starts_with(word)).count();
+        assert_eq!((count("send tree/"), count("mkdir tree")), (51, 41), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains("delete "), "{}", outcome.stderr);
+        fs::remove_dir_all(&to).unwrap();
+        world.until_both_have_ended();
+    }
+    world.copies(&["--preset", "viz", "a:tree", "b:"]).exits(2).says(&["needs object"]);
+    // What is cut loose names them in its log.
+    let outcome = world.copies(&["-v", "--detach", "a:tree", "b:"]).exits(0);
+    let log = outcome.stderr.lines().find_map(|line| line.split_once("log a:")).map(|(_, rest)| rest);
+    let log = log.and_then(|rest| rest.split(',').next()).expect(&outcome.stderr);
+    assert!(fs::read_to_string(log).unwrap().contains("\nsend tree/large (2.0 MB)\n"));
+    assert!(!outcome.stderr.contains("send tree/large"), "{}", outcome.stderr);
+    world.until_both_have_ended();
+}
+
+#[test]
 fn failures_of_either_machine_are_told_here() {
     let Some(world) = World::new() else { return };
     file(&world.a.home().join("x"), 1, 300_000);

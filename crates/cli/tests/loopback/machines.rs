@@ -130,3 +130,31 @@ fn a_dry_run_makes_nothing_and_lists_what_would_come_from_each() {
     assert_eq!(report["items"]["send"].as_array().map(Vec::len), Some(2), "{report}");
     assert!(!machines.to().exists());
 }
+
+#[test]
+fn failures_name_the_machine_that_they_are_from() {
+    let machines = Machines::with_files();
+    // What neither can read: a link that is followed, to nothing.
+    for root in &machines.roots {
+        std::os::unix::fs::symlink("nowhere", root.path().join("out/dangling")).unwrap();
+    }
+    let output = machines.copy(&["--json", "--copy-links"], "out");
+    let report = object(&output);
+    let failures = report["failures"].as_array().unwrap();
+    let mut from: Vec<&str> = failures.iter().map(|failure| failure["machine"].as_str().unwrap()).collect();
+    from.sort_unstable();
+    let mut servers = machines.servers.each_ref().map(|server| server.url.split(['/', '?']).nth(2).unwrap());
+    servers.sort_unstable();
+    assert_eq!(from, servers, "{report}");
+    assert!(failures.iter().all(|failure| failure["path"] == "out/dangling"), "{report}");
+    let said = lossy(&machines.copy(&["--copy-links"], "out").stderr);
+    for server in servers {
+        assert!(said.contains(&format!("failed: out/dangling from {server}: ")), "{said}");
+    }
+    // Of a single machine it is known.
+    let to = machines.to();
+    let one = run(&["cp", "--json", "--copy-links", &machines.servers[0].at("out"), to.to_str().unwrap()]);
+    let report = object(&one);
+    assert_eq!(report["failures"][0]["path"], "out/dangling", "{report}");
+    assert!(report["failures"][0].get("machine").is_none(), "{report}");
+}

@@ -7,4 +7,5 @@ mod machines;
 mod manners;
 mod program;
 mod selection;
+mod shares;
 mod support;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -142,17 +142,76 @@ fn what_is_excluded_stays_when_the_rest_is_kept_in_step() {
 }
 
 #[test]
-fn what_the_receiver_cannot_judge_does_not_go_together_with_delete() {
-    for (options, why) in [
-        (&["--files-from", "/dev/null"][..], "deletes only in directories that are sent whole"),
-        (&["--gitignore"], "--gitignore"),
-        (&["--one-file-system"], "another file system"),
-        (&["--max-size", "1MB"], "size"),
-    ] {
-        let output = run(&[&["cp", "--delete"], options, &["src/.", "dst"]].concat());
-        exits(&output, 2);
-        assert!(lossy(&output.stderr).contains(why), "{}", lossy(&output.stderr));
+fn a_list_of_paths_does_not_go_together_with_delete() {
+    let output = run(&["cp", "--delete", "--files-from", "/dev/null", "src/.", "dst"]);
+    exits(&output, 2);
+    let said = lossy(&output.stderr);
+    assert!(said.contains("deletes only in directories that are sent whole"), "{said}");
+}
+
+#[test]
+fn what_sizes_and_ignore_files_leave_out_stays_when_the_rest_is_kept_in_step() {
+    let places = Places::new();
+    for way in WAYS {
+        let (src, from, dst, to) = places.of(way);
+        fs::write(src.join(".gitignore"), "*.log\n").unwrap();
+        for (root, name, size) in [
+            (&src, "both.log", 1),
+            (&src, "large", 5000),
+            (&dst, "both.log", 1),
+            (&dst, "sub/their.log", 1),
+            (&dst, "large", 10),
+            (&dst, "old", 1),
+            (&dst, "sub/old-and-large", 5000),
+        ] {
+            fs::write(root.join(name), vec![b'x'; size]).unwrap();
+        }
+        let chosen = ["--delete", "--gitignore", "--max-size", "4KB", "-x"];
+        let cp = |options: &[&str]| run(&[&["cp"], options, &chosen, &[&from, &to]].concat());
+        exits(&cp(&["--max-delete", "1"]), 3);
+        assert!(dst.join("old").exists());
+        let done = cp(&["--json", "--max-delete", "2"]);
+        exits(&done, 0);
+        assert_eq!(object(&done)["deleted_files"], 2, "{way:?}");
+        let left = [".gitignore", "a", "both.log", "large", "sub", "sub/b", "sub/their.log"];
+        assert_eq!(names(&dst), left, "{way:?}");
+        assert_eq!(fs::read(dst.join("large")).unwrap().len(), 10);
+        assert_eq!(object(&cp(&["--json"]))["deleted_files"], 0, "{way:?}");
+        let _ = fs::remove_dir_all(&src);
+        let _ = fs::remove_dir_all(&dst);
     }
+}
+
+#[test]
+fn what_is_on_another_file_system_stays_as_with_rsync() {
+    let has = |program: &str, word: &str| {
+        Command::new(program).arg(word).output().is_ok_and(|o| o.status.success())
+    };
+    let may_mount = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    if !has("rsync", "--version") || !may_mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: needs rsync, and unshare with a mount namespace");
+        return;
+    }
+    let here = tempfile::tempdir().unwrap();
+    fs::create_dir_all(here.path().join("src/mounted")).unwrap();
+    fs::write(here.path().join("src/a"), "a").unwrap();
+    for dst in ["ours", "theirs"] {
+        fs::create_dir_all(here.path().join(dst).join("mounted/deep")).unwrap();
+        for name in ["old", "mounted/x", "mounted/deep/y"] {
+            fs::write(here.path().join(dst).join(name), "x").unwrap();
+        }
+    }
+    let script = "mount -t tmpfs none \"$1/src/mounted\" && echo in >\"$1/src/mounted/in\" && \
+                  rsync -rlptx --delete \"$1/src/\" \"$1/theirs/\" && exec \"$0\" cp -x --delete \"$1/src/.\" \"$1/ours\"";
+    let mut command = Command::new("unshare");
+    command
+        .args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_haul")])
+        .arg(here.path())
+        .env("HAUL_CONFIG", "");
+    exits(&command.output().unwrap(), 0);
+    assert_eq!(names(&here.path().join("ours")), names(&here.path().join("theirs")));
+    let left = ["a", "mounted", "mounted/deep", "mounted/deep/y", "mounted/x"];
+    assert_eq!(names(&here.path().join("ours")), left);
 }
 
 #[test]
@@ -179,6 +238,44 @@ fn a_dry_run_itemises_for_scripts() {
         assert_eq!(fs::read(dst.join("a")).unwrap(), b"aaa");
         let verbose = run(&["cp", "-nv", &from, &to]);
         assert!(lossy(&verbose.stdout).contains("\nkeep sub/b\n"), "{}", lossy(&verbose.stdout));
+        let _ = fs::remove_dir_all(&src);
+        let _ = fs::remove_dir_all(&dst);
+    }
+}
+
+#[test]
+fn verbose_names_what_was_made_and_changed() {
+    let places = Places::new();
+    for way in WAYS {
+        let (src, from, dst, to) = places.of(way);
+        fs::write(src.join("odd\x1b\n"), "x").unwrap();
+        let said = |options: &[&str]| {
+            let output = run(&[&["cp"], options, &[&from, &to]].concat());
+            exits(&output, 0);
+            (lossy(&output.stdout), lossy(&output.stderr))
+        };
+        let names = |words: &str| {
+            let actions = ["send ", "replace ", "mkdir ", "link ", "delete ", "keep "];
+            let is_one = |line: &&str| actions.iter().any(|action| line.starts_with(action));
+            let mut lines: Vec<String> = words.lines().filter(is_one).map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let (out, words) = said(&["-v"]);
+        let odd = "send odd\u{fffd}\u{fffd} (1 B)";
+        assert_eq!(names(&words), ["send a (3 B)", odd, "send sub/b (4 B)"], "{way:?} {words}");
+        assert_eq!(out, "");
+        assert_eq!(names(&said(&["-v"]).1), [""; 0], "{way:?}");
+        fs::write(src.join("a"), "changed").unwrap();
+        fs::create_dir(src.join("new")).unwrap();
+        let (_, words) = said(&["-v"]);
+        assert_eq!(names(&words), ["mkdir new", "replace a (7 B)"], "{way:?}");
+        // Neither without it, nor where a program listens, nor where nothing is to be said.
+        for options in [&["-I"][..], &["-I", "-v", "--json"], &["-I", "-v", "-q"]] {
+            let (out, words) = said(options);
+            assert_eq!(names(&words), [""; 0], "{way:?} {options:?}");
+            assert_eq!(out.lines().count(), usize::from(options.contains(&"--json")));
+        }
         let _ = fs::remove_dir_all(&src);
         let _ = fs::remove_dir_all(&dst);
     }
@@ -272,7 +369,7 @@ fn stdin_becomes_a_file_and_files_go_to_stdout() {
 fn syncs_of_a_stream(options: &[&str]) -> Option<usize> {
     let dir = tempfile::tempdir().unwrap();
     let (trace, stored) = (dir.path().join("trace"), dir.path().join("stored"));
-    let mut command = std::process::Command::new("strace");
+    let mut command = Command::new("strace");
     command.args(["-f", "-e", "trace=fsync,fdatasync,syncfs", "-o"]).arg(&trace);
     command.arg(haul().get_program()).args(["cp", "-q"]).args(options).arg("-").arg(&stored);
     let child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).env("HAUL_CONFIG", "").spawn();

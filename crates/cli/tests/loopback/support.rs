@@ -4,16 +4,12 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use haul_testing::unconfigured;
 use serde_json::Value;
 
 /// The program, whatever the environment and the files of this machine configure.
 pub(crate) fn haul() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HAUL_")) {
-        command.env_remove(name);
-    }
-    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
-    command
+    unconfigured(Command::new(env!("CARGO_BIN_EXE_haul")))
 }
 
 pub(crate) fn run(arguments: &[&str]) -> Output {

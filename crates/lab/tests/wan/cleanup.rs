@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use haul_testing::privileged;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Wan, eventually, haul_lab, privileged};
+use crate::support::{Wan, eventually, haul_lab};
 
 fn is_alive(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

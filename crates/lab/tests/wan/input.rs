@@ -3,7 +3,9 @@
 use std::fs;
 use std::process::{Command, Output};
 
-use crate::support::{haul_lab, privileged};
+use haul_testing::privileged;
+
+use crate::support::haul_lab;
 
 fn run(words: &[&str]) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = haul_lab().args(words).output().unwrap();

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -14,20 +14,6 @@ use serde_json::Value;
 pub(crate) const A: &str = "10.201.0.1";
 pub(crate) const B: &str = "10.201.0.2";
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Whether the tests can run here; says so if not.
-pub(crate) fn privileged(test: &str) -> bool {
-    let missing = if !rustix::process::geteuid().is_root() {
-        "root"
-    } else if !Path::new("/dev/net/tun").exists() {
-        "/dev/net/tun"
-    } else {
-        return true;
-    };
-    assert!(std::env::var("HAUL_E2E").as_deref() != Ok("required"), "{test} needs {missing}");
-    eprintln!("SKIPPED {test}: needs {missing}");
-    false
-}
 
 /// The built program.
 pub(crate) fn haul_lab() -> Command {

@@ -5,10 +5,11 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use haul_testing::privileged;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{A, B, Wan, privileged};
+use crate::support::{A, B, Wan};
 
 fn quiet(socket: UdpSocket) -> UdpSocket {
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();

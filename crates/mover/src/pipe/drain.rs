@@ -250,6 +250,7 @@ impl Listener {
             }
             ControlMessage::Extent(_)
             | ControlMessage::LeftOut(_)
+            | ControlMessage::Withheld(_)
             | ControlMessage::Ping(_)
             | ControlMessage::Pong(_)
             | ControlMessage::UdpSeen { .. } => Ok(()),

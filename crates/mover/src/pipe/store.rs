@@ -242,7 +242,7 @@ impl Store {
         if synced {
             fsync(&*stored.file).map_err(finish)?;
         }
-        let spot = shared.place.install(0, STREAM, stored.len).map_err(|trouble| trouble.fault)?;
+        let (spot, _) = shared.place.install(0, STREAM, stored.len).map_err(|trouble| trouble.fault)?;
         if synced
             && let Err(errno) = fsync(&*spot.directory)
             && !matches!(errno, Errno::BADF | Errno::INVAL)

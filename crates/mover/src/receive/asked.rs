@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use haul_wire::control::{Extent, RelPath, Rule, Selection};
+use haul_wire::control::{Extent, IgnoreFiles, RelPath, Rule, Selection};
 
 use crate::root::{Root, copies_content};
 
@@ -13,6 +13,7 @@ pub struct Asked {
     /// The names that entries may begin with; `None`: any, because what is in a directory was asked for.
     tops: Option<Arc<BTreeSet<Vec<u8>>>>,
     rules: Arc<[Rule]>,
+    ignore_files: IgnoreFiles,
     extent: Extent,
 }
 
@@ -28,7 +29,8 @@ impl Asked {
             _ => Some(sources.iter().map(name).collect()),
         };
         let extent = if content { Extent::Destination } else { Extent::Directories };
-        Self { tops: tops.map(Arc::new), rules: selection.rules.clone().into(), extent }
+        let ignore_files = selection.ignore_files;
+        Self { tops: tops.map(Arc::new), rules: selection.rules.clone().into(), ignore_files, extent }
     }
 
     /// Whether an entry with this path can be part of it.
@@ -39,6 +41,11 @@ impl Asked {
     /// How much the set can say about names that it does not have.
     pub(crate) fn extent(&self) -> Extent {
         self.extent
+    }
+
+    /// Whether ignore files leave names out.
+    pub(crate) fn obeys_ignore_files(&self) -> bool {
+        self.ignore_files == IgnoreFiles::Obey
     }
 
     /// By which names are left out.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, RecvError};
 use haul_wire::control::{
-    ControlMessage, Durability, Fault, FaultCode, Outcome, Readback, Summary, encoded_len,
+    Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback, Summary, encoded_len,
 };
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -76,6 +76,9 @@ impl Committer {
             let ready = std::mem::take(&mut self.ready);
             self.commit(&ready)?;
             self.flush()?;
+            if self.shared.narrates() {
+                self.shared.tell_the_rest()?;
+            }
         }
         self.finish_hard_links()?;
         self.finish_links()?;
@@ -215,9 +218,10 @@ impl Committer {
         let mut done = Vec::with_capacity(items.len());
         for item in items {
             match self.shared.place.install(item.entry, &item.path, item.size) {
-                Ok(spot) => {
+                Ok((spot, replaced)) => {
                     directories.insert(Arc::as_ptr(&spot.directory), spot.directory);
                     self.shared.book().table.set_state(item.entry, State::Done);
+                    self.say_installed(item, replaced)?;
                     done.push(item.entry);
                 }
                 Err(trouble) => self.give_up(item.entry, &item.path, trouble)?,
@@ -236,6 +240,17 @@ impl Committer {
             self.shared.progress.file_done();
         }
         Ok(())
+    }
+
+    fn say_installed(&self, item: &Item, replaced: bool) -> Result<(), Fault> {
+        let have = self.shared.book().resumes.get(&item.entry).copied();
+        let size = item.size;
+        let action = match have {
+            Some(have) => Action::Resume { have, size },
+            None if replaced => Action::Replace { size },
+            None => Action::Send { size },
+        };
+        self.shared.narrate(&item.path, action)
     }
 
     /// In a dry run: nothing has to be done.
@@ -302,24 +317,30 @@ impl Committer {
             } else {
                 let dress = |fd: BorrowedFd<'_>| self.dress(file, &path, fd, FileType::RegularFile);
                 let how = (attributes, self.shared.manners.newer);
-                let made = self.shared.place.hard_link(entry, (&path, &target), how, dress);
-                made.map(|(linked, directory)| {
-                    self.note_link(&path, linked);
-                    Some(directory)
-                })
+                match self.shared.place.hard_link(entry, (&path, &target), how, dress) {
+                    Ok((linked, directory)) => {
+                        self.note_link(&path, linked)?;
+                        Ok(Some(directory))
+                    }
+                    Err(trouble) => Err(trouble),
+                }
             };
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())
     }
 
-    fn note_link(&self, path: &[u8], linked: Linked) {
+    fn note_link(&self, path: &[u8], linked: Linked) -> Result<(), Fault> {
         let note = match linked {
-            Linked::Name => return,
-            Linked::Copy => "a copy: the file system has no further hard link for it",
-            Linked::KeptNewer => "kept, because it is newer, and not made a hard link",
+            Linked::Name | Linked::Already => None,
+            Linked::Copy => Some("a copy: the file system has no further hard link for it"),
+            Linked::KeptNewer => Some("kept, because it is newer, and not made a hard link"),
         };
-        self.shared.note(path, vec![note.to_owned()]);
+        if let Some(note) = note {
+            self.shared.note(path, vec![note.to_owned()]);
+        }
+        let made = matches!(linked, Linked::Name | Linked::Copy);
+        if made { self.shared.narrate(path, Action::Link) } else { Ok(()) }
     }
 
     /// Links come last, so that nothing is ever written through one.
@@ -337,8 +358,12 @@ impl Committer {
                 }
             };
             let looks = self.shared.only_looks();
+            let changes = self.shared.narrates() && !self.shared.place.has_link(&path, &target);
             let make = || self.shared.place.make_link(entry, &path, &target, attributes, dress);
             let made = if looks { Ok(None) } else { make().map(Some) };
+            if changes && made.is_ok() {
+                self.shared.narrate(&path, Action::Link)?;
+            }
             self.held_is_done(entry, &path, made)?;
         }
         Ok(())

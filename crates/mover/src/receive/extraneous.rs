@@ -3,16 +3,19 @@
 //! Every directory is opened from the destination without following a link, and every name is removed relative to an
 //! open directory. Journals and temporary files stay, whichever job they belong to, and so does what is mounted.
 
-use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, Removal, Verdict};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, Removal};
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
 use crate::fault::{Side, Trouble, show};
 use crate::journal::is_working_name;
-use crate::receive::Asked;
 use crate::receive::shared::Shared;
-use crate::send::Rules;
+use crate::receive::spared::Spared;
+use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
 use crate::storage::{fstat, list, statat, unlinkat};
 
 /// What happens to a name that was found.
@@ -24,22 +27,6 @@ enum Purpose {
     Say,
     /// It is removed.
     Remove,
-}
-
-/// What stays although the set does not have it, because the sender would have left it out.
-struct Spared([Rules; 2]);
-
-impl Spared {
-    /// By the rules of the sender, and by our own if we have asked for the set: a sender that hides some is not believed.
-    fn new(shared: &Shared) -> Result<Self, Fault> {
-        let own = shared.asked.as_ref().map(Asked::rules).unwrap_or_default();
-        Ok(Self([Rules::new(own)?, Rules::new(&shared.book().left_out)?]))
-    }
-
-    /// `path` is what it would be in the set.
-    fn has(&self, path: &[u8], is_directory: bool) -> bool {
-        self.0.iter().any(|rules| rules.verdict(path, is_directory) == Verdict::Exclude)
-    }
 }
 
 /// A name in a directory that is being emptied.
@@ -67,6 +54,12 @@ struct Sweep<'a> {
     spared: &'a Spared,
     purpose: Purpose,
     removal: Removal,
+    /// Of the directories that have any; these come before what is in them.
+    ignores: HashMap<Vec<u8>, Arc<Ignores>>,
+    /// Those that hold in the directory that is being emptied.
+    current: Option<Arc<Ignores>>,
+    /// An ignore file cannot be used, so that it is not known what else would have to stay.
+    is_blind: bool,
 }
 
 /// Does what the manners say. `None`: they say nothing.
@@ -112,7 +105,8 @@ fn too_many(most: u64) -> Fault {
 
 impl<'a> Sweep<'a> {
     fn new(shared: &'a Shared, spared: &'a Spared, purpose: Purpose) -> Self {
-        Self { shared, spared, purpose, removal: Removal::default() }
+        let (removal, ignores) = (Removal::default(), HashMap::new());
+        Self { shared, spared, purpose, removal, ignores, current: None, is_blind: false }
     }
 
     /// Goes through all directories of the set.
@@ -138,11 +132,15 @@ impl<'a> Sweep<'a> {
 
     fn is_over(&self) -> bool {
         let enough = matches!(self.purpose, Purpose::Count(most) if self.removal.removed > most);
-        enough || self.shared.ending().is_some()
+        enough || self.is_blind || self.shared.ending().is_some()
     }
 
     /// Removes what `entry` does not have from its directory.
     fn directory(&mut self, entry: Option<u32>, local: Vec<u8>, in_set: Vec<u8>) -> Result<(), Fault> {
+        // It was not entered at the sender.
+        if self.spared.is_withheld(&in_set) {
+            return Ok(());
+        }
         let names = match self.names(&local) {
             Ok(names) => names,
             // In a dry run it may still have to be made.
@@ -152,11 +150,59 @@ impl<'a> Sweep<'a> {
                 return Ok(());
             }
         };
+        if self.spared.by_ignore_files() {
+            self.obey(entry, &local, &in_set, &names);
+        }
         let book = self.shared.book();
         let foreign = |name: &Vec<u8>| book.table.child(entry, name).is_none() && !is_working_name(name);
         let extraneous: Vec<_> = names.into_iter().filter(foreign).collect();
         drop(book);
         self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: true })
+    }
+
+    /// Finds the ignore files that hold in a directory of the set: those of the set and those that stay. Others, which
+    /// are removed, say nothing, so that a second run finds nothing to do.
+    fn obey(&mut self, entry: Option<u32>, local: &[u8], in_set: &[u8], names: &[Vec<u8>]) {
+        let book = self.shared.book();
+        let stays = |name: &&[u8]| {
+            let is_there = names.iter().any(|there| there == name);
+            is_there
+                && (book.table.child(entry, name).is_some()
+                    || self.spared.has(&join(in_set, name), false, None))
+        };
+        let there: Vec<&[u8]> = IGNORE_FILES.into_iter().filter(stays).collect();
+        drop(book);
+        let above = self.ignores_above(in_set);
+        let directory = match self.shared.place.directory(local) {
+            Ok(directory) => directory,
+            Err(errno) => {
+                self.is_blind = true;
+                return self.stays("list", local, errno);
+            }
+        };
+        match obey_ignore_files(above, &*directory, in_set, &there) {
+            Ok(found) => {
+                if let Some(found) = found.as_ref().filter(|_| !there.is_empty()) {
+                    self.ignores.insert(in_set.to_vec(), found.clone());
+                }
+                self.current = found;
+            }
+            Err((path, _)) => {
+                self.is_blind = true;
+                self.removal.fault.get_or_insert_with(|| unusable(&path));
+            }
+        }
+    }
+
+    fn ignores_above(&self, in_set: &[u8]) -> Option<Arc<Ignores>> {
+        let mut at = in_set;
+        while !at.is_empty() {
+            at = parent_and_name(at).0;
+            if let Some(ignores) = self.ignores.get(at) {
+                return Some(ignores.clone());
+            }
+        }
+        None
     }
 
     /// Removes these names, and whatever is in them before.
@@ -196,7 +242,7 @@ impl<'a> Sweep<'a> {
         let directory = self.shared.place.directory(parent)?;
         let stat = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if self.spared.has(in_set, is_directory) {
+        if self.spared.has(in_set, is_directory, self.current.as_deref()) {
             return Ok(Seen::Spared);
         }
         if !is_directory {
@@ -256,6 +302,14 @@ impl<'a> Sweep<'a> {
         };
         self.removal.fault.get_or_insert_with(fault);
     }
+}
+
+fn unusable(path: &[u8]) -> Fault {
+    let message = format!(
+        "`{}` cannot be used at the destination, so that it is not known what it would have left out there",
+        show(path)
+    );
+    Fault::new(FaultCode::Unreadable, message, "correct the file there, or leave --gitignore or --delete out")
 }
 
 fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {

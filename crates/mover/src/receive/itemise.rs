@@ -30,7 +30,7 @@ impl Place {
     }
 
     /// Whether a link with this target is there.
-    fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
+    pub(crate) fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
         self.spot(path)
             .is_ok_and(|spot| readlinkat(&spot.directory, &spot.name).is_ok_and(|there| there == target))
     }

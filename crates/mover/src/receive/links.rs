@@ -19,6 +19,8 @@ use crate::storage::{self, linkat, openat, rename_in, statat, unlinkat};
 pub(crate) enum Linked {
     /// It is a name of the file.
     Name,
+    /// It was one already.
+    Already,
     /// It is a file of its own: this file system has no hard links, or no more for this file.
     Copy,
     /// Something newer is there and was to be kept.
@@ -44,7 +46,7 @@ impl Place {
         }
         if let Ok(there) = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW) {
             if FileId::of(&there) == FileId::of(&stat) {
-                return Ok((Linked::Name, spot.directory));
+                return Ok((Linked::Already, spot.directory));
             }
             let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
             if newer == Newer::Keep && is_file && existing(&there).is_later(attributes) {

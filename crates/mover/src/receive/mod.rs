@@ -21,6 +21,7 @@ mod readback;
 mod rooms;
 mod shared;
 mod sink;
+mod spared;
 mod syncs;
 mod tell;
 mod verify;
@@ -147,7 +148,7 @@ pub fn receive_files(
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
     let place = Place::new(open_base(root, destination, layout, options.manners.run)?, options.session);
-    let moves = options.manners.run == RunMode::Move;
+    let moves = options.manners.run != RunMode::Itemise;
     let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
     let leftovers = if place.is_there() { find(place.base().as_fd()).ok() } else { None };
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use haul_wire::control::{
-    ControlMessage, Entry, EntryKind, Extent, Fault, FaultCode, FileDigest, Proof, Rule, Selection,
+    ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Proof, Rule,
+    Selection, Withheld,
 };
 
 use crate::digest::set_digest;
@@ -85,6 +86,7 @@ impl Peer {
                 Ok(())
             }
             ControlMessage::LeftOut(rules) if !self.ended => self.left_out(rules),
+            ControlMessage::Withheld(withheld) if !self.ended => self.withheld(&withheld),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
             ControlMessage::Proofs(proofs) => self.proofs(proofs),
@@ -141,8 +143,10 @@ impl Peer {
         if let Some(source) = self.shared.place.made_for().filter(|&source| source != top) {
             let name = show(self.shared.place.rename().unwrap_or_default());
             let message = format!("`{name}` is what an unfinished copy has made of `{}`", show(source));
-            let hint =
-                "end the destination with `/` to copy into it; `haul clean` forgets the unfinished copy";
+            let hint = format!(
+                "end the destination with `/` to copy into it; `haul clean` at the receiver, in the directory \
+                 that holds `{name}`, forgets the unfinished copy"
+            );
             return Err(Fault::new(FaultCode::Usage, message, hint));
         }
         self.decider.take_made();
@@ -158,6 +162,14 @@ impl Peer {
         told.validate().map_err(|why| protocol(&why.to_string()))?;
         book.left_out = told.rules;
         Ok(())
+    }
+
+    /// The sender names what it has left out by other means.
+    fn withheld(&self, withheld: &Withheld) -> Result<(), Fault> {
+        if self.shared.manners.extraneous == Extraneous::Keep {
+            return Ok(());
+        }
+        self.shared.book().withheld.take_in(withheld)
     }
 
     /// A server has no say in what is taken from it.

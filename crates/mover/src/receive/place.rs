@@ -138,13 +138,13 @@ impl Place {
         !self.own.collides(there.id, &spot.name, || names_in(&spot.directory))
     }
 
-    /// What is at a name must give way to what is received.
-    pub(super) fn must_be_replaceable(&self, spot: &Spot, path: &[u8]) -> Result<(), Trouble> {
+    /// What is at a name must give way to what is received. False: nothing is there.
+    pub(super) fn must_be_replaceable(&self, spot: &Spot, path: &[u8]) -> Result<bool, Trouble> {
         match spot.look(path)? {
             Some(id) if self.own.collides(id, &spot.name, || names_in(&spot.directory)) => {
                 Err(collision(path))
             }
-            _ => Ok(()),
+            there => Ok(there.is_some()),
         }
     }
 
@@ -311,8 +311,8 @@ impl Place {
         })
     }
 
-    /// Moves a complete temporary file of `size` bytes under its final name.
-    pub(crate) fn install(&self, entry: u32, path: &[u8], size: u64) -> Result<Spot, Trouble> {
+    /// Moves a complete temporary file of `size` bytes under its final name; says whether something gave way.
+    pub(crate) fn install(&self, entry: u32, path: &[u8], size: u64) -> Result<(Spot, bool), Trouble> {
         let open = self.open_files().remove(entry);
         let spot = self.spot(path)?;
         let stat = match &open {
@@ -324,21 +324,22 @@ impl Place {
             return Err(Trouble { fault: mismatch(path), scope: Scope::Entry });
         }
         let id = FileId::of(&stat);
-        self.rename_over(&spot, path, &self.temporary(entry))?;
+        let replaced = self.rename_over(&spot, path, &self.temporary(entry))?;
         self.own.add(id);
         self.gone(entry);
-        Ok(spot)
+        Ok((spot, replaced))
     }
 
     /// Moves a temporary name over a final one that may give way. Where nothing was when the job began, one call
-    /// does both as a rule.
-    fn rename_over(&self, spot: &Spot, path: &[u8], name: &str) -> Result<(), Trouble> {
+    /// does both as a rule. False: nothing was there.
+    fn rename_over(&self, spot: &Spot, path: &[u8], name: &str) -> Result<bool, Trouble> {
         let directory = &spot.directory;
         if self.is_fresh() && rename_new_in(directory, name, &spot.name).is_ok() {
-            return Ok(());
+            return Ok(false);
         }
-        self.must_be_replaceable(spot, path)?;
-        rename_in(directory, name, &spot.name).map_err(|errno| trouble("put in place", path, errno))
+        let replaces = self.must_be_replaceable(spot, path)?;
+        let renamed = rename_in(directory, name, &spot.name);
+        renamed.map(|()| replaces).map_err(|errno| trouble("put in place", path, errno))
     }
 
     /// Makes a symbolic link under its final name; `dress` is called before it has its time. Gives the directory

@@ -20,6 +20,7 @@ use crate::receive::compare::{Held, Interest};
 use crate::receive::dress::{Dresser, ExtrasMap, Undone};
 use crate::receive::place::Place;
 use crate::receive::queue::{Loan, Queue};
+use crate::receive::spared::WithheldNames;
 use crate::receive::tell::Untold;
 use crate::receive::wants::Wants;
 use crate::receive::{Asked, ReceiveOptions};
@@ -47,6 +48,8 @@ pub(crate) struct Book {
     pub(crate) extent: Extent,
     /// By which the sender has left names out of it.
     pub(crate) left_out: Vec<Rule>,
+    /// What the sender has left out otherwise.
+    pub(crate) withheld: WithheldNames,
     pub(crate) removal: Removal,
 }
 
@@ -206,6 +209,11 @@ impl Shared {
     /// Whether it is only said what would be done.
     pub(crate) fn only_looks(&self) -> bool {
         self.manners.run == RunMode::Itemise
+    }
+
+    /// Whether it is said what is done to each name.
+    pub(crate) fn narrates(&self) -> bool {
+        self.manners.run == RunMode::Narrate
     }
 
     pub(crate) fn book(&self) -> MutexGuard<'_, Book> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
-use haul_wire::control::{Durability, Fault, FaultCode};
+use haul_wire::control::{Action, Durability, Fault, FaultCode};
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
@@ -108,6 +108,7 @@ impl Writer {
                 Ok(made) => {
                     if made {
                         self.shared.book().table.set_state(entry, State::Started);
+                        self.shared.narrate(&path, Action::MakeDirectory)?;
                     }
                     self.unless_over(self.settles.send(Settle::Held))
                 }

@@ -1,7 +1,7 @@
 //! What a walk may claim about names that it does not find.
 
 use haul_wire::control::{
-    ControlMessage, Extent, Fault, FileSystems, IgnoreFiles, Rule, Selection, encoded_len,
+    ControlMessage, Extent, Fault, FileSystems, IgnoreFiles, LeftOutNames, Rule, Selection, encoded_len,
 };
 
 use crate::link::ControlLink;
@@ -17,33 +17,22 @@ pub(super) struct Claim {
     rules: Vec<Rule>,
 }
 
-/// What a receiver cannot tell from a name that the source does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Untellable {
-    /// What a list of paths does not name.
-    Paths,
-    /// What ignore files in the source leave out.
-    Ignored,
-    /// What is on another file system at the source.
-    FileSystems,
-    /// What is too small or too large at the source.
-    Sizes,
+/// Whether the receiver cannot tell what is left out from what the sources do not have. What rules leave out it is
+/// told, and what ignore files, sizes and other file systems leave out if the selection asks for that; of what a list
+/// of paths leaves out nothing is known, because nothing but the list is walked.
+pub fn is_untellable(selection: &Selection) -> bool {
+    // Following links changes what stands for a name, not which names there are.
+    let Selection { rules: _, paths, links: _, left_out, .. } = selection;
+    paths.is_some() || *left_out == LeftOutNames::Untold && leaves_out_unseen(selection)
 }
 
-/// What of a selection keeps the set from saying anything about names that it does not have. `None`: it is all
-/// that there is but for what rules leave out, which the receiver is told.
-pub fn untellable(selection: &Selection) -> Option<Untellable> {
-    // Following links changes what stands for a name, not which names there are.
-    let Selection { rules: _, paths, ignore_files, links: _, file_systems, min_bytes, max_bytes } = selection;
-    if paths.is_some() {
-        Some(Untellable::Paths)
-    } else if *ignore_files == IgnoreFiles::Obey {
-        Some(Untellable::Ignored)
-    } else if *file_systems == FileSystems::One {
-        Some(Untellable::FileSystems)
-    } else {
-        (min_bytes.is_some() || max_bytes.is_some()).then_some(Untellable::Sizes)
-    }
+/// Whether anything but rules and a list of paths leaves something out.
+pub fn leaves_out_unseen(selection: &Selection) -> bool {
+    let Selection { ignore_files, file_systems, min_bytes, max_bytes, .. } = selection;
+    *ignore_files == IgnoreFiles::Obey
+        || *file_systems == FileSystems::One
+        || min_bytes.is_some()
+        || max_bytes.is_some()
 }
 
 impl Claim {
@@ -51,7 +40,7 @@ impl Claim {
         let content = sources.iter().any(|source| copies_content(source));
         let extent = match content {
             // What was left out is not to be taken for what the sources do not have.
-            _ if untellable(selection).is_some() => Extent::Part,
+            _ if is_untellable(selection) => Extent::Part,
             true => Extent::Destination,
             false => Extent::Directories,
         };

@@ -22,6 +22,7 @@ mod source;
 mod top;
 mod walk;
 mod wanted;
+mod withheld;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -30,7 +31,8 @@ use haul_proto::ObjectSource;
 use haul_wire::control::{Entry, Fault, FaultCode, Selection};
 
 pub(crate) use blocks::{BLOCK, Block};
-pub use claim::{Untellable, untellable};
+pub use claim::{is_untellable, leaves_out_unseen};
+pub(crate) use ignores::{Ignores, NAMES as IGNORE_FILES, enter as obey_ignore_files};
 pub use pattern::{BadPattern, check_pattern};
 pub(crate) use peer::listen;
 pub(crate) use select::Rules;
@@ -51,6 +53,7 @@ use proving::Prover;
 use reader::Reader;
 use select::Chooser;
 use walk::Walker;
+use withheld::Withholder;
 
 /// A running job that sends files.
 pub struct SendJob {
@@ -82,7 +85,9 @@ pub fn send_files(
 ) -> Result<SendJob, Fault> {
     let chooser = Chooser::new(selection, sources.len())?;
     let claim = Claim::of(&sources, selection);
-    let walker = Walker::new(root, sources, chooser).preserving(limits.preserve);
+    let walker = Walker::new(root, sources, chooser)
+        .preserving(limits.preserve)
+        .withholding(Withholder::new(&link, selection));
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
     let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs)));

@@ -68,7 +68,7 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
 fn itemised(shared: &Shared, item: &Item) {
     if let Action::Resume { have, .. } = item.action {
         let mut ledger = shared.ledger();
-        ledger.resumed = ledger.resumed.saturating_add(have);
+        ledger.resumed_as_said = ledger.resumed_as_said.saturating_add(have);
     }
     shared.progress.tell(item);
 }
@@ -133,7 +133,8 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     }
     let (failures, removal) = (ledger.failures.clone(), ledger.removal.clone());
     let notes = summary.notes.clone();
-    let report = crate::report::report(&ledger.table, failures, digest, ledger.resumed, removal, notes);
+    let resumed = ledger.resumed.max(ledger.resumed_as_said);
+    let report = crate::report::report(&ledger.table, failures, digest, resumed, removal, notes);
     drop(ledger);
     // The receiver is content without it; the channel may close at once.
     let _ = shared.link.send(ControlMessage::Bye);

@@ -56,8 +56,8 @@ impl Planner {
         }
     }
 
-    fn plan_all(&mut self, walker: Walker, claim: &Claim) -> Result<(), Fault> {
-        for found in walker {
+    fn plan_all(&mut self, mut walker: Walker, claim: &Claim) -> Result<(), Fault> {
+        for found in walker.by_ref() {
             if self.shared.stopped() {
                 return Ok(());
             }
@@ -68,6 +68,7 @@ impl Planner {
             }
         }
         self.flush()?;
+        walker.finish()?;
         let mut ledger = self.shared.ledger();
         ledger.complete = true;
         let is_whole = ledger.failures.count() == 0;

@@ -56,6 +56,8 @@ pub(crate) struct Ledger {
     pub(crate) complete: bool,
     /// Bytes of files that were not sent because the receiver had them from an earlier attempt.
     pub(crate) resumed: u64,
+    /// The same as the receiver has said it name by name; in a dry run nothing else tells.
+    pub(crate) resumed_as_said: u64,
     /// What became of names that the set does not have.
     pub(crate) removal: Removal,
 }

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_wire::control::{Entry, EntryKind, FileSystems, IgnoreFiles, LinkChoice, Preserve};
+use haul_wire::control::{Entry, EntryKind, Fault, FileSystems, IgnoreFiles, LinkChoice, Preserve};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
 
@@ -15,6 +15,7 @@ use super::found::{NAMELESS, endless, entry, failed, leaf, no_directory, with_fa
 use super::ignores::{self, Ignores};
 use super::listed::Share;
 use super::select::Chooser;
+use super::withheld::Withholder;
 use crate::confine::link_error;
 use crate::root::Root;
 use crate::storage::{fstat, list_each, openat, statat};
@@ -99,6 +100,7 @@ pub(crate) struct Walker {
     ready: VecDeque<Found>,
     buffer: Vec<MaybeUninit<u8>>,
     preserver: Option<Preserver>,
+    withholder: Option<Withholder>,
 }
 
 impl Walker {
@@ -114,12 +116,32 @@ impl Walker {
             ready: VecDeque::new(),
             buffer,
             preserver: None,
+            withholder: None,
         }
     }
 
     /// The same with what else of the files is to travel.
     pub(crate) fn preserving(self, preserve: Preserve) -> Self {
         Self { preserver: Preserver::new(preserve), ..self }
+    }
+
+    /// The same that says what it leaves out.
+    pub(crate) fn withholding(self, withholder: Option<Withholder>) -> Self {
+        Self { withholder, ..self }
+    }
+
+    /// All was found. Who learns what was left out learns the rest of it.
+    ///
+    /// # Errors
+    /// The receiver was not told.
+    pub(crate) fn finish(self) -> Result<(), Fault> {
+        self.withholder.map_or(Ok(()), Withholder::finish)
+    }
+
+    fn withhold(&mut self, path: &[u8]) {
+        if let Some(withholder) = &mut self.withholder {
+            withholder.add(path);
+        }
     }
 
     /// The entry with what was asked for beside contents, permissions and time.
@@ -171,9 +193,11 @@ impl Walker {
         }
         let errno = if kind == FileType::Symlink { Errno::LOOP } else { Errno::NOTDIR };
         self.lose_below(name.below.as_ref(), &path, errno);
-        let unwanted = !name.listed
-            || kind == FileType::RegularFile && !self.chooser.takes_size(Identity::of(&stat).size());
-        if unwanted {
+        if !name.listed {
+            return None;
+        }
+        if kind == FileType::RegularFile && !self.chooser.takes_size(Identity::of(&stat).size()) {
+            self.withhold(&path);
             return None;
         }
         let found = leaf(&listing.inherited.top, &*listing.directory, &name.bytes, &path, &stat);
@@ -181,9 +205,16 @@ impl Walker {
     }
 
     /// Whether the rules and the ignore files let it through.
-    fn takes(&self, inherited: &Inherited, path: &[u8], is_directory: bool) -> bool {
-        let ignored = |ignores: &Arc<Ignores>| ignores.ignores(path, is_directory);
-        self.chooser.takes(path, is_directory) && !inherited.ignores.as_ref().is_some_and(ignored)
+    fn takes(&mut self, inherited: &Inherited, path: &[u8], is_directory: bool) -> bool {
+        if !self.chooser.takes(path, is_directory) {
+            return false;
+        }
+        let is_ignored = |ignores: &Arc<Ignores>| ignores.ignores(path, is_directory);
+        if inherited.ignores.as_ref().is_some_and(is_ignored) {
+            self.withhold(path);
+            return false;
+        }
+        true
     }
 
     /// What the name stands for, and whether that is behind a link.
@@ -226,6 +257,9 @@ impl Walker {
             && inherited.device.is_some_and(|device| device != Identity::of(&stat).device());
         if !self.descend(&mut inherited, &stat) {
             return Some(endless(&path));
+        }
+        if elsewhere {
+            self.withhold(&path);
         }
         let found = (!path.is_empty()).then(|| {
             let found = entry(&path, EntryKind::Directory, &stat);
@@ -316,7 +350,11 @@ impl Walker {
             kind => {
                 let size = Identity::of(&stat).size();
                 let fits = kind != FileType::RegularFile || self.chooser.takes_size(size);
-                let taken = fits && self.chooser.takes(&named.name, false);
+                let ruled = self.chooser.takes(&named.name, false);
+                if ruled && !fits {
+                    self.withhold(&named.name);
+                }
+                let taken = fits && ruled;
                 Ok(taken.then(|| {
                     let found = leaf(&top, &directory, &named.name, &named.name, &stat);
                     self.with_extras(found, &directory, &named.name, &stat)

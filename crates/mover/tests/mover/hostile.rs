@@ -11,7 +11,7 @@ use haul_mover::{Asked, ControlLink as _, MoveReport, ReceiveOptions, Root, rece
 use haul_proto::ObjectSink;
 use haul_wire::control::{
     ControlMessage, Destination, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Manners,
-    Outcome, Proof, RelPath, Want,
+    Outcome, Proof, RelPath, Want, Withheld,
 };
 use proptest::prelude::*;
 
@@ -248,6 +248,11 @@ fn lies_about_the_protocol_end_the_job() {
         vec![entries(), ControlMessage::EntriesEnd { entries: 3, bytes: 5 }],
         vec![entries(), ControlMessage::EntriesEnd { entries: 2, bytes: 6 }],
         vec![entries(), ControlMessage::EntriesEnd { entries: 2, bytes: 5 }, entries()],
+        vec![
+            entries(),
+            ControlMessage::EntriesEnd { entries: 2, bytes: 5 },
+            ControlMessage::Withheld(Withheld::default()),
+        ],
         vec![entries(), ControlMessage::Outcomes(vec![])],
         vec![ControlMessage::Bye],
         vec![ControlMessage::Entries(vec![

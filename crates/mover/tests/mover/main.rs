@@ -16,6 +16,8 @@ mod limits;
 #[cfg(test)]
 mod manners;
 #[cfg(test)]
+mod narrated;
+#[cfg(test)]
 mod pipes;
 #[cfg(test)]
 mod random;

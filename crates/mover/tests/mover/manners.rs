@@ -28,16 +28,16 @@ pub(crate) const DELETE: Manners = Manners {
 };
 
 /// What was said about names, sorted, as seen by the sender and by the receiver.
-struct Said {
-    ends: Ends,
-    sender: Vec<Item>,
-    receiver: Vec<Item>,
+pub(crate) struct Said {
+    pub(crate) ends: Ends,
+    pub(crate) sender: Vec<Item>,
+    pub(crate) receiver: Vec<Item>,
     travelled: u64,
 }
 
 impl Said {
     /// Both sides were told the same.
-    fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let lines = |items: &[Item]| {
             let line = |item: &Item| match item.action {
                 Action::Send { size } | Action::Replace { size } => {
@@ -55,9 +55,24 @@ impl Said {
     }
 }
 
-fn sync(sources: &[Vec<u8>], dst: &Path, layout: Layout, manners: Manners, growth: Growth) -> Said {
+pub(crate) fn sync(
+    sources: &[Vec<u8>],
+    dst: &Path,
+    layout: Layout,
+    manners: Manners,
+    growth: Growth,
+) -> Said {
+    sync_with(sources, dst, layout, ReceiveOptions { manners, ..options() }, growth)
+}
+
+pub(crate) fn sync_with(
+    sources: &[Vec<u8>],
+    dst: &Path,
+    layout: Layout,
+    options: ReceiveOptions,
+    growth: Growth,
+) -> Said {
     let limits = SendLimits { growth, ..SendLimits::default() };
-    let options = ReceiveOptions { manners, ..options() };
     let mut pair = start(sources.to_vec(), dst, layout, limits, options).unwrap();
     let items: [Arc<Mutex<Vec<Item>>>; 2] = Default::default();
     let [sender, receiver] = items.clone();
@@ -355,8 +370,10 @@ fn a_dry_run_names_what_would_fail_and_what_would_be_resumed() {
     assert!(lines.iter().any(resumed), "{lines:?} {:?}", names_below(&dst));
     assert_eq!(picture(&dst), before, "the journal and the half file are as they were");
     fs::remove_dir(dst.join("a")).unwrap();
-    let report = mirror(&src, &dst, Manners::default()).ends.clean().clone();
-    assert!(report.resumed_bytes >= 7 * MIB, "{}", report.resumed_bytes);
+    let said = mirror(&src, &dst, Manners { run: RunMode::Narrate, ..Manners::default() });
+    let resumed = said.ends.clean().resumed_bytes;
+    assert!(resumed >= 7 * MIB, "{resumed}");
+    assert!(said.lines().contains(&format!("resume big {resumed} of 12582912")), "{:?}", said.lines());
 }
 
 /// A log of so many bytes, which always begins in the same way.

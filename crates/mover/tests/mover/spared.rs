@@ -7,7 +7,9 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use haul_mover::{Asked, MoveReport, ReceiveOptions, Root, SendLimits, receive_files, send_files};
-use haul_wire::control::{Action, Extraneous, Item, Layout, Manners, Rule, RunMode, Selection, Verdict};
+use haul_wire::control::{
+    Action, Extraneous, IgnoreFiles, Item, Layout, LeftOutNames, Manners, Rule, RunMode, Selection, Verdict,
+};
 
 use crate::harness::{Pump, bytes, link_pair, names_below, options};
 use crate::manners::{DELETE, content, places};
@@ -106,23 +108,126 @@ fn what_rules_leave_out_stays_as_with_rsync() {
         fs::create_dir(&theirs).unwrap();
         crowded(&dst);
         crowded(&theirs);
-        let mut rsync = Command::new("rsync");
-        rsync.args(["-rlpt", "--delete"]).args(case.iter().map(|rule| format!("--filter={rule}")));
-        let ended = rsync.arg(src.join("")).arg(&theirs).output().unwrap();
-        assert!(ended.status.success(), "{case:?}: {}", String::from_utf8_lossy(&ended.stderr));
-        // First it is only looked, then done with just enough permitted.
-        let before = names(&dst);
-        let run = |run, extraneous| {
-            let manners = Manners { run, extraneous, ..DELETE };
-            mirror_chosen(&src, &dst, &rules(case), ReceiveOptions { manners, ..options() })
-        };
-        let (would, _) = run(RunMode::Itemise, Extraneous::Delete);
-        assert_eq!(names(&dst), before);
-        let (went, report) = run(RunMode::Move, Extraneous::DeleteAtMost(would.len() as u64));
-        assert_eq!((report.removal.removed, &report.removal.fault), (went.len() as u64, &None), "{case:?}");
-        assert_eq!(would, went, "{case:?}");
-        assert_eq!(names(&dst), names(&theirs), "{case:?}");
+        let filters: Vec<String> = case.iter().map(|rule| format!("--filter={rule}")).collect();
+        same_as_rsync((&src, &dst, &theirs), &rules(case), &filters);
     }
+}
+
+/// Both leave the same names, and a dry run before says which go.
+fn same_as_rsync((src, dst, theirs): (&Path, &Path, &Path), selection: &Selection, words: &[String]) {
+    let mut rsync = Command::new("rsync");
+    rsync.args(["-rlpt", "--delete-after"]).args(words);
+    let ended = rsync.arg(src.join("")).arg(theirs).output().unwrap();
+    assert!(ended.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    // First it is only looked, then done with just enough permitted.
+    let before = names(dst);
+    let run = |run, extraneous| {
+        let manners = Manners { run, extraneous, ..DELETE };
+        mirror_chosen(src, dst, selection, ReceiveOptions { manners, ..options() })
+    };
+    let (would, _) = run(RunMode::Itemise, Extraneous::Delete);
+    assert_eq!(names(dst), before);
+    let (went, report) = run(RunMode::Move, Extraneous::DeleteAtMost(would.len() as u64));
+    assert_eq!((report.removal.removed, &report.removal.fault), (went.len() as u64, &None), "{words:?}");
+    assert_eq!(would, went, "{words:?}");
+    assert_eq!(names(dst), names(theirs), "{words:?}");
+    let (again, _) = run(RunMode::Move, Extraneous::Delete);
+    assert_eq!(again, [""; 0], "{words:?}: nothing is left to do");
+}
+
+fn told(selection: Selection) -> Selection {
+    Selection { left_out: LeftOutNames::Told, ..selection }
+}
+
+#[test]
+fn what_sizes_and_ignore_files_leave_out_stays_as_with_rsync() {
+    if Command::new("rsync").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: rsync is missing");
+        return;
+    }
+    let obey = || Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() };
+    let cases: [(Selection, &[&str]); 5] = [
+        (Selection { max_bytes: Some(3000), ..Selection::default() }, &["--max-size=3000"]),
+        (Selection { min_bytes: Some(3000), ..Selection::default() }, &["--min-size=3000"]),
+        (obey(), &["--filter=:- .gitignore"]),
+        (Selection { max_bytes: Some(3000), ..obey() }, &["--filter=:- .gitignore", "--max-size=3000"]),
+        (
+            Selection { rules: rules(&["- keep.o"]).rules, max_bytes: Some(10), ..obey() },
+            &["--filter=- keep.o", "--filter=:- .gitignore", "--max-size=10"],
+        ),
+    ];
+    for (selection, words) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let (src, dst) = places(dir.path());
+        let theirs = dir.path().join("rsync");
+        fs::create_dir(&theirs).unwrap();
+        for name in ["large", "sub/large", "sub/own.o", "sub/cache", "x.o"] {
+            fs::write(src.join(name), [b'x'; 3001]).unwrap();
+        }
+        fs::create_dir_all(src.join("build/mine")).unwrap();
+        for at in [&dst, &theirs] {
+            crowded(at);
+            for name in ["large", "sub/large", "sub/large-and-gone", "sub/own.o"] {
+                fs::write(at.join(name), [b'y'; 3002]).unwrap();
+            }
+        }
+        for at in [&src, &dst, &theirs] {
+            fs::write(at.join(".gitignore"), "*.o\n/build/\n").unwrap();
+            fs::write(at.join("sub/.gitignore"), "cache\ngone/y\n").unwrap();
+        }
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        same_as_rsync((&src, &dst, &theirs), &told(selection), &words);
+    }
+}
+
+#[test]
+fn ignore_files_that_the_set_does_not_have_say_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    crowded(&dst);
+    fs::write(dst.join(".gitignore"), "*\n").unwrap();
+    fs::write(dst.join("only/.gitignore"), "*\n").unwrap();
+    // One that ignores itself is not sent; the destination's stays, and holds.
+    fs::write(src.join("sub/.gitignore"), ".gitignore\n").unwrap();
+    fs::write(dst.join("sub/.gitignore"), "*.o\n").unwrap();
+    let obey = told(Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() });
+    let options = ReceiveOptions { manners: DELETE, ..options() };
+    let (_, report) = mirror_chosen(&src, &dst, &obey, options);
+    assert_eq!(report.removal.fault, None);
+    let left = ["a", "link", "sub", "sub/.gitignore", "sub/b", "sub/deeper", "sub/deeper/c", "sub/gone"];
+    let left: Vec<PathBuf> = left.into_iter().chain(["sub/gone/x.o", "sub/x.o"]).map(PathBuf::from).collect();
+    assert_eq!(names(&dst), left);
+}
+
+#[test]
+fn an_ignore_file_that_cannot_be_used_at_the_destination_ends_the_removing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(src.join(".gitignore"), "*.o\n").unwrap();
+    fs::write(src.join("sub/.gitignore"), ".gitignore\n").unwrap();
+    fs::create_dir(dst.join("sub")).unwrap();
+    fs::write(dst.join("sub/old"), "x").unwrap();
+    fs::write(dst.join("sub/.gitignore"), vec![b'\n'; (1 << 20) + 1]).unwrap();
+    let obey = told(Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() });
+    let options = ReceiveOptions { manners: DELETE, ..options() };
+    let (went, report) = mirror_chosen(&src, &dst, &obey, options);
+    assert!(went.is_empty() && dst.join("sub/old").exists());
+    assert!(report.removal.fault.unwrap().message.contains("`sub/.gitignore` cannot be used"));
+}
+
+#[test]
+fn a_receiver_that_has_asked_obeys_ignore_files_whatever_the_sender_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    crowded(&dst);
+    fs::write(src.join(".gitignore"), "*.o\nbuild\n").unwrap();
+    let obey = Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() };
+    let asked = Some(Asked::new(&[b"src/.".to_vec()], &obey));
+    let options = ReceiveOptions { manners: DELETE, asked, ..options() };
+    let (went, report) = mirror_chosen(&src, &dst, &Selection::default(), options);
+    assert_eq!(report.removal.fault, None);
+    assert!(!went.is_empty() && !dst.join("old").exists());
+    assert!(dst.join("build/a").exists() && dst.join("sub/gone/x.o").exists());
 }
 
 #[test]

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Accept, Counted, Destination, Entry, Extent, Fault, FileDigest, Hello, InvalidEntry, Item, More, Outcome,
-    Proof, Removal, Request, Rule, Summary, WantRun, selection::validate_rules,
+    Proof, Removal, Request, Rule, Summary, WantRun, Withheld, selection::validate_rules,
 };
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
@@ -79,6 +79,9 @@ pub enum ControlMessage {
     /// Sender to receiver, before [`ControlMessage::Extent`]: the rules by which names were left out of the set; those
     /// of several messages stand one behind the other. What they leave out is not taken for what the set does not have.
     LeftOut(Vec<Rule>),
+    /// Sender to receiver, before [`ControlMessage::Extent`]: names that were left out of the set by other means than
+    /// rules; those of several messages together.
+    Withheld(Withheld),
 }
 
 impl ControlMessage {
@@ -120,6 +123,7 @@ impl ControlMessage {
             Self::Extent(_) => "extent",
             Self::Removed(_) => "removed",
             Self::LeftOut(_) => "left-out",
+            Self::Withheld(_) => "withheld",
         }
     }
 }

@@ -32,8 +32,8 @@ pub use items::{Action, Extent, Item, Removal};
 pub use message::ControlMessage;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
 pub use selection::{
-    FileSystems, IgnoreFiles, InvalidSelection, LinkChoice, MAX_PATTERN, MAX_RULES, MAX_SELECTION_BYTES,
-    Rule, Selection, Verdict,
+    FileSystems, IgnoreFiles, InvalidSelection, LeftOutNames, LinkChoice, MAX_PATTERN, MAX_RULES,
+    MAX_SELECTION_BYTES, Rule, Selection, Verdict, Withheld,
 };
 pub use setup::{
     Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, Manners, Newer,

@@ -26,6 +26,8 @@ pub struct Selection {
     pub min_bytes: Option<u64>,
     /// Regular files of more bytes are left out.
     pub max_bytes: Option<u64>,
+    /// Whether the receiver is told the names of what is left out by other means than rules.
+    pub left_out: LeftOutNames,
 }
 
 /// A pattern and what becomes of the entries that it matches.
@@ -74,6 +76,26 @@ pub enum FileSystems {
     All,
     /// Only those of the source's own; of others the directory itself is sent, empty.
     One,
+}
+
+/// Whether the receiver is told the names of what ignore files, bounds of sizes and [`FileSystems::One`] leave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum LeftOutNames {
+    /// It is not, and removes nothing.
+    #[default]
+    Untold,
+    /// It is, by [`Withheld`].
+    Told,
+}
+
+/// What the sources have and the set has not. Neither these names nor what is in them is taken for what the set does
+/// not have.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Withheld {
+    /// The names, as they would be in the set.
+    pub paths: Vec<RelPath>,
+    /// Whether ignore files of the set also speak of names that only the receiver has.
+    pub ignore_files: IgnoreFiles,
 }
 
 /// Why a [`Selection`] cannot travel.

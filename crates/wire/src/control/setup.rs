@@ -156,6 +156,8 @@ pub enum RunMode {
     Move,
     /// It is only said what would be done.
     Itemise,
+    /// The set is moved, and the receiver says what it does to each name.
+    Narrate,
 }
 
 /// How the entries of a [`Request::Put`] lie at the destination.

@@ -26,6 +26,7 @@ fn selection() -> Selection {
         file_systems: FileSystems::One,
         min_bytes: Some(1),
         max_bytes: Some(300),
+        left_out: LeftOutNames::Told,
     }
 }
 
@@ -86,17 +87,22 @@ fn hello() {
     let (growth, run, preserve) = (Growth::Refuse, RunMode::Move, Preserve::default());
     let all =
         Request::Get { sources: sources.clone(), selection: Selection::default(), growth, run, preserve };
-    frozen(&with(all), &bytes(b"\x01\x02\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"));
+    frozen(&with(all), &bytes(b"\x01\x02\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"));
     let (growth, run, preserve) = (Growth::Accept, RunMode::Itemise, Preserve::ALL);
     let some = Request::Get { sources, selection: selection(), growth, run, preserve };
     let chosen =
-        b"\x01\x02\x01a\x00\x02\x00\x02*\xff\x01\x01/\x01\x01\x03b/c\x01\x01\x01\x01\x01\x01\xac\x02\x01\x01\x00\x01\x01\x01";
+        b"\x01\x02\x01a\x00\x02\x00\x02*\xff\x01\x01/\x01\x01\x03b/c\x01\x01\x01\x01\x01\x01\xac\x02\x01\x01\x01\x00\x01\x01\x01";
     frozen(&with(some), &bytes(chosen));
     let growing = Manners { leftovers: Leftovers::Extend, ..Manners::default() };
     let manners = Manners { extraneous: Extraneous::DeleteAtMost(300), ..growing };
     frozen(
         &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
         &bytes(b"\x00\x00\x00\x00\x00\x02\xac\x02\x02\x00\x02\x00"),
+    );
+    let manners = Manners { run: RunMode::Narrate, ..Manners::default() };
+    frozen(
+        &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
+        &bytes(b"\x00\x00\x00\x00\x00\x00\x00\x02\x02\x00"),
     );
     let stream = Request::PutStream { destination: b"f".to_vec(), durability: Durability::Synced };
     frozen(&with(stream), &bytes(b"\x08\x01f\x02"));
@@ -269,4 +275,8 @@ fn what_is_done_to_names() {
     let rule = |verdict, pattern: &[u8]| Rule { verdict, pattern: pattern.to_vec() };
     let rules = vec![rule(Verdict::Include, b"a/"), rule(Verdict::Exclude, b"*\xff")];
     frozen(&ControlMessage::LeftOut(rules), b"\x18\x02\x00\x02a/\x01\x02*\xff");
+    let paths = [&b"a"[..], b"b/\xff"].map(|path| RelPath::new(path).unwrap()).to_vec();
+    let withheld = Withheld { paths, ignore_files: IgnoreFiles::Obey };
+    frozen(&ControlMessage::Withheld(withheld), b"\x19\x02\x01a\x03b/\xff\x01");
+    frozen(&ControlMessage::Withheld(Withheld::default()), b"\x19\x00\x00");
 }

@@ -4,9 +4,9 @@
 use haul_wire::control::{
     Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, Durability, Entry, EntryKind, Equal,
     Extent, Extraneous, Extras, Fault, FaultCode, FileDigest, FileSystems, Growth, Hello, IgnoreFiles, Item,
-    Layout, Leftovers, LinkChoice, MAX_MODE, Manners, More, Newer, Notes, Outcome, Owner, Preserve, Proof,
-    Readback, RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch, Summary,
-    Verdict, Want, WantRun, Xattr, encode_frame,
+    Layout, LeftOutNames, Leftovers, LinkChoice, MAX_MODE, Manners, More, Newer, Notes, Outcome, Owner,
+    Preserve, Proof, Readback, RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings,
+    Stretch, Summary, Verdict, Want, WantRun, Withheld, Xattr, encode_frame,
 };
 use haul_wire::packet::{
     FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
@@ -83,7 +83,7 @@ fn manners() -> impl Strategy<Value = Manners> {
         newer: if keep { Newer::Keep } else { Newer::Replace },
         extraneous: if delete { Extraneous::Delete } else { Extraneous::Keep },
         leftovers: if ignore { Leftovers::Ignore } else { Leftovers::Resume },
-        run: if itemise { RunMode::Itemise } else { RunMode::Move },
+        run: if itemise { RunMode::Itemise } else { RunMode::Narrate },
         durability: if late { Durability::AtEnd } else { Durability::Synced },
         readback: if disk { Readback::FromDisk } else { Readback::No },
     })
@@ -92,10 +92,10 @@ fn manners() -> impl Strategy<Value = Manners> {
 fn selection() -> impl Strategy<Value = Selection> {
     let verdict = prop_oneof![Just(Verdict::Include), Just(Verdict::Exclude)];
     let rule = (verdict, vec(1..=255u8, 1..12)).prop_map(|(verdict, pattern)| Rule { verdict, pattern });
-    let choices = (any::<bool>(), any::<bool>(), any::<bool>());
+    let choices = any::<(bool, bool, bool, bool)>();
     let sizes = (option::of(any::<u64>()), option::of(any::<u64>()));
     (vec(rule, 0..4), option::of(vec(rel_path(), 0..3)), choices, sizes).prop_map(
-        |(rules, paths, (obey, follow, one), (min_bytes, max_bytes))| Selection {
+        |(rules, paths, (obey, follow, one, told), (min_bytes, max_bytes))| Selection {
             rules,
             paths,
             ignore_files: if obey { IgnoreFiles::Obey } else { IgnoreFiles::Disregard },
@@ -103,6 +103,7 @@ fn selection() -> impl Strategy<Value = Selection> {
             file_systems: if one { FileSystems::One } else { FileSystems::All },
             min_bytes,
             max_bytes,
+            left_out: if told { LeftOutNames::Told } else { LeftOutNames::Untold },
         },
     )
 }
@@ -279,6 +280,10 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
         prop_oneof![Just(Extent::Part), Just(Extent::Directories), Just(Extent::Destination)]
             .prop_map(ControlMessage::Extent),
         selection().prop_map(|selection| ControlMessage::LeftOut(selection.rules)),
+        (vec(rel_path(), 0..4), any::<bool>()).prop_map(|(paths, obey)| {
+            let ignore_files = if obey { IgnoreFiles::Obey } else { IgnoreFiles::Disregard };
+            ControlMessage::Withheld(Withheld { paths, ignore_files })
+        }),
         (any::<u64>(), option::of(fault()))
             .prop_map(|(removed, fault)| ControlMessage::Removed(Removal { removed, fault })),
     ]

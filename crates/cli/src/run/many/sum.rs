@@ -3,7 +3,7 @@
 use haul_base::{Bytes, Rate};
 use haul_wire::control::{Fault, FaultCode, MAX_NOTES};
 
-use crate::output::{LimitedBy, RunReport};
+use crate::output::{FileFailure, LimitedBy, RunReport};
 use crate::run::{limits, usage};
 
 /// Exit code when some of them failed and others did not, or not in the same way.
@@ -40,8 +40,9 @@ pub(super) fn added_up(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Of>) 
     sum.error = fault(&all);
     sum.digest = digest(&all);
     sum.limited_by = limit(&sum, ceiling, &all);
-    for Of { report, .. } in all {
-        sum.failed.extend(report.failed);
+    for Of { machine, report } in all {
+        let of_it = |failure| FileFailure { machine: Some(machine.clone()), ..failure };
+        sum.failed.extend(report.failed.into_iter().map(of_it));
         sum.notes.extend(report.notes);
         sum.not_deleted = sum.not_deleted.or(report.not_deleted);
     }
@@ -150,7 +151,7 @@ mod tests {
     use haul_base::Span;
 
     use super::*;
-    use crate::output::{CpuSeconds, FileFailure, LossCauses, Packets};
+    use crate::output::{CpuSeconds, LossCauses, Packets, Summary};
 
     /// A machine that has sent 10 MB in one file.
     fn well(machine: &str, seconds: u64) -> Of {
@@ -186,7 +187,7 @@ mod tests {
     fn partly(machine: &str, exit_code: u8) -> Of {
         let fault = Fault::new(FaultCode::Unreadable, "closed", "");
         let mut of = well(machine, 1);
-        of.report.failed = vec![FileFailure { path: "x".to_owned(), fault: fault.clone() }];
+        of.report.failed = vec![FileFailure { machine: None, path: "x".to_owned(), fault: fault.clone() }];
         (of.report.failed_files, of.report.files_exit_code) = (1, Some(exit_code));
         of.report.files_fault = Some(fault);
         of
@@ -249,7 +250,11 @@ mod tests {
         assert_eq!(error.message, "2 of 2 machines failed; the first is a: no");
         let report = sum(vec![well("a", 1), partly("b", 3)]);
         assert_eq!((report.failed_files, report.files_fault.unwrap().message.as_str()), (1, "closed"));
-        assert!(sum(vec![partly("a", 3), partly("b", 3)]).files_fault.is_none());
+        let report = sum(vec![partly("a", 3), partly("b", 3)]);
+        assert!(report.files_fault.is_none());
+        let machines: Vec<_> = report.failed.iter().map(|of| of.machine.as_deref()).collect();
+        assert_eq!(machines, [Some("a"), Some("b")]);
+        assert!(Summary(&report).failures().starts_with("failed: x from a: closed\n"));
     }
 
     #[test]

@@ -1,0 +1,170 @@
+//! A server divides what it can take among those who send to it at the same time, each a process of its own.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Server, exits, haul, object, run};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that is ended when dropped.
+struct Ending(Child);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `haul serve --json`: its sessions are read from stdout.
+struct Watched {
+    _process: Ending,
+    lines: BufReader<std::process::ChildStdout>,
+    url: String,
+}
+
+impl Watched {
+    fn start(root: &Path, capacity: &str) -> Self {
+        let mut command = haul();
+        command
+            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--capacity", capacity, "--root"])
+            .arg(root);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut watched = Self { _process: Ending(child), lines, url: String::new() };
+        let listening = watched.next();
+        Self { url: listening["url"].as_str().unwrap().to_owned(), ..watched }
+    }
+
+    fn next(&mut self) -> Value {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn at(&self, path: &str) -> String {
+        self.url.replacen("/?k=", &format!("/{path}?k="), 1)
+    }
+}
+
+#[test]
+fn both_sides_say_that_the_receiver_allotted_no_more() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut server = Watched::start(root.path(), "24Mbit");
+    let sources = ["a", "b", "c"].map(|name| here.path().join(name));
+    let running = sources.each_ref().map(|source| {
+        fs::write(source, vec![7; 3_000_000]).unwrap();
+        let mut command = haul();
+        command.args(["cp", "--json"]).arg(source).arg(server.at(""));
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    });
+    for sender in running {
+        let output = sender.wait_with_output().unwrap();
+        exits(&output, 0);
+        assert_eq!(object(&output)["limited_by"], "receiver_share", "{}", object(&output));
+        let session = server.next();
+        assert_eq!(session["result"]["limited_by"], "receiver_share", "{session}");
+    }
+}
+
+#[test]
+fn a_receiver_that_pulls_says_so_too_if_its_ceiling_was_not_reached() {
+    let (one, two, here) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let servers = [one.path(), two.path()].map(|root| Server::start(root, &[]));
+    for (root, name, size) in [(&one, "a", 4_000_000), (&two, "b", 400_000)] {
+        fs::write(root.path().join(name), vec![7; size]).unwrap();
+    }
+    let [a, b] = [servers[0].at("a"), servers[1].at("b")];
+    let output = run(&["cp", "--json", "--rate", "12Mbit", &a, &b, here.path().to_str().unwrap()]);
+    exits(&output, 0);
+    let limit = object(&output)["limited_by"].clone();
+    assert!(limit == "receiver_share" || limit == "rate_ceiling", "{}", object(&output));
+}
+
+/// Ten senders of one file each, which is more than they get rid of.
+struct Ten {
+    traces: Vec<PathBuf>,
+    _running: Vec<Ending>,
+    _place: TempDir,
+}
+
+/// What the latest line of a trace says.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    acked: f64,
+    rate: f64,
+}
+
+impl Ten {
+    fn start(server: &Watched) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let source = place.path().join("source");
+        fs::write(&source, vec![7; 32_000_000]).unwrap();
+        let traces: Vec<PathBuf> = (0..10).map(|at| place.path().join(format!("trace{at}"))).collect();
+        let start = |(at, trace): (usize, &PathBuf)| {
+            let mut command = haul();
+            command
+                .args(["cp", "-q", "--events"])
+                .arg(trace)
+                .arg(&source)
+                .arg(server.at(&format!("copy{at}")));
+            Ending(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        };
+        let running = traces.iter().enumerate().map(start).collect();
+        Self { traces, _running: running, _place: place }
+    }
+
+    fn stand(&self) -> Vec<Standing> {
+        let of = |trace: &PathBuf| {
+            let text = fs::read_to_string(trace).unwrap_or_default();
+            // The last line may be half written.
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            let mut lines = whole.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let data = lines.find_map(|line| line.get("data").cloned()).unwrap_or_default();
+            let number = |key: &str| data[key].as_f64().unwrap_or_default();
+            Standing { acked: number("acked_bytes"), rate: number("rate_bps") }
+        };
+        self.traces.iter().map(of).collect()
+    }
+
+    /// How they stand when the slowest has brought so many bytes more than at `since`.
+    fn when_all_have(&self, bytes: f64, since: Option<&[Standing]>) -> Vec<Standing> {
+        let begun = Instant::now();
+        loop {
+            let now = self.stand();
+            let before = |at: usize| since.map_or(0.0, |since| since[at].acked);
+            if now.iter().enumerate().all(|(at, standing)| standing.acked - before(at) >= bytes) {
+                return now;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{now:?}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn ten_senders_get_equal_shares_of_what_the_server_can_take() {
+    const CAPACITY: f64 = 80e6;
+    let root = tempfile::tempdir().unwrap();
+    let server = Watched::start(root.path(), "80Mbit");
+    let ten = Ten::start(&server);
+    // By then all of them send, and know of each other.
+    let first = ten.when_all_have(1e6, None);
+    let last = ten.when_all_have(3e6, Some(&first));
+    let brought: Vec<f64> = first.iter().zip(&last).map(|(first, last)| last.acked - first.acked).collect();
+    let (least, most) =
+        brought.iter().fold((f64::MAX, 0f64), |(least, most), &b| (least.min(b), most.max(b)));
+    assert!(least >= 0.9 * most, "{brought:?}");
+    let rates: f64 = last.iter().map(|standing| standing.rate).sum();
+    assert!(rates <= 1.001 * CAPACITY, "{last:?}");
+    assert!(rates >= 0.8 * CAPACITY, "nothing is given away: {last:?}");
+}

@@ -1,0 +1,78 @@
+//! What stays at the destination although the set does not have it, because the sender has or would have left it out.
+
+use std::collections::HashSet;
+
+use haul_wire::control::{Fault, IgnoreFiles, RelPath, Verdict, Withheld};
+
+use crate::entries::MAX_ENTRIES;
+use crate::fault::protocol;
+use crate::receive::Asked;
+use crate::receive::shared::Shared;
+use crate::send::{Ignores, Rules};
+
+/// Names that the sender has and does not send, by their hash, and whether ignore files speak of others.
+#[derive(Debug, Default)]
+pub(crate) struct WithheldNames {
+    hashes: HashSet<[u8; 16]>,
+    obeys_ignore_files: bool,
+}
+
+impl WithheldNames {
+    /// # Errors
+    /// There are more than any set may have.
+    pub(crate) fn take_in(&mut self, withheld: &Withheld) -> Result<(), Fault> {
+        self.obeys_ignore_files |= withheld.ignore_files == IgnoreFiles::Obey;
+        self.hashes.extend(withheld.paths.iter().map(RelPath::as_bytes).map(hash));
+        if self.hashes.len() > MAX_ENTRIES {
+            return Err(protocol("more names are left out than any set may have"));
+        }
+        Ok(())
+    }
+
+    fn has(&self, path: &[u8]) -> bool {
+        !self.hashes.is_empty() && self.hashes.contains(&hash(path))
+    }
+}
+
+/// Half of BLAKE3's output: that two names of a tree share it is out of the question.
+fn hash(path: &[u8]) -> [u8; 16] {
+    let mut half = [0; 16];
+    half.copy_from_slice(&blake3::hash(path).as_bytes()[..16]);
+    half
+}
+
+/// See the module's text. Paths are those that names would have in the set.
+pub(crate) struct Spared {
+    rules: [Rules; 2],
+    withheld: WithheldNames,
+}
+
+impl Spared {
+    /// By what the sender has said, and by our own rules if we have asked for the set: a sender that hides some is not
+    /// believed.
+    pub(crate) fn new(shared: &Shared) -> Result<Self, Fault> {
+        let own = shared.asked.as_ref().map(Asked::rules).unwrap_or_default();
+        let mut book = shared.book();
+        let rules = [Rules::new(own)?, Rules::new(&book.left_out)?];
+        let mut withheld = std::mem::take(&mut book.withheld);
+        withheld.obeys_ignore_files |= shared.asked.as_ref().is_some_and(Asked::obeys_ignore_files);
+        Ok(Self { rules, withheld })
+    }
+
+    /// Whether ignore files of the set leave out more than was named.
+    pub(crate) fn by_ignore_files(&self) -> bool {
+        self.withheld.obeys_ignore_files
+    }
+
+    /// Whether the sender has something of this name, which it does not send or does not enter.
+    pub(crate) fn is_withheld(&self, path: &[u8]) -> bool {
+        self.withheld.has(path)
+    }
+
+    /// `ignores` are the ignore files that hold there.
+    pub(crate) fn has(&self, path: &[u8], is_directory: bool, ignores: Option<&Ignores>) -> bool {
+        self.rules.iter().any(|rules| rules.verdict(path, is_directory) == Verdict::Exclude)
+            || self.is_withheld(path)
+            || ignores.is_some_and(|ignores| ignores.ignores(path, is_directory))
+    }
+}

@@ -1,0 +1,73 @@
+//! What is said of names while a set is moved.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use haul_mover::{Asked, ReceiveOptions};
+use haul_wire::control::{Growth, Layout, Manners, RunMode, Selection};
+
+use crate::harness::{bytes, options};
+use crate::manners::{DELETE, Said, content, places, sync, sync_with};
+
+const NARRATE: Manners = Manners { run: RunMode::Narrate, ..DELETE };
+
+#[test]
+fn each_name_that_is_made_or_changed_is_said_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::hard_link(src.join("a"), src.join("z")).unwrap();
+    let run = || -> Said { sync(&[content(&src)], &dst, Layout::Into, NARRATE, Growth::Refuse) };
+    let said = run();
+    said.ends.clean();
+    let all = [
+        "link link",
+        "link z",
+        "mkdir sub",
+        "mkdir sub/deeper",
+        "send a 3000",
+        "send sub/b 3000",
+        "send sub/deeper/c 3000",
+    ];
+    assert_eq!(said.lines(), all);
+    // What is there and equal is not said, nor are directories that only get their time.
+    assert_eq!(run().lines(), [""; 0]);
+    fs::write(src.join("sub/b"), "changed").unwrap();
+    fs::write(src.join("sub/new"), "").unwrap();
+    fs::remove_file(src.join("link")).unwrap();
+    symlink("sub", src.join("link")).unwrap();
+    fs::remove_file(src.join("z")).unwrap();
+    let said = run();
+    said.ends.clean();
+    assert_eq!(said.lines(), ["delete z", "link link", "replace sub/b 7", "send sub/new 0"]);
+}
+
+#[test]
+fn names_are_those_that_they_have_at_the_destination() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, _) = places(dir.path());
+    let new = dir.path().join("new");
+    let said = sync(&[bytes(&src)], &new, Layout::As, NARRATE, Growth::Refuse);
+    said.ends.clean();
+    assert_eq!(said.lines()[..3], ["link new/link", "mkdir new", "mkdir new/sub"]);
+}
+
+#[test]
+fn what_fails_is_not_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::create_dir_all(dst.join("a/in-the-way")).unwrap();
+    let said = sync(&[content(&src)], &dst, Layout::Into, NARRATE, Growth::Refuse);
+    assert_eq!(said.ends.one_failure().0, b"a");
+    assert!(!said.lines().iter().any(|line| line.contains(" a ")), "{:?}", said.lines());
+}
+
+#[test]
+fn who_has_asked_for_the_set_says_it_to_itself_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    let asked = Some(Asked::new(&[content(&src)], &Selection::default()));
+    let options = ReceiveOptions { manners: NARRATE, asked, ..options() };
+    let said = sync_with(&[content(&src)], &dst, Layout::Into, options, Growth::Refuse);
+    said.ends.clean();
+    assert_eq!((said.receiver.len(), said.sender.len()), (6, 0));
+}

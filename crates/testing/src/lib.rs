@@ -1,0 +1,32 @@
+//! What tests of several crates share. No program is built from it: it is imported by tests alone.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Whether a test that makes network namespaces and TUN devices can run here. If not, it says on stderr that the test
+/// is skipped, and why.
+///
+/// # Panics
+/// If it cannot, and the environment has `HAUL_E2E=required`.
+pub fn privileged(test: &str) -> bool {
+    let missing = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !Path::new("/dev/net/tun").exists() {
+        "/dev/net/tun"
+    } else {
+        return true;
+    };
+    assert!(std::env::var("HAUL_E2E").as_deref() != Ok("required"), "{test} needs {missing}");
+    eprintln!("SKIPPED {test}: needs {missing}");
+    false
+}
+
+/// The same command, whatever the environment and the files of this machine configure for `haul`, with nothing on stdin.
+#[must_use]
+pub fn unconfigured(mut command: Command) -> Command {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"HAUL_")) {
+        command.env_remove(name);
+    }
+    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
+    command
+}
