@@ -1,5 +1,6 @@
 //! `haul cp` and `haul bench` with the recipes of objects, between two namespaces on the WAN emulator, which loses packets
 //! both ways. Needs root and `/dev/net/tun`; without, each test says SKIPPED and passes, or fails with `HAUL_E2E=required`.
+//! The program's name begins with `haul`: other users of the emulator take namespaces of programs with other names for left behind.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
