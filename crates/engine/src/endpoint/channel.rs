@@ -9,6 +9,7 @@ use haul_stack::{PathState, Recipe, SendError, SendOptions, StackEvent, StackSta
 use haul_wire::packet::FlightWord;
 
 use super::Endpoint;
+use super::guest::Guest;
 use super::inner::{Inner, State};
 use super::phase::{Manner, Phase};
 use super::shared::lock;
@@ -97,8 +98,9 @@ impl Channel {
         let now = self.now();
         let mut state = self.inner.lock();
         let result = work(&mut state, now);
-        self.inner.settle(self.endpoint.shared(), &mut state, now);
-        self.inner.release(state);
+        let shared = self.endpoint.shared();
+        self.inner.settle(shared, &mut state, now);
+        self.inner.release_from_outside(shared, state);
         result
     }
 
@@ -111,6 +113,7 @@ impl Channel {
     ) -> Result<R, EngineError> {
         let began = Instant::now();
         let shared = self.endpoint.shared();
+        let mut guest = None;
         let mut state = self.inner.lock();
         loop {
             let now = self.now();
@@ -122,25 +125,42 @@ impl Channel {
                     Err(EngineError::TimedOut { what, seconds: began.elapsed().as_secs_f64() })
                 }
                 Ok(None) => {
-                    state.waiting += 1;
-                    state = self.sleep(state, left);
-                    state.waiting -= 1;
+                    let guest = guest.get_or_insert_with(|| Guest::new(shared));
+                    state = self.block(guest, state, until);
                     continue;
                 }
                 Ok(Some(result)) => Ok(result),
                 Err(error) => Err(error),
             };
-            self.inner.release(state);
+            self.inner.release_from_outside(shared, state);
             return result;
         }
     }
 
-    fn sleep<'s>(&self, state: MutexGuard<'s, State>, left: Option<Duration>) -> MutexGuard<'s, State> {
+    /// Waits until the flight may have changed, or `until`: drives the endpoint where that is possible, else sleeps until
+    /// whoever drives has something to tell.
+    fn block<'s>(
+        &'s self,
+        guest: &mut Guest<'_>,
+        mut state: MutexGuard<'s, State>,
+        until: Option<Instant>,
+    ) -> MutexGuard<'s, State> {
+        if guest.is_at_helm() {
+            state.has_guest = true;
+            drop(state);
+            guest.turn(until.map(|until| self.endpoint.shared().clock.time(until)));
+            state = self.inner.lock();
+            state.has_guest = false;
+            return state;
+        }
+        state.waiting += 1;
         let changed = self.inner.changed();
-        match left {
+        state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
             None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-        }
+        };
+        state.waiting -= 1;
+        state
     }
 
     /// Tries once; if there is no result, `context` is woken when it is worth another try.
@@ -315,8 +335,9 @@ impl Channel {
         let now = self.now();
         let mut state = self.inner.lock();
         state.say_goodbye(now, self.goodbye, manner);
-        self.inner.farewell(self.endpoint.shared(), &mut state, now);
-        self.inner.release(state);
+        let shared = self.endpoint.shared();
+        self.inner.farewell(shared, &mut state, now);
+        self.inner.release_from_outside(shared, state);
     }
 }
 

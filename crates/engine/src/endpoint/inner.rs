@@ -57,7 +57,10 @@ pub(super) struct State {
     keep_alive: Option<Box<KeepAlive>>,
     /// Tasks that wait for a change; made by the first.
     wakers: Option<Box<Vec<task::Waker>>>,
+    /// Threads that sleep until something changes.
     pub(super) waiting: u32,
+    /// A thread that waits for a change drives the endpoint meanwhile.
+    pub(super) has_guest: bool,
 }
 
 impl Inner {
@@ -107,6 +110,7 @@ impl Inner {
             keep_alive: every,
             wakers: None,
             waiting: 0,
+            has_guest: false,
         };
         Ok(Self { keys, state: Mutex::new(state), changed: Condvar::new() })
     }
@@ -147,7 +151,17 @@ impl Inner {
     fn schedule(&self, shared: &Shared, state: &mut State, at: Time) {
         if state.scheduled.is_none_or(|known| at < known) {
             state.scheduled = Some(at);
-            shared.wake_at(at, self.identity());
+            shared.helm.wake_at(at, self.identity());
+        }
+    }
+
+    /// As [`release`](Self::release), where it is not for certain whoever drives that calls: a guest looks by itself at
+    /// what it has changed, and only at that.
+    pub(super) fn release_from_outside(&self, shared: &Shared, state: MutexGuard<'_, State>) {
+        let has_guest = state.has_guest;
+        self.release(state);
+        if has_guest {
+            shared.helm.wake_guest();
         }
     }
 
