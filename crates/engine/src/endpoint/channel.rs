@@ -118,11 +118,16 @@ impl Channel {
         loop {
             let now = self.now();
             let result = attempt(&mut state, now);
-            self.inner.settle(shared, &mut state, now);
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let changed = self.inner.settle(shared, &mut state, now);
+            let is_late = until.is_some_and(|until| until <= Instant::now());
             let result = match result {
-                Ok(None) if left.is_some_and(|left| left.is_zero()) => {
+                Ok(None) if is_late => {
                     Err(EngineError::TimedOut { what, seconds: began.elapsed().as_secs_f64() })
+                }
+                Ok(None) if changed => {
+                    self.inner.release_from_outside(shared, state);
+                    state = self.inner.lock();
+                    continue;
                 }
                 Ok(None) => {
                     let guest = guest.get_or_insert_with(|| Guest::new(shared));
@@ -163,22 +168,26 @@ impl Channel {
         state
     }
 
-    /// Tries once; if there is no result, `context` is woken when it is worth another try.
+    /// Tries; if there is no result, `context` is woken when it is worth another try, and not before.
     fn poll<R>(
         &self,
         context: &task::Context<'_>,
         mut attempt: impl FnMut(&mut State, Time) -> Attempt<R>,
     ) -> Poll<Result<R, EngineError>> {
-        let result = self.with(|state, now| {
-            let result = attempt(state, now);
-            if let Ok(None) = &result {
+        let shared = self.endpoint.shared();
+        loop {
+            let now = self.now();
+            let mut state = self.inner.lock();
+            let result = attempt(&mut state, now).transpose();
+            let changed = self.inner.settle(shared, &mut state, now);
+            if result.is_none() && !changed {
                 state.wake_later(context.waker());
+                return Poll::Pending;
             }
-            result
-        });
-        match result.transpose() {
-            None => Poll::Pending,
-            Some(result) => Poll::Ready(result),
+            self.inner.release_from_outside(shared, state);
+            if let Some(result) = result {
+                return Poll::Ready(result);
+            }
         }
     }
 

@@ -135,17 +135,21 @@ impl Inner {
         &self.changed
     }
 
-    /// Sends what there is to send, takes the stack's events, and sees to it that somebody looks again in time.
-    pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) {
-        let more = self.transmit(shared, state, now);
+    /// Sends what there is to send, takes the stack's events, and sees to it that somebody looks again in time. Whether it
+    /// has changed anything that somebody may wait for.
+    pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
+        let sent = self.transmit(shared, state, now);
+        let mut changed = sent > 0;
         while let Some(event) = state.stack.poll_event() {
+            changed = true;
             self.take_event(shared, state, event);
         }
-        if more {
+        if sent == ROUNDS {
             self.schedule(shared, state, now);
         } else if let Some(at) = state.deadline() {
             self.schedule(shared, state, at);
         }
+        changed
     }
 
     fn schedule(&self, shared: &Shared, state: &mut State, at: Time) {
@@ -176,18 +180,16 @@ impl Inner {
         wakers.into_iter().flat_map(|wakers| *wakers).for_each(task::Waker::wake);
     }
 
-    /// Whether there is more to send.
-    fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
+    /// Gives how many batches it has sent; if [`ROUNDS`], there may be more.
+    fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> usize {
         if let Phase::Ended(_) = state.phase {
-            return false;
+            return 0;
         }
         let mut slot = shared.take_slot();
-        let mut more = true;
-        for _ in 0..ROUNDS {
-            let Some(transmit) = state.stack.poll_transmit(now, &mut slot[..SLOT]) else {
-                more = false;
-                break;
-            };
+        let mut sent = 0;
+        while sent < ROUNDS {
+            let Some(transmit) = state.stack.poll_transmit(now, &mut slot[..SLOT]) else { break };
+            sent += 1;
             let data = &slot[..transmit.len];
             if let Phase::Opening(opening) = &mut state.phase {
                 opening.on_accompanied(now);
@@ -198,7 +200,7 @@ impl Inner {
             }
         }
         shared.put_slot(slot);
-        more
+        sent
     }
 
     fn opening_header(&self) -> [u8; OPEN_LEN] {

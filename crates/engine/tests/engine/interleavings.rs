@@ -98,10 +98,14 @@ fn collect(channel: &Channel, back: &Mutex<HashSet<u64>>, last: usize, cut: bool
 fn run(seed: u64) {
     let mut rng = Rng::from_seed(seed);
     let listener = listener("127.0.0.1");
-    let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
     let url = listener.url("127.0.0.1", b"");
-    let channels = 1 + rng.below(3);
-    let pairs: Vec<_> = (0..channels).map(|_| pair_on(&endpoint, &listener, &url)).collect();
+    let channels = 1 + rng.below(3) as usize;
+    // One endpoint for all clients, or one for each: then each thread that waits may be alone.
+    let endpoints: Vec<_> =
+        (0..channels).map(|_| Endpoint::client("127.0.0.1".parse().unwrap()).unwrap()).collect();
+    let alone = rng.chance(0.5);
+    let pairs: Vec<_> =
+        (0..channels).map(|i| pair_on(&endpoints[if alone { i } else { 0 }], &listener, &url)).collect();
     let backs: Vec<Mutex<HashSet<u64>>> = (0..channels).map(|_| Mutex::default()).collect();
     std::thread::scope(|scope| {
         for ((client, server), back) in pairs.iter().zip(&backs) {
@@ -115,11 +119,11 @@ fn run(seed: u64) {
                 let rng = seed();
                 scope.spawn(move || send_all(client, sender * each..(sender + 1) * each, rng));
             }
-            for _ in 0..=seed().below(2) {
+            for _ in 0..=u64::from(seed().chance(0.3)) {
                 let rng = seed();
                 scope.spawn(move || collect(client, back, last as usize, cut, rng));
             }
-            for _ in 0..=seed().below(2) {
+            for _ in 0..=u64::from(seed().chance(0.3)) {
                 let rng = seed();
                 scope.spawn(move || echo(server, rng));
             }
@@ -128,7 +132,8 @@ fn run(seed: u64) {
             }
         }
     });
-    let guests = (endpoint.stats().guests, listener.endpoint().stats().guests);
+    let of_clients: u64 = endpoints.iter().map(|endpoint| endpoint.stats().guests).sum();
+    let guests = (of_clients, listener.endpoint().stats().guests);
     println!("seed {seed}: {channels} channels, {guests:?} guests");
 }
 

@@ -2,9 +2,10 @@
 //! coming, and when they come to grief.
 
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
@@ -219,4 +220,53 @@ fn tasks_are_woken_by_a_guest() {
         send(&of_thread.1, b"to the thread");
         assert_eq!(waits.join().unwrap(), b"to the thread");
     });
+}
+
+#[test]
+fn a_task_is_not_woken_by_its_own_looking() {
+    struct Counts(AtomicUsize);
+    impl Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let (client, server) = pair(&endpoint, &listener);
+    let wakes = Arc::new(Counts(AtomicUsize::new(0)));
+    let waker = Waker::from(wakes.clone());
+    let look = || client.poll_recv(&mut Context::from_waker(&waker));
+    client.flush(Some(PATIENCE)).unwrap();
+    for _ in 0..1_000 {
+        assert!(look().is_pending());
+    }
+    // What the handshake has left on its way may wake it, and nothing else.
+    assert!(wakes.0.load(Ordering::Relaxed) < 20);
+    send(&server, b"now");
+    until("the task is not woken", || wakes.0.load(Ordering::Relaxed) > 0);
+    assert!(matches!(look(), Poll::Ready(Ok(message)) if message.data == b"now"));
+}
+
+#[test]
+fn a_guest_that_panics_leaves_the_helm() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a task that cannot be woken");
+        }
+    }
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let (of_task, of_thread) = (pair(&endpoint, &listener), pair(&endpoint, &listener));
+    std::thread::scope(|scope| {
+        let before = endpoint.stats().guests;
+        let waits = scope.spawn(|| catch_unwind(AssertUnwindSafe(|| recv(&of_thread.0))));
+        until_guest(&endpoint, &of_thread.0, before);
+        let waker = Waker::from(Arc::new(Panics));
+        assert!(matches!(of_task.0.poll_recv(&mut Context::from_waker(&waker)), Poll::Pending));
+        send(&of_task.1, b"wake up");
+        assert!(waits.join().unwrap().is_err(), "the guest has not met the panic");
+    });
+    assert_eq!(recv(&of_task.0), b"wake up");
+    send(&of_thread.1, b"still there");
+    assert_eq!(recv(&of_thread.0), b"still there");
+    of_thread.0.close(PATIENCE).unwrap();
 }
