@@ -266,7 +266,9 @@ fn a_guest_that_panics_leaves_the_helm() {
         assert!(waits.join().unwrap().is_err(), "the guest has not met the panic");
     });
     assert_eq!(recv(&of_task.0), b"wake up");
+    // What comes is answered although nobody waits for it.
     send(&of_thread.1, b"still there");
+    block_on(poll_fn(|context| of_thread.1.poll_flush(context))).unwrap();
     assert_eq!(recv(&of_thread.0), b"still there");
     of_thread.0.close(PATIENCE).unwrap();
 }
