@@ -10,7 +10,7 @@ use haul_wire::packet::FlightWord;
 
 use super::Endpoint;
 use super::guest::Guest;
-use super::inner::{Inner, State};
+use super::inner::{Attendance, Inner, State};
 use super::phase::{Manner, Phase};
 use super::shared::lock;
 use super::ticket::Ticket;
@@ -113,12 +113,20 @@ impl Channel {
     ) -> Result<R, EngineError> {
         let began = Instant::now();
         let shared = self.endpoint.shared();
-        let mut guest = None;
+        let mut guest: Option<Guest<'_>> = None;
         let mut state = self.inner.lock();
+        let mut attended = Attendance::Absent;
         loop {
             let now = self.now();
             let result = attempt(&mut state, now);
-            let changed = self.inner.settle(shared, &mut state, now);
+            let changed = match (&result, attended, &mut guest) {
+                // The application has its message first; what answers it may go with what that says.
+                (Ok(Some(_)), Attendance::Served, Some(guest)) => {
+                    guest.owe(self.inner.identity());
+                    false
+                }
+                _ => self.inner.settle(shared, &mut state, now),
+            };
             let is_late = until.is_some_and(|until| until <= Instant::now());
             let result = match result {
                 Ok(None) if is_late => {
@@ -126,12 +134,12 @@ impl Channel {
                 }
                 Ok(None) if changed => {
                     self.inner.release_from_outside(shared, state);
-                    state = self.inner.lock();
+                    (state, attended) = (self.inner.lock(), Attendance::Absent);
                     continue;
                 }
                 Ok(None) => {
                     let guest = guest.get_or_insert_with(|| Guest::new(shared));
-                    state = self.block(guest, state, until);
+                    (state, attended) = self.block(guest, state, until);
                     continue;
                 }
                 Ok(Some(result)) => Ok(result),
@@ -143,20 +151,21 @@ impl Channel {
     }
 
     /// Waits until the flight may have changed, or `until`: drives the endpoint where that is possible, else sleeps until
-    /// whoever drives has something to tell.
+    /// whoever drives has something to tell. Says what has become of the attendance.
     fn block<'s>(
         &'s self,
         guest: &mut Guest<'_>,
         mut state: MutexGuard<'s, State>,
         until: Option<Instant>,
-    ) -> MutexGuard<'s, State> {
+    ) -> (MutexGuard<'s, State>, Attendance) {
         if guest.is_at_helm() {
-            state.has_guest = true;
+            state.guest = Attendance::Driving;
             drop(state);
+            let _attending = Attending(&self.inner);
             guest.turn(until.map(|until| self.endpoint.shared().clock.time(until)));
-            state = self.inner.lock();
-            state.has_guest = false;
-            return state;
+            let mut state = self.inner.lock();
+            let attended = std::mem::replace(&mut state.guest, Attendance::Absent);
+            return (state, attended);
         }
         state.waiting += 1;
         let changed = self.inner.changed();
@@ -165,7 +174,7 @@ impl Channel {
             Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
         };
         state.waiting -= 1;
-        state
+        (state, Attendance::Absent)
     }
 
     /// Tries; if there is no result, `context` is woken when it is worth another try, and not before.
@@ -342,11 +351,24 @@ impl Channel {
 
     fn goodbye(&self, manner: Manner) {
         let now = self.now();
-        let mut state = self.inner.lock();
-        state.say_goodbye(now, self.goodbye, manner);
         let shared = self.endpoint.shared();
+        let mut state = self.inner.lock();
+        // An answer may have been put off.
+        self.inner.settle(shared, &mut state, now);
+        state.say_goodbye(now, self.goodbye, manner);
         self.inner.farewell(shared, &mut state, now);
         self.inner.release_from_outside(shared, state);
+    }
+}
+
+/// A thread attends on this flight: nobody counts on it any more if it panics.
+struct Attending<'a>(&'a Inner);
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().guest = Attendance::Absent;
+        }
     }
 }
 

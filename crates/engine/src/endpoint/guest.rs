@@ -41,6 +41,13 @@ impl<'s> Guest<'s> {
         self.runner.is_some()
     }
 
+    /// What this flight has to send is left to whoever drives next.
+    pub(super) fn owe(&mut self, identity: u32) {
+        if let Some(runner) = &mut self.runner {
+            runner.owe(identity);
+        }
+    }
+
     /// Drives one turn: sleeps if there is nothing to do, until `until` at most, and does what there is. No lock of a
     /// flight may be held.
     pub(super) fn turn(&mut self, until: Option<Time>) {

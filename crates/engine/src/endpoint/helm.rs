@@ -21,6 +21,8 @@ use crate::{Clock, EngineError, Waker};
 
 /// The helm stays unmanned so long at most: packets that come meanwhile wait for so long.
 const GRACE: Span = Span::from_micros(200);
+/// As [`GRACE`], where something to send was put off until the application says something itself.
+const SHORT_GRACE: Span = Span::from_micros(50);
 /// Waits in a row during which nobody else waited, before a guest takes the helm from the endpoint's thread again. Where
 /// several threads take turns, handing it to and fro would cost more than it spares.
 const QUIET_WAITS: u8 = 8;
@@ -243,7 +245,11 @@ impl Helm {
         desk.blocked -= 1;
         if let Some(runner) = runner {
             let now = self.clock.now();
-            let until = if desk.blocked > 0 { now } else { desk.next(now + GRACE) };
+            let until = match (desk.blocked, runner.is_owing()) {
+                (0, false) => desk.next(now + GRACE),
+                (0, true) => desk.next(now + SHORT_GRACE),
+                _ => now,
+            };
             desk.watch = Watch::Unmanned(until, runner);
             self.set_alarm(&mut desk, now, until);
         }

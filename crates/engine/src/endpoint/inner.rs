@@ -59,8 +59,18 @@ pub(super) struct State {
     wakers: Option<Box<Vec<task::Waker>>>,
     /// Threads that sleep until something changes.
     pub(super) waiting: u32,
-    /// A thread that waits for a change drives the endpoint meanwhile.
-    pub(super) has_guest: bool,
+    pub(super) guest: Attendance,
+}
+
+/// A thread that waits for a change and drives the endpoint meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attendance {
+    /// There is none.
+    Absent,
+    /// It drives.
+    Driving,
+    /// It has brought a message. What there is to send waits for what the application does with that.
+    Served,
 }
 
 impl Inner {
@@ -110,7 +120,7 @@ impl Inner {
             keep_alive: every,
             wakers: None,
             waiting: 0,
-            has_guest: false,
+            guest: Attendance::Absent,
         };
         Ok(Self { keys, state: Mutex::new(state), changed: Condvar::new() })
     }
@@ -139,17 +149,31 @@ impl Inner {
     /// has changed anything that somebody may wait for.
     pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
         let sent = self.transmit(shared, state, now);
-        let mut changed = sent > 0;
+        let changed = self.settle_unsent(shared, state);
+        if sent == ROUNDS {
+            self.schedule(shared, state, now);
+        }
+        changed || sent > 0
+    }
+
+    /// As [`settle`](Self::settle), but what there is to send waits.
+    fn settle_unsent(&self, shared: &Shared, state: &mut State) -> bool {
+        let mut changed = false;
         while let Some(event) = state.stack.poll_event() {
             changed = true;
             self.take_event(shared, state, event);
         }
-        if sent == ROUNDS {
-            self.schedule(shared, state, now);
-        } else if let Some(at) = state.deadline() {
+        if let Some(at) = state.deadline() {
             self.schedule(shared, state, at);
         }
         changed
+    }
+
+    /// Sends what was left unsent.
+    pub(super) fn make_good(&self, shared: &Shared, now: Time) {
+        let mut state = self.lock();
+        self.settle(shared, &mut state, now);
+        self.release(state);
     }
 
     fn schedule(&self, shared: &Shared, state: &mut State, at: Time) {
@@ -162,7 +186,7 @@ impl Inner {
     /// As [`release`](Self::release), where it is not for certain whoever drives that calls: a guest looks by itself at
     /// what it has changed, and only at that.
     pub(super) fn release_from_outside(&self, shared: &Shared, state: MutexGuard<'_, State>) {
-        let has_guest = state.has_guest;
+        let has_guest = state.guest != Attendance::Absent;
         self.release(state);
         if has_guest {
             shared.helm.wake_guest();
@@ -188,7 +212,8 @@ impl Inner {
         let mut slot = shared.take_slot();
         let mut sent = 0;
         while sent < ROUNDS {
-            let Some(transmit) = state.stack.poll_transmit(now, &mut slot[..SLOT]) else { break };
+            let next = state.stack.poll_transmit_together(now, &mut slot[..SLOT]);
+            let Some(transmit) = next else { break };
             sent += 1;
             let data = &slot[..transmit.len];
             if let Phase::Opening(opening) = &mut state.phase {
@@ -266,7 +291,12 @@ impl Inner {
                 state.peer = from;
             }
         }
-        self.settle(shared, &mut state, now);
+        if state.guest != Attendance::Absent && state.stack.waiting_messages() > 0 {
+            state.guest = Attendance::Served;
+            self.settle_unsent(shared, &mut state);
+        } else {
+            self.settle(shared, &mut state, now);
+        }
         self.release(state);
     }
 

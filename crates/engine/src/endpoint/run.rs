@@ -55,6 +55,8 @@ pub(super) struct Runner {
     receiver: Receiver,
     arrivals: ArrivalClock,
     rested: Time,
+    /// A flight that was left with something to send.
+    owing: Option<u32>,
 }
 
 /// Runs until the endpoint is stopped or its socket fails.
@@ -110,7 +112,16 @@ pub(super) fn end_all(shared: &Shared, error: &EngineError) {
 impl Runner {
     fn new(shared: &Shared, strays: Strays) -> Self {
         let receiver = Receiver::new(&shared.socket);
-        Self { strays, receiver, arrivals: ArrivalClock::new(), rested: shared.clock.now() }
+        Self { strays, receiver, arrivals: ArrivalClock::new(), rested: shared.clock.now(), owing: None }
+    }
+
+    /// This flight has something to send that was put off.
+    pub(super) fn owe(&mut self, identity: u32) {
+        self.owing = Some(identity);
+    }
+
+    pub(super) fn is_owing(&self) -> bool {
+        self.owing.is_some()
     }
 
     /// Takes what is waiting, `rounds` calls at most; whether there may be more.
@@ -137,6 +148,9 @@ impl Runner {
         let now = shared.clock.now();
         if now.since(self.rested) >= KEYS_REST {
             self.rest(shared, now);
+        }
+        if let Some(flight) = self.owing.take().and_then(|identity| find(shared, identity)) {
+            flight.make_good(shared, now);
         }
         for _ in 0..MOST_DUE {
             let Some((at, identity)) = shared.helm.due(now) else { return false };

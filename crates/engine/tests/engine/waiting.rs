@@ -183,6 +183,27 @@ fn what_is_lost_is_repeated_while_nobody_waits() {
 }
 
 #[test]
+fn what_a_guest_has_put_off_leaves_before_the_goodbye() {
+    let listener = listener("127.0.0.1");
+    for _ in 0..30 {
+        let endpoint = endpoint();
+        let (client, server) = pair(&endpoint, &listener);
+        let client = Arc::new(client);
+        std::thread::scope(|scope| {
+            let (before, ours) = (endpoint.stats().guests, client.clone());
+            // The last who has the channel drops it as soon as the message is there.
+            let waits = scope.spawn(move || recv(&ours));
+            until_guest(&endpoint, &client, before);
+            drop(client);
+            send(&server, b"last");
+            assert_eq!(waits.join().unwrap(), b"last");
+        });
+        // Who has gone says nothing any more: it is there already.
+        server.flush(Some(PATIENCE)).unwrap();
+    }
+}
+
+#[test]
 fn the_wait_of_a_guest_ends_in_time() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let (client, _server) = pair(&endpoint, &listener);
