@@ -38,8 +38,8 @@ impl Connection {
         Self::open_with(url, recipe, options, Ends::default())
     }
 
-    /// As [`Connection::open`]; messages that arrive go straight to `sink`, on the thread that receives them. It must
-    /// not block.
+    /// As [`Connection::open`]; messages that arrive go straight to `sink`, on the thread that receives them: the
+    /// connection's own, or one that waits on the connection. It must not block.
     ///
     /// # Errors
     /// As [`Connection::open`].

@@ -21,6 +21,7 @@ mod reconfigure;
 mod registry;
 mod sparse;
 mod stack;
+mod together;
 mod walk;
 
 pub use attribute::{Attribute, AttributeInfo, AttributeType, Layout, U48};

@@ -400,7 +400,7 @@ impl Stack {
         })
     }
 
-    fn write_control(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+    pub(crate) fn write_control(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
         let datagram = usize::from(self.core.path.datagram);
         while self.core.control_wanted != 0 {
             let owner = self.core.control_wanted.trailing_zeros() as u8;
@@ -415,13 +415,13 @@ impl Stack {
         None
     }
 
-    fn write_data(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+    pub(crate) fn write_data(&mut self, now: Time, slot: &mut [u8], most: usize) -> Option<Transmit> {
         self.core.resume_at = None;
         let datagram = usize::from(self.core.path.datagram);
-        let mut grant = Grant { packets: MAX_BATCH, datagram, burst: u64::MAX };
+        let mut grant = Grant { packets: most, datagram, burst: u64::MAX };
         self.context(now).raise(SEND_PERMIT, &mut grant);
         let by_burst = usize::try_from(grant.burst).unwrap_or(usize::MAX) / grant.datagram.max(1);
-        let packets = if grant.packets == 0 { 0 } else { grant.packets.min(by_burst.max(1)) };
+        let packets = if grant.packets == 0 { 0 } else { grant.packets.min(by_burst.max(1)).min(most) };
         if packets == 0 {
             return None;
         }
@@ -556,7 +556,9 @@ impl Machine for Stack {
         self.guarded(now, |stack, now| {
             stack.advance_change(now);
             let change = stack.write_change(now, slot);
-            change.or_else(|| stack.write_control(now, slot)).or_else(|| stack.write_data(now, slot))
+            change
+                .or_else(|| stack.write_control(now, slot))
+                .or_else(|| stack.write_data(now, slot, MAX_BATCH))
         })?
     }
 

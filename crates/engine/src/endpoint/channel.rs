@@ -9,7 +9,8 @@ use haul_stack::{PathState, Recipe, SendError, SendOptions, StackEvent, StackSta
 use haul_wire::packet::FlightWord;
 
 use super::Endpoint;
-use super::inner::{Inner, State};
+use super::guest::Guest;
+use super::inner::{Attendance, Inner, State};
 use super::phase::{Manner, Phase};
 use super::shared::lock;
 use super::ticket::Ticket;
@@ -97,8 +98,9 @@ impl Channel {
         let now = self.now();
         let mut state = self.inner.lock();
         let result = work(&mut state, now);
-        self.inner.settle(self.endpoint.shared(), &mut state, now);
-        self.inner.release(state);
+        let shared = self.endpoint.shared();
+        self.inner.settle(shared, &mut state, now);
+        self.inner.release_from_outside(shared, state);
         result
     }
 
@@ -111,54 +113,90 @@ impl Channel {
     ) -> Result<R, EngineError> {
         let began = Instant::now();
         let shared = self.endpoint.shared();
+        let mut guest: Option<Guest<'_>> = None;
         let mut state = self.inner.lock();
+        let mut attended = Attendance::Absent;
         loop {
             let now = self.now();
             let result = attempt(&mut state, now);
-            self.inner.settle(shared, &mut state, now);
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let changed = match (&result, attended, &mut guest) {
+                // The application has its message first; what answers it may go with what that says.
+                (Ok(Some(_)), Attendance::Served, Some(guest)) => {
+                    guest.owe(self.inner.identity());
+                    false
+                }
+                _ => self.inner.settle(shared, &mut state, now),
+            };
+            let is_late = until.is_some_and(|until| until <= Instant::now());
             let result = match result {
-                Ok(None) if left.is_some_and(|left| left.is_zero()) => {
+                Ok(None) if is_late => {
                     Err(EngineError::TimedOut { what, seconds: began.elapsed().as_secs_f64() })
                 }
+                Ok(None) if changed => {
+                    self.inner.release_from_outside(shared, state);
+                    (state, attended) = (self.inner.lock(), Attendance::Absent);
+                    continue;
+                }
                 Ok(None) => {
-                    state.waiting += 1;
-                    state = self.sleep(state, left);
-                    state.waiting -= 1;
+                    let guest = guest.get_or_insert_with(|| Guest::new(shared));
+                    (state, attended) = self.block(guest, state, until);
                     continue;
                 }
                 Ok(Some(result)) => Ok(result),
                 Err(error) => Err(error),
             };
-            self.inner.release(state);
+            self.inner.release_from_outside(shared, state);
             return result;
         }
     }
 
-    fn sleep<'s>(&self, state: MutexGuard<'s, State>, left: Option<Duration>) -> MutexGuard<'s, State> {
+    /// Waits until the flight may have changed, or `until`: drives the endpoint where that is possible, else sleeps until
+    /// whoever drives has something to tell. Says what has become of the attendance.
+    fn block<'s>(
+        &'s self,
+        guest: &mut Guest<'_>,
+        mut state: MutexGuard<'s, State>,
+        until: Option<Instant>,
+    ) -> (MutexGuard<'s, State>, Attendance) {
+        if guest.is_at_helm() {
+            state.guest = Attendance::Driving;
+            drop(state);
+            let _attending = Attending(&self.inner);
+            guest.turn(until.map(|until| self.endpoint.shared().clock.time(until)));
+            let mut state = self.inner.lock();
+            let attended = std::mem::replace(&mut state.guest, Attendance::Absent);
+            return (state, attended);
+        }
+        state.waiting += 1;
         let changed = self.inner.changed();
-        match left {
+        state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
             None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-        }
+        };
+        state.waiting -= 1;
+        (state, Attendance::Absent)
     }
 
-    /// Tries once; if there is no result, `context` is woken when it is worth another try.
+    /// Tries; if there is no result, `context` is woken when it is worth another try, and not before.
     fn poll<R>(
         &self,
         context: &task::Context<'_>,
         mut attempt: impl FnMut(&mut State, Time) -> Attempt<R>,
     ) -> Poll<Result<R, EngineError>> {
-        let result = self.with(|state, now| {
-            let result = attempt(state, now);
-            if let Ok(None) = &result {
+        let shared = self.endpoint.shared();
+        loop {
+            let now = self.now();
+            let mut state = self.inner.lock();
+            let result = attempt(&mut state, now).transpose();
+            let changed = self.inner.settle(shared, &mut state, now);
+            if result.is_none() && !changed {
                 state.wake_later(context.waker());
+                return Poll::Pending;
             }
-            result
-        });
-        match result.transpose() {
-            None => Poll::Pending,
-            Some(result) => Poll::Ready(result),
+            self.inner.release_from_outside(shared, state);
+            if let Some(result) = result {
+                return Poll::Ready(result);
+            }
         }
     }
 
@@ -313,10 +351,24 @@ impl Channel {
 
     fn goodbye(&self, manner: Manner) {
         let now = self.now();
+        let shared = self.endpoint.shared();
         let mut state = self.inner.lock();
+        // An answer may have been put off.
+        self.inner.settle(shared, &mut state, now);
         state.say_goodbye(now, self.goodbye, manner);
-        self.inner.farewell(self.endpoint.shared(), &mut state, now);
-        self.inner.release(state);
+        self.inner.farewell(shared, &mut state, now);
+        self.inner.release_from_outside(shared, state);
+    }
+}
+
+/// A thread attends on this flight: nobody counts on it any more if it panics.
+struct Attending<'a>(&'a Inner);
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().guest = Attendance::Absent;
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use haul_udp::{Options, UdpSocket};
 use super::run::{self, Strays};
 use super::shared::{Shared, lock};
 use super::{Channel, ChannelOptions};
-use crate::{EngineError, Role, Waker};
+use crate::{EngineError, Role};
 
 /// What to ask the kernel for: all flights share these buffers.
 const BUFFER: Bytes = Bytes(16 << 20);
@@ -32,9 +32,12 @@ pub struct EndpointStats {
     pub inbox_full: u64,
     /// Batches that the system did not take.
     pub unsent: u64,
+    /// Waits on a channel in which the waiting thread itself did the work of the endpoint's thread.
+    pub guests: u64,
 }
 
-/// A UDP socket and a thread for any number of associations. Clones are the same endpoint, which ends with the last of
+/// A UDP socket and a thread for any number of associations. While a single thread waits on one of its channels, that thread
+/// does the work of the endpoint's own. Clones are the same endpoint, which ends with the last of
 /// them and of its channels.
 #[derive(Clone)]
 pub struct Endpoint {
@@ -75,7 +78,7 @@ impl Endpoint {
 
     /// Runs an endpoint on this socket; what belongs to no flight goes to `strays`.
     pub(crate) fn start(socket: UdpSocket, role: Role, strays: Strays) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(socket, role, Waker::new()?));
+        let shared = Arc::new(Shared::new(socket, role)?);
         let ours = shared.clone();
         let thread = std::thread::Builder::new()
             .name("haul-endpoint".to_owned())

@@ -57,7 +57,20 @@ pub(super) struct State {
     keep_alive: Option<Box<KeepAlive>>,
     /// Tasks that wait for a change; made by the first.
     wakers: Option<Box<Vec<task::Waker>>>,
+    /// Threads that sleep until something changes.
     pub(super) waiting: u32,
+    pub(super) guest: Attendance,
+}
+
+/// A thread that waits for a change and drives the endpoint meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attendance {
+    /// There is none.
+    Absent,
+    /// It drives.
+    Driving,
+    /// It has brought a message. What there is to send waits for what the application does with that.
+    Served,
 }
 
 impl Inner {
@@ -107,6 +120,7 @@ impl Inner {
             keep_alive: every,
             wakers: None,
             waiting: 0,
+            guest: Attendance::Absent,
         };
         Ok(Self { keys, state: Mutex::new(state), changed: Condvar::new() })
     }
@@ -131,23 +145,51 @@ impl Inner {
         &self.changed
     }
 
-    /// Sends what there is to send, takes the stack's events, and sees to it that somebody looks again in time.
-    pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) {
-        let more = self.transmit(shared, state, now);
+    /// Sends what there is to send, takes the stack's events, and sees to it that somebody looks again in time. Whether it
+    /// has changed anything that somebody may wait for.
+    pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
+        let sent = self.transmit(shared, state, now);
+        let changed = self.settle_unsent(shared, state);
+        if sent == ROUNDS {
+            self.schedule(shared, state, now);
+        }
+        changed || sent > 0
+    }
+
+    /// As [`settle`](Self::settle), but what there is to send waits.
+    fn settle_unsent(&self, shared: &Shared, state: &mut State) -> bool {
+        let mut changed = false;
         while let Some(event) = state.stack.poll_event() {
+            changed = true;
             self.take_event(shared, state, event);
         }
-        if more {
-            self.schedule(shared, state, now);
-        } else if let Some(at) = state.deadline() {
+        if let Some(at) = state.deadline() {
             self.schedule(shared, state, at);
         }
+        changed
+    }
+
+    /// Sends what was left unsent.
+    pub(super) fn make_good(&self, shared: &Shared, now: Time) {
+        let mut state = self.lock();
+        self.settle(shared, &mut state, now);
+        self.release(state);
     }
 
     fn schedule(&self, shared: &Shared, state: &mut State, at: Time) {
         if state.scheduled.is_none_or(|known| at < known) {
             state.scheduled = Some(at);
-            shared.wake_at(at, self.identity());
+            shared.helm.wake_at(at, self.identity());
+        }
+    }
+
+    /// As [`release`](Self::release), where it is not for certain whoever drives that calls: a guest looks by itself at
+    /// what it has changed, and only at that.
+    pub(super) fn release_from_outside(&self, shared: &Shared, state: MutexGuard<'_, State>) {
+        let has_guest = state.guest != Attendance::Absent;
+        self.release(state);
+        if has_guest {
+            shared.helm.wake_guest();
         }
     }
 
@@ -162,18 +204,17 @@ impl Inner {
         wakers.into_iter().flat_map(|wakers| *wakers).for_each(task::Waker::wake);
     }
 
-    /// Whether there is more to send.
-    fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
+    /// Gives how many batches it has sent; if [`ROUNDS`], there may be more.
+    fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> usize {
         if let Phase::Ended(_) = state.phase {
-            return false;
+            return 0;
         }
         let mut slot = shared.take_slot();
-        let mut more = true;
-        for _ in 0..ROUNDS {
-            let Some(transmit) = state.stack.poll_transmit(now, &mut slot[..SLOT]) else {
-                more = false;
-                break;
-            };
+        let mut sent = 0;
+        while sent < ROUNDS {
+            let next = state.stack.poll_transmit_together(now, &mut slot[..SLOT]);
+            let Some(transmit) = next else { break };
+            sent += 1;
             let data = &slot[..transmit.len];
             if let Phase::Opening(opening) = &mut state.phase {
                 opening.on_accompanied(now);
@@ -184,7 +225,7 @@ impl Inner {
             }
         }
         shared.put_slot(slot);
-        more
+        sent
     }
 
     fn opening_header(&self) -> [u8; OPEN_LEN] {
@@ -250,7 +291,12 @@ impl Inner {
                 state.peer = from;
             }
         }
-        self.settle(shared, &mut state, now);
+        if state.guest != Attendance::Absent && state.stack.waiting_messages() > 0 {
+            state.guest = Attendance::Served;
+            self.settle_unsent(shared, &mut state);
+        } else {
+            self.settle(shared, &mut state, now);
+        }
         self.release(state);
     }
 

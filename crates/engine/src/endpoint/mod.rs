@@ -3,13 +3,15 @@
 //! Two ends *associate* over the TLS control channel: they agree on a recipe and a secret, and the TCP connection is
 //! gone. From then on the client may begin a *flight* at any time with its first packet: a run of the stack under keys
 //! that are made from the secret, an epoch that only rises, and a salt. An [`Endpoint`] is one UDP socket and one
-//! thread for any number of flights; a [`Channel`] is one end of one of them. `docs/security.md` says why none of this
+//! thread for any number of flights, relieved by threads that wait; a [`Channel`] is one end of one of them. `docs/security.md` says why none of this
 //! can be replayed.
 
 mod accept;
 mod channel;
 mod connect;
+mod guest;
 mod handle;
+mod helm;
 mod inner;
 mod options;
 mod phase;
@@ -18,6 +20,7 @@ mod shared;
 mod table;
 mod terms;
 mod ticket;
+mod timer;
 
 pub use channel::{Channel, Message};
 pub use connect::associate;

@@ -1,17 +1,15 @@
 //! The thread of an endpoint: reads the socket, gives packets to their flights, and looks after them in time.
 
 use std::net::SocketAddr;
-use std::num::NonZero;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use haul_base::{Span, Time};
 use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError};
 use haul_wire::packet::{FlightWord, IDENTITY_AT, OPEN_KIND, OpenHeader, PacketKind, WORD_KIND, WordPacket};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 
+use super::helm::Sleeper;
 use super::inner::{Inner, received};
 use super::shared::{Shared, count, lock};
 use crate::EngineError;
@@ -21,7 +19,7 @@ const ROUNDS: usize = 4;
 /// Flights looked after before it is time to receive.
 const MOST_DUE: usize = 256;
 /// Longest sleep.
-const LONGEST_WAIT: Span = Span::from_millis(500);
+pub(super) const LONGEST_WAIT: Span = Span::from_millis(500);
 /// Keys of flights that were silent for so long are dropped, where there are many.
 const KEYS_REST: Span = Span::from_secs(2);
 /// With fewer flights than this, keys are not worth the search.
@@ -51,51 +49,84 @@ fn sort(packet: &[u8]) -> Sort {
     }
 }
 
-struct Runner {
-    shared: Arc<Shared>,
+/// What an endpoint is driven with.
+pub(super) struct Runner {
     strays: Strays,
     receiver: Receiver,
     arrivals: ArrivalClock,
     rested: Time,
+    /// A flight that was left with something to send.
+    owing: Option<u32>,
 }
 
 /// Runs until the endpoint is stopped or its socket fails.
 pub(super) fn run(shared: &Arc<Shared>, strays: Strays) {
-    // Without this, Linux rounds waits up by 50 us. Harmless where it is refused.
-    let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
-    let receiver = Receiver::new(&shared.socket);
-    let (arrivals, rested) = (ArrivalClock::new(), shared.clock.now());
-    let mut runner = Runner { shared: shared.clone(), strays, receiver, arrivals, rested };
-    let error = runner.turn_until_stopped().err();
-    if let Some(error) = &error {
+    let error = serve(shared, Runner::new(shared, strays)).err().unwrap_or(EngineError::Closed);
+    end_all(shared, &error);
+    shared.helm.retire();
+}
+
+/// Drives whenever no guest does.
+fn serve(shared: &Arc<Shared>, runner: Runner) -> Result<(), EngineError> {
+    let mut at_helm = Some(Box::new(runner));
+    while !shared.is_stopped() {
+        let Some(mut runner) = at_helm.take() else {
+            at_helm = shared.helm.stand_by()?;
+            continue;
+        };
+        let more = runner.receive(shared, ROUNDS)?;
+        let due = runner.look_after(shared);
+        at_helm = if more || due {
+            Some(runner)
+        } else {
+            shared.helm.thread_sleeps(shared.clock.now() + LONGEST_WAIT, runner);
+            sleep(shared, Sleeper::Thread)?;
+            shared.helm.thread_wakes()
+        };
+    }
+    Ok(())
+}
+
+/// Waits for packets, the time that was set, or whoever wakes this sleeper.
+pub(super) fn sleep(shared: &Shared, sleeper: Sleeper) -> Result<(), EngineError> {
+    if shared.helm.sleep(sleeper, shared.socket.as_fd())?.contains(PollFlags::ERR) {
+        shared.socket.drain_errors();
+    }
+    Ok(())
+}
+
+/// Stops the endpoint, and ends all its flights.
+pub(super) fn end_all(shared: &Shared, error: &EngineError) {
+    if !matches!(error, EngineError::Closed) {
         tracing::error!(%error, "the UDP endpoint has failed");
     }
-    let error = error.unwrap_or(EngineError::Closed);
     shared.stop();
     let flights: Vec<_> = lock(&shared.table).entries.drain().filter_map(|(_, e)| e.live).collect();
     for flight in flights {
         let mut state = flight.lock();
         state.end(error.clone());
-        flight.release(state);
+        flight.release_from_outside(shared, state);
     }
 }
 
 impl Runner {
-    fn turn_until_stopped(&mut self) -> Result<(), EngineError> {
-        while !self.shared.stop.load(Ordering::Relaxed) {
-            let more = self.receive()?;
-            let due = self.look_after();
-            if !more && !due {
-                self.wait()?;
-            }
-        }
-        Ok(())
+    fn new(shared: &Shared, strays: Strays) -> Self {
+        let receiver = Receiver::new(&shared.socket);
+        Self { strays, receiver, arrivals: ArrivalClock::new(), rested: shared.clock.now(), owing: None }
     }
 
-    /// Takes what is waiting, a bounded number of calls; whether there may be more.
-    fn receive(&mut self) -> Result<bool, EngineError> {
-        let shared = self.shared.clone();
-        for _ in 0..ROUNDS {
+    /// This flight has something to send that was put off.
+    pub(super) fn owe(&mut self, identity: u32) {
+        self.owing = Some(identity);
+    }
+
+    pub(super) fn is_owing(&self) -> bool {
+        self.owing.is_some()
+    }
+
+    /// Takes what is waiting, `rounds` calls at most; whether there may be more.
+    pub(super) fn receive(&mut self, shared: &Arc<Shared>, rounds: usize) -> Result<bool, EngineError> {
+        for _ in 0..rounds {
             match self.receiver.recv(&shared.socket) {
                 Ok(_) => {}
                 Err(RecvError::WouldBlock) => return Ok(false),
@@ -106,33 +137,36 @@ impl Runner {
             let now = shared.clock.now();
             self.arrivals.sync(now);
             for batch in self.receiver.datagrams() {
-                hand_out(&shared, &mut self.strays, &self.arrivals, now, batch);
+                hand_out(shared, &mut self.strays, &self.arrivals, now, batch);
             }
         }
         Ok(true)
     }
 
     /// Looks after flights whose time has come; whether there may be more.
-    fn look_after(&mut self) -> bool {
-        let now = self.shared.clock.now();
+    pub(super) fn look_after(&mut self, shared: &Shared) -> bool {
+        let now = shared.clock.now();
         if now.since(self.rested) >= KEYS_REST {
-            self.rest(now);
+            self.rest(shared, now);
+        }
+        if let Some(flight) = self.owing.take().and_then(|identity| find(shared, identity)) {
+            flight.make_good(shared, now);
         }
         for _ in 0..MOST_DUE {
-            let Some((at, identity)) = self.shared.due(now) else { return false };
-            let flight = lock(&self.shared.table).live(identity);
+            let Some((at, identity)) = shared.helm.due(now) else { return false };
+            let flight = lock(&shared.table).live(identity);
             if let Some(flight) = flight {
-                flight.on_schedule(&self.shared, now, at);
+                flight.on_schedule(shared, now, at);
             }
         }
         true
     }
 
-    fn rest(&mut self, now: Time) {
+    fn rest(&mut self, shared: &Shared, now: Time) {
         let before = self.rested;
         self.rested = now;
         let flights: Vec<_> = {
-            let table = lock(&self.shared.table);
+            let table = lock(&shared.table);
             if table.entries.len() < MANY {
                 return;
             }
@@ -141,28 +175,6 @@ impl Runner {
         for flight in flights {
             flight.rest(now, before);
         }
-    }
-
-    fn wait(&mut self) -> Result<(), EngineError> {
-        let shared = &self.shared;
-        let now = shared.clock.now();
-        let until = shared.fall_asleep(now + LONGEST_WAIT);
-        let timeout = Timespec::try_from(Duration::from(until.since(now))).ok();
-        let mut fds = [
-            PollFd::from_borrowed_fd(shared.socket.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(shared.waker.fd(), PollFlags::IN),
-        ];
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(EngineError::system("cannot wait for the UDP socket", error)),
-        }
-        if fds[0].revents().contains(PollFlags::ERR) {
-            shared.socket.drain_errors();
-        }
-        if !fds[1].revents().is_empty() {
-            shared.waker.reset();
-        }
-        Ok(())
     }
 }
 

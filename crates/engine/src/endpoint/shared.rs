@@ -1,19 +1,19 @@
 //! What the thread of an endpoint and the applications' threads share.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use haul_base::{Ecn, Time};
+use haul_base::Ecn;
 use haul_udp::{Full, Interest, SendError, UdpSocket};
 
+use super::helm::Helm;
 use super::inner::Inner;
 use super::table::Table;
 use super::{ChannelOptions, EndpointStats};
-use crate::{Clock, Role, Waker};
+use crate::{Clock, EngineError, Role};
 
 /// Room for one batch: no UDP message of the kernel is larger.
 pub(super) const SLOT: usize = 65_536;
@@ -31,13 +31,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When which flight has to be looked after.
-struct Schedule {
-    heap: BinaryHeap<Reverse<(Time, u32)>>,
-    /// The thread sleeps and wakes by itself then; `None` while it is awake.
-    sleeps_until: Option<Time>,
-}
-
 /// What happened at an endpoint, counted by several threads.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -48,6 +41,7 @@ pub(super) struct Counters {
     pub(super) strays: AtomicU64,
     pub(super) inbox_full: AtomicU64,
     pub(super) unsent: AtomicU64,
+    pub(super) guests: AtomicU64,
 }
 
 impl Counters {
@@ -61,6 +55,7 @@ impl Counters {
             strays: get(&self.strays),
             inbox_full: get(&self.inbox_full),
             unsent: get(&self.unsent),
+            guests: get(&self.guests),
         }
     }
 }
@@ -74,34 +69,33 @@ pub(crate) struct Shared {
     pub(super) socket: UdpSocket,
     pub(super) clock: Clock,
     pub(super) role: Role,
-    pub(super) waker: Waker,
+    pub(super) helm: Helm,
     pub(super) stop: AtomicBool,
     pub(super) counters: Counters,
     pub(super) table: Mutex<Table>,
     /// How flights run that the other side begins.
     pub(super) options: Mutex<ChannelOptions>,
-    schedule: Mutex<Schedule>,
     arrivals: Mutex<VecDeque<Arc<Inner>>>,
     arrived: Condvar,
     slots: Mutex<Vec<Box<[u8]>>>,
 }
 
 impl Shared {
-    pub(super) fn new(socket: UdpSocket, role: Role, waker: Waker) -> Self {
-        Self {
+    pub(super) fn new(socket: UdpSocket, role: Role) -> Result<Self, EngineError> {
+        let clock = Clock::start();
+        Ok(Self {
             socket,
-            clock: Clock::start(),
+            clock,
             role,
-            waker,
+            helm: Helm::new(clock)?,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             table: Mutex::default(),
             options: Mutex::default(),
-            schedule: Mutex::new(Schedule { heap: BinaryHeap::new(), sleeps_until: None }),
             arrivals: Mutex::default(),
             arrived: Condvar::new(),
             slots: Mutex::default(),
-        }
+        })
     }
 
     pub(super) fn take_slot(&self) -> Box<[u8]> {
@@ -140,33 +134,6 @@ impl Shared {
         }
     }
 
-    /// Has the flight looked after at `at`.
-    pub(super) fn wake_at(&self, at: Time, identity: u32) {
-        let mut schedule = lock(&self.schedule);
-        schedule.heap.push(Reverse((at, identity)));
-        if schedule.sleeps_until.is_some_and(|until| at < until) {
-            schedule.sleeps_until = Some(at);
-            drop(schedule);
-            self.waker.wake();
-        }
-    }
-
-    /// The next flight that has to be looked after by `now`.
-    pub(super) fn due(&self, now: Time) -> Option<(Time, u32)> {
-        let mut schedule = lock(&self.schedule);
-        schedule.sleeps_until = None;
-        schedule.heap.peek().filter(|Reverse((at, _))| *at <= now)?;
-        schedule.heap.pop().map(|Reverse(due)| due)
-    }
-
-    /// The thread goes to sleep, `longest` at most; gives when it has to wake.
-    pub(super) fn fall_asleep(&self, longest: Time) -> Time {
-        let mut schedule = lock(&self.schedule);
-        let until = schedule.heap.peek().map_or(longest, |Reverse((at, _))| (*at).min(longest));
-        schedule.sleeps_until = Some(until);
-        until
-    }
-
     /// Offers a flight to whoever accepts; false if too many wait.
     pub(super) fn announce(&self, flight: Arc<Inner>) -> bool {
         let mut arrivals = lock(&self.arrivals);
@@ -189,10 +156,10 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Ends the thread and everybody's waiting.
+    /// Ends the thread, guests, and the waiting for flights.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.arrived.notify_all();
-        self.waker.wake();
+        self.helm.wake_all();
     }
 }

@@ -21,16 +21,16 @@ use haul_wire::packet::{FlightWord, WordPacket};
 
 use crate::support::{LOOPBACKS, PATIENCE, Relay, listen_options, listener};
 
-fn recipe() -> Recipe {
+pub(crate) fn recipe() -> Recipe {
     Recipe::new("test").with("fixed_size").with("transport_driver").with("sequenced_segment").with("seal")
 }
 
-fn own_registry() -> Arc<Registry> {
+pub(crate) fn own_registry() -> Arc<Registry> {
     Arc::new(registry())
 }
 
 /// Agrees with the next client.
-fn admit(listener: &Listener, terms: &Terms) -> Result<(), EngineError> {
+pub(crate) fn admit(listener: &Listener, terms: &Terms) -> Result<(), EngineError> {
     listener.accept(PATIENCE).unwrap().expect("a client").associate(listener.endpoint(), terms)
 }
 
@@ -58,19 +58,19 @@ fn client_of(listener: &Listener, url: &HaulUrl) -> Channel {
     client.unwrap()
 }
 
-fn send(channel: &Channel, data: &[u8]) {
+pub(crate) fn send(channel: &Channel, data: &[u8]) {
     channel.send(data, SendOptions::default(), Some(PATIENCE)).unwrap();
 }
 
-fn recv(channel: &Channel) -> Vec<u8> {
+pub(crate) fn recv(channel: &Channel) -> Vec<u8> {
     channel.recv(Some(PATIENCE)).unwrap().data
 }
 
-fn flight(listener: &Listener) -> Channel {
+pub(crate) fn flight(listener: &Listener) -> Channel {
     listener.endpoint().accept(PATIENCE).unwrap().expect("a flight")
 }
 
-fn until(what: &str, done: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < end, "{what}");

@@ -5,8 +5,12 @@ mod associations;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod interleavings;
+#[cfg(test)]
 mod recipes;
 #[cfg(test)]
 mod sessions;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod waiting;

@@ -156,7 +156,13 @@ impl Run {
     fn drain(&mut self, now: Time, end: usize) {
         let mut slot = vec![0xAA; 65_536];
         let mut batches = 0;
-        while let Some(sent) = self.ends[end].poll_transmit(now, &mut slot) {
+        loop {
+            // One end sends as sessions do, the other as associations do.
+            let sent = match end {
+                0 => self.ends[end].poll_transmit(now, &mut slot),
+                _ => self.ends[end].poll_transmit_together(now, &mut slot),
+            };
+            let Some(sent) = sent else { break };
             batches += 1;
             assert!(batches < 10_000, "an end that never stops sending at {now:?}");
             for packet in slot[..sent.len].chunks(sent.segment_size) {

@@ -7,3 +7,4 @@ mod channel;
 mod docs;
 mod generator;
 mod promises;
+mod together;

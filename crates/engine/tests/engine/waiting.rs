@@ -1,0 +1,295 @@
+//! Threads that wait on channels and drive the endpoint meanwhile: together with other threads and tasks, when they stop
+//! coming, and when they come to grief.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use haul_engine::{AssociateOptions, Channel, Endpoint, EngineError, HaulUrl, Listener, Terms, associate};
+use haul_proto::presets;
+use haul_stack::{Ends, SendOptions};
+
+use crate::associations::{admit, flight, own_registry, recv, send, until};
+use crate::support::{PATIENCE, Relay, listener};
+
+/// Two ends that repeat what is lost; the client's on this endpoint.
+pub(crate) fn pair_on(endpoint: &Endpoint, listener: &Listener, url: &HaulUrl) -> (Channel, Channel) {
+    let recipe = presets::preset("msg").unwrap().unwrap();
+    let options = AssociateOptions::default();
+    let terms = Terms::new(own_registry());
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            associate(Some(endpoint), url, &recipe, &own_registry(), &options, Ends::default()).unwrap()
+        });
+        admit(listener, &terms).unwrap();
+        (client.join().unwrap(), flight(listener))
+    })
+}
+
+fn endpoint() -> Endpoint {
+    Endpoint::client("127.0.0.1".parse().unwrap()).unwrap()
+}
+
+fn pair(endpoint: &Endpoint, listener: &Listener) -> (Channel, Channel) {
+    pair_on(endpoint, listener, &listener.url("127.0.0.1", b""))
+}
+
+/// Until the thread that waits on the channel is at the helm, or was since there were `before` guests.
+fn until_guest(endpoint: &Endpoint, channel: &Channel, before: u64) {
+    until("the thread that waits does not take the helm", || {
+        // It tries again whenever something may have changed.
+        assert!(channel.try_recv().unwrap().is_none());
+        endpoint.stats().guests > before
+    });
+}
+
+/// The smallest executor: one task, one thread.
+pub(crate) fn block_on<T>(task: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut task = pin!(task);
+    loop {
+        if let Poll::Ready(value) = task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        std::thread::park();
+    }
+}
+
+fn echo(channel: &Channel) {
+    while let Ok(message) = channel.recv(None) {
+        channel.send(&message.data, SendOptions::default(), None).unwrap();
+    }
+}
+
+#[test]
+fn both_ends_wait_for_each_other_and_drive_their_endpoints() {
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let (client, server) = pair(&endpoint, &listener);
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo(&server));
+        for round in 0..1_000u32 {
+            send(&client, &round.to_be_bytes());
+            assert_eq!(recv(&client), round.to_be_bytes());
+        }
+        client.close(PATIENCE).unwrap();
+    });
+    let guests = (endpoint.stats().guests, listener.endpoint().stats().guests);
+    assert!(guests.0 > 0 && guests.1 > 0, "{guests:?}");
+}
+
+#[test]
+fn other_threads_may_use_the_channel_that_a_guest_waits_on() {
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let (client, server) = pair(&endpoint, &listener);
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo(&server));
+        let before = endpoint.stats().guests;
+        let waits = scope.spawn(|| (client.recv(None), client.recv(None)));
+        until_guest(&endpoint, &client, before);
+        send(&client, b"round");
+        until("the message has not come round", || client.stats().messages_delivered > 0);
+        // Ends the wait at once, although nothing comes: nobody answers to this.
+        client.abort();
+        let (first, second) = waits.join().unwrap();
+        assert_eq!(first.unwrap().data, b"round");
+        assert!(second.is_err(), "{second:?}");
+    });
+}
+
+#[test]
+fn two_threads_wait_on_two_channels_of_one_endpoint() {
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let pairs = [pair(&endpoint, &listener), pair(&endpoint, &listener)];
+    std::thread::scope(|scope| {
+        for (client, server) in &pairs {
+            scope.spawn(|| echo(server));
+            scope.spawn(|| {
+                for round in 0..500u32 {
+                    send(client, &round.to_be_bytes());
+                    assert_eq!(recv(client), round.to_be_bytes());
+                }
+                client.close(PATIENCE).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_guest_that_gets_its_message_leaves_nobody_alone_who_still_waits() {
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let (early, late) = (pair(&endpoint, &listener), pair(&endpoint, &listener));
+    std::thread::scope(|scope| {
+        let before = endpoint.stats().guests;
+        let first = scope.spawn(|| recv(&early.0));
+        until_guest(&endpoint, &early.0, before);
+        let second = scope.spawn(|| late.0.recv(None).unwrap().data);
+        send(&early.1, b"early");
+        assert_eq!(first.join().unwrap(), b"early");
+        send(&late.1, b"late");
+        assert_eq!(second.join().unwrap(), b"late");
+    });
+}
+
+#[test]
+fn packets_are_answered_after_the_application_has_stopped_coming() {
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let (client, server) = pair(&endpoint, &listener);
+    for round in 0..20u8 {
+        std::thread::scope(|scope| {
+            let before = listener.endpoint().stats().guests;
+            let waits = scope.spawn(|| recv(&server));
+            until_guest(listener.endpoint(), &server, before);
+            send(&client, &[round]);
+            assert_eq!(waits.join().unwrap(), [round]);
+        });
+        // The server does nothing now, and the client drives nothing.
+        send(&client, b"unread");
+        block_on(poll_fn(|context| client.poll_flush(context))).unwrap();
+        assert_eq!(recv(&server), b"unread");
+    }
+}
+
+#[test]
+fn what_is_lost_is_repeated_while_nobody_waits() {
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let relay = Relay::start(listener.local_addr());
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let (client, server) = pair_on(&endpoint, &listener, &url);
+    std::thread::scope(|scope| {
+        let before = endpoint.stats().guests;
+        let waits = scope.spawn(|| recv(&client));
+        until_guest(&endpoint, &client, before);
+        send(&server, b"first");
+        assert_eq!(waits.join().unwrap(), b"first");
+    });
+    relay.to_server.store(false, Ordering::Relaxed);
+    let heard = || relay.heard.lock().unwrap().len();
+    let before = heard();
+    send(&client, b"again");
+    until("nothing is repeated", || heard() >= before + 4);
+    relay.to_server.store(true, Ordering::Relaxed);
+    assert_eq!(recv(&server), b"again");
+}
+
+#[test]
+fn what_a_guest_has_put_off_leaves_before_the_goodbye() {
+    let listener = listener("127.0.0.1");
+    for _ in 0..30 {
+        let endpoint = endpoint();
+        let (client, server) = pair(&endpoint, &listener);
+        let client = Arc::new(client);
+        std::thread::scope(|scope| {
+            let (before, ours) = (endpoint.stats().guests, client.clone());
+            // The last who has the channel drops it as soon as the message is there.
+            let waits = scope.spawn(move || recv(&ours));
+            until_guest(&endpoint, &client, before);
+            drop(client);
+            send(&server, b"last");
+            assert_eq!(waits.join().unwrap(), b"last");
+        });
+        // Who has gone says nothing any more: it is there already.
+        server.flush(Some(PATIENCE)).unwrap();
+    }
+}
+
+#[test]
+fn the_wait_of_a_guest_ends_in_time() {
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let (client, _server) = pair(&endpoint, &listener);
+    for _ in 0..20 {
+        let waited = client.recv(Some(Duration::from_millis(5)));
+        assert!(matches!(waited, Err(EngineError::TimedOut { .. })), "{waited:?}");
+    }
+    assert!(endpoint.stats().guests > 0);
+    // Endpoints end while the helm is unmanned, too.
+    for _ in 0..50 {
+        let short = self::endpoint();
+        let (client, server) = pair(&short, &listener);
+        send(&server, b"once");
+        assert_eq!(recv(&client), b"once");
+    }
+}
+
+#[test]
+fn tasks_are_woken_by_a_guest() {
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let (of_task, of_thread) = (pair(&endpoint, &listener), pair(&endpoint, &listener));
+    std::thread::scope(|scope| {
+        let before = endpoint.stats().guests;
+        let waits = scope.spawn(|| recv(&of_thread.0));
+        let task = scope.spawn(|| {
+            block_on(poll_fn(|context| of_task.0.poll_recv(context))).unwrap();
+            block_on(poll_fn(|context| of_task.0.poll_send(context, b"back", SendOptions::default())))
+                .unwrap();
+            block_on(poll_fn(|context| of_task.0.poll_flush(context))).unwrap();
+        });
+        until_guest(&endpoint, &of_thread.0, before);
+        send(&of_task.1, b"to the task");
+        assert_eq!(recv(&of_task.1), b"back");
+        task.join().unwrap();
+        send(&of_thread.1, b"to the thread");
+        assert_eq!(waits.join().unwrap(), b"to the thread");
+    });
+}
+
+#[test]
+fn a_task_is_not_woken_by_its_own_looking() {
+    struct Counts(AtomicUsize);
+    impl Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let (client, server) = pair(&endpoint, &listener);
+    let wakes = Arc::new(Counts(AtomicUsize::new(0)));
+    let waker = Waker::from(wakes.clone());
+    let look = || client.poll_recv(&mut Context::from_waker(&waker));
+    client.flush(Some(PATIENCE)).unwrap();
+    for _ in 0..1_000 {
+        assert!(look().is_pending());
+    }
+    // What the handshake has left on its way may wake it, and nothing else.
+    assert!(wakes.0.load(Ordering::Relaxed) < 20);
+    send(&server, b"now");
+    until("the task is not woken", || wakes.0.load(Ordering::Relaxed) > 0);
+    assert!(matches!(look(), Poll::Ready(Ok(message)) if message.data == b"now"));
+}
+
+#[test]
+fn a_guest_that_panics_leaves_the_helm() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a task that cannot be woken");
+        }
+    }
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let (of_task, of_thread) = (pair(&endpoint, &listener), pair(&endpoint, &listener));
+    std::thread::scope(|scope| {
+        let before = endpoint.stats().guests;
+        let waits = scope.spawn(|| catch_unwind(AssertUnwindSafe(|| recv(&of_thread.0))));
+        until_guest(&endpoint, &of_thread.0, before);
+        let waker = Waker::from(Arc::new(Panics));
+        assert!(matches!(of_task.0.poll_recv(&mut Context::from_waker(&waker)), Poll::Pending));
+        send(&of_task.1, b"wake up");
+        assert!(waits.join().unwrap().is_err(), "the guest has not met the panic");
+    });
+    assert_eq!(recv(&of_task.0), b"wake up");
+    // What comes is answered although nobody waits for it.
+    send(&of_thread.1, b"still there");
+    block_on(poll_fn(|context| of_thread.1.poll_flush(context))).unwrap();
+    assert_eq!(recv(&of_thread.0), b"still there");
+    of_thread.0.close(PATIENCE).unwrap();
+}

@@ -1,0 +1,63 @@
+//! What one end answers and what it has to say, in one batch.
+
+use std::sync::Arc;
+
+use haul_base::{Ecn, Machine, PathId, Received, Span, Time, Transmit};
+use haul_proto::{micro, presets};
+use haul_stack::{SendOptions, Setup, Stack};
+
+use super::channel::{Checksum, TAG};
+
+fn end(initiator: bool) -> Stack {
+    let recipe = presets::preset("msg").unwrap().unwrap();
+    let blueprint = Arc::new(micro::registry()).compile(&recipe, TAG).unwrap();
+    let keys: Option<(Box<dyn haul_stack::Seal>, Box<dyn haul_stack::Open>)> =
+        Some((Box::new(Checksum), Box::new(Checksum)));
+    Stack::new(blueprint, Setup { initiator, identity: 7, keys, ..Setup::new(Time::ZERO) }).unwrap()
+}
+
+fn hand(to: &mut Stack, now: Time, slot: &mut [u8], sent: Transmit) {
+    let (data, stride) = (&mut slot[..sent.len], sent.segment_size);
+    let path = PathId::default();
+    let ecn = Ecn::NotEct;
+    to.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
+}
+
+#[test]
+fn an_answer_and_a_message_leave_in_one_batch_whichever_is_longer() {
+    for len in [1, 10, 300] {
+        let (mut a, mut b) = (end(true), end(false));
+        let mut slot = vec![0; 65_536];
+        let now = Time::ZERO + Span::from_millis(1);
+        a.send(now, b"question", SendOptions::default()).unwrap();
+        let sent = a.poll_transmit_together(now, &mut slot).unwrap();
+        hand(&mut b, now, &mut slot, sent);
+        assert_eq!(b.recv().unwrap().1.to_vec(), b"question");
+        b.send(now, &vec![7; len], SendOptions::default()).unwrap();
+        let sent = b.poll_transmit_together(now, &mut slot).unwrap();
+        assert!(sent.segment_size < sent.len && sent.len <= 2 * sent.segment_size, "{sent:?}");
+        assert!(b.poll_transmit_together(now, &mut slot.clone()).is_none());
+        hand(&mut a, now, &mut slot, sent);
+        assert_eq!(a.recv().unwrap().1.to_vec(), vec![7; len]);
+        assert_eq!((a.unfinished(), a.stats().unauthentic), (0, 0));
+    }
+}
+
+#[test]
+fn more_data_than_a_packet_follows_in_batches_of_its_own() {
+    let (mut a, mut b) = (end(true), end(false));
+    let mut slot = vec![0; 65_536];
+    let now = Time::ZERO + Span::from_millis(1);
+    a.send(now, b"question", SendOptions::default()).unwrap();
+    let sent = a.poll_transmit_together(now, &mut slot).unwrap();
+    hand(&mut b, now, &mut slot, sent);
+    let long: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
+    b.send(now, &long, SendOptions::default()).unwrap();
+    let mut batches = 0;
+    while let Some(sent) = b.poll_transmit_together(now, &mut slot) {
+        batches += 1;
+        hand(&mut a, now, &mut slot, sent);
+    }
+    assert_eq!(batches, 2);
+    assert_eq!(a.recv().unwrap().1.to_vec(), long);
+}

@@ -1,0 +1,34 @@
+//! An answer and a message in one batch.
+
+use haul_base::{Time, Transmit};
+
+use crate::batch::MAX_BATCH;
+use crate::stack::Stack;
+
+impl Stack {
+    /// As [`Machine::poll_transmit`](haul_base::Machine::poll_transmit), but a packet that answers others takes a packet of
+    /// data with it if there is one: whoever waits for that does not wait for two buffers to be carried.
+    pub fn poll_transmit_together(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        let datagram = usize::from(self.core.path.datagram);
+        self.guarded(now, |stack, now| {
+            stack.advance_change(now);
+            let answer = stack.write_change(now, slot).or_else(|| stack.write_control(now, slot));
+            let Some(answer) = answer else { return stack.write_data(now, slot, MAX_BATCH) };
+            // A probe of the path goes alone.
+            if answer.len > datagram || slot.len() < 2 * datagram {
+                return Some(answer);
+            }
+            let data = stack.write_data(now, &mut slot[answer.len..], 1);
+            Some(data.map_or(answer, |data| side_by_side(slot, answer, data)))
+        })?
+    }
+}
+
+/// One batch of two packets that lie behind one another. Only the last packet of a batch may be shorter than the others.
+fn side_by_side(slot: &mut [u8], first: Transmit, second: Transmit) -> Transmit {
+    let len = first.len + second.len;
+    if first.len < second.len {
+        slot[..len].rotate_left(first.len);
+    }
+    Transmit { len, segment_size: first.len.max(second.len), ..first }
+}
