@@ -80,6 +80,12 @@ fn channel(recipe: &Recipe, directory: &Path) -> Result<Channel, Problem> {
         .map_err(|e| engine("cannot associate", &e))
 }
 
+/// The recipe of a stream, with its rate.
+pub(super) fn recipe_of(name: &str, stream: &Stream) -> Result<Recipe, Problem> {
+    let rate = stream.rate_bps.map(|bps| ("fixed_rate.rate", format!("{bps}bit")));
+    recipe(name, &rate.into_iter().collect::<Vec<_>>())
+}
+
 fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, Problem> {
     let preset = presets::preset(name).ok_or_else(|| Problem::usage(format!("no preset `{name}`"), ""))?;
     let mut recipe = preset.map_err(|e| Problem::failed(e.to_string(), ""))?;
@@ -115,8 +121,7 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
         message[..8].copy_from_slice(&number.to_be_bytes());
     };
     if let Carrier::Recipe(name) = &stream.carrier {
-        let rate = stream.rate_bps.map(|bps| ("fixed_rate.rate", format!("{bps}bit")));
-        let channel = channel(&recipe(name, &rate.into_iter().collect::<Vec<_>>())?, directory)?;
+        let channel = channel(&recipe_of(name, stream)?, directory)?;
         let start = Instant::now();
         while until(start) {
             next(&mut message);

@@ -4,6 +4,7 @@
 mod client;
 mod emulated;
 mod figures;
+mod flights;
 mod job;
 mod server;
 mod tables;

@@ -3,15 +3,15 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_engine::{Channel, EngineError, ListenOptions, Listener, Terms};
-use haul_proto::micro;
+use haul_engine::{Channel, EngineError, ListenOptions, Listener};
 use haul_stack::SendOptions;
 
+use super::client::recipe_of;
 use super::figures::{Arrival, seen};
+use super::flights::Flights;
 use super::job::{Carrier, Job, Seen, Stream, save};
 use super::udt;
 use crate::problem::{Problem, While};
@@ -26,12 +26,12 @@ const FOREVER: Duration = Duration::from_secs(600);
 
 /// Does B's part, writes `b.json` where there is something to tell, and waits to be ended.
 pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
-    let listener = listen(directory)?;
+    let flights = Flights::new(listen(directory)?);
     std::thread::scope(|scope| match job {
         Job::Streams(streams) => {
             let sockets =
                 streams.iter().map(|stream| tcp_listener(stream.lane)).collect::<Result<Vec<_>, _>>()?;
-            let receive = |(stream, socket): (&Stream, TcpListener)| receive(stream, &socket, &listener);
+            let receive = |(stream, socket): (&Stream, TcpListener)| receive(stream, &socket, &flights);
             let threads: Vec<_> =
                 streams.iter().zip(sockets).map(|pair| scope.spawn(move || receive(pair))).collect();
             let results = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
@@ -40,7 +40,7 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
         Job::Turnaround { carrier: Carrier::Recipe(_), .. } => {
             let _tcp = tcp_listener(0)?;
             loop {
-                let channel = flight(&listener)?;
+                let channel = flights.next()?;
                 scope.spawn(move || echo_messages(&channel));
             }
         }
@@ -53,7 +53,7 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
         }
         Job::Readings { carrier: Carrier::Recipe(_), .. } => {
             let _tcp = tcp_listener(0)?;
-            let channel = flight(&listener)?;
+            let channel = flights.next()?;
             while channel.recv(Some(FOREVER)).is_ok() {}
             Ok(())
         }
@@ -84,23 +84,7 @@ fn tcp_listener(lane: u16) -> Result<TcpListener, Problem> {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, TCP_PORT + lane)).while_doing("cannot listen for TCP")
 }
 
-/// The next flight, after its client has been agreed with.
-fn flight(listener: &Listener) -> Result<Channel, Problem> {
-    let terms = Terms::new(Arc::new(micro::registry()));
-    loop {
-        if let Some(incoming) =
-            listener.accept(Duration::from_millis(5)).map_err(|e| engine("cannot accept", &e))?
-        {
-            incoming.associate(listener.endpoint(), &terms).map_err(|e| engine("cannot associate", &e))?;
-        }
-        let waiting = Duration::from_millis(5);
-        if let Some(channel) = listener.endpoint().accept(waiting).map_err(|e| engine("no flight", &e))? {
-            return Ok(channel);
-        }
-    }
-}
-
-fn receive(stream: &Stream, socket: &TcpListener, listener: &Listener) -> Result<Seen, Problem> {
+fn receive(stream: &Stream, socket: &TcpListener, flights: &Flights) -> Result<Seen, Problem> {
     if let Carrier::Udt(program) = &stream.carrier {
         return Ok(seen(&udt::receive(program, stream)?, stream.rate_bps, None, stream.millis));
     }
@@ -108,15 +92,8 @@ fn receive(stream: &Stream, socket: &TcpListener, listener: &Listener) -> Result
     let now = || start.elapsed().as_nanos() as u64;
     let mut arrivals: Vec<Arrival> = Vec::with_capacity(1 << 20);
     let mut asked = None;
-    if stream.carrier == (Carrier::Tcp) || stream.carrier == Carrier::TcpThin {
-        let (mut tcp, _) = socket.accept().while_doing("cannot accept")?;
-        tcp.set_read_timeout(Some(QUIET * 4)).while_doing("cannot set a timeout")?;
-        let mut message = vec![0; stream.message];
-        while tcp.read_exact(&mut message).is_ok() {
-            arrivals.push((now(), message.len()));
-        }
-    } else {
-        let channel = flight(listener)?;
+    if let Carrier::Recipe(name) = &stream.carrier {
+        let channel = flights.next_of(&recipe_of(name, stream)?)?;
         if let Some(rate) = stream.rate_bps.filter(|_| stream.change.is_some()) {
             channel.set_rate(Rate::from_bps(rate));
         }
@@ -127,6 +104,13 @@ fn receive(stream: &Stream, socket: &TcpListener, listener: &Listener) -> Result
                 channel.set_rate(Rate::from_bps(rate));
                 asked = Some((now(), rate));
             }
+        }
+    } else {
+        let (mut tcp, _) = socket.accept().while_doing("cannot accept")?;
+        tcp.set_read_timeout(Some(QUIET * 4)).while_doing("cannot set a timeout")?;
+        let mut message = vec![0; stream.message];
+        while tcp.read_exact(&mut message).is_ok() {
+            arrivals.push((now(), message.len()));
         }
     }
     Ok(seen(&arrivals, stream.rate_bps, asked, stream.millis))

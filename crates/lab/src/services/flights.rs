@@ -1,0 +1,110 @@
+//! The flights that side A begins.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use haul_engine::{Channel, Listener, Terms};
+use haul_proto::micro;
+use haul_stack::Recipe;
+
+use super::server::engine;
+use crate::problem::Problem;
+
+/// How long one look for a client or for a flight takes at most.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What has come and nobody has taken.
+pub(super) struct Flights {
+    listener: Listener,
+    terms: Terms,
+    here: Mutex<Vec<Channel>>,
+}
+
+impl Flights {
+    pub(super) fn new(listener: Listener) -> Self {
+        Self { listener, terms: Terms::new(Arc::new(micro::registry())), here: Mutex::default() }
+    }
+
+    /// The next flight.
+    pub(super) fn next(&self) -> Result<Channel, Problem> {
+        self.take(|_| true)
+    }
+
+    /// The next flight with this recipe: streams that begin at the same time come in any order.
+    pub(super) fn next_of(&self, recipe: &Recipe) -> Result<Channel, Problem> {
+        self.take(|channel| channel.recipe().same_stack(recipe))
+    }
+
+    fn take(&self, is_wanted: impl Fn(&Channel) -> bool) -> Result<Channel, Problem> {
+        loop {
+            let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(found) = here.iter().position(&is_wanted) {
+                return Ok(here.swap_remove(found));
+            }
+            drop(here);
+            let come = self.look()?;
+            self.here.lock().unwrap_or_else(PoisonError::into_inner).extend(come);
+        }
+    }
+
+    /// Agrees with a client and accepts a flight, if there are any.
+    fn look(&self) -> Result<Option<Channel>, Problem> {
+        let endpoint = self.listener.endpoint();
+        if let Some(incoming) = self.listener.accept(LOOK).map_err(|e| engine("cannot accept", &e))? {
+            incoming.associate(endpoint, &self.terms).map_err(|e| engine("cannot associate", &e))?;
+        }
+        endpoint.accept(LOOK).map_err(|e| engine("no flight", &e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use haul_engine::{AssociateOptions, HaulUrl, ListenOptions, associate};
+    use haul_proto::presets;
+    use haul_stack::{Ends, SendOptions};
+
+    use super::*;
+
+    fn viz(rate: &str) -> Recipe {
+        let mut recipe = presets::preset("viz").unwrap().unwrap();
+        recipe.set("fixed_rate.rate", rate).unwrap();
+        recipe
+    }
+
+    fn client(url: &HaulUrl, rate: &str) -> Channel {
+        let (registry, options) = (Arc::new(micro::registry()), AssociateOptions::default());
+        let channel = associate(None, url, &viz(rate), &registry, &options, Ends::default()).unwrap();
+        channel.send(rate.as_bytes(), SendOptions::default(), None).unwrap();
+        channel
+    }
+
+    #[test]
+    fn a_stream_gets_the_flight_with_its_recipe_whichever_came_first() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = Listener::bind(ListenOptions::new(address)).unwrap();
+        let url: HaulUrl = listener.url("127.0.0.1", b"").to_string().parse().unwrap();
+        let flights = Flights::new(listener);
+        for order in [["9Mbit", "8Mbit"], ["8Mbit", "9Mbit"]] {
+            std::thread::scope(|scope| {
+                let first = scope.spawn(|| client(&url, "9Mbit"));
+                let channels: Vec<_> = if order[0] == "9Mbit" {
+                    let one = flights.next_of(&viz("9Mbit")).unwrap();
+                    let second = scope.spawn(|| client(&url, "8Mbit"));
+                    let other = flights.next_of(&viz("8Mbit")).unwrap();
+                    vec![(one, first), (other, second)]
+                } else {
+                    let second = scope.spawn(|| client(&url, "8Mbit"));
+                    let one = flights.next_of(&viz("8Mbit")).unwrap();
+                    vec![(one, second), (flights.next_of(&viz("9Mbit")).unwrap(), first)]
+                };
+                for ((channel, client), rate) in channels.into_iter().zip(order) {
+                    let message = channel.recv(Some(Duration::from_secs(20))).unwrap();
+                    assert_eq!(message.data, rate.as_bytes());
+                    drop(client.join().unwrap());
+                }
+            });
+        }
+    }
+}
