@@ -7,7 +7,7 @@ use crate::send::walk::Top;
 use crate::stream::Shape;
 
 /// Bytes that are read at a time, and the size of a block.
-pub(crate) const BLOCK: usize = 1 << 20;
+pub(crate) const BLOCK: usize = 256 << 10;
 
 /// A stretch of the object in memory.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use crate::threads::Job;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Bytes read ahead at first: they are still in the processor's caches when they are sent.
-const AHEAD: u64 = 2 << 20;
+const AHEAD: u64 = 1 << 20;
 
 /// Files that may wait between the walk and the end of their reading.
 const PLANNED_AHEAD: usize = 1 << 16;
