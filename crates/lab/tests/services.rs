@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use haul_testing::privileged;

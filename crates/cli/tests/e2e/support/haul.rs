@@ -77,6 +77,7 @@ impl Server {
     }
 
     /// Serves with `HAUL_FAULTS` set.
+    #[cfg(feature = "faults")]
     #[track_caller]
     pub(crate) fn start_faulty(net: &Net, root: &Path, faults: &str) -> Self {
         let listen = format!("0.0.0.0:{PORT}");
