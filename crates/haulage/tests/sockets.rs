@@ -2,37 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
-use std::future::Future;
 use std::io::{Read, Write};
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::Duration;
 
+use haul_testing::block_on;
 use haulage::{
     Accepted, ByteReader, ByteWriter, Connection, Error, Listener, Notice, Options, Rate, Recipe, preset,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The smallest executor: one task, one thread.
-fn block_on<T>(task: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut task = pin!(task);
-    loop {
-        if let Poll::Ready(value) = task.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return value;
-        }
-        std::thread::park_timeout(PATIENCE);
-    }
-}
 
 fn listener() -> Listener {
     Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap()

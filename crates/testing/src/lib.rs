@@ -1,7 +1,11 @@
 //! What tests of several crates share. No program is built from it: it is imported by tests alone.
 
 use std::path::Path;
+use std::pin::pin;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 
 /// Whether a test that makes network namespaces and TUN devices can run here. If not, it says on stderr that the test
 /// is skipped, and why.
@@ -29,4 +33,22 @@ pub fn unconfigured(mut command: Command) -> Command {
     }
     command.env("HAUL_CONFIG", "").stdin(Stdio::null());
     command
+}
+
+/// The smallest executor: one task, one thread.
+pub fn block_on<T>(task: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut task = pin!(task);
+    loop {
+        if let Poll::Ready(value) = task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        std::thread::park();
+    }
 }

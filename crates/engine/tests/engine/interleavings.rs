@@ -10,9 +10,10 @@ use std::time::Duration;
 use haul_base::Rng;
 use haul_engine::{Channel, Endpoint, EngineError, Message};
 use haul_stack::SendOptions;
+use haul_testing::block_on;
 
 use crate::support::{PATIENCE, listener};
-use crate::waiting::{block_on, pair_on};
+use crate::waiting::pair_on;
 
 /// A run that takes longer hangs; most take less than a second.
 const LONGEST: Duration = Duration::from_secs(60);

@@ -3,16 +3,15 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::Duration;
 
 use haul_engine::{AssociateOptions, Channel, Endpoint, EngineError, HaulUrl, Listener, Terms, associate};
 use haul_proto::presets;
 use haul_stack::{Ends, SendOptions};
+use haul_testing::block_on;
 
 use crate::associations::{admit, flight, own_registry, recv, send, until};
 use crate::support::{PATIENCE, Relay, listener};
@@ -46,24 +45,6 @@ fn until_guest(endpoint: &Endpoint, channel: &Channel, before: u64) {
         assert!(channel.try_recv().unwrap().is_none());
         endpoint.stats().guests > before
     });
-}
-
-/// The smallest executor: one task, one thread.
-pub(crate) fn block_on<T>(task: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut task = pin!(task);
-    loop {
-        if let Poll::Ready(value) = task.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return value;
-        }
-        std::thread::park();
-    }
 }
 
 fn echo(channel: &Channel) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use haul_base::{Ecn, Machine, PathId, Received, Span, Time, Transmit};
+use haul_base::{Ecn, Machine, PathId, Received, Time, Transmit};
 use haul_proto::{micro, presets};
 use haul_stack::{SendOptions, Setup, Stack};
 
@@ -23,15 +23,23 @@ fn hand(to: &mut Stack, now: Time, slot: &mut [u8], sent: Transmit) {
     to.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
 }
 
+const NOW: Time = Time::from_nanos(1_000_000);
+
+/// Two ends, the first of which has asked the second something.
+fn asked() -> (Stack, Stack) {
+    let (mut a, mut b) = (end(true), end(false));
+    let mut slot = vec![0; 65_536];
+    a.send(NOW, b"question", SendOptions::default()).unwrap();
+    let sent = a.poll_transmit_together(NOW, &mut slot).unwrap();
+    hand(&mut b, NOW, &mut slot, sent);
+    (a, b)
+}
+
 #[test]
 fn an_answer_and_a_message_leave_in_one_batch_whichever_is_longer() {
     for len in [1, 10, 300] {
-        let (mut a, mut b) = (end(true), end(false));
-        let mut slot = vec![0; 65_536];
-        let now = Time::ZERO + Span::from_millis(1);
-        a.send(now, b"question", SendOptions::default()).unwrap();
-        let sent = a.poll_transmit_together(now, &mut slot).unwrap();
-        hand(&mut b, now, &mut slot, sent);
+        let (mut a, mut b) = asked();
+        let (mut slot, now) = (vec![0; 65_536], NOW);
         assert_eq!(b.recv().unwrap().1.to_vec(), b"question");
         b.send(now, &vec![7; len], SendOptions::default()).unwrap();
         let sent = b.poll_transmit_together(now, &mut slot).unwrap();
@@ -45,12 +53,8 @@ fn an_answer_and_a_message_leave_in_one_batch_whichever_is_longer() {
 
 #[test]
 fn more_data_than_a_packet_follows_in_batches_of_its_own() {
-    let (mut a, mut b) = (end(true), end(false));
-    let mut slot = vec![0; 65_536];
-    let now = Time::ZERO + Span::from_millis(1);
-    a.send(now, b"question", SendOptions::default()).unwrap();
-    let sent = a.poll_transmit_together(now, &mut slot).unwrap();
-    hand(&mut b, now, &mut slot, sent);
+    let (mut a, mut b) = asked();
+    let (mut slot, now) = (vec![0; 65_536], NOW);
     let long: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
     b.send(now, &long, SendOptions::default()).unwrap();
     let mut batches = 0;
