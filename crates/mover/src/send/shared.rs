@@ -21,6 +21,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Bytes read ahead at first: they are still in the processor's caches when they are sent.
 const AHEAD: u64 = 1 << 20;
 
+/// With less than a batch left the data path has to wait: it keeps back what does not fill a packet.
+const LAST_BATCH: u64 = 64 << 10;
+
 /// Files that may wait between the walk and the end of their reading.
 const PLANNED_AHEAD: usize = 1 << 16;
 
@@ -192,7 +195,8 @@ impl Shared {
     /// Makes a block available to the data path.
     pub(crate) fn publish(&self, block: Block) {
         let end = block.end();
-        if block.offset > 0 && self.hungry() {
+        let left = block.offset.saturating_sub(self.sent.load(Ordering::Relaxed));
+        if block.offset > 0 && left < LAST_BATCH {
             self.read_further_ahead();
         }
         self.store().publish(block, self.sent.load(Ordering::Relaxed), self.limits.keep);
@@ -274,13 +278,12 @@ mod tests {
         let ahead = || shared.ahead.load(Ordering::Relaxed);
         shared.publish(block(0));
         assert_eq!(ahead(), AHEAD, "at the beginning everybody waits");
-        shared.publish(block(10));
-        shared.note_sent(10);
-        shared.publish(block(20));
+        shared.note_sent(LAST_BATCH);
+        shared.publish(block(2 * LAST_BATCH));
         assert_eq!(ahead(), AHEAD, "there was something to send");
-        for (end, expected) in [(30, 2 * AHEAD), (40, 3 * AHEAD), (50, 3 * AHEAD)] {
-            shared.note_sent(end);
-            shared.publish(block(end));
+        for (n, expected) in [(3, 2 * AHEAD), (4, 3 * AHEAD), (5, 3 * AHEAD)] {
+            shared.note_sent(n * LAST_BATCH - 1_000);
+            shared.publish(block(n * LAST_BATCH));
             assert_eq!(ahead(), expected);
         }
     }
