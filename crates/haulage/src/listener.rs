@@ -73,6 +73,9 @@ pub struct ListenOptions {
     pub datagram: u16,
     /// Asks clients for a sign of life when nothing has come for so long.
     pub keep_alive: Option<Duration>,
+    /// A thread that waits for a message looks for itself for so long around the moment at which it is expected, instead of
+    /// sleeping; zero: never.
+    pub busy_poll: Duration,
 }
 
 impl ListenOptions {
@@ -90,6 +93,7 @@ impl ListenOptions {
             inbox: channel.inbox,
             datagram: channel.datagram,
             keep_alive: channel.keep_alive,
+            busy_poll: channel.busy_poll,
         }
     }
 }
@@ -142,6 +146,7 @@ impl Listener {
             inbox: options.inbox,
             datagram: options.datagram,
             keep_alive: options.keep_alive,
+            busy_poll: options.busy_poll,
             ..ChannelOptions::default()
         });
         let permitted = options.streams;

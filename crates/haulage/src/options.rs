@@ -27,6 +27,9 @@ pub struct Options {
     pub datagram: u16,
     /// Asks for a sign of life when nothing has come for so long, and ends after three that were not answered.
     pub keep_alive: Option<Duration>,
+    /// A thread that waits for an answer looks for itself for so long around the moment at which it is expected, instead of
+    /// sleeping; zero: never.
+    pub busy_poll: Duration,
     /// A file for what lets this client come back without a handshake. If it holds something usable, that is tried
     /// first; it is readable by its owner only.
     pub ticket: Option<PathBuf>,
@@ -44,6 +47,7 @@ impl Default for Options {
             inbox: channel.inbox,
             datagram: channel.datagram,
             keep_alive: channel.keep_alive,
+            busy_poll: channel.busy_poll,
             ticket: None,
         }
     }
@@ -57,6 +61,7 @@ impl Options {
             datagram: self.datagram,
             patience: self.timeout,
             keep_alive: self.keep_alive,
+            busy_poll: self.busy_poll,
         }
     }
 

@@ -43,4 +43,5 @@ pub use protocol::MicroProtocol;
 pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};
 pub use registry::{Build, Registration, Registry};
 pub use stack::{SendError, Stack, StackEvent, StackStats};
+pub use together::Together;
 pub use walk::{Live, Values};

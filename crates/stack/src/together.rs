@@ -5,21 +5,44 @@ use haul_base::{Time, Transmit};
 use crate::batch::MAX_BATCH;
 use crate::stack::Stack;
 
+/// What leaves together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Together {
+    /// A batch like any other.
+    Batch(Transmit),
+    /// A batch of an answer and a packet of data, the longer one first. They are small as a rule and may share a datagram.
+    Pair(Transmit),
+}
+
+impl Together {
+    /// Either as a batch.
+    pub const fn batch(self) -> Transmit {
+        match self {
+            Self::Batch(transmit) | Self::Pair(transmit) => transmit,
+        }
+    }
+}
+
 impl Stack {
     /// As [`Machine::poll_transmit`](haul_base::Machine::poll_transmit), but a packet that answers others takes a packet of
     /// data with it if there is one: whoever waits for that does not wait for two buffers to be carried.
-    pub fn poll_transmit_together(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+    pub fn poll_transmit_together(&mut self, now: Time, slot: &mut [u8]) -> Option<Together> {
         let datagram = usize::from(self.core.path.datagram);
         self.guarded(now, |stack, now| {
             stack.advance_change(now);
             let answer = stack.write_change(now, slot).or_else(|| stack.write_control(now, slot));
-            let Some(answer) = answer else { return stack.write_data(now, slot, MAX_BATCH) };
+            let Some(answer) = answer else {
+                return stack.write_data(now, slot, MAX_BATCH).map(Together::Batch);
+            };
             // A probe of the path goes alone.
             if answer.len > datagram || slot.len() < 2 * datagram {
-                return Some(answer);
+                return Some(Together::Batch(answer));
             }
             let data = stack.write_data(now, &mut slot[answer.len..], 1);
-            Some(data.map_or(answer, |data| side_by_side(slot, answer, data)))
+            Some(match data {
+                Some(data) => Together::Pair(side_by_side(slot, answer, data)),
+                None => Together::Batch(answer),
+            })
         })?
     }
 }

@@ -122,6 +122,7 @@ impl Channel {
             let changed = match (&result, attended, &mut guest) {
                 // The application has its message first; what answers it may go with what that says.
                 (Ok(Some(_)), Attendance::Served, Some(guest)) => {
+                    state.on_awaited(now);
                     guest.owe(self.inner.identity());
                     false
                 }
@@ -160,9 +161,11 @@ impl Channel {
     ) -> (MutexGuard<'s, State>, Attendance) {
         if guest.is_at_helm() {
             state.guest = Attendance::Driving;
+            self.inner.put_off(self.endpoint.shared(), &mut state);
+            let awaited = state.anticipation.as_ref().and_then(|anticipation| anticipation.window());
             drop(state);
             let _attending = Attending(&self.inner);
-            guest.turn(until.map(|until| self.endpoint.shared().clock.time(until)));
+            guest.turn(until.map(|until| self.endpoint.shared().clock.time(until)), awaited);
             let mut state = self.inner.lock();
             let attended = std::mem::replace(&mut state.guest, Attendance::Absent);
             return (state, attended);
@@ -397,7 +400,12 @@ impl State {
             Phase::Ended(_) => return Err(self.ended().unwrap_or(EngineError::Closed)),
         }
         match self.stack.send(now, data, options) {
-            Ok(id) => Ok(Some(id)),
+            Ok(id) => {
+                if let Some(anticipation) = &mut self.anticipation {
+                    anticipation.on_sent(now);
+                }
+                Ok(Some(id))
+            }
             // A stack that has just failed says so with its next event.
             Err(SendError::Full(_) | SendError::Ended) => Ok(None),
             Err(error) => Err(error.into()),

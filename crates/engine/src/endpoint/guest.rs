@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use haul_base::Time;
 
+use super::anticipation::Window;
 use super::helm::Sleeper;
 use super::run::{LONGEST_WAIT, Runner, end_all, sleep};
 use super::shared::{Shared, count};
@@ -50,9 +51,10 @@ impl<'s> Guest<'s> {
 
     /// Drives one turn: sleeps if there is nothing to do, until `until` at most, and does what there is. No lock of a
     /// flight may be held.
-    pub(super) fn turn(&mut self, until: Option<Time>) {
+    pub(super) fn turn(&mut self, until: Option<Time>, awaited: Option<Window>) {
         let Some(runner) = &mut self.runner else { return };
-        match turn(self.shared, runner, self.idle, until) {
+        let rested = if self.idle { rest(self.shared, until, awaited) } else { Ok(()) };
+        match rested.and_then(|()| drive(self.shared, runner)) {
             Ok(idle) => self.idle = idle,
             Err(error) => {
                 self.runner = None;
@@ -69,20 +71,25 @@ impl Drop for Guest<'_> {
     }
 }
 
-/// Whether nothing is left to do.
-fn turn(
-    shared: &Arc<Shared>,
-    runner: &mut Runner,
-    idle: bool,
-    until: Option<Time>,
-) -> Result<bool, EngineError> {
-    if idle {
-        let longest = shared.clock.now() + LONGEST_WAIT;
-        shared.helm.guest_sleeps(until.map_or(longest, |until| until.min(longest)));
-        let woken = sleep(shared, Sleeper::Guest);
-        shared.helm.guest_wakes();
-        woken?;
+/// There is nothing to do: sleeps, unless a message is expected any moment.
+fn rest(shared: &Arc<Shared>, until: Option<Time>, awaited: Option<Window>) -> Result<(), EngineError> {
+    let now = shared.clock.now();
+    let awaited = awaited.filter(|window| now < window.end);
+    if awaited.is_some_and(|window| window.start <= now) {
+        // Others may need this core more.
+        std::thread::yield_now();
+        return Ok(());
     }
+    let longest = awaited.map_or(now + LONGEST_WAIT, |window| window.start);
+    let longest = until.map_or(longest, |until| until.min(longest));
+    shared.helm.guest_sleeps(longest, awaited.map(|window| window.expected));
+    let woken = sleep(shared, Sleeper::Guest);
+    shared.helm.guest_wakes();
+    woken
+}
+
+/// Does what there is to do; whether nothing is left.
+fn drive(shared: &Arc<Shared>, runner: &mut Runner) -> Result<bool, EngineError> {
     let more = runner.receive(shared, ROUNDS)?;
     let due = runner.look_after(shared);
     Ok(!more && !due)

@@ -34,6 +34,8 @@ pub struct EndpointStats {
     pub unsent: u64,
     /// Waits on a channel in which the waiting thread itself did the work of the endpoint's thread.
     pub guests: u64,
+    /// Datagrams sent with two packets each, an answer and a message.
+    pub pairs: u64,
 }
 
 /// A UDP socket and a thread for any number of associations. While a single thread waits on one of its channels, that thread

@@ -19,10 +19,11 @@ use super::shared::lock;
 use super::timer::Timer;
 use crate::{Clock, EngineError, Waker};
 
-/// The helm stays unmanned so long at most: packets that come meanwhile wait for so long.
+/// The helm stays unmanned so long at most: packets that come meanwhile wait for so long, and so does an answer that was put off
+/// until the application says something itself.
 const GRACE: Span = Span::from_micros(200);
-/// As [`GRACE`], where something to send was put off until the application says something itself.
-const SHORT_GRACE: Span = Span::from_micros(50);
+/// A guest that knew when it would leave has set the alarm to so long after that.
+const LEAVING_GRACE: Span = Span::from_micros(150);
 /// Waits in a row during which nobody else waited, before a guest takes the helm from the endpoint's thread again. Where
 /// several threads take turns, handing it to and fro would cost more than it spares.
 const QUIET_WAITS: u8 = 8;
@@ -106,6 +107,16 @@ impl Helm {
         }
     }
 
+    /// Takes a wish to [`wake_at`](Self::wake_at) back, if it is the next one.
+    pub(super) fn take_back(&self, at: Time, identity: u32) -> bool {
+        let mut desk = lock(&self.desk);
+        let is_next = desk.heap.peek() == Some(&Reverse((at, identity)));
+        if is_next {
+            desk.heap.pop();
+        }
+        is_next
+    }
+
     /// The next flight that has to be looked after by `now`.
     pub(super) fn due(&self, now: Time) -> Option<(Time, u32)> {
         let mut desk = lock(&self.desk);
@@ -150,12 +161,18 @@ impl Helm {
         }
     }
 
-    /// The guest goes to sleep, until `longest` or the next flight's time.
-    pub(super) fn guest_sleeps(&self, longest: Time) {
+    /// The guest goes to sleep, until `longest` or the next flight's time. It expects to leave at `leaving`: the alarm that
+    /// is needed then is set now, when nobody waits for that.
+    pub(super) fn guest_sleeps(&self, longest: Time, leaving: Option<Time>) {
         let mut desk = lock(&self.desk);
         let (now, until) = (self.clock.now(), desk.next(longest));
-        if desk.alarm_at.take().is_some_and(|at| at > now) {
-            self.alarm.stop();
+        match leaving.map(|leaving| leaving + LEAVING_GRACE) {
+            Some(at) if desk.alarm_at != Some(at) => {
+                desk.alarm_at = Some(at);
+                self.alarm.set(at.since(now));
+            }
+            None if desk.alarm_at.take().is_some_and(|at| at > now) => self.alarm.stop(),
+            _ => {}
         }
         self.set_timer(&mut desk, now, until);
         desk.watch = Watch::Guest(until);
@@ -245,11 +262,8 @@ impl Helm {
         desk.blocked -= 1;
         if let Some(runner) = runner {
             let now = self.clock.now();
-            let until = match (desk.blocked, runner.is_owing()) {
-                (0, false) => desk.next(now + GRACE),
-                (0, true) => desk.next(now + SHORT_GRACE),
-                _ => now,
-            };
+            let set = desk.alarm_at.filter(|&at| now < at && at <= now + GRACE);
+            let until = if desk.blocked > 0 { now } else { desk.next(set.unwrap_or(now + GRACE)) };
             desk.watch = Watch::Unmanned(until, runner);
             self.set_alarm(&mut desk, now, until);
         }

@@ -9,17 +9,18 @@ use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::micro::FEC_KIND;
 use haul_stack::{Ends, GENERATION_BIT, Kind, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::control::{Fault, FaultCode};
-use haul_wire::packet::{Flight, FlightWord, OPEN_LEN, OpenHeader, WORD_LEN, WordPacket};
+use haul_wire::packet::{Flight, FlightWord, OPEN_LEN, WORD_LEN, WordPacket};
 
 use super::ChannelOptions;
+use super::anticipation::Anticipation;
 use super::phase::{Ending, Goodbye, KeepAlive, Manner, Opening, Phase};
-use super::shared::{SLOT, Shared, count, lock};
+use super::shared::{Shared, count, lock};
 use super::table::Bond;
 use crate::crypto::FlightKeys;
 use crate::{Direction, EngineError, Role};
 
 /// Batches sent before others have their turn.
-const ROUNDS: usize = 16;
+pub(super) const ROUNDS: usize = 16;
 /// Notices that wait to be looked at; the oldest is dropped for one more.
 const MOST_NOTICES: usize = 64;
 /// Messages that may always wait to be taken, whatever their size.
@@ -60,6 +61,10 @@ pub(super) struct State {
     /// Threads that sleep until something changes.
     pub(super) waiting: u32,
     pub(super) guest: Attendance,
+    /// How long a guest may look for a message at a time.
+    busy_poll: Span,
+    /// When the next message may come; made with the first that a guest has waited for.
+    pub(super) anticipation: Option<Box<Anticipation>>,
 }
 
 /// A thread that waits for a change and drives the endpoint meanwhile.
@@ -121,6 +126,8 @@ impl Inner {
             wakers: None,
             waiting: 0,
             guest: Attendance::Absent,
+            busy_poll: options.busy_poll.into(),
+            anticipation: None,
         };
         Ok(Self { keys, state: Mutex::new(state), changed: Condvar::new() })
     }
@@ -131,6 +138,10 @@ impl Inner {
 
     pub(super) fn flight(&self) -> Flight {
         self.keys.flight()
+    }
+
+    pub(super) fn keys(&self) -> &FlightKeys {
+        &self.keys
     }
 
     pub(super) fn role(&self) -> Role {
@@ -183,6 +194,17 @@ impl Inner {
         }
     }
 
+    /// What was scheduled for a time at which nothing is to be done any more is put off: who drives would wake for nothing.
+    pub(super) fn put_off(&self, shared: &Shared, state: &mut State) {
+        let (Some(known), deadline) = (state.scheduled, state.deadline()) else { return };
+        if deadline.is_none_or(|at| at > known) && shared.helm.take_back(known, self.identity()) {
+            state.scheduled = None;
+            if let Some(at) = deadline {
+                self.schedule(shared, state, at);
+            }
+        }
+    }
+
     /// As [`release`](Self::release), where it is not for certain whoever drives that calls: a guest looks by itself at
     /// what it has changed, and only at that.
     pub(super) fn release_from_outside(&self, shared: &Shared, state: MutexGuard<'_, State>) {
@@ -202,43 +224,6 @@ impl Inner {
             self.changed.notify_all();
         }
         wakers.into_iter().flat_map(|wakers| *wakers).for_each(task::Waker::wake);
-    }
-
-    /// Gives how many batches it has sent; if [`ROUNDS`], there may be more.
-    fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> usize {
-        if let Phase::Ended(_) = state.phase {
-            return 0;
-        }
-        let mut slot = shared.take_slot();
-        let mut sent = 0;
-        while sent < ROUNDS {
-            let next = state.stack.poll_transmit_together(now, &mut slot[..SLOT]);
-            let Some(transmit) = next else { break };
-            sent += 1;
-            let data = &slot[..transmit.len];
-            if let Phase::Opening(opening) = &mut state.phase {
-                opening.on_accompanied(now);
-                let (data, size) = self.with_header(data, transmit.segment_size);
-                shared.send(&data, size, transmit.ecn, state.peer);
-            } else {
-                shared.send(data, transmit.segment_size, transmit.ecn, state.peer);
-            }
-        }
-        shared.put_slot(slot);
-        sent
-    }
-
-    fn opening_header(&self) -> [u8; OPEN_LEN] {
-        let flight = self.flight();
-        let mac = self.keys.mac(&OpenHeader::authenticated(&flight));
-        OpenHeader { flight, mac }.to_bytes()
-    }
-
-    /// The packets of a batch, each behind the opening header.
-    fn with_header(&self, data: &[u8], segment_size: usize) -> (Vec<u8>, usize) {
-        let header = self.opening_header();
-        let packets = data.chunks(segment_size.max(1));
-        (packets.flat_map(|packet| header.iter().chain(packet).copied()).collect(), OPEN_LEN + segment_size)
     }
 
     pub(super) fn say(&self, shared: &Shared, to: SocketAddr, word: FlightWord, number: u32) {
@@ -429,6 +414,14 @@ impl State {
     /// The oldest notice that nobody has taken.
     pub(super) fn notice(&mut self) -> Option<StackEvent> {
         self.notices.as_mut()?.pop_front()
+    }
+
+    /// A guest has a message for which it has waited.
+    pub(super) fn on_awaited(&mut self, now: Time) {
+        if self.busy_poll > Span::ZERO {
+            let longest = self.busy_poll;
+            self.anticipation.get_or_insert_with(|| Box::new(Anticipation::new(longest))).on_message(now);
+        }
     }
 
     fn on_heard(&mut self, now: Time) {

@@ -7,8 +7,10 @@
 //! can be replayed.
 
 mod accept;
+mod anticipation;
 mod channel;
 mod connect;
+mod departing;
 mod guest;
 mod handle;
 mod helm;

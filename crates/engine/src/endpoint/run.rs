@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use haul_base::{Span, Time};
+use haul_base::{Received, Span, Time};
 use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError};
-use haul_wire::packet::{FlightWord, IDENTITY_AT, OPEN_KIND, OpenHeader, PacketKind, WORD_KIND, WordPacket};
+use haul_wire::packet::{
+    FlightWord, IDENTITY_AT, OPEN_KIND, OpenHeader, PAIR_KIND, PacketKind, PairHeader, WORD_KIND, WordPacket,
+};
 use rustix::event::PollFlags;
 
 use super::helm::Sleeper;
@@ -34,6 +36,7 @@ enum Sort {
     Open,
     Word,
     Stack(u32),
+    Pair,
     Stray,
 }
 
@@ -42,6 +45,7 @@ fn sort(packet: &[u8]) -> Sort {
     match (packet.first(), identity) {
         (Some(&OPEN_KIND), Some(_)) => Sort::Open,
         (Some(&WORD_KIND), Some(_)) => Sort::Word,
+        (Some(&PAIR_KIND), Some(_)) => Sort::Pair,
         (Some(&kind), Some(identity)) if kind != PacketKind::Hello as u8 => {
             Sort::Stack(u32::from_be_bytes(identity))
         }
@@ -118,10 +122,6 @@ impl Runner {
     /// This flight has something to send that was put off.
     pub(super) fn owe(&mut self, identity: u32) {
         self.owing = Some(identity);
-    }
-
-    pub(super) fn is_owing(&self) -> bool {
-        self.owing.is_some()
     }
 
     /// Takes what is waiting, `rounds` calls at most; whether there may be more.
@@ -209,10 +209,34 @@ fn hand_out(
             }
             Sort::Open => super::accept::on_open(shared, now, these, source, ecn),
             Sort::Word => on_word(shared, now, these),
+            Sort::Pair => on_pair(shared, now, these, source, |packet| {
+                let stride = packet.len();
+                received(packet, stride, ecn, arrival)
+            }),
             Sort::Stray => {
                 count(&shared.counters.strays);
                 strays(these, source);
             }
+        }
+    }
+}
+
+/// Two packets of one flight have come in one datagram.
+fn on_pair(
+    shared: &Arc<Shared>,
+    now: Time,
+    datagram: &mut [u8],
+    source: SocketAddr,
+    received: impl Fn(&mut [u8]) -> Received<'_>,
+) {
+    let Ok((first, second)) = PairHeader::split(datagram) else { return count(&shared.counters.strays) };
+    for packet in [first, second] {
+        match sort(packet) {
+            Sort::Stack(identity) => match find(shared, identity) {
+                Some(flight) => flight.on_packets(shared, now, received(packet), source),
+                None => count(&shared.counters.unknown),
+            },
+            _ => count(&shared.counters.strays),
         }
     }
 }

@@ -42,6 +42,7 @@ pub(super) struct Counters {
     pub(super) inbox_full: AtomicU64,
     pub(super) unsent: AtomicU64,
     pub(super) guests: AtomicU64,
+    pub(super) pairs: AtomicU64,
 }
 
 impl Counters {
@@ -56,6 +57,7 @@ impl Counters {
             inbox_full: get(&self.inbox_full),
             unsent: get(&self.unsent),
             guests: get(&self.guests),
+            pairs: get(&self.pairs),
         }
     }
 }

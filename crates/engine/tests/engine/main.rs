@@ -7,6 +7,7 @@ mod failures;
 #[cfg(test)]
 mod interleavings;
 #[cfg(test)]
+mod pairs;
 mod recipes;
 #[cfg(test)]
 mod sessions;

@@ -129,8 +129,8 @@ pub(super) fn turnaround(lab: &Emulator, points: &Points) -> Result<(), Problem>
     let names = carriers.each_ref().map(Carrier::name).join(" | ");
     println!("| RTT ms | loss each way | {names} | messages |\n|---|---|---|---|---|---|");
     for &rtt_ms in points.rtt.as_deref().unwrap_or(&[1, 60]) {
-        // Connections at once cost processor time, which shows at 1 ms.
-        let (messages, lanes) = if rtt_ms < 10 { (2_000.0, 1) } else { (1_000.0, 10) };
+        // One connection: several at once share the processor's time, which is what shows where nothing is lost.
+        let (messages, lanes) = (if rtt_ms < 10 { 2_000.0 } else { 400.0 }, 1);
         let messages = points.messages.unwrap_or((messages * points.share) as usize);
         for loss in points.loss.as_deref().unwrap_or(&[0.0, 1.0, 2.0, 5.0, 10.0]) {
             let loss = format!("{loss}%");

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
-use haul_stack::{Blueprint, Open, Seal, SendOptions, Setup, Stack, Unauthentic};
+use haul_stack::{Blueprint, Open, Seal, SendOptions, Setup, Stack, Together, Unauthentic};
 
 pub(crate) const TAG: usize = 8;
 
@@ -160,7 +160,7 @@ impl Run {
             // One end sends as sessions do, the other as associations do.
             let sent = match end {
                 0 => self.ends[end].poll_transmit(now, &mut slot),
-                _ => self.ends[end].poll_transmit_together(now, &mut slot),
+                _ => self.ends[end].poll_transmit_together(now, &mut slot).map(Together::batch),
             };
             let Some(sent) = sent else { break };
             batches += 1;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Time, Transmit};
 use haul_proto::{micro, presets};
-use haul_stack::{SendOptions, Setup, Stack};
+use haul_stack::{SendOptions, Setup, Stack, Together};
 
 use super::channel::{Checksum, TAG};
 
@@ -30,7 +30,7 @@ fn asked() -> (Stack, Stack) {
     let (mut a, mut b) = (end(true), end(false));
     let mut slot = vec![0; 65_536];
     a.send(NOW, b"question", SendOptions::default()).unwrap();
-    let sent = a.poll_transmit_together(NOW, &mut slot).unwrap();
+    let sent = a.poll_transmit_together(NOW, &mut slot).unwrap().batch();
     hand(&mut b, NOW, &mut slot, sent);
     (a, b)
 }
@@ -42,7 +42,7 @@ fn an_answer_and_a_message_leave_in_one_batch_whichever_is_longer() {
         let (mut slot, now) = (vec![0; 65_536], NOW);
         assert_eq!(b.recv().unwrap().1.to_vec(), b"question");
         b.send(now, &vec![7; len], SendOptions::default()).unwrap();
-        let sent = b.poll_transmit_together(now, &mut slot).unwrap();
+        let Some(Together::Pair(sent)) = b.poll_transmit_together(now, &mut slot) else { panic!("not both") };
         assert!(sent.segment_size < sent.len && sent.len <= 2 * sent.segment_size, "{sent:?}");
         assert!(b.poll_transmit_together(now, &mut slot.clone()).is_none());
         hand(&mut a, now, &mut slot, sent);
@@ -60,7 +60,7 @@ fn more_data_than_a_packet_follows_in_batches_of_its_own() {
     let mut batches = 0;
     while let Some(sent) = b.poll_transmit_together(now, &mut slot) {
         batches += 1;
-        hand(&mut a, now, &mut slot, sent);
+        hand(&mut a, now, &mut slot, sent.batch());
     }
     assert_eq!(batches, 2);
     assert_eq!(a.recv().unwrap().1.to_vec(), long);

@@ -13,6 +13,7 @@ mod field;
 mod flight;
 mod header;
 mod hello;
+mod pair;
 mod part;
 
 pub use data::{DATA_BODY_LEN, DataBody};
@@ -26,6 +27,7 @@ pub use flight::{
 };
 pub use header::{COMMON_HEADER_LEN, CommonHeader, HELLO_HEADER_LEN, HelloHeader, PacketKind};
 pub use hello::{HELLO_BODY_MIN, HelloBody, PROBE_BODY_MIN, ProbeBody};
+pub use pair::{PAIR_KIND, PAIR_LEN, PairHeader};
 pub use part::{PART_BODY_LEN, PartBody};
 
 /// Packets of one segment of the object.

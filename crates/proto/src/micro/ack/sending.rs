@@ -105,6 +105,11 @@ impl Sending {
         context.set_timer(OVERDUE, at);
     }
 
+    fn disarm(&mut self, context: &mut Context<'_>) {
+        self.armed = None;
+        context.cancel_timer(OVERDUE);
+    }
+
     /// Raises the timeout of what is overdue, and waits for the next.
     pub(super) fn check(&mut self, handles: Handles, context: &mut Context<'_>) {
         let now = context.now();
@@ -122,8 +127,7 @@ impl Sending {
         if let Some(at) = next {
             self.arm(at, self.policy.timeout(&self.rtt, 1), context);
         } else {
-            self.armed = None;
-            context.cancel_timer(OVERDUE);
+            self.disarm(context);
         }
         if !self.missing.sequence_numbers.is_empty() {
             self.timeouts += self.missing.sequence_numbers.len() as u64;
@@ -152,7 +156,9 @@ impl Sending {
         }
         self.tell(&head, rest, handles, context);
         let first = self.policy.timeout(&self.rtt, 1);
-        if self.armed.is_some_and(|(_, then)| first < then * 7 / 8) {
+        if context.shared(handles.flight).open() == 0 {
+            self.disarm(context);
+        } else if self.armed.is_some_and(|(_, then)| first < then * 7 / 8) {
             self.check(handles, context);
         }
         true

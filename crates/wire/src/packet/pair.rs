@@ -1,0 +1,69 @@
+//! Two packets of one flight in one datagram: an answer and the message that goes with it.
+
+use super::PacketError;
+use super::field::split;
+
+/// Kind of a datagram that carries two packets; kinds of stacks are other numbers.
+pub const PAIR_KIND: u8 = 0x3E;
+/// Bytes in front of the first packet.
+pub const PAIR_LEN: usize = 3;
+
+/// What stands in front of two packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairHeader {
+    /// Bytes of the first packet; the rest is the second.
+    pub first: u16,
+}
+
+impl PairHeader {
+    /// Takes the datagram apart. Neither packet is empty.
+    pub fn split(datagram: &mut [u8]) -> Result<(&mut [u8], &mut [u8]), PacketError> {
+        let len = datagram.len();
+        let ([kind, high, low], _) = split::<PAIR_LEN>(datagram)?;
+        if *kind != PAIR_KIND {
+            return Err(PacketError::Kind(*kind));
+        }
+        let first = usize::from(u16::from_be_bytes([*high, *low]));
+        let needed = PAIR_LEN + first + 1;
+        if first == 0 || len < needed {
+            return Err(PacketError::Truncated { len, needed });
+        }
+        Ok(datagram[PAIR_LEN..].split_at_mut(first))
+    }
+
+    /// The header as bytes.
+    pub const fn to_bytes(self) -> [u8; PAIR_LEN] {
+        let [high, low] = self.first.to_be_bytes();
+        [PAIR_KIND, high, low]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn two_packets_come_out_as_they_went_in(
+            first in prop::collection::vec(any::<u8>(), 1..300), second in prop::collection::vec(any::<u8>(), 1..300),
+        ) {
+            let header = PairHeader { first: first.len() as u16 }.to_bytes();
+            let mut datagram = [&header[..], &first, &second].concat();
+            let (a, b) = PairHeader::split(&mut datagram).unwrap();
+            prop_assert_eq!((&*a, &*b), (&first[..], &second[..]));
+        }
+
+        #[test]
+        fn any_bytes_are_two_packets_or_an_error(mut bytes in prop::collection::vec(any::<u8>(), 0..40), pair: bool) {
+            if let Some(kind) = bytes.first_mut().filter(|_| pair) {
+                *kind = PAIR_KIND;
+            }
+            let len = bytes.len();
+            if let Ok((a, b)) = PairHeader::split(&mut bytes) {
+                prop_assert!(!a.is_empty() && !b.is_empty() && a.len() + b.len() + PAIR_LEN == len);
+            }
+        }
+    }
+}
