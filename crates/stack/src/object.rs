@@ -25,6 +25,12 @@ pub trait ObjectSource: Send {
         false
     }
 
+    /// Whether what comes next is being worked on here, and not waited for: then it is the processor that is too slow, and no
+    /// storage.
+    fn is_at_work(&mut self) -> bool {
+        false
+    }
+
     /// Everything below `offset` has been delivered and will not be read again.
     fn release(&mut self, offset: u64);
 }

@@ -8,6 +8,7 @@ mod failures;
 mod interleavings;
 #[cfg(test)]
 mod pairs;
+#[cfg(test)]
 mod recipes;
 #[cfg(test)]
 mod sessions;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, TryRecvError};
 use haul_wire::control::{ControlMessage, Fault, FileDigest, encoded_len};
+use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::batch::next_part;
 use crate::send::blocks::{BLOCK, Block, SentPart};
@@ -106,6 +107,7 @@ impl Reader {
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
         self.flush()?;
+        self.shared.set_disk_is_slow(true);
         Ok(self.incoming.recv().ok())
     }
 
@@ -241,7 +243,9 @@ impl Reader {
             let room = self.room().ok_or(Halt::Stopped)?;
             let want = (left.end - left.start).min(room.min(STEP) as u64) as usize;
             let into = &mut self.buffer[self.used..self.used + want];
+            let waits = thread_waits();
             let got = opened.read(left.start, into)?;
+            self.shared.set_disk_is_slow(thread_waits() > waits);
             hasher.update(&into[..got]);
             self.used += got;
             left.start += got as u64;
@@ -315,9 +319,31 @@ impl Reader {
     }
 }
 
+/// How often this thread has given its processor up to wait for something.
+fn thread_waits() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches())
+}
+
 /// The groups that the wanted ranges touch, in order, each once.
 pub(crate) fn touched(wanted: &Stretches, groups: crate::tree::Groups) -> Vec<u32> {
     let mut numbers: Vec<u32> = wanted.ranges.iter().flat_map(|range| groups.touched(range)).collect();
     numbers.dedup();
     numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_waits_and_one_that_works_does_not() {
+        let before = thread_waits();
+        black_box(Hasher::new().update(&[7; 100_000]).finalize());
+        assert_eq!(thread_waits(), before);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(thread_waits() > before);
+    }
 }

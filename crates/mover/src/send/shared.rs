@@ -31,7 +31,7 @@ const PLANNED_AHEAD: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendLimits {
     /// Bytes of contents read ahead of what was sent, at most. It begins with less, and grows when the data path had to
-    /// wait for the disk.
+    /// wait because reading waited for the storage: what lies further ahead leaves the processor's caches before it is sent.
     pub read_ahead: u64,
     /// Bytes kept for retransmission; what is lost beyond is read from the files again.
     pub keep: u64,
@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     upto: AtomicU64,
     /// Bytes that are read ahead at present.
     ahead: AtomicU64,
+    /// Whether the reader had to wait for the last that it read.
+    disk_is_slow: AtomicBool,
     ended: AtomicBool,
     sent: AtomicU64,
     stop: AtomicBool,
@@ -104,6 +106,7 @@ impl Shared {
             wake: WakeSlot::default(),
             upto: AtomicU64::new(0),
             ahead: AtomicU64::new(AHEAD.min(limits.read_ahead)),
+            disk_is_slow: AtomicBool::new(true),
             ended: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -192,11 +195,21 @@ impl Shared {
         self.sent.load(Ordering::Relaxed) >= self.upto.load(Ordering::Relaxed)
     }
 
+    /// The reader says whether it had to wait for the last that it read, or for the next file.
+    pub(crate) fn set_disk_is_slow(&self, slow: bool) {
+        self.disk_is_slow.store(slow, Ordering::Relaxed);
+    }
+
+    /// Whether reading waits for the storage, and does not just take processor time.
+    pub(crate) fn disk_is_slow(&self) -> bool {
+        self.disk_is_slow.load(Ordering::Relaxed)
+    }
+
     /// Makes a block available to the data path.
     pub(crate) fn publish(&self, block: Block) {
         let end = block.end();
         let left = block.offset.saturating_sub(self.sent.load(Ordering::Relaxed));
-        if block.offset > 0 && left < LAST_BATCH {
+        if block.offset > 0 && left < LAST_BATCH && self.disk_is_slow() {
             self.read_further_ahead();
         }
         self.store().publish(block, self.sent.load(Ordering::Relaxed), self.limits.keep);
@@ -281,7 +294,12 @@ mod tests {
         shared.note_sent(LAST_BATCH);
         shared.publish(block(2 * LAST_BATCH));
         assert_eq!(ahead(), AHEAD, "there was something to send");
-        for (n, expected) in [(3, 2 * AHEAD), (4, 3 * AHEAD), (5, 3 * AHEAD)] {
+        shared.set_disk_is_slow(false);
+        shared.note_sent(3 * LAST_BATCH);
+        shared.publish(block(3 * LAST_BATCH));
+        assert_eq!(ahead(), AHEAD, "the disk was not the reason");
+        shared.set_disk_is_slow(true);
+        for (n, expected) in [(4, 2 * AHEAD), (5, 3 * AHEAD), (6, 3 * AHEAD)] {
             shared.note_sent(n * LAST_BATCH - 1_000);
             shared.publish(block(n * LAST_BATCH));
             assert_eq!(ahead(), expected);

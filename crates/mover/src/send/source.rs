@@ -89,6 +89,10 @@ impl ObjectSource for FileSource {
         self.shared.note_sent(offset);
     }
 
+    fn is_at_work(&mut self) -> bool {
+        !self.shared.disk_is_slow()
+    }
+
     fn release(&mut self, offset: u64) {
         self.shared.store().release(offset);
         self.shared.progress.set_done(offset);

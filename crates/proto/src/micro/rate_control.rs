@@ -238,7 +238,7 @@ impl RateControl {
     fn on_nothing(&mut self, context: &mut Context<'_>) {
         self.pacer.on_idle(context.now());
         let reason = context.shared(self.handles().clock).reason();
-        if matches!(reason, Some(WaitingFor::Source | WaitingFor::Receiver)) {
+        if matches!(reason, Some(WaitingFor::Source | WaitingFor::Work | WaitingFor::Receiver)) {
             self.app_limited_below = context.next_pn();
         }
     }

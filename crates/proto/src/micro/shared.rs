@@ -50,6 +50,8 @@ pub enum WaitingFor {
     Receiver,
     /// The source: reading is behind.
     Source,
+    /// The source, which is at work: this processor is behind. Counts as busy.
+    Work,
     /// Everything is sent; the last acknowledgements are on their way.
     Acknowledgement,
 }
@@ -110,7 +112,7 @@ impl Clock {
 
     fn turn(&mut self, now: Time, reason: Option<WaitingFor>) {
         let account = match self.reason {
-            None => &mut self.waiting.busy,
+            None | Some(WaitingFor::Work) => &mut self.waiting.busy,
             Some(WaitingFor::Pacer) => &mut self.waiting.pacer,
             Some(WaitingFor::Allotment) => &mut self.waiting.allotment,
             Some(WaitingFor::Window) => &mut self.waiting.window,
@@ -136,9 +138,10 @@ mod tests {
         clock.wait(at(1), WaitingFor::Pacer);
         clock.wait(at(4), WaitingFor::Source);
         clock.busy(at(9));
-        clock.wait(at(11), WaitingFor::Window);
+        clock.wait(at(11), WaitingFor::Work);
+        clock.wait(at(18), WaitingFor::Window);
         let w = clock.waiting();
-        assert_eq!(w.busy, Span::from_millis(3));
+        assert_eq!(w.busy, Span::from_millis(10), "work of the source is the sender's own");
         assert_eq!(w.pacer, Span::from_millis(3));
         assert_eq!(w.source, Span::from_millis(5));
     }

@@ -135,7 +135,10 @@ impl Sender {
                 return true;
             }
             // The receiver may take more only when it has what is missing: this ends a round too, unless it passes soon.
-            (Round::Running, Some(WaitingFor::Receiver | WaitingFor::Window | WaitingFor::Source)) => {
+            (
+                Round::Running,
+                Some(WaitingFor::Receiver | WaitingFor::Window | WaitingFor::Source | WaitingFor::Work),
+            ) => {
                 self.round = Round::Starved;
                 let end = context.now() + pause(context);
                 context.set_timer(ROUND_TIMER, end);

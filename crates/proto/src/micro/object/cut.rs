@@ -169,8 +169,7 @@ impl Cut {
                 Ok(next) => next,
                 Err(reason) => {
                     if batch.is_empty() {
-                        let now = context.now();
-                        context.shared(handles.clock).wait(now, reason);
+                        note_wait(reason, handles.clock, context);
                     }
                     return;
                 }
@@ -230,4 +229,12 @@ impl Cut {
     pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("bytes_sent", self.next_offset);
     }
+}
+
+/// Waiting for a source that is at work itself is work of the sender.
+fn note_wait(reason: WaitingFor, clock: SharedValue<Clock>, context: &mut Context<'_>) {
+    let now = context.now();
+    let source = context.ends().object_source.as_mut();
+    let is_work = reason == WaitingFor::Source && source.is_some_and(|source| source.is_at_work());
+    context.shared(clock).wait(now, if is_work { WaitingFor::Work } else { reason });
 }
