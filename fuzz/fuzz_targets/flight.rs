@@ -1,4 +1,4 @@
-//! Opening headers and words of associations.
+//! Opening headers, words and pairs of associations.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

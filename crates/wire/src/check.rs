@@ -8,7 +8,7 @@ use crate::control::{self, ControlMessage, FrameDecoder, FrameError, RelPath};
 use crate::packet::{
     Block, COMMON_HEADER_LEN, CommonHeader, DATA_BODY_LEN, DataBody, FeedbackView, FeedbackWriter,
     HELLO_HEADER_LEN, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, OpenHeader, PART_BODY_LEN,
-    PacketKind, PartBody, ProbeBody, SEGMENT_WORDS, WordPacket,
+    PacketKind, PairHeader, PartBody, ProbeBody, SEGMENT_WORDS, WordPacket,
 };
 
 /// Checks [`CommonHeader`] and [`HelloHeader`].
@@ -32,7 +32,7 @@ pub fn packet_headers(bytes: &[u8]) -> bool {
     common.is_ok()
 }
 
-/// Checks [`OpenHeader`] and [`WordPacket`].
+/// Checks [`OpenHeader`], [`WordPacket`] and [`PairHeader`].
 ///
 /// # Panics
 /// If a rule is broken.
@@ -42,8 +42,17 @@ pub fn flight(bytes: &[u8]) -> bool {
         assert!(WordPacket::parse(bytes).is_err());
         return true;
     }
-    WordPacket::parse(bytes).is_ok_and(|word| {
+    let is_word = WordPacket::parse(bytes).is_ok_and(|word| {
         assert_eq!(word.to_bytes(), bytes, "the word changed");
+        true
+    });
+    is_word || pair(bytes)
+}
+
+fn pair(bytes: &[u8]) -> bool {
+    PairHeader::split(&mut bytes.to_vec()).is_ok_and(|(first, second)| {
+        let header = PairHeader { first: first.len() as u16 };
+        assert_eq!([&header.to_bytes()[..], first, second].concat(), bytes, "the pair changed");
         true
     })
 }

@@ -8,7 +8,7 @@ use haul_base::Rng;
 use haul_wire::check;
 use haul_wire::packet::{
     CommonHeader, DATA_BODY_LEN, DataBody, Flight, FlightWord, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN,
-    MAX_SEQ, OpenHeader, PART_BODY_LEN, PacketKind, PartBody, ProbeBody, WordPacket,
+    MAX_SEQ, OpenHeader, PART_BODY_LEN, PacketKind, PairHeader, PartBody, ProbeBody, WordPacket,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -138,16 +138,17 @@ fn rel_paths() {
 
 #[test]
 fn flights() {
-    let valid = (any::<u32>(), any::<u64>(), up_to(MAX_PN), any::<bool>()).prop_map(
-        |(identity, epoch, salt, open)| {
+    let valid =
+        (any::<u32>(), any::<u64>(), up_to(MAX_PN), 0..3u8).prop_map(|(identity, epoch, salt, which)| {
             let flight = Flight { identity, epoch, salt };
             let (mac, number) = ([7; 12], identity);
-            if open {
-                OpenHeader { flight, mac }.to_bytes().to_vec()
-            } else {
-                WordPacket { flight, word: FlightWord::Ping, number, mac }.to_bytes().to_vec()
+            let open = OpenHeader { flight, mac }.to_bytes();
+            let word = WordPacket { flight, word: FlightWord::Ping, number, mac }.to_bytes();
+            match which {
+                0 => open.to_vec(),
+                1 => word.to_vec(),
+                _ => [&PairHeader { first: open.len() as u16 }.to_bytes()[..], &open, &word].concat(),
             }
-        },
-    );
+        });
     drive(valid, check::flight);
 }

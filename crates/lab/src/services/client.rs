@@ -35,21 +35,8 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
             })?;
             wait_for(&directory.join("b.json"))
         }
-        Job::Turnaround { carrier, messages, lanes } => {
-            let each = messages.div_ceil(*lanes);
-            let turns = std::thread::scope(|scope| {
-                let threads: Vec<_> =
-                    (0..*lanes).map(|_| scope.spawn(move || turn_around(carrier, each, directory))).collect();
-                let mut all = Turns::default();
-                for thread in threads {
-                    let one =
-                        thread.join().unwrap_or_else(|_| Err(Problem::failed("a lane has panicked", "")))?;
-                    all.times_us.extend(one.times_us);
-                    all.unanswered += one.unanswered;
-                }
-                Ok::<_, Problem>(all)
-            })?;
-            save(directory, "a.json", &turns)
+        Job::Turnaround { carrier, messages } => {
+            save(directory, "a.json", &turn_around(carrier, *messages, directory)?)
         }
         Job::Readings { carrier, readings, gap_us, constant } => {
             read_out(carrier, *readings, Duration::from_micros(*gap_us), *constant, directory)

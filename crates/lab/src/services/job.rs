@@ -50,8 +50,8 @@ pub(super) struct Stream {
 pub(super) enum Job {
     /// Streams at the same time.
     Streams(Vec<Stream>),
-    /// Small messages that are answered, on several connections at once.
-    Turnaround { carrier: Carrier, messages: usize, lanes: usize },
+    /// Small messages, each sent when the one before was answered.
+    Turnaround { carrier: Carrier, messages: usize },
     /// Readings in one direction.
     Readings { carrier: Carrier, readings: usize, gap_us: u64, constant: bool },
 }

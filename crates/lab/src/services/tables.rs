@@ -129,15 +129,14 @@ pub(super) fn turnaround(lab: &Emulator, points: &Points) -> Result<(), Problem>
     let names = carriers.each_ref().map(Carrier::name).join(" | ");
     println!("| RTT ms | loss each way | {names} | messages |\n|---|---|---|---|---|---|");
     for &rtt_ms in points.rtt.as_deref().unwrap_or(&[1, 60]) {
-        // One connection: several at once share the processor's time, which is what shows where nothing is lost.
-        let (messages, lanes) = (if rtt_ms < 10 { 2_000.0 } else { 400.0 }, 1);
+        let messages = if rtt_ms < 10 { 2_000.0 } else { 400.0 };
         let messages = points.messages.unwrap_or((messages * points.share) as usize);
         for loss in points.loss.as_deref().unwrap_or(&[0.0, 1.0, 2.0, 5.0, 10.0]) {
             let loss = format!("{loss}%");
             let road = Road { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
             let mut row = format!("| {rtt_ms} | {loss} |");
             for carrier in carriers.clone() {
-                let job = Job::Turnaround { carrier, messages, lanes };
+                let job = Job::Turnaround { carrier, messages };
                 let mut turns: Turns = lab.run(&road, &job)?.load("a.json")?;
                 let p99 = quantile(&mut turns.times_us, 0.99) / 1e3;
                 let _ = write!(row, " {:.2} ({p99:.1}) |", mean(&turns.times_us) / 1e3);
