@@ -56,9 +56,11 @@ fn every_small_message_is_answered_whatever_is_lost() {
     if !privileged("every_small_message_is_answered_whatever_is_lost") {
         return;
     }
-    let text = services(&["turnaround", "--share", "0.02"]);
-    assert_eq!((rows(&text, "1").len(), rows(&text, "60").len()), (5, 5));
-    assert!(!text.contains("unanswered"));
+    let text = services(&["turnaround", "--share", "0.05", "--rounds", "1"]);
+    // msg, two of TCP and bare UDP, at five losses.
+    assert_eq!((rows(&text, "1").len(), rows(&text, "60").len()), (20, 20));
+    let unanswered: Vec<_> = text.lines().filter(|line| line.contains("unanswered")).collect();
+    assert!(unanswered.iter().all(|line| line.contains("| UDP |")), "{unanswered:?}");
 }
 
 #[test]
@@ -67,8 +69,22 @@ fn points_of_the_turn_around_can_be_chosen() {
         return;
     }
     let text = services(&["turnaround", "--rtt", "3,5", "--loss", "0.5", "--messages", "20"]);
-    assert_eq!((rows(&text, "3").len(), rows(&text, "5").len()), (1, 1), "{text}");
-    assert!(text.contains("| 5 | 0.5% |") && !text.contains("| 60 |"), "{text}");
+    assert_eq!((rows(&text, "3").len(), rows(&text, "5").len()), (4, 4), "{text}");
+    assert!(text.contains("| 5 | 0.5% | msg |") && !text.contains("| 60 |"), "{text}");
+}
+
+#[test]
+fn busy_polling_is_measured_beside_itself() {
+    if !privileged("busy_polling_is_measured_beside_itself") {
+        return;
+    }
+    let args = ["--rtt", "2", "--loss", "0", "--messages", "20", "--rounds", "3", "--busy-poll", "0,400"];
+    let text = services(&[&["turnaround"], &args[..]].concat());
+    for name in ["msg, busy poll 0 us", "msg, busy poll 400 us", "TCP", "TCP, thin", "UDP"] {
+        let row = text.lines().find(|line| line.starts_with(&format!("| 2 | 0% | {name} |")));
+        let rounds = row.and_then(|row| row.split('|').nth(7)).map(|cell| cell.split_whitespace().count());
+        assert_eq!(rounds, Some(3), "{name}: {text}");
+    }
 }
 
 #[test]

@@ -1,25 +1,24 @@
 //! Side A: sends streams, messages and readings.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_engine::{AssociateOptions, Channel, EngineError, HaulUrl, associate};
+use haul_engine::{AssociateOptions, Channel, ChannelOptions, EngineError, HaulUrl, associate};
 use haul_proto::{micro, presets};
 use haul_stack::{Ends, Recipe, SendOptions};
 
-use super::job::{Carrier, Job, Stream, Turns, load, save};
+use super::job::{Carrier, Job, Stream, load, save};
 use super::server::{TCP_PORT, engine};
-use super::udt;
+use super::{turns, udt};
 use crate::problem::{Problem, While};
 
 /// A message that is not answered in this time counts as lost for good.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Within this time the other side must have written its results.
 const RESULTS: Duration = Duration::from_secs(20);
-const SMALL: usize = 10;
 const READING: usize = 16;
 
 /// Does A's part; writes `a.json` where there is something to tell.
@@ -35,8 +34,8 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
             })?;
             wait_for(&directory.join("b.json"))
         }
-        Job::Turnaround { carrier, messages } => {
-            save(directory, "a.json", &turn_around(carrier, *messages, directory)?)
+        Job::Turnaround { carrier, messages, busy_poll_us } => {
+            save(directory, "a.json", &turns::ask(carrier, *busy_poll_us, *messages, directory)?)
         }
         Job::Readings { carrier, readings, gap_us, constant } => {
             read_out(carrier, *readings, Duration::from_micros(*gap_us), *constant, directory)
@@ -55,14 +54,18 @@ fn wait_for(path: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-fn channel(recipe: &Recipe, directory: &Path) -> Result<Channel, Problem> {
+pub(super) fn channel(
+    recipe: &Recipe,
+    channel: ChannelOptions,
+    directory: &Path,
+) -> Result<Channel, Problem> {
     wait_for(&directory.join("url.json"))?;
     let text: String = load(directory, "url.json")?;
     let url: HaulUrl =
         text.parse().map_err(|e| Problem::failed(format!("the URL does not parse: {e}"), ""))?;
     let registry = Arc::new(micro::registry());
-    let mut options = AssociateOptions::default();
-    options.channel.datagram = 1_472;
+    let channel = ChannelOptions { datagram: 1_472, ..channel };
+    let options = AssociateOptions { channel, ..AssociateOptions::default() };
     associate(None, &url, recipe, &registry, &options, Ends::default())
         .map_err(|e| engine("cannot associate", &e))
 }
@@ -73,7 +76,7 @@ pub(super) fn recipe_of(name: &str, stream: &Stream) -> Result<Recipe, Problem> 
     recipe(name, &rate.into_iter().collect::<Vec<_>>())
 }
 
-fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, Problem> {
+pub(super) fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, Problem> {
     let preset = presets::preset(name).ok_or_else(|| Problem::usage(format!("no preset `{name}`"), ""))?;
     let mut recipe = preset.map_err(|e| Problem::failed(e.to_string(), ""))?;
     for (key, value) in changes {
@@ -82,7 +85,7 @@ fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, Problem> {
     Ok(recipe)
 }
 
-fn tcp(lane: u16) -> Result<TcpStream, Problem> {
+pub(super) fn tcp(lane: u16) -> Result<TcpStream, Problem> {
     let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
     let until = Instant::now() + PATIENCE;
     let stream = loop {
@@ -108,7 +111,7 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
         message[..8].copy_from_slice(&number.to_be_bytes());
     };
     if let Carrier::Recipe(name) = &stream.carrier {
-        let channel = channel(&recipe_of(name, stream)?, directory)?;
+        let channel = channel(&recipe_of(name, stream)?, ChannelOptions::default(), directory)?;
         let start = Instant::now();
         while until(start) {
             next(&mut message);
@@ -147,40 +150,6 @@ fn close(channel: &Channel) -> Result<(), Problem> {
     }
 }
 
-fn turn_around(carrier: &Carrier, messages: usize, directory: &Path) -> Result<Turns, Problem> {
-    let mut turns = Turns::default();
-    let message = [7; SMALL];
-    if let Carrier::Recipe(name) = carrier {
-        let channel = channel(&recipe(name, &[])?, directory)?;
-        channel.wait_confirmed(PATIENCE).map_err(|e| engine("no answer", &e))?;
-        for _ in 0..messages {
-            let start = Instant::now();
-            channel
-                .send(&message, SendOptions::default(), Some(PATIENCE))
-                .map_err(|e| engine("cannot send", &e))?;
-            match channel.recv(Some(PATIENCE)) {
-                Ok(_) => turns.times_us.push(start.elapsed().as_secs_f64() * 1e6),
-                Err(_) => turns.unanswered += 1,
-            }
-        }
-        return Ok(turns);
-    }
-    let mut tcp = tcp(0)?;
-    if *carrier == Carrier::TcpThin {
-        let socket = socket2::SockRef::from(&tcp);
-        socket.set_tcp_thin_linear_timeouts(true).while_doing("cannot ask for linear timeouts")?;
-    }
-    tcp.set_read_timeout(Some(PATIENCE)).while_doing("cannot set a timeout")?;
-    let mut answer = [0; SMALL];
-    for _ in 0..messages {
-        let start = Instant::now();
-        tcp.write_all(&message).while_doing("cannot send")?;
-        tcp.read_exact(&mut answer).while_doing("no answer")?;
-        turns.times_us.push(start.elapsed().as_secs_f64() * 1e6);
-    }
-    Ok(turns)
-}
-
 fn read_out(
     carrier: &Carrier,
     readings: usize,
@@ -194,7 +163,7 @@ fn read_out(
         reading
     };
     if let Carrier::Recipe(name) = carrier {
-        let channel = channel(&recipe(name, &[])?, directory)?;
+        let channel = channel(&recipe(name, &[])?, ChannelOptions::default(), directory)?;
         for i in 0..readings {
             channel
                 .send(&value(i), SendOptions::default(), Some(PATIENCE))

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use haul_engine::{Channel, Listener, Terms};
+use haul_engine::{Channel, ChannelOptions, Listener, Terms};
 use haul_proto::micro;
 use haul_stack::Recipe;
 
@@ -23,6 +23,11 @@ pub(super) struct Flights {
 impl Flights {
     pub(super) fn new(listener: Listener) -> Self {
         Self { listener, terms: Terms::new(Arc::new(micro::registry())), here: Mutex::default() }
+    }
+
+    /// How this end of later flights is to run.
+    pub(super) fn set_options(&self, options: ChannelOptions) {
+        self.listener.endpoint().set_options(options);
     }
 
     /// The next flight.

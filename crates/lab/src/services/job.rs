@@ -16,6 +16,8 @@ pub(super) enum Carrier {
     Tcp,
     /// The same with linear timeouts for thin streams.
     TcpThin,
+    /// Datagrams without any protocol; for small messages only.
+    Udp,
     /// UDT, by the program at this place; for streams only.
     Udt(PathBuf),
 }
@@ -26,6 +28,7 @@ impl Carrier {
             Self::Recipe(name) => name.clone(),
             Self::Tcp => "TCP".to_owned(),
             Self::TcpThin => "TCP, thin".to_owned(),
+            Self::Udp => "UDP".to_owned(),
             Self::Udt(_) => "UDT".to_owned(),
         }
     }
@@ -51,7 +54,7 @@ pub(super) enum Job {
     /// Streams at the same time.
     Streams(Vec<Stream>),
     /// Small messages, each sent when the one before was answered.
-    Turnaround { carrier: Carrier, messages: usize },
+    Turnaround { carrier: Carrier, messages: usize, busy_poll_us: Option<u64> },
     /// Readings in one direction.
     Readings { carrier: Carrier, readings: usize, gap_us: u64, constant: bool },
 }
@@ -73,6 +76,8 @@ pub(super) struct Seen {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Turns {
     pub(super) times_us: Vec<f64>,
+    /// Processor time of A for each of them.
+    pub(super) processor_us: f64,
     pub(super) unanswered: usize,
 }
 

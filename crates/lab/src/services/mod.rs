@@ -8,6 +8,7 @@ mod flights;
 mod job;
 mod server;
 mod tables;
+mod turns;
 mod udt;
 
 use std::path::PathBuf;
@@ -63,11 +64,15 @@ struct Points {
     #[arg(long, value_name = "PERCENT,..", value_delimiter = ',')]
     loss: Option<Vec<f64>>,
 
-    /// Messages of a point of `turnaround`
+    /// Messages of a carrier in a round of `turnaround`
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     messages: Option<usize>,
 
-    /// Rounds of `jitter`, every carrier in turn
+    /// How long the ends of `msg` may look for a message themselves in `turnaround`; several are several carriers
+    #[arg(long, value_name = "US,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    busy_poll: Option<Vec<u64>>,
+
+    /// Rounds of `jitter` and `turnaround`, every carrier in turn
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
@@ -118,7 +123,7 @@ pub(crate) fn services(args: &ServicesArgs) -> Result<ExitCode, Problem> {
         tables::jitter(&lab, points)?;
     }
     if wanted(What::Turnaround) {
-        tables::turnaround(&lab, points)?;
+        turns::table(&lab, points)?;
     }
     if wanted(What::Readings) {
         tables::readings(&lab, points.share)?;

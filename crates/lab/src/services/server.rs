@@ -1,19 +1,18 @@
 //! Side B: receives streams, answers messages, counts readings.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::io::Read;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_engine::{Channel, EngineError, ListenOptions, Listener};
-use haul_stack::SendOptions;
+use haul_engine::{EngineError, ListenOptions, Listener};
 
 use super::client::recipe_of;
 use super::figures::{Arrival, seen};
 use super::flights::Flights;
 use super::job::{Carrier, Job, Seen, Stream, save};
-use super::udt;
+use super::{turns, udt};
 use crate::problem::{Problem, While};
 
 /// Where TCP listens; one port more for each lane. It is bound last: the other side starts then.
@@ -22,7 +21,7 @@ pub(super) const TCP_PORT: u16 = 7_920;
 const PORT: u16 = 7_910;
 /// A stream ends when nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(1_500);
-const FOREVER: Duration = Duration::from_secs(600);
+pub(super) const FOREVER: Duration = Duration::from_secs(600);
 
 /// Does B's part, writes `b.json` where there is something to tell, and waits to be ended.
 pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
@@ -37,20 +36,7 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
             let results = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
             save(directory, "b.json", &results.collect::<Result<Vec<Seen>, Problem>>()?)
         }
-        Job::Turnaround { carrier: Carrier::Recipe(_), .. } => {
-            let _tcp = tcp_listener(0)?;
-            loop {
-                let channel = flights.next()?;
-                scope.spawn(move || echo_messages(&channel));
-            }
-        }
-        Job::Turnaround { .. } => {
-            let socket = tcp_listener(0)?;
-            loop {
-                let (stream, _) = socket.accept().while_doing("cannot accept")?;
-                scope.spawn(move || echo_bytes(stream));
-            }
-        }
+        Job::Turnaround { carrier, busy_poll_us, .. } => turns::answer(carrier, *busy_poll_us, &flights),
         Job::Readings { carrier: Carrier::Recipe(_), .. } => {
             let _tcp = tcp_listener(0)?;
             let channel = flights.next()?;
@@ -80,7 +66,7 @@ fn listen(directory: &Path) -> Result<Listener, Problem> {
     Ok(listener)
 }
 
-fn tcp_listener(lane: u16) -> Result<TcpListener, Problem> {
+pub(super) fn tcp_listener(lane: u16) -> Result<TcpListener, Problem> {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, TCP_PORT + lane)).while_doing("cannot listen for TCP")
 }
 
@@ -114,18 +100,4 @@ fn receive(stream: &Stream, socket: &TcpListener, flights: &Flights) -> Result<S
         }
     }
     Ok(seen(&arrivals, stream.rate_bps, asked, stream.millis))
-}
-
-fn echo_messages(channel: &Channel) {
-    while let Ok(message) = channel.recv(Some(FOREVER)) {
-        if channel.send(&message.data, SendOptions::default(), Some(FOREVER)).is_err() {
-            return;
-        }
-    }
-}
-
-fn echo_bytes(mut stream: TcpStream) {
-    let mut message = [0; 10];
-    let _ = stream.set_nodelay(true);
-    while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
 }

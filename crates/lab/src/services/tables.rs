@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use super::Points;
 use super::emulated::{Emulator, Road};
-use super::figures::{mean, quantile};
-use super::job::{Carrier, Job, Seen, Stream, Turns};
+use super::figures::quantile;
+use super::job::{Carrier, Job, Seen, Stream};
 use crate::problem::{Problem, While};
 
 const RATE: u64 = 200_000_000;
@@ -118,34 +118,6 @@ pub(super) fn jitter(lab: &Emulator, points: &Points) -> Result<(), Problem> {
     }
     if points.udt.is_none() {
         println!("| UDT | not measured: scripts/bench/udt.sh builds a program for --udt | | |");
-    }
-    Ok(())
-}
-
-/// A 10-byte message and its answer (figures 10 and 11).
-pub(super) fn turnaround(lab: &Emulator, points: &Points) -> Result<(), Problem> {
-    println!("\n## Turn-around of a 10-byte message, ms: mean (99 %)\n");
-    let carriers = [preset("msg"), Carrier::Tcp, Carrier::TcpThin];
-    let names = carriers.each_ref().map(Carrier::name).join(" | ");
-    println!("| RTT ms | loss each way | {names} | messages |\n|---|---|---|---|---|---|");
-    for &rtt_ms in points.rtt.as_deref().unwrap_or(&[1, 60]) {
-        let messages = if rtt_ms < 10 { 2_000.0 } else { 400.0 };
-        let messages = points.messages.unwrap_or((messages * points.share) as usize);
-        for loss in points.loss.as_deref().unwrap_or(&[0.0, 1.0, 2.0, 5.0, 10.0]) {
-            let loss = format!("{loss}%");
-            let road = Road { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
-            let mut row = format!("| {rtt_ms} | {loss} |");
-            for carrier in carriers.clone() {
-                let job = Job::Turnaround { carrier, messages };
-                let mut turns: Turns = lab.run(&road, &job)?.load("a.json")?;
-                let p99 = quantile(&mut turns.times_us, 0.99) / 1e3;
-                let _ = write!(row, " {:.2} ({p99:.1}) |", mean(&turns.times_us) / 1e3);
-                if turns.unanswered > 0 {
-                    let _ = write!(row, " {} unanswered |", turns.unanswered);
-                }
-            }
-            println!("{row} {messages} |");
-        }
     }
     Ok(())
 }

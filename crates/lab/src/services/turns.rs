@@ -1,0 +1,264 @@
+//! Turn-around of small messages (figures 10 and 11 of wu-h-ctp section 5): both ends, and the table.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use haul_engine::{Channel, ChannelOptions};
+use haul_stack::SendOptions;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Points;
+use super::client::{PATIENCE, channel, recipe, tcp};
+use super::emulated::{Emulator, Road};
+use super::figures::{mean, quantile};
+use super::flights::Flights;
+use super::job::{Carrier, Job, Turns};
+use super::server::{FOREVER, engine, tcp_listener};
+use crate::problem::{Problem, While};
+
+const SMALL: usize = 10;
+/// Where bare UDP is answered.
+const UDP_PORT: u16 = 7_915;
+/// An answer over bare UDP that has not come after so long is lost: nothing is repeated.
+const UDP_PATIENCE: Duration = Duration::from_millis(300);
+
+/// Means and 99 % quantiles of the rounds of one carrier, milliseconds.
+#[derive(Debug, Default)]
+struct Rounds {
+    means: Vec<f64>,
+    p99s: Vec<f64>,
+    /// Processor time of A for a turn, microseconds.
+    processor: Vec<f64>,
+    unanswered: usize,
+}
+
+/// Which carrier, and how long the ends of a recipe may look for messages themselves.
+type Way = (Carrier, Option<u64>);
+
+/// A 10-byte message and its answer, every carrier in turn.
+pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
+    println!("\n## Turn-around of a {SMALL}-byte message, ms: medians of {} rounds\n", points.rounds);
+    println!(
+        "| RTT ms | loss each way | carrier | mean | 99 % | CPU of A, us | means | 99 % of each round |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for &rtt_ms in points.rtt.as_deref().unwrap_or(&[1, 60]) {
+        let messages = if rtt_ms < 10 { 500.0 } else { 100.0 };
+        let messages = points.messages.unwrap_or((messages * points.share).max(1.0) as usize);
+        for loss in points.loss.as_deref().unwrap_or(&[0.0, 1.0, 2.0, 5.0, 10.0]) {
+            let loss = format!("{loss}%");
+            let road = Road { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
+            for ((carrier, busy_poll_us), rounds) in in_turn(lab, points, &road, messages)? {
+                let poll = busy_poll_us.map_or(String::new(), |us| format!(", busy poll {us} us"));
+                println!("| {rtt_ms} | {loss} | {}{poll} | {} |", carrier.name(), rounds.cells());
+            }
+        }
+    }
+    println!("\nUDP: bare datagrams, answers that came; what hosts and path take without any protocol.");
+    Ok(())
+}
+
+fn ways(points: &Points) -> Vec<Way> {
+    let msg = Carrier::Recipe("msg".to_owned());
+    let polls: Vec<_> = match &points.busy_poll {
+        Some(polls) => polls.iter().map(|poll| Some(*poll)).collect(),
+        None => vec![None],
+    };
+    let others = [Carrier::Tcp, Carrier::TcpThin, Carrier::Udp].map(|carrier| (carrier, None));
+    polls.into_iter().map(|poll| (msg.clone(), poll)).chain(others).collect()
+}
+
+/// One point of the table. Each round begins with another carrier.
+fn in_turn(
+    lab: &Emulator,
+    points: &Points,
+    road: &Road,
+    messages: usize,
+) -> Result<Vec<(Way, Rounds)>, Problem> {
+    let mut all: Vec<(Way, Rounds)> = ways(points).into_iter().map(|way| (way, Rounds::default())).collect();
+    for round in 0..points.rounds as usize {
+        for place in 0..all.len() {
+            let count = all.len();
+            let (way, rounds) = &mut all[(round + place) % count];
+            let (carrier, busy_poll_us) = way.clone();
+            let job = Job::Turnaround { carrier, messages, busy_poll_us };
+            rounds.add(lab.run(road, &job)?.load("a.json")?);
+        }
+    }
+    Ok(all)
+}
+
+impl Rounds {
+    fn add(&mut self, mut turns: Turns) {
+        self.means.push(mean(&turns.times_us) / 1e3);
+        self.p99s.push(quantile(&mut turns.times_us, 0.99) / 1e3);
+        self.processor.push(turns.processor_us);
+        self.unanswered += turns.unanswered;
+    }
+
+    fn cells(&self) -> String {
+        let each = |of: &[f64]| of.iter().map(|ms| format!("{ms:.2}")).collect::<Vec<_>>().join(" ");
+        let median = |of: &[f64]| quantile(&mut of.to_vec(), 0.5);
+        let (means, p99s) = (&self.means, &self.p99s);
+        let unanswered = match self.unanswered {
+            0 => String::new(),
+            lost => format!("; {lost} unanswered"),
+        };
+        let (mean, p99, processor) = (median(means), median(p99s), median(&self.processor));
+        format!("{mean:.3} | {p99:.2} | {processor:.0} | {} | {}{unanswered}", each(means), each(p99s))
+    }
+}
+
+fn channel_options(busy_poll_us: Option<u64>) -> ChannelOptions {
+    let mut options = ChannelOptions::default();
+    if let Some(micros) = busy_poll_us {
+        options.busy_poll = Duration::from_micros(micros);
+    }
+    options
+}
+
+/// A's part: sends a message when the one before was answered.
+pub(super) fn ask(
+    carrier: &Carrier,
+    busy_poll_us: Option<u64>,
+    messages: usize,
+    directory: &Path,
+) -> Result<Turns, Problem> {
+    match carrier {
+        Carrier::Recipe(name) => {
+            let channel = channel(&recipe(name, &[])?, channel_options(busy_poll_us), directory)?;
+            channel.wait_confirmed(PATIENCE).map_err(|e| engine("no answer", &e))?;
+            turn(messages, || ask_by_channel(&channel))
+        }
+        Carrier::Udp => {
+            // The other side listens for TCP when all else is there.
+            drop(tcp(0)?);
+            let socket = udp(0)?;
+            let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
+            socket.connect((host, UDP_PORT)).while_doing("cannot connect")?;
+            turn(messages, || ask_by_udp(&socket))
+        }
+        _ => {
+            let mut stream = tcp(0)?;
+            if *carrier == Carrier::TcpThin {
+                let socket = socket2::SockRef::from(&stream);
+                socket.set_tcp_thin_linear_timeouts(true).while_doing("cannot ask for linear timeouts")?;
+            }
+            stream.set_read_timeout(Some(PATIENCE)).while_doing("cannot set a timeout")?;
+            turn(messages, || ask_by_tcp(&mut stream))
+        }
+    }
+}
+
+/// Takes the time of each turn; `false` is one without an answer.
+fn turn(messages: usize, mut one: impl FnMut() -> Result<bool, Problem>) -> Result<Turns, Problem> {
+    let mut turns = Turns::default();
+    let before = processor_micros();
+    for _ in 0..messages {
+        let start = Instant::now();
+        if one()? {
+            turns.times_us.push(start.elapsed().as_secs_f64() * 1e6);
+        } else {
+            turns.unanswered += 1;
+        }
+    }
+    turns.processor_us = (processor_micros() - before) / messages as f64;
+    Ok(turns)
+}
+
+/// Processor time of this process, with all its threads.
+fn processor_micros() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+fn ask_by_channel(channel: &Channel) -> Result<bool, Problem> {
+    channel
+        .send(&[7; SMALL], SendOptions::default(), Some(PATIENCE))
+        .map_err(|e| engine("cannot send", &e))?;
+    Ok(channel.recv(Some(PATIENCE)).is_ok())
+}
+
+fn ask_by_tcp(stream: &mut TcpStream) -> Result<bool, Problem> {
+    stream.write_all(&[7; SMALL]).while_doing("cannot send")?;
+    stream.read_exact(&mut [0; SMALL]).while_doing("no answer")?;
+    Ok(true)
+}
+
+fn ask_by_udp(socket: &UdpSocket) -> Result<bool, Problem> {
+    socket.send(&[7; SMALL]).while_doing("cannot send")?;
+    match socket.recv(&mut [0; SMALL]) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(false),
+        Err(error) => Err(error).while_doing("no answer"),
+    }
+}
+
+fn udp(port: u16) -> Result<UdpSocket, Problem> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).while_doing("cannot bind")?;
+    socket.set_read_timeout(Some(UDP_PATIENCE)).while_doing("cannot set a timeout")?;
+    Ok(socket)
+}
+
+/// B's part: answers until it is ended.
+pub(super) fn answer(carrier: &Carrier, busy_poll_us: Option<u64>, flights: &Flights) -> Result<(), Problem> {
+    match carrier {
+        Carrier::Recipe(_) => {
+            flights.set_options(channel_options(busy_poll_us));
+            let _tcp = tcp_listener(0)?;
+            answer_messages(&flights.next()?);
+        }
+        Carrier::Udp => {
+            let socket = udp(UDP_PORT)?;
+            let _tcp = tcp_listener(0)?;
+            answer_datagrams(&socket);
+        }
+        _ => answer_bytes(tcp_listener(0)?.accept().while_doing("cannot accept")?.0),
+    }
+    // The other side ends this one when it has what it wants.
+    std::thread::sleep(FOREVER);
+    Ok(())
+}
+
+fn answer_messages(channel: &Channel) {
+    while let Ok(message) = channel.recv(Some(FOREVER)) {
+        if channel.send(&message.data, SendOptions::default(), Some(FOREVER)).is_err() {
+            return;
+        }
+    }
+}
+
+fn answer_datagrams(socket: &UdpSocket) {
+    let mut message = [0; SMALL];
+    loop {
+        match socket.recv_from(&mut message) {
+            Ok((len, from)) if socket.send_to(&message[..len], from).is_ok() => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            _ => return,
+        }
+    }
+}
+
+fn answer_bytes(mut stream: TcpStream) {
+    let mut message = [0; SMALL];
+    let _ = stream.set_nodelay(true);
+    while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_stand_before_the_rounds_they_are_of() {
+        let mut rounds = Rounds::default();
+        for ms in [3.0, 1.0, 2.0] {
+            rounds.add(Turns { times_us: vec![ms * 1e3; 5], processor_us: ms, unanswered: 0 });
+        }
+        assert_eq!(rounds.cells(), "2.000 | 2.00 | 2 | 3.00 1.00 2.00 | 3.00 1.00 2.00");
+        rounds.add(Turns { unanswered: 4, ..Turns::default() });
+        assert!(rounds.cells().ends_with("; 4 unanswered"));
+    }
+}
