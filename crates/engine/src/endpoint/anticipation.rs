@@ -7,14 +7,15 @@
 
 use haul_base::{Span, Time};
 
-/// A thread looks for itself for this part of the time between two messages at most.
+/// A thread may look for itself for this part of the time; what it has not used it may use later.
 const SHARE: u64 = 5;
-/// It may always do so for so long.
-const SHORTEST: Span = Span::from_micros(50);
+/// Up to this part of what it may, it looks before the message is expected: what is left is for messages that come late, which
+/// sleepers would answer later still.
+const EARLY: (u64, u64) = (2, 3);
 /// A sleeper needs up to so long to wake up, and its processor to be as fast as it can be: one that was idle for long has slept
 /// too, and its caches hold what others wanted.
 const WAKING: Span = Span::from_micros(300);
-/// It looks at least so long after the moment at which the message was expected.
+/// It is not worth while if it would have to stop less than this after the moment at which the message is expected.
 const LATE: Span = Span::from_micros(20);
 /// What is so far from that moment says nothing of the next.
 const FAR: Span = Span::from_micros(400);
@@ -22,11 +23,15 @@ const FAR: Span = Span::from_micros(400);
 /// was known is forgotten.
 const GONE_ASTRAY: u8 = 3;
 
+/// How long nobody looks after a thread had to wait for its processor, at first and at most.
+const PAUSE: Span = Span::from_millis(200);
+const LONGEST_PAUSE: Span = Span::from_secs(20);
+
 /// What is known of the times between a message of this end and the next one of the other end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Anticipation {
-    /// A thread looks for itself so long at most.
-    longest: Span,
+    allowance: Allowance,
+    crowd: Crowd,
     /// This end's last message, if none has come since.
     sent: Option<Time>,
     known: Option<Known>,
@@ -36,12 +41,33 @@ pub(super) struct Anticipation {
 
 /// When a message is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Expected {
+    pub(super) at: Time,
+    /// When a thread looks for itself, if that is worth while.
+    pub(super) look: Option<Window>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
-    /// From here on a thread looks for itself.
     pub(super) start: Time,
-    pub(super) expected: Time,
     /// From here on it sleeps again.
     pub(super) end: Time,
+}
+
+/// For how long a thread may look: a token bucket.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    longest: Span,
+    left: Span,
+    at: Time,
+}
+
+/// Others on the same processor. Who looks is not woken by what comes, and waits for its turn behind them; a sleeper is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Crowd {
+    /// No looking until then.
+    until: Time,
+    pause: Span,
 }
 
 /// Smoothed like a round-trip time (RFC 6298 section 2).
@@ -52,17 +78,21 @@ struct Known {
 }
 
 impl Anticipation {
-    pub(super) fn new(longest: Span) -> Self {
-        Self { longest, sent: None, known: None, astray: 0 }
+    /// A thread looks for `longest` at a time at most.
+    pub(super) fn new(now: Time, longest: Span) -> Self {
+        let allowance = Allowance { longest, left: longest, at: now };
+        Self { allowance, crowd: Crowd::default(), sent: None, known: None, astray: 0 }
     }
 
     /// This end has sent a message.
     pub(super) fn on_sent(&mut self, now: Time) {
+        self.spend(now);
         self.sent = Some(now);
     }
 
     /// A message of the other end has come, for which a thread was waiting.
     pub(super) fn on_message(&mut self, now: Time) {
+        self.spend(now);
         let Some(took) = self.sent.take().map(|sent| now.since(sent)) else { return };
         match &mut self.known {
             Some(known) if known.is_far_from(took) && self.astray < GONE_ASTRAY => self.astray += 1,
@@ -72,23 +102,61 @@ impl Anticipation {
             }
             known => {
                 self.astray = 0;
-                *known = Some(Known { mean: took, deviation: self.longest });
+                *known = Some(Known { mean: took, deviation: self.allowance.longest });
             }
         }
     }
 
-    /// When to look for the next message, if that can be told well enough.
-    pub(super) fn window(&self) -> Option<Window> {
+    /// When the next message is expected.
+    pub(super) fn expected(&self) -> Option<Expected> {
         let (sent, known) = (self.sent?, self.known?);
-        let budget = (known.mean / SHARE).max(SHORTEST).min(self.longest);
+        Some(Expected { at: sent + known.mean, look: self.look(sent, known) })
+    }
+
+    fn look(&self, sent: Time, known: Known) -> Option<Window> {
+        let budget = (known.mean / SHARE).min(self.allowance.longest);
         // With more deviation most messages would come when nobody looks.
         if known.deviation > budget / 2 {
             return None;
         }
-        let expected = sent + known.mean;
-        let early = (known.deviation * 2 + WAKING).min(budget * 2 / 3).min(known.mean);
-        let late = (known.deviation * 4 + LATE).min(budget / 3);
-        Some(Window { start: expected - early, expected, end: expected + late })
+        let early = (known.deviation * 2 + WAKING).min(budget * EARLY.0 / EARLY.1);
+        let start = sent + known.mean.saturating_sub(early);
+        let allowed = self.allowance.until(start);
+        let is_worth_while = allowed >= early + LATE && !self.crowd.keeps_out(start);
+        is_worth_while.then(|| Window { start, end: start + allowed })
+    }
+
+    /// The thread has had to wait for its processor: others need it too.
+    pub(super) fn on_crowded(&mut self, now: Time) {
+        self.crowd.met(now);
+    }
+
+    /// The thread has looked until now, or until it had to stop.
+    fn spend(&mut self, now: Time) {
+        let look = self.expected().and_then(|expected| expected.look);
+        let looked = look.map_or(Span::ZERO, |window| now.min(window.end).since(window.start));
+        let left = self.allowance.until(now).saturating_sub(looked);
+        self.allowance = Allowance { left, at: now, ..self.allowance };
+    }
+}
+
+impl Allowance {
+    /// What there is at `at`.
+    fn until(&self, at: Time) -> Span {
+        (self.left + at.since(self.at) / SHARE).min(self.longest)
+    }
+}
+
+impl Crowd {
+    fn keeps_out(&self, at: Time) -> bool {
+        at < self.until
+    }
+
+    /// Each time soon after the one before doubles the pause.
+    fn met(&mut self, now: Time) {
+        let is_again = self.pause > Span::ZERO && now < self.until + self.pause;
+        self.pause = if is_again { (self.pause * 2).min(LONGEST_PAUSE) } else { PAUSE };
+        self.until = now + self.pause;
     }
 }
 
@@ -114,10 +182,11 @@ mod tests {
     use super::*;
 
     const LONGEST: Span = Span::from_micros(1_500);
+    const BEGIN: Time = Time::from_nanos(5);
 
     /// One end sends, and has its answer after each of these times.
     fn after(times: impl IntoIterator<Item = u64>) -> (Anticipation, Time) {
-        let (mut anticipation, mut now) = (Anticipation::new(LONGEST), Time::from_nanos(5));
+        let (mut anticipation, mut now) = (Anticipation::new(BEGIN, LONGEST), BEGIN);
         for micros in times {
             anticipation.on_sent(now);
             now += Span::from_micros(micros);
@@ -127,51 +196,114 @@ mod tests {
         (anticipation, now)
     }
 
+    fn look(anticipation: &Anticipation) -> Option<Window> {
+        anticipation.expected().and_then(|expected| expected.look)
+    }
+
     fn steady(micros: u64) -> impl Iterator<Item = u64> {
-        [micros - 9, micros + 9].into_iter().cycle().take(20)
+        [micros - 9, micros + 9].into_iter().cycle().take(60)
     }
 
     #[test]
     fn an_answer_is_expected_a_round_trip_after_the_question() {
-        for (rtt, longest) in [(1_000, 200), (60_000, 1_500)] {
+        for rtt in [1_000, 60_000] {
             let (anticipation, sent) = after(steady(rtt));
-            let window = anticipation.window().unwrap();
-            let answer = sent + Span::from_micros(rtt);
+            let (window, answer) = (look(&anticipation).unwrap(), sent + Span::from_micros(rtt));
             assert!(window.start < answer && answer < window.end, "{window:?}");
-            assert!(window.end.since(window.start) <= Span::from_micros(longest), "{window:?}");
+            assert!(window.end.since(window.start) <= LONGEST, "{window:?}");
+            assert!(answer.since(window.start).as_micros() < rtt / SHARE, "{window:?}");
         }
     }
 
     #[test]
-    fn nothing_is_expected_at_first_nor_where_answers_come_at_any_time_nor_without_a_question() {
-        assert_eq!(after([]).0.window(), None);
-        assert_eq!(after([1_000]).0.window(), None);
-        assert_eq!(after([900, 4_000, 1_000, 9_000, 2_000, 30_000, 1_000, 5_000]).0.window(), None);
+    fn nothing_is_looked_for_at_first_nor_where_answers_come_at_any_time_nor_without_a_question() {
+        assert_eq!(look(&after([]).0), None);
+        assert_eq!(look(&after([1_000]).0), None);
+        assert_eq!(look(&after([900, 4_000, 1_000, 9_000, 2_000, 30_000, 1_000, 5_000]).0), None);
         let (mut anticipation, now) = after(steady(1_000));
         anticipation.on_message(now + Span::from_millis(1));
-        assert_eq!(anticipation.window(), None);
+        assert_eq!(anticipation.expected(), None);
     }
 
     #[test]
     fn one_late_answer_changes_nothing_and_many_make_a_new_beginning() {
         let expected = |times: Vec<u64>| {
             let (anticipation, sent) = after(times);
-            anticipation.window().map(|window| window.expected.since(sent).as_micros())
+            anticipation.expected().unwrap().at.since(sent).as_micros()
         };
         let before = expected(steady(1_000).collect());
         assert_eq!(expected(steady(1_000).chain([2_500]).collect()), before);
-        assert_eq!(expected(steady(1_000).chain([5_000; 4]).collect()), None);
-        assert_eq!(expected(steady(1_000).chain([5_000; 12]).collect()), Some(5_000));
+        assert_eq!(expected(steady(1_000).chain([5_000; 12]).collect()), 5_000);
+        assert_eq!(look(&after(steady(1_000).chain([5_000; 4])).0), None);
+    }
+
+    #[test]
+    fn who_may_not_look_still_knows_when_the_answer_comes() {
+        let (mut anticipation, mut now) = (Anticipation::new(BEGIN, Span::ZERO), BEGIN);
+        for micros in steady(1_000) {
+            anticipation.on_sent(now);
+            now += Span::from_micros(micros);
+            anticipation.on_message(now);
+        }
+        anticipation.on_sent(now);
+        let expected = anticipation.expected().unwrap();
+        assert_eq!((expected.look, expected.at.since(now).as_micros().abs_diff(1_000) < 10), (None, true));
+    }
+
+    #[test]
+    fn what_was_not_used_is_there_for_a_late_answer() {
+        let (rested, sent) = after(steady(1_000));
+        let window = look(&rested).unwrap();
+        assert!(window.end.since(sent) > Span::from_millis(2), "{window:?}");
+        // One that is late all the time uses it up.
+        let (mut spent, mut now) = (rested, sent);
+        for _ in 0..4 {
+            now += Span::from_millis(4);
+            spent.on_message(now);
+            spent.on_sent(now);
+        }
+        let next = look(&spent).map(|window| window.end.since(window.start));
+        assert!(next.is_none_or(|next| next < window.end.since(window.start)), "{next:?}");
+    }
+
+    #[test]
+    fn nobody_looks_where_others_need_the_processor_and_the_pause_grows() {
+        let (mut anticipation, mut now) = after(steady(1_000));
+        let mut pauses = Vec::new();
+        for _ in 0..3 {
+            let crowded = now;
+            anticipation.on_crowded(now);
+            while look(&anticipation).is_none() {
+                now += Span::from_millis(1);
+                anticipation.on_message(now);
+                anticipation.on_sent(now);
+            }
+            pauses.push(now.since(crowded).as_micros() / 100_000);
+        }
+        assert_eq!(pauses, [2, 4, 8]);
+        now += Span::from_secs(30);
+        anticipation.on_crowded(now);
+        assert_eq!(anticipation.crowd.pause, PAUSE, "the first time after a long time");
     }
 
     proptest! {
         #[test]
-        fn nobody_looks_longer_than_he_may(times in prop::collection::vec(0u64..100_000, 0..40), spread in 0u64..300) {
-            let times = times.into_iter().map(|t| 20_000 + t % (spread + 1));
-            let (anticipation, sent) = after(times);
-            if let Some(Window { start, expected, end }) = anticipation.window() {
-                prop_assert!(sent <= start && start <= expected && expected <= end);
-                prop_assert!(end.since(start) <= LONGEST);
+        fn nobody_looks_for_more_than_his_part_of_the_time(
+            rtt in 20u64..100_000, offs in prop::collection::vec(0u64..1_000, 1..300), spread in 0u64..1_000,
+        ) {
+            let (mut anticipation, mut now) = (Anticipation::new(BEGIN, LONGEST), BEGIN);
+            let mut looked = Span::ZERO;
+            for off in offs {
+                anticipation.on_sent(now);
+                now += Span::from_micros(rtt + off * spread / 1_000);
+                if let Some(Window { start, end }) = look(&anticipation) {
+                    prop_assert!(start <= end && end.since(start) <= LONGEST);
+                    looked = looked + now.min(end).since(start);
+                }
+                anticipation.on_message(now);
+                // Each time is rounded up by less than a nanosecond.
+                let bound = LONGEST + now.since(BEGIN) / SHARE + Span::from_micros(1);
+                prop_assert!(looked <= bound, "{looked:?} of {:?}", now.since(BEGIN));
             }
         }
     }

@@ -124,6 +124,8 @@ impl Channel {
                 (Ok(Some(_)), Attendance::Served, Some(guest)) => {
                     state.on_awaited(now);
                     guest.owe(self.inner.identity());
+                    // What it answers need not be repeated any more.
+                    self.inner.put_off(shared, &mut state);
                     false
                 }
                 _ => self.inner.settle(shared, &mut state, now),
@@ -162,11 +164,14 @@ impl Channel {
         if guest.is_at_helm() {
             state.guest = Attendance::Driving;
             self.inner.put_off(self.endpoint.shared(), &mut state);
-            let awaited = state.anticipation.as_ref().and_then(|anticipation| anticipation.window());
+            let awaited = state.anticipation.as_ref().and_then(|anticipation| anticipation.expected());
             drop(state);
             let _attending = Attending(&self.inner);
             guest.turn(until.map(|until| self.endpoint.shared().clock.time(until)), awaited);
             let mut state = self.inner.lock();
+            if let Some(anticipation) = state.anticipation.as_mut().filter(|_| guest.was_crowded()) {
+                anticipation.on_crowded(self.now());
+            }
             let attended = std::mem::replace(&mut state.guest, Attendance::Absent);
             return (state, attended);
         }

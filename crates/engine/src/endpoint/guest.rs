@@ -1,17 +1,22 @@
 //! A thread of the application that waits on a channel and drives the endpoint meanwhile.
 
+use std::mem::replace;
 use std::sync::Arc;
 
-use haul_base::Time;
+use haul_base::{Span, Time};
+use nix::sys::resource::{UsageWho, getrusage};
 
-use super::anticipation::Window;
+use super::anticipation::Expected;
 use super::helm::Sleeper;
 use super::run::{LONGEST_WAIT, Runner, end_all, sleep};
 use super::shared::{Shared, count};
-use crate::EngineError;
+use crate::{Clock, EngineError};
 
 /// Receive calls before it is looked whether what is waited for has come.
 const ROUNDS: usize = 1;
+
+/// A turn of others on the same processor takes longer, one of the other end of a conversation does not.
+const CROWDED: Span = Span::from_micros(500);
 
 /// A thread that waits on a channel, for the time that it waits.
 pub(super) struct Guest<'s> {
@@ -20,12 +25,13 @@ pub(super) struct Guest<'s> {
     runner: Option<Box<Runner>>,
     /// The last turn has left nothing to do.
     idle: bool,
+    crowded: bool,
 }
 
 impl<'s> Guest<'s> {
     pub(super) fn new(shared: &'s Arc<Shared>) -> Self {
         shared.helm.enter();
-        Self { shared, runner: None, idle: false }
+        Self { shared, runner: None, idle: false, crowded: false }
     }
 
     /// Whether it is at the helm; it takes it if that is possible.
@@ -51,9 +57,12 @@ impl<'s> Guest<'s> {
 
     /// Drives one turn: sleeps if there is nothing to do, until `until` at most, and does what there is. No lock of a
     /// flight may be held.
-    pub(super) fn turn(&mut self, until: Option<Time>, awaited: Option<Window>) {
+    pub(super) fn turn(&mut self, until: Option<Time>, awaited: Option<Expected>) {
+        if self.runner.is_none() {
+            return;
+        }
+        let rested = if self.idle { self.rest(until, awaited) } else { Ok(()) };
         let Some(runner) = &mut self.runner else { return };
-        let rested = if self.idle { rest(self.shared, until, awaited) } else { Ok(()) };
         match rested.and_then(|()| drive(self.shared, runner)) {
             Ok(idle) => self.idle = idle,
             Err(error) => {
@@ -61,6 +70,30 @@ impl<'s> Guest<'s> {
                 end_all(self.shared, &error);
             }
         }
+    }
+
+    /// Whether others have kept it from its processor while it looked for messages itself, since this was last asked.
+    pub(super) fn was_crowded(&mut self) -> bool {
+        replace(&mut self.crowded, false)
+    }
+
+    /// There is nothing to do: sleeps, unless a message is expected any moment.
+    fn rest(&mut self, until: Option<Time>, awaited: Option<Expected>) -> Result<(), EngineError> {
+        let shared = self.shared;
+        let now = shared.clock.now();
+        let look = awaited.and_then(|awaited| awaited.look).filter(|look| now < look.end);
+        if look.is_some_and(|look| look.start <= now) {
+            shared.helm.guest_looks();
+            count(&shared.counters.looks);
+            self.crowded |= give_way(&shared.clock);
+            return Ok(());
+        }
+        let longest = look.map_or(now + LONGEST_WAIT, |look| look.start);
+        let longest = until.map_or(longest, |until| until.min(longest));
+        shared.helm.guest_sleeps(longest, awaited.map(|awaited| awaited.at));
+        let woken = sleep(shared, Sleeper::Guest);
+        shared.helm.guest_wakes();
+        woken
     }
 }
 
@@ -71,21 +104,17 @@ impl Drop for Guest<'_> {
     }
 }
 
-/// There is nothing to do: sleeps, unless a message is expected any moment.
-fn rest(shared: &Arc<Shared>, until: Option<Time>, awaited: Option<Window>) -> Result<(), EngineError> {
-    let now = shared.clock.now();
-    let awaited = awaited.filter(|window| now < window.end);
-    if awaited.is_some_and(|window| window.start <= now) {
-        // Others may need this core more.
-        std::thread::yield_now();
-        return Ok(());
-    }
-    let longest = awaited.map_or(now + LONGEST_WAIT, |window| window.start);
-    let longest = until.map_or(longest, |until| until.min(longest));
-    shared.helm.guest_sleeps(longest, awaited.map(|window| window.expected));
-    let woken = sleep(shared, Sleeper::Guest);
-    shared.helm.guest_wakes();
-    woken
+/// Others may need this core more. Says whether they have needed it for long. A host that stops the whole virtual machine takes
+/// as long, but to sleep is no help against that.
+fn give_way(clock: &Clock) -> bool {
+    let (before, switches) = (clock.now(), involuntary_switches());
+    std::thread::yield_now();
+    clock.now().since(before) > CROWDED && involuntary_switches() > switches
+}
+
+/// How often this thread had to give its processor to another one.
+fn involuntary_switches() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches())
 }
 
 /// Does what there is to do; whether nothing is left.

@@ -36,6 +36,8 @@ pub struct EndpointStats {
     pub guests: u64,
     /// Datagrams sent with two packets each, an answer and a message.
     pub pairs: u64,
+    /// Times at which a thread that waited looked for a message itself instead of sleeping.
+    pub looks: u64,
 }
 
 /// A UDP socket and a thread for any number of associations. While a single thread waits on one of its channels, that thread

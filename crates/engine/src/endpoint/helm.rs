@@ -22,8 +22,10 @@ use crate::{Clock, EngineError, Waker};
 /// The helm stays unmanned so long at most: packets that come meanwhile wait for so long, and so does an answer that was put off
 /// until the application says something itself.
 const GRACE: Span = Span::from_micros(200);
-/// A guest that knew when it would leave has set the alarm to so long after that.
-const LEAVING_GRACE: Span = Span::from_micros(150);
+/// Or so long, if the alarm was set before the guest left: setting it keeps back whoever waits for the answer.
+const LONGEST_GRACE: Span = Span::from_micros(600);
+/// That alarm is set to so long after the guest is expected to leave, who may do so earlier.
+const AHEAD: Span = Span::from_micros(400);
 /// Waits in a row during which nobody else waited, before a guest takes the helm from the endpoint's thread again. Where
 /// several threads take turns, handing it to and fro would cost more than it spares.
 const QUIET_WAITS: u8 = 8;
@@ -161,21 +163,34 @@ impl Helm {
         }
     }
 
-    /// The guest goes to sleep, until `longest` or the next flight's time. It expects to leave at `leaving`: the alarm that
-    /// is needed then is set now, when nobody waits for that.
+    /// The guest goes to sleep, until `longest` or the next flight's time. If it knows when it will leave, the alarm that is
+    /// needed then is set now, when nobody waits for that.
     pub(super) fn guest_sleeps(&self, longest: Time, leaving: Option<Time>) {
         let mut desk = lock(&self.desk);
         let (now, until) = (self.clock.now(), desk.next(longest));
-        match leaving.map(|leaving| leaving + LEAVING_GRACE) {
-            Some(at) if desk.alarm_at != Some(at) => {
-                desk.alarm_at = Some(at);
-                self.alarm.set(at.since(now));
-            }
+        match leaving.map(|leaving| leaving.max(now) + AHEAD) {
+            Some(at) => self.set_alarm_anew(&mut desk, now, at),
             None if desk.alarm_at.take().is_some_and(|at| at > now) => self.alarm.stop(),
-            _ => {}
+            None => {}
         }
         self.set_timer(&mut desk, now, until);
         desk.watch = Watch::Guest(until);
+    }
+
+    /// The guest does not sleep, and will leave any moment. The alarm that is needed then is set now, when nobody waits for that.
+    pub(super) fn guest_looks(&self) {
+        let mut desk = lock(&self.desk);
+        let now = self.clock.now();
+        if desk.alarm_at.is_none_or(|at| at < now + GRACE) {
+            self.set_alarm_anew(&mut desk, now, now + AHEAD);
+        }
+    }
+
+    fn set_alarm_anew(&self, desk: &mut Desk, now: Time, at: Time) {
+        if desk.alarm_at != Some(at) {
+            desk.alarm_at = Some(at);
+            self.alarm.set(at.since(now));
+        }
     }
 
     /// The guest has slept.
@@ -262,7 +277,7 @@ impl Helm {
         desk.blocked -= 1;
         if let Some(runner) = runner {
             let now = self.clock.now();
-            let set = desk.alarm_at.filter(|&at| now < at && at <= now + GRACE);
+            let set = desk.alarm_at.filter(|&at| now < at && at <= now + LONGEST_GRACE);
             let until = if desk.blocked > 0 { now } else { desk.next(set.unwrap_or(now + GRACE)) };
             desk.watch = Watch::Unmanned(until, runner);
             self.set_alarm(&mut desk, now, until);

@@ -330,7 +330,11 @@ impl Inner {
         if state.stack.deadline().is_some_and(|deadline| deadline.at <= now) {
             state.stack.on_deadline(now);
         }
-        self.settle(shared, &mut state, now);
+        if state.guest == Attendance::Served {
+            self.settle_unsent(shared, &mut state);
+        } else {
+            self.settle(shared, &mut state, now);
+        }
         self.speak(shared, &mut state, now);
         if let Some(at) = state.deadline() {
             self.schedule(shared, &mut state, at);
@@ -418,10 +422,8 @@ impl State {
 
     /// A guest has a message for which it has waited.
     pub(super) fn on_awaited(&mut self, now: Time) {
-        if self.busy_poll > Span::ZERO {
-            let longest = self.busy_poll;
-            self.anticipation.get_or_insert_with(|| Box::new(Anticipation::new(longest))).on_message(now);
-        }
+        let longest = self.busy_poll;
+        self.anticipation.get_or_insert_with(|| Box::new(Anticipation::new(now, longest))).on_message(now);
     }
 
     fn on_heard(&mut self, now: Time) {

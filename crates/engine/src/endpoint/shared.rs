@@ -43,6 +43,7 @@ pub(super) struct Counters {
     pub(super) unsent: AtomicU64,
     pub(super) guests: AtomicU64,
     pub(super) pairs: AtomicU64,
+    pub(super) looks: AtomicU64,
 }
 
 impl Counters {
@@ -58,6 +59,7 @@ impl Counters {
             unsent: get(&self.unsent),
             guests: get(&self.guests),
             pairs: get(&self.pairs),
+            looks: get(&self.looks),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! An answer and a message in one datagram, and threads that look for the next message instead of sleeping.
 
 use std::net::UdpSocket;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use haul_engine::{Channel, ChannelOptions, Endpoint, Listener};
+use haul_engine::{AssociateOptions, Channel, ChannelOptions, Endpoint, Listener};
 use haul_wire::packet::{OPEN_KIND, PAIR_KIND, PairHeader};
 
 use crate::associations::{recv, send, until};
-use crate::support::listener;
-use crate::waiting::pair_on;
+use crate::support::{PATIENCE, listener};
+use crate::waiting::{pair_on, pair_with};
 
 fn channels(listener: &Listener) -> (Endpoint, Channel, Channel) {
     let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
@@ -42,6 +42,38 @@ fn answers_and_messages_share_datagrams_whether_threads_sleep_or_look() {
             assert!(stats.pairs > 100, "{stats:?}");
             assert_eq!((stats.strays, stats.unknown, stats.unauthentic), (0, 0, 0), "{stats:?}");
         }
+    }
+}
+
+#[test]
+fn a_thread_that_knows_when_its_answer_comes_looks_for_it_unless_it_may_not() {
+    for (busy_poll, may_look) in [(Duration::from_millis(5), true), (Duration::ZERO, false)] {
+        let listener = listener("127.0.0.1");
+        listener
+            .endpoint()
+            .set_options(ChannelOptions { busy_poll: Duration::ZERO, ..ChannelOptions::default() });
+        let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
+        let channel = ChannelOptions { busy_poll, ..ChannelOptions::default() };
+        let options = AssociateOptions { channel, ..AssociateOptions::default() };
+        let url = listener.url("127.0.0.1", b"");
+        let (client, server) = pair_with(&endpoint, &listener, &url, &options);
+        let end = Instant::now() + PATIENCE;
+        let mut turns = 0;
+        while turns < 30 || (may_look && endpoint.stats().looks == 0) {
+            assert!(Instant::now() < end, "nobody looked in {turns} turns");
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let question = recv(&server);
+                    std::thread::sleep(Duration::from_millis(25));
+                    send(&server, &question);
+                });
+                send(&client, b"?");
+                assert_eq!(recv(&client), b"?");
+            });
+            turns += 1;
+        }
+        assert_eq!(endpoint.stats().looks > 0, may_look);
+        assert_eq!(listener.endpoint().stats().looks, 0);
     }
 }
 

@@ -18,12 +18,20 @@ use crate::support::{PATIENCE, Relay, listener};
 
 /// Two ends that repeat what is lost; the client's on this endpoint.
 pub(crate) fn pair_on(endpoint: &Endpoint, listener: &Listener, url: &HaulUrl) -> (Channel, Channel) {
+    pair_with(endpoint, listener, url, &AssociateOptions::default())
+}
+
+pub(crate) fn pair_with(
+    endpoint: &Endpoint,
+    listener: &Listener,
+    url: &HaulUrl,
+    options: &AssociateOptions,
+) -> (Channel, Channel) {
     let recipe = presets::preset("msg").unwrap().unwrap();
-    let options = AssociateOptions::default();
     let terms = Terms::new(own_registry());
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
-            associate(Some(endpoint), url, &recipe, &own_registry(), &options, Ends::default()).unwrap()
+            associate(Some(endpoint), url, &recipe, &own_registry(), options, Ends::default()).unwrap()
         });
         admit(listener, &terms).unwrap();
         (client.join().unwrap(), flight(listener))
