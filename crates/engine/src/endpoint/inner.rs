@@ -8,8 +8,7 @@ use std::task;
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::micro::FEC_KIND;
 use haul_stack::{Ends, GENERATION_BIT, Kind, RecipeError, Setup, Stack, StackEvent};
-use haul_wire::control::{Fault, FaultCode};
-use haul_wire::packet::{Flight, FlightWord, OPEN_LEN, WORD_LEN, WordPacket};
+use haul_wire::packet::{Flight, FlightWord, OPEN_LEN};
 
 use super::ChannelOptions;
 use super::anticipation::Anticipation;
@@ -17,7 +16,7 @@ use super::phase::{Ending, Goodbye, KeepAlive, Manner, Opening, Phase};
 use super::shared::{Shared, count, lock};
 use super::table::Bond;
 use crate::crypto::FlightKeys;
-use crate::{Direction, EngineError, Role};
+use crate::{EngineError, Role};
 
 /// Batches sent before others have their turn.
 pub(super) const ROUNDS: usize = 16;
@@ -49,13 +48,13 @@ pub(super) struct State {
     datagram: u16,
     /// Highest packet number that came: only newer packets say where the other end is.
     highest_pn: u64,
-    heard: Time,
+    pub(super) heard: Time,
     /// The earliest entry of the schedule.
     scheduled: Option<Time>,
     inbox: usize,
     /// Made by the first.
     notices: Option<Box<VecDeque<StackEvent>>>,
-    keep_alive: Option<Box<KeepAlive>>,
+    pub(super) keep_alive: Option<Box<KeepAlive>>,
     /// Tasks that wait for a change; made by the first.
     wakers: Option<Box<Vec<task::Waker>>>,
     /// Threads that sleep until something changes.
@@ -187,7 +186,7 @@ impl Inner {
         self.release(state);
     }
 
-    fn schedule(&self, shared: &Shared, state: &mut State, at: Time) {
+    pub(super) fn schedule(&self, shared: &Shared, state: &mut State, at: Time) {
         if state.scheduled.is_none_or(|known| at < known) {
             state.scheduled = Some(at);
             shared.helm.wake_at(at, self.identity());
@@ -224,12 +223,6 @@ impl Inner {
             self.changed.notify_all();
         }
         wakers.into_iter().flat_map(|wakers| *wakers).for_each(task::Waker::wake);
-    }
-
-    pub(super) fn say(&self, shared: &Shared, to: SocketAddr, word: FlightWord, number: u32) {
-        let mut packet = WordPacket { flight: self.flight(), word, number, mac: [0; 12] };
-        packet.mac = self.keys.mac(&packet.authenticated());
-        shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, to);
     }
 
     fn take_event(&self, shared: &Shared, state: &mut State, event: StackEvent) {
@@ -285,38 +278,6 @@ impl Inner {
         self.release(state);
     }
 
-    /// An authentic word about this flight has come.
-    pub(super) fn on_word(&self, shared: &Shared, now: Time, word: &WordPacket) {
-        let mut state = self.lock();
-        let peer = state.peer;
-        match word.word {
-            // Without a number of its own, it says something only once: later ones may be copies.
-            FlightWord::Opened => {
-                if let Phase::Opening(_) = state.phase {
-                    state.on_heard(now);
-                }
-            }
-            FlightWord::Close | FlightWord::Forget => {
-                self.say(shared, peer, FlightWord::Closed, 0);
-                state.end(if word.number == Manner::Regular as u32 {
-                    EngineError::Closed
-                } else {
-                    broken_off()
-                });
-            }
-            FlightWord::Closed => state.end(EngineError::Closed),
-            FlightWord::Ping => self.say(shared, peer, FlightWord::Pong, word.number),
-            FlightWord::Pong => {
-                let asked = |alive: &KeepAlive| alive.unanswered > 0 && alive.number == word.number;
-                if state.keep_alive.as_deref().is_some_and(asked) {
-                    state.on_heard(now);
-                }
-            }
-        }
-        self.settle(shared, &mut state, now);
-        self.release(state);
-    }
-
     /// It is the time for which this flight was scheduled.
     pub(super) fn on_schedule(&self, shared: &Shared, now: Time, at: Time) {
         let mut state = self.lock();
@@ -340,53 +301,6 @@ impl Inner {
             self.schedule(shared, &mut state, at);
         }
         self.release(state);
-    }
-
-    /// Says what is due at once, as after a change of phase.
-    pub(super) fn farewell(&self, shared: &Shared, state: &mut State, now: Time) {
-        self.speak(shared, state, now);
-        if let Some(at) = state.deadline() {
-            self.schedule(shared, state, at);
-        }
-    }
-
-    /// Says what is due besides the packets of the stack.
-    fn speak(&self, shared: &Shared, state: &mut State, now: Time) {
-        let (peer, rtt) = (state.peer, state.stack.path().rtt);
-        match &mut state.phase {
-            Phase::Opening(opening) if opening.until <= now => {
-                let error =
-                    EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer };
-                state.end(error);
-            }
-            Phase::Opening(opening) if opening.next <= now => {
-                opening.on_bare(now);
-                shared.send(&self.opening_header(), OPEN_LEN, Ecn::NotEct, peer);
-            }
-            Phase::Closing(goodbye) if goodbye.next <= now => {
-                let (word, manner) = (goodbye.word, goodbye.manner);
-                if goodbye.say_again(now, rtt) {
-                    self.say(shared, peer, word, manner as u32);
-                } else {
-                    state.end(EngineError::Closed);
-                }
-            }
-            _ => {}
-        }
-        self.keep_alive(shared, state, now);
-    }
-
-    fn keep_alive(&self, shared: &Shared, state: &mut State, now: Time) {
-        let Some(alive) = state.keep_alive.as_mut().filter(|alive| alive.next <= now) else { return };
-        if alive.unanswered == KeepAlive::MOST {
-            let seconds = now.since(state.heard).as_secs_f64();
-            return state.end(EngineError::TimedOut { what: "a sign of life of the other side", seconds });
-        }
-        alive.unanswered += 1;
-        alive.number = alive.number.wrapping_add(1);
-        alive.next = now + alive.every;
-        let number = alive.number;
-        self.say(shared, state.peer, FlightWord::Ping, number);
     }
 
     /// Gives back what is made again when it is needed, if nothing has come since `before`.
@@ -426,7 +340,7 @@ impl State {
         self.anticipation.get_or_insert_with(|| Box::new(Anticipation::new(now, longest))).on_message(now);
     }
 
-    fn on_heard(&mut self, now: Time) {
+    pub(super) fn on_heard(&mut self, now: Time) {
         self.heard = now;
         if let Phase::Opening(_) = self.phase {
             self.phase = Phase::Running;
@@ -464,7 +378,7 @@ impl State {
         }
     }
 
-    fn deadline(&self) -> Option<Time> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         let own = match &self.phase {
             Phase::Ended(_) => return None,
             Phase::Opening(opening) => Some(opening.next.min(opening.until)),
@@ -475,11 +389,6 @@ impl State {
         let stack = self.stack.deadline().map(|deadline| deadline.at);
         [own, alive, stack].into_iter().flatten().min()
     }
-}
-
-fn broken_off() -> EngineError {
-    let message = "the other side has broken off";
-    EngineError::Peer(Fault::new(FaultCode::Interrupted, message, "run it again on both sides"))
 }
 
 /// Whether any of the packets may bring messages, which may be lost; others are answers that the other side waits for.

@@ -23,6 +23,7 @@ mod table;
 mod terms;
 mod ticket;
 mod timer;
+mod words;
 
 pub use channel::{Channel, Message};
 pub use connect::associate;

@@ -1,0 +1,104 @@
+//! What an end of a flight says about the flight itself, besides the packets of its stack.
+
+use std::net::SocketAddr;
+
+use haul_base::{Ecn, Time};
+use haul_wire::control::{Fault, FaultCode};
+use haul_wire::packet::{FlightWord, OPEN_LEN, WORD_LEN, WordPacket};
+
+use super::inner::{Inner, State};
+use super::phase::{KeepAlive, Manner, Phase};
+use super::shared::Shared;
+use crate::{Direction, EngineError};
+
+impl Inner {
+    pub(super) fn say(&self, shared: &Shared, to: SocketAddr, word: FlightWord, number: u32) {
+        let mut packet = WordPacket { flight: self.flight(), word, number, mac: [0; 12] };
+        packet.mac = self.keys().mac(&packet.authenticated());
+        shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, to);
+    }
+
+    /// An authentic word about this flight has come.
+    pub(super) fn on_word(&self, shared: &Shared, now: Time, word: &WordPacket) {
+        let mut state = self.lock();
+        let peer = state.peer;
+        match word.word {
+            // Without a number of its own, it says something only once: later ones may be copies.
+            FlightWord::Opened => {
+                if let Phase::Opening(_) = state.phase {
+                    state.on_heard(now);
+                }
+            }
+            FlightWord::Close | FlightWord::Forget => {
+                self.say(shared, peer, FlightWord::Closed, 0);
+                state.end(if word.number == Manner::Regular as u32 {
+                    EngineError::Closed
+                } else {
+                    broken_off()
+                });
+            }
+            FlightWord::Closed => state.end(EngineError::Closed),
+            FlightWord::Ping => self.say(shared, peer, FlightWord::Pong, word.number),
+            FlightWord::Pong => {
+                let asked = |alive: &KeepAlive| alive.unanswered > 0 && alive.number == word.number;
+                if state.keep_alive.as_deref().is_some_and(asked) {
+                    state.on_heard(now);
+                }
+            }
+        }
+        self.settle(shared, &mut state, now);
+        self.release(state);
+    }
+
+    /// Says what is due at once, as after a change of phase.
+    pub(super) fn farewell(&self, shared: &Shared, state: &mut State, now: Time) {
+        self.speak(shared, state, now);
+        if let Some(at) = state.deadline() {
+            self.schedule(shared, state, at);
+        }
+    }
+
+    /// Says what is due besides the packets of the stack.
+    pub(super) fn speak(&self, shared: &Shared, state: &mut State, now: Time) {
+        let (peer, rtt) = (state.peer, state.stack.path().rtt);
+        match &mut state.phase {
+            Phase::Opening(opening) if opening.until <= now => {
+                let error =
+                    EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer };
+                state.end(error);
+            }
+            Phase::Opening(opening) if opening.next <= now => {
+                opening.on_bare(now);
+                shared.send(&self.opening_header(), OPEN_LEN, Ecn::NotEct, peer);
+            }
+            Phase::Closing(goodbye) if goodbye.next <= now => {
+                let (word, manner) = (goodbye.word, goodbye.manner);
+                if goodbye.say_again(now, rtt) {
+                    self.say(shared, peer, word, manner as u32);
+                } else {
+                    state.end(EngineError::Closed);
+                }
+            }
+            _ => {}
+        }
+        self.keep_alive(shared, state, now);
+    }
+
+    fn keep_alive(&self, shared: &Shared, state: &mut State, now: Time) {
+        let Some(alive) = state.keep_alive.as_mut().filter(|alive| alive.next <= now) else { return };
+        if alive.unanswered == KeepAlive::MOST {
+            let seconds = now.since(state.heard).as_secs_f64();
+            return state.end(EngineError::TimedOut { what: "a sign of life of the other side", seconds });
+        }
+        alive.unanswered += 1;
+        alive.number = alive.number.wrapping_add(1);
+        alive.next = now + alive.every;
+        let number = alive.number;
+        self.say(shared, state.peer, FlightWord::Ping, number);
+    }
+}
+
+fn broken_off() -> EngineError {
+    let message = "the other side has broken off";
+    EngineError::Peer(Fault::new(FaultCode::Interrupted, message, "run it again on both sides"))
+}
