@@ -58,13 +58,20 @@ impl Emulator {
 
     /// Runs both ends of a job over a path.
     pub(super) fn run(&self, road: &Road, job: &Job) -> Result<Results, Problem> {
+        self.run_round(0, road, job)
+    }
+
+    /// As [`run`](Self::run). Packets are lost in another way in each round, and in the same in all of one.
+    pub(super) fn run_round(&self, round: u64, road: &Road, job: &Job) -> Result<Results, Problem> {
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
         let directory = self.files.join(number.to_string());
         fs::create_dir_all(&directory).while_doing(&format!("cannot make {}", directory.display()))?;
         job.save(&directory)?;
         let counters = directory.join("counters.json");
-        let output =
-            self.command(road, &directory, &counters).output().while_doing("cannot start haul-lab wan")?;
+        let output = self
+            .command(round, road, &directory, &counters)
+            .output()
+            .while_doing("cannot start haul-lab wan")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Err(Problem::failed(format!("{job:?} over {road:?} failed: {said}"), ""));
@@ -75,11 +82,16 @@ impl Emulator {
         Ok(Results { directory, counters })
     }
 
-    fn command(&self, road: &Road, directory: &Path, counters: &Path) -> Command {
+    fn command(&self, round: u64, road: &Road, directory: &Path, counters: &Path) -> Command {
         let mut command = Command::new(&self.program);
         let server = format!("'{}' services-end b '{}'", self.program.display(), directory.display());
         command.args(["wan", "--quiet", "--rate", road.rate, "--loss", &road.loss]);
-        command.args(["--rtt", &format!("{}ms", road.rtt_ms), "--seed", &self.seed.to_string()]);
+        command.args([
+            "--rtt",
+            &format!("{}ms", road.rtt_ms),
+            "--seed",
+            &self.seed.wrapping_add(round).to_string(),
+        ]);
         if road.untuned {
             command.args(["--tcp-window", "kernel"]);
         }

@@ -78,13 +78,13 @@ fn in_turn(
     messages: usize,
 ) -> Result<Vec<(Way, Rounds)>, Problem> {
     let mut all: Vec<(Way, Rounds)> = ways(points).into_iter().map(|way| (way, Rounds::default())).collect();
-    for round in 0..points.rounds as usize {
+    for round in 0..points.rounds {
         for place in 0..all.len() {
             let count = all.len();
-            let (way, rounds) = &mut all[(round + place) % count];
+            let (way, rounds) = &mut all[(round as usize + place) % count];
             let (carrier, busy_poll_us) = way.clone();
             let job = Job::Turnaround { carrier, messages, busy_poll_us };
-            rounds.add(lab.run(road, &job)?.load("a.json")?);
+            rounds.add(lab.run_round(round.into(), road, &job)?.load("a.json")?);
         }
     }
     Ok(all)
