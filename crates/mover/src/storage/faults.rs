@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -47,11 +47,25 @@ impl Disk {
         Self(Arc::new(Inner { calls: AtomicU64::new(0), rule: Box::new(rule) }))
     }
 
-    /// Writes take the time that they would take at so many bytes per second.
+    /// Reading and writing waits as long as it would take at so many bytes per second.
     pub fn slow(bytes_per_second: u64) -> Self {
+        Self::taking(bytes_per_second, std::thread::sleep)
+    }
+
+    /// Reading and writing is work for the processor, which does so many bytes per second.
+    pub fn laborious(bytes_per_second: u64) -> Self {
+        Self::taking(bytes_per_second, |time| {
+            let start = Instant::now();
+            while start.elapsed() < time {
+                std::hint::spin_loop();
+            }
+        })
+    }
+
+    fn taking(bytes_per_second: u64, take: impl Fn(Duration) + Send + Sync + 'static) -> Self {
         Self::new(move |_, call| {
-            if let Call::Write(len) = call {
-                std::thread::sleep(Duration::from_secs_f64(len as f64 / bytes_per_second as f64));
+            if let Call::Read(len) | Call::Write(len) = call {
+                take(Duration::from_secs_f64(len as f64 / bytes_per_second as f64));
             }
             Verdict::Pass
         })
@@ -72,10 +86,17 @@ thread_local! {
     static HERE: RefCell<Option<Disk>> = const { RefCell::new(None) };
 }
 
-/// The disk of the whole process: `HAUL_DISK_RATE` is how many bytes it writes in a second.
+/// The disk of the whole process: `HAUL_DISK_RATE` is how many bytes it reads or writes in a second; with ` of work` behind it
+/// the processor is what takes the time.
 fn of_process() -> Option<Disk> {
     static DISK: OnceLock<Option<Disk>> = OnceLock::new();
-    let parse = || Some(Disk::slow(std::env::var("HAUL_DISK_RATE").ok()?.parse().ok()?));
+    let parse = || {
+        let value = std::env::var("HAUL_DISK_RATE").ok()?;
+        match value.strip_suffix(" of work") {
+            Some(rate) => Some(Disk::laborious(rate.parse().ok()?)),
+            None => Some(Disk::slow(value.parse().ok()?)),
+        }
+    };
     DISK.get_or_init(parse).clone()
 }
 

@@ -40,8 +40,8 @@ pub enum Call {
     List,
     /// `lseek` for holes.
     Seek,
-    /// `pread`.
-    Read,
+    /// `pread` of so many bytes at most.
+    Read(usize),
     /// `write`, `pwrite`, `copy_file_range` of so many bytes.
     Write(usize),
     /// `fallocate`, `ftruncate`.
@@ -166,7 +166,7 @@ pub(crate) fn seek(fd: impl AsFd, to: SeekFrom) -> Result<u64> {
 
 /// Reads some bytes; none at the end of the file.
 pub(crate) fn read_at(fd: impl AsFd, into: &mut [u8], offset: u64) -> Result<usize> {
-    repeat(Call::Read, || io::pread(fd.as_fd(), &mut *into, offset))
+    repeat(Call::Read(into.len()), || io::pread(fd.as_fd(), &mut *into, offset))
 }
 
 /// Fills `into`; a file that ends before is an I/O error.

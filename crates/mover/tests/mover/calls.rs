@@ -88,7 +88,11 @@ fn what_was_there_and_cannot_be_read_back_comes_again() {
     let failed = Arc::new(AtomicBool::new(false));
     let fails = failed.clone();
     let ends = copy(&src, &dst, cached(), move |thread, call| {
-        if thread == "haul-verify" && call == Call::Read && first(&fails) { BROKEN } else { Verdict::Pass }
+        if thread == "haul-verify" && matches!(call, Call::Read(_)) && first(&fails) {
+            BROKEN
+        } else {
+            Verdict::Pass
+        }
     });
     assert!(failed.load(Ordering::Relaxed));
     ends.clean();
@@ -123,7 +127,7 @@ fn a_part_that_cannot_be_read_fails_its_file_only() {
         let refused = Arc::new(AtomicBool::new(false));
         let refuses = refused.clone();
         let ends = copy(&src, &dst, cached(), move |thread, call| match thread {
-            "haul-verify" if call == Call::Read => {
+            "haul-verify" if matches!(call, Call::Read(_)) => {
                 refuses.store(true, Ordering::Relaxed);
                 Verdict::Fail(Errno::ACCESS.raw_os_error())
             }
@@ -261,7 +265,7 @@ fn a_file_that_is_known_to_differ_is_read_no_further() {
     let disk = Disk::new(move |_, call| {
         let compares = std::thread::current().name() == Some("haul-compare");
         // The second read begins when the sender has been asked for the file.
-        if compares && call == Call::Read && count.fetch_add(1, Ordering::Relaxed) == 1 {
+        if compares && matches!(call, Call::Read(_)) && count.fetch_add(1, Ordering::Relaxed) == 1 {
             wait.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap();
         }
         Verdict::Pass

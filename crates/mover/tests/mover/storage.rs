@@ -110,7 +110,7 @@ fn files_that_cannot_be_read_for_comparing_are_sent_even_before_all_has_been_ask
     copy_on(&src, &dst, options(), &healthy()).clean();
     // What fails, fails at once, while the receiver still makes up its mind about the other files.
     let disk = Disk::new(|_, call| match std::thread::current().name() {
-        Some("haul-compare") if call == Call::Read => Verdict::Fail(Errno::IO.raw_os_error()),
+        Some("haul-compare") if matches!(call, Call::Read(_)) => Verdict::Fail(Errno::IO.raw_os_error()),
         Some("haul-receive") => {
             std::thread::sleep(Duration::from_micros(500));
             Verdict::Pass

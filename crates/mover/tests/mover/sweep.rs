@@ -386,7 +386,7 @@ fn sweep(scene: Scene, side: Side) {
     });
     world.start(&place, side, &disk).unwrap().run(&Pump::default()).clean();
     // Most of them move bytes, and one of those is like the other.
-    let mut is_chosen = |call: &Call| !matches!(call, Call::Read | Call::Write(_)) || rng.chance(0.05);
+    let mut is_chosen = |call: &Call| !matches!(call, Call::Read(_) | Call::Write(_)) || rng.chance(0.05);
     let calls = log.lock().unwrap();
     let chosen: Vec<u64> = (0..).zip(&*calls).filter_map(|(n, call)| is_chosen(call).then_some(n)).collect();
     assert!(chosen.len() > 50, "{} calls", chosen.len());
