@@ -9,8 +9,14 @@ pub(super) type Arrival = (u64, usize);
 const WARM_UP_NANOS: u64 = 300_000_000;
 /// The lines whose meeting tells when a rate changed are so long.
 const LINE_NANOS: u64 = 700_000_000;
+/// How high they are is told by the parts that are nearest to the change.
+const NEAR_NANOS: u64 = 300_000_000;
+/// Points of a line that its slope is taken from.
+const POINTS: usize = 64;
 /// The rate after a change is taken from so long behind it.
 const AFTER_NANOS: u64 = 300_000_000;
+/// How near to a moment a line can tell where it was: bursts of 64 KiB at 100 Mbit/s.
+const BURST_NANOS: f64 = 5_200_000.0;
 /// The rate of messages is less than that of packets by no more than this share.
 const HEADERS: f64 = 0.1;
 
@@ -40,38 +46,52 @@ fn jitter(arrivals: &[Arrival], rate_bps: f64) -> f64 {
     quantile(&mut arrivals.windows(2).map(deviation).collect::<Vec<_>>(), 0.99)
 }
 
-/// Bytes that have come, as a straight line over time in nanoseconds: a point on it and its slope, by least squares.
-fn line(arrivals: &[Arrival], before: usize) -> Option<(f64, f64, f64)> {
-    let mut bytes = before;
-    let points = arrivals.iter().map(|arrival| {
-        bytes += arrival.1;
-        (arrival.0 as f64, bytes as f64)
+/// Bytes that have come until each arrival, over time in nanoseconds.
+type Curve = [(f64, f64)];
+
+fn curve(arrivals: &[Arrival]) -> Vec<(f64, f64)> {
+    let bytes = arrivals.iter().scan(0, |bytes, arrival| {
+        *bytes += arrival.1;
+        Some((arrival.0 as f64, *bytes as f64))
     });
-    let points: Vec<(f64, f64)> = points.collect();
-    let count = points.len() as f64;
-    let (at, sum) =
-        points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
-    let spread: f64 = points.iter().map(|point| (point.0 - at).powi(2)).sum();
-    let both: f64 = points.iter().map(|point| (point.0 - at) * (point.1 - sum)).sum();
-    (spread > 0.0).then(|| (at, sum, both / spread))
+    bytes.collect()
+}
+
+/// Its slope: the median of the slopes between any two of some points (Theil and Sen), which a stall changes little.
+fn slope(curve: &Curve) -> Option<f64> {
+    let points: Vec<_> = curve.iter().step_by(curve.len().div_ceil(POINTS).max(1)).collect();
+    let mut slopes = Vec::with_capacity(POINTS * POINTS / 2);
+    for (n, a) in points.iter().enumerate() {
+        slopes.extend(points[n + 1..].iter().filter(|b| b.0 > a.0).map(|b| (b.1 - a.1) / (b.0 - a.0)));
+    }
+    (!slopes.is_empty()).then(|| quantile(&mut slopes, 0.5))
+}
+
+/// Where the straight line of this slope through most of it meets time zero: the median, as a stall that is made good
+/// lies below it.
+fn height(curve: &Curve, slope: f64) -> f64 {
+    quantile(&mut curve.iter().map(|point| point.1 - slope * point.0).collect::<Vec<_>>(), 0.5)
 }
 
 /// When the rate changed, in nanoseconds after `asked`: where the lines of before and after meet. Packets leave in
 /// bursts, so that rates over short windows say little.
 fn settled(arrivals: &[Arrival], asked: u64) -> Option<u64> {
-    let index = |at: u64| arrivals.partition_point(|arrival| arrival.0 < at);
-    let (start, asked_at) = (index(asked.saturating_sub(LINE_NANOS)), index(asked));
-    let (after, end) = (index(asked + AFTER_NANOS), index(asked + AFTER_NANOS + LINE_NANOS));
-    let bytes =
-        |range: std::ops::Range<usize>| arrivals[range].iter().map(|arrival| arrival.1).sum::<usize>();
-    let (at, sum, old) = line(&arrivals[start..asked_at], 0)?;
-    let (later, more, new) = line(&arrivals[after..end], bytes(start..after))?;
+    let curve = curve(arrivals);
+    let within = |from: u64, to: u64| {
+        let index = |at: u64| arrivals.partition_point(|arrival| arrival.0 < at);
+        &curve[index(from)..index(to)]
+    };
+    let after = asked + AFTER_NANOS;
+    let old = slope(within(asked.saturating_sub(LINE_NANOS), asked))?;
+    let new = slope(within(after, after + LINE_NANOS))?;
     if (new / old - 1.0).abs() < HEADERS {
         return None;
     }
-    let meet = ((more - new * later) - (sum - old * at)) / (old - new);
-    // Before it was asked for: something else has bent one of the lines.
-    (meet >= asked as f64).then_some((meet - asked as f64) as u64)
+    let before = height(within(asked.saturating_sub(NEAR_NANOS), asked), old);
+    let meet = (height(within(after, after + NEAR_NANOS), new) - before) / (old - new);
+    // Earlier than within a burst before it was asked for: something else has moved one of the lines.
+    let took = meet - asked as f64;
+    (took >= -BURST_NANOS).then_some(took.max(0.0) as u64)
 }
 
 /// What the arrivals of a stream come to whose sender has sent for `millis`. What comes after that time was late, and
@@ -145,6 +165,21 @@ mod tests {
         let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_000);
         let settled = seen.settled_ms.unwrap();
         assert!((50.0..=72.0).contains(&settled), "{settled}");
+    }
+
+    #[test]
+    fn stalls_do_not_hide_when_a_change_came() {
+        // Nothing comes for 60 ms, which is made good before the change and never after it.
+        let late = |(at, len): Arrival| {
+            (if (800_000_000..860_000_000).contains(&at) { 860_000_000 } else { at }, len)
+        };
+        let lost = |arrival: &Arrival| !(1_750_000_000..1_810_000_000).contains(&arrival.0);
+        let arrivals = even(0, 1_040, 100).into_iter().map(late);
+        let arrivals: Vec<Arrival> =
+            arrivals.chain(even(1_040, 2_600, 200).into_iter().filter(lost)).collect();
+        let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_600);
+        let settled = seen.settled_ms.unwrap();
+        assert!((30.0..=50.0).contains(&settled), "{settled}");
     }
 
     #[test]
