@@ -31,6 +31,10 @@ const OPENING_DELAY: Span = Span::from_millis(10);
 /// Shortest time between two opening headers.
 const OPENING_REPEAT: Span = Span::from_millis(100);
 
+/// What is taken for a round trip where nothing is known (RFC 9002 section 6.2.2). The first estimate of an association comes from
+/// exchanges over TCP: where that had to repeat something, it is seconds, and so would be the first repetition here.
+const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
+
 /// One end of a flight.
 pub(crate) struct Inner {
     keys: Arc<FlightKeys>,
@@ -87,10 +91,11 @@ impl Inner {
         options: &ChannelOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
+        let round_trip = bond.round_trip.min(UNKNOWN_ROUND_TRIP);
         let keys = FlightKeys::new(&bond.secret, &flight, role, bond.cipher);
         let phase = match role {
             Role::Client => {
-                let wait = (bond.round_trip * 2).max(OPENING_REPEAT);
+                let wait = (round_trip * 2).max(OPENING_REPEAT);
                 Phase::Opening(Box::new(Opening::new(now, OPENING_DELAY, wait, options.patience.into())))
             }
             Role::Server => Phase::Running,
@@ -105,7 +110,7 @@ impl Inner {
             datagram,
             likely_datagram: datagram,
             max_datagram: options.datagram,
-            initial_rtt: bond.round_trip,
+            initial_rtt: round_trip,
             queue_bytes: options.queue.0 as usize,
             ends,
             ..Setup::new(now)

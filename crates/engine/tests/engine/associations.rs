@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use haul_base::Bytes;
+use haul_base::{Bytes, Span};
 use haul_engine::{
     AssociateOptions, Channel, ChannelOptions, EngineError, HaulUrl, Listener, Message, Role, Terms,
     TicketFile, associate,
@@ -76,6 +76,22 @@ pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+#[test]
+fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
+    let listener = listener("127.0.0.1");
+    let late = Duration::from_millis(1_500);
+    let relay = Relay::start_late(listener.local_addr(), late);
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let client = client_of(&listener, &url);
+    // The client has asked twice, and the second time nothing was late.
+    assert!(client.path().rtt < Span::from_millis(300), "{:?}", client.path());
+    send(&client, b"one");
+    // The server has one sample only: it counts as no more than what is taken where nothing is known.
+    let server = flight(&listener);
+    assert!(server.path().rtt <= Span::from_millis(333), "{:?}", server.path());
+    assert_eq!(recv(&server), b"one");
 }
 
 #[test]

@@ -88,6 +88,11 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(crate) fn start(server: SocketAddr) -> Self {
+        Self::start_late(server, Duration::ZERO)
+    }
+
+    /// The first bytes of either side on each TCP connection are late, as if TCP had to repeat them.
+    pub(crate) fn start_late(server: SocketAddr, late: Duration) -> Self {
         let (tcp, udp) = bind_both();
         let relay = Self {
             port: tcp.local_addr().unwrap().port(),
@@ -105,8 +110,8 @@ impl Relay {
                     return;
                 };
                 streams.lock().unwrap().extend([client.try_clone().unwrap(), to.try_clone().unwrap()]);
-                pump(client.try_clone().unwrap(), to.try_clone().unwrap());
-                pump(to, client);
+                pump(client.try_clone().unwrap(), to.try_clone().unwrap(), late);
+                pump(to, client, late);
             }
         });
         let (to_server, to_client) = (relay.to_server.clone(), relay.to_client.clone());
@@ -132,10 +137,11 @@ fn bind_both() -> (TcpListener, UdpSocket) {
     }
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream) {
+fn pump(mut from: TcpStream, mut to: TcpStream, mut late: Duration) {
     std::thread::spawn(move || {
         let mut buffer = [0; 16_384];
         while let Ok(len @ 1..) = from.read(&mut buffer) {
+            std::thread::sleep(std::mem::take(&mut late));
             if to.write_all(&buffer[..len]).is_err() {
                 break;
             }
