@@ -296,5 +296,7 @@ fn a_file_that_is_known_to_differ_is_read_no_further() {
     while !matches!(peer.recv(Duration::from_secs(60)).unwrap(), Some(ControlMessage::Finish(_))) {}
     peer.send(ControlMessage::Bye).unwrap();
     assert_eq!(job.handle.join().unwrap().files, 1);
-    assert_eq!(reads.load(Ordering::Relaxed), 2, "the group that was being read is the last one");
+    // The one that differed, and the one that was being read meanwhile, if it had been begun.
+    let reads = reads.load(Ordering::Relaxed);
+    assert!((1..=2).contains(&reads), "{reads} of eight groups were read");
 }
