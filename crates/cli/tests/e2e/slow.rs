@@ -1,4 +1,4 @@
-//! A disk that is slower than the network holds the sender; no packet is lost for it, and it is named. One that is not is not.
+//! A disk that is slower than the network holds the sender; no packet is lost for it, and what held the sender is named.
 
 use crate::support::{LIMIT, Mtu, Net, Running, Server, assert_same_file, directory, file, haul};
 
@@ -21,13 +21,13 @@ fn a_disk_at_a_tenth_of_the_network_makes_nobody_lose_a_packet() {
     assert_same_file(&here.path().join("large"), &root.path().join("copy"));
 }
 
-/// What limited a copy of `size` bytes whose sender has these variables.
-fn limit_of_a_copy(net: &Net, size: usize, variables: &[(&str, &str)]) -> serde_json::Value {
+/// What limited a copy whose sender's disk is this slow.
+fn limit_of_a_copy(net: &Net, disk: &str) -> serde_json::Value {
     let (here, root) = (directory(), directory());
-    file(&here.path().join("source"), 2, size);
+    file(&here.path().join("source"), 2, 60 << 20);
     let server = Server::start(net, root.path(), &[]);
     let mut command = haul(&net.client, ["cp", "--json", "--sync", "none"]);
-    command.envs(variables.iter().copied()).arg(here.path().join("source")).arg(server.at("copy"));
+    command.env("HAUL_DISK_RATE", disk).arg(here.path().join("source")).arg(server.at("copy"));
     let copy = Running::start(&mut command);
     let json: serde_json::Value = serde_json::from_str(&copy.wait(LIMIT).exits(0).stdout).unwrap();
     assert_same_file(&here.path().join("source"), &root.path().join("copy"));
@@ -38,8 +38,7 @@ fn limit_of_a_copy(net: &Net, size: usize, variables: &[(&str, &str)]) -> serde_
 #[test]
 fn a_slow_disk_of_the_sender_is_named_and_slow_work_is_not_called_a_disk() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };
-    let limit = |rate: &str| limit_of_a_copy(&net, 60 << 20, &[("HAUL_DISK_RATE", rate)]);
-    assert_eq!(limit(DISK), "sender_storage");
+    assert_eq!(limit_of_a_copy(&net, DISK), "sender_storage");
     // The data path waits as long, but for a thread that is at work.
-    assert_eq!(limit(&format!("{DISK} of work")), "sender_cpu");
+    assert_eq!(limit_of_a_copy(&net, &format!("{DISK} of work")), "sender_cpu");
 }

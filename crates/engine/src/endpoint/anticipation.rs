@@ -23,7 +23,7 @@ const FAR: Span = Span::from_micros(400);
 /// was known is forgotten.
 const GONE_ASTRAY: u8 = 3;
 
-/// How long nobody looks after a thread had to wait for its processor, at first and at most.
+/// So long nobody looks after a thread had to wait for its processor, at first and at most.
 const PAUSE: Span = Span::from_millis(200);
 const LONGEST_PAUSE: Span = Span::from_secs(20);
 
@@ -43,14 +43,14 @@ pub(super) struct Anticipation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expected {
     pub(super) at: Time,
-    /// When a thread looks for itself, if that is worth while.
+    /// Nothing if to look is not worth while.
     pub(super) look: Option<Window>,
 }
 
+/// When a thread looks for a message itself: before, and from the end on, it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) start: Time,
-    /// From here on it sleeps again.
     pub(super) end: Time,
 }
 
