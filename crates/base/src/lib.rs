@@ -3,6 +3,7 @@
 //! thread.
 
 mod machine;
+mod memory;
 mod nearest;
 mod ranges;
 mod rng;
@@ -10,6 +11,7 @@ mod time;
 mod units;
 
 pub use machine::{Deadline, DeadlineReason, Ecn, Machine, PathId, Piece, Received, Transmit};
+pub use memory::AlignedBytes;
 pub use nearest::{nearest, suggestion};
 pub use ranges::RangeSet;
 pub use rng::Rng;

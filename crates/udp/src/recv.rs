@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use haul_base::Ecn;
+use haul_base::{AlignedBytes, Ecn};
 
 use crate::clock::Arrival;
 use crate::cmsg;
@@ -70,7 +70,7 @@ struct Facts {
 
 /// Buffers for received messages, allocated once.
 pub struct Receiver {
-    buffer: Box<[u8]>,
+    buffer: AlignedBytes,
     size: usize,
     slots: Box<[Slot]>,
     facts: Box<[Option<Facts>]>,
@@ -92,7 +92,7 @@ impl Receiver {
     pub fn with_buffers(count: usize, size: usize) -> Self {
         let (count, size) = (count.clamp(1, MAX_MESSAGES), size.max(1));
         Self {
-            buffer: vec![0; count * size].into(),
+            buffer: AlignedBytes::zeroed(count * size),
             size,
             slots: vec![Slot::EMPTY; count].into(),
             facts: vec![None; count].into(),

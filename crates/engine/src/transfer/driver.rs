@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use haul_base::{Machine, PathId, Rate, Received, Span, Time, Transmit};
+use haul_base::{AlignedBytes, Machine, PathId, Rate, Received, Span, Time, Transmit};
 use haul_udp::{ArrivalClock, Full, Receiver as Buffers, RecvError, SendError, UdpSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -64,7 +64,7 @@ pub(super) struct Driver<'a, M> {
     waker: Waker,
     shared: &'a Shared,
     buffers: Buffers,
-    slot: Box<[u8]>,
+    slot: AlignedBytes,
     /// A batch that the kernel has not taken yet, and how much of it it has.
     pending: Option<(Transmit, usize)>,
     /// Nothing can be sent before, because a queue below the socket was full.
@@ -92,7 +92,7 @@ impl<'a, M: Driven> Driver<'a, M> {
             waker,
             shared,
             buffers: Buffers::new(socket),
-            slot: vec![0; SLOT].into(),
+            slot: AlignedBytes::zeroed(SLOT),
             pending: None,
             blocked_until: None,
             arrivals: ArrivalClock::new(),

@@ -117,7 +117,7 @@ impl Drain {
             self.waiting.insert(run.offset, (lease.clone(), run.range.clone()));
         }
         while let Some((lease, range)) = self.waiting.remove(&self.upto) {
-            self.write_run(&lease.data[range])?;
+            self.write_run(lease.bytes(range))?;
         }
         self.flush()
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use blake3::Hasher;
+use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, FileDigest, RelPath};
 use haul_wire::packet::MAX_OFFSET;
 use rustix::io::Errno;
@@ -78,7 +79,7 @@ impl Feed {
     fn feed(&mut self) -> Result<(), Fault> {
         let mut hasher = Hasher::new();
         let mut offset = 0;
-        let mut buffer = vec![0; BLOCK];
+        let mut buffer = AlignedBytes::zeroed(BLOCK);
         loop {
             if !self.wait_for_room() {
                 return Ok(());
@@ -88,12 +89,13 @@ impl Feed {
                 return self.finish(offset, *hasher.finalize().as_bytes());
             }
             hasher.update(&data);
-            let block = Block { offset, data };
+            let len = data.len();
+            let block = Block::new(offset, data, len);
             offset = block.end();
             if offset > MAX_OFFSET {
                 return Err(Fault::new(FaultCode::Usage, "the stream is longer than any file may be", ""));
             }
-            self.shared.progress.found(0, block.data.len() as u64);
+            self.shared.progress.found(0, len as u64);
             self.shared.publish(block);
         }
     }
@@ -111,10 +113,10 @@ impl Feed {
     }
 
     /// What there is, at most a block; nothing at the end.
-    fn read(&mut self, buffer: &mut [u8]) -> Result<Vec<u8>, Fault> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<AlignedBytes, Fault> {
         loop {
             match self.input.read(buffer) {
-                Ok(got) => return Ok(buffer[..got].to_vec()),
+                Ok(got) => return Ok(AlignedBytes::from(&buffer[..got])),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);

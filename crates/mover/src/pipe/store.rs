@@ -129,7 +129,7 @@ impl<'a> Writer<'a> {
 
     fn write(&mut self, lease: &Lease) -> Result<(), Errno> {
         for run in &lease.runs {
-            let bytes = &lease.data[run.range.clone()];
+            let bytes = lease.bytes(run.range.clone());
             write_all_at(&self.file, bytes, run.offset)?;
             self.written.insert(run.offset..run.offset + bytes.len() as u64);
             if run.offset == self.hashed {

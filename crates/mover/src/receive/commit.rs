@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, RecvError};
+use haul_base::AlignedBytes;
 use haul_wire::control::{
     Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback, Summary, encoded_len,
 };
@@ -15,6 +16,7 @@ use crate::batch::next_part;
 use crate::digest::set_digest;
 use crate::entries::{Kind, State};
 use crate::fault::{Scope, Side, Trouble, show};
+use crate::receive::compare::READ;
 use crate::receive::extraneous;
 use crate::receive::links::Linked;
 use crate::receive::own::collision;
@@ -37,7 +39,7 @@ pub(crate) struct Committer {
     total: Option<u64>,
     /// What is synced once, in the end.
     at_end: Syncs,
-    buffer: Vec<u8>,
+    buffer: AlignedBytes,
 }
 
 /// A verified file and what it is to become.
@@ -57,7 +59,7 @@ impl Committer {
             settled: 0,
             total: None,
             at_end: Syncs::default(),
-            buffer: Vec::new(),
+            buffer: AlignedBytes::zeroed(READ),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
+use haul_base::AlignedBytes;
 use rustix::io::Errno;
 
 use crate::receive::shared::{Check, Shared};
@@ -13,7 +14,7 @@ use crate::stream::Shape;
 use crate::tree::{Groups, Value};
 
 /// Bytes read at a time.
-const READ: usize = 1 << 20;
+pub(crate) const READ: usize = 1 << 20;
 
 /// Where something of a file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,12 +52,12 @@ pub(crate) struct Comparer {
     shared: Arc<Shared>,
     jobs: Receiver<HashJob>,
     checks: Sender<Check>,
-    buffer: Vec<u8>,
+    buffer: AlignedBytes,
 }
 
 impl Comparer {
     pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<HashJob>, checks: Sender<Check>) -> Self {
-        Self { shared, jobs, checks, buffer: Vec::new() }
+        Self { shared, jobs, checks, buffer: AlignedBytes::zeroed(READ) }
     }
 
     /// Works until there is nothing more to compare, or until the job is over.
@@ -94,20 +95,19 @@ impl Comparer {
     }
 }
 
-/// Reads a group of a file's stream and hashes it.
+/// Reads a group of a file's stream through `buffer`, which has room for something, and hashes it.
 pub(crate) fn hash_group(
     file: &File,
     shape: &Shape,
     groups: Groups,
     group: u32,
-    buffer: &mut Vec<u8>,
+    buffer: &mut [u8],
 ) -> Result<Value, Errno> {
-    buffer.resize(READ, 0);
-    let mut hasher = groups.hasher(group);
+    let (mut hasher, most) = (groups.hasher(group), buffer.len() as u64);
     for (mut at, len) in shape.pieces(groups.range(group)) {
         let end = at + len;
         while at < end {
-            let into = &mut buffer[..(end - at).min(READ as u64) as usize];
+            let into = &mut buffer[..(end - at).min(most) as usize];
             read_exact_at(file, into, at)?;
             hasher.update(into);
             at += into.len() as u64;

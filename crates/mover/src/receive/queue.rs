@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use haul_base::Piece;
+use haul_base::{AlignedBytes, Piece};
 
 use crate::progress::WakeSlot;
 
@@ -46,17 +46,23 @@ impl Run {
 /// A buffer with the runs in it.
 #[derive(Debug, Default)]
 struct Filling {
-    data: Vec<u8>,
+    memory: AlignedBytes,
+    used: usize,
     runs: Vec<Run>,
     /// End of the run that ends last in the object.
     top: u64,
 }
 
 impl Filling {
+    fn room(&self) -> usize {
+        self.memory.len() - self.used
+    }
+
+    /// Appends bytes for which there is room.
     fn append(&mut self, offset: u64, bytes: &[u8]) {
-        let at = self.data.len();
-        self.data.extend_from_slice(bytes);
-        let range = at..self.data.len();
+        let range = self.used..self.used + bytes.len();
+        self.memory[range.clone()].copy_from_slice(bytes);
+        self.used = range.end;
         match self.runs.last_mut() {
             Some(last) if last.end() == offset => last.range.end = range.end,
             _ => self.runs.push(Run { offset, range }),
@@ -68,7 +74,7 @@ impl Filling {
 #[derive(Default)]
 struct Inner {
     buffers: VecDeque<Filling>,
-    spare: Vec<Vec<u8>>,
+    spare: Vec<AlignedBytes>,
     /// Bytes in `buffers`.
     queued: u64,
     writer_waits: bool,
@@ -94,14 +100,21 @@ pub(crate) struct Queue {
 
 /// A buffer on its way to the disk. Its memory is counted as free when it is dropped.
 pub(crate) struct Lease {
-    pub(crate) data: Vec<u8>,
+    memory: AlignedBytes,
+    used: usize,
     pub(crate) runs: Vec<Run>,
     home: Arc<Queue>,
 }
 
+impl Lease {
+    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &self.memory[range]
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.home.take_back(std::mem::take(&mut self.data));
+        self.home.take_back(std::mem::take(&mut self.memory), self.used as u64);
     }
 }
 
@@ -193,8 +206,8 @@ impl Queue {
             let enough = closed || lingered || inner.completed.is_some() || inner.queued >= NOTICE;
             if let Some(filling) = if enough { inner.take_below(known) } else { None } {
                 drop(inner);
-                let Filling { data, runs, .. } = filling;
-                return Work::Bytes(Box::new(Lease { data, runs, home: self.clone() }));
+                let Filling { memory, used, runs, .. } = filling;
+                return Work::Bytes(Box::new(Lease { memory, used, runs, home: self.clone() }));
             }
             // Entries that came before the end say where what is here goes.
             let look = busy || std::mem::take(&mut inner.nudged);
@@ -213,12 +226,11 @@ impl Queue {
         }
     }
 
-    fn take_back(&self, mut data: Vec<u8>) {
-        let freed = self.freed.fetch_add(data.len() as u64, Ordering::AcqRel) + data.len() as u64;
-        data.clear();
+    fn take_back(&self, memory: AlignedBytes, used: u64) {
+        let freed = self.freed.fetch_add(used, Ordering::AcqRel) + used;
         let mut inner = self.inner();
         if inner.spare.len() < SPARE {
-            inner.spare.push(data);
+            inner.spare.push(memory);
         }
         drop(inner);
         // Another thread may have freed more and woken the reader meanwhile.
@@ -242,7 +254,7 @@ pub(crate) struct Loan(Arc<Lease>);
 
 impl Loan {
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        &self.0.data[range]
+        self.0.bytes(range)
     }
 }
 
@@ -256,15 +268,14 @@ impl Inner {
     fn append(&mut self, mut offset: u64, mut bytes: &[u8]) {
         self.queued += bytes.len() as u64;
         while !bytes.is_empty() {
-            if self.buffers.back().is_none_or(|b| b.data.len() == BUFFER) {
-                let mut data = self.spare.pop().unwrap_or_default();
-                data.reserve_exact(BUFFER);
-                self.buffers.push_back(Filling { data, ..Filling::default() });
+            if self.buffers.back().is_none_or(|b| b.room() == 0) {
+                let memory = self.spare.pop().unwrap_or_else(|| AlignedBytes::zeroed(BUFFER));
+                self.buffers.push_back(Filling { memory, ..Filling::default() });
             }
             let Some(back) = self.buffers.back_mut() else {
                 return;
             };
-            let (now, later) = bytes.split_at(bytes.len().min(BUFFER - back.data.len()));
+            let (now, later) = bytes.split_at(bytes.len().min(back.room()));
             back.append(offset, now);
             offset += now.len() as u64;
             bytes = later;
@@ -275,7 +286,7 @@ impl Inner {
     fn take_below(&mut self, known: u64) -> Option<Filling> {
         let index = self.buffers.iter().position(|b| b.top <= known)?;
         let filling = self.buffers.remove(index)?;
-        self.queued -= filling.data.len() as u64;
+        self.queued -= filling.used as u64;
         Some(filling)
     }
 }

@@ -83,7 +83,7 @@ fn shuffled_pieces_come_out_whole() {
     while let Some(lease) = take(&queue, u64::MAX) {
         for run in &lease.runs {
             let at = run.offset as usize;
-            back[at..at + run.range.len()].copy_from_slice(&lease.data[run.range.clone()]);
+            back[at..at + run.range.len()].copy_from_slice(lease.bytes(run.range.clone()));
         }
     }
     assert_eq!(back, object);

@@ -12,12 +12,7 @@ use crate::storage::fdatasync;
 use crate::tree::{Groups, Tree};
 
 /// Hashes a whole and verified file once more, as the disk gives it.
-pub(crate) fn read_back(
-    shared: &Shared,
-    entry: u32,
-    file: &File,
-    buffer: &mut Vec<u8>,
-) -> Result<(), Trouble> {
+pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [u8]) -> Result<(), Trouble> {
     let book = shared.book();
     let (shape, digest) = (book.table.shape(entry), book.table.digest(entry).copied());
     drop(book);

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
+use haul_base::AlignedBytes;
 use haul_wire::control::{Action, Fault, FaultCode, FileDigest, Proof};
 
 use crate::entries::State;
 use crate::fault::{Scope, Side, Trouble, protocol, show};
-use crate::receive::compare::{Held, Interest, hash_group};
+use crate::receive::compare::{Held, Interest, READ, hash_group};
 use crate::receive::shared::{Check, Comparison, Settle, Shared, Written};
 use crate::receive::writer::over;
 use crate::tree::{Groups, Tree, Value};
@@ -77,7 +78,7 @@ pub(crate) struct Verifier {
     different: HashSet<u32>,
     /// Digests of files that are not whole yet.
     expected: HashMap<u32, Result<Value, Fault>>,
-    buffer: Vec<u8>,
+    buffer: AlignedBytes,
 }
 
 impl Verifier {
@@ -90,7 +91,7 @@ impl Verifier {
             compared: HashMap::new(),
             different: HashSet::new(),
             expected: HashMap::new(),
-            buffer: Vec::new(),
+            buffer: AlignedBytes::zeroed(READ),
         }
     }
 

@@ -189,7 +189,7 @@ impl Writer {
         };
         let shape = self.shared.book().table.shape(piece.entry);
         let stretch = piece.offset..piece.offset + piece.len;
-        if let Err(errno) = write_stretch(&opened, &shape, stretch.clone(), &lease.data[range.clone()]) {
+        if let Err(errno) = write_stretch(&opened, &shape, stretch.clone(), lease.bytes(range.clone())) {
             let path = self.shared.path(piece.entry);
             return Ok(Err(Trouble::new(Side::Destination, "write", &path, errno)));
         }

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use haul_base::AlignedBytes;
+
 use crate::send::walk::Top;
 use crate::stream::Shape;
 
@@ -13,12 +15,23 @@ pub(crate) const BLOCK: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) offset: u64,
-    pub(crate) data: Vec<u8>,
+    memory: AlignedBytes,
+    len: usize,
 }
 
 impl Block {
+    /// Of the first `len` bytes of `memory`.
+    pub(crate) fn new(offset: u64, memory: AlignedBytes, len: usize) -> Self {
+        let len = len.min(memory.len());
+        Self { offset, memory, len }
+    }
+
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.memory[..self.len]
+    }
+
     pub(crate) fn end(&self) -> u64 {
-        self.offset + self.data.len() as u64
+        self.offset + self.len as u64
     }
 }
 
@@ -48,20 +61,20 @@ pub(crate) struct Store {
     parts: VecDeque<Arc<SentPart>>,
     /// Emptied buffers for the next blocks, the one that was used last at the end. New ones are made only when there
     /// is none, so there are never more buffers than blocks were held at a time.
-    spare: Vec<Vec<u8>>,
+    spare: Vec<AlignedBytes>,
     held: u64,
 }
 
 impl Store {
     /// A buffer for a block that was used before.
-    pub(crate) fn take_spare(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn take_spare(&mut self) -> Option<AlignedBytes> {
         self.spare.pop()
     }
 
     /// Appends a block. While more than `budget` bytes are held, the oldest blocks below `sent` go: they are
     /// read from their files again if they are lost on the way.
     pub(crate) fn publish(&mut self, block: Block, sent: u64, budget: u64) {
-        self.held += block.data.len() as u64;
+        self.held += block.len as u64;
         self.blocks.push_back(Arc::new(block));
         while self.held > budget && self.blocks.front().is_some_and(|b| b.end() <= sent) {
             self.drop_front();
@@ -82,11 +95,11 @@ impl Store {
         let Some(block) = self.blocks.pop_front() else {
             return;
         };
-        self.held -= block.data.len() as u64;
+        self.held -= block.len as u64;
         if let Ok(block) = Arc::try_unwrap(block)
-            && block.data.capacity() >= BLOCK
+            && block.memory.len() == BLOCK
         {
-            self.spare.push(block.data);
+            self.spare.push(block.memory);
         }
     }
 
@@ -119,7 +132,7 @@ mod tests {
     use super::*;
 
     fn block(offset: u64, len: usize) -> Block {
-        Block { offset, data: vec![offset as u8; len] }
+        Block::new(offset, AlignedBytes::zeroed(len), len)
     }
 
     #[test]

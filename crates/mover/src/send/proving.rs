@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_channel::Receiver;
+use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
 
 use crate::send::blocks::BLOCK;
@@ -100,12 +101,12 @@ pub(crate) struct Prover {
     shared: Arc<Shared>,
     jobs: Receiver<ProveJob>,
     proofs: Proofs,
-    buffer: Vec<u8>,
+    buffer: AlignedBytes,
 }
 
 impl Prover {
     pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<ProveJob>) -> Self {
-        Self { shared, jobs, proofs: Proofs::default(), buffer: Vec::new() }
+        Self { shared, jobs, proofs: Proofs::default(), buffer: AlignedBytes::zeroed(BLOCK) }
     }
 
     /// Works until there is nothing more to prove, or until the job is over.
@@ -162,7 +163,6 @@ impl Prover {
     }
 
     fn value(&mut self, groups: Groups, group: u32, opened: &Opened<'_>) -> Result<Value, Fault> {
-        self.buffer.resize(BLOCK, 0);
         let mut hasher = groups.hasher(group);
         let range = groups.range(group);
         let mut at = range.start;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, TryRecvError};
+use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, encoded_len};
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -55,19 +56,19 @@ impl From<Fault> for Halt {
 pub(crate) struct Reader {
     shared: Arc<Shared>,
     incoming: Receiver<Job>,
-    buffer: Vec<u8>,
+    buffer: AlignedBytes,
     used: usize,
     /// Where the buffer begins in the object.
     offset: u64,
     digests: Vec<FileDigest>,
     proofs: Proofs,
-    scratch: Vec<u8>,
+    scratch: AlignedBytes,
 }
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
-        let buffer = vec![0; BLOCK];
-        let (digests, proofs, scratch) = (Vec::new(), Proofs::default(), Vec::new());
+        let buffer = AlignedBytes::zeroed(BLOCK);
+        let (digests, proofs, scratch) = (Vec::new(), Proofs::default(), AlignedBytes::zeroed(BLOCK));
         Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, scratch }
     }
 
@@ -226,7 +227,6 @@ impl Reader {
 
     /// Reads and hashes what is not sent.
     fn skim(&mut self, opened: &Opened<'_>, range: Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
-        self.scratch.resize(BLOCK, 0);
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(BLOCK as u64) as usize;
@@ -293,26 +293,22 @@ impl Reader {
     }
 
     /// A buffer of a block's size with anything in it. The store is not locked while it is made.
-    fn fresh_buffer(&self) -> Vec<u8> {
+    fn fresh_buffer(&self) -> AlignedBytes {
         let spare = self.shared.store().take_spare();
-        let Some(mut buffer) = spare else { return vec![0; BLOCK] };
-        buffer.resize(BLOCK, 0);
-        buffer
+        spare.unwrap_or_else(|| AlignedBytes::zeroed(BLOCK))
     }
 
     fn publish(&mut self) {
         if self.used == 0 {
             return;
         }
-        let data = if self.used >= BLOCK / 2 {
+        let memory = if self.used >= BLOCK / 2 {
             let next = self.fresh_buffer();
-            let mut data = std::mem::replace(&mut self.buffer, next);
-            data.truncate(self.used);
-            data
+            std::mem::replace(&mut self.buffer, next)
         } else {
-            self.buffer[..self.used].to_vec()
+            AlignedBytes::from(&self.buffer[..self.used])
         };
-        let block = Block { offset: self.offset, data };
+        let block = Block::new(self.offset, memory, self.used);
         self.offset = block.end();
         self.used = 0;
         self.shared.publish(block);

@@ -261,6 +261,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use crossbeam_channel::unbounded;
+    use haul_base::AlignedBytes;
 
     use super::*;
 
@@ -282,7 +283,7 @@ mod tests {
     }
 
     fn block(offset: u64) -> Block {
-        Block { offset, data: vec![0; 10] }
+        Block::new(offset, AlignedBytes::zeroed(10), 10)
     }
 
     #[test]

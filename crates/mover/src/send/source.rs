@@ -76,7 +76,7 @@ impl ObjectSource for FileSource {
         let mut left = into;
         while !left.is_empty() {
             let filled = if let Some(block) = self.block_at(offset) {
-                let from = &block.data[(offset - block.offset) as usize..];
+                let from = &block.data()[(offset - block.offset) as usize..];
                 let len = from.len().min(left.len());
                 left[..len].copy_from_slice(&from[..len]);
                 len
