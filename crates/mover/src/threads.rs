@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use haul_wire::control::{Fault, FaultCode};
+use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::storage::Inherited;
 
@@ -63,4 +64,26 @@ pub(crate) fn join<T>(thread: JoinHandle<T>) -> Result<T, Fault> {
 /// The handle of a running job was dropped.
 pub(crate) fn dropped() -> Fault {
     Fault::new(FaultCode::Interrupted, "the transfer was given up", "run the same command again")
+}
+
+/// How often the calling thread has given its processor up to wait for something.
+pub(crate) fn waits() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_waits_and_one_that_works_does_not() {
+        let before = waits();
+        black_box(blake3::hash(&[7; 10_000]));
+        assert_eq!(waits(), before);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(waits() > before);
+    }
 }

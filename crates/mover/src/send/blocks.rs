@@ -1,6 +1,7 @@
 //! What has been read of the object and may still be asked for.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::sync::Arc;
 
 use haul_base::AlignedBytes;
@@ -10,6 +11,10 @@ use crate::stream::Shape;
 
 /// Bytes that are read at a time, and the size of a block.
 pub(crate) const BLOCK: usize = 256 << 10;
+
+/// Parts of this size on hold their files open until they have arrived. As no more than 160 MiB are on the way,
+/// these are few.
+pub(crate) const LARGE: u64 = 4 << 20;
 
 /// A stretch of the object in memory.
 #[derive(Debug)]
@@ -52,6 +57,24 @@ pub(crate) struct SentPart {
     /// Where it begins in the stream.
     pub(crate) start: u64,
     pub(crate) file: Arc<SourceFile>,
+    /// The file as it was opened for reading, of parts of at least [`LARGE`] bytes.
+    pub(crate) opened: Option<Arc<File>>,
+}
+
+impl SentPart {
+    fn end(&self) -> u64 {
+        self.at + self.len
+    }
+}
+
+/// How much of what was sent stays in memory for sending it again, bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keep {
+    /// With what was not sent yet, at most.
+    pub(crate) in_all: u64,
+    /// Of large parts, behind the last byte that was sent. Their files are open, so that any of their bytes can be
+    /// had again with one call, and memory that is used again soon is still in the processor's caches.
+    pub(crate) of_large: u64,
 }
 
 /// Blocks and parts of files from the first byte that was not released on.
@@ -71,14 +94,23 @@ impl Store {
         self.spare.pop()
     }
 
-    /// Appends a block. While more than `budget` bytes are held, the oldest blocks below `sent` go: they are
-    /// read from their files again if they are lost on the way.
-    pub(crate) fn publish(&mut self, block: Block, sent: u64, budget: u64) {
+    /// Appends a block. Of the blocks below `sent` the oldest go that are not to be kept: they are read from their
+    /// files again if they are lost on the way.
+    pub(crate) fn publish(&mut self, block: Block, sent: u64, keep: Keep) {
         self.held += block.len as u64;
         self.blocks.push_back(Arc::new(block));
-        while self.held > budget && self.blocks.front().is_some_and(|b| b.end() <= sent) {
+        while self.blocks.front().is_some_and(|oldest| self.may_go(oldest, sent, keep)) {
             self.drop_front();
         }
+    }
+
+    fn may_go(&self, block: &Block, sent: u64, keep: Keep) -> bool {
+        let is_large = || {
+            let part = self.part_at(block.offset);
+            part.is_some_and(|part| part.opened.is_some() && part.end() >= block.end())
+        };
+        block.end() <= sent
+            && (self.held > keep.in_all || (sent - block.end() >= keep.of_large && is_large()))
     }
 
     /// Forgets everything that ends at or before `offset`.
@@ -86,7 +118,7 @@ impl Store {
         while self.blocks.front().is_some_and(|b| b.end() <= offset) {
             self.drop_front();
         }
-        while self.parts.front().is_some_and(|part| part.at + part.len <= offset) {
+        while self.parts.front().is_some_and(|part| part.end() <= offset) {
             self.parts.pop_front();
         }
     }
@@ -122,24 +154,31 @@ impl Store {
 
     /// The part of a file that holds the byte at `offset`.
     pub(crate) fn part_at(&self, offset: u64) -> Option<Arc<SentPart>> {
-        let index = self.parts.partition_point(|part| part.at + part.len <= offset);
+        let index = self.parts.partition_point(|part| part.end() <= offset);
         self.parts.get(index).filter(|part| part.at <= offset).cloned()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use haul_wire::control::LinkChoice;
+
     use super::*;
+    use crate::root::Root;
 
     fn block(offset: u64, len: usize) -> Block {
         Block::new(offset, AlignedBytes::zeroed(len), len)
     }
 
+    fn keep(in_all: u64) -> Keep {
+        Keep { in_all, of_large: 0 }
+    }
+
     #[test]
     fn blocks_are_found_by_their_bytes() {
         let mut store = Store::default();
-        store.publish(block(0, 10), 0, 100);
-        store.publish(block(10, 5), 0, 100);
+        store.publish(block(0, 10), 0, keep(100));
+        store.publish(block(10, 5), 0, keep(100));
         assert_eq!(store.block_at(9).unwrap().offset, 0);
         assert_eq!(store.block_at(10).unwrap().offset, 10);
         assert!(store.block_at(15).is_none());
@@ -152,9 +191,50 @@ mod tests {
     fn only_what_was_sent_leaves_for_want_of_memory() {
         let mut store = Store::default();
         for i in 0..4 {
-            store.publish(block(i * 10, 10), 15, 20);
+            store.publish(block(i * 10, 10), 15, keep(20));
         }
         assert!(store.block_at(5).is_none(), "sent, and over the budget");
         assert!(store.block_at(15).is_some(), "not wholly sent");
+    }
+
+    #[test]
+    fn of_large_parts_only_the_last_that_was_sent_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "").unwrap();
+        let file = Arc::new(SourceFile {
+            top: Arc::new(
+                Top::new(
+                    &Root::Anywhere,
+                    dir.path().as_os_str().as_encoded_bytes(),
+                    0,
+                    LinkChoice::default(),
+                )
+                .unwrap(),
+            ),
+            path: b"f".to_vec(),
+            shape: Shape::new(0, &[]),
+        });
+        let mut store = Store::default();
+        let opened = Arc::new(File::open(dir.path().join("f")).unwrap());
+        let part = |at, len, opened| SentPart { at, len, start: 0, file: file.clone(), opened };
+        store.add_part(part(0, 15, None));
+        store.add_part(part(15, 65, Some(opened.clone())));
+        let keep = Keep { in_all: 1000, of_large: 10 };
+        let publish =
+            |store: &mut Store, number: u64, sent| store.publish(block(number * 10, 10), sent, keep);
+        for (number, sent) in [(0, 0), (1, 10), (2, 20), (3, 30)] {
+            publish(&mut store, number, sent);
+        }
+        assert!(store.block_at(0).is_some(), "it has bytes of a small file");
+        store.release(15);
+        assert!(store.block_at(15).is_some(), "it too");
+        store.release(20);
+        publish(&mut store, 4, 35);
+        assert!(store.block_at(25).is_some(), "it was sent just now");
+        publish(&mut store, 5, 40);
+        assert_eq!(store.blocks.front().unwrap().offset, 30);
+        assert_eq!(Arc::strong_count(&opened), 2);
+        store.release(80);
+        assert_eq!(Arc::strong_count(&opened), 1, "what has arrived holds no file open");
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Planned {
 /// See the module's text.
 pub(crate) struct Opened<'a> {
     planned: &'a Planned,
-    file: File,
+    file: Arc<File>,
 }
 
 impl<'a> Opened<'a> {
@@ -35,19 +35,24 @@ impl<'a> Opened<'a> {
     pub(crate) fn open(planned: &'a Planned) -> Result<Self, Fault> {
         let path = &planned.file.path;
         let opened = planned.file.top.open(path, OFlags::RDONLY | OFlags::NONBLOCK);
-        let file = File::from(opened.map_err(|errno| match errno {
+        let file = Arc::new(File::from(opened.map_err(|errno| match errno {
             // It was a file when it was found, and is a link or gone now.
             Errno::LOOP => changed(path, "was replaced"),
             errno => Trouble::new(Side::Source, "open", path, errno).fault,
-        })?);
+        })?));
         let opened = Self { planned, file };
         opened.must_be_same("was changed or replaced after it was found")?;
         opened.must_have_a_size()?;
         if planned.file.shape.len() >= ADVISE_ABOVE {
             // Only advice.
-            let _ = fadvise(&opened.file, 0, None, Advice::Sequential);
+            let _ = fadvise(&*opened.file, 0, None, Advice::Sequential);
         }
         Ok(opened)
+    }
+
+    /// The file itself.
+    pub(crate) fn file(&self) -> &Arc<File> {
+        &self.file
     }
 
     /// After the last read: what was read is one state of the file.
@@ -58,7 +63,7 @@ impl<'a> Opened<'a> {
     fn must_be_same(&self, how: &str) -> Result<(), Fault> {
         let path = &self.planned.file.path;
         let stat =
-            fstat(&self.file).map_err(|errno| Trouble::new(Side::Source, "look at", path, errno).fault)?;
+            fstat(&*self.file).map_err(|errno| Trouble::new(Side::Source, "look at", path, errno).fault)?;
         let (now, then) = (Identity::of(&stat), self.planned.identity);
         let same = now == then || (self.planned.growth == Growth::Accept && now.has_grown_from(then));
         if same { Ok(()) } else { Err(changed(path, how)) }

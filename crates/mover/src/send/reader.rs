@@ -7,13 +7,13 @@ use blake3::Hasher;
 use crossbeam_channel::{Receiver, TryRecvError};
 use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, encoded_len};
-use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::batch::next_part;
-use crate::send::blocks::{BLOCK, Block, SentPart};
+use crate::send::blocks::{BLOCK, Block, LARGE, SentPart};
 use crate::send::opened::{Opened, Planned};
 use crate::send::proving::{Proofs, Proving};
 use crate::send::shared::Shared;
+use crate::threads;
 
 /// Digests sent in one message.
 const DIGEST_BATCH: usize = 256;
@@ -130,8 +130,10 @@ impl Reader {
     fn read_file(&mut self, planned: &Planned) -> bool {
         self.shared.progress.set_current(&planned.file.path);
         let mut left = 0..planned.file.shape.len();
-        self.begin(planned, &left);
-        let result = match self.copy_file(planned, &mut left) {
+        let opened = Opened::open(planned);
+        self.begin(planned, opened.as_ref().ok(), &left);
+        let copied = opened.map_err(Halt::from).and_then(|opened| self.copy_file(opened, &mut left));
+        let result = match copied {
             Ok(digest) => Ok(digest),
             Err(Halt::File(fault)) => Err(fault),
             Err(Halt::Stopped) => return false,
@@ -148,8 +150,7 @@ impl Reader {
         true
     }
 
-    fn copy_file(&mut self, planned: &Planned, left: &mut Range<u64>) -> Result<[u8; 32], Halt> {
-        let opened = Opened::open(planned)?;
+    fn copy_file(&mut self, opened: Opened<'_>, left: &mut Range<u64>) -> Result<[u8; 32], Halt> {
         let mut hasher = Hasher::new();
         self.copy(&opened, left, &mut hasher)?;
         opened.finish()?;
@@ -161,11 +162,12 @@ impl Reader {
         self.shared.progress.set_current(&wanted.planned.file.path);
         let first = self.offset + self.used as u64;
         let mut end = first;
+        let opened = Opened::open(&wanted.planned);
         for range in &wanted.ranges {
-            self.begin_at(&wanted.planned, end, range);
+            self.begin_at(&wanted.planned, opened.as_ref().ok(), end, range);
             end += range.end - range.start;
         }
-        match self.copy_stretches(wanted) {
+        match opened.map_err(Halt::from).and_then(|opened| self.copy_stretches(opened, wanted)) {
             Ok(()) => {}
             Err(Halt::Stopped) => return false,
             Err(Halt::File(fault)) => {
@@ -183,8 +185,7 @@ impl Reader {
         goes_on
     }
 
-    fn copy_stretches(&mut self, wanted: &Stretches) -> Result<(), Halt> {
-        let opened = Opened::open(&wanted.planned)?;
+    fn copy_stretches(&mut self, opened: Opened<'_>, wanted: &Stretches) -> Result<(), Halt> {
         let Some(proving) = &wanted.proving else {
             for range in &wanted.ranges {
                 self.copy(&opened, &mut range.clone(), &mut Hasher::new())?;
@@ -243,9 +244,9 @@ impl Reader {
             let room = self.room().ok_or(Halt::Stopped)?;
             let want = (left.end - left.start).min(room.min(STEP) as u64) as usize;
             let into = &mut self.buffer[self.used..self.used + want];
-            let waits = thread_waits();
+            let waits = threads::waits();
             let got = opened.read(left.start, into)?;
-            self.shared.set_disk_is_slow(thread_waits() > waits);
+            self.shared.set_disk_is_slow(threads::waits() > waits);
             hasher.update(&into[..got]);
             self.used += got;
             left.start += got as u64;
@@ -253,14 +254,15 @@ impl Reader {
         Ok(())
     }
 
-    fn begin(&self, planned: &Planned, range: &Range<u64>) {
-        self.begin_at(planned, self.offset + self.used as u64, range);
+    fn begin(&self, planned: &Planned, opened: Option<&Opened<'_>>, range: &Range<u64>) {
+        self.begin_at(planned, opened, self.offset + self.used as u64, range);
     }
 
     /// Notes what the bytes of the object from `at` on are.
-    fn begin_at(&self, planned: &Planned, at: u64, range: &Range<u64>) {
+    fn begin_at(&self, planned: &Planned, opened: Option<&Opened<'_>>, at: u64, range: &Range<u64>) {
         let (start, len) = (range.start, range.end - range.start);
-        self.shared.store().add_part(SentPart { at, len, start, file: planned.file.clone() });
+        let opened = opened.filter(|_| len >= LARGE).map(|opened| opened.file().clone());
+        self.shared.store().add_part(SentPart { at, len, start, file: planned.file.clone(), opened });
     }
 
     /// Keeps the places of bytes that could not be read. False: the job is over.
@@ -315,31 +317,9 @@ impl Reader {
     }
 }
 
-/// How often this thread has given its processor up to wait for something.
-fn thread_waits() -> i64 {
-    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches())
-}
-
 /// The groups that the wanted ranges touch, in order, each once.
 pub(crate) fn touched(wanted: &Stretches, groups: crate::tree::Groups) -> Vec<u32> {
     let mut numbers: Vec<u32> = wanted.ranges.iter().flat_map(|range| groups.touched(range)).collect();
     numbers.dedup();
     numbers
-}
-
-#[cfg(test)]
-mod tests {
-    use std::hint::black_box;
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_thread_that_sleeps_waits_and_one_that_works_does_not() {
-        let before = thread_waits();
-        black_box(Hasher::new().update(&[7; 10_000]).finalize());
-        assert_eq!(thread_waits(), before);
-        std::thread::sleep(Duration::from_millis(1));
-        assert!(thread_waits() > before);
-    }
 }

@@ -10,7 +10,7 @@ use crate::entries::EntryTable;
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::report::Failures;
-use crate::send::blocks::{Block, Store};
+use crate::send::blocks::{Block, Keep, Store};
 use crate::send::slots::Slots;
 use crate::send::wanted::Wanted;
 use crate::threads::Job;
@@ -20,6 +20,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Bytes read ahead at first: they are still in the processor's caches when they are sent.
 const AHEAD: u64 = 1 << 20;
+
+/// Bytes of large files that are kept behind what was sent, at first.
+const KEPT_OF_LARGE: u64 = 1 << 20;
 
 /// With less than a batch left the data path has to wait: it keeps back what does not fill a packet.
 const LAST_BATCH: u64 = 64 << 10;
@@ -33,7 +36,8 @@ pub struct SendLimits {
     /// Bytes of contents read ahead of what was sent, at most. It begins with less, and grows when the data path had to
     /// wait because reading waited for the storage: what lies further ahead leaves the processor's caches before it is sent.
     pub read_ahead: u64,
-    /// Bytes kept for retransmission; what is lost beyond is read from the files again.
+    /// Bytes kept for retransmission, at most; what is lost beyond is read from the files again. Of large files less is
+    /// kept at first, and more when reading again had to wait for the storage.
     pub keep: u64,
     /// What happens to files that grow meanwhile.
     pub growth: Growth,
@@ -76,6 +80,8 @@ pub(crate) struct Shared {
     upto: AtomicU64,
     /// Bytes that are read ahead at present.
     ahead: AtomicU64,
+    /// Bytes kept of large parts at present.
+    kept: AtomicU64,
     /// Whether the reader had to wait for the last that it read.
     disk_is_slow: AtomicBool,
     ended: AtomicBool,
@@ -106,6 +112,7 @@ impl Shared {
             wake: WakeSlot::default(),
             upto: AtomicU64::new(0),
             ahead: AtomicU64::new(AHEAD.min(limits.read_ahead)),
+            kept: AtomicU64::new(KEPT_OF_LARGE.min(limits.keep)),
             disk_is_slow: AtomicBool::new(true),
             ended: AtomicBool::new(false),
             sent: AtomicU64::new(0),
@@ -212,7 +219,8 @@ impl Shared {
         if block.offset > 0 && left < LAST_BATCH && self.disk_is_slow() {
             self.read_further_ahead();
         }
-        self.store().publish(block, self.sent.load(Ordering::Relaxed), self.limits.keep);
+        let keep = Keep { in_all: self.limits.keep, of_large: self.kept.load(Ordering::Relaxed) };
+        self.store().publish(block, self.sent.load(Ordering::Relaxed), keep);
         self.upto.store(end, Ordering::Release);
         self.wake.call();
     }
@@ -221,6 +229,12 @@ impl Shared {
     fn read_further_ahead(&self) {
         let ahead = self.ahead.load(Ordering::Relaxed);
         self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
+    }
+
+    /// Only the data path calls this.
+    pub(crate) fn keep_more(&self) {
+        let kept = self.kept.load(Ordering::Relaxed);
+        self.kept.store((2 * kept).min(self.limits.keep), Ordering::Relaxed);
     }
 
     /// The object ends here.
@@ -305,6 +319,19 @@ mod tests {
             shared.publish(block(n * LAST_BATCH));
             assert_eq!(ahead(), expected);
         }
+    }
+
+    #[test]
+    fn more_is_kept_when_reading_again_waits_and_never_more_than_permitted() {
+        let shared = shared(AHEAD);
+        let kept = || shared.kept.load(Ordering::Relaxed);
+        assert_eq!(kept(), KEPT_OF_LARGE);
+        shared.keep_more();
+        assert_eq!(kept(), 2 * KEPT_OF_LARGE);
+        for _ in 0..20 {
+            shared.keep_more();
+        }
+        assert_eq!(kept(), shared.limits.keep);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 use crate::send::blocks::{Block, SourceFile};
 use crate::send::shared::Shared;
 use crate::storage::{Inherited, read_exact_at};
+use crate::threads;
 
 /// Files kept open for reading parts of them again.
 const OPEN_AGAIN: usize = 8;
@@ -47,8 +48,13 @@ impl FileSource {
         let (in_file, run) = part.file.shape.locate(part.start + in_part);
         let len = run.min(part.len - in_part).min(into.len() as u64) as usize;
         let into = &mut into[..len];
-        if self.reopened(&part.file).is_none_or(|f| read_exact_at(f, into, in_file).is_err()) {
+        let waits = threads::waits();
+        let file = part.opened.as_deref().or_else(|| self.reopened(&part.file));
+        if file.is_none_or(|f| read_exact_at(f, into, in_file).is_err()) {
             into.fill(0);
+        }
+        if threads::waits() > waits {
+            self.shared.keep_more();
         }
         len
     }

@@ -1,5 +1,6 @@
 //! What arrives is what was sent.
 
+use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
@@ -150,6 +151,23 @@ fn little_memory_on_both_sides_only_slows_down() {
     let pump = Pump { window: 8 << 20, loss: 0.2, ..Pump::default() };
     pair.run(&pump).clean();
     assert_same(&src, &dst);
+}
+
+#[test]
+fn of_a_large_file_that_loses_its_name_meanwhile_everything_can_be_sent_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, other, dst) = (dir.path().join("f"), dir.path().join("other"), dir.path().join("g"));
+    fs::write(&src, contents(16 << 20, 6)).unwrap();
+    let is_moved = Cell::new(false);
+    let move_away = |_, _: &mut [u8]| {
+        if !is_moved.replace(true) {
+            fs::rename(&src, &other).unwrap();
+        }
+    };
+    let pair = start(vec![bytes(&src)], &dst, Layout::As, SendLimits::default(), options()).unwrap();
+    // Losses are seen long after the memory has been used for other bytes.
+    pair.run(&Pump { window: 8 << 20, loss: 0.2, tamper: &move_away, ..Pump::default() }).clean();
+    assert_same(&other, &dst);
 }
 
 #[test]
