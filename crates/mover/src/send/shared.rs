@@ -21,7 +21,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Bytes read ahead at first: they are still in the processor's caches when they are sent.
 const AHEAD: u64 = 1 << 20;
 
-/// Bytes of large files that are kept behind what was sent, at first.
+/// Bytes of large files that are kept behind what was sent, once reading again has waited for the storage; nothing
+/// before.
 const KEPT_OF_LARGE: u64 = 1 << 20;
 
 /// With less than a batch left the data path has to wait: it keeps back what does not fill a packet.
@@ -36,8 +37,8 @@ pub struct SendLimits {
     /// Bytes of contents read ahead of what was sent, at most. It begins with less, and grows when the data path had to
     /// wait because reading waited for the storage: what lies further ahead leaves the processor's caches before it is sent.
     pub read_ahead: u64,
-    /// Bytes kept for retransmission, at most; what is lost beyond is read from the files again. Of large files less is
-    /// kept at first, and more when reading again had to wait for the storage.
+    /// Bytes kept for retransmission, at most; what is lost beyond is read from the files again. Of large files nothing
+    /// is kept at first, and more each time that reading again had to wait for the storage.
     pub keep: u64,
     /// What happens to files that grow meanwhile.
     pub growth: Growth,
@@ -112,7 +113,7 @@ impl Shared {
             wake: WakeSlot::default(),
             upto: AtomicU64::new(0),
             ahead: AtomicU64::new(AHEAD.min(limits.read_ahead)),
-            kept: AtomicU64::new(KEPT_OF_LARGE.min(limits.keep)),
+            kept: AtomicU64::new(0),
             disk_is_slow: AtomicBool::new(true),
             ended: AtomicBool::new(false),
             sent: AtomicU64::new(0),
@@ -234,7 +235,7 @@ impl Shared {
     /// Only the data path calls this.
     pub(crate) fn keep_more(&self) {
         let kept = self.kept.load(Ordering::Relaxed);
-        self.kept.store((2 * kept).min(self.limits.keep), Ordering::Relaxed);
+        self.kept.store((2 * kept).max(KEPT_OF_LARGE).min(self.limits.keep), Ordering::Relaxed);
     }
 
     /// The object ends here.
@@ -325,6 +326,8 @@ mod tests {
     fn more_is_kept_when_reading_again_waits_and_never_more_than_permitted() {
         let shared = shared(AHEAD);
         let kept = || shared.kept.load(Ordering::Relaxed);
+        assert_eq!(kept(), 0);
+        shared.keep_more();
         assert_eq!(kept(), KEPT_OF_LARGE);
         shared.keep_more();
         assert_eq!(kept(), 2 * KEPT_OF_LARGE);

@@ -92,6 +92,8 @@ impl ObjectSource for FileSource {
             left = &mut left[filled..];
             offset += filled as u64;
         }
+        // Whoever holds a block keeps its memory from being used again.
+        self.current.take_if(|block| block.end() <= offset);
         self.shared.note_sent(offset);
     }
 
