@@ -57,6 +57,7 @@ pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
         }
     }
     println!("\nUDP: bare datagrams, answers that came; what hosts and path take without any protocol.");
+    println!("All ends run before other tasks of the host (nice -20).");
     Ok(())
 }
 
