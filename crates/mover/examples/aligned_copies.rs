@@ -1,8 +1,8 @@
-//! What it costs the kernel to copy a file where memory does not begin at a cache line.
+//! What it costs the kernel to copy a file where memory begins a few bytes behind a page.
 //!
 //! `cargo run --release -p haul-mover --example aligned_copies [DIRECTORY]` reads 1 GB from a file on a tmpfs (`/dev/shm`)
-//! and writes as much to another, 256 KiB at a time, from and to memory that begins some bytes behind a line; GB/s,
-//! medians of 11 rounds.
+//! and writes as much to another, 256 KiB at a time, from and to memory that begins some bytes behind the start of a page;
+//! GB/s, medians of 11 rounds.
 
 use std::error::Error;
 use std::fs::File;
@@ -11,9 +11,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use haul_base::AlignedBytes;
-
 const PIECE: usize = 256 << 10;
+const PAGE: usize = 4_096;
 const PIECES: u64 = 4_000;
 const ROUNDS: usize = 11;
 /// 16 is what large pieces of memory from the system's allocator have.
@@ -22,20 +21,21 @@ const BEHIND: [usize; 6] = [0, 1, 8, 16, 40, 64];
 fn main() -> Result<(), Box<dyn Error>> {
     let directory = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from);
     let place = tempfile::tempdir_in(directory)?;
-    let mut memory = AlignedBytes::zeroed(PIECE + 64);
+    let mut memory = vec![0; PIECE + 2 * PAGE];
+    let page = memory.as_ptr().align_offset(PAGE).min(PAGE);
     memory.iter_mut().zip(0u8..251).for_each(|(byte, value)| *byte = value);
     let source = File::options().read(true).write(true).create_new(true).open(place.path().join("source"))?;
-    write(&source, &memory[..PIECE])?;
+    write(&source, &memory[page..page + PIECE])?;
     let mut rates = vec![(Vec::new(), Vec::new()); BEHIND.len()];
     for _ in 0..ROUNDS {
         for (&behind, rates) in BEHIND.iter().zip(&mut rates) {
-            let piece = &mut memory[behind..behind + PIECE];
+            let piece = &mut memory[page + behind..page + behind + PIECE];
             rates.0.push(gigabytes_per_second(|| read(&source, piece))?);
             let target = tempfile::tempfile_in(place.path())?;
             rates.1.push(gigabytes_per_second(|| write(&target, piece))?);
         }
     }
-    println!("| bytes behind a line | read, GB/s | write, GB/s |\n|---|---|---|");
+    println!("| bytes behind a page | read, GB/s | write, GB/s |\n|---|---|---|");
     for (behind, (reads, writes)) in BEHIND.iter().zip(rates) {
         println!("| {behind} | {:.1} | {:.1} |", median(reads), median(writes));
     }
