@@ -2,9 +2,11 @@
 # Files in memory beside memory to memory: one file from tmpfs to tmpfs, without sync, in turn with `haul bench` of as many bytes to the same
 # server, over veth as in veth.sh; and `dd` of the same file, for what reading and writing cost at least.
 #
-#   sudo scripts/bench/tmpfs.sh              # ROUNDS=5 MEGABYTES=1000 PLACE=/dev/shm PIN=1 MTU=1500 HAUL=path
+#   sudo scripts/bench/tmpfs.sh              # ROUNDS=21 MEGABYTES=1000 PLACE=/dev/shm PIN=0 MTU=1500 HAUL=path
 #
-# To be reached: 0.5 of memory to memory.
+# To be reached: 0.5 of memory to memory. Not pinned: an end is several threads, and PIN=1 gives it one core for all.
+ROUNDS=${ROUNDS:-21}
+PIN=${PIN:-0}
 export TMPDIR=${PLACE:-/dev/shm}
 . "$(dirname "$0")/lib.sh"
 MEGABYTES=${MEGABYTES:-1000}
