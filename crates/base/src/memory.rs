@@ -10,8 +10,8 @@ const LINE: usize = 64;
 ///
 /// Large pieces of memory come from the system's allocator 16 bytes behind the start of a page. The kernel copies
 /// files and packets with `rep movsb`, and some processors (AMD's Zen 3 and 4) are slow at that when one side lies a
-/// few bytes behind the other in its page: reading a file takes up to 1.7 times as long at 16 bytes, and 3 times at 1 or 8
-/// (`docs/performance.md`, "tmpfs to tmpfs").
+/// few bytes behind the other in its page: reading a file takes up to 1.7 times as long at 16 bytes, and 3 times at
+/// 1 or 8 (`docs/performance.md`, "tmpfs to tmpfs").
 pub struct AlignedBytes {
     memory: Box<[u8]>,
     start: usize,

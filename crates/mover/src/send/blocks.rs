@@ -227,11 +227,12 @@ mod tests {
         }
         assert!(store.block_at(0).is_some(), "it has bytes of a small file");
         store.release(15);
+        publish(&mut store, 4, 35);
         assert!(store.block_at(15).is_some(), "it too");
         store.release(20);
-        publish(&mut store, 4, 35);
+        publish(&mut store, 5, 39);
         assert!(store.block_at(25).is_some(), "it was sent just now");
-        publish(&mut store, 5, 40);
+        publish(&mut store, 6, 40);
         assert_eq!(store.blocks.front().unwrap().offset, 30);
         assert_eq!(Arc::strong_count(&opened), 2);
         store.release(80);
