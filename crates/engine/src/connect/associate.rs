@@ -67,7 +67,7 @@ pub(crate) fn agree(
     if len > STRANGER_ROOM {
         return Err(too_long(len));
     }
-    let tcp = dial::dial(&url.host, url.port, options.connect_timeout)?;
+    let (tcp, connected) = dial::dial(&url.host, url.port, options.connect_timeout)?;
     let server = tcp
         .peer_addr()
         .map_err(|e| EngineError::system("cannot read the addresses of the TCP connection", e))?;
@@ -82,7 +82,7 @@ pub(crate) fn agree(
         other => return Err(EngineError::protocol(format!("{} instead of accept", other.name()))),
     };
     // Where TCP had to repeat something, it took much longer than a round trip.
-    let round_trip = round_trip.min(asked.elapsed().into());
+    let round_trip = super::round_trip(round_trip.min(asked.elapsed().into()), connected);
     check_accept(&accept, &secrets, &options.ciphers).inspect_err(|error| control.abort(error.fault()))?;
     // Whether the goodbye goes out changes nothing.
     let _ = control.send_now(&ControlMessage::Bye);

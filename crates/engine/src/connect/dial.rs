@@ -4,11 +4,14 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use haul_base::Span;
+
 use crate::EngineError;
 
-/// Connects to the first address of the host that answers.
+/// Connects to the first address of the host that answers; also gives how long that address took. It is a round trip of the
+/// kernel, without any program or cipher, but longer where a packet was lost.
 /// The time is shared among the addresses, so that a dead one leaves enough for the next.
-pub(super) fn dial(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, EngineError> {
+pub(super) fn dial(host: &str, port: u16, timeout: Duration) -> Result<(TcpStream, Span), EngineError> {
     let addresses = resolve(host, port)?;
     let until = Instant::now() + timeout;
     let mut last = io::Error::new(io::ErrorKind::TimedOut, "no time left");
@@ -18,8 +21,9 @@ pub(super) fn dial(host: &str, port: u16, timeout: Duration) -> Result<TcpStream
         if share.is_zero() {
             break;
         }
+        let asked = Instant::now();
         match TcpStream::connect_timeout(address, share) {
-            Ok(tcp) => return Ok(tcp),
+            Ok(tcp) => return Ok((tcp, asked.elapsed().into())),
             Err(error) => {
                 tracing::debug!(%address, %error, "cannot connect");
                 last = error;

@@ -72,7 +72,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     check_length(&options)?;
     // What cannot work here is said before anything is sent.
     recipe::check(&options.settings, options.ciphers.first().copied().ok_or(EngineError::Closed)?)?;
-    let tcp = dial::dial(&url.host, url.port, options.connect_timeout)?;
+    let (tcp, connected) = dial::dial(&url.host, url.port, options.connect_timeout)?;
     let (tls, tls_time) = secure::secure(url, &tcp, Instant::now() + options.answer_timeout)?;
     let secrets = SessionSecrets::export(&tls)?;
     let udp = Udp::open(&tcp, &options.settings, &secrets)?;
@@ -84,7 +84,13 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     check_accept(&accept, &secrets, &options.ciphers)
         .and_then(|()| check_recipe(&accept, &options.settings))
         .inspect_err(|error| control.abort(error.fault()))?;
-    Ok(session(udp, control, &secrets, accept, options.request, tls_time))
+    Ok(session(udp, control, &secrets, accept, options.request, round_trip(tls_time, connected)))
+}
+
+/// A round trip of the path, from one over TLS and the time in which TCP has connected. That has no program nor cipher in it, but
+/// a machine on the way may have answered in the server's place, as satellite links do: half as long is not believed.
+fn round_trip(exchanged: Span, connected: Span) -> Span {
+    if connected < exchanged / 2 { exchanged } else { exchanged.min(connected) }
 }
 
 fn hello(options: &ConnectOptions, proof: [u8; 32]) -> Hello {
@@ -213,5 +219,18 @@ impl Udp {
         };
         driver.on_accepted(clock.now());
         Ok((Self { peer, socket, driver, clock }, accept))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_to_connect_counts_unless_somebody_on_the_way_has_answered() {
+        let millis = Span::from_millis;
+        assert_eq!(round_trip(millis(61), millis(60)), millis(60));
+        assert_eq!(round_trip(millis(61), millis(1_060)), millis(61), "its first packet was lost");
+        assert_eq!(round_trip(millis(600), millis(2)), millis(600));
     }
 }

@@ -19,9 +19,13 @@ const WAKING: Span = Span::from_micros(300);
 const LATE: Span = Span::from_micros(20);
 /// What is so far from that moment says nothing of the next.
 const FAR: Span = Span::from_micros(400);
-/// One message that comes at quite another time was repeated, or took the application longer; after so many in a row what
-/// was known is forgotten.
+/// One message that comes at quite another time took the application longer; after so many in a row what was known is
+/// forgotten.
 const GONE_ASTRAY: u8 = 3;
+/// From so many messages on, the newest counts for as much of mean and deviation as RFC 6298 section 2 says. Before, it counts
+/// for more: all would not know enough of the path until ten had come.
+const MEAN_OVER: u8 = 8;
+const DEVIATION_OVER: u8 = 4;
 
 /// So long nobody looks after a thread had to wait for its processor, at first and at most.
 const PAUSE: Span = Span::from_millis(200);
@@ -33,8 +37,10 @@ pub(super) struct Anticipation {
     allowance: Allowance,
     crowd: Crowd,
     /// This end's last message, if none has come since.
-    sent: Option<Time>,
-    known: Option<Known>,
+    sent: Option<Sent>,
+    /// How often anything was repeated so far.
+    repetitions: u64,
+    known: Known,
     /// Messages in a row that came at quite another time.
     astray: u8,
 }
@@ -70,51 +76,80 @@ struct Crowd {
     pause: Span,
 }
 
+/// A message of this end.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// The last time.
+    at: Time,
+    /// More than once: nobody knows which of them was answered (Karn's algorithm, RFC 6298 section 3).
+    again: bool,
+}
+
 /// Smoothed like a round-trip time (RFC 6298 section 2).
 #[derive(Clone, Copy, Debug)]
 struct Known {
     mean: Span,
     deviation: Span,
+    /// Messages that this was learnt from, as far as it matters. Without any it is a guess.
+    messages: u8,
 }
 
 impl Anticipation {
-    /// A thread looks for `longest` at a time at most.
-    pub(super) fn new(now: Time, longest: Span) -> Self {
+    /// A thread looks for `longest` at a time at most. Until a message has come, `round_trip` is what an answer is thought to take.
+    pub(super) fn new(now: Time, longest: Span, round_trip: Span) -> Self {
         let allowance = Allowance { longest, left: longest, at: now };
-        Self { allowance, crowd: Crowd::default(), sent: None, known: None, astray: 0 }
+        let known = Known { mean: round_trip, deviation: allowance.budget(round_trip) / 2, messages: 0 };
+        Self { allowance, crowd: Crowd::default(), sent: None, repetitions: 0, known, astray: 0 }
     }
 
     /// This end has sent a message.
     pub(super) fn on_sent(&mut self, now: Time) {
         self.spend(now);
-        self.sent = Some(now);
+        if self.sent.is_some() && self.known.messages == 0 {
+            // Not everybody is answered.
+            self.known.deviation = self.allowance.budget(self.known.mean);
+        }
+        self.sent = Some(Sent { at: now, again: false });
+    }
+
+    /// This end has sent packets, and has repeated `repetitions` ever since: to these the answer is expected from now on.
+    pub(super) fn on_transmitted(&mut self, now: Time, repetitions: u64) {
+        if repetitions > self.repetitions && self.sent.is_some() {
+            self.spend(now);
+            self.sent = Some(Sent { at: now, again: true });
+        }
+        self.repetitions = repetitions;
     }
 
     /// A message of the other end has come, for which a thread was waiting.
     pub(super) fn on_message(&mut self, now: Time) {
         self.spend(now);
-        let Some(took) = self.sent.take().map(|sent| now.since(sent)) else { return };
-        match &mut self.known {
-            Some(known) if known.is_far_from(took) && self.astray < GONE_ASTRAY => self.astray += 1,
-            Some(known) if self.astray < GONE_ASTRAY => {
-                self.astray = 0;
-                known.add(took);
-            }
-            known => {
-                self.astray = 0;
-                *known = Some(Known { mean: took, deviation: self.allowance.longest });
-            }
+        let sent = self.sent.take().filter(|sent| !sent.again);
+        let Some(took) = sent.map(|sent| now.since(sent.at)) else { return };
+        let patience = if self.known.messages > 0 { GONE_ASTRAY } else { 0 };
+        if self.known.is_far_from(took) && self.astray < patience {
+            self.astray += 1;
+            return;
+        }
+        self.astray = 0;
+        if self.known.is_far_from(took) {
+            // A second one that agrees with it is enough.
+            let deviation = self.allowance.budget(took) * 2 / 3;
+            self.known = Known { mean: took, deviation, messages: 1 };
+        } else {
+            self.known.add(took);
         }
     }
 
     /// When the next message is expected.
     pub(super) fn expected(&self) -> Option<Expected> {
-        let (sent, known) = (self.sent?, self.known?);
-        Some(Expected { at: sent + known.mean, look: self.look(sent, known) })
+        let sent = self.sent?.at;
+        Some(Expected { at: sent + self.known.mean, look: self.look(sent) })
     }
 
-    fn look(&self, sent: Time, known: Known) -> Option<Window> {
-        let budget = (known.mean / SHARE).min(self.allowance.longest);
+    fn look(&self, sent: Time) -> Option<Window> {
+        let known = self.known;
+        let budget = self.allowance.budget(known.mean);
         // With more deviation most messages would come when nobody looks.
         if known.deviation > budget / 2 {
             return None;
@@ -141,6 +176,11 @@ impl Anticipation {
 }
 
 impl Allowance {
+    /// What there is for a message if each takes so long.
+    fn budget(&self, each: Span) -> Span {
+        (each / SHARE).min(self.longest)
+    }
+
     /// What there is at `at`.
     fn until(&self, at: Time) -> Span {
         (self.left + at.since(self.at) / SHARE).min(self.longest)
@@ -170,8 +210,12 @@ impl Known {
     }
 
     fn add(&mut self, took: Span) {
-        self.deviation = self.deviation * 3 / 4 + self.off(took) / 4;
-        self.mean = self.mean * 7 / 8 + took / 8;
+        self.messages = (self.messages + 1).min(MEAN_OVER);
+        // What was thought of the deviation at first counts like that of a message.
+        let of_deviation = u64::from((self.messages + 1).min(DEVIATION_OVER));
+        self.deviation = (self.deviation * (of_deviation - 1) + self.off(took)) / of_deviation;
+        let of_mean = u64::from(self.messages);
+        self.mean = (self.mean * (of_mean - 1) + took) / of_mean;
     }
 }
 
@@ -183,10 +227,16 @@ mod tests {
 
     const LONGEST: Span = Span::from_micros(1_500);
     const BEGIN: Time = Time::from_nanos(5);
+    /// What is thought of a path of which nothing is known.
+    const UNKNOWN: Span = Span::from_millis(333);
 
     /// One end sends, and has its answer after each of these times.
     fn after(times: impl IntoIterator<Item = u64>) -> (Anticipation, Time) {
-        let (mut anticipation, mut now) = (Anticipation::new(BEGIN, LONGEST), BEGIN);
+        with_guess(UNKNOWN, times)
+    }
+
+    fn with_guess(round_trip: Span, times: impl IntoIterator<Item = u64>) -> (Anticipation, Time) {
+        let (mut anticipation, mut now) = (Anticipation::new(BEGIN, LONGEST, round_trip), BEGIN);
         for micros in times {
             anticipation.on_sent(now);
             now += Span::from_micros(micros);
@@ -217,12 +267,53 @@ mod tests {
 
     #[test]
     fn nothing_is_looked_for_at_first_nor_where_answers_come_at_any_time_nor_without_a_question() {
-        assert_eq!(look(&after([]).0), None);
+        let (fresh, _) = after([]);
+        assert!(look(&fresh).unwrap().start.since(BEGIN).as_micros() > 330_000, "not before it may come");
         assert_eq!(look(&after([1_000]).0), None);
         assert_eq!(look(&after([900, 4_000, 1_000, 9_000, 2_000, 30_000, 1_000, 5_000]).0), None);
         let (mut anticipation, now) = after(steady(1_000));
         anticipation.on_message(now + Span::from_millis(1));
         assert_eq!(anticipation.expected(), None);
+    }
+
+    #[test]
+    fn the_first_answer_is_looked_for_if_the_round_trip_is_known_and_the_third_if_not() {
+        for rtt in [1_000, 60_000] {
+            let known = Span::from_micros(rtt + 40);
+            for answers in 0..20 {
+                let (anticipation, sent) = with_guess(known, steady(rtt).take(answers));
+                let (window, answer) = (look(&anticipation).unwrap(), sent + Span::from_micros(rtt));
+                assert!(window.start < answer && answer < window.end, "{answers} answers: {window:?}");
+            }
+            let looks = |answers| look(&after(steady(rtt).take(answers)).0).is_some();
+            assert_eq!([1, 2, 3, 4].map(looks), [false, true, true, true]);
+        }
+        // A guess that was wrong is forgotten at once, and tried once where nobody answers.
+        let (wrong, sent) = with_guess(Span::from_millis(20), [1_000]);
+        assert_eq!((wrong.expected().unwrap().at.since(sent).as_micros(), look(&wrong)), (1_000, None));
+        let (mut unanswered, sent) = with_guess(Span::from_millis(1), []);
+        assert!(look(&unanswered).is_some());
+        unanswered.on_sent(sent + Span::from_millis(5));
+        assert_eq!(look(&unanswered), None);
+    }
+
+    #[test]
+    fn what_was_repeated_is_answered_a_round_trip_later_and_teaches_nothing() {
+        let (mut anticipation, sent) = after(steady(60_000));
+        let before = anticipation.known;
+        let lost = sent + Span::from_millis(62);
+        anticipation.on_transmitted(sent + Span::from_millis(1), 0);
+        assert_eq!(anticipation.expected().unwrap().at, sent + before.mean);
+        anticipation.on_transmitted(lost, 1);
+        let (window, answer) = (look(&anticipation).unwrap(), lost + Span::from_millis(60));
+        assert!(window.start < answer && answer < window.end, "{window:?}");
+        for _ in 0..9 {
+            anticipation.on_message(answer);
+            anticipation.on_sent(answer);
+            anticipation.on_transmitted(answer + Span::from_millis(3), anticipation.repetitions + 1);
+        }
+        let after = anticipation.known;
+        assert_eq!((after.mean, after.deviation, anticipation.astray), (before.mean, before.deviation, 0));
     }
 
     #[test]
@@ -239,7 +330,7 @@ mod tests {
 
     #[test]
     fn who_may_not_look_still_knows_when_the_answer_comes() {
-        let (mut anticipation, mut now) = (Anticipation::new(BEGIN, Span::ZERO), BEGIN);
+        let (mut anticipation, mut now) = (Anticipation::new(BEGIN, Span::ZERO, UNKNOWN), BEGIN);
         for micros in steady(1_000) {
             anticipation.on_sent(now);
             now += Span::from_micros(micros);
@@ -278,9 +369,9 @@ mod tests {
                 anticipation.on_message(now);
                 anticipation.on_sent(now);
             }
-            pauses.push(now.since(crowded).as_micros() / 100_000);
+            pauses.push(now.since(crowded).as_micros() / PAUSE.as_micros());
         }
-        assert_eq!(pauses, [2, 4, 8]);
+        assert_eq!(pauses, [1, 2, 4]);
         now += Span::from_secs(30);
         anticipation.on_crowded(now);
         assert_eq!(anticipation.crowd.pause, PAUSE, "the first time after a long time");
@@ -289,9 +380,10 @@ mod tests {
     proptest! {
         #[test]
         fn nobody_looks_for_more_than_his_part_of_the_time(
-            rtt in 20u64..100_000, offs in prop::collection::vec(0u64..1_000, 1..300), spread in 0u64..1_000,
+            rtt in 20u64..100_000, guess in 0u64..100_000, offs in prop::collection::vec(0u64..1_000, 1..300), spread in 0u64..1_000,
         ) {
-            let (mut anticipation, mut now) = (Anticipation::new(BEGIN, LONGEST), BEGIN);
+            let (mut anticipation, mut now) =
+                (Anticipation::new(BEGIN, LONGEST, Span::from_micros(guess)), BEGIN);
             let mut looked = Span::ZERO;
             for off in offs {
                 anticipation.on_sent(now);

@@ -4,7 +4,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
-use haul_base::{Rate, Time};
+use haul_base::{Rate, Span, Time};
 use haul_stack::{PathState, Recipe, SendError, SendOptions, StackEvent, StackStats};
 use haul_wire::packet::FlightWord;
 
@@ -175,14 +175,24 @@ impl Channel {
             let attended = std::mem::replace(&mut state.guest, Attendance::Absent);
             return (state, attended);
         }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let again = self.when_to_look(&state);
         state.waiting += 1;
         let changed = self.inner.changed();
-        state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+        state = match left.into_iter().chain(again).min() {
             None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
         };
         state.waiting -= 1;
         (state, Attendance::Absent)
+    }
+
+    /// How long it is until a thread that did not get the helm should try again, to look for a message itself: the endpoint's
+    /// thread was still busy with what was sent, and is asleep by then.
+    fn when_to_look(&self, state: &State) -> Option<Duration> {
+        let look = state.anticipation.as_ref()?.expected()?.look?;
+        let left = look.start.since(self.now());
+        (left > Span::ZERO && self.endpoint.shared().helm.is_quiet()).then(|| left.into())
     }
 
     /// Tries; if there is no result, `context` is woken when it is worth another try, and not before.
@@ -257,7 +267,13 @@ impl Channel {
     /// As [`Channel::try_recv`]; [`EngineError::TimedOut`].
     pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, EngineError> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
-        self.wait(until, "a message", |state, _| state.recv())
+        self.wait(until, "a message", |state, now| {
+            let message = state.recv()?;
+            if message.is_none() {
+                state.expect_answer(now);
+            }
+            Ok(message)
+        })
     }
 
     /// As [`Channel::recv`], for tasks.

@@ -249,6 +249,12 @@ impl Helm {
         desk.unquiet = if desk.blocked > 1 { QUIET_WAITS } else { desk.unquiet.saturating_sub(1) };
     }
 
+    /// Whether a thread that has entered would get the helm from the endpoint's thread, were that asleep.
+    pub(super) fn is_quiet(&self) -> bool {
+        let desk = lock(&self.desk);
+        desk.blocked == 1 && desk.unquiet == 0
+    }
+
     /// A thread that has entered takes the helm, if it is the only one and there is nobody at it who is awake.
     pub(super) fn take(&self) -> Option<Box<Runner>> {
         let mut desk = lock(&self.desk);

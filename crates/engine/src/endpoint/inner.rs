@@ -66,7 +66,7 @@ pub(super) struct State {
     pub(super) guest: Attendance,
     /// How long a guest may look for a message at a time.
     busy_poll: Span,
-    /// When the next message may come; made with the first that a guest has waited for.
+    /// When the next message may come; made with the first that a thread waits for.
     pub(super) anticipation: Option<Box<Anticipation>>,
 }
 
@@ -164,6 +164,9 @@ impl Inner {
     /// has changed anything that somebody may wait for.
     pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
         let sent = self.transmit(shared, state, now);
+        if sent > 0 {
+            state.on_transmitted(now);
+        }
         let changed = self.settle_unsent(shared, state);
         if sent == ROUNDS {
             self.schedule(shared, state, now);
@@ -341,8 +344,28 @@ impl State {
 
     /// A guest has a message for which it has waited.
     pub(super) fn on_awaited(&mut self, now: Time) {
-        let longest = self.busy_poll;
-        self.anticipation.get_or_insert_with(|| Box::new(Anticipation::new(now, longest))).on_message(now);
+        self.anticipation(now).on_message(now);
+    }
+
+    /// A thread waits for a message. Whoever waits for the first one has just sent what it answers.
+    pub(super) fn expect_answer(&mut self, now: Time) {
+        if self.anticipation.is_none() && self.stack.stats().messages_submitted > 0 {
+            self.anticipation(now).on_sent(now);
+        }
+    }
+
+    fn anticipation(&mut self, now: Time) -> &mut Anticipation {
+        self.anticipation.get_or_insert_with(|| {
+            let mut anticipation = Anticipation::new(now, self.busy_poll, self.stack.path().rtt);
+            anticipation.on_transmitted(now, self.stack.stats().data_resent);
+            Box::new(anticipation)
+        })
+    }
+
+    fn on_transmitted(&mut self, now: Time) {
+        if let Some(anticipation) = &mut self.anticipation {
+            anticipation.on_transmitted(now, self.stack.stats().data_resent);
+        }
     }
 
     pub(super) fn on_heard(&mut self, now: Time) {

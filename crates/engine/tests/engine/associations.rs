@@ -50,7 +50,7 @@ fn associated(
     })
 }
 
-fn client_of(listener: &Listener, url: &HaulUrl) -> Channel {
+pub(crate) fn client_of(listener: &Listener, url: &HaulUrl) -> Channel {
     let terms = Terms::new(own_registry());
     let (client, admitted) =
         associated(listener, &terms, url, &recipe(), &own_registry(), &AssociateOptions::default());

@@ -3,10 +3,11 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use haul_engine::{AssociateOptions, Channel, ChannelOptions, Endpoint, Listener};
+use haul_engine::{AssociateOptions, Channel, ChannelOptions, Endpoint, Listener, TicketFile};
+use haul_stack::Ends;
 use haul_wire::packet::{OPEN_KIND, PAIR_KIND, PairHeader};
 
-use crate::associations::{recv, send, until};
+use crate::associations::{client_of, flight, own_registry, recv, send, until};
 use crate::support::{PATIENCE, listener};
 use crate::waiting::{pair_on, pair_with};
 
@@ -74,6 +75,45 @@ fn a_thread_that_knows_when_its_answer_comes_looks_for_it_unless_it_may_not() {
         }
         assert_eq!(endpoint.stats().looks > 0, may_look);
         assert_eq!(listener.endpoint().stats().looks, 0);
+    }
+}
+
+#[test]
+fn who_knows_the_path_looks_for_the_very_first_answer() {
+    let round_trip = Duration::from_millis(25);
+    let listener = listener("127.0.0.1");
+    let directory = tempfile::tempdir().unwrap();
+    let ticket = TicketFile::new(directory.path().join("ticket"));
+    let mut known = client_of(&listener, &listener.url("127.0.0.1", b""));
+    ticket.keep(&mut known).unwrap();
+    known.close(PATIENCE).unwrap();
+    // What is said of the path is true as long as the server answers so late.
+    let text = std::fs::read_to_string(ticket.path()).unwrap();
+    let measured = text.lines().find(|line| line.starts_with("round_trip_us ")).unwrap();
+    let text = text.replace(measured, &format!("round_trip_us {}", round_trip.as_micros()));
+    std::fs::write(ticket.path(), text).unwrap();
+    let options = ChannelOptions { busy_poll: Duration::from_millis(5), ..ChannelOptions::default() };
+    let end = Instant::now() + PATIENCE;
+    // A busy host may be late for one.
+    loop {
+        let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
+        let client = ticket.resume(Some(&endpoint), &own_registry(), &options, Ends::default()).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let server = flight(&listener);
+                let question = recv(&server);
+                std::thread::sleep(round_trip);
+                send(&server, &question);
+                server.flush(Some(PATIENCE)).unwrap();
+            });
+            send(&client, b"?");
+            assert_eq!(recv(&client), b"?");
+        });
+        if endpoint.stats().looks > 0 {
+            return;
+        }
+        assert!(Instant::now() < end, "nobody looked for a first answer");
+        client.close(PATIENCE).unwrap();
     }
 }
 
