@@ -24,6 +24,9 @@ const UDP_PORT: u16 = 7_915;
 /// An answer over bare UDP that has not come after so long is lost: nothing is repeated.
 const UDP_PATIENCE: Duration = Duration::from_millis(300);
 
+/// Turns whose times are shown where nothing is lost: both ends learn what the path is like.
+const EARLY: [usize; 7] = [1, 2, 3, 5, 8, 12, 20];
+
 /// Means and 99 % quantiles of the rounds of one carrier, milliseconds.
 #[derive(Debug, Default)]
 struct Rounds {
@@ -31,6 +34,8 @@ struct Rounds {
     p99s: Vec<f64>,
     /// Processor time of A for a turn, microseconds.
     processor: Vec<f64>,
+    /// The first turns of each round, milliseconds.
+    first: Vec<Vec<f64>>,
     unanswered: usize,
 }
 
@@ -44,21 +49,34 @@ pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
         "| RTT ms | loss each way | carrier | mean | 99 % | CPU of A, us | means | 99 % of each round |"
     );
     println!("|---|---|---|---|---|---|---|---|");
+    let mut early = Vec::new();
     for &rtt_ms in points.rtt.as_deref().unwrap_or(&[1, 60]) {
         let messages = if rtt_ms < 10 { 500.0 } else { 100.0 };
         let messages = points.messages.unwrap_or((messages * points.share).max(1.0) as usize);
         for loss in points.loss.as_deref().unwrap_or(&[0.0, 1.0, 2.0, 5.0, 10.0]) {
             let loss = format!("{loss}%");
             let road = Road { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
-            for ((carrier, busy_poll_us), rounds) in in_turn(lab, points, &road, messages)? {
-                let poll = busy_poll_us.map_or(String::new(), |us| format!(", busy poll {us} us"));
-                println!("| {rtt_ms} | {loss} | {}{poll} | {} |", carrier.name(), rounds.cells());
+            for (way, rounds) in in_turn(lab, points, &road, messages)? {
+                println!("| {rtt_ms} | {loss} | {} | {} |", name(&way), rounds.cells());
+                if loss == "0%" {
+                    early.push(format!("| {rtt_ms} | {} | {} |", name(&way), rounds.early_cells()));
+                }
             }
         }
+    }
+    if !early.is_empty() {
+        println!("\nThe first turns without loss, ms: medians of the rounds\n");
+        println!("| RTT ms | carrier | {} |", EARLY.map(|turn| format!("{turn}.")).join(" | "));
+        println!("|---|---|{}\n{}", "---|".repeat(EARLY.len()), early.join("\n"));
     }
     println!("\nUDP: bare datagrams, answers that came; what hosts and path take without any protocol.");
     println!("All ends run before other tasks of the host (nice -20).");
     Ok(())
+}
+
+fn name((carrier, busy_poll_us): &Way) -> String {
+    let poll = busy_poll_us.map_or(String::new(), |us| format!(", busy poll {us} us"));
+    carrier.name() + &poll
 }
 
 fn ways(points: &Points) -> Vec<Way> {
@@ -93,6 +111,8 @@ fn in_turn(
 
 impl Rounds {
     fn add(&mut self, mut turns: Turns) {
+        let last = EARLY.last().copied().unwrap_or(0);
+        self.first.push(turns.times_us.iter().take(last).map(|us| us / 1e3).collect());
         self.means.push(mean(&turns.times_us) / 1e3);
         self.p99s.push(quantile(&mut turns.times_us, 0.99) / 1e3);
         self.processor.push(turns.processor_us);
@@ -109,6 +129,17 @@ impl Rounds {
         };
         let (mean, p99, processor) = (median(means), median(p99s), median(&self.processor));
         format!("{mean:.3} | {p99:.2} | {processor:.0} | {} | {}{unanswered}", each(means), each(p99s))
+    }
+}
+
+impl Rounds {
+    /// A turn that no round has had stays empty.
+    fn early_cells(&self) -> String {
+        let cells = EARLY.map(|turn| {
+            let mut times: Vec<f64> = self.first.iter().filter_map(|of| of.get(turn - 1).copied()).collect();
+            if times.is_empty() { String::new() } else { format!("{:.2}", quantile(&mut times, 0.5)) }
+        });
+        cells.join(" | ")
     }
 }
 
@@ -259,6 +290,7 @@ mod tests {
             rounds.add(Turns { times_us: vec![ms * 1e3; 5], processor_us: ms, unanswered: 0 });
         }
         assert_eq!(rounds.cells(), "2.000 | 2.00 | 2 | 3.00 1.00 2.00 | 3.00 1.00 2.00");
+        assert_eq!(rounds.early_cells(), "2.00 | 2.00 | 2.00 | 2.00 |  |  | ");
         rounds.add(Turns { unanswered: 4, ..Turns::default() });
         assert!(rounds.cells().ends_with("; 4 unanswered"));
     }
