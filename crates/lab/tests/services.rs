@@ -57,8 +57,10 @@ fn every_small_message_is_answered_whatever_is_lost() {
         return;
     }
     let text = services(&["turnaround", "--share", "0.05", "--rounds", "1"]);
+    let (points, first_turns) = text.split_once("The first turns without loss").unwrap();
     // msg, two of TCP and bare UDP, at five losses.
-    assert_eq!((rows(&text, "1").len(), rows(&text, "60").len()), (20, 20));
+    assert_eq!((rows(points, "1").len(), rows(points, "60").len()), (20, 20));
+    assert_eq!((rows(first_turns, "1").len(), rows(first_turns, "60").len()), (4, 4));
     let unanswered: Vec<_> = text.lines().filter(|line| line.contains("unanswered")).collect();
     assert!(unanswered.iter().all(|line| line.contains("| UDP |")), "{unanswered:?}");
 }
