@@ -1,14 +1,22 @@
-//! Ctrl-C and SIGTERM: the first asks the work to stop, the second ends the process.
+//! Ctrl-C and SIGTERM: the first asks the work to stop, a later one ends the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
 
 use crate::fault::{self, Fault};
 
 /// Exit code of an interrupted run.
 pub const INTERRUPTED: u8 = 130;
+
+/// Signals that come together count as one: timeout(1) sends its own to the process and then to its group, and a
+/// terminal's Ctrl-C may come beside what a parent sends.
+const TOGETHER: Duration = Duration::from_millis(500);
 
 /// Whether somebody has asked to stop. Clones share the answer.
 #[derive(Debug, Clone, Default)]
@@ -31,23 +39,31 @@ impl Cancel {
     }
 }
 
-/// Ties SIGINT and SIGTERM to a new [`Cancel`]; a second signal ends the process at once with code 130.
+/// Ties SIGINT and SIGTERM to a new [`Cancel`]; one that comes half a second after the first or later ends the process
+/// at once with code 130.
 ///
 /// # Errors
-/// When the system refuses handlers.
+/// When the system refuses handlers or a thread.
 pub fn watch() -> Result<Cancel, Fault> {
     let cancel = Cancel::new();
-    for signal in [SIGINT, SIGTERM] {
-        // Order matters: the exit looks at the flag before this delivery sets it.
-        let ends = signal_hook::flag::register_conditional_shutdown(
-            signal,
-            i32::from(INTERRUPTED),
-            Arc::clone(&cancel.0),
-        );
-        ends.and_then(|_| signal_hook::flag::register(signal, Arc::clone(&cancel.0)))
-            .map_err(|e| fault::io("cannot install signal handlers", &e))?;
-    }
+    handle(&cancel).map_err(|e| fault::io("cannot install signal handlers", &e))?;
     Ok(cancel)
+}
+
+fn handle(cancel: &Cancel) -> std::io::Result<()> {
+    let is_late = Arc::new(AtomicBool::new(false));
+    let mut first = Signals::new([SIGINT, SIGTERM])?;
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&is_late))?;
+        flag::register(signal, Arc::clone(&cancel.0))?;
+    }
+    let wait = move || {
+        if first.forever().next().is_some() {
+            thread::sleep(TOGETHER);
+            is_late.store(true, Ordering::Relaxed);
+        }
+    };
+    thread::Builder::new().name("haul-signals".to_owned()).spawn(wait).map(drop)
 }
 
 /// The words that the shell would need to run this command again.
@@ -67,12 +83,58 @@ pub fn quote(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, Signal, kill_process};
+
     use super::*;
 
     #[test]
     fn commands_can_be_pasted_back() {
         let argv = ["haul", "cp", "a b", "it's", "haul://h:1/p?k=x&y", ""].map(std::ffi::OsString::from);
         assert_eq!(command_line(&argv), r"haul cp 'a b' 'it'\''s' 'haul://h:1/p?k=x&y' ''");
+    }
+
+    const STUBBORN: &str = "HAUL_TEST_STUBBORN";
+
+    /// Not a test, but the process of the one below: it has the handlers, and nothing heeds the request.
+    #[test]
+    fn stubborn() {
+        if std::env::var_os(STUBBORN).is_some() {
+            let cancel = watch().unwrap();
+            println!("\nready");
+            while !cancel.is_requested() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            println!("requested");
+            thread::sleep(Duration::from_secs(60));
+        }
+    }
+
+    #[test]
+    fn only_a_later_signal_ends_what_does_not_stop() {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "signals::tests::stubborn", "--nocapture"]).env(STUBBORN, "");
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let pid = Pid::from_child(&child);
+        lines.find(|line| line == "ready").unwrap();
+        for signal in [Signal::INT, Signal::TERM, Signal::INT] {
+            kill_process(pid, signal).unwrap();
+        }
+        lines.find(|line| line == "requested").unwrap();
+        thread::sleep(2 * TOGETHER);
+        assert!(child.try_wait().unwrap().is_none(), "they came together");
+        // Later ones end it, as soon as the thread has found out that they are late.
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            kill_process(pid, Signal::TERM).unwrap();
+            thread::sleep(TOGETHER / 10);
+        };
+        assert_eq!(status.code(), Some(i32::from(INTERRUPTED)));
     }
 
     #[test]

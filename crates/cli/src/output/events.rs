@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{LineWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -40,14 +40,14 @@ impl EventLog {
         Self { started: Instant::now(), file: None, machine: None }
     }
 
-    /// A log in `path`, which is replaced if it exists.
+    /// A log in `path`, which is replaced if it exists. Each event can be read as soon as it is written.
     ///
     /// # Errors
     /// When the file cannot be made.
     pub fn create(path: &Path) -> Result<Self, Fault> {
         let file = File::create(path)
             .map_err(|e| fault::io(format!("cannot write the events to {}", path.display()), &e))?;
-        Ok(Self::to(Box::new(BufWriter::new(file)), path.display().to_string()))
+        Ok(Self::to(Box::new(LineWriter::new(file)), path.display().to_string()))
     }
 
     /// A log in `writer`, which messages call `name`.
@@ -114,8 +114,10 @@ mod tests {
         log.write("start", json!({"sources": ["a"]}));
         log.of("far").write("session", Value::Null);
         log.write("end", Value::Null);
-        log.finish().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.ends_with('\n'), "whoever follows the file sees all of it");
+        log.finish().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line["t"].is_number()));

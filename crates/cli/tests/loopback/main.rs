@@ -8,4 +8,5 @@ mod manners;
 mod program;
 mod selection;
 mod shares;
+mod signals;
 mod support;
