@@ -286,6 +286,21 @@ fn what_was_allotted_is_not_taken_for_the_path() {
 }
 
 #[test]
+fn time_at_the_ceiling_is_told_from_time_at_the_rate_of_the_path() {
+    let ceiling = Rate::from_mbps(20);
+    for controller in ["delivery", "fixed"] {
+        let mut w = world(67, 1 << 40, controller, Some(ceiling), ms(50), 0.0);
+        throughput(&mut w, 5_000);
+        let held = w.sender.stats().waiting;
+        assert!(held.ceiling > ms(4_000), "{controller}: {held:?}");
+    }
+    let mut w = world(71, 1 << 40, "delivery", Some(Rate::from_mbps(5_000)), ms(50), 0.0);
+    throughput(&mut w, 5_000);
+    let free = w.sender.stats().waiting;
+    assert!(free.ceiling < ms(100), "{free:?}");
+}
+
+#[test]
 fn a_path_that_carries_less_than_what_was_allotted_is_found_out() {
     let mut w = world(59, 1 << 40, "delivery", None, ms(50), 0.0);
     throughput(&mut w, 2_000);

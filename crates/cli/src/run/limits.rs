@@ -42,19 +42,19 @@ pub(super) struct SenderEvidence {
 
 /// Names the limit of a run as its sender saw it.
 pub(super) fn of_sender(evidence: &SenderEvidence) -> LimitedBy {
-    let Waiting { pacer, allotment, window, receiver, source, acknowledgement, busy } = evidence.waiting;
-    let path = pacer + window;
-    let sending = [path, allotment, receiver, source, acknowledgement, busy];
+    let Waiting { ceiling, allotment, receiver, source, acknowledgement, busy, .. } = evidence.waiting;
+    let path = for_path(&evidence.waiting);
+    let sending = [path, ceiling, allotment, receiver, source, acknowledgement, busy];
     let sending = sending.into_iter().fold(Span::ZERO, |a, b| a + b);
     let settling = evidence.elapsed.saturating_sub(sending);
     let share = |span: Span| span.as_secs_f64() / (sending + settling).as_secs_f64().max(1e-9);
-    let most = [path, allotment, receiver, source, busy, settling, acknowledgement];
+    let most = [path, ceiling, allotment, receiver, source, busy, settling, acknowledgement];
     let most = most.into_iter().max().unwrap_or_default();
     let found =
         |what, span, words: &str| limit(what, format!("{words} for {} of the time", percent(share(span))));
     match most {
         Span::ZERO => of_path(evidence),
-        _ if most == path => of_path(evidence),
+        _ if most == path || most == ceiling => of_path(evidence),
         _ if most == allotment => {
             found("receiver_share", allotment, "the receiver, which divides what it takes, allotted no more")
         }
@@ -73,6 +73,11 @@ pub(super) fn of_sender(evidence: &SenderEvidence) -> LimitedBy {
     }
 }
 
+/// Time in which the controller permitted no more, and nothing but the path could have kept it from that.
+fn for_path(waiting: &Waiting) -> Span {
+    waiting.pacer + waiting.window
+}
+
 /// The sender waited mostly for its controller: what had the controller seen?
 fn of_path(evidence: &SenderEvidence) -> LimitedBy {
     let drops = evidence.receiver_drops as f64 / evidence.packets.max(1) as f64;
@@ -80,8 +85,7 @@ fn of_path(evidence: &SenderEvidence) -> LimitedBy {
         let words = format!("its kernel dropped {} socket buffers", evidence.receiver_drops);
         return limit("receiver_host", words);
     }
-    let ceiling = evidence.ceiling.filter(|&ceiling| evidence.sent >= ceiling.mul_f64(CEILING_SHARE));
-    if let Some(ceiling) = ceiling {
+    if let Some(ceiling) = evidence.ceiling.filter(|&ceiling| is_reached(ceiling, evidence)) {
         return limit("rate_ceiling", format!("{ceiling} was asked for and {} was sent", evidence.sent));
     }
     let round_trips = evidence.elapsed.as_secs_f64() / evidence.min_rtt.as_secs_f64().max(1e-6);
@@ -89,6 +93,12 @@ fn of_path(evidence: &SenderEvidence) -> LimitedBy {
         return limit("start_up", format!("it took {round_trips:.0} round trips, too few to fill the path"));
     }
     limit("path", path_evidence(evidence))
+}
+
+/// Whether it was kept in the mean, or held the sender for longer than the path did: a sender that is allotted less for
+/// a while does not keep it in the mean.
+fn is_reached(ceiling: Rate, evidence: &SenderEvidence) -> bool {
+    evidence.sent >= ceiling.mul_f64(CEILING_SHARE) || evidence.waiting.ceiling > for_path(&evidence.waiting)
 }
 
 /// Names the limit of a run as its receiver saw it, which does not know where the sender's time went.
@@ -170,6 +180,18 @@ mod tests {
         let with = |ceiling| SenderEvidence { ceiling: Some(Rate::from_mbps(ceiling)), ..evidence(waiting) };
         assert_eq!(of_sender(&with(950)).what, "rate_ceiling");
         assert_eq!(of_sender(&with(2_000)).what, "path");
+    }
+
+    #[test]
+    fn a_ceiling_that_held_the_sender_most_of_the_time_counts_whatever_the_mean_is() {
+        let with = |waiting| {
+            of_sender(&SenderEvidence { ceiling: Some(Rate::from_mbps(2_000)), ..evidence(waiting) }).what
+        };
+        let base = Waiting { ceiling: seconds(5.0), busy: seconds(1.0), ..Waiting::default() };
+        assert_eq!(with(Waiting { allotment: seconds(4.0), ..base }), "rate_ceiling");
+        assert_eq!(with(Waiting { allotment: seconds(6.0), ..base }), "receiver_share");
+        assert_eq!(with(Waiting { pacer: seconds(3.0), window: seconds(3.0), ..base }), "path");
+        assert_eq!(with(Waiting { source: seconds(6.0), ..base }), "sender_storage");
     }
 
     #[test]

@@ -212,6 +212,10 @@ impl RateController for Delivery {
         }
     }
 
+    fn ceiling(&self) -> Option<Rate> {
+        Some(self.ceiling).filter(|&ceiling| ceiling < Rate::MAX)
+    }
+
     fn state(&self) -> RateState {
         let phase = match self.phase {
             Phase::Startup { .. } => "startup",

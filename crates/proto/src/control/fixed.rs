@@ -36,6 +36,10 @@ impl RateController for Fixed {
 
     fn on_silence(&mut self, _: Time, _: u32) {}
 
+    fn ceiling(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
     fn state(&self) -> RateState {
         RateState { phase: "fixed", rate: self.rate }
     }

@@ -84,6 +84,8 @@ pub trait RateController: Debug + Send {
     fn on_feedback(&mut self, feedback: &FeedbackSample<'_>);
     /// Nothing was heard for a probe timeout, the `count`-th in a row.
     fn on_silence(&mut self, now: Time, count: u32);
+    /// The ceiling that it was built with and keeps to, by which "Limited by" tells it from the path.
+    fn ceiling(&self) -> Option<Rate>;
     /// For events and plots.
     fn state(&self) -> RateState;
 }

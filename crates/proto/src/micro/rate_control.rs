@@ -27,6 +27,8 @@ const LEAST_ALLOTTED: Rate = Rate::from_bps(10_000);
 /// A path that delivers less than this share of what was allotted is itself the limit. Above it, what is missing may be
 /// random loss: with more, the `delivery` law calls a loss heavy.
 const DELIVERED_SHARE: f64 = 0.9;
+/// From this share of the ceiling on, a law is held by it: what it measures of a path is a little less than it sends.
+const REACHED_SHARE: f64 = 0.9;
 
 /// What the receiver allots, whatever the law would do.
 #[derive(Clone, Copy, Debug)]
@@ -216,7 +218,7 @@ impl RateControl {
         }
         if self.pacer.release_at() > context.now() {
             context.resume_at(self.pacer.release_at());
-            return Err(if self.allotted.binds { WaitingFor::Allotment } else { WaitingFor::Pacer });
+            return Err(self.paced_by());
         }
         let in_flight = context.shared(self.handles().flight).bytes;
         let room = limits.window.map_or(u64::MAX, |window| window.saturating_sub(in_flight));
@@ -226,9 +228,24 @@ impl RateControl {
         }
     }
 
+    /// Whose rate the pacer keeps.
+    fn paced_by(&self) -> WaitingFor {
+        if self.allotted.binds {
+            WaitingFor::Allotment
+        } else if self
+            .controller
+            .ceiling()
+            .is_some_and(|ceiling| self.limits.rate >= ceiling.mul_f64(REACHED_SHARE))
+        {
+            WaitingFor::Ceiling
+        } else {
+            WaitingFor::Pacer
+        }
+    }
+
     fn wait(&mut self, reason: WaitingFor, context: &mut Context<'_>) {
         let now = context.now();
-        if !matches!(reason, WaitingFor::Pacer | WaitingFor::Allotment) {
+        if !matches!(reason, WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Allotment) {
             self.pacer.on_idle(now);
         }
         context.shared(self.handles().clock).wait(now, reason);

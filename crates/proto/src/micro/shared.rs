@@ -40,8 +40,10 @@ impl Default for RateNow {
 /// What the sender waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingFor {
-    /// The rate of the controller or the ceiling.
+    /// The rate of the controller.
     Pacer,
+    /// The ceiling that was asked for, which the controller has reached.
+    Ceiling,
     /// The rate that the receiver allots, which is less than the controller's.
     Allotment,
     /// The window of the controller: what is in flight must arrive first.
@@ -59,8 +61,10 @@ pub enum WaitingFor {
 /// Time spent waiting, by reason, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// For the rate.
+    /// For the rate of the controller.
     pub pacer: Span,
+    /// For the ceiling that was asked for.
+    pub ceiling: Span,
     /// For the rate that the receiver allots.
     pub allotment: Span,
     /// For the window.
@@ -114,6 +118,7 @@ impl Clock {
         let account = match self.reason {
             None | Some(WaitingFor::Work) => &mut self.waiting.busy,
             Some(WaitingFor::Pacer) => &mut self.waiting.pacer,
+            Some(WaitingFor::Ceiling) => &mut self.waiting.ceiling,
             Some(WaitingFor::Allotment) => &mut self.waiting.allotment,
             Some(WaitingFor::Window) => &mut self.waiting.window,
             Some(WaitingFor::Receiver) => &mut self.waiting.receiver,
