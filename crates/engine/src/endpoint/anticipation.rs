@@ -7,14 +7,18 @@
 
 use haul_base::{Span, Time};
 
+use super::guest::Rested;
+
 /// A thread may look for itself for this part of the time; what it has not used it may use later.
 const SHARE: u64 = 5;
 /// Up to this part of what it may, it looks before the message is expected: what is left is for messages that come late, which
 /// sleepers would answer later still.
 const EARLY: (u64, u64) = (2, 3);
-/// A sleeper needs up to so long to wake up, and its processor to be as fast as it can be: one that was idle for long has slept
-/// too, and its caches hold what others wanted.
-const WAKING: Span = Span::from_micros(300);
+/// A sleeper is thought to need so long to wake up at first, and never more or less than these.
+const WAKING: Span = Span::from_micros(80);
+const WAKING_BOUNDS: (Span, Span) = (Span::from_micros(8), Span::from_micros(270));
+/// And so long to be as fast as it can be: the processor has slept too, and its caches hold what others wanted.
+const WARMING: Span = Span::from_micros(30);
 /// It is not worth while if it would have to stop less than this after the moment at which the message is expected.
 const LATE: Span = Span::from_micros(20);
 /// What is so far from that moment says nothing of the next.
@@ -36,6 +40,9 @@ const LONGEST_PAUSE: Span = Span::from_secs(20);
 pub(super) struct Anticipation {
     allowance: Allowance,
     crowd: Crowd,
+    waking: Waking,
+    /// How late the thread woke up before the message that is awaited; it counts from the next one on.
+    late: Option<Span>,
     /// This end's last message, if none has come since.
     sent: Option<Sent>,
     /// How often anything was repeated so far.
@@ -76,6 +83,11 @@ struct Crowd {
     pause: Span,
 }
 
+/// How long after the time that was set a sleeper wakes up, in half of all cases: a mean would follow the few in which the host
+/// was busy with others.
+#[derive(Clone, Copy, Debug)]
+struct Waking(Span);
+
 /// A message of this end.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
@@ -99,7 +111,8 @@ impl Anticipation {
     pub(super) fn new(now: Time, longest: Span, round_trip: Span) -> Self {
         let allowance = Allowance { longest, left: longest, at: now };
         let known = Known { mean: round_trip, deviation: allowance.budget(round_trip) / 2, messages: 0 };
-        Self { allowance, crowd: Crowd::default(), sent: None, repetitions: 0, known, astray: 0 }
+        let (crowd, waking) = (Crowd::default(), Waking(WAKING));
+        Self { allowance, crowd, waking, late: None, sent: None, repetitions: 0, known, astray: 0 }
     }
 
     /// This end has sent a message.
@@ -154,16 +167,19 @@ impl Anticipation {
         if known.deviation > budget / 2 {
             return None;
         }
-        let early = (known.deviation * 2 + WAKING).min(budget * EARLY.0 / EARLY.1);
+        let early = (known.deviation * 2 + self.waking.takes()).min(budget * EARLY.0 / EARLY.1);
         let start = sent + known.mean.saturating_sub(early);
         let allowed = self.allowance.until(start);
         let is_worth_while = allowed >= early + LATE && !self.crowd.keeps_out(start);
         is_worth_while.then(|| Window { start, end: start + allowed })
     }
 
-    /// The thread has had to wait for its processor: others need it too.
-    pub(super) fn on_crowded(&mut self, now: Time) {
-        self.crowd.met(now);
+    /// The thread has rested before a message that is expected. If it has had to wait for its processor, others need it too.
+    pub(super) fn on_rested(&mut self, now: Time, rested: Rested) {
+        if rested.crowded {
+            self.crowd.met(now);
+        }
+        self.late = self.late.or(rested.late);
     }
 
     /// The thread has looked until now, or until it had to stop.
@@ -172,6 +188,9 @@ impl Anticipation {
         let looked = look.map_or(Span::ZERO, |window| now.min(window.end).since(window.start));
         let left = self.allowance.until(now).saturating_sub(looked);
         self.allowance = Allowance { left, at: now, ..self.allowance };
+        if let Some(late) = self.late.take() {
+            self.waking.add(late);
+        }
     }
 }
 
@@ -184,6 +203,20 @@ impl Allowance {
     /// What there is at `at`.
     fn until(&self, at: Time) -> Span {
         (self.left + at.since(self.at) / SHARE).min(self.longest)
+    }
+}
+
+impl Waking {
+    /// So long before a message is expected a sleeper has to be called.
+    fn takes(self) -> Span {
+        self.0 + WARMING
+    }
+
+    /// Steps of a sixteenth up and down meet at the median.
+    fn add(&mut self, late: Span) {
+        let step = self.0 / 16;
+        let median = if late > self.0 { self.0 + step } else { self.0.saturating_sub(step) };
+        self.0 = median.clamp(WAKING_BOUNDS.0, WAKING_BOUNDS.1);
     }
 }
 
@@ -363,7 +396,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..3 {
             let crowded = now;
-            anticipation.on_crowded(now);
+            anticipation.on_rested(now, Rested { crowded: true, late: None });
             while look(&anticipation).is_none() {
                 now += Span::from_millis(1);
                 anticipation.on_message(now);
@@ -373,14 +406,37 @@ mod tests {
         }
         assert_eq!(pauses, [2, 4, 8]);
         now += Span::from_secs(30);
-        anticipation.on_crowded(now);
+        anticipation.on_rested(now, Rested { crowded: true, late: None });
         assert_eq!(anticipation.crowd.pause, PAUSE, "the first time after a long time");
+    }
+
+    #[test]
+    fn who_sleeps_is_called_so_much_earlier_as_it_takes_to_wake_up() {
+        // Every eighth time the host was busy with others.
+        let early = |micros| {
+            let (mut anticipation, mut now) = after(steady(60_000));
+            for n in 0..80 {
+                let before = look(&anticipation);
+                let late = Span::from_micros(if n % 8 == 0 { 5_000 } else { micros });
+                anticipation.on_rested(now, Rested { crowded: false, late: Some(late) });
+                assert_eq!(look(&anticipation), before, "it sleeps no second time");
+                now += Span::from_millis(60);
+                anticipation.on_message(now);
+                anticipation.on_sent(now);
+            }
+            let expected = anticipation.expected().unwrap();
+            expected.at.since(expected.look.unwrap().start).as_micros()
+        };
+        for (micros, bounds) in [(0, 30..60), (50, 75..115), (150, 170..220), (20_000, 250..320)] {
+            assert!(bounds.contains(&early(micros)), "{micros}: {}", early(micros));
+        }
     }
 
     proptest! {
         #[test]
         fn nobody_looks_for_more_than_his_part_of_the_time(
             rtt in 20u64..100_000, guess in 0u64..100_000, offs in prop::collection::vec(0u64..1_000, 1..300), spread in 0u64..1_000,
+            late in 0u64..400,
         ) {
             let (mut anticipation, mut now) =
                 (Anticipation::new(BEGIN, LONGEST, Span::from_micros(guess)), BEGIN);
@@ -388,6 +444,8 @@ mod tests {
             for off in offs {
                 anticipation.on_sent(now);
                 now += Span::from_micros(rtt + off * spread / 1_000);
+                let late = Span::from_micros(late * off / 1_000);
+                anticipation.on_rested(now, Rested { crowded: false, late: Some(late) });
                 if let Some(Window { start, end }) = look(&anticipation) {
                     prop_assert!(start <= end && end.since(start) <= LONGEST);
                     looked = looked + now.min(end).since(start);

@@ -169,8 +169,8 @@ impl Channel {
             let _attending = Attending(&self.inner);
             guest.turn(until.map(|until| self.endpoint.shared().clock.time(until)), awaited);
             let mut state = self.inner.lock();
-            if let Some(anticipation) = state.anticipation.as_mut().filter(|_| guest.was_crowded()) {
-                anticipation.on_crowded(self.now());
+            if let Some(anticipation) = &mut state.anticipation {
+                anticipation.on_rested(self.now(), guest.rested());
             }
             let attended = std::mem::replace(&mut state.guest, Attendance::Absent);
             return (state, attended);

@@ -1,6 +1,6 @@
 //! A thread of the application that waits on a channel and drives the endpoint meanwhile.
 
-use std::mem::replace;
+use std::mem::take;
 use std::sync::Arc;
 
 use haul_base::{Span, Time};
@@ -25,13 +25,22 @@ pub(super) struct Guest<'s> {
     runner: Option<Box<Runner>>,
     /// The last turn has left nothing to do.
     idle: bool,
-    crowded: bool,
+    rested: Rested,
+}
+
+/// What became of a rest before a message that is expected.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rested {
+    /// Others have kept the thread from its processor while it looked for the message itself.
+    pub(super) crowded: bool,
+    /// How long after the time that was set for looking it woke up.
+    pub(super) late: Option<Span>,
 }
 
 impl<'s> Guest<'s> {
     pub(super) fn new(shared: &'s Arc<Shared>) -> Self {
         shared.helm.enter();
-        Self { shared, runner: None, idle: false, crowded: false }
+        Self { shared, runner: None, idle: false, rested: Rested::default() }
     }
 
     /// Whether it is at the helm; it takes it if that is possible.
@@ -72,9 +81,9 @@ impl<'s> Guest<'s> {
         }
     }
 
-    /// Whether others have kept it from its processor while it looked for messages itself, since this was last asked.
-    pub(super) fn was_crowded(&mut self) -> bool {
-        replace(&mut self.crowded, false)
+    /// How it rested since this was last asked.
+    pub(super) fn rested(&mut self) -> Rested {
+        take(&mut self.rested)
     }
 
     /// There is nothing to do: sleeps, unless a message is expected any moment.
@@ -85,7 +94,7 @@ impl<'s> Guest<'s> {
         if look.is_some_and(|look| look.start <= now) {
             shared.helm.guest_looks();
             count(&shared.counters.looks);
-            self.crowded |= give_way(&shared.clock);
+            self.rested.crowded |= give_way(&shared.clock);
             return Ok(());
         }
         let longest = look.map_or(now + LONGEST_WAIT, |look| look.start);
@@ -93,6 +102,8 @@ impl<'s> Guest<'s> {
         shared.helm.guest_sleeps(longest, awaited.map(|awaited| awaited.at));
         let woken = sleep(shared, Sleeper::Guest);
         shared.helm.guest_wakes();
+        let now = shared.clock.now();
+        self.rested.late = look.filter(|look| look.start <= now).map(|look| now.since(look.start));
         woken
     }
 }
