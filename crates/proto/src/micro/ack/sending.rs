@@ -40,6 +40,13 @@ impl Policy {
         let doublings = u32::from(tries.saturating_sub(self.linear.max(1))).min(20);
         (first * (1 << doublings)).min(LONGEST_TIMEOUT.max(first))
     }
+
+    /// What a sample counts for. Nothing is learnt from how much later than the timeout an acknowledgement came, as what it is
+    /// for was repeated by then: a host that was stopped once would make the next ten round trips wait for it (RFC 6298 takes
+    /// every sample). A path that has become longer is known after some samples more.
+    fn counted(&self, rtt: &RttEstimator, sample: Span) -> Span {
+        if rtt.is_measured() { sample.min(self.timeout(rtt, 1).saturating_sub(self.delay)) } else { sample }
+    }
 }
 
 /// What an acknowledgement is checked against and turned into.
@@ -171,7 +178,7 @@ impl Sending {
             return;
         }
         let rtt = Span::from_micros(u64::from(elapsed)).saturating_sub(head.delay);
-        self.rtt.on_sample(rtt);
+        self.rtt.on_sample(self.policy.counted(&self.rtt, rtt));
         let path = context.path_mut();
         path.rtt = self.rtt.smoothed();
         path.rtt_variation = self.rtt.variation();
@@ -245,6 +252,23 @@ mod tests {
 
     fn policy() -> Policy {
         Policy { granularity: Span::from_micros(500), linear: 3, delay: Span::ZERO, oldest_only: false }
+    }
+
+    #[test]
+    fn one_late_sample_hardly_matters_and_many_make_the_timeout_longer() {
+        let mut rtt = RttEstimator::new(Span::from_millis(60));
+        let mut timeout_after = |millis, samples| {
+            for _ in 0..samples {
+                rtt.on_sample(policy().counted(&rtt, Span::from_millis(millis)));
+            }
+            policy().timeout(&rtt, 1).as_micros()
+        };
+        assert_eq!(timeout_after(1, 100), 1_500, "the first sample is believed");
+        assert!((1_500..1_800).contains(&timeout_after(20, 1)));
+        assert!((1_500..1_510).contains(&timeout_after(1, 30)));
+        let longer = timeout_after(20, 16);
+        assert!((20_000..60_000).contains(&longer), "{longer}");
+        assert!((20_400..20_600).contains(&timeout_after(20, 100)));
     }
 
     #[test]
