@@ -8,6 +8,7 @@ mod flights;
 mod job;
 mod server;
 mod tables;
+mod theft;
 mod turns;
 mod udt;
 

@@ -16,6 +16,7 @@ use super::figures::{mean, quantile};
 use super::flights::Flights;
 use super::job::{Carrier, Job, Turns};
 use super::server::{FOREVER, engine, tcp_listener};
+use super::theft::{QUIET, Ticks};
 use crate::problem::{Problem, While};
 
 const SMALL: usize = 10;
@@ -34,6 +35,8 @@ struct Rounds {
     p99s: Vec<f64>,
     /// Processor time of A for a turn, microseconds.
     processor: Vec<f64>,
+    /// Share of the processors' time that the hypervisor took meanwhile.
+    stolen: Vec<f64>,
     /// The first turns of each round, milliseconds.
     first: Vec<Vec<f64>>,
     unanswered: usize,
@@ -46,17 +49,19 @@ type Way = (Carrier, Option<u64>);
 pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
     println!("\n## Turn-around of a {SMALL}-byte message, ms: medians of {} rounds\n", points.rounds);
     println!(
-        "| RTT ms | loss each way | carrier | mean | 99 % | CPU of A, us | means | 99 % of each round |"
+        "| RTT ms | loss each way | carrier | mean | 99 % | CPU of A, us | means | 99 % of each round | stolen |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
-    let mut early = Vec::new();
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let (mut early, mut undisturbed) = (Vec::new(), Undisturbed::default());
     for &rtt_ms in points.rtt.as_deref().unwrap_or(&[1, 60]) {
         let messages = if rtt_ms < 10 { 500.0 } else { 100.0 };
         let messages = points.messages.unwrap_or((messages * points.share).max(1.0) as usize);
         for loss in points.loss.as_deref().unwrap_or(&[0.0, 1.0, 2.0, 5.0, 10.0]) {
             let loss = format!("{loss}%");
             let road = Road { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
-            for (way, rounds) in in_turn(lab, points, &road, messages)? {
+            let all = in_turn(lab, points, &road, messages)?;
+            undisturbed.add(&format!("| {rtt_ms} | {loss}"), &all);
+            for (way, rounds) in all {
                 println!("| {rtt_ms} | {loss} | {} | {} |", name(&way), rounds.cells());
                 if loss == "0%" {
                     early.push(format!("| {rtt_ms} | {} | {} |", name(&way), rounds.early_cells()));
@@ -64,6 +69,7 @@ pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
             }
         }
     }
+    undisturbed.print();
     if !early.is_empty() {
         println!("\nThe first turns without loss, ms: medians of the rounds\n");
         println!("| RTT ms | carrier | {} |", EARLY.map(|turn| format!("{turn}.")).join(" | "));
@@ -103,32 +109,40 @@ fn in_turn(
             let (way, rounds) = &mut all[(round as usize + place) % count];
             let (carrier, busy_poll_us) = way.clone();
             let job = Job::Turnaround { carrier, messages, busy_poll_us };
-            rounds.add(lab.run_round(round.into(), road, &job)?.load("a.json")?);
+            let before = Ticks::now();
+            let results = lab.run_round(round.into(), road, &job)?;
+            rounds.add(results.load("a.json")?, Ticks::now().stolen_since(before));
         }
     }
     Ok(all)
 }
 
 impl Rounds {
-    fn add(&mut self, mut turns: Turns) {
+    fn add(&mut self, mut turns: Turns, stolen: f64) {
         let last = EARLY.last().copied().unwrap_or(0);
         self.first.push(turns.times_us.iter().take(last).map(|us| us / 1e3).collect());
         self.means.push(mean(&turns.times_us) / 1e3);
         self.p99s.push(quantile(&mut turns.times_us, 0.99) / 1e3);
         self.processor.push(turns.processor_us);
+        self.stolen.push(stolen);
         self.unanswered += turns.unanswered;
     }
 
     fn cells(&self) -> String {
         let each = |of: &[f64]| of.iter().map(|ms| format!("{ms:.2}")).collect::<Vec<_>>().join(" ");
-        let median = |of: &[f64]| quantile(&mut of.to_vec(), 0.5);
+        let stolen: Vec<_> = self.stolen.iter().map(|share| format!("{:.1}%", share * 100.0)).collect();
         let (means, p99s) = (&self.means, &self.p99s);
         let unanswered = match self.unanswered {
             0 => String::new(),
             lost => format!("; {lost} unanswered"),
         };
         let (mean, p99, processor) = (median(means), median(p99s), median(&self.processor));
-        format!("{mean:.3} | {p99:.2} | {processor:.0} | {} | {}{unanswered}", each(means), each(p99s))
+        format!(
+            "{mean:.3} | {p99:.2} | {processor:.0} | {} | {}{unanswered} | {}",
+            each(means),
+            each(p99s),
+            stolen.join(" ")
+        )
     }
 }
 
@@ -141,6 +155,47 @@ impl Rounds {
         });
         cells.join(" | ")
     }
+}
+
+/// The points again, of those rounds in which hardly anything was stolen from any carrier.
+#[derive(Debug, Default)]
+struct Undisturbed {
+    lines: Vec<String>,
+    /// Rounds that were left out.
+    without: usize,
+}
+
+impl Undisturbed {
+    fn add(&mut self, point: &str, all: &[(Way, Rounds)]) {
+        let rounds = all.first().map_or(0, |(_, rounds)| rounds.stolen.len());
+        let is_quiet = |round: &usize| all.iter().all(|(_, rounds)| rounds.stolen[*round] <= QUIET);
+        let quiet: Vec<usize> = (0..rounds).filter(is_quiet).collect();
+        self.without += rounds - quiet.len();
+        for (way, rounds) in all {
+            let of = |values: &[f64]| median(&quiet.iter().map(|&round| values[round]).collect::<Vec<_>>());
+            let (mean, p99) = (of(&rounds.means), of(&rounds.p99s));
+            let figures = if quiet.is_empty() { " | ".to_owned() } else { format!("{mean:.3} | {p99:.2}") };
+            self.lines.push(format!("{point} | {} | {} | {figures} |", name(way), quiet.len()));
+        }
+    }
+
+    /// Nothing where it would be the same table.
+    fn print(&self) {
+        if self.without > 0 {
+            let percent = QUIET * 100.0;
+            println!(
+                "\nOnly rounds in which the hypervisor took at most {percent} % of the processors' time from each carrier\n"
+            );
+            println!(
+                "| RTT ms | loss each way | carrier | rounds | mean | 99 % |\n|---|---|---|---|---|---|"
+            );
+            println!("{}", self.lines.join("\n"));
+        }
+    }
+}
+
+fn median(of: &[f64]) -> f64 {
+    quantile(&mut of.to_vec(), 0.5)
 }
 
 fn channel_options(busy_poll_us: Option<u64>) -> ChannelOptions {
@@ -287,11 +342,38 @@ mod tests {
     fn medians_stand_before_the_rounds_they_are_of() {
         let mut rounds = Rounds::default();
         for ms in [3.0, 1.0, 2.0] {
-            rounds.add(Turns { times_us: vec![ms * 1e3; 5], processor_us: ms, unanswered: 0 });
+            rounds.add(Turns { times_us: vec![ms * 1e3; 5], processor_us: ms, unanswered: 0 }, ms / 1e3);
         }
-        assert_eq!(rounds.cells(), "2.000 | 2.00 | 2 | 3.00 1.00 2.00 | 3.00 1.00 2.00");
+        assert_eq!(rounds.cells(), "2.000 | 2.00 | 2 | 3.00 1.00 2.00 | 3.00 1.00 2.00 | 0.3% 0.1% 0.2%");
         assert_eq!(rounds.early_cells(), "2.00 | 2.00 | 2.00 | 2.00 |  |  | ");
-        rounds.add(Turns { unanswered: 4, ..Turns::default() });
-        assert!(rounds.cells().ends_with("; 4 unanswered"));
+        rounds.add(Turns { unanswered: 4, ..Turns::default() }, 0.0);
+        assert!(rounds.cells().contains("; 4 unanswered |"));
+    }
+
+    #[test]
+    fn a_round_counts_as_undisturbed_if_it_was_for_all_carriers() {
+        let of = |rounds: &[(f64, f64)]| {
+            let mut all = Rounds::default();
+            for &(ms, stolen) in rounds {
+                all.add(Turns { times_us: vec![ms * 1e3; 5], ..Turns::default() }, stolen);
+            }
+            all
+        };
+        let all = [
+            ((Carrier::Tcp, None), of(&[(1.0, 0.0), (9.0, 0.2), (2.0, 0.01), (3.0, 0.0)])),
+            ((Carrier::Udp, None), of(&[(1.0, 0.0), (1.0, 0.0), (1.0, 0.0), (7.0, 0.02)])),
+        ];
+        let mut undisturbed = Undisturbed::default();
+        undisturbed.add("| 1 | 0%", &all);
+        undisturbed.add("| 1 | 1%", &[((Carrier::Udp, None), of(&[(7.0, 0.02)]))]);
+        assert_eq!(undisturbed.without, 3);
+        assert_eq!(
+            undisturbed.lines,
+            [
+                "| 1 | 0% | TCP | 2 | 2.000 | 2.00 |",
+                "| 1 | 0% | UDP | 2 | 1.000 | 1.00 |",
+                "| 1 | 1% | UDP | 0 |  |  |"
+            ]
+        );
     }
 }
