@@ -2,8 +2,10 @@
 # Files in memory beside memory to memory: one file from tmpfs to tmpfs, without sync, in turn with `haul bench` of as many bytes to the same
 # server, over veth as in veth.sh; and `dd` of the same file, for what reading and writing cost at least.
 #
-#   sudo scripts/bench/tmpfs.sh              # ROUNDS=21 MEGABYTES=1000 PLACE=/dev/shm PIN=0 MTU=1500 HAUL=path
+#   sudo scripts/bench/tmpfs.sh              # ROUNDS=21 MEGABYTES=1000 PLACE=/dev/shm PIN=0 MTU=1500 WARM=1 HAUL=path
 #
+# A virtual machine may be given its memory page by page, and lose it again seconds after it is free: the first use costs more than the copy.
+# Before each command as much memory as it needs is used and freed, so that all find it there (WARM=0: not).
 # To be reached: 0.5 of memory to memory. Not pinned: an end is several threads, and PIN=1 gives it one core for all.
 ROUNDS=${ROUNDS:-21}
 PIN=${PIN:-0}
@@ -15,24 +17,39 @@ spent() { # processor seconds of both ends, out of the JSON object on stdin
     python3 -c 'import json, sys; cpu = json.load(sys.stdin)["cpu_seconds"]; print(round(cpu["sender"] + cpu["receiver"], 2))'
 }
 
+stolen() { # jiffies that the hypervisor has taken, and all, so far
+    awk '/^cpu / { for (n = 2; n <= 9; n++) all += $n; print $9, all }' /proc/stat
+}
+
+warm() {
+    [ "${WARM:-1}" = 1 ] || return 0
+    python3 -c 'import mmap, sys; mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)' \
+        $((3 * MEGABYTES)) || die 'cannot use the memory first: give a smaller MEGABYTES, or WARM=0'
+}
+
 [ -n "${HAUL:-}" ] || build
 connect
 machine
 head -c "${MEGABYTES}000000" /dev/urandom >"$WORK/source"
 serve
-echo "round cp bench ratio, Gbit/s | processor seconds: cp bench dd"
+echo "round cp bench ratio, Gbit/s | processor seconds: cp bench dd | % stolen during cp"
 for round in $(seq "$ROUNDS"); do
+    warm
+    read -r theft all < <(stolen)
     "${TX_SIDE[@]}" "$HAUL" cp --json --sync none "$WORK/source" "${URL/\/\?//copy?}" >"$WORK/cp.json" 2>"$WORK/cp.log" ||
         die "$(cat "$WORK/cp.log")"
     rm "$WORK/copy"
+    read -r theft_after all_after < <(stolen)
+    warm
     "${TX_SIDE[@]}" "$HAUL" bench --json --bytes "${MEGABYTES}MB" "$URL" >"$WORK/bench.json" 2>"$WORK/bench.log" ||
         die "$(cat "$WORK/bench.log")"
+    warm
     dd=$( { TIMEFORMAT='%U %S'; time dd if="$WORK/source" of="$WORK/copy" bs=1M status=none; } 2>&1 | awk '{ print $1 + $2 }')
     rm "$WORK/copy"
     cp=$(number goodput_bps <"$WORK/cp.json")
     bench=$(number goodput_bps <"$WORK/bench.json")
     ratio "$cp" "$bench" >>"$WORK/ratios"
     echo >>"$WORK/ratios"
-    echo "$round $(ratio "$cp" 1e9) $(ratio "$bench" 1e9) $(ratio "$cp" "$bench") | $(spent <"$WORK/cp.json") $(spent <"$WORK/bench.json") $dd"
+    echo "$round $(ratio "$cp" 1e9) $(ratio "$bench" 1e9) $(ratio "$cp" "$bench") | $(spent <"$WORK/cp.json") $(spent <"$WORK/bench.json") $dd | $(ratio $((100 * (theft_after - theft))) $((all_after - all)))"
 done
 echo "median ratio of $ROUNDS: $(median <"$WORK/ratios") (target 0.5)"
