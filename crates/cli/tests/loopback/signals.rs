@@ -74,7 +74,9 @@ fn signals_that_come_together_count_as_one() {
     for pair in [[Signal::INT, Signal::TERM], [Signal::TERM, Signal::INT]] {
         let copy = Copy::start();
         // timeout(1) tells the process and then its group.
-        pair.into_iter().for_each(|signal| copy.tell(signal));
+        for signal in pair {
+            copy.tell(signal);
+        }
         let (output, events) = copy.output();
         exits(&output, 130);
         assert!(lossy(&output.stderr).contains("cp --rate 1Mbit"), "{}", lossy(&output.stderr));
