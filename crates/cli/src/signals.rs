@@ -14,7 +14,7 @@ use crate::fault::{self, Fault};
 /// Exit code of an interrupted run.
 pub const INTERRUPTED: u8 = 130;
 
-/// Signals that come together count as one: timeout(1) sends its own to the process and then to its group, and a
+/// Signals that come together count as one: `timeout(1)` sends its own to the process and then to its group, and a
 /// terminal's Ctrl-C may come beside what a parent sends.
 const TOGETHER: Duration = Duration::from_millis(500);
 

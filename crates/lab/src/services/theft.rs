@@ -5,7 +5,7 @@ use std::fs;
 /// More than this share, and what small messages take says more of the host than of who carries them.
 pub(super) const QUIET: f64 = 0.01;
 
-/// The accounts of all processors so far (proc_stat(5)), in ticks.
+/// The accounts of all processors so far (`proc_stat(5)`), in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ticks {
     stolen: u64,
