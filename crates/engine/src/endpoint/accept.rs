@@ -29,7 +29,9 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
     let peer = flight.lock().peer;
     flight.say(shared, peer, FlightWord::Opened, 0);
     let len = inner.len();
-    if len > 0 {
+    if len == 0 {
+        flight.keys().prepare();
+    } else {
         flight.on_packets(shared, now, received(inner, len, ecn, None), source);
     }
 }

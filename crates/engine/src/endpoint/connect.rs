@@ -139,6 +139,7 @@ impl Endpoint {
             return Err(EngineError::protocol("the association's number is taken; connect again"));
         }
         let mut state = inner.lock();
+        inner.keys().prepare();
         inner.settle(shared, &mut state, now);
         inner.release(state);
         Ok(Channel::new(inner, self.clone(), Some(Box::new(ticket))))
