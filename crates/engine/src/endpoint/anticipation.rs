@@ -43,7 +43,7 @@ pub(super) struct Anticipation {
     waking: Waking,
     /// How late the thread woke up before the message that is awaited; it counts from the next one on.
     late: Option<Span>,
-    /// This end's last message, if none has come since.
+    /// What this end has said last, if no message has come since.
     sent: Option<Sent>,
     /// How often anything was repeated so far.
     repetitions: u64,
@@ -88,13 +88,21 @@ struct Crowd {
 #[derive(Clone, Copy, Debug)]
 struct Waking(Span);
 
-/// A message of this end.
+/// What the next message may be the answer to.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
-    /// The last time.
+    /// When it was sent, for the last time.
     at: Time,
-    /// More than once: nobody knows which of them was answered (Karn's algorithm, RFC 6298 section 3).
-    again: bool,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Message,
+    /// A message that was sent more than once: nobody knows which of them was answered (Karn's algorithm, RFC 6298 section 3).
+    Repetition,
+    /// Word that the flight has begun: the other end may say something at once, or when it likes.
+    Greeting,
 }
 
 /// Smoothed like a round-trip time (RFC 6298 section 2).
@@ -118,18 +126,23 @@ impl Anticipation {
     /// This end has sent a message.
     pub(super) fn on_sent(&mut self, now: Time) {
         self.spend(now);
-        if self.sent.is_some() && self.known.messages == 0 {
+        if self.sent.is_some_and(|sent| sent.what != What::Greeting) && self.known.messages == 0 {
             // Not everybody is answered.
             self.known.deviation = self.allowance.budget(self.known.mean);
         }
-        self.sent = Some(Sent { at: now, again: false });
+        self.sent = Some(Sent { at: now, what: What::Message });
+    }
+
+    /// This end has told the other one at `at` that it is there, and has heard nothing of it since.
+    pub(super) fn on_greeted(&mut self, at: Time) {
+        self.sent = Some(Sent { at, what: What::Greeting });
     }
 
     /// This end has sent packets, and has repeated `repetitions` ever since: to these the answer is expected from now on.
     pub(super) fn on_transmitted(&mut self, now: Time, repetitions: u64) {
         if repetitions > self.repetitions && self.sent.is_some() {
             self.spend(now);
-            self.sent = Some(Sent { at: now, again: true });
+            self.sent = Some(Sent { at: now, what: What::Repetition });
         }
         self.repetitions = repetitions;
     }
@@ -137,7 +150,7 @@ impl Anticipation {
     /// A message of the other end has come, for which a thread was waiting.
     pub(super) fn on_message(&mut self, now: Time) {
         self.spend(now);
-        let sent = self.sent.take().filter(|sent| !sent.again);
+        let sent = self.sent.take().filter(|sent| sent.what == What::Message);
         let Some(took) = sent.map(|sent| now.since(sent.at)) else { return };
         let patience = if self.known.messages > 0 { GONE_ASTRAY } else { 0 };
         if self.known.is_far_from(took) && self.astray < patience {
@@ -328,6 +341,34 @@ mod tests {
         assert!(look(&unanswered).is_some());
         unanswered.on_sent(sent + Span::from_millis(5));
         assert_eq!(look(&unanswered), None);
+    }
+
+    #[test]
+    fn who_was_greeted_may_say_something_at_once_or_later_which_teaches_nothing() {
+        for rtt in [1_000, 60_000] {
+            let round_trip = Span::from_micros(rtt);
+            let greeted = |took: u64| {
+                let mut greeted = Anticipation::new(BEGIN + Span::from_micros(50), LONGEST, round_trip);
+                greeted.on_greeted(BEGIN);
+                let (window, at) = (look(&greeted).unwrap(), BEGIN + Span::from_micros(took));
+                greeted.on_message(at);
+                greeted.on_sent(at);
+                (window, at, greeted)
+            };
+            let (window, at, _) = greeted(rtt);
+            assert!(window.start < at && at < window.end, "{window:?}");
+            for took in [40, rtt, rtt * 7, 5_000_000] {
+                let (_, sent, after) = greeted(took);
+                let (window, answer) = (look(&after).unwrap(), sent + round_trip);
+                assert!(window.start < answer && answer < window.end, "{took}: {window:?}");
+                assert_eq!((after.known.mean, after.known.messages), (round_trip, 0), "{took}");
+            }
+        }
+        // Nor is what this end says first an answer that was expected in vain.
+        let mut talker = Anticipation::new(BEGIN, LONGEST, Span::from_millis(1));
+        talker.on_greeted(BEGIN);
+        talker.on_sent(BEGIN + Span::from_millis(9));
+        assert!(look(&talker).is_some());
     }
 
     #[test]

@@ -270,7 +270,7 @@ impl Channel {
         self.wait(until, "a message", |state, now| {
             let message = state.recv()?;
             if message.is_none() {
-                state.expect_answer(now);
+                state.expect_answer(now, self.role());
             }
             Ok(message)
         })

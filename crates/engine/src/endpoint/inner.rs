@@ -347,10 +347,17 @@ impl State {
         self.anticipation(now).on_message(now);
     }
 
-    /// A thread waits for a message. Whoever waits for the first one has just sent what it answers.
-    pub(super) fn expect_answer(&mut self, now: Time) {
-        if self.anticipation.is_none() && self.stack.stats().messages_submitted > 0 {
+    /// A thread of `role` waits for a message. Whoever waits for the first one has just sent what it answers, or is a server that
+    /// has told the client so far that its flight is known.
+    pub(super) fn expect_answer(&mut self, now: Time, role: Role) {
+        if self.anticipation.is_some() {
+            return;
+        }
+        if self.stack.stats().messages_submitted > 0 {
             self.anticipation(now).on_sent(now);
+        } else if role == Role::Server && self.authentic() == 0 {
+            let began = self.heard;
+            self.anticipation(now).on_greeted(began);
         }
     }
 

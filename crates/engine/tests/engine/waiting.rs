@@ -211,6 +211,28 @@ fn the_wait_of_a_guest_ends_in_time() {
 }
 
 #[test]
+fn a_server_looks_for_the_first_message_once_it_may_come() {
+    let listener = listener("127.0.0.1");
+    // What the server takes for the round trip: most of the time between the greeting and the message it sleeps.
+    let relay = Relay::start_late(listener.local_addr(), Duration::from_millis(150));
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let looks = || listener.endpoint().stats().looks;
+    // A host that is busy may wake a sleeper after the time for looking.
+    for _ in 0..20 {
+        let endpoint = endpoint();
+        let (client, server) = pair_on(&endpoint, &listener, &url);
+        let waited = server.recv(Some(Duration::from_millis(400)));
+        assert!(matches!(waited, Err(EngineError::TimedOut { .. })), "{waited:?}");
+        let nothing = client.recv(Some(Duration::from_millis(1)));
+        assert!(nothing.is_err() && endpoint.stats().looks == 0, "the client awaits an answer to nothing");
+        if looks() > 0 {
+            return;
+        }
+    }
+    panic!("it never looks");
+}
+
+#[test]
 fn tasks_are_woken_by_a_guest() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let (of_task, of_thread) = (pair(&endpoint, &listener), pair(&endpoint, &listener));
