@@ -35,6 +35,19 @@ enum What {
     Readings,
 }
 
+/// Who carries small messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Courier {
+    /// The recipe `msg`
+    Msg,
+    /// The kernel's TCP
+    Tcp,
+    /// The same with timeouts for thin streams
+    Thin,
+    /// Bare datagrams
+    Udp,
+}
+
 /// What `haul-lab services` takes.
 #[derive(Debug, Args)]
 pub(crate) struct ServicesArgs {
@@ -68,6 +81,10 @@ struct Points {
     /// Messages of a carrier in a round of `turnaround`
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     messages: Option<usize>,
+
+    /// Who carries in `turnaround`; TCP takes longest where much is lost
+    #[arg(long, value_enum, value_name = "CARRIER,..", value_delimiter = ',', default_value = "msg,tcp,thin,udp")]
+    carriers: Vec<Courier>,
 
     /// How long the ends of `msg` may look for a message themselves in `turnaround`; several are several carriers
     #[arg(long, value_name = "US,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000_000))]

@@ -9,7 +9,7 @@ use haul_engine::{Channel, ChannelOptions};
 use haul_stack::SendOptions;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::Points;
+use super::{Courier, Points};
 use super::client::{PATIENCE, channel, recipe, tcp};
 use super::emulated::{Emulator, Road};
 use super::figures::{mean, quantile};
@@ -86,13 +86,17 @@ fn name((carrier, busy_poll_us): &Way) -> String {
 }
 
 fn ways(points: &Points) -> Vec<Way> {
-    let msg = Carrier::Recipe("msg".to_owned());
     let polls: Vec<_> = match &points.busy_poll {
         Some(polls) => polls.iter().map(|poll| Some(*poll)).collect(),
         None => vec![None],
     };
-    let others = [Carrier::Tcp, Carrier::TcpThin, Carrier::Udp].map(|carrier| (carrier, None));
-    polls.into_iter().map(|poll| (msg.clone(), poll)).chain(others).collect()
+    let ways_of = |courier: &Courier| match courier {
+        Courier::Msg => polls.iter().map(|poll| (Carrier::Recipe("msg".to_owned()), *poll)).collect(),
+        Courier::Tcp => vec![(Carrier::Tcp, None)],
+        Courier::Thin => vec![(Carrier::TcpThin, None)],
+        Courier::Udp => vec![(Carrier::Udp, None)],
+    };
+    points.carriers.iter().flat_map(ways_of).collect()
 }
 
 /// One point of the table. Each round begins with another carrier.
