@@ -112,6 +112,9 @@ pub const RETRANSMIT_TIMEOUT: Event<Missing> = Event::with_id(Built::RetransmitT
 pub const NACK_TIMEOUT: Event<()> = Event::with_id(Built::NackTimeout as u16);
 /// The other side asks for another rate.
 pub const RATE_WANTED: Event<haul_base::Rate> = Event::with_id(Built::RateWanted as u16);
+/// The other side has answered whoever runs the stack after this time, which stands in the path's state: the first guess of a
+/// round trip may have been wrong.
+pub const PATH_ANSWERED: Event<haul_base::Span> = Event::with_id(Built::PathAnswered as u16);
 
 /// The built-in events with notices.
 #[derive(Clone, Copy)]
@@ -122,10 +125,11 @@ enum Built {
     RetransmitTimeout = 2,
     NackTimeout = 3,
     RateWanted = 4,
+    PathAnswered = 5,
 }
 
-pub(crate) const BUILT_IN_NOTICES: [&str; 5] =
-    ["send permit", "message settled", "retransmit timeout", "nack timeout", "rate wanted"];
+pub(crate) const BUILT_IN_NOTICES: [&str; 6] =
+    ["send permit", "message settled", "retransmit timeout", "nack timeout", "rate wanted", "path answered"];
 
 /// The notice of [`MESSAGE_SETTLED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

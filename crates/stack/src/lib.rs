@@ -30,8 +30,8 @@ pub use blueprint::{Blueprint, Setup};
 pub use context::{Arrival, Context, Ends, PathState, SharedValue};
 pub use declaration::{Clash, Declaration, Resolution};
 pub use event::{
-    BatchEvent, Event, EventId, Grant, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, RATE_WANTED,
-    RETRANSMIT_TIMEOUT, SEND_PERMIT, Settled,
+    BatchEvent, Event, EventId, Grant, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, PATH_ANSWERED,
+    RATE_WANTED, RETRANSMIT_TIMEOUT, SEND_PERMIT, Settled,
 };
 pub use fields::Fields;
 pub use message::{

@@ -305,6 +305,15 @@ impl Stack {
         self.guarded(now, |stack, now| stack.context(now).raise(wanted, &mut rate));
     }
 
+    /// The other side has answered the runner itself after `rtt`, and no packet of the stack yet: what was taken for the round
+    /// trip until now was a guess.
+    pub fn path_answered(&mut self, now: Time, mut rtt: Span) {
+        let path = &mut self.core.path;
+        (path.rtt, path.rtt_variation, path.min_rtt) = (rtt, rtt / 2, rtt);
+        let answered = crate::event::PATH_ANSWERED;
+        self.guarded(now, |stack, now| stack.context(now).raise(answered, &mut rtt));
+    }
+
     /// Raises the event of this name, as it was given to [`Declaration::event`](crate::Declaration::event): for what
     /// only the stack's runner can know. Nothing happens if no micro-protocol of the stack knows the event.
     pub fn raise<T: Any>(&mut self, now: Time, name: &str, notice: &mut T) {

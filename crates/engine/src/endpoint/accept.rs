@@ -7,7 +7,7 @@ use haul_base::{Ecn, Time};
 use haul_stack::Ends;
 use haul_wire::packet::{Flight, FlightWord, OpenHeader, WORD_LEN, WordPacket};
 
-use super::inner::{Inner, received};
+use super::inner::{Header, Inner, received};
 use super::run::split_open;
 use super::shared::{Shared, count, lock};
 use super::table::Table;
@@ -32,7 +32,7 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
     if len == 0 {
         flight.keys().prepare();
     } else {
-        flight.on_packets(shared, now, received(inner, len, ecn, None), source);
+        flight.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
     }
 }
 

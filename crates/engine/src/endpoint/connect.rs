@@ -92,13 +92,14 @@ impl TicketFile {
         Ok(channel)
     }
 
-    /// Keeps what lets the client of this channel come back later.
+    /// Keeps what lets the client of this channel come back later, with what it knows of the path by now.
     ///
     /// # Errors
     /// [`EngineError::Ticket`] if the file cannot be written, or the channel is a server's.
     pub fn keep(&self, channel: &mut Channel) -> Result<(), EngineError> {
         let ticket = channel.ticket().ok_or(TicketError::Damaged("only clients have tickets"))?;
-        self.save(ticket)?;
+        // The flight may know the path better than the handshake did.
+        self.save(&Ticket { round_trip: channel.path().rtt, ..ticket.clone() })?;
         channel.keep();
         Ok(())
     }

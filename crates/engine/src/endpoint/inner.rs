@@ -81,6 +81,13 @@ pub(super) enum Attendance {
     Served,
 }
 
+/// Whether packets have come behind an opening header: their sender does not know yet that it was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Header {
+    Present,
+    Absent,
+}
+
 impl Inner {
     pub(super) fn new(
         now: Time,
@@ -257,6 +264,7 @@ impl Inner {
         now: Time,
         mut received: Received<'_>,
         from: SocketAddr,
+        header: Header,
     ) {
         let mut state = self.lock();
         if matches!(state.phase, Phase::Ended(_)) {
@@ -271,6 +279,10 @@ impl Inner {
         if state.authentic() == before {
             count(&shared.counters.unauthentic);
         } else {
+            if before == 0 && self.role() == Role::Server && header == Header::Absent {
+                let took = now.since(state.heard);
+                state.on_answered(now, took);
+            }
             state.on_heard(now);
             if newest.is_some_and(|pn| pn >= state.highest_pn) {
                 state.highest_pn = newest.unwrap_or(0);
@@ -324,7 +336,7 @@ impl Inner {
 
 impl State {
     /// Authentic packets so far.
-    fn authentic(&self) -> u64 {
+    pub(super) fn authentic(&self) -> u64 {
         let stats = self.stack.stats();
         stats.data_received + stats.control_received
     }
@@ -372,6 +384,16 @@ impl State {
     fn on_transmitted(&mut self, now: Time) {
         if let Some(anticipation) = &mut self.anticipation {
             anticipation.on_transmitted(now, self.stack.stats().data_resent);
+        }
+    }
+
+    /// The other end has answered the latest word of the flight's beginning after so long: the server an opening header, the
+    /// client, by a packet without one, that it was taken. It may have waited for threads or for the application, so the guess
+    /// of the round trip becomes shorter by it, never longer: too short a guess costs repetitions, too long a one a wait. (An answer
+    /// to an earlier word comes before the next, unless the round trip is more than twice the guess.)
+    pub(super) fn on_answered(&mut self, now: Time, took: Span) {
+        if took < self.stack.path().rtt {
+            self.stack.path_answered(now, took);
         }
     }
 

@@ -58,16 +58,19 @@ pub(super) struct Opening {
     wait: Span,
     /// Packets of the stack have stood in for the next bare header: they do so once.
     put_off: bool,
+    /// When a header left last.
+    sent: Option<Time>,
 }
 
 impl Opening {
     /// With these times from `now`: until the first bare header, from it to the second, until the end.
     pub(super) fn new(now: Time, first: Span, wait: Span, patience: Span) -> Self {
-        Self { until: now + patience, next: now + first, wait, put_off: false }
+        Self { until: now + patience, next: now + first, wait, put_off: false, sent: None }
     }
 
     /// Packets of the stack leave with the header. However many there are, a bare one follows within two waits.
     pub(super) fn on_accompanied(&mut self, now: Time) {
+        self.sent = Some(now);
         if !self.put_off {
             self.put_off = true;
             self.next = now + self.wait;
@@ -76,9 +79,15 @@ impl Opening {
 
     /// A bare header leaves.
     pub(super) fn on_bare(&mut self, now: Time) {
+        self.sent = Some(now);
         self.put_off = false;
         self.next = now + self.wait;
         self.wait = self.wait * 3 / 2;
+    }
+
+    /// So long ago the last header left.
+    pub(super) fn waited(&self, now: Time) -> Option<Span> {
+        self.sent.map(|sent| now.since(sent))
     }
 }
 

@@ -12,7 +12,7 @@ use haul_wire::packet::{
 use rustix::event::PollFlags;
 
 use super::helm::Sleeper;
-use super::inner::{Inner, received};
+use super::inner::{Header, Inner, received};
 use super::shared::{Shared, count, lock};
 use crate::EngineError;
 
@@ -201,7 +201,8 @@ fn hand_out(
         match what {
             Sort::Stack(identity) => {
                 if let Some(flight) = find(shared, identity) {
-                    flight.on_packets(shared, now, received(these, stride, ecn, arrival), source);
+                    let packets = received(these, stride, ecn, arrival);
+                    flight.on_packets(shared, now, packets, source, Header::Absent);
                 } else {
                     count(&shared.counters.unknown);
                     these.chunks_mut(stride).for_each(|packet| strays(packet, source));
@@ -233,7 +234,7 @@ fn on_pair(
     for packet in [first, second] {
         match sort(packet) {
             Sort::Stack(identity) => match find(shared, identity) {
-                Some(flight) => flight.on_packets(shared, now, received(packet), source),
+                Some(flight) => flight.on_packets(shared, now, received(packet), source, Header::Absent),
                 None => count(&shared.counters.unknown),
             },
             _ => count(&shared.counters.strays),

@@ -25,7 +25,11 @@ impl Inner {
         match word.word {
             // Without a number of its own, it says something only once: later ones may be copies.
             FlightWord::Opened => {
-                if let Phase::Opening(_) = state.phase {
+                if let Phase::Opening(opening) = &state.phase {
+                    // What the stack has measured is better.
+                    if let Some(waited) = opening.waited(now).filter(|_| state.authentic() == 0) {
+                        state.on_answered(now, waited);
+                    }
                     state.on_heard(now);
                 }
             }

@@ -88,11 +88,20 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(crate) fn start(server: SocketAddr) -> Self {
-        Self::start_late(server, Duration::ZERO)
+        Self::start_with(server, Late::default())
     }
 
     /// The first bytes of either side on each TCP connection are late, as if TCP had to repeat them.
-    pub(crate) fn start_late(server: SocketAddr, late: Duration) -> Self {
+    pub(crate) fn start_late(server: SocketAddr, first: Duration) -> Self {
+        Self::start_with(server, Late { first, each: Duration::ZERO })
+    }
+
+    /// All bytes on TCP connections are late, as if TCP had to repeat everything.
+    pub(crate) fn start_slow(server: SocketAddr, each: Duration) -> Self {
+        Self::start_with(server, Late { first: Duration::ZERO, each })
+    }
+
+    fn start_with(server: SocketAddr, late: Late) -> Self {
         let (tcp, udp) = bind_both();
         let relay = Self {
             port: tcp.local_addr().unwrap().port(),
@@ -137,11 +146,18 @@ fn bind_both() -> (TcpListener, UdpSocket) {
     }
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, mut late: Duration) {
+/// How late bytes come over TCP.
+#[derive(Clone, Copy, Default)]
+struct Late {
+    first: Duration,
+    each: Duration,
+}
+
+fn pump(mut from: TcpStream, mut to: TcpStream, mut late: Late) {
     std::thread::spawn(move || {
         let mut buffer = [0; 16_384];
         while let Ok(len @ 1..) = from.read(&mut buffer) {
-            std::thread::sleep(std::mem::take(&mut late));
+            std::thread::sleep(std::mem::take(&mut late.first) + late.each);
             if to.write_all(&buffer[..len]).is_err() {
                 break;
             }

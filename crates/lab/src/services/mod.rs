@@ -83,7 +83,13 @@ struct Points {
     messages: Option<usize>,
 
     /// Who carries in `turnaround`; TCP takes longest where much is lost
-    #[arg(long, value_enum, value_name = "CARRIER,..", value_delimiter = ',', default_value = "msg,tcp,thin,udp")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "CARRIER,..",
+        value_delimiter = ',',
+        default_value = "msg,tcp,thin,udp"
+    )]
     carriers: Vec<Courier>,
 
     /// How long the ends of `msg` may look for a message themselves in `turnaround`; several are several carriers

@@ -9,7 +9,6 @@ use haul_engine::{Channel, ChannelOptions};
 use haul_stack::SendOptions;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Courier, Points};
 use super::client::{PATIENCE, channel, recipe, tcp};
 use super::emulated::{Emulator, Road};
 use super::figures::{mean, quantile};
@@ -17,6 +16,7 @@ use super::flights::Flights;
 use super::job::{Carrier, Job, Turns};
 use super::server::{FOREVER, engine, tcp_listener};
 use super::theft::{QUIET, Ticks};
+use super::{Courier, Points};
 use crate::problem::{Problem, While};
 
 const SMALL: usize = 10;

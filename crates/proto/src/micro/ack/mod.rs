@@ -9,8 +9,8 @@ use std::any::Any;
 
 use haul_base::Span;
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Resolution, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, PATH_ANSWERED,
+    ParameterKind, ParameterSpec, Parameters, Resolution, SharedValue, U48,
 };
 
 use self::receiving::{Attributes, Next, Receiving, When};
@@ -147,6 +147,7 @@ impl MicroProtocol for Acknowledging {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
+        resolution.on_event(PATH_ANSWERED, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -163,7 +164,11 @@ impl MicroProtocol for Acknowledging {
         }
     }
 
-    fn on_event(&mut self, _: EventId, _: &mut dyn Any, _: &mut Context<'_>) {}
+    fn on_event(&mut self, event: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
+        if PATH_ANSWERED.is(event) {
+            self.sending.guess_again(self.declared().sending, context);
+        }
+    }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
         let handles = self.declared().sending;

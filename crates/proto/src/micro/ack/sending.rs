@@ -91,6 +91,17 @@ impl Sending {
         self.rtt = RttEstimator::new(context.path().rtt);
     }
 
+    /// The path's state has a better guess of the round trip than at the start.
+    pub(super) fn guess_again(&mut self, handles: Handles, context: &mut Context<'_>) {
+        if self.rtt.is_measured() {
+            return;
+        }
+        self.start(context);
+        if self.armed.is_some() {
+            self.check(handles, context);
+        }
+    }
+
     pub(super) fn rtt(&self) -> &RttEstimator {
         &self.rtt
     }

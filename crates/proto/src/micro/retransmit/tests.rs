@@ -55,6 +55,33 @@ fn a_clean_path_carries_every_message_once_and_says_so() {
 }
 
 #[test]
+fn a_better_guess_of_the_round_trip_counts_for_what_has_left_already_until_one_was_measured() {
+    for (acks, delay) in [("positive_ack", Span::ZERO), ("cumulative_ack", Span::from_millis(10))] {
+        let mut pair = Pair::new(&recipe(acks, &[]));
+        let mut lost = |_| true;
+        let due_after = |pair: &mut Pair| pair.a.deadline().map(|deadline| deadline.at.since(T0));
+        // The guess is 10 ms.
+        for (guess, expected) in [(10, 30), (1, 3), (400, 1_200), (2, 6)] {
+            let mut pair = Pair::new(&recipe(acks, &[]));
+            pair.a.send(T0, &message(1, 10), SendOptions::default()).unwrap();
+            pair.exchange(T0, &mut Path { lose: Some(&mut lost), ..Path::default() });
+            assert_eq!(due_after(&mut pair), Some(Span::from_millis(30) + delay));
+            pair.a.path_answered(T0, Span::from_millis(guess));
+            assert_eq!(due_after(&mut pair), Some(Span::from_millis(expected) + delay), "{acks}");
+            assert_eq!(pair.a.path().rtt, Span::from_millis(guess));
+        }
+        pair.a.send(T0, &message(1, 10), SendOptions::default()).unwrap();
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(T0 + delay, &mut Path::default());
+        pair.a.send(T0 + delay, &message(2, 10), SendOptions::default()).unwrap();
+        pair.exchange(T0 + delay, &mut Path { lose: Some(&mut lost), ..Path::default() });
+        let measured = due_after(&mut pair);
+        pair.a.path_answered(T0 + delay, Span::from_millis(400));
+        assert_eq!(due_after(&mut pair), measured, "{acks}: what was measured is better than any guess");
+    }
+}
+
+#[test]
 fn acknowledgements_of_one_batch_share_a_packet() {
     let mut pair = Pair::new(&recipe("positive_ack", &[]));
     for n in 0..64 {
