@@ -97,23 +97,25 @@ fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
 #[test]
 fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
     let listener = listener("127.0.0.1");
-    let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(250));
+    // No more is believed, whatever TCP took.
+    let guess = Span::from_millis(333);
+    let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(400));
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
     let (mut client, server) = crate::waiting::pair_on(&endpoint, &listener, &url);
     client.wait_confirmed(PATIENCE).unwrap();
-    assert!(client.path().rtt < Span::from_millis(200), "{:?}", client.path());
-    assert!(server.path().rtt >= Span::from_millis(250), "{:?}", server.path());
+    assert!(client.path().rtt < guess, "{:?}", client.path());
+    assert_eq!(server.path().rtt, guess);
     send(&client, b"one");
     assert_eq!(recv(&server), b"one");
-    assert!(server.path().rtt < Span::from_millis(250), "{:?}", server.path());
+    assert!(server.path().rtt < guess, "{:?}", server.path());
     // Who comes back need not learn it again.
     let directory = tempfile::tempdir().unwrap();
     let ticket = TicketFile::new(directory.path().join("ticket"));
     ticket.keep(&mut client).unwrap();
     drop((client, server));
     let again = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
-    assert!(again.path().rtt < Span::from_millis(200), "{:?}", again.path());
+    assert!(again.path().rtt < guess, "{:?}", again.path());
 }
 
 #[test]
