@@ -126,9 +126,12 @@ impl FlightKeys {
 
     /// Makes the keys now and has the cipher's code in memory, so that the first message need not wait for that.
     pub(crate) fn prepare(&self) {
-        self.live(&mut lock(&self.sealing), self.role);
-        self.live(&mut lock(&self.opening).direction, self.role.peer());
-        rehearse(self.cipher);
+        let mut sealing = lock(&self.sealing);
+        if sealing.live.is_none() {
+            self.live(&mut sealing, self.role);
+            self.live(&mut lock(&self.opening).direction, self.role.peer());
+            rehearse(self.cipher);
+        }
     }
 
     /// Drops what can be made again when it is needed.
