@@ -31,6 +31,8 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
     let len = inner.len();
     if len == 0 {
         flight.keys().prepare();
+        // Its questions for signs of life are due some time, whether anybody waits on it or not.
+        flight.make_good(shared, now);
     } else {
         flight.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
     }

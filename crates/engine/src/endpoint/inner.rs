@@ -274,14 +274,13 @@ impl Inner {
             return count(&shared.counters.inbox_full);
         }
         let newest = received.data.chunks(received.stride.max(1)).filter_map(packet_number).max();
-        let before = state.authentic();
+        let (before, began) = (state.authentic(), state.unheard_since());
         state.stack.on_receive(now, &mut received);
         if state.authentic() == before {
             count(&shared.counters.unauthentic);
         } else {
-            if before == 0 && self.role() == Role::Server && header == Header::Absent {
-                let took = now.since(state.heard);
-                state.on_answered(now, took);
+            if let Some(began) = began.filter(|_| self.role() == Role::Server && header == Header::Absent) {
+                state.on_answered(now, now.since(began));
             }
             state.on_heard(now);
             if newest.is_some_and(|pn| pn >= state.highest_pn) {
@@ -341,6 +340,12 @@ impl State {
         stats.data_received + stats.control_received
     }
 
+    /// When the flight began, if nothing authentic has come since, no answer to a question for a sign of life either.
+    fn unheard_since(&self) -> Option<Time> {
+        let has_asked = self.keep_alive.as_ref().is_some_and(|alive| alive.number > 0);
+        (self.authentic() == 0 && !has_asked).then_some(self.heard)
+    }
+
     /// Wakes the task at the next change.
     pub(super) fn wake_later(&mut self, waker: &task::Waker) {
         let wakers = self.wakers.get_or_insert_default();
@@ -367,8 +372,7 @@ impl State {
         }
         if self.stack.stats().messages_submitted > 0 {
             self.anticipation(now).on_sent(now);
-        } else if role == Role::Server && self.authentic() == 0 {
-            let began = self.heard;
+        } else if let Some(began) = self.unheard_since().filter(|_| role == Role::Server) {
             self.anticipation(now).on_greeted(began);
         }
     }

@@ -119,6 +119,24 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
 }
 
 #[test]
+fn signs_of_life_are_not_taken_for_the_beginning_of_a_flight() {
+    let listener = listener("127.0.0.1");
+    let keep_alive = Some(Duration::from_millis(20));
+    listener.endpoint().set_options(ChannelOptions { keep_alive, ..ChannelOptions::default() });
+    let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(400));
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
+    let (client, server) = crate::waiting::pair_on(&endpoint, &listener, &url);
+    client.wait_confirmed(PATIENCE).unwrap();
+    let guess = server.path().rtt;
+    let before = relay.answered.lock().unwrap().len();
+    until("the server does not ask", || relay.answered.lock().unwrap().len() > before + 5);
+    // The message comes soon after an answer to the server's question, which says nothing of the round trip.
+    send(&client, b"one");
+    assert_eq!((recv(&server), server.path().rtt), (b"one".to_vec(), guess));
+}
+
+#[test]
 fn messages_pass_both_ways_with_every_cipher_and_family_and_the_goodbye_is_heard() {
     for host in LOOPBACKS {
         let mut listening = listen_options(host);
