@@ -83,7 +83,7 @@ impl Order {
     pub const LAST: Self = Self(1_000);
 }
 
-/// The notice of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower it.
+/// The notice of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower it, and say how late it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Packets.
@@ -92,6 +92,8 @@ pub struct Grant {
     pub datagram: usize,
     /// UDP payload bytes that may leave back to back.
     pub burst: u64,
+    /// How much earlier it might have been sent: whoever sends was not woken in time.
+    pub late: haul_base::Span,
 }
 
 impl Grant {

@@ -427,7 +427,7 @@ impl Stack {
     pub(crate) fn write_data(&mut self, now: Time, slot: &mut [u8], most: usize) -> Option<Transmit> {
         self.core.resume_at = None;
         let datagram = usize::from(self.core.path.datagram);
-        let mut grant = Grant { packets: most, datagram, burst: u64::MAX };
+        let mut grant = Grant { packets: most, datagram, burst: u64::MAX, late: Span::ZERO };
         self.context(now).raise(SEND_PERMIT, &mut grant);
         let by_burst = usize::try_from(grant.burst).unwrap_or(usize::MAX) / grant.datagram.max(1);
         let packets = if grant.packets == 0 { 0 } else { grant.packets.min(by_burst.max(1)).min(most) };

@@ -102,6 +102,7 @@ impl MicroProtocol for FixedRate {
         if let Some(grant) = SEND_PERMIT.of(event, notice) {
             grant.burst = grant.burst.min(self.burst);
             let release = self.pacer.release_at();
+            grant.late = context.now().since(release);
             if self.rate == Rate::ZERO {
                 // Until the other side asks for another rate.
                 grant.at_most(0);

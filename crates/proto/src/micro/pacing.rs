@@ -1,6 +1,7 @@
 //! `pacing`: what leaves back to back is no more than a short time's worth of the rate in force, so that packets leave
-//! evenly and not in the largest batches. It costs more calls of the kernel, and is worth it where jitter matters. A sender
-//! that woke late still sends small batches, but does not wait between them up to what `fixed_rate` makes good at once.
+//! evenly and not in the largest batches. It costs more calls of the kernel, and is worth it where jitter matters. What a
+//! sender that woke late makes good at once is one batch: it leaves back to back anyway, and a busy host has no time for
+//! many calls.
 
 use std::any::Any;
 
@@ -45,7 +46,7 @@ impl MicroProtocol for Pacing {
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
         if let Some(grant) = SEND_PERMIT.of(event, notice) {
             let SendingRate(rate) = *context.shared(self.rate.expect("declared"));
-            grant.burst = grant.burst.min(rate.bytes_in(self.interval));
+            grant.burst = grant.burst.min(rate.bytes_in(self.interval + grant.late));
         }
     }
 
@@ -64,6 +65,11 @@ mod tests {
 
     /// Packets of each batch that leaves within 100 ms.
     fn batches(recipe: &Recipe) -> Vec<usize> {
+        late_batches(recipe, Span::ZERO)
+    }
+
+    /// The same of a sender that always wakes so late.
+    fn late_batches(recipe: &Recipe, late: Span) -> Vec<usize> {
         let mut pair = Pair::new(recipe);
         let (mut slot, mut now, mut sizes) = (vec![0; 65_536], T0, Vec::new());
         for _ in 0..3_000 {
@@ -73,14 +79,18 @@ mod tests {
             while let Some(sent) = pair.a.poll_transmit(now, &mut slot) {
                 sizes.push(sent.len.div_ceil(sent.segment_size));
             }
-            now = pair.a.deadline().unwrap().at;
+            now = pair.a.deadline().unwrap().at + late;
         }
         sizes
     }
 
+    fn at_200_mbit() -> Recipe {
+        Recipe::new("x").with("fixed_size").with_parameters("fixed_rate", &[("rate", "200Mbit")])
+    }
+
     #[test]
     fn bursts_are_as_short_as_the_interval_says_and_the_rate_stays() {
-        let plain = Recipe::new("x").with("fixed_size").with_parameters("fixed_rate", &[("rate", "200Mbit")]);
+        let plain = at_200_mbit();
         let total = |sizes: &[usize]| sizes.iter().sum::<usize>();
         let rough = batches(&plain);
         let even = batches(&plain.clone().with_parameters("pacing", &[("interval", "200us")]));
@@ -89,5 +99,19 @@ mod tests {
         assert!(total(&rough).abs_diff(total(&even)) <= 64, "{} {}", total(&rough), total(&even));
         let single = batches(&plain.with("pacing"));
         assert!(single.iter().all(|&n| n <= 2), "{single:?}");
+    }
+
+    #[test]
+    fn what_is_overdue_leaves_in_one_batch() {
+        let even = batches(&at_200_mbit().with("pacing"));
+        // 1 ms of 200 Mbit/s are 25,000 bytes.
+        let late = late_batches(&at_200_mbit().with("pacing"), Span::from_millis(1));
+        let total = |sizes: &[usize]| sizes.iter().sum::<usize>();
+        assert!(total(&late) * 100 > total(&even) * 97, "{} {}", total(&late), total(&even));
+        // 100 wake-ups at most, and another batch for what is left over at the end of some.
+        assert!(late.len() <= 200, "{late:?}");
+        // It does not add up to more than `fixed_rate` allows back to back.
+        let later = late_batches(&at_200_mbit().with("pacing"), Span::from_millis(50));
+        assert!(later.iter().all(|&n| n <= 65_536 / 1_100), "{later:?}");
     }
 }
