@@ -20,8 +20,9 @@ const READS_PER_ROUND: usize = 64;
 const BUSY_ROUND: usize = 3;
 /// The same if the round before was less long ago.
 const BUSY_GAP: Span = Span::from_micros(30);
-/// How long a busy thread lets packets gather, at most.
-const PAUSE: Span = Span::from_micros(40);
+/// How long a busy thread lets packets gather, at most: in a virtual machine a sleep and what it wakes take tens of
+/// microseconds of processor time.
+const PAUSE: Span = Span::from_micros(100);
 
 /// What one direction is made of.
 #[derive(Debug)]
