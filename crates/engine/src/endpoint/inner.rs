@@ -274,12 +274,14 @@ impl Inner {
             return count(&shared.counters.inbox_full);
         }
         let newest = received.data.chunks(received.stride.max(1)).filter_map(packet_number).max();
-        let (before, began) = (state.authentic(), state.unheard_since());
+        let before = state.authentic();
+        let is_answer = before == 0 && self.role() == Role::Server && header == Header::Absent;
+        let began = is_answer.then(|| state.unheard_since()).flatten();
         state.stack.on_receive(now, &mut received);
         if state.authentic() == before {
             count(&shared.counters.unauthentic);
         } else {
-            if let Some(began) = began.filter(|_| self.role() == Role::Server && header == Header::Absent) {
+            if let Some(began) = began {
                 state.on_answered(now, now.since(began));
             }
             state.on_heard(now);
