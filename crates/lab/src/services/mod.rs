@@ -27,7 +27,7 @@ enum What {
     Rates,
     /// Two streams whose rates the receiver sets, one of them changed on the way
     Change,
-    /// Evenness of a stream alone on the path: viz, TCP, UDT
+    /// Evenness of a stream alone on the path, and of two at once: viz, TCP, UDT
     Jitter,
     /// Turn-around of a 10-byte message, over round-trip time and loss
     Turnaround,

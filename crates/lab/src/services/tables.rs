@@ -10,6 +10,8 @@ use super::job::{Carrier, Job, Seen, Stream};
 use crate::problem::{Problem, While};
 
 const RATE: u64 = 200_000_000;
+/// The second of two streams.
+const SLOWER: u64 = 150_000_000;
 const MESSAGE: usize = 1_400;
 /// On paths for streams.
 const LOSS: &str = "0.01%";
@@ -68,7 +70,7 @@ pub(super) fn change(lab: &Emulator, share: f64) -> Result<(), Problem> {
         |lane, from, to| Stream { rate_bps: Some(from), change: to, ..stream(&preset("viz"), millis, lane) };
     let streams = vec![
         viz(0, RATE, None),
-        viz(1, 150_000_000, Some((after, 100_000_000))),
+        viz(1, SLOWER, Some((after, 100_000_000))),
         stream(&Carrier::Tcp, millis, 2),
     ];
     let seen: Vec<Seen> = lab.run(&road, &Job::Streams(streams))?.load("b.json")?;
@@ -90,36 +92,61 @@ fn stream_road() -> Road {
     Road { rtt_ms: RTT_MS, rate: "1Gbit", loss: LOSS.to_owned(), untuned: false }
 }
 
-/// Streams at the same rate, each alone on the path, in turn.
+/// Streams at the same rates, every carrier in turn: one alone on the path, then two at once.
 pub(super) fn jitter(lab: &Emulator, points: &Points) -> Result<(), Problem> {
-    let millis = (3_000.0 * points.share).max(1_000.0) as u64;
+    println!("\n## Jitter in messages of {MESSAGE} bytes, RTT {RTT_MS} ms, loss {LOSS}\n");
     println!(
-        "\n## Jitter alone on the path, 200 Mbit/s in messages of {MESSAGE} bytes, RTT {RTT_MS} ms, loss {LOSS}"
+        "The 99 % quantile of | time between two messages - time of one at the rate | in the receiving program\n"
     );
-    println!(
-        "\nThe 99 % quantile of | time between two messages - time of one at the rate | in the receiving program"
-    );
-    println!("\n| carrier | Mbit/s | jitter, ms: median | of each round |\n|---|---|---|---|");
+    println!("| carrier | stream | Mbit/s | jitter, ms: median | of each round |\n|---|---|---|---|---|");
     let place = |program: &PathBuf| program.canonicalize().while_doing("cannot find the program of UDT");
     let udt = points.udt.as_ref().map(place).transpose()?.map(Carrier::Udt);
     let carriers: Vec<Carrier> = [preset("viz"), Carrier::Tcp].into_iter().chain(udt).collect();
-    let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); carriers.len()];
-    for _ in 0..points.rounds {
-        for (carrier, seen) in carriers.iter().zip(&mut seen) {
-            let job = Job::Streams(vec![stream(carrier, millis, 0)]);
-            seen.extend(lab.run(&stream_road(), &job)?.load::<Vec<Seen>>("b.json")?);
+    for rates in [&[RATE][..], &[RATE, SLOWER]] {
+        for (carrier, rounds) in carriers.iter().zip(evenness(lab, points, &carriers, rates)?) {
+            for (lane, rate) in rates.iter().enumerate() {
+                let place = if rates.len() == 1 { "alone" } else { "beside the other" };
+                let (name, rate) = (carrier.name(), rate / 1_000_000);
+                println!("| {name} | {rate} Mbit/s {place} | {} |", jitter_cells(&rounds, lane));
+            }
         }
     }
-    for (carrier, seen) in carriers.iter().zip(&seen) {
-        let median = |of: fn(&Seen) -> f64| quantile(&mut seen.iter().map(of).collect::<Vec<_>>(), 0.5);
-        let each: Vec<_> = seen.iter().map(|seen| format!("{:.3}", seen.jitter_p99_us / 1e3)).collect();
-        let (rate, jitter) = (median(|seen| seen.goodput_bps), median(|seen| seen.jitter_p99_us) / 1e3);
-        println!("| {} | {} | {jitter:.3} | {} |", carrier.name(), mbit(rate), each.join(" "));
-    }
     if points.udt.is_none() {
-        println!("| UDT | not measured: scripts/bench/udt.sh builds a program for --udt | | |");
+        println!("| UDT | not measured: scripts/bench/udt.sh builds a program for --udt | | | |");
     }
     Ok(())
+}
+
+/// What the receivers of streams at these rates have seen, for each carrier in each round.
+fn evenness(
+    lab: &Emulator,
+    points: &Points,
+    carriers: &[Carrier],
+    rates: &[u64],
+) -> Result<Vec<Vec<Vec<Seen>>>, Problem> {
+    let millis = (3_000.0 * points.share).max(1_000.0) as u64;
+    let mut all = vec![Vec::new(); carriers.len()];
+    for _ in 0..points.rounds {
+        for (carrier, rounds) in carriers.iter().zip(&mut all) {
+            let streams = rates
+                .iter()
+                .zip(0..)
+                .map(|(&rate, lane)| Stream { rate_bps: Some(rate), ..stream(carrier, millis, lane) });
+            let job = Job::Streams(streams.collect());
+            rounds.push(lab.run(&stream_road(), &job)?.load::<Vec<Seen>>("b.json")?);
+        }
+    }
+    Ok(all)
+}
+
+/// Of one stream of each round.
+fn jitter_cells(rounds: &[Vec<Seen>], lane: usize) -> String {
+    let seen: Vec<&Seen> = rounds.iter().filter_map(|streams| streams.get(lane)).collect();
+    let median =
+        |of: fn(&Seen) -> f64| quantile(&mut seen.iter().map(|seen| of(seen)).collect::<Vec<_>>(), 0.5);
+    let each: Vec<_> = seen.iter().map(|seen| format!("{:.3}", seen.jitter_p99_us / 1e3)).collect();
+    let (rate, jitter) = (median(|seen| seen.goodput_bps), median(|seen| seen.jitter_p99_us) / 1e3);
+    format!("{} | {jitter:.3} | {}", mbit(rate), each.join(" "))
 }
 
 /// Packets of each direction for one reading (the paper's second table 5): what 1,000 more readings add.
