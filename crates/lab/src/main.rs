@@ -3,6 +3,7 @@
 mod compare;
 mod load;
 mod problem;
+mod run;
 mod selftest;
 mod services;
 mod sim;

@@ -9,6 +9,8 @@ use haul_wan::WanError;
 pub(crate) const USAGE: u8 = 2;
 /// Exit code for everything else that fails.
 pub(crate) const FAILED: u8 = 1;
+/// What shells add to the number of a signal.
+const SIGNALLED: i32 = 128;
 
 /// A failure: what happened and why, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +29,13 @@ impl Problem {
     /// Something did not work.
     pub(crate) fn failed(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { message: message.into(), hint: hint.into(), exit_code: FAILED }
+    }
+
+    /// A signal is to end this process.
+    pub(crate) fn ended_by(signal: i32) -> Self {
+        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+        let exit_code = u8::try_from(SIGNALLED + signal).unwrap_or(FAILED);
+        Self { message: format!("ended by {name}"), hint: String::new(), exit_code }
     }
 
     /// The system refused `what`.

@@ -5,8 +5,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use haul_testing::privileged;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Each measures alone: the ends of the turn-around are served before others and look for messages themselves, which
 /// leaves no processor to a stream beside them.
@@ -109,8 +111,12 @@ fn what_is_missing_for_udt_is_told() {
         return;
     }
     let text = services(&["jitter", "--rounds", "1", "--share", "0.3"]);
-    // Rate, median, and the one round.
-    assert_eq!((rows(&text, "viz")[0].len(), rows(&text, "TCP")[0].len()), (3, 3), "{text}");
+    for carrier in ["viz", "TCP"] {
+        let streams = rows(&text, carrier);
+        // One alone, and two at once: rate, median, and the one round of each.
+        assert!(streams.len() == 3 && streams.iter().all(|cells| cells.len() == 3), "{text}");
+        assert!(streams.iter().all(|cells| cells[0] > 1.0 && cells[1] > 0.0), "{text}");
+    }
     assert!(text.contains("| UDT | not measured: scripts/bench/udt.sh"), "{text}");
 }
 
@@ -132,4 +138,35 @@ fn udt_is_measured_like_the_others_where_it_is() {
     let udt = rows(&text, "UDT");
     // How much and how even is for benchmarks; a stream that stalls at its start comes to nothing.
     assert!(udt[0].len() == 3 && udt[0][0] > 1.0 && udt[0][1] > 0.0, "{text}");
+}
+
+/// Processes that have this path among their arguments.
+fn working_in(directory: &Path) -> usize {
+    let name = directory.to_str().unwrap();
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let arguments = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    arguments.filter(|arguments| String::from_utf8_lossy(arguments).contains(name)).count()
+}
+
+#[test]
+fn a_measurement_that_a_signal_ends_leaves_nothing_behind() {
+    if !privileged("a_measurement_that_a_signal_ends_leaves_nothing_behind") {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_haul-lab"));
+    command.args(["services", "rates", "--rtt", "20"]).env("TMPDIR", directory.path());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let files = directory.path().join(format!("haul-services-{}", child.id()));
+    // Both ends are at work when there is a URL.
+    let start = Instant::now();
+    while !files.join("0/url.json").exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it did not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(working_in(&files) > 0, "the ends are known by their directory");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert_eq!((working_in(&files), std::fs::read_dir(directory.path()).unwrap().count()), (0, 0));
 }

@@ -14,6 +14,7 @@ use super::cases::{TcpCase, UdpCase};
 use super::end::Task;
 use super::figures::{Arrivals, Series};
 use crate::problem::{Problem, While};
+use crate::run::Runs;
 
 /// Largest TCP window: never what limits a flow here.
 const WINDOW: &str = "64MiB";
@@ -22,8 +23,8 @@ const WINDOW: &str = "64MiB";
 #[derive(Debug)]
 pub(super) struct Emulator {
     program: PathBuf,
-    files: PathBuf,
-    runs: AtomicU64,
+    number: AtomicU64,
+    runs: Runs,
 }
 
 /// A path file of `haul-lab wan`.
@@ -44,9 +45,8 @@ impl Emulator {
     /// When there is no place for files.
     pub(super) fn new() -> Result<Self, Problem> {
         let program = std::env::current_exe().while_doing("cannot find this program")?;
-        let files = std::env::temp_dir().join(format!("haul-compare-{}", std::process::id()));
-        fs::create_dir_all(&files).while_doing(&format!("cannot make {}", files.display()))?;
-        Ok(Self { program, files, runs: AtomicU64::new(0) })
+        let runs = Runs::new("compare")?;
+        Ok(Self { program, number: AtomicU64::new(0), runs })
     }
 
     /// Runs the flows of a case.
@@ -89,7 +89,7 @@ impl Emulator {
     }
 
     fn next(&self) -> PathBuf {
-        self.files.join(self.runs.fetch_add(1, Ordering::Relaxed).to_string())
+        self.runs.files().join(self.number.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
     fn run(
@@ -106,28 +106,23 @@ impl Emulator {
         fs::write(&path, text).while_doing("cannot write the path")?;
         let words = |task: &Task| serde_json::to_string(task).map_err(|e| Problem::failed(e.to_string(), ""));
         let server = format!("exec '{}' compare-end '{}'", self.program.display(), words(sink)?);
-        let done = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .args(["wan", "--quiet", "--tcp-window", WINDOW, "--seed", &seed.to_string(), "--path"])
             .args([path.as_os_str(), "--counters".as_ref(), counters.as_os_str(), "--server".as_ref()])
             .args([&server, "--"])
             .arg(&self.program)
             .args(["compare-end", &words(source)?])
-            .stderr(Stdio::inherit())
-            .output();
-        let done = done.while_doing("cannot start the emulator")?;
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit());
+        let done = self.runs.output(&mut command, "cannot run the emulator")?;
         if !done.status.success() {
             let hint = "its words stand above; without the emulator: --no-emulator";
             return Err(Problem::failed(format!("a run of the emulator has failed ({})", done.status), hint));
         }
         let counters = parsed(&fs::read(&counters).while_doing("cannot read the emulator's counters")?)?;
         Ok(Output { printed: done.stdout, counters })
-    }
-}
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        // What cannot be removed is left in the directory for such things.
-        let _ = fs::remove_dir_all(&self.files);
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::job::{self, Job};
 use crate::problem::{Problem, While};
+use crate::run::Runs;
 
 /// A path for a job, in the words of `haul-lab wan`.
 #[derive(Clone, Debug)]
@@ -25,9 +26,9 @@ pub(super) struct Road {
 #[derive(Debug)]
 pub(super) struct Emulator {
     program: PathBuf,
-    files: PathBuf,
     seed: u64,
-    runs: AtomicU64,
+    number: AtomicU64,
+    runs: Runs,
 }
 
 /// Where the results of a run are, and the counters of the path.
@@ -51,9 +52,8 @@ impl Results {
 impl Emulator {
     pub(super) fn new(seed: u64) -> Result<Self, Problem> {
         let program = std::env::current_exe().while_doing("cannot find this program")?;
-        let files = std::env::temp_dir().join(format!("haul-services-{}", std::process::id()));
-        fs::create_dir_all(&files).while_doing(&format!("cannot make {}", files.display()))?;
-        Ok(Self { program, files, seed, runs: AtomicU64::new(0) })
+        let runs = Runs::new("services")?;
+        Ok(Self { program, seed, number: AtomicU64::new(0), runs })
     }
 
     /// Runs both ends of a job over a path.
@@ -63,15 +63,13 @@ impl Emulator {
 
     /// As [`run`](Self::run). Packets are lost in another way in each round, and in the same in all of one.
     pub(super) fn run_round(&self, round: u64, road: &Road, job: &Job) -> Result<Results, Problem> {
-        let number = self.runs.fetch_add(1, Ordering::Relaxed);
-        let directory = self.files.join(number.to_string());
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let directory = self.runs.files().join(number.to_string());
         fs::create_dir_all(&directory).while_doing(&format!("cannot make {}", directory.display()))?;
         job.save(&directory)?;
         let counters = directory.join("counters.json");
-        let output = self
-            .command(round, road, &directory, &counters)
-            .output()
-            .while_doing("cannot start haul-lab wan")?;
+        let mut command = self.command(round, road, &directory, &counters);
+        let output = self.runs.output(&mut command, "cannot run haul-lab wan")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Err(Problem::failed(format!("{job:?} over {road:?} failed: {said}"), ""));
@@ -97,14 +95,7 @@ impl Emulator {
         }
         command.arg("--counters").arg(counters).args(["--server", &server, "--"]);
         command.arg(&self.program).args(["services-end", "a"]).arg(directory);
-        command.stdin(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
-    }
-}
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        // What is left in the system's directory for temporary files does no harm.
-        let _ = fs::remove_dir_all(&self.files);
     }
 }

@@ -1,0 +1,100 @@
+//! Runs programs to their end, with a place for files. Nothing is left of a run that a signal ends, either.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::problem::{Problem, While};
+
+/// Runs programs, one at a time. Its files are removed with it, or when a signal ends this process.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    files: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<OwnedFd>,
+    /// What is to end this process.
+    signal: Option<i32>,
+}
+
+impl Runs {
+    /// With a directory for files, `haul-<name>-<number of this process>`. From now on signals are looked after here.
+    ///
+    /// # Errors
+    /// When there is no place for files.
+    pub(crate) fn new(name: &str) -> Result<Self, Problem> {
+        let files = std::env::temp_dir().join(format!("haul-{name}-{}", std::process::id()));
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).while_doing("cannot watch signals")?;
+        fs::create_dir_all(&files).while_doing(&format!("cannot make {}", files.display()))?;
+        let runs = Self { files: files.clone(), state: Arc::default() };
+        let state = Arc::clone(&runs.state);
+        let watch = move || signals.forever().for_each(|signal| on_signal(signal, &state, &files));
+        let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(watch);
+        thread.while_doing("cannot watch signals")?;
+        Ok(runs)
+    }
+
+    /// Where files may be.
+    pub(crate) fn files(&self) -> &Path {
+        &self.files
+    }
+
+    /// Runs a program and gives what it has printed.
+    ///
+    /// # Errors
+    /// When it cannot be started, or a signal has come.
+    pub(crate) fn output(&self, command: &mut Command, what: &str) -> Result<Output, Problem> {
+        let child = {
+            let mut state = lock(&self.state);
+            let child = command.spawn().while_doing(what)?;
+            let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            state.running = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            child
+        };
+        let output = child.wait_with_output().while_doing(what);
+        let mut state = lock(&self.state);
+        state.running = None;
+        match state.signal {
+            Some(signal) => Err(Problem::ended_by(signal)),
+            None => output,
+        }
+    }
+}
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        remove(&self.files);
+    }
+}
+
+/// What runs has namespaces to clear away: it is told, and whoever waits for it goes on to the end. Without one nobody
+/// waits.
+fn on_signal(signal: i32, state: &Mutex<State>, files: &Path) {
+    let mut state = lock(state);
+    state.signal.get_or_insert(signal);
+    if let Some(running) = &state.running {
+        // It may have ended by itself.
+        let _ = pidfd_send_signal(running, Signal::TERM);
+    } else {
+        remove(files);
+        std::process::exit(Problem::ended_by(signal).exit_code().into());
+    }
+}
+
+fn remove(files: &Path) {
+    // What cannot be removed does no harm among the system's temporary files.
+    let _ = fs::remove_dir_all(files);
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
