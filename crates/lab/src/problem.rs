@@ -9,8 +9,8 @@ use haul_wan::WanError;
 pub(crate) const USAGE: u8 = 2;
 /// Exit code for everything else that fails.
 pub(crate) const FAILED: u8 = 1;
-/// What shells add to the number of a signal.
-const SIGNALLED: i32 = 128;
+/// What shells add to the number of the signal that has ended a command.
+pub(crate) const SIGNALLED: i32 = 128;
 
 /// A failure: what happened and why, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,11 +13,11 @@ use clap::Args;
 
 use haul_wan::{Side, V4, V6, World, die_with_parent, pin};
 
+use crate::problem::SIGNALLED;
+
 /// Exit codes of shells for a command that cannot be run, and for one that is not there.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// What shells add to the number of the signal that has ended a command.
-const SIGNALLED: i32 = 128;
 /// How long to wait until the server listens.
 const SERVER_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);

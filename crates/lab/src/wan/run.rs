@@ -18,13 +18,11 @@ use super::control::{Command, Control, Question};
 use super::plan::Plan;
 use super::report::Report;
 use super::running::Running;
-use crate::problem::{Problem, While};
+use crate::problem::{Problem, SIGNALLED, While};
 use crate::selftest;
 
 /// How often to look whether the path still works.
 const LOOK: Duration = Duration::from_secs(1);
-/// What shells add to the number of a signal.
-const SIGNALLED: i32 = 128;
 
 /// What ends a wait.
 enum Event {
