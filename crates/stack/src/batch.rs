@@ -272,6 +272,15 @@ impl<'b> Batch<'b> {
         Values::new(self.buffer, fields, self.stride, self.live)
     }
 
+    /// As [`Batch::values`], with the packet number before them.
+    ///
+    /// # Panics
+    /// During the walk, as [`Batch::get`].
+    #[inline]
+    pub fn numbered<F: Fields>(&self, fields: F) -> Values<'_, (Attribute<U48>, F)> {
+        self.values((Attribute::at(1), fields))
+    }
+
     /// Writes an attribute of data packet `i`.
     ///
     /// # Panics

@@ -22,6 +22,11 @@ impl Iterator for Live {
         self.0 &= self.0 - 1;
         Some(i)
     }
+
+    #[inline]
+    fn last(self) -> Option<usize> {
+        self.0.checked_ilog2().map(|i| i as usize)
+    }
 }
 
 /// The values of an attribute, or of several, in the packets of a batch; see [`Batch::values`](crate::Batch::values).

@@ -36,10 +36,10 @@ impl MicroProtocol for SealPackets {
             self.seal.seal_batch(packets, stride, header, first_pn);
             return;
         }
+        let least = header + batch.layout().tag_len();
         for i in batch.live() {
             let pn = batch.pn(i);
-            let long_enough = batch.size(i) >= header + self.seal.tag_len();
-            if !long_enough || self.open.open(batch.packet_mut(i), header, pn).is_err() {
+            if batch.size(i) < least || self.open.open(batch.packet_mut(i), header, pn).is_err() {
                 self.refused += 1;
                 batch.reject_unauthentic(i);
             }

@@ -8,6 +8,8 @@ use super::{Batch, Kind, PACKET_HEADER_LEN};
 const SHORT: usize = 32;
 /// Nearly all headers fit this.
 const LONG: usize = 64;
+/// From the first word of a packet to that of the packet behind it: the next number.
+const NEXT: u64 = 1 << 8;
 
 impl Batch<'_> {
     /// Payload bytes that the next data packet may have; `None` when the batch is full.
@@ -58,15 +60,20 @@ impl Batch<'_> {
 
     fn append(&mut self, kind: Kind, payload: usize) -> usize {
         let len = self.header_len(kind) + payload + self.layout.tag_len();
-        self.write_header(kind, self.header_len(kind), len);
+        self.write_header(self.first_word(kind), self.header_len(kind), len);
         self.note(kind, len)
     }
 
-    /// Writes the header of the next packet, `header` bytes of `len` in all.
+    /// Kind and number of the next packet. A number has no more than 48 bits; the word is one byte longer than both,
+    /// and that is zero.
     #[inline]
-    fn write_header(&mut self, kind: Kind, header: usize, len: usize) {
-        // A number has no more than 48 bits; the word is one byte longer than kind and number, and that is zero.
-        let word = u64::from(kind.0 | self.generation) << 56 | self.next_pn() << 16 >> 8;
+    fn first_word(&self, kind: Kind) -> u64 {
+        u64::from(kind.0 | self.generation) << 56 | self.next_pn() << 16 >> 8
+    }
+
+    /// Writes the header of the next packet, which begins with `word`, `header` bytes of `len` in all.
+    #[inline]
+    fn write_header(&mut self, word: u64, header: usize, len: usize) {
         let packet = &mut self.buffer[self.used..self.used + len];
         // A size that is known when compiling saves a call; what lies behind the header is written later.
         if header <= SHORT
@@ -113,11 +120,14 @@ impl Batch<'_> {
         let (first, header) = (self.count, self.header_len(kind));
         let overhead = header + self.layout.tag_len();
         let most = self.room_for(overhead).map_or(0, |room| self.fits(room, payload, overhead));
+        // Kept here, not read again for each packet: a load beside what `note` has just stored waits for that store.
+        let mut word = self.first_word(kind);
         for _ in 0..most {
-            self.write_header(kind, header, overhead + payload);
+            self.write_header(word, header, overhead + payload);
             let start = self.used + header;
             let Some(len) = write(&mut self.buffer[start..start + payload]) else { break };
             self.note(kind, overhead + len.min(payload));
+            word += NEXT;
             if len < payload {
                 break;
             }
@@ -146,7 +156,7 @@ impl Batch<'_> {
         let header = self.header_len(kind);
         let overhead = header + self.layout.tag_len();
         self.room_for(overhead).filter(|&room| payload <= room)?;
-        self.write_header(kind, header, overhead + payload);
+        self.write_header(self.first_word(kind), header, overhead + payload);
         let start = self.used + header;
         let len = write(&mut self.buffer[start..start + payload])?;
         Some(self.note(kind, overhead + len.min(payload)))

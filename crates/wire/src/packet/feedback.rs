@@ -170,6 +170,7 @@ impl<'a> Block<'a> {
     ///
     /// # Panics
     /// If `i` is not below `words`.
+    #[inline]
     pub fn word(&self, i: usize) -> u64 {
         assert!(i < self.words, "word {i} of a block of {}", self.words);
         match self.encoding {

@@ -35,14 +35,12 @@ struct Run {
 /// What nobody has taken of a batch, if that is segments that follow on each other and were sent in this order.
 fn run(batch: &Batch<'_>, sequence: Attribute<U48>) -> Option<Run> {
     let first = batch.values(sequence).next()?;
-    let (mut next, mut last, mut newest) = (first, 0, None);
-    for i in batch.live() {
-        let pn = batch.pn(i);
-        if batch.get(i, sequence) != next || newest.is_some_and(|newest| pn <= newest) {
-            return None;
-        }
-        (next, last, newest) = (next + 1, i, Some(pn));
-    }
+    let (mut next, mut least, mut follows) = (first, 0, true);
+    batch.numbered(sequence).for_each(|(pn, seq)| {
+        follows &= seq == next && pn >= least;
+        (next, least) = (next + 1, pn + 1);
+    });
+    let last = batch.live().last().filter(|_| follows)?;
     Some(Run { first, packets: next - first, bytes: batch.live_bytes() as u64, last })
 }
 
