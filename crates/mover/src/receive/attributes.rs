@@ -21,7 +21,7 @@ pub(crate) fn set_time(fd: impl AsFd, attributes: Attributes) -> Result<(), Errn
 }
 
 /// Sets the time of a symbolic link itself. Links have no permissions.
-pub(crate) fn set_on_link(directory: impl AsFd, name: &str, attributes: Attributes) -> Result<(), Errno> {
+pub(crate) fn set_on_link(directory: impl AsFd, name: &[u8], attributes: Attributes) -> Result<(), Errno> {
     match utimensat(directory, name, &times(attributes), AtFlags::SYMLINK_NOFOLLOW) {
         // Some file systems keep no times of links.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),

@@ -309,16 +309,19 @@ impl Committer {
             let book = self.shared.book();
             let Kind::HardLink(file) = book.table.kind(entry) else { continue };
             let (path, target) = (book.table.path(entry), book.table.path(file));
-            let failed = book.table.state(file) == State::Failed;
+            let (failed, stays) =
+                (book.table.state(file) == State::Failed, book.table.state(file) == State::Kept);
             let attributes = book.table.attributes(file);
             drop(book);
+            let how = (attributes, self.shared.manners.newer);
             let made = if failed {
                 Err(without_file(&path, &target))
             } else if self.shared.only_looks() {
+                let action = self.shared.place.would_link((&path, &target), how, stays);
+                self.shared.tell(self.shared.place.local(&path), action)?;
                 Ok(None)
             } else {
                 let dress = |fd: BorrowedFd<'_>| self.dress(file, &path, fd, FileType::RegularFile);
-                let how = (attributes, self.shared.manners.newer);
                 match self.shared.place.hard_link(entry, (&path, &target), how, dress) {
                     Ok((linked, directory)) => {
                         self.note_link(&path, linked)?;
@@ -353,20 +356,18 @@ impl Committer {
             let target = book.table.target(entry).to_vec();
             let extras = book.extras.get(entry);
             drop(book);
-            let dress = |directory: &OwnedFd, name: &str| {
+            let dress = |directory: &OwnedFd, name: &[u8]| {
                 if let Some(extras) = &extras {
-                    let undone = self.shared.dresser.dress_link(directory, name.as_bytes(), extras);
+                    let undone = self.shared.dresser.dress_link(directory, name, extras);
                     self.shared.note(&path, undone);
                 }
             };
-            let looks = self.shared.only_looks();
-            let changes = self.shared.narrates() && !self.shared.place.has_link(&path, &target);
-            let make = || self.shared.place.make_link(entry, &path, &target, attributes, dress);
-            let made = if looks { Ok(None) } else { make().map(Some) };
-            if changes && made.is_ok() {
+            let link = || self.shared.place.link(entry, &path, &target, attributes, dress);
+            let linked = if self.shared.only_looks() { Ok(None) } else { link().map(Some) };
+            if linked.as_ref().is_ok_and(|linked| linked.as_ref().is_some_and(|linked| linked.made)) {
                 self.shared.narrate(&path, Action::Link)?;
             }
-            self.held_is_done(entry, &path, made)?;
+            self.held_is_done(entry, &path, linked.map(|linked| linked.map(|linked| linked.directory)))?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, parent_of, replaceable, trouble};
 use crate::receive::shared::Settle;
 use crate::receive::writer::{orphaned, over};
-use crate::storage::{readlinkat, statat};
+use crate::storage::statat;
 
 impl Place {
     /// What is there under an entry's name.
@@ -27,12 +27,6 @@ impl Place {
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(trouble("look at", path, errno)),
         }
-    }
-
-    /// Whether a link with this target is there.
-    pub(crate) fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
-        self.spot(path)
-            .is_ok_and(|spot| readlinkat(&spot.directory, &spot.name).is_ok_and(|there| there == target))
     }
 }
 
@@ -54,7 +48,8 @@ impl Decider {
         match kind {
             Kind::File(_) => self.itemise_file(entry, &path, there.is_some()),
             Kind::Directory => self.would_hold(&path, there.is_none().then_some(Action::MakeDirectory)),
-            Kind::HardLink(_) => self.would_hold(&path, Some(Action::Link)),
+            // Said when it is known what becomes of the file.
+            Kind::HardLink(_) => self.would_hold(&path, None),
             Kind::Symlink => {
                 let target = self.shared.book().table.target(entry).to_vec();
                 let same = self.shared.place.has_link(&path, &target);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_wire::control::{FaultCode, Newer};
+use haul_wire::control::{Action, FaultCode, Newer};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -28,6 +28,18 @@ pub(crate) enum Linked {
 }
 
 impl Place {
+    /// What [`Place::hard_link`] would do once the file at `target` is in place; `is_kept`: it is there already.
+    pub(crate) fn would_link(
+        &self,
+        (path, target): (&[u8], &[u8]),
+        how: (Attributes, Newer),
+        is_kept: bool,
+    ) -> Action {
+        let file = self.existing(target).filter(|_| is_kept).map(|there| there.id);
+        let stays = self.spot(path).ok().and_then(|spot| stays(&spot, file, how));
+        if stays.is_some() { Action::Keep } else { Action::Link }
+    }
+
     /// Makes `path` another name of the file at `target`, which is in place. Where that cannot be, it becomes
     /// a copy, which `dress` completes. Gives the directory that it lies in, too.
     pub(crate) fn hard_link(
@@ -44,14 +56,8 @@ impl Place {
             let message = format!("`{}` is another name of `{}`, which has gone", show(path), show(target));
             return Err(Trouble::entry(FaultCode::Io, message, "run the same command again"));
         }
-        if let Ok(there) = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW) {
-            if FileId::of(&there) == FileId::of(&stat) {
-                return Ok((Linked::Already, spot.directory));
-            }
-            let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
-            if newer == Newer::Keep && is_file && existing(&there).is_later(attributes) {
-                return Ok((Linked::KeptNewer, spot.directory));
-            }
+        if let Some(linked) = stays(&spot, Some(FileId::of(&stat)), (attributes, newer)) {
+            return Ok((linked, spot.directory));
         }
         self.must_be_replaceable(&spot, path)?;
         let name = self.temporary(entry);
@@ -75,6 +81,17 @@ impl Place {
             }
         }
     }
+}
+
+/// Whether what is at the name may stay, and why: it is this file, or newer than it and was to be kept.
+fn stays(spot: &Spot, file: Option<FileId>, (attributes, newer): (Attributes, Newer)) -> Option<Linked> {
+    let there = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    if Some(FileId::of(&there)) == file {
+        return Some(Linked::Already);
+    }
+    let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+    let is_kept = newer == Newer::Keep && is_file && existing(&there).is_later(attributes);
+    is_kept.then_some(Linked::KeptNewer)
 }
 
 fn copy(

@@ -3,6 +3,7 @@
 
 mod noting;
 mod spot;
+mod symlinks;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,15 +17,13 @@ use crate::confine::{Links, open_beneath};
 use crate::entries::Attributes;
 use crate::fault::{Scope, Trouble};
 use crate::journal::{FileIdentity, Journal};
-use crate::receive::attributes::set_on_link;
 use crate::receive::base::{Base, Presence};
 use crate::receive::open_files::OpenFiles;
 use crate::receive::own::{FileId, Own, collision, names_in};
 use crate::receive::rooms::Loosened;
 use crate::receive::verify::mismatch;
 use crate::storage::{
-    self, fallocate, fstat, fstatfs, ftruncate, mkdirat, openat, rename_in, rename_new_in, statat, symlinkat,
-    unlinkat,
+    self, fallocate, fstat, fstatfs, ftruncate, mkdirat, openat, rename_in, rename_new_in, statat, unlinkat,
 };
 use crate::stream::Shape;
 
@@ -340,36 +339,6 @@ impl Place {
         let replaces = self.must_be_replaceable(spot, path)?;
         let renamed = rename_in(directory, name, &spot.name);
         renamed.map(|()| replaces).map_err(|errno| trouble("put in place", path, errno))
-    }
-
-    /// Makes a symbolic link under its final name; `dress` is called before it has its time. Gives the directory
-    /// that it lies in.
-    pub(crate) fn make_link(
-        &self,
-        entry: u32,
-        path: &[u8],
-        target: &[u8],
-        attributes: Attributes,
-        dress: impl FnOnce(&OwnedFd, &str),
-    ) -> Result<Arc<OwnedFd>, Trouble> {
-        let spot = self.spot(path)?;
-        self.must_be_replaceable(&spot, path)?;
-        let name = self.temporary(entry);
-        self.note_directory_of(path);
-        let made = self
-            .with_room(&spot, path, || symlinkat(target, &spot.directory, &name))
-            .and_then(|()| statat(&spot.directory, &name, AtFlags::SYMLINK_NOFOLLOW))
-            .map(|stat| {
-                self.own.add(FileId::of(&stat));
-                dress(&spot.directory, &name);
-            })
-            .and_then(|()| set_on_link(&spot.directory, &name, attributes))
-            .and_then(|()| rename_in(&spot.directory, &name, &spot.name));
-        made.map_err(|errno| {
-            self.remove(&spot, &name);
-            trouble("create the link", path, errno)
-        })?;
-        Ok(spot.directory)
     }
 
     /// Gives a directory its final permissions and time. One that was there before (not `made` here) may

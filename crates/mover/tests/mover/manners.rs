@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -11,6 +11,7 @@ use haul_wire::control::{
     Action, Durability, Equal, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers, Manners,
     Readback, RunMode, Selection,
 };
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
 use crate::harness::{Ends, Pump, assert_no_parts, bytes, names_below, options, start};
 use crate::trees::{assert_same, contents, set_mtime};
@@ -116,6 +117,12 @@ fn assert_same_below(src: &Path, dst: &Path) {
     for name in names(src) {
         assert_same(&src.join(&name), &dst.join(&name));
     }
+}
+
+fn set_link_mtime(path: &Path, secs: i64) {
+    let time = Timespec { tv_sec: secs, tv_nsec: 0 };
+    let times = Timestamps { last_access: time, last_modification: time };
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
 /// Everything below a directory, with the contents of files.
@@ -374,6 +381,30 @@ fn a_dry_run_names_what_would_fail_and_what_would_be_resumed() {
     let resumed = said.ends.clean().resumed_bytes;
     assert!(resumed >= 7 * MIB, "{resumed}");
     assert!(said.lines().contains(&format!("resume big {resumed} of 12582912")), "{:?}", said.lines());
+}
+
+#[test]
+fn links_that_are_there_stay_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::hard_link(src.join("a"), src.join("z")).unwrap();
+    mirror(&src, &dst, DELETE).ends.clean();
+    let ids = || ["link", "a", "z"].map(|name| dst.join(name).symlink_metadata().unwrap().ino());
+    let before = ids();
+    let looked = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..DELETE });
+    assert_eq!(looked.lines(), ["keep a", "keep link", "keep sub/b", "keep sub/deeper/c", "keep z"]);
+    mirror(&src, &dst, DELETE).ends.clean();
+    assert_eq!(ids(), before);
+    // A link's time is corrected where it is.
+    set_link_mtime(&src.join("link"), 1_000_000_000);
+    mirror(&src, &dst, DELETE).ends.clean();
+    assert_eq!((dst.join("link").symlink_metadata().unwrap().mtime(), ids()), (1_000_000_000, before));
+    // What the names of a changed file lead to is made anew, and that is said before.
+    fs::write(src.join("a"), "changed").unwrap();
+    let looked = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..DELETE });
+    assert!(looked.lines().contains(&"link z".to_owned()), "{:?}", looked.lines());
+    mirror(&src, &dst, DELETE).ends.clean();
+    assert_eq!(fs::read(dst.join("z")).unwrap(), b"changed");
 }
 
 /// A log of so many bytes, which always begins in the same way.

@@ -1,0 +1,99 @@
+//! Symbolic links.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::AtFlags;
+
+use super::spot::{existing, trouble};
+use super::{Place, Spot};
+use crate::entries::Attributes;
+use crate::fault::Trouble;
+use crate::receive::attributes::set_on_link;
+use crate::receive::own::{FileId, collision, names_in};
+use crate::storage::{readlinkat, rename_in, statat, symlinkat};
+
+/// A symbolic link that is as it should be.
+pub(crate) struct Linked {
+    /// The directory that it lies in.
+    pub(crate) directory: Arc<OwnedFd>,
+    /// It was not there.
+    pub(crate) made: bool,
+}
+
+impl Place {
+    /// Whether a link with this target is there.
+    pub(crate) fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
+        self.spot(path).is_ok_and(|spot| leads_to(&spot, target))
+    }
+
+    /// Sees to it that a symbolic link is there. `dress` is called with the directory and the name that it has then,
+    /// before it has its time; one that was there keeps its place.
+    pub(crate) fn link(
+        &self,
+        entry: u32,
+        path: &[u8],
+        target: &[u8],
+        attributes: Attributes,
+        dress: impl FnOnce(&OwnedFd, &[u8]),
+    ) -> Result<Linked, Trouble> {
+        let spot = self.spot(path)?;
+        let made = !leads_to(&spot, target);
+        if made {
+            self.make_link(&spot, (entry, path, target), attributes, dress)?;
+        } else {
+            self.keep_link(&spot, path, attributes, dress)?;
+        }
+        Ok(Linked { directory: spot.directory, made })
+    }
+
+    fn keep_link(
+        &self,
+        spot: &Spot,
+        path: &[u8],
+        attributes: Attributes,
+        dress: impl FnOnce(&OwnedFd, &[u8]),
+    ) -> Result<(), Trouble> {
+        let stat = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| trouble("look at", path, errno))?;
+        let id = FileId::of(&stat);
+        if !self.own.add(id) && self.own.collides(id, &spot.name, || names_in(&spot.directory)) {
+            return Err(collision(path));
+        }
+        dress(&spot.directory, &spot.name);
+        if !existing(&stat).same_time(attributes) {
+            // Not our link: it leads where it should all the same.
+            let _ = set_on_link(&spot.directory, &spot.name, attributes);
+        }
+        Ok(())
+    }
+
+    fn make_link(
+        &self,
+        spot: &Spot,
+        (entry, path, target): (u32, &[u8], &[u8]),
+        attributes: Attributes,
+        dress: impl FnOnce(&OwnedFd, &[u8]),
+    ) -> Result<(), Trouble> {
+        self.must_be_replaceable(spot, path)?;
+        let name = self.temporary(entry);
+        self.note_directory_of(path);
+        let made = self
+            .with_room(spot, path, || symlinkat(target, &spot.directory, &name))
+            .and_then(|()| statat(&spot.directory, &name, AtFlags::SYMLINK_NOFOLLOW))
+            .map(|stat| {
+                self.own.add(FileId::of(&stat));
+                dress(&spot.directory, name.as_bytes());
+            })
+            .and_then(|()| set_on_link(&spot.directory, name.as_bytes(), attributes))
+            .and_then(|()| rename_in(&spot.directory, &name, &spot.name));
+        made.map_err(|errno| {
+            self.remove(spot, &name);
+            trouble("create the link", path, errno)
+        })
+    }
+}
+
+fn leads_to(spot: &Spot, target: &[u8]) -> bool {
+    readlinkat(&spot.directory, &spot.name).is_ok_and(|there| there == target)
+}
