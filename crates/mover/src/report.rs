@@ -72,13 +72,14 @@ impl MoveReport {
 pub struct Failures {
     named: Vec<(Vec<u8>, Fault)>,
     count: u64,
+    special: u64,
     common: Option<FaultCode>,
     all_retryable: bool,
 }
 
 impl Default for Failures {
     fn default() -> Self {
-        Self { named: Vec::new(), count: 0, common: None, all_retryable: true }
+        Self { named: Vec::new(), count: 0, special: 0, common: None, all_retryable: true }
     }
 }
 
@@ -86,6 +87,11 @@ impl Failures {
     /// How many entries failed.
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// Whether nothing failed that the same command could mend later: what is no file, directory or link never moves.
+    pub fn is_all_special(&self) -> bool {
+        self.special == self.count
     }
 
     /// Paths (as they travel) and faults of the first failures.
@@ -110,6 +116,7 @@ impl Failures {
             _ => None,
         };
         self.count += 1;
+        self.special += u64::from(fault.code == FaultCode::SpecialFile);
         self.all_retryable &= fault.retryable;
         if self.named.len() < MAX_NAMED_FAILURES {
             self.named.push((path.to_vec(), fault));

@@ -73,10 +73,10 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
         Extraneous::DeleteAtMost(most) => Some(most),
     };
     let book = shared.book();
-    let (extent, failed) = (book.extent, book.failures.count());
+    let (extent, arrived) = (book.extent, book.failures.is_all_special());
     drop(book);
-    if failed > 0 || extent == Extent::Part {
-        return Ok(Some(Removal { removed: 0, fault: Some(incomplete(failed)) }));
+    if !arrived || extent == Extent::Part {
+        return Ok(Some(Removal { removed: 0, fault: Some(incomplete(arrived)) }));
     }
     let spared = Spared::new(shared)?;
     if let Some(most) = most {
@@ -91,8 +91,8 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     Ok(Some(removal))
 }
 
-fn incomplete(failed: u64) -> Fault {
-    let why = if failed > 0 { "not everything has arrived" } else { "only a part of the sources was sent" };
+fn incomplete(arrived: bool) -> Fault {
+    let why = if arrived { "only a part of the sources was sent" } else { "not everything has arrived" };
     let message = format!("nothing was removed at the destination, because {why}");
     Fault::new(FaultCode::NotPermitted, message, "run the same command again when that is mended")
 }

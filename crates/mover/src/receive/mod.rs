@@ -200,7 +200,7 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(threads::join);
     remove_temporaries(shared);
-    shared.place.finish(result.as_ref().is_ok_and(|report| report.failures.count() == 0));
+    shared.place.finish(result.as_ref().is_ok_and(|report| report.failures.is_all_special()));
     joined.and(result)
 }
 

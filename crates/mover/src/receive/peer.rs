@@ -121,6 +121,10 @@ impl Peer {
             if let Some(extras) = entry.extras.as_ref().filter(|_| failed.is_none()) {
                 book.extras.insert(index, extras);
             }
+            let is_special = failed.as_ref().is_some_and(|fault| fault.code == FaultCode::SpecialFile);
+            if is_special && self.shared.manners.extraneous != Extraneous::Keep {
+                book.withheld.take_special(entry.path.as_bytes());
+            }
             drop(book);
             self.shared.progress.found(1, 0);
             if let Some(fault) = failed {
@@ -192,8 +196,9 @@ impl Peer {
             return None;
         }
         if entry.path.components().any(|name| self.shared.place.is_reserved(name)) {
-            let message = format!("`{}` is a name for temporary files of this session", entry.path);
-            return Some(Fault::new(FaultCode::Usage, message, "rename the source"));
+            let message = format!("`{}` is a name of the journals of unfinished copies", entry.path);
+            let hint = "rename it if it is none; `haul clean` removes what an unfinished copy has left";
+            return Some(Fault::new(FaultCode::Usage, message, hint));
         }
         if !self.shared.place.renames() {
             return None;

@@ -29,6 +29,11 @@ impl WithheldNames {
         Ok(())
     }
 
+    /// The sender has something of this name that is never moved.
+    pub(crate) fn take_special(&mut self, path: &[u8]) {
+        self.hashes.insert(hash(path));
+    }
+
     fn has(&self, path: &[u8]) -> bool {
         !self.hashes.is_empty() && self.hashes.contains(&hash(path))
     }

@@ -57,9 +57,9 @@ fn special(kind: FileType) -> &'static str {
 
 fn refused(path: &[u8], what: &str) -> Found {
     let fault = Fault::new(
-        FaultCode::Unreadable,
+        FaultCode::SpecialFile,
         format!("`{}` is {what}; only files, directories and symbolic links are moved", show(path)),
-        "leave it out",
+        "leave it out with --exclude",
     );
     with_fault(path, fault)
 }

@@ -17,6 +17,7 @@ use super::listed::Share;
 use super::select::Chooser;
 use super::withheld::Withholder;
 use crate::confine::link_error;
+use crate::journal::is_journal;
 use crate::root::Root;
 use crate::storage::{fstat, list_each, openat, statat};
 
@@ -174,6 +175,10 @@ impl Walker {
         }
         if name.kind == FileType::Directory {
             listing.keep_for_later(path, name.below, false);
+            return None;
+        }
+        // What an unfinished copy to this place has noted: no file of anybody's.
+        if is_journal(&name.bytes) {
             return None;
         }
         let (stat, through_link) = match self.stat(listing, &name.bytes, &path) {

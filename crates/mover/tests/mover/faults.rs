@@ -114,12 +114,10 @@ fn what_cannot_be_sent_is_reported_by_name_and_the_rest_goes_on() {
         .map(|(path, f)| (String::from_utf8_lossy(path).into_owned(), f.code))
         .collect();
     failed.sort_by(|a, b| a.0.cmp(&b.0));
-    let unreadable = |path: &str| (path.to_owned(), FaultCode::Unreadable);
+    let special = |path: &str| (path.to_owned(), FaultCode::SpecialFile);
     let missing = ("missing".to_owned(), FaultCode::NoSuchPath);
-    assert_eq!(
-        failed,
-        [missing, unreadable("null"), unreadable("src/fifo"), unreadable("src/socket"), unreadable("status")]
-    );
+    let status = ("status".to_owned(), FaultCode::Unreadable);
+    assert_eq!(failed, [missing, special("null"), special("src/fifo"), special("src/socket"), status]);
     assert_eq!((sent.exit_code(), sent.failures.count()), (3, received.failures.count()));
     assert_eq!((sent.digest, sent.files), (received.digest, 3));
     assert_same(&src.join("big"), &dst.join("src/big"));

@@ -241,14 +241,38 @@ fn a_set_that_is_not_whole_removes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::write(dst.join("old"), "x").unwrap();
-    // A socket is not moved: the walk is not whole.
-    let _socket = std::os::unix::net::UnixListener::bind(src.join("socket")).unwrap();
-    let said = mirror(&src, &dst, DELETE);
+    // Another source has a file of the same name: one of both cannot go.
+    let other = dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("a"), "other").unwrap();
+    let said = sync(&[content(&src), content(&other)], &dst, Layout::Into, DELETE, Growth::Refuse);
     let (sent, received) = (said.ends.sent.as_ref().unwrap(), said.ends.received.as_ref().unwrap());
     assert_eq!(sent, received);
     assert_eq!((sent.failures.count(), sent.removal.removed), (1, 0));
     assert!(sent.removal.fault.as_ref().unwrap().message.contains("not everything has arrived"));
     assert!(dst.join("old").exists() && dst.join("sub/b").exists());
+}
+
+#[test]
+fn what_is_never_moved_keeps_nothing_from_being_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    let _socket = std::os::unix::net::UnixListener::bind(src.join("sub/socket")).unwrap();
+    fs::create_dir(dst.join("sub")).unwrap();
+    fs::write(dst.join("sub/socket"), "of the same name").unwrap();
+    fs::write(dst.join("old"), "x").unwrap();
+    let said = mirror(&src, &dst, DELETE);
+    let (path, fault) = said.ends.one_failure();
+    assert_eq!((path, fault.code), (&b"sub/socket"[..], FaultCode::SpecialFile));
+    let report = said.ends.received.as_ref().unwrap();
+    assert_eq!((report.removal.removed, &report.removal.fault, report.exit_code()), (1, &None, 3));
+    assert_eq!(said.lines(), ["delete old"]);
+    assert!(dst.join("sub/socket").exists());
+    // A directory that takes the destination's name is finished too: nobody waits for the same command.
+    let new = dir.path().join("new");
+    sync(&[bytes(&src)], &new, Layout::As, Manners::default(), Growth::Refuse).ends.one_failure();
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(names.iter().all(|name| !name.as_encoded_bytes().starts_with(b".haul")), "{names:?}");
 }
 
 #[test]

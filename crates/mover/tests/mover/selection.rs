@@ -127,6 +127,12 @@ fn what_is_excluded_is_not_looked_at() {
 }
 
 #[test]
+fn the_journal_of_an_unfinished_copy_to_the_source_stays_there() {
+    let dir = tree(&["a", "sub/b", ".haul-0000abcd.journal", "sub/.haul-0000abcd.journal", ".haul-readme"]);
+    assert_eq!(chosen(dir.path(), &Selection::default()), [".haul-readme", "a", "sub", "sub/b"]);
+}
+
+#[test]
 fn sizes_are_about_regular_files_only() {
     let dir = tree(&["d/"]);
     for size in [0, 9, 10, 20, 21] {

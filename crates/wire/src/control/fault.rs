@@ -90,11 +90,13 @@ pub enum FaultCode {
     Busy,
     /// No connection could be made at all.
     Unreachable,
+    /// Neither a file nor a directory nor a symbolic link: no command moves it.
+    SpecialFile,
 }
 
 impl FaultCode {
     /// Every code, in the order in which they are numbered on the wire.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Usage,
         Self::NotAuthorised,
         Self::Expired,
@@ -117,6 +119,7 @@ impl FaultCode {
         Self::Internal,
         Self::Busy,
         Self::Unreachable,
+        Self::SpecialFile,
     ];
 
     /// The exit code of the `haul` program when this failure ends it: 1 failed, 2 usage, 4 verification
@@ -135,6 +138,7 @@ impl FaultCode {
             | Self::ReadOnly
             | Self::NotADirectory
             | Self::IsADirectory
+            | Self::SpecialFile
             | Self::Io => 7,
             Self::SourceChanged => 8,
             Self::Interrupted => 130,
@@ -180,6 +184,7 @@ impl FaultCode {
             Self::Internal => "internal",
             Self::Busy => "busy",
             Self::Unreachable => "unreachable",
+            Self::SpecialFile => "special_file",
         }
     }
 }
