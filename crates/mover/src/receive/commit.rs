@@ -23,6 +23,7 @@ use crate::receive::own::collision;
 use crate::receive::readback::read_back;
 use crate::receive::shared::{Settle, Shared};
 use crate::receive::syncs::{self, Syncs};
+use crate::receive::way::is_in_the_way;
 
 /// Files committed together at most.
 const GROUP: usize = 1024;
@@ -82,6 +83,7 @@ impl Committer {
                 self.shared.tell_the_rest()?;
             }
         }
+        self.make_way()?;
         self.finish_hard_links()?;
         self.finish_links()?;
         self.remove_extraneous()?;
@@ -168,12 +170,53 @@ impl Committer {
             self.would_commit(entries);
             return Ok(());
         }
+        let items = self.complete(self.items(entries))?;
+        let items = self.hold_back(items);
+        self.install(&items)
+    }
+
+    fn items(&self, entries: &[u32]) -> Vec<Item> {
         let book = self.shared.book();
         let item = |&entry: &u32| Item { entry, path: book.table.path(entry), size: book.table.size(entry) };
-        let items: Vec<Item> = entries.iter().map(item).collect();
-        drop(book);
-        let items = self.complete(items)?;
-        self.install(&items)
+        entries.iter().map(item).collect()
+    }
+
+    /// Keeps those back in whose way something is that goes when everything has arrived; returns the others.
+    fn hold_back(&mut self, items: Vec<Item>) -> Vec<Item> {
+        if !self.shared.clears() || self.shared.place.is_fresh() {
+            return items;
+        }
+        let (blocked, free): (Vec<_>, Vec<_>) =
+            items.into_iter().partition(|item| self.is_blocked(item.entry, &item.path));
+        self.settled += blocked.len() as u64;
+        self.shared.book().blocked.extend(blocked.iter().map(|item| item.entry));
+        free
+    }
+
+    fn is_blocked(&self, entry: u32, path: &[u8]) -> bool {
+        let kind = self.shared.book().table.kind(entry);
+        self.shared.place.obstacle(path).is_some_and(|there| is_in_the_way(kind, there))
+    }
+
+    /// Everything has arrived: what is in the way of files and links goes, and the files that it kept back get their
+    /// names.
+    fn make_way(&mut self) -> Result<(), Fault> {
+        let files = std::mem::take(&mut self.shared.book().blocked);
+        let mut blocked: Vec<Vec<u8>> = files.iter().map(|&entry| self.shared.path(entry)).collect();
+        if self.shared.clears() && !self.shared.only_looks() {
+            let links = self.held(|kind| matches!(kind, Kind::Symlink | Kind::HardLink(_))).into_iter();
+            let path = |entry| Some(self.shared.path(entry)).filter(|path| self.is_blocked(entry, path));
+            blocked.extend(links.filter_map(path));
+        }
+        if blocked.is_empty() {
+            return Ok(());
+        }
+        extraneous::clear(&self.shared, &blocked)?;
+        if self.shared.only_looks() {
+            return Ok(());
+        }
+        self.settled -= files.len() as u64;
+        self.install(&self.items(&files))
     }
 
     /// Sets attributes and syncs contents; returns the items for which that worked.

@@ -29,6 +29,12 @@ enum Purpose {
     Remove,
 }
 
+impl Purpose {
+    fn of(shared: &Shared) -> Self {
+        if shared.only_looks() { Self::Say } else { Self::Remove }
+    }
+}
+
 /// A name in a directory that is being emptied.
 enum Seen {
     /// It stays.
@@ -67,37 +73,81 @@ struct Sweep<'a> {
 /// # Errors
 /// The job is over. That names could not be removed is in the [`Removal`].
 pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
-    let most = match shared.manners.extraneous {
-        Extraneous::Keep => return Ok(None),
-        Extraneous::Delete => None,
-        Extraneous::DeleteAtMost(most) => Some(most),
-    };
+    if !shared.clears() {
+        return Ok(None);
+    }
     let book = shared.book();
-    let (extent, arrived) = (book.extent, book.failures.is_all_special());
+    let (extent, before) = (book.extent, book.removal.clone());
     drop(book);
-    if !arrived || extent == Extent::Part {
-        return Ok(Some(Removal { removed: 0, fault: Some(incomplete(arrived)) }));
+    let without = |fault| Removal { fault: before.fault.clone().or(Some(fault)), ..before.clone() };
+    if let Some(fault) = incomplete(shared) {
+        return Ok(Some(without(fault)));
     }
     let spared = Spared::new(shared)?;
-    if let Some(most) = most {
-        let found = Sweep::new(shared, &spared, Purpose::Count(most)).run(extent)?;
-        if found.removed > most {
-            return Ok(Some(Removal { removed: 0, fault: Some(too_many(most)) }));
-        }
+    let sweep = |purpose| Sweep::new(shared, &spared, purpose).run(extent);
+    if let Some((most, left)) = limit(shared)
+        && sweep(Purpose::Count(left))?.removed > left
+    {
+        return Ok(Some(without(too_many(most))));
     }
-    let purpose = if shared.only_looks() { Purpose::Say } else { Purpose::Remove };
-    let removal = Sweep::new(shared, &spared, purpose).run(extent)?;
+    let removal = sweep(Purpose::of(shared))?;
     shared.tell_the_rest()?;
-    Ok(Some(removal))
+    Ok(Some(Removal { removed: before.removed + removal.removed, fault: before.fault.or(removal.fault) }))
 }
 
-fn incomplete(arrived: bool) -> Fault {
-    let why = if arrived { "only a part of the sources was sent" } else { "not everything has arrived" };
+/// Removes what is in the way of these entries, with all that is in it, if everything has arrived. What stays is
+/// still in the way.
+///
+/// # Errors
+/// The job is over.
+pub(crate) fn clear(shared: &Shared, paths: &[Vec<u8>]) -> Result<(), Fault> {
+    if incomplete(shared).is_some() {
+        return Ok(());
+    }
+    let spared = Spared::new(shared)?;
+    let sweep = |purpose| {
+        let mut sweep = Sweep::new(shared, &spared, purpose);
+        paths.iter().try_for_each(|path| sweep.one(path)).map(|()| sweep.removal)
+    };
+    let removal = match limit(shared) {
+        // Which names in it ignore files protect is found out from directory to directory of the set alone.
+        _ if spared.by_ignore_files() => Removal::default(),
+        Some((most, left)) if sweep(Purpose::Count(left))?.removed > left => {
+            Removal { removed: 0, fault: Some(too_many(most)) }
+        }
+        _ => sweep(Purpose::of(shared))?,
+    };
+    shared.place.forget_directories();
+    let mut book = shared.book();
+    book.withheld = spared.into_withheld();
+    book.removal.removed += removal.removed;
+    book.removal.fault = book.removal.fault.take().or(removal.fault);
+    Ok(())
+}
+
+/// The most names that may be removed, and how many that still are; `None`: any number.
+pub(crate) fn limit(shared: &Shared) -> Option<(u64, u64)> {
+    match shared.manners.extraneous {
+        Extraneous::Keep | Extraneous::Delete => None,
+        Extraneous::DeleteAtMost(most) => Some((most, most.saturating_sub(shared.book().removal.removed))),
+    }
+}
+
+/// Why it is not known what the sources do not have.
+fn incomplete(shared: &Shared) -> Option<Fault> {
+    let book = shared.book();
+    let why = match (book.failures.is_all_special(), book.extent) {
+        (false, _) => "not everything has arrived",
+        (true, Extent::Part) => "only a part of the sources was sent",
+        (true, _) => return None,
+    };
+    drop(book);
     let message = format!("nothing was removed at the destination, because {why}");
-    Fault::new(FaultCode::NotPermitted, message, "run the same command again when that is mended")
+    let hint = "run the same command again when that is mended";
+    Some(Fault::new(FaultCode::NotPermitted, message, hint))
 }
 
-fn too_many(most: u64) -> Fault {
+pub(crate) fn too_many(most: u64) -> Fault {
     let message =
         format!("nothing was removed at the destination, because it would be more than {most} names");
     Fault::new(FaultCode::NotPermitted, message, "look at them with --dry-run; --max-delete permits more")
@@ -107,6 +157,15 @@ impl<'a> Sweep<'a> {
     fn new(shared: &'a Shared, spared: &'a Spared, purpose: Purpose) -> Self {
         let (removal, ignores) = (Removal::default(), HashMap::new());
         Self { shared, spared, purpose, removal, ignores, current: None, is_blind: false }
+    }
+
+    /// Removes what is at an entry's name.
+    fn one(&mut self, in_set: &[u8]) -> Result<(), Fault> {
+        let local = self.shared.place.local(in_set);
+        let (parent, name) = parent_and_name(&local);
+        let names = vec![name.to_vec()].into_iter();
+        let in_set = parent_and_name(in_set).0.to_vec();
+        self.empty(Emptying { path: parent.to_vec(), in_set, names, keeps: true })
     }
 
     /// Goes through all directories of the set.

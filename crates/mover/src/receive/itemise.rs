@@ -5,21 +5,24 @@ use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
-use crate::fault::Trouble;
+use crate::fault::{Scope, Trouble};
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, parent_of, replaceable, trouble};
 use crate::receive::shared::Settle;
+use crate::receive::way::is_in_the_way;
 use crate::receive::writer::{orphaned, over};
 use crate::storage::statat;
 
 impl Place {
-    /// What is there under an entry's name.
-    fn kind_there(&self, path: &[u8]) -> Result<Option<FileType>, Trouble> {
+    /// What is there under an entry's name; `clears`: what is in the way of directories is removed before.
+    fn kind_there(&self, path: &[u8], clears: bool) -> Result<Option<FileType>, Trouble> {
         let local = self.local(path);
         let name = &local[local.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1)..];
         let directory = match self.directory(parent_of(&local)) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(None),
+            // A directory takes its place first.
+            Err(Errno::NOTDIR | Errno::LOOP) if clears => return Ok(None),
             Err(errno) => return Err(in_the_way(path, errno)),
         };
         match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -40,7 +43,12 @@ impl Decider {
         if state == State::Failed {
             return Ok(Want::Nothing);
         }
-        let there = if orphan { Err(orphaned(&path)) } else { self.shared.place.kind_there(&path) };
+        let there = if orphan {
+            Err(orphaned(&path))
+        } else {
+            self.shared.place.kind_there(&path, self.shared.clears())
+        };
+        let there = there.and_then(|there| self.would_clear(entry, kind, there, &path));
         let there = match there.and_then(|there| fits(kind, there, &path).map(|()| there)) {
             Ok(there) => there,
             Err(trouble) => return self.would_fail(entry, trouble.fault),
@@ -57,6 +65,27 @@ impl Decider {
             }
             Kind::Unread => Ok(Want::Whole),
         }
+    }
+
+    /// What is still there when what is in the way has gone.
+    fn would_clear(
+        &self,
+        entry: u32,
+        kind: Kind,
+        there: Option<FileType>,
+        path: &[u8],
+    ) -> Result<Option<FileType>, Trouble> {
+        if !self.shared.clears() || !there.is_some_and(|there| is_in_the_way(kind, there)) {
+            return Ok(there);
+        }
+        if kind == Kind::Directory {
+            self.shared.count_one()?;
+            let told = self.shared.tell(self.shared.place.local(path), Action::Delete);
+            told.map_err(|fault| Trouble { fault, scope: Scope::Job })?;
+        } else {
+            self.shared.book().blocked.push(entry);
+        }
+        Ok(None)
     }
 
     fn would_fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {

@@ -26,6 +26,7 @@ mod syncs;
 mod tell;
 mod verify;
 mod wants;
+mod way;
 mod writer;
 
 use std::os::fd::AsFd as _;
@@ -34,7 +35,9 @@ use std::thread::JoinHandle;
 
 use haul_base::{Rate, Span};
 use haul_proto::ObjectSink;
-use haul_wire::control::{Destination, Durability, Fault, FaultCode, Layout, Manners, Preserve, RunMode};
+use haul_wire::control::{
+    Destination, Durability, Extraneous, Fault, FaultCode, Layout, Manners, Preserve, RunMode,
+};
 
 pub use asked::Asked;
 pub(crate) use base::{Base, open_base};
@@ -56,6 +59,7 @@ use commit::Committer;
 use compare::Comparer;
 use decide::Decider;
 use peer::Peer;
+use place::Obstacles;
 use verify::Verifier;
 use writer::Writer;
 
@@ -147,7 +151,10 @@ pub fn receive_files(
     link: Arc<dyn ControlLink>,
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
-    let place = Place::new(open_base(root, destination, layout, options.manners.run)?, options.session);
+    let obstacles =
+        if options.manners.extraneous == Extraneous::Keep { Obstacles::Stay } else { Obstacles::MayGo };
+    let base = open_base(root, destination, layout, options.manners.run)?;
+    let place = Place::new(base, options.session).with(obstacles);
     let moves = options.manners.run != RunMode::Itemise;
     let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
     let leftovers = if place.is_there() { find(place.base().as_fd()).ok() } else { None };

@@ -14,7 +14,6 @@ use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
-use crate::entries::Attributes;
 use crate::fault::{Scope, Trouble};
 use crate::journal::{FileIdentity, Journal};
 use crate::receive::base::{Base, Presence};
@@ -42,6 +41,15 @@ const JOURNAL_ABOVE: u64 = 1 << 20;
 /// Directories kept open.
 const OPEN_DIRECTORIES: usize = 64;
 
+/// What becomes of directories, pipes and devices that are where a file goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Obstacles {
+    /// They stay, and the file fails before its bytes are written.
+    Stay,
+    /// Whether they stay is seen when the file is whole.
+    MayGo,
+}
+
 /// The destination.
 pub(crate) struct Place {
     base: Base,
@@ -51,6 +59,7 @@ pub(crate) struct Place {
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     files: Mutex<OpenFiles>,
     own: Own,
+    obstacles: Obstacles,
     /// Nothing was here when the job began.
     fresh: OnceLock<bool>,
     pub(super) loosened: Loosened,
@@ -65,9 +74,15 @@ impl Place {
             directories: Mutex::default(),
             files: Mutex::default(),
             own: Own::default(),
+            obstacles: Obstacles::Stay,
             fresh: OnceLock::new(),
             loosened: Loosened::default(),
         }
+    }
+
+    /// The same in which obstacles fare so.
+    pub(crate) fn with(self, obstacles: Obstacles) -> Self {
+        Self { obstacles, ..self }
     }
 
     /// Whether there is one top-level entry, which takes the destination's name.
@@ -179,6 +194,11 @@ impl Place {
         Ok(directory)
     }
 
+    /// Directories may have gone or become something else.
+    pub(crate) fn forget_directories(&self) {
+        self.directories.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Makes a directory (true), or takes the one that is there (false).
     pub(crate) fn make_directory(&self, path: &[u8]) -> Result<bool, Trouble> {
         let spot = self.spot(path)?;
@@ -226,7 +246,7 @@ impl Place {
         identity: &FileIdentity,
     ) -> Result<Arc<File>, Trouble> {
         let spot = self.spot(path)?;
-        if !self.is_fresh() {
+        if !self.is_fresh() && self.obstacles == Obstacles::Stay {
             // Sooner than after all of its bytes.
             self.must_be_replaceable(&spot, path)?;
         }

@@ -50,6 +50,8 @@ pub(crate) struct Book {
     pub(crate) left_out: Vec<Rule>,
     /// What the sender has left out otherwise.
     pub(crate) withheld: WithheldNames,
+    /// Entries in whose place something of another kind is, which may be removed.
+    pub(crate) blocked: Vec<u32>,
     pub(crate) removal: Removal,
 }
 

@@ -64,6 +64,11 @@ impl Spared {
         Ok(Self { rules, withheld })
     }
 
+    /// What the sender has said, for another who asks.
+    pub(crate) fn into_withheld(self) -> WithheldNames {
+        self.withheld
+    }
+
     /// Whether ignore files of the set leave out more than was named.
     pub(crate) fn by_ignore_files(&self) -> bool {
         self.withheld.obeys_ignore_files

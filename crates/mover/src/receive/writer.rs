@@ -104,7 +104,7 @@ impl Writer {
         match kind {
             _ if matches!(state, State::Failed | State::Kept) => Ok(()),
             _ if orphan => self.failed(entry, orphaned(&path)),
-            Kind::Directory => match self.shared.place.make_directory(&path) {
+            Kind::Directory => match self.shared.make_directory(&path)? {
                 Ok(made) => {
                     if made {
                         self.shared.book().table.set_state(entry, State::Started);

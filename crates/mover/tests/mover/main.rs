@@ -37,3 +37,5 @@ mod storage;
 mod sweep;
 #[cfg(test)]
 mod trees;
+#[cfg(test)]
+mod way;

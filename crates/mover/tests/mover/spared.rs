@@ -254,3 +254,20 @@ fn a_selection_that_the_receiver_cannot_judge_removes_nothing() {
     let (went, report) = mirror_chosen(&src, &dst, &selection, options);
     assert!(went.is_empty() && report.removal.fault.is_some());
 }
+
+#[test]
+fn a_directory_in_the_way_stays_with_what_rules_leave_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    for path in ["a/keep", "a/gone", "sub/deeper/c/gone"] {
+        fs::create_dir_all(dst.join(path).parent().unwrap()).unwrap();
+        fs::write(dst.join(path), path).unwrap();
+    }
+    let options = ReceiveOptions { manners: DELETE, ..options() };
+    let (removed, report) = mirror_chosen(&src, &dst, &rules(&["- keep"]), options);
+    assert_eq!(removed, ["a/gone", "sub/deeper/c", "sub/deeper/c/gone"]);
+    assert_eq!((report.failures.count(), report.removal.removed), (1, 3));
+    assert_eq!(report.failures.named()[0].0, b"a");
+    assert_eq!(fs::read(dst.join("a/keep")).unwrap(), b"a/keep");
+    assert!(dst.join("sub/deeper/c").is_file());
+}

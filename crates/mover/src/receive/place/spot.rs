@@ -53,7 +53,7 @@ pub(crate) struct Spot {
 
 impl Spot {
     /// What is there now.
-    pub(super) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, Trouble> {
+    pub(in crate::receive) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, Trouble> {
         match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
             Err(Errno::NOENT) => Ok(None),
@@ -89,12 +89,12 @@ pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Tr
         Some(FileType::Directory) => Err(Trouble::entry(
             FaultCode::IsADirectory,
             format!("`{}` is a directory at the destination", show(path)),
-            "move the directory out of the way, or choose another destination",
+            "move the directory out of the way, let --delete remove it, or choose another destination",
         )),
         Some(_) => Err(Trouble::entry(
             FaultCode::Io,
             format!("`{}` is a device, pipe or socket at the destination", show(path)),
-            "only regular files and links are replaced; choose another destination",
+            "only regular files and links are replaced; --delete removes it, or choose another destination",
         )),
     }
 }
@@ -139,6 +139,6 @@ pub(crate) fn not_a_directory(path: &[u8]) -> Trouble {
     Trouble::entry(
         FaultCode::NotADirectory,
         format!("`{}` needs a directory where the destination has something else", show(path)),
-        "move what is in the way, or choose another destination",
+        "move what is in the way, let --delete remove it, or choose another destination",
     )
 }

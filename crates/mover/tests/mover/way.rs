@@ -1,0 +1,139 @@
+//! What is at an entry's name and of another kind gives way to it if names may be removed.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::Path;
+
+use haul_wire::control::{Extraneous, FaultCode, Growth, Layout, Manners, RunMode};
+
+use crate::harness::assert_no_parts;
+use crate::manners::{DELETE, Said, content, places, sync};
+use crate::trees::contents;
+
+fn mirror(src: &Path, dst: &Path, manners: Manners) -> Said {
+    sync(&[content(src)], dst, Layout::Into, manners, Growth::Refuse)
+}
+
+/// Of each kind of entry there is something else at the destination; of `outside` there is a link.
+fn crossed(dir: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
+    let (src, dst) = places(dir);
+    fs::hard_link(src.join("a"), src.join("z")).unwrap();
+    for name in ["p", "empty"] {
+        fs::write(src.join(name), name.repeat(usize::from(name == "p"))).unwrap();
+    }
+    for name in ["linked", "file"] {
+        fs::create_dir(src.join(name)).unwrap();
+        fs::write(src.join(name).join("x"), name).unwrap();
+    }
+    for (salt, path) in ["a/1", "a/deep/2", "empty/3", "link/4", "z/5"].into_iter().enumerate() {
+        fs::create_dir_all(dst.join(path).parent().unwrap()).unwrap();
+        fs::write(dst.join(path), contents(100, salt as u64)).unwrap();
+    }
+    rustix::fs::mkfifoat(rustix::fs::CWD, dst.join("p"), 0o600.into()).unwrap();
+    fs::create_dir(dir.join("outside")).unwrap();
+    fs::write(dir.join("outside/x"), "outside").unwrap();
+    symlink(dir.join("outside"), dst.join("linked")).unwrap();
+    fs::write(dst.join("file"), "in the way").unwrap();
+    (src, dst)
+}
+
+const REMOVED: [&str; 12] = [
+    "delete a",
+    "delete a/1",
+    "delete a/deep",
+    "delete a/deep/2",
+    "delete empty",
+    "delete empty/3",
+    "delete file",
+    "delete link",
+    "delete link/4",
+    "delete linked",
+    "delete p",
+    "delete z",
+];
+
+#[test]
+fn a_run_does_what_a_dry_run_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = crossed(dir.path());
+    let deletions = |said: &Said| -> Vec<String> {
+        said.lines().into_iter().filter(|line| line.starts_with("delete")).collect()
+    };
+    let expected: Vec<&str> = REMOVED.into_iter().chain(["delete z/5"]).collect();
+    let looked = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..DELETE });
+    assert_eq!((deletions(&looked), looked.ends.clean().removal.removed), (text(&expected), 13));
+    for line in
+        ["send a 3000", "send p 1", "send empty 0", "mkdir file", "send linked/x 6", "link link", "link z"]
+    {
+        assert!(looked.lines().contains(&line.to_owned()), "{line}: {:?}", looked.lines());
+    }
+    assert!(dst.join("a/deep/2").exists() && fs::read(dst.join("file")).unwrap() == b"in the way");
+    let said = mirror(&src, &dst, DELETE);
+    assert_eq!((deletions(&said), said.ends.clean().removal.removed), (text(&expected), 13));
+    assert_eq!(fs::read(dst.join("a")).unwrap(), fs::read(src.join("a")).unwrap());
+    assert_eq!(fs::metadata(dst.join("z")).unwrap().ino(), fs::metadata(dst.join("a")).unwrap().ino());
+    assert_eq!(fs::read_link(dst.join("link")).unwrap(), Path::new("a"));
+    assert_eq!(
+        (fs::read(dst.join("p")).unwrap(), fs::read(dst.join("empty")).unwrap()),
+        (b"p".to_vec(), vec![])
+    );
+    assert_eq!(
+        (fs::read(dst.join("file/x")).unwrap(), fs::read(dst.join("linked/x")).unwrap()),
+        (b"file".to_vec(), b"linked".to_vec())
+    );
+    assert!(!dst.join("linked").symlink_metadata().unwrap().is_symlink());
+    assert_eq!(fs::read(dir.path().join("outside/x")).unwrap(), b"outside");
+    assert_no_parts(&dst);
+    assert!(deletions(&mirror(&src, &dst, DELETE)).is_empty());
+}
+
+fn text(lines: &[&str]) -> Vec<String> {
+    lines.iter().map(|&line| line.to_owned()).collect()
+}
+
+#[test]
+fn without_the_option_everything_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = crossed(dir.path());
+    let report = mirror(&src, &dst, Manners::default()).ends.received.unwrap();
+    // With what is in the two directories that could not be made.
+    assert_eq!((report.failures.count(), report.removal.removed), (9, 0));
+    assert!(dst.join("a/deep/2").exists() && dst.join("linked").symlink_metadata().unwrap().is_symlink());
+    assert_eq!(fs::read(dst.join("file")).unwrap(), b"in the way");
+}
+
+#[test]
+fn no_more_than_the_most_give_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = crossed(dir.path());
+    let most = |most| Manners { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
+    let report = mirror(&src, &dst, most(12)).ends.received.unwrap();
+    // The file and the link were in the way of directories; of the rest nothing goes, as not all of it may.
+    assert_eq!((report.removal.removed, report.exit_code()), (2, 3));
+    assert!(report.removal.fault.unwrap().message.contains("more than 12 names"));
+    assert!(dst.join("a/deep/2").exists() && dst.join("z/5").exists());
+    let report = mirror(&src, &dst, most(1)).ends.received.unwrap();
+    assert_eq!(report.removal.removed, 0);
+    assert_eq!(mirror(&src, &dst, most(11)).ends.clean().removal.removed, 11);
+    assert_no_parts(&dst);
+}
+
+#[test]
+fn a_directory_stays_if_not_everything_has_arrived() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = crossed(dir.path());
+    let other = dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("p"), "another").unwrap();
+    let said = sync(&[content(&src), content(&other)], &dst, Layout::Into, DELETE, Growth::Refuse);
+    let report = said.ends.received.unwrap();
+    assert_eq!((report.removal.removed, report.exit_code()), (2, 3));
+    assert!(
+        report
+            .failures
+            .named()
+            .iter()
+            .any(|(path, fault)| path == b"a" && fault.code == FaultCode::IsADirectory)
+    );
+    assert!(dst.join("a/deep/2").exists() && dst.join("link/4").exists());
+}
