@@ -33,6 +33,7 @@
 //! brought along. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`.
 
 mod connection;
+mod group;
 mod listener;
 mod options;
 mod stream;
@@ -40,6 +41,7 @@ mod stream;
 use haul_stack::RecipeError;
 
 pub use connection::{Connection, Statistics};
+pub use group::Group;
 pub use haul_base::{Bytes, Rate, Span, Time};
 pub use haul_engine::{EngineError as Error, HaulUrl as Url, Message, UrlError};
 pub use haul_proto::micro::registry;

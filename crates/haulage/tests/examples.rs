@@ -2,6 +2,8 @@
 
 #![expect(unreachable_pub, reason = "examples are programs, and modules here")]
 
+#[path = "../examples/group.rs"]
+mod group;
 #[path = "../examples/msg.rs"]
 mod msg;
 #[path = "../examples/own_protocol.rs"]
@@ -17,7 +19,8 @@ type Main = fn() -> Result<(), Box<dyn std::error::Error>>;
 
 #[test]
 fn every_example_runs() {
-    let examples: [(&str, Main); 5] = [
+    let examples: [(&str, Main); 6] = [
+        ("group", group::main),
         ("msg", msg::main),
         ("own_protocol", own_protocol::main),
         ("sensor", sensor::main),

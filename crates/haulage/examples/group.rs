@@ -1,0 +1,61 @@
+//! Three senders and one receiver that takes 60 Mbit/s and divides them: one sends little, one counts twice. Run it with
+//! `cargo run --example group`.
+
+use std::error::Error;
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use haulage::{Connection, Group, Listener, Options, Rate, preset};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const ROUND: Duration = Duration::from_millis(250);
+const FRAME: [u8; 1_000] = [7; 1_000];
+
+/// All ends in one program; usually they are four.
+pub fn main() -> Result<(), Box<dyn Error>> {
+    let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    let mut group = Group::new(Rate::from_mbps(60));
+    let mut threads = Vec::new();
+    for (pause, weight) in [(Some(Duration::from_millis(4)), 1), (None, 1), (None, 2)] {
+        let url = listener.url("127.0.0.1");
+        threads.push(std::thread::spawn(move || send(&url, pause).map_err(|error| error.to_string())));
+        let sender = listener.accept(Some(PATIENCE))?;
+        group.add(sender.clone(), NonZeroU32::new(weight).ok_or("no sender counts nothing")?);
+        threads.push(std::thread::spawn(move || read(&sender).map_err(|error| error.to_string())));
+    }
+    let until = Instant::now() + 8 * ROUND;
+    while Instant::now() < until {
+        std::thread::sleep(ROUND);
+        group.round();
+    }
+    let shares: Vec<Rate> = group.shares().map(|(_, rate)| rate).collect();
+    println!("the one with little to send, the greedy one, the one that counts twice: {shares:?}");
+    for (sender, _) in group.shares() {
+        sender.close(PATIENCE)?;
+    }
+    threads
+        .into_iter()
+        .try_for_each(|thread| thread.join().map_err(|_| "a thread has panicked")?.map_err(Into::into))
+}
+
+/// Sends frames as fast as the rate allows, or one in every `pause`, until the receiver has gone.
+fn send(url: &str, pause: Option<Duration>) -> Result<(), haulage::Error> {
+    let connection = Connection::open(url, &preset("viz")?, &Options::default())?;
+    loop {
+        match connection.send(&FRAME) {
+            Ok(_) => std::thread::sleep(pause.unwrap_or_default()),
+            Err(haulage::Error::Closed) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn read(sender: &Connection) -> Result<(), haulage::Error> {
+    loop {
+        match sender.recv(Some(PATIENCE)) {
+            Ok(_) => {}
+            Err(haulage::Error::Closed) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Many senders, one receiver that allots each a rate, on real sockets.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::num::NonZeroU32;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haulage::{Connection, Group, Listener, Options, Rate, preset};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection that sends 1,000 bytes and then waits for `pause`, again and again, and one thread that reads them.
+fn sender(listener: &Listener, pause: Duration) -> (Connection, Connection) {
+    let url = listener.url("127.0.0.1");
+    let open = thread::spawn(move || Connection::open(&url, &preset("viz").unwrap(), &Options::default()));
+    let there = listener.accept(Some(PATIENCE)).unwrap();
+    let here = open.join().unwrap().unwrap();
+    let (writing, reading) = (here.clone(), there.clone());
+    thread::spawn(move || {
+        while writing.send(&[7; 1_000]).is_ok() {
+            thread::sleep(pause);
+        }
+    });
+    thread::spawn(move || while reading.recv(Some(PATIENCE)).is_ok() {});
+    (here, there)
+}
+
+/// Rounds until the shares, in Mbit/s, are as they should be.
+fn settle(group: &mut Group, right: impl Fn(&[f64]) -> bool) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        thread::sleep(Duration::from_millis(200));
+        group.round();
+        let shares: Vec<f64> = group.shares().map(|(_, rate)| rate.as_bps() as f64 / 1e6).collect();
+        if right(&shares) {
+            return;
+        }
+        assert!(Instant::now() < until, "{shares:?}");
+    }
+}
+
+#[test]
+fn what_one_sender_leaves_the_others_get_by_weight() {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut group = Group::new(Rate::from_mbps(30));
+    let modest = sender(&listener, Duration::from_millis(8));
+    let greedy: Vec<_> = (0..2).map(|_| sender(&listener, Duration::ZERO)).collect();
+    group.add(modest.1.clone(), NonZeroU32::MIN);
+    assert_eq!(group.shares().map(|(_, rate)| rate).collect::<Vec<_>>(), [Rate::from_mbps(30)]);
+    for (weight, (_, there)) in (1..).zip(&greedy) {
+        group.add(there.clone(), NonZeroU32::new(weight).unwrap());
+    }
+    // The first uses a megabit a second of the 7.5 that it might.
+    settle(&mut group, |shares| {
+        let left = 30.0 - shares[0];
+        shares[0] < 3.0 && (shares[1] - left / 3.0).abs() < 0.01 && (shares[2] - left / 1.5).abs() < 0.01
+    });
+    // Who has gone leaves its part, and a smaller capacity is divided in the same way.
+    greedy[1].0.abort();
+    settle(&mut group, |shares| {
+        shares.len() == 2 && (shares[0] + shares[1] - 30.0).abs() < 0.01 && shares[0] < 3.0
+    });
+    group.set_capacity(Rate::from_mbps(10));
+    settle(&mut group, |shares| (shares[0] + shares[1] - 10.0).abs() < 0.01 && shares[0] < 3.0);
+    for (here, _) in [&modest, &greedy[0]] {
+        here.abort();
+    }
+    settle(&mut group, <[f64]>::is_empty);
+}
