@@ -34,7 +34,7 @@ use std::ffi::OsString;
 
 use haul_wire::control::{Growth, Manners, Preserve};
 
-use crate::output::{EventLog, Items, ProgressStyle, RunReport, json_value};
+use crate::output::{EventLog, Items, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 
@@ -101,7 +101,7 @@ impl Context {
     /// Says something to people, unless they do not want it.
     fn say(&self, words: &str) {
         if !self.quiet {
-            eprintln!("{words}");
+            tell(words);
         }
     }
 }
