@@ -182,6 +182,7 @@ impl Summary<'_> {
                     printable(&limit.evidence)
                 )
             }
+            None if self.0.error.is_some() => writeln!(f, "Limited by: unknown (it did not come to its end)"),
             None => writeln!(f, "Limited by: unknown (too short a run to tell)"),
         }
     }
