@@ -46,6 +46,7 @@ pub(crate) fn itemise(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
         out(&object(&dry, context, &report).to_string());
     } else {
         tell(Summary(&report).failures());
+        context.say(Summary(&report).notes().trim_end());
         if let Some(error) = &report.error {
             tell(Shown(error));
         }

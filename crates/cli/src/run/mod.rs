@@ -98,7 +98,7 @@ impl Context {
         self.events.write("end", json_value(report));
     }
 
-    /// Says something to people, unless they do not want it.
+    /// Says something to people, unless they do not want it or it is nothing.
     fn say(&self, words: &str) {
         if !self.quiet {
             tell(words);

@@ -4,7 +4,7 @@ use haul_base::{Rate, Span};
 use haul_engine::{Counters, Session, Transfer};
 use haul_mover::MoveReport;
 use haul_proto::{ReceiverStats, SenderStats};
-use haul_wire::control::{Counted, CountedSending, Fault};
+use haul_wire::control::{Counted, CountedSending, Fault, MAX_NOTES};
 
 use super::bench::Carried;
 use super::drive::Moved;
@@ -74,12 +74,16 @@ impl Facts {
 /// The report of a job that moved files; `elapsed` counts from the first connection.
 pub(super) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: Span) -> RunReport {
     let facts = sides.facts();
-    let Moved { result, counters, data_cpu, elapsed: moving } = moved;
+    let Moved { result, notes, counters, data_cpu, elapsed: moving } = moved;
     let mut report = of_counters(context, facts, &Measured { counters, data_cpu, moving });
     report.elapsed = elapsed;
     match result {
         Ok(done) => add_files(&mut report, &done),
-        Err(fault) => fail(&mut report, fault, counters),
+        Err(fault) => {
+            fail(&mut report, fault, counters);
+            report.noted = notes.len() as u64;
+            report.notes = notes.into_iter().take(MAX_NOTES).collect();
+        }
     }
     report.goodput = Rate::from_transfer(report.bytes - report.resumed_bytes.min(report.bytes), elapsed);
     complete(report, sides, counters)

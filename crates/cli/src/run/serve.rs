@@ -135,6 +135,10 @@ impl Server<'_> {
         for failure in summary.failures().lines() {
             tell(format_args!("{peer} {request}: {failure}"));
         }
+        if report.error.is_some() {
+            // The client has not got them.
+            summary.notes().lines().for_each(|note| self.context.say(&format!("{peer} {request}: {note}")));
+        }
         match &report.error {
             Some(fault) => tell(format_args!("{peer} {request}: {}", Shown(fault))),
             None if summary.is_nothing_done() => {
