@@ -159,3 +159,27 @@ fn nobody_needs_to_read_what_is_said() {
     assert_eq!(status.code(), Some(0));
     assert_eq!(fs::read(copy).unwrap(), b"contents");
 }
+
+#[test]
+fn what_ssh_has_started_ends_with_its_stdin_and_not_by_a_hangup() {
+    for command in ["serve", "cp"] {
+        let mut started = haul();
+        started
+            .args([command, "--for-ssh"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = started.spawn().unwrap();
+        let mut announcement = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut announcement).unwrap();
+        assert!(announcement.contains("#haul-over-ssh#"), "{announcement}");
+        // The second would end it at once, had the first asked it to stop.
+        for _ in 0..2 {
+            kill(&child, Signal::HUP);
+            sleep(Duration::from_millis(700));
+            assert!(child.try_wait().unwrap().is_none(), "{command}");
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}
