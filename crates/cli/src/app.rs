@@ -12,10 +12,10 @@ use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, reso
 use crate::demo::run_tcp_flows;
 use crate::fault::{self, Fault, FaultCode, Shown};
 use crate::logging;
-use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary, json, out};
+use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary, json, out, tell};
 use crate::run::{self, Context, DryRun};
 use crate::settings::{Preset, PresetSource, Recipe, session_key};
-use crate::signals::{self, INTERRUPTED};
+use crate::signals::{self, Hangup, INTERRUPTED};
 
 /// Runs the program with this process's arguments and environment.
 pub fn main() -> ExitCode {
@@ -61,7 +61,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
     logging::start(&resolved.global)?;
     let Resolved { global, command, settings, mut rows, words, typed, notes } = resolved;
     for note in notes.iter().filter(|_| !global.quiet) {
-        eprintln!("note: {note}");
+        tell(format_args!("note: {note}"));
     }
     let preset = preset(&command.recipe())?;
     if global.show_config {
@@ -98,7 +98,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         items: Items::new(items),
         preserve: command.preserve(),
         allotments: run::Allotments::default(),
-        cancel: signals::watch()?,
+        cancel: signals::watch(hangup(&command))?,
         events: events(&command)?,
         style: ProgressStyle::choose(&global),
         quiet: global.quiet || global.json,
@@ -106,6 +106,14 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         options: words,
     };
     run(argv, &global, &command, &context)
+}
+
+/// A server that ssh has started needs ssh only until its session stands.
+fn hangup(command: &Command) -> Hangup {
+    match command {
+        Command::Serve(args) if args.for_ssh => Hangup::PassesBy,
+        _ => Hangup::Stops,
+    }
 }
 
 fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context) -> Result<u8, Fault> {
@@ -142,15 +150,15 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
         out(&json(report));
     }
     if global.quiet || global.json {
-        eprint!("{}", Summary(report).failures());
+        tell(Summary(report).failures());
         if let Some(error) = &report.error {
-            eprintln!("{}", Shown(error));
+            tell(Shown(error));
         }
     } else {
-        eprint!("{}", Summary(report));
+        tell(Summary(report));
     }
     if let Some(argv) = argv.filter(|_| code == INTERRUPTED) {
-        eprintln!("Run it again with: {}", signals::command_line(argv));
+        tell(format_args!("Run it again with: {}", signals::command_line(argv)));
     }
     code
 }
@@ -170,7 +178,7 @@ fn preset(recipe: &RecipeArgs) -> Result<Preset, Fault> {
 
 fn note_diagnosis(global: &Global, recipe: &RecipeArgs) {
     if recipe.diagnosis.is_some_and(|mode| mode != Diagnosis::Off) && !global.quiet {
-        eprintln!("note: diagnosis comes in a later release; running without it");
+        tell("note: diagnosis comes in a later release; running without it");
     }
 }
 

@@ -1,5 +1,7 @@
 //! The `haul` program, as a library so that its parts can be tested.
 
+#![warn(clippy::print_stderr, reason = "it panics where stderr is closed: `output::tell` does not")]
+
 mod app;
 pub mod args;
 pub mod config;

@@ -1,11 +1,11 @@
-//! Ctrl-C and SIGTERM: the first asks the work to stop, a later one ends the process.
+//! Ctrl-C, SIGTERM and the end of the terminal: the first asks the work to stop, a later one ends the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
@@ -39,21 +39,36 @@ impl Cancel {
     }
 }
 
-/// Ties SIGINT and SIGTERM to a new [`Cancel`]; one that comes half a second after the first or later ends the process
-/// at once with code 130.
+/// What SIGHUP means, which comes when a terminal is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hangup {
+    /// To stop, as SIGTERM; nothing if it was ignored when the process started (`nohup`).
+    Stops,
+    /// Nothing: whom ssh has started learns from stdin that the connection has ended, and may need it no more.
+    PassesBy,
+}
+
+/// Ties SIGINT, SIGTERM and, as `hangup` says, SIGHUP to a new [`Cancel`]; one that comes half a second after the first
+/// or later ends the process at once with code 130.
 ///
 /// # Errors
 /// When the system refuses handlers or a thread.
-pub fn watch() -> Result<Cancel, Fault> {
+pub fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
     let cancel = Cancel::new();
-    handle(&cancel).map_err(|e| fault::io("cannot install signal handlers", &e))?;
+    handle(&cancel, hangup).map_err(|e| fault::io("cannot install signal handlers", &e))?;
     Ok(cancel)
 }
 
-fn handle(cancel: &Cancel) -> std::io::Result<()> {
+fn handle(cancel: &Cancel, hangup: Hangup) -> std::io::Result<()> {
+    let mut heeded = vec![SIGINT, SIGTERM];
+    match hangup {
+        Hangup::PassesBy => drop(flag::register(SIGHUP, Arc::default())?),
+        Hangup::Stops if is_ignored(SIGHUP) => {}
+        Hangup::Stops => heeded.push(SIGHUP),
+    }
     let is_late = Arc::new(AtomicBool::new(false));
-    let mut first = Signals::new([SIGINT, SIGTERM])?;
-    for signal in [SIGINT, SIGTERM] {
+    let mut first = Signals::new(&heeded)?;
+    for signal in heeded {
         flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&is_late))?;
         flag::register(signal, Arc::clone(&cancel.0))?;
     }
@@ -64,6 +79,15 @@ fn handle(cancel: &Cancel) -> std::io::Result<()> {
         }
     };
     thread::Builder::new().name("haul-signals".to_owned()).spawn(wait).map(drop)
+}
+
+/// Whether this process ignores `signal`. Where nobody says, it is left as it is, which an ignored one is by that.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // Bit 0 is signal 1 (proc_pid_status(5)).
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// The words that the shell would need to run this command again.
@@ -102,7 +126,7 @@ mod tests {
     #[test]
     fn stubborn() {
         if std::env::var_os(STUBBORN).is_some() {
-            let cancel = watch().unwrap();
+            let cancel = watch(Hangup::Stops).unwrap();
             println!("\nready");
             while !cancel.is_requested() {
                 thread::sleep(Duration::from_millis(1));
@@ -120,7 +144,7 @@ mod tests {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let pid = Pid::from_child(&child);
         lines.find(|line| line == "ready").unwrap();
-        for signal in [Signal::INT, Signal::TERM, Signal::INT] {
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::INT] {
             kill_process(pid, signal).unwrap();
         }
         lines.find(|line| line == "requested").unwrap();

@@ -5,6 +5,8 @@ use super::{Layer, Origin, Setting, Sources};
 use crate::fault::{self, Fault};
 use haul_base::suggestion;
 
+/// What `haul-lab wan` tells its command begins so.
+const OF_THE_LAB: &str = "HAUL_WAN_";
 /// Variables that are no options.
 const OTHERS: [&str; 4] = ["HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE"];
 
@@ -45,8 +47,9 @@ fn assignments(origin: &Origin, text: &str) -> Result<Vec<Setting>, Fault> {
 fn note_strangers(sources: &Sources, notes: &mut Vec<String>) {
     let known: Vec<String> =
         OptionSpec::of_all_commands().iter().map(|option| options::variable(&option.long)).collect();
+    let is_other = |name: &String| OTHERS.contains(&name.as_str()) || name.starts_with(OF_THE_LAB);
     for name in sources.names_with_prefix("HAUL_") {
-        if !known.contains(&name) && !OTHERS.contains(&name.as_str()) {
+        if !known.contains(&name) && !is_other(&name) {
             let near = suggestion(&name, known.iter().map(String::as_str));
             notes.push(format!("nothing reads the environment variable {name}{near}"));
         }

@@ -131,7 +131,8 @@ fn a_typed_option_hides_its_rival_from_weaker_places() {
 
 #[test]
 fn strange_variables_are_remarked_on() {
-    let sources = Sources::new([("HAUL_RAET", "1Mbit"), ("HAUL_LOG", "debug")], None);
+    let sources =
+        Sources::new([("HAUL_RAET", "1Mbit"), ("HAUL_LOG", "debug"), ("HAUL_WAN_A", "10.0.0.1")], None);
     let notes = resolve(&argv("haul cp a b"), &sources).unwrap().notes;
     assert_eq!(notes, ["nothing reads the environment variable HAUL_RAET (did you mean `HAUL_RATE`?)"]);
 }

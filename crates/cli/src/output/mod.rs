@@ -19,6 +19,7 @@ pub use report::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Packets, RunRep
 pub use summary::Summary;
 pub use together::{Part, Together};
 
+use std::fmt::Display;
 use std::io::Write as _;
 
 use haul_base::{Bytes, Span};
@@ -27,6 +28,16 @@ use haul_base::{Bytes, Span};
 pub(crate) fn out(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+}
+
+/// Writes words for people to stderr, as whole lines. A terminal that was closed or a reader that went away is no reason
+/// to stop the work.
+pub(crate) fn tell(words: impl Display) {
+    let lines = words.to_string();
+    let lines = lines.trim_end_matches('\n');
+    if !lines.is_empty() {
+        let _ = writeln!(std::io::stderr(), "{lines}");
+    }
 }
 
 /// A size with its decimal unit, for people.

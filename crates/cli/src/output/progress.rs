@@ -2,14 +2,14 @@
 //! elsewhere, nothing with `--quiet` or `--json`.
 
 use std::collections::VecDeque;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use super::together::Part;
-use super::{clock, count, percent, size};
+use super::{clock, count, percent, size, tell};
 use crate::args::Global;
 
 /// Time between two plain lines.
@@ -123,7 +123,7 @@ impl Progress {
     fn draw(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(line.to_owned()),
-            None => print(line),
+            None => tell(line),
         }
     }
 }
@@ -141,15 +141,10 @@ impl Voice {
         match (&self.style, &self.bar) {
             (ProgressStyle::Hidden, _) => {}
             (ProgressStyle::Part(part), _) => part.say(words),
-            (_, Some(bar)) => bar.suspend(|| print(words)),
-            (_, None) => print(words),
+            (_, Some(bar)) => bar.suspend(|| tell(words)),
+            (_, None) => tell(words),
         }
     }
-}
-
-/// A reader that went away is no reason to stop the transfer.
-fn print(words: &str) {
-    let _ = writeln!(std::io::stderr(), "{words}");
 }
 
 /// Measures the rate "now": over the last moments.

@@ -72,8 +72,8 @@ impl Summary<'_> {
         lines
     }
 
-    /// One line for each thing that could not be preserved and is known.
-    fn notes(&self) -> String {
+    /// One line for each thing that could not be preserved, or was left alone, and is known.
+    pub fn notes(&self) -> String {
         let report = self.0;
         let mut lines: String = report.notes.iter().fold(String::new(), |mut lines, note| {
             let _ = writeln!(lines, "note: {}", printable(note));
@@ -182,6 +182,7 @@ impl Summary<'_> {
                     printable(&limit.evidence)
                 )
             }
+            None if self.0.error.is_some() => writeln!(f, "Limited by: unknown (it did not come to its end)"),
             None => writeln!(f, "Limited by: unknown (too short a run to tell)"),
         }
     }

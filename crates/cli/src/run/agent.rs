@@ -17,14 +17,14 @@ use super::copy::{self, How};
 use super::plan::CopyPlan;
 use super::reach::{reach, with_way_out};
 use super::select::chosen;
-use super::ssh_server::{at_end_of_stdin, go_home, outlive_the_connection};
+use super::ssh_server::{at_end_of_stdin, go_home};
 use super::teller::Teller;
 use crate::args::Command;
 use crate::config::{Origin, Resolved, Sources, StartError, resolve};
 use crate::fault;
-use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary, item_line};
+use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary, item_line, tell};
 use crate::settings::{Preset, Recipe, Settings};
-use crate::signals::{self, Cancel};
+use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, ItemThere, Job, MAX_JOB};
 
 /// Does what stdin says. Returns the exit code.
@@ -32,9 +32,8 @@ use crate::ssh::{Announcement, ItemThere, Job, MAX_JOB};
 /// # Errors
 /// When it cannot begin.
 pub(crate) fn agent() -> Result<u8, Fault> {
-    outlive_the_connection()?;
     go_home();
-    let cancel = signals::watch()?;
+    let cancel = signals::watch(Hangup::PassesBy)?;
     let teller = Teller::start()?;
     teller.tell(&Announcement::ours().line());
     let report = match read_job().and_then(|job| begin(&job, &cancel, &teller).map(|()| job)) {
@@ -92,7 +91,7 @@ fn run(job: &Job, cancel: Cancel, teller: &Teller) -> RunReport {
     let log = |words: &str| {
         if job.detach {
             // Stderr is the log file.
-            eprintln!("{words}");
+            tell(words);
         }
     };
     job.actions.iter().for_each(|action| log(action));
@@ -153,7 +152,7 @@ fn items(job: &Job, teller: &Teller) -> Items {
         return Items::new(ItemStyle::Hidden);
     }
     if job.detach {
-        return Items::to(Arc::new(|item| eprintln!("{}", item_line(item))));
+        return Items::to(Arc::new(|item| tell(item_line(item))));
     }
     let teller = teller.patient();
     Items::to(Arc::new(move |item| teller.event("item", &json!({ "item": ItemThere::from(item) }))))

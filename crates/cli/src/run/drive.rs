@@ -25,11 +25,13 @@ pub(super) trait Job {
     fn on_wake(&self, wake: Wake);
     fn abort(&self, fault: Fault);
     fn is_finished(&self) -> bool;
+    /// What a person should know if it fails.
+    fn notes(&self) -> Vec<String>;
     fn join(self) -> Result<MoveReport, Fault>;
 }
 
 macro_rules! job {
-    ($handle:ty) => {
+    ($handle:ty, $notes:expr) => {
         impl Job for $handle {
             fn progress(&self) -> Arc<JobProgress> {
                 self.progress()
@@ -43,6 +45,9 @@ macro_rules! job {
             fn is_finished(&self) -> bool {
                 self.is_finished()
             }
+            fn notes(&self) -> Vec<String> {
+                $notes(self)
+            }
             fn join(self) -> Result<MoveReport, Fault> {
                 self.join()
             }
@@ -50,8 +55,8 @@ macro_rules! job {
     };
 }
 
-job!(SendHandle);
-job!(ReceiveHandle);
+job!(SendHandle, |_| Vec::new());
+job!(ReceiveHandle, ReceiveHandle::notes);
 
 /// Who looks on.
 pub(super) struct Watch<'a> {
@@ -68,6 +73,8 @@ pub(super) struct Watch<'a> {
 /// How a job ended.
 pub(super) struct Moved {
     pub result: Result<MoveReport, Fault>,
+    /// What a person should know if it failed; otherwise its report says it.
+    pub notes: Vec<String>,
     pub counters: Option<Counters>,
     /// Processor time of the data thread.
     pub data_cpu: Span,
@@ -84,9 +91,6 @@ pub(super) fn send(session: &mut Session, job: SendJob, sides: &Sides, watch: &W
 /// Receives into what `job` writes.
 pub(super) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, watch: &Watch<'_>) -> Moved {
     let ReceiveJob { sink, handle } = job;
-    for note in handle.notes() {
-        tracing::warn!("{}", crate::fault::printable(&note));
-    }
     let control = session.control().clone();
     run(handle, sides, watch, Some(&control), |waker| Ok(session.start_receiving(sink, waker)?))
 }
@@ -110,20 +114,28 @@ fn run<J: Job>(
         Ok(transfer) => Arc::new(transfer),
         Err(fault) => {
             job.abort(fault.clone());
+            let notes = job.notes();
             // The job's own words would only repeat that it was aborted.
             let _ = job.join();
-            return Moved { result: Err(fault), counters: None, data_cpu: Span::ZERO, elapsed: Span::ZERO };
+            return Moved {
+                result: Err(fault),
+                notes,
+                counters: None,
+                data_cpu: Span::ZERO,
+                elapsed: Span::ZERO,
+            };
         }
     };
     sides.watch(&transfer);
     let part = sender.and_then(|sender| watch.allotments.join(sender, &transfer));
     let stopped_by = look_after(&job, &transfer, watch, part.as_ref(), progress);
     drop(part);
+    let notes = job.notes();
     let joined = job.join();
     let elapsed = started.elapsed().into();
     let data_cpu = transfer.cpu();
     let counters = stop(transfer);
-    Moved { result: stopped_by.map_or(joined, Err), counters, data_cpu, elapsed }
+    Moved { result: stopped_by.map_or(joined, Err), notes, counters, data_cpu, elapsed }
 }
 
 /// Ends the data path and gives its last counters.

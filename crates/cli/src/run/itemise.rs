@@ -8,7 +8,7 @@ use super::plan::{CopyPlan, DryRun};
 use super::{Context, by_ssh, stdio, third};
 use crate::args::CpArgs;
 use crate::fault::Shown;
-use crate::output::{RunReport, Summary, item_lists, json_value, out};
+use crate::output::{RunReport, Summary, item_lists, json_value, out, tell};
 use crate::ssh::SshPlan;
 
 /// Looks, and prints what it sees on stdout. Returns the exit code.
@@ -45,9 +45,10 @@ pub(crate) fn itemise(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     if context.json {
         out(&object(&dry, context, &report).to_string());
     } else {
-        eprint!("{}", Summary(&report).failures());
+        tell(Summary(&report).failures());
+        context.say(Summary(&report).notes().trim_end());
         if let Some(error) = &report.error {
-            eprintln!("{}", Shown(error));
+            tell(Shown(error));
         }
         out(&Summary(&report).would_move());
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use self::words::{as_json, line, row};
 use crate::args::{CleanArgs, StatusArgs};
 use crate::fault::{self, Fault, Shown};
-use crate::output::{ErrorObject, out};
+use crate::output::{ErrorObject, out, tell};
 
 /// A journal and the directory that it lies in.
 struct Found {
@@ -48,10 +48,7 @@ pub(crate) fn status(args: &StatusArgs, quiet: bool, as_object: bool) -> u8 {
         }
     }
     if search.found.is_empty() && search.faults.is_empty() && !quiet && !as_object {
-        eprintln!(
-            "Nothing was left behind here{}.",
-            if args.place.recursive { "" } else { " (-r looks below)" }
-        );
+        tell(format_args!("Nothing was left behind here{}.", elsewhere(args.place.recursive)));
     }
     search.end()
 }
@@ -84,10 +81,10 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
         out(&line(found, args.dry_run));
     }
     for (found, why) in left.iter().filter(|_| !quiet) {
-        eprintln!("left alone: {}: {why}", found.shown());
+        tell(format_args!("left alone: {}: {why}", found.shown()));
     }
     if removed.is_empty() && left.is_empty() && search.faults.is_empty() && !quiet {
-        eprintln!("There is nothing to remove{}.", elsewhere(args.place.recursive));
+        tell(format_args!("There is nothing to remove{}.", elsewhere(args.place.recursive)));
     }
     search.end()
 }
@@ -160,7 +157,7 @@ impl Search {
     /// Says what went wrong and gives the exit code.
     fn end(&self) -> u8 {
         for fault in &self.faults {
-            eprintln!("{}", Shown(fault));
+            tell(Shown(fault));
         }
         self.faults.first().map_or(0, |fault| fault.code.exit_code())
     }

@@ -14,8 +14,13 @@ const CEILING_SHARE: f64 = 0.9;
 const FEW_ROUND_TRIPS: f64 = 12.0;
 /// From this share of packets on, drops at the receiver are worth naming.
 const HOST_DROPS_SHARE: f64 = 0.001;
+/// A run that is shorter and in which no rate of delivery was measured is all set-up and end: it tells nothing.
+const TELLING: Span = Span::from_secs(1);
 /// What a receiver says that has seen nothing of the limit.
 pub(super) const NOT_SEEN_HERE: &str = "path_or_sender";
+
+/// What a sender says that waited for its controller.
+const PATH: &str = "path";
 
 /// What the sending side knows at the end.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,8 +45,16 @@ pub(super) struct SenderEvidence {
     pub receiver_drops: u64,
 }
 
-/// Names the limit of a run as its sender saw it.
-pub(super) fn of_sender(evidence: &SenderEvidence) -> LimitedBy {
+/// Names the limit of a run as its sender saw it; `None` if next to nothing was measured.
+pub(super) fn of_sender(evidence: &SenderEvidence) -> Option<LimitedBy> {
+    let has_rate = evidence.peak_delivery > Rate::ZERO;
+    let found = most_time(evidence);
+    let is_told = if found.what == PATH { has_rate } else { has_rate || evidence.elapsed >= TELLING };
+    is_told.then_some(found)
+}
+
+/// Names where most of the time went.
+fn most_time(evidence: &SenderEvidence) -> LimitedBy {
     let Waiting { ceiling, allotment, receiver, source, acknowledgement, busy, .. } = evidence.waiting;
     let path = for_path(&evidence.waiting);
     let sending = [path, ceiling, allotment, receiver, source, acknowledgement, busy];
@@ -92,7 +105,7 @@ fn of_path(evidence: &SenderEvidence) -> LimitedBy {
     if round_trips < FEW_ROUND_TRIPS {
         return limit("start_up", format!("it took {round_trips:.0} round trips, too few to fill the path"));
     }
-    limit("path", path_evidence(evidence))
+    limit(PATH, path_evidence(evidence))
 }
 
 /// Whether it was kept in the mean, or held the sender for longer than the path did: a sender that is allotted less for
@@ -163,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_place_where_most_time_went_is_named() {
-        let name = |waiting| of_sender(&evidence(waiting)).what;
+        let name = |waiting| of_sender(&evidence(waiting)).unwrap().what;
         let base = Waiting { busy: seconds(1.0), ..Waiting::default() };
         assert_eq!(name(base), "receiver_storage");
         assert_eq!(name(Waiting { receiver: seconds(6.0), pacer: seconds(3.0), ..base }), "receiver_storage");
@@ -178,14 +191,15 @@ mod tests {
     fn a_ceiling_counts_only_if_it_was_reached() {
         let waiting = Waiting { pacer: seconds(9.0), busy: seconds(1.0), ..Waiting::default() };
         let with = |ceiling| SenderEvidence { ceiling: Some(Rate::from_mbps(ceiling)), ..evidence(waiting) };
-        assert_eq!(of_sender(&with(950)).what, "rate_ceiling");
-        assert_eq!(of_sender(&with(2_000)).what, "path");
+        assert_eq!(of_sender(&with(950)).unwrap().what, "rate_ceiling");
+        assert_eq!(of_sender(&with(2_000)).unwrap().what, "path");
     }
 
     #[test]
     fn a_ceiling_that_held_the_sender_most_of_the_time_counts_whatever_the_mean_is() {
         let with = |waiting| {
-            of_sender(&SenderEvidence { ceiling: Some(Rate::from_mbps(2_000)), ..evidence(waiting) }).what
+            let ceiling = Some(Rate::from_mbps(2_000));
+            of_sender(&SenderEvidence { ceiling, ..evidence(waiting) }).unwrap().what
         };
         let base = Waiting { ceiling: seconds(5.0), busy: seconds(1.0), ..Waiting::default() };
         assert_eq!(with(Waiting { allotment: seconds(4.0), ..base }), "rate_ceiling");
@@ -198,11 +212,28 @@ mod tests {
     fn short_runs_and_dropping_receivers_are_told_apart_from_the_path() {
         let waiting = Waiting { pacer: seconds(0.2), ..Waiting::default() };
         let short = SenderEvidence { elapsed: seconds(0.3), ..evidence(waiting) };
-        assert_eq!(of_sender(&short).what, "start_up");
+        assert_eq!(of_sender(&short).unwrap().what, "start_up");
         let waiting = Waiting { pacer: seconds(9.0), ..Waiting::default() };
         let dropping = SenderEvidence { receiver_drops: 5_000, ..evidence(waiting) };
-        assert_eq!(of_sender(&dropping).what, "receiver_host");
-        assert!(of_sender(&evidence(waiting)).evidence.contains("0.10 %"));
+        assert_eq!(of_sender(&dropping).unwrap().what, "receiver_host");
+        assert!(of_sender(&evidence(waiting)).unwrap().evidence.contains("0.10 %"));
+    }
+
+    #[test]
+    fn next_to_nothing_measured_is_no_evidence() {
+        let tiny = |waiting, seconds_in_all| {
+            let (elapsed, peak_delivery) = (seconds(seconds_in_all), Rate::ZERO);
+            let name = |found: LimitedBy| found.what;
+            of_sender(&SenderEvidence { elapsed, peak_delivery, packets: 1, lost: 0, ..evidence(waiting) })
+                .map(name)
+        };
+        let paced = Waiting { pacer: seconds(0.05), ..Waiting::default() };
+        assert_eq!(tiny(Waiting::default(), 0.1), None, "all of it was settling");
+        assert_eq!((tiny(paced, 0.05), tiny(paced, 0.08)), (None, None));
+        let path = Waiting { pacer: seconds(60.0), ..Waiting::default() };
+        assert_eq!(tiny(path, 60.0), None, "a path of which no delivery was seen");
+        // Nothing but empty files, or a storage that takes its time for one.
+        assert_eq!(tiny(Waiting::default(), 3.0).as_deref(), Some("receiver_storage"));
     }
 
     #[test]

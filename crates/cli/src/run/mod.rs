@@ -34,7 +34,7 @@ use std::ffi::OsString;
 
 use haul_wire::control::{Growth, Manners, Preserve};
 
-use crate::output::{EventLog, Items, ProgressStyle, RunReport, json_value};
+use crate::output::{EventLog, Items, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 
@@ -98,10 +98,10 @@ impl Context {
         self.events.write("end", json_value(report));
     }
 
-    /// Says something to people, unless they do not want it.
+    /// Says something to people, unless they do not want it or it is nothing.
     fn say(&self, words: &str) {
         if !self.quiet {
-            eprintln!("{words}");
+            tell(words);
         }
     }
 }

@@ -4,7 +4,7 @@ use haul_base::{Rate, Span};
 use haul_engine::{Counters, Session, Transfer};
 use haul_mover::MoveReport;
 use haul_proto::{ReceiverStats, SenderStats};
-use haul_wire::control::{Counted, CountedSending, Fault};
+use haul_wire::control::{Counted, CountedSending, Fault, MAX_NOTES};
 
 use super::bench::Carried;
 use super::drive::Moved;
@@ -74,17 +74,19 @@ impl Facts {
 /// The report of a job that moved files; `elapsed` counts from the first connection.
 pub(super) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: Span) -> RunReport {
     let facts = sides.facts();
-    let Moved { result, counters, data_cpu, elapsed: moving } = moved;
+    let Moved { result, notes, counters, data_cpu, elapsed: moving } = moved;
     let mut report = of_counters(context, facts, &Measured { counters, data_cpu, moving });
     report.elapsed = elapsed;
     match result {
         Ok(done) => add_files(&mut report, &done),
-        Err(fault) => fail(&mut report, fault, counters),
+        Err(fault) => {
+            fail(&mut report, fault, counters);
+            report.noted = notes.len() as u64;
+            report.notes = notes.into_iter().take(MAX_NOTES).collect();
+        }
     }
     report.goodput = Rate::from_transfer(report.bytes - report.resumed_bytes.min(report.bytes), elapsed);
-    limit_as_receiver(&mut report, facts, counters);
-    add_other_side(&mut report, sides.theirs(), counters);
-    report
+    complete(report, sides, counters)
 }
 
 /// The report of a run without files.
@@ -98,8 +100,17 @@ pub(super) fn of_memory(context: &Context, sides: &Sides, carried: Carried) -> R
         Err(fault) => fail(&mut report, fault, counters),
     }
     report.goodput = Rate::from_transfer(report.bytes, elapsed);
-    limit_as_receiver(&mut report, facts, counters);
+    complete(report, sides, counters)
+}
+
+/// Adds what limited it and what the other side has told.
+fn complete(mut report: RunReport, sides: &Sides, counters: Option<Counters>) -> RunReport {
+    limit_as_receiver(&mut report, sides.facts(), counters);
     add_other_side(&mut report, sides.theirs(), counters);
+    if report.bytes == 0 && report.files == 0 {
+        // What delivered nothing was not kept from being faster.
+        report.limited_by = None;
+    }
     report
 }
 
@@ -146,7 +157,8 @@ pub(super) fn counted(facts: &Facts, transfer: &Transfer, moving: Span) -> Count
 }
 
 fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) -> CountedSending {
-    let limit = limit_as_sender(facts, stats, moving);
+    let limit = limit_as_sender(facts, stats, moving).map(|LimitedBy { what, evidence }| (what, evidence));
+    let (limited_by, evidence) = limit.unwrap_or_default();
     CountedSending {
         packets: stats.packets,
         resent: stats.resent,
@@ -154,12 +166,12 @@ fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) -> CountedS
         receiver_drops: u64::from(stats.receiver_drops),
         min_rtt_us: stats.min_rtt.as_micros(),
         peak_delivery_bps: stats.peak_delivery_bps,
-        limited_by: limit.what,
-        evidence: limit.evidence,
+        limited_by,
+        evidence,
     }
 }
 
-fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> LimitedBy {
+fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<LimitedBy> {
     let min_rtt = if stats.min_rtt > Span::ZERO { stats.min_rtt } else { facts.round_trip };
     limits::of_sender(&SenderEvidence {
         waiting: stats.waiting,
@@ -201,7 +213,8 @@ fn add_sending(report: &mut RunReport, sending: CountedSending) {
     if report.capacity.is_none() && peak > Rate::ZERO {
         report.capacity = Some((peak, "measured path"));
     }
-    report.limited_by = Some(LimitedBy { what: sending.limited_by, evidence: sending.evidence });
+    let limit = LimitedBy { what: sending.limited_by, evidence: sending.evidence };
+    report.limited_by = Some(limit).filter(|limit| !limit.what.is_empty());
 }
 
 /// A receiver sees what arrived, not what was sent.

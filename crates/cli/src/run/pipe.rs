@@ -22,7 +22,7 @@ use super::serve::{own_address, write_secret};
 use super::usage;
 use crate::args::PipeArgs;
 use crate::fault::{self, Shown};
-use crate::output::{CpuSeconds, Packets, RunReport, json};
+use crate::output::{CpuSeconds, Packets, RunReport, json, tell};
 use crate::signals::{self, Cancel};
 
 /// How often a wait looks whether it should end.
@@ -77,7 +77,7 @@ struct Pipe<'a> {
 /// # Errors
 /// What kept it from arriving.
 pub(crate) fn pipe(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault> {
-    let pipe = Pipe { args, cancel: signals::watch()?, quiet: quiet || json };
+    let pipe = Pipe { args, cancel: signals::watch(signals::Hangup::Stops)?, quiet: quiet || json };
     let began = Instant::now();
     let result = pipe.run();
     let elapsed = began.elapsed();
@@ -86,7 +86,7 @@ pub(crate) fn pipe(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault
         Ok(tally) => pipe.summary(&tally, elapsed),
         Err(fault) if json && pipe.writes_stdout() => {
             let report = RunReport::failed(fault.clone());
-            eprintln!("{}", Shown(&fault));
+            tell(Shown(&fault));
             pipe.print(&report);
             return Ok(report.exit_code());
         }
@@ -138,7 +138,7 @@ impl Pipe<'_> {
 
     fn say(&self, words: &str) {
         if !self.quiet {
-            eprintln!("{words}");
+            tell(words);
         }
     }
 
@@ -220,7 +220,7 @@ impl Pipe<'_> {
                 .map_err(|e| fault::io(format!("cannot write the URL to {}", path.display()), &e))?;
         } else {
             // Even a quiet listener has to say where it is.
-            eprintln!("{url}");
+            tell(url);
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use super::server::{POLL, answer, listen_options, name};
 use super::{Context, ports, ssh_server};
 use crate::args::ServeArgs;
 use crate::fault::{self, Shown};
-use crate::output::{RunReport, Summary, json_value};
+use crate::output::{RunReport, Summary, json_value, tell};
 use crate::signals::INTERRUPTED;
 
 /// Sessions at a time; more are sent away and can come again.
@@ -56,7 +56,7 @@ struct Server<'a> {
     context: &'a Context,
     policy: &'a Policy,
     sessions: AtomicUsize,
-    /// A session was interrupted.
+    /// The end of this server has cut a session off.
     was_cut: AtomicBool,
 }
 
@@ -89,7 +89,7 @@ impl Server<'_> {
                     thread::Builder::new().name("haul-session".to_owned()).spawn_scoped(scope, session);
                 if let Err(error) = started {
                     self.sessions.fetch_sub(1, Ordering::Relaxed);
-                    eprintln!("{}", Shown(&fault::io("cannot start a session", &error)));
+                    tell(Shown(&fault::io("cannot start a session", &error)));
                 }
             }
             Ok::<(), Fault>(())
@@ -115,7 +115,8 @@ impl Server<'_> {
         let (peer, request) = (incoming.peer(), name(incoming.request()));
         self.context.say(&format!("{peer} {request}: begins"));
         let report = answer(incoming, self.policy, self.context, Cpu::from_now());
-        if report.exit_code() == INTERRUPTED {
+        // Clients interrupt theirs too.
+        if report.exit_code() == INTERRUPTED && self.context.cancel.is_requested() {
             self.was_cut.store(true, Ordering::Relaxed);
         }
         self.log(peer, request, &report);
@@ -132,10 +133,14 @@ impl Server<'_> {
         }
         let summary = Summary(report);
         for failure in summary.failures().lines() {
-            eprintln!("{peer} {request}: {failure}");
+            tell(format_args!("{peer} {request}: {failure}"));
+        }
+        if report.error.is_some() {
+            // The client has not got them.
+            summary.notes().lines().for_each(|note| self.context.say(&format!("{peer} {request}: {note}")));
         }
         match &report.error {
-            Some(fault) => eprintln!("{peer} {request}: {}", Shown(fault)),
+            Some(fault) => tell(format_args!("{peer} {request}: {}", Shown(fault))),
             None if summary.is_nothing_done() => {
                 self.context.say(&format!("{peer} {request}: nothing was moved"));
             }

@@ -11,7 +11,6 @@ use std::thread;
 use haul_engine::{EngineError, ListenOptions, Listener};
 use haul_mover::Root;
 use haul_wire::control::{Fault, Request};
-use signal_hook::consts::SIGHUP;
 
 use super::outcome::Cpu;
 use super::policy::Policy;
@@ -32,7 +31,6 @@ const SOME_HOST: &str = "by-ssh";
 /// # Errors
 /// When it cannot begin; the other side of ssh has been told.
 pub(super) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
-    outlive_the_connection()?;
     go_home();
     let policy = Policy::new(Root::Anywhere, args.read_only, context);
     let options = ListenOptions { expires: args.expires.map(Into::into), ..listen_options(any(0), &policy) };
@@ -133,12 +131,6 @@ pub(super) fn go_home() {
         // Without it, absolute paths still work.
         let _ = std::env::set_current_dir(home);
     }
-}
-
-/// The end of ssh says so by the end of stdin; a signal would end a session that needs ssh no more.
-pub(super) fn outlive_the_connection() -> Result<(), Fault> {
-    let ignored = signal_hook::flag::register(SIGHUP, Arc::default());
-    ignored.map(drop).map_err(|e| fault::io("cannot install a signal handler", &e))
 }
 
 /// Calls `then` when nobody is at the other end of stdin any more.

@@ -159,14 +159,14 @@ impl Parties {
         let mut asked_to_stop: Option<Instant> = None;
         loop {
             match self.client.listen(TICK) {
-                Heard::Line(line) => watched.take(&line, self.client.host(), context, progress),
+                Heard::Line(line) => watched.take(&line, &self.client, context, progress),
                 Heard::Nothing => {}
                 // Ctrl-C at a terminal reaches ssh as well.
                 Heard::End if context.cancel.is_requested() && detach => {
-                    return Err(watched.left(self.client.host()));
+                    return Err(watched.left(&self.client));
                 }
                 Heard::End if context.cancel.is_requested() => return Err(super::drive::interrupted()),
-                Heard::End => return Err(watched.lost(self.client.host())),
+                Heard::End => return Err(watched.lost(&self.client)),
             }
             if let Some(negotiated) = watched.negotiated.take() {
                 agreed(negotiated);
@@ -176,7 +176,7 @@ impl Parties {
             }
             progress.update(&watched.snapshot());
             if context.cancel.is_requested() && detach {
-                return Err(watched.left(self.client.host()));
+                return Err(watched.left(&self.client));
             }
             if context.cancel.is_requested() && asked_to_stop.is_none() {
                 self.client.hang_up();
@@ -249,7 +249,7 @@ impl Watched {
     }
 
     /// Takes one line; what is no event is of no interest.
-    fn take(&mut self, line: &str, host: &SshHost, context: &Context, progress: &Progress) {
+    fn take(&mut self, line: &str, client: &Remote, context: &Context, progress: &Progress) {
         let Ok(Value::Object(mut event)) = serde_json::from_str(line) else { return };
         let Some(Value::String(name)) = event.remove("event") else { return };
         event.remove("t");
@@ -257,10 +257,10 @@ impl Watched {
         match name.as_str() {
             "progress" => {
                 self.take_progress(&event);
-                self.stands(host, progress);
+                self.stands(client, progress);
             }
             // Before it, the ways to the server are looked at.
-            "session" if event["request"] != "check" => self.stands(host, progress),
+            "session" if event["request"] != "check" => self.stands(client, progress),
             "plan" => self.negotiated = Some(facts(&event["negotiated"])),
             "item" => {
                 tell_item(event.remove("item").unwrap_or_default(), context, progress);
@@ -268,7 +268,8 @@ impl Watched {
             }
             "result" => {
                 let report = serde_json::from_value(event.remove("report").unwrap_or_default());
-                self.report = Some(report.unwrap_or_else(|error| RunReport::failed(not_read(host, &error))));
+                self.report =
+                    Some(report.unwrap_or_else(|error| RunReport::failed(not_read(client.host(), &error))));
                 return;
             }
             "detached" => {
@@ -284,10 +285,11 @@ impl Watched {
 
     /// The two machines have their session. A server that ssh has started ends with ssh before it has one, and
     /// outlives it from then on.
-    fn stands(&mut self, host: &SshHost, progress: &Progress) {
+    fn stands(&mut self, client: &Remote, progress: &Progress) {
         let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
+        let (host, way) = (client.host(), client.way());
         progress.say(&format!(
-            "on its own now: it goes on if this end stops; log {host}:{log}, `ssh {host} kill {pid}` stops it"
+            "on its own now: it goes on if this end stops; log {host}:{log}, `{way} kill {pid}` stops it"
         ));
         self.is_on_its_own = true;
     }
@@ -300,17 +302,18 @@ impl Watched {
     }
 
     /// ssh has ended, and the transfer not.
-    fn lost(&self, host: &SshHost) -> Fault {
+    fn lost(&self, client: &Remote) -> Fault {
+        let host = client.host();
         if let Some(Loose { log, .. }) = self.loose.as_ref().filter(|_| self.is_on_its_own) {
             let message =
                 format!("the ssh connection to {host} was lost; the transfer goes on there by itself");
-            let fault = Fault::new(FaultCode::ControlLost, message, tail(host, log));
+            let fault = Fault::new(FaultCode::ControlLost, message, tail(client, log));
             return Fault { retryable: false, ..fault };
         }
         if let Some(Loose { log, .. }) = &self.loose {
             let message =
                 format!("the ssh connection to {host} was lost before the transfer was seen to begin");
-            return Fault::new(FaultCode::ControlLost, message, tail(host, log));
+            return Fault::new(FaultCode::ControlLost, message, tail(client, log));
         }
         Fault::new(
             FaultCode::ControlLost,
@@ -320,19 +323,20 @@ impl Watched {
     }
 
     /// A person has stopped watching.
-    fn left(&self, host: &SshHost) -> Fault {
+    fn left(&self, client: &Remote) -> Fault {
+        let host = client.host();
         let fault = |message, hint| Fault::new(FaultCode::Interrupted, message, hint);
         match &self.loose {
             Some(Loose { log, .. }) if self.is_on_its_own => fault(
                 format!("no longer watching; the transfer goes on at {host} by itself"),
-                tail(host, log),
+                tail(client, log),
             ),
             Some(Loose { log, .. }) => {
-                fault("interrupted before the transfer was seen to begin".to_owned(), tail(host, log))
+                fault("interrupted before the transfer was seen to begin".to_owned(), tail(client, log))
             }
             None => fault(
                 format!("interrupted; whether the transfer has begun on {host} is not known"),
-                format!("`ssh {host} pgrep -a haul` shows it"),
+                format!("`{} pgrep -a haul` shows it", client.way()),
             ),
         }
     }
@@ -346,8 +350,8 @@ fn tell_item(item: Value, context: &Context, progress: &Progress) {
     }
 }
 
-fn tail(host: &SshHost, log: &str) -> String {
-    format!("see how it ends with `ssh {host} tail {log}`")
+fn tail(client: &Remote, log: &str) -> String {
+    format!("see how it ends with `{} tail {log}`", client.way())
 }
 
 fn not_read(host: &SshHost, error: &serde_json::Error) -> Fault {

@@ -146,6 +146,14 @@ impl SshHost {
     pub fn name(&self) -> &str {
         self.destination.rsplit_once('@').map_or(&self.destination, |(_, host)| host)
     }
+
+    /// As it stands before a colon and a path.
+    pub(crate) fn in_brackets(&self) -> String {
+        match self.name() {
+            v6 if v6.contains(':') => self.destination.replace(v6, &format!("[{v6}]")),
+            _ => self.destination.clone(),
+        }
+    }
 }
 
 fn not_a_host(text: &str) -> Fault {
@@ -164,12 +172,7 @@ impl fmt::Display for SshHost {
 impl fmt::Display for SshPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = printable(&String::from_utf8_lossy(&self.path));
-        match self.host.name() {
-            v6 if v6.contains(':') => {
-                write!(f, "{}:{path}", self.host.destination.replace(v6, &format!("[{v6}]")))
-            }
-            _ => write!(f, "{}:{path}", self.host),
-        }
+        write!(f, "{}:{path}", self.host.in_brackets())
     }
 }
 

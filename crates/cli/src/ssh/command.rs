@@ -12,6 +12,8 @@ use crate::signals::quote;
 
 /// `ssh -G` only reads files as a rule; it may take so long.
 const LOOK_UP: Duration = Duration::from_secs(5);
+/// ssh's option for a port; scp has it in upper case.
+const PORT: &str = "-p";
 /// How often it is looked at.
 const TICK: Duration = Duration::from_millis(5);
 
@@ -19,7 +21,10 @@ const TICK: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone)]
 pub(crate) struct SshCommand {
     program: OsString,
-    options: Vec<OsString>,
+    /// What stands behind the program in `--ssh`.
+    words: Vec<OsString>,
+    /// What ssh and scp take alike, but for the name of the port's.
+    options: Vec<(&'static str, OsString)>,
     binary: String,
     ports: Option<String>,
 }
@@ -33,23 +38,18 @@ impl SshCommand {
         let mut words = words(args.ssh.as_deref().unwrap_or("ssh"))?.into_iter().map(OsString::from);
         let program =
             words.next().ok_or_else(|| fault::usage("--ssh names no program", "write --ssh ssh"))?;
-        let mut options: Vec<OsString> = words.collect();
-        let mut add = |name: &str, value: Option<OsString>| {
-            options.extend(value.into_iter().flat_map(|value| [OsString::from(name), value]));
-        };
-        add("-F", args.ssh_config.clone().map(Into::into));
-        add("-p", args.ssh_port.map(|port| port.to_string().into()));
-        add("-i", args.ssh_identity.clone().map(Into::into));
-        add("-J", args.ssh_jump.clone().map(Into::into));
-        for option in &args.ssh_option {
-            add("-o", Some(option.into()));
-        }
+        let mut options: Vec<(&'static str, OsString)> = Vec::new();
+        options.extend(args.ssh_config.iter().map(|file| ("-F", file.into())));
+        options.extend(args.ssh_port.iter().map(|port| (PORT, port.to_string().into())));
+        options.extend(args.ssh_identity.iter().map(|file| ("-i", file.into())));
+        options.extend(args.ssh_jump.iter().map(|host| ("-J", host.into())));
+        options.extend(args.ssh_option.iter().map(|option| ("-o", option.into())));
         let binary = args.remote_binary.clone().unwrap_or_else(|| "haul".to_owned());
         if binary.is_empty() || binary.starts_with('-') {
             return Err(fault::usage("--remote-binary names no program", "write --remote-binary PATH"));
         }
         let ports = args.port_range.map(|range| range.to_string());
-        Ok(Self { program, options, binary, ports })
+        Ok(Self { program, words: words.collect(), options, binary, ports })
     }
 
     /// ssh's name, for people.
@@ -62,6 +62,33 @@ impl SshCommand {
         &self.binary
     }
 
+    /// The command that leads to `host`, up to and with it, for a person's shell.
+    pub(crate) fn shown(&self, host: &SshHost) -> String {
+        shown([self.program.clone()].into_iter().chain(self.arguments(host)))
+    }
+
+    /// The command that shows haul's version on `host`.
+    pub(super) fn version(&self, host: &SshHost) -> String {
+        let there = format!("{} --version", quote_path(&self.binary));
+        let is_plain = quote(&self.binary) == self.binary;
+        format!("{} {}", self.shown(host), if is_plain { there } else { quote(&there) })
+    }
+
+    /// The command that copies the program at `path` into the home directory on `host`.
+    pub(super) fn install(&self, host: &SshHost, path: &str) -> String {
+        if self.program != "ssh" || !self.words.is_empty() {
+            // scp need not take what this program takes.
+            return format!("{} 'cat > haul && chmod +x haul' < {}", self.shown(host), quote(path));
+        }
+        let (ports, others): (Vec<_>, Vec<_>) = self.options.iter().partition(|(name, _)| *name == PORT);
+        let port = host.port.map(|port| port.to_string().into());
+        let port = port.or_else(|| ports.first().map(|(_, port)| port.clone()));
+        let options = port.map(|port| ("-P", port)).into_iter().chain(others.into_iter().cloned());
+        let options = options.flat_map(|(name, value)| [OsString::from(name), value]);
+        let to = format!("{}:", host.in_brackets());
+        shown(["scp".into()].into_iter().chain(options).chain([path.into(), to.into()]))
+    }
+
     /// The ports that the other side may use, for people.
     pub(crate) fn ports(&self) -> Option<&str> {
         self.ports.as_deref()
@@ -70,11 +97,18 @@ impl SshCommand {
     /// ssh, up to and with the host.
     fn to(&self, host: &SshHost, first: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg(first);
-        // Of two, the first holds for ssh: the port of a URL beats the one for all hosts.
-        command.args(host.port.iter().flat_map(|port| ["-p".to_owned(), port.to_string()]));
-        command.args(&self.options).arg(&host.destination);
+        command.arg(first).args(self.arguments(host));
         command
+    }
+
+    /// ssh's, up to and with the host.
+    fn arguments(&self, host: &SshHost) -> Vec<OsString> {
+        // Of two, the first holds for ssh: the port of a URL beats the one for all hosts.
+        let port = host.port.map(|port| (PORT, OsString::from(port.to_string())));
+        let pair = |(name, value): (&str, OsString)| [OsString::from(name), value];
+        let port = port.into_iter().flat_map(pair).chain(self.words.iter().cloned());
+        let options = self.options.iter().cloned().flat_map(pair);
+        port.chain(options).chain([OsString::from(&host.destination)]).collect()
     }
 
     /// Starts a server there.
@@ -128,6 +162,12 @@ impl SshCommand {
 fn hostname_in(configuration: &str) -> Option<String> {
     let name = configuration.lines().find_map(|line| line.strip_prefix("hostname "))?.trim();
     Some(name.to_owned()).filter(|name| !name.is_empty())
+}
+
+/// Words for a person's shell.
+fn shown(words: impl Iterator<Item = OsString>) -> String {
+    let words: Vec<String> = words.map(|word| quote(&word.to_string_lossy())).collect();
+    words.join(" ")
 }
 
 /// A program's path for the shell there, in quotes but for a `~/` in front.
@@ -195,6 +235,30 @@ mod tests {
              --for-ssh --port-range 5000-5001"
         );
         assert!(spelled(&command.copy(&host("far:x"))).ends_with("|far|~/'my bin/haul' cp --for-ssh"));
+    }
+
+    #[test]
+    fn a_person_is_shown_what_works_as_it_is() {
+        let args = SshArgs {
+            ssh_port: Some(2222),
+            ssh_config: Some("my file".into()),
+            ssh_option: vec!["A=1".to_owned()],
+            ..SshArgs::default()
+        };
+        let command = SshCommand::new(&args).unwrap();
+        let (plain, url) = (host("me@far:x"), host("ssh://me@[::1]:22/x"));
+        assert_eq!(command.shown(&plain), "ssh -F 'my file' -p 2222 -o A=1 me@far");
+        assert_eq!(command.install(&plain, "/b/haul"), "scp -P 2222 -F 'my file' -o A=1 /b/haul me@far:");
+        assert_eq!(command.install(&url, "/b/haul"), "scp -P 22 -F 'my file' -o A=1 /b/haul 'me@[::1]:'");
+        assert_eq!(command.version(&plain), "ssh -F 'my file' -p 2222 -o A=1 me@far haul --version");
+        let args = SshArgs {
+            ssh: Some("ssh -v".to_owned()),
+            remote_binary: Some("~/bin/haul".to_owned()),
+            ..SshArgs::default()
+        };
+        let command = SshCommand::new(&args).unwrap();
+        assert_eq!(command.version(&plain), "ssh -v me@far '~/bin/haul --version'");
+        assert_eq!(command.install(&plain, "/a b"), "ssh -v me@far 'cat > haul && chmod +x haul' < '/a b'");
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Ended {
         let code = self.status.and_then(|status| status.code());
         let is_unknown = self.stderr.contains("ommand not found") && code != Some(0);
         match code {
-            Some(SSH_FAILED) => self.of_ssh(host),
+            Some(SSH_FAILED) => self.of_ssh(command, host),
             Some(NOT_FOUND) => not_found(command, host),
             _ if is_unknown => not_found(command, host),
             Some(NOT_EXECUTABLE) => not_executable(command, host),
@@ -54,17 +54,17 @@ impl Ended {
     }
 
     /// ssh's own failure.
-    fn of_ssh(&self, host: &SshHost) -> Fault {
+    fn of_ssh(&self, command: &SshCommand, host: &SshHost) -> Fault {
+        let ssh = command.shown(host);
         let last = self.last_line().map_or(String::new(), |line| format!(": {line}"));
         let asked = "no password can be asked for without a terminal: use a key or an agent";
         if NOT_LET_IN.iter().any(|words| self.stderr.contains(words)) {
             let message = format!("ssh was not let in to {host}{last}");
-            let hint = format!("`ssh {host} true` has to work first; {asked}");
+            let hint = format!("`{ssh} true` has to work first; {asked}");
             return Fault::new(FaultCode::NotAuthorised, message, hint);
         }
-        let hint = format!(
-            "`ssh {host} true` has to work first; -P, -J and -o reach ssh, as its configuration does"
-        );
+        let hint =
+            format!("`{ssh} true` has to work first; -P, -J and -o reach ssh, as its configuration does");
         Fault::new(FaultCode::Unreachable, format!("ssh did not get to {host}{last}"), hint)
     }
 
@@ -75,9 +75,8 @@ impl Ended {
         lasting(
             format!("{host} did not start haul ({said})"),
             format!(
-                "`ssh {host} {} --version` has to print a version; a forced command or a restricted shell keeps \
-                 it from starting",
-                command.binary()
+                "`{}` has to print a version; a forced command or a restricted shell keeps it from starting",
+                command.version(host)
             ),
         )
     }
@@ -87,7 +86,7 @@ impl Ended {
         let last = self.last_line().map_or(String::new(), |line| format!(": {line}"));
         lasting(
             format!("haul on {host} ended with code {code} before it was ready{last}"),
-            format!("`ssh {host} {} --version` shows whether it starts there at all", command.binary()),
+            format!("`{}` shows whether it starts there at all", command.version(host)),
         )
     }
 
@@ -114,11 +113,14 @@ impl Ended {
 }
 
 /// More came than a banner has.
-pub(super) fn flood(host: &SshHost, first_line: Option<&str>) -> Fault {
+pub(super) fn flood(command: &SshCommand, host: &SshHost, first_line: Option<&str>) -> Fault {
     let said = first_line.map_or(String::new(), |line| format!(", beginning with `{line}`"));
     lasting(
         format!("{host} said much before haul started there{said}"),
-        format!("`ssh {host} true` should print nothing: look at the shell's start-up files there"),
+        format!(
+            "`{} true` should print nothing: look at the shell's start-up files there",
+            command.shown(host)
+        ),
     )
 }
 
@@ -135,9 +137,9 @@ fn not_found(command: &SshCommand, host: &SshHost) -> Fault {
     lasting(
         format!("there is no program `{}` on {host}", command.binary()),
         format!(
-            "install haul there: one file is enough, `scp {} {host}:` if the machines are alike; where the shell \
-             does not find it, say where it is: --remote-binary ./haul (relative to the home directory)",
-            own_path()
+            "install haul there: one file is enough, `{}` if the machines are alike; where the shell does not find \
+             it, say where it is: --remote-binary ./haul (relative to the home directory)",
+            command.install(host, &own_path())
         ),
     )
 }
@@ -163,7 +165,7 @@ fn too_old(command: &SshCommand, host: &SshHost) -> Fault {
 
 fn own_path() -> String {
     let path = std::env::current_exe().ok();
-    crate::signals::quote(&path.map_or("haul".to_owned(), |path| path.display().to_string()))
+    path.map_or("haul".to_owned(), |path| path.display().to_string())
 }
 
 /// A failure that the same command meets again.

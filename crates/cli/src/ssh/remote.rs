@@ -51,6 +51,8 @@ enum Out {
 #[derive(Debug)]
 pub(crate) struct Remote {
     host: SshHost,
+    /// The command that leads there, for people.
+    way: String,
     child: Child,
     stdin: Option<ChildStdin>,
     out: Receiver<Out>,
@@ -92,8 +94,17 @@ impl Remote {
             let _ = closed.send(());
         })?;
         let announcement = Announcement::ours();
-        let mut remote =
-            Self { host: host.clone(), child, stdin, out, has_ended: false, tail, errors, announcement };
+        let mut remote = Self {
+            host: host.clone(),
+            way: command.shown(host),
+            child,
+            stdin,
+            out,
+            has_ended: false,
+            tail,
+            errors,
+            announcement,
+        };
         remote.announcement = remote.wait_for_announcement(command, cancel)?;
         Ok(remote)
     }
@@ -106,7 +117,7 @@ impl Remote {
         while !cancel.is_requested() {
             match self.out.recv_timeout(TICK) {
                 Ok(Out::Announced(json)) => return Announcement::read(&json, &self.host),
-                Ok(Out::Flood(line)) => return Err(failure::flood(&self.host, line.as_deref())),
+                Ok(Out::Flood(line)) => return Err(failure::flood(command, &self.host, line.as_deref())),
                 Ok(Out::Line(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Out::End(stdout)) => return Err(self.why_ended(stdout, command, cancel)),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, command, cancel)),
@@ -143,6 +154,11 @@ impl Remote {
     /// The machine.
     pub(crate) fn host(&self) -> &SshHost {
         &self.host
+    }
+
+    /// The command that leads there, for a person's shell.
+    pub(crate) fn way(&self) -> &str {
+        &self.way
     }
 
     /// Tells the other side something, as a line of JSON on its stdin.

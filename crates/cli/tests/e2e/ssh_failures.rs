@@ -9,7 +9,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{HAUL, LIMIT, Outcome, Running, Sshd, clean, directory, file, names, script, until};
+use crate::support::{
+    HAUL, LIMIT, Outcome, Running, Sshd, clean, copy, directory, file, names, script, until,
+};
 
 /// A place with a file to send.
 fn source() -> (TempDir, PathBuf) {
@@ -33,7 +35,7 @@ fn haul_is_missing_or_cannot_be_run_on_the_other_side() {
     };
     cp("haul-is-not-here").exits(5).says(&[
         "no program `haul-is-not-here` on far",
-        "scp ",
+        &format!("`scp -F {} ", sshd.config().display()),
         "--remote-binary",
     ]);
     fs::write(sshd.home().join("not a program"), "").unwrap();
@@ -106,6 +108,37 @@ fn keys_that_are_not_accepted() {
     assert_eq!(names(&sshd.home()), ["known"]);
 }
 
+/// No test knows the password of an account here, so each that is given is a wrong one.
+#[test]
+fn a_password_is_asked_for_and_a_wrong_or_none_is_no_way_in() {
+    let Some(sshd) = Sshd::here("PasswordAuthentication yes\nAuthenticationMethods password") else { return };
+    if Command::new("setsid").arg("-V").output().is_err() {
+        crate::support::skip("the program `setsid` is missing");
+        return;
+    }
+    let (here, source) = source();
+    let options = "PasswordAuthentication yes\nPreferredAuthentications password";
+    let config = sshd.write_client_config("password", "key", options);
+    let hint = format!("`ssh -F {} far true` has to work first", config.display());
+    let cp = |asking: &str| {
+        let mut alone = Command::new("setsid");
+        alone.args(["-w", HAUL]).env_remove("DISPLAY").env("SSH_ASKPASS_REQUIRE", asking);
+        let place = here.path().display();
+        alone.env("SSH_ASKPASS", script(here.path(), "ask", &format!(": > {place}/asked; echo wrong")));
+        let words = [source.as_os_str(), OsStr::new("far:x")];
+        Running::start(&mut copy(alone, &config, words)).wait(LIMIT).exits(6).says(&[
+            "Permission denied",
+            "terminal",
+            &hint,
+        ])
+    };
+    cp("never");
+    assert!(!here.path().join("asked").exists());
+    cp("force");
+    assert!(here.path().join("asked").exists());
+    assert!(names(&sshd.home()).is_empty());
+}
+
 #[test]
 fn ssh_cannot_get_there_or_is_not_here() {
     let (here, source) = source();
@@ -121,7 +154,9 @@ fn ssh_cannot_get_there_or_is_not_here() {
     }
     let batch = [OsStr::new("-o"), OsStr::new("BatchMode=yes")];
     cp(&batch, "no-such-host.invalid:x").exits(5).says(&["did not get to no-such-host.invalid"]);
-    cp(&[OsStr::new("-P"), OsStr::new("1")], "127.0.0.1:x").exits(5).says(&["refused", "has to work first"]);
+    cp(&[OsStr::new("-P"), OsStr::new("1")], "127.0.0.1:x")
+        .exits(5)
+        .says(&["refused", "`ssh -F /dev/null -p 1 127.0.0.1 true` has to work first"]);
     let with = |text: &str| {
         let ssh = script(here.path(), "ssh", &format!("[ $1 = -G ] && exit 1\n{text}"));
         cp(&[OsStr::new("--ssh"), ssh.as_os_str()], "far:x")

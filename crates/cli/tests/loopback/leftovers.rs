@@ -146,3 +146,34 @@ fn what_cannot_be_done_is_an_error() {
     assert_eq!((&result["ok"], &result["removed"]), (&false.into(), &Value::Array(vec![])));
     assert!(at.join(NAME).exists(), "it can be tried again");
 }
+
+#[test]
+fn a_journal_of_another_version_is_noted_with_what_can_be_done_about_it() {
+    let here = tempfile::tempdir().unwrap();
+    leave(here.path(), ".");
+    let mut bytes = fs::read(here.path().join(NAME)).unwrap();
+    // The version's place (docs/mover.md).
+    bytes[8] = 77;
+    fs::write(here.path().join(NAME), bytes).unwrap();
+    fs::create_dir(here.path().join("from")).unwrap();
+    let left = format!(
+        "note: `{NAME}` at the destination was left alone: another version of haul has written it (format 77)"
+    );
+    fs::write(here.path().join("from/one"), "contents").unwrap();
+    for options in [&["-n"][..], &[], &["--ignore-times"]] {
+        let done = haul_in(&[&["cp"], options, &["from/one", "."]].concat(), here.path());
+        stdout(&done, 0);
+        let said = text(&done.stderr);
+        assert_eq!(said.lines().filter(|line| line.starts_with(&left)).count(), 1, "{said}");
+        assert!(said.contains("`.haul-1234abcd-*.part`") && !said.contains("WARN"), "{said}");
+        assert_eq!(
+            text(&haul_in(&[&["cp", "-q"], options, &["from/one", "."]].concat(), here.path()).stderr),
+            ""
+        );
+    }
+    let report = object(&haul_in(&["cp", "--json", "from/one", "."], here.path()), 0);
+    assert_eq!((&report["noted"], report["notes"].as_array().unwrap().len()), (&1.into(), 1));
+    assert!(stdout(&haul_in(&["status"], here.path()), 0).contains("remove it by hand"));
+    assert!(text(&haul_in(&["clean"], here.path()).stderr).contains("remove it by hand"));
+    assert!(here.path().join(NAME).exists() && here.path().join(PART).exists());
+}

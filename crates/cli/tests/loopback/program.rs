@@ -167,3 +167,22 @@ fn presets_configuration_man_page_and_completions_are_printed() {
     let unset = run(&["cp", "--diagnosis", "on", "--show-config"]);
     exits(&unset, 0);
 }
+
+#[test]
+fn what_limited_it_is_not_told_of_next_to_nothing() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(root.path(), &[]);
+    let source = here.path().join("source");
+    fs::write(&source, "tiny").unwrap();
+    let copy = |from: &str, to: &str| object(&run(&["cp", "--json", from, to]));
+    let (there, back) = (server.at("there"), here.path().join("back"));
+    let source = source.to_str().unwrap();
+    for (from, to) in
+        [(source, there.as_str()), (source, &there), (&there, back.to_str().unwrap()), ("nosuch", &there)]
+    {
+        let report = copy(from, to);
+        // From a second on, the time itself tells something.
+        let is_long = report["seconds"].as_f64() >= Some(1.0);
+        assert!(report["limited_by"].is_null() || is_long, "{from} {to}: {report}");
+    }
+}

@@ -1,11 +1,13 @@
 //! Being told to stop.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use haul_testing::unconfigured;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -16,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A copy that takes longer than any test waits.
 struct Copy {
-    _server: Server,
+    server: Server,
     client: Child,
     trace: PathBuf,
     _places: [TempDir; 2],
@@ -24,15 +26,22 @@ struct Copy {
 
 impl Copy {
     fn start() -> Self {
+        Self::started_by(&[])
+    }
+
+    /// By these words in front of its own.
+    fn started_by(starter: &[&str]) -> Self {
         let places = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let [here, root] = places.each_ref().map(TempDir::path);
         let (source, trace) = (here.join("source"), here.join("trace"));
         fs::write(&source, vec![7; 32_000_000]).unwrap();
-        let server = Server::start(root, &[]);
-        let mut command = haul();
+        let mut server = Server::start(root, &["--json"]);
+        let listening: Value = serde_json::from_str(&server.url).unwrap();
+        listening["url"].as_str().unwrap().clone_into(&mut server.url);
+        let mut command = starting(starter);
         command.args(["cp", "--rate", "1Mbit", "--events"]).arg(&trace).arg(&source).arg(server.at("copy"));
         let client = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let copy = Self { _server: server, client, trace, _places: places };
+        let copy = Self { server, client, trace, _places: places };
         copy.until_event("progress");
         copy
     }
@@ -53,6 +62,13 @@ impl Copy {
         }
     }
 
+    /// What the server says of a session when it has ended.
+    fn session(&mut self) -> Value {
+        let mut line = String::new();
+        BufReader::new(self.server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
     fn tell(&self, signal: Signal) {
         kill(&self.client, signal);
     }
@@ -63,6 +79,14 @@ impl Copy {
         let text = fs::read_to_string(trace).unwrap();
         (output, text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
     }
+}
+
+/// The program, started by these words in front of it.
+fn starting(starter: &[&str]) -> Command {
+    let Some((first, rest)) = starter.split_first() else { return haul() };
+    let mut command = unconfigured(Command::new(first));
+    command.args(rest).arg(haul().get_program());
+    command
 }
 
 fn kill(child: &Child, signal: Signal) {
@@ -81,5 +105,81 @@ fn signals_that_come_together_count_as_one() {
         exits(&output, 130);
         assert!(lossy(&output.stderr).contains("cp --rate 1Mbit"), "{}", lossy(&output.stderr));
         assert_eq!(events.last().unwrap()["event"], "end", "{events:?}");
+    }
+}
+
+#[test]
+fn a_closed_terminal_stops_a_copy_as_sigterm_does() {
+    let copy = Copy::start();
+    copy.tell(Signal::HUP);
+    let (output, events) = copy.output();
+    exits(&output, 130);
+    assert!(lossy(&output.stderr).contains("Run it again with: "), "{}", lossy(&output.stderr));
+    assert_eq!(events.last().unwrap()["event"], "end", "{events:?}");
+}
+
+#[test]
+fn what_was_started_to_outlive_its_terminal_does() {
+    let copy = Copy::started_by(&["sh", "-c", "trap '' HUP; exec \"$0\" \"$@\""]);
+    copy.tell(Signal::HUP);
+    let seen = copy.events().len();
+    let begun = Instant::now();
+    while copy.events().len() < seen + 10 {
+        assert!(begun.elapsed() < PATIENCE, "it does not go on: {:?}", copy.events());
+        sleep(Duration::from_millis(5));
+    }
+    copy.tell(Signal::TERM);
+    exits(&copy.output().0, 130);
+}
+
+#[test]
+fn a_server_says_by_its_exit_code_whether_its_end_cut_a_session_off() {
+    for signal in [Signal::TERM, Signal::HUP] {
+        let mut copy = Copy::start();
+        copy.tell(Signal::INT);
+        assert_eq!(copy.client.wait().unwrap().code(), Some(130));
+        assert_eq!(copy.session()["result"]["error"]["code"], "interrupted");
+        kill(&copy.server.child, signal);
+        assert_eq!(copy.server.child.wait().unwrap().code(), Some(0), "it was idle");
+        let mut copy = Copy::start();
+        kill(&copy.server.child, signal);
+        assert_eq!(copy.server.child.wait().unwrap().code(), Some(130), "it was at work");
+        assert_ne!(copy.client.wait().unwrap().code(), Some(0));
+    }
+}
+
+#[test]
+fn nobody_needs_to_read_what_is_said() {
+    let here = tempfile::tempdir().unwrap();
+    let (source, copy) = (here.path().join("source"), here.path().join("copy"));
+    fs::write(&source, "contents").unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = haul().arg("cp").args([&source, &copy]).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(fs::read(copy).unwrap(), b"contents");
+}
+
+#[test]
+fn what_ssh_has_started_ends_with_its_stdin_and_not_by_a_hangup() {
+    for command in ["serve", "cp"] {
+        let mut started = haul();
+        started
+            .args([command, "--for-ssh"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = started.spawn().unwrap();
+        let mut announcement = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut announcement).unwrap();
+        assert!(announcement.contains("#haul-over-ssh#"), "{announcement}");
+        // The second would end it at once, had the first asked it to stop.
+        for _ in 0..2 {
+            kill(&child, Signal::HUP);
+            sleep(Duration::from_millis(700));
+            assert!(child.try_wait().unwrap().is_none(), "{command}");
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 }

@@ -178,7 +178,7 @@ impl Leftovers {
     pub(crate) fn notes(&self) -> Vec<String> {
         let odd = |skipped: &&Skipped| !matches!(skipped.why, Why::Running | Why::Vanished);
         let note = |skipped: &Skipped| {
-            let (name, why) = (journal_name(skipped.id), reason(skipped.why));
+            let (name, why) = (journal_name(skipped.id), reason(skipped.id, skipped.why));
             format!("`{name}` at the destination was left alone: {why}")
         };
         self.skipped.iter().filter(odd).map(note).collect()

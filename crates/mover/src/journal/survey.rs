@@ -103,7 +103,7 @@ fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     match look(directory, id) {
         Ok((state, says)) => Some(JournalReport { state, ..describe(directory, &says, blank) }),
         Err(Why::Vanished) => None,
-        Err(why) => Some(JournalReport { state: JournalState::NotOurs(reason(why)), ..blank }),
+        Err(why) => Some(JournalReport { state: JournalState::NotOurs(reason(id, why)), ..blank }),
     }
 }
 
@@ -121,11 +121,14 @@ fn look(directory: &OwnedFd, id: u32) -> Result<(JournalState, State), Why> {
     Ok((state, replayed.state))
 }
 
-/// Why a journal is left alone, in words.
-pub(super) fn reason(why: Why) -> String {
+/// Why the journal `id` is left alone, in words.
+pub(super) fn reason(id: u32, why: Why) -> String {
     match why {
         Why::Running => "its job is running".to_owned(),
-        Why::Version(version) => format!("another version of haul has written it (format {version})"),
+        Why::Version(version) => format!(
+            "another version of haul has written it (format {version}); if what that was receiving is not to be resumed, \
+             remove it by hand, with the files `.haul-{id:08x}-*.part` beside and below it"
+        ),
         Why::Foreign => "it is not a journal of this user".to_owned(),
         Why::Unreadable(errno) => format!("it cannot be read: {}", io::Error::from(errno)),
         Why::Vanished => "it has gone".to_owned(),

@@ -162,6 +162,9 @@ pub fn receive_files(
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
     let shared = Arc::new(Shared::new(link, place, options, Wants::new(destination)));
+    for note in &skipped {
+        shared.book().notes.add(|| note.clone());
+    }
     let job = shared.clone();
     let thread = threads::spawn("haul-receive", move || run(&job, leftovers))?;
     let sink = Box::new(FileSink::new(shared.clone()));
@@ -242,7 +245,8 @@ impl ReceiveHandle {
         self.shared.wake.set(wake);
     }
 
-    /// What a person should know about what earlier jobs have left, and what this one could leave.
+    /// What a person should know about what earlier jobs have left, and what this one could leave. A report, on both
+    /// sides, has only the former: what has ended need not be resumed.
     pub fn notes(&self) -> Vec<String> {
         let broken = self.shared.place.broken_journal().map(|errno| {
             let why = std::io::Error::from(errno);

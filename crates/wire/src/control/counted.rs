@@ -25,7 +25,7 @@ pub struct CountedSending {
     pub min_rtt_us: u64,
     /// Highest rate of delivery in bits per second.
     pub peak_delivery_bps: u64,
-    /// What limited the transfer, in a word for scripts.
+    /// What limited the transfer, in a word for scripts; empty if too little was measured to tell.
     pub limited_by: String,
     /// What it was seen by, for people.
     pub evidence: String,

@@ -134,7 +134,8 @@ impl Extras {
     }
 }
 
-/// What could not be preserved although it was asked for. Files are where they belong all the same.
+/// What could not be preserved although it was asked for, and what was left alone at the destination. Files are where they
+/// belong all the same.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Notes {
     /// How many there are.

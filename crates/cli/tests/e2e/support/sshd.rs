@@ -32,7 +32,7 @@ pub(crate) struct Sshd {
 
 impl Sshd {
     /// On the loopback interface, at a free port; `None`, and a word on stderr, where there is none to be had.
-    /// `more` are further lines of its configuration.
+    /// `more` are further lines of its configuration, which beat the usual ones.
     pub(crate) fn here(more: &str) -> Option<Self> {
         let free = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
         let port = free.local_addr().expect("it is bound").port();
@@ -61,9 +61,9 @@ impl Sshd {
         fs::create_dir(at("home")).expect("directories can be made");
         fs::copy(at("key.pub"), at("authorized")).expect("the key has been made");
         let configuration = format!(
-            "Port {port}\nListenAddress {address}\nHostKey {}\nPidFile none\nAuthorizedKeysFile {}\nUsePAM no\n\
+            "{more}\nPort {port}\nListenAddress {address}\nHostKey {}\nPidFile none\nAuthorizedKeysFile {}\nUsePAM no\n\
              StrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\n\
-             PermitRootLogin yes\nSetEnv HOME={}\nLogLevel VERBOSE\n{more}\n",
+             PermitRootLogin yes\nSetEnv HOME={}\nLogLevel VERBOSE\n",
             at("host-key"),
             at("authorized"),
             at("home"),
