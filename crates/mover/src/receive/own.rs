@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
 use haul_wire::control::FaultCode;
-use rustix::fs::Stat;
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use crate::entries::IdentityHash;
@@ -22,6 +22,22 @@ impl FileId {
     #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
     pub(crate) fn of(stat: &Stat) -> Self {
         Self(stat.st_dev.into(), stat.st_ino.into())
+    }
+}
+
+/// Whether something may be there under another name as well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Names {
+    /// A file without further hard links.
+    One,
+    /// A file with several; or a directory, to which sources and mounts may lead in more than one way.
+    Several,
+}
+
+impl Names {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if is_directory || stat.st_nlink > 1 { Self::Several } else { Self::One }
     }
 }
 
@@ -45,14 +61,16 @@ impl Own {
     }
 
     /// Whether what is found under `name` is this job's own work under another name. `names` lists the
-    /// directory: a file with several names is there under each of them, and then this is no collision.
+    /// directory: what has several names is there under each of them, and then this is no collision. What has a single
+    /// name may be listed under this one all the same, if it had it before the job came with the other.
     pub(crate) fn collides(
         &self,
-        id: FileId,
+        (id, many): (FileId, Names),
         name: &[u8],
         names: impl FnOnce() -> Result<Vec<Vec<u8>>, Errno>,
     ) -> bool {
-        self.has(id) && names().is_ok_and(|names| !names.iter().any(|there| there == name))
+        let listed = |names: Vec<Vec<u8>>| names.iter().any(|there| there == name);
+        self.has(id) && (many == Names::One || names().is_ok_and(|names| !listed(names)))
     }
 }
 
@@ -92,9 +110,16 @@ mod tests {
             let names: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
             move || Ok(names)
         };
-        assert!(own.collides(id("readme"), b"README", lists(&["readme", "other"])));
-        assert!(!own.collides(id("readme"), b"README", lists(&["readme", "README"])));
-        assert!(!own.collides(id("other"), b"OTHER", lists(&["readme", "other"])), "not of this job");
+        let several = |name| (id(name), Names::Several);
+        assert!(own.collides(several("readme"), b"README", lists(&["readme", "other"])));
+        assert!(!own.collides(several("readme"), b"README", lists(&["readme", "README"])));
+        assert!(!own.collides(several("other"), b"OTHER", lists(&["readme", "other"])), "not of this job");
+        // `README` came first and took the place of `readme`, which is what it is still called.
+        assert!(own.collides((id("readme"), Names::One), b"readme", lists(&["readme", "other"])));
+        assert!(
+            !own.collides((id("other"), Names::One), b"other", lists(&["readme", "other"])),
+            "not of this job"
+        );
         let directory = OwnedFd::from(fs::File::open(dir.path()).unwrap());
         assert!(names_in(&directory).unwrap().contains(&b"readme".to_vec()));
     }

@@ -6,6 +6,9 @@ mod calls;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+#[cfg(feature = "faults")]
+mod folding;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod hostile;
