@@ -4,6 +4,9 @@
 #[cfg(feature = "faults")]
 mod calls;
 #[cfg(test)]
+#[cfg(feature = "faults")]
+mod early;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 #[cfg(feature = "faults")]
