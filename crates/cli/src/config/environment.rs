@@ -6,7 +6,7 @@ use crate::fault::{self, Fault};
 use haul_base::suggestion;
 
 /// Variables that are no options.
-const OTHERS: [&str; 4] = ["HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE"];
+const OTHERS: [&str; 5] = ["HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE", "HAUL_DISK_FOLDS"];
 
 /// What the environment says about `options`. Remarks on names that nothing knows go to `notes`.
 pub(super) fn layer(
