@@ -31,7 +31,7 @@ pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Progress, Tell, Wake};
 pub use receive::{Asked, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
-pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport};
+pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, follows_from_directory};
 pub use root::{Root, copies_content, layout_for};
 pub use send::{
     BadPattern, SendHandle, SendJob, SendLimits, check_pattern, check_selection, is_untellable,

@@ -67,10 +67,13 @@ impl MoveReport {
     }
 }
 
-/// Failures of single entries: the first [`MAX_NAMED_FAILURES`] by name, the others as a number.
+/// Failures of single entries: the first [`MAX_NAMED_FAILURES`] by name, the others as a number. What failed because
+/// its directory did gives way to what failed by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failures {
     named: Vec<(Vec<u8>, Fault)>,
+    /// Paths of named directories that failed, and how many entries below them failed because of that.
+    below: Vec<(Vec<u8>, u64)>,
     count: u64,
     special: u64,
     common: Option<FaultCode>,
@@ -79,7 +82,7 @@ pub struct Failures {
 
 impl Default for Failures {
     fn default() -> Self {
-        Self { named: Vec::new(), count: 0, special: 0, common: None, all_retryable: true }
+        Self { named: Vec::new(), below: Vec::new(), count: 0, special: 0, common: None, all_retryable: true }
     }
 }
 
@@ -97,6 +100,11 @@ impl Failures {
     /// Paths (as they travel) and faults of the first failures.
     pub fn named(&self) -> &[(Vec<u8>, Fault)] {
         &self.named
+    }
+
+    /// How many entries failed because a directory above them, the named one at `path`, did.
+    pub fn below(&self, path: &[u8]) -> u64 {
+        self.below.iter().find(|(directory, _)| directory == path).map_or(0, |&(_, count)| count)
     }
 
     /// The code that all failures share.
@@ -118,10 +126,51 @@ impl Failures {
         self.count += 1;
         self.special += u64::from(fault.code == FaultCode::SpecialFile);
         self.all_retryable &= fault.retryable;
+        let follows = follows_from_directory(&fault);
+        if follows {
+            self.count_below(path);
+        } else if self.named.len() == MAX_NAMED_FAILURES
+            && let Some(last) = self.named.iter().rposition(|(_, fault)| follows_from_directory(fault))
+        {
+            self.named.remove(last);
+        }
         if self.named.len() < MAX_NAMED_FAILURES {
             self.named.push((path.to_vec(), fault));
         }
     }
+
+    /// Counts an entry at the named directory that it failed with, if there is one.
+    fn count_below(&mut self, path: &[u8]) {
+        // Entries of one directory come together.
+        if let Some((_, count)) = self.below.iter_mut().rev().find(|(above, _)| lies_below(path, above)) {
+            *count += 1;
+        } else if let Some((above, _)) = self
+            .named
+            .iter()
+            .rfind(|(above, fault)| lies_below(path, above) && !follows_from_directory(fault))
+        {
+            self.below.push((above.clone(), 1));
+        }
+    }
+}
+
+/// What to do about an entry whose directory failed. By this it is known at the other end, too.
+const SEE_DIRECTORY: &str = "see the failure of its directory";
+
+/// What an entry fails with whose directory has failed.
+pub(crate) fn without_directory(path: &[u8]) -> Fault {
+    let message = format!("`{}` has no directory to lie in: that failed", crate::fault::show(path));
+    Fault::new(FaultCode::NotADirectory, message, SEE_DIRECTORY)
+}
+
+/// Whether an entry failed only because the directory that it lies in did.
+pub fn follows_from_directory(fault: &Fault) -> bool {
+    fault.code == FaultCode::NotADirectory && fault.hint == SEE_DIRECTORY
+}
+
+/// Whether one path leads to something below another.
+fn lies_below(path: &[u8], above: &[u8]) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
 /// The report of a set whose entries are all settled.
@@ -179,6 +228,38 @@ mod tests {
         assert_eq!(report(5, &[C::VerifyFailed, C::SourceChanged, C::SourceChanged]).exit_code(), 3);
         assert_eq!(report(5, &[C::Unreadable]).exit_code(), 3);
         assert_eq!(report(1, &[C::Unreadable]).exit_code(), 7);
+    }
+
+    fn add_below(failures: &mut Failures, directory: &str, entries: u64) {
+        failures.add(directory.as_bytes(), Fault::new(FaultCode::Unreadable, directory, ""));
+        for entry in 0..entries {
+            let path = format!("{directory}/sub/{entry}");
+            failures.add(path.as_bytes(), without_directory(path.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn what_fails_with_its_directory_is_counted_there() {
+        let mut failures = Failures::default();
+        add_below(&mut failures, "x", 300);
+        add_below(&mut failures, "x2", 5);
+        assert_eq!((failures.below(b"x"), failures.below(b"x2"), failures.below(b"x/sub")), (300, 5, 0));
+        assert_eq!((failures.count(), failures.common_code()), (307, None));
+        // Both causes are named, and what followed from the first as far as there is room.
+        let named: Vec<&[u8]> = failures.named().iter().map(|(path, _)| &path[..]).collect();
+        assert_eq!((named.len(), named[0], named[1]), (MAX_NAMED_FAILURES, &b"x"[..], &b"x/sub/0"[..]));
+        assert_eq!(named[MAX_NAMED_FAILURES - 1], b"x2");
+    }
+
+    #[test]
+    fn what_fails_with_a_directory_that_is_not_named_is_counted_only() {
+        let mut failures = Failures::default();
+        for cause in 0..MAX_NAMED_FAILURES {
+            failures.add(format!("{cause}").as_bytes(), Fault::new(FaultCode::Unreadable, "m", ""));
+        }
+        add_below(&mut failures, "x", 7);
+        assert_eq!((failures.count(), failures.below(b"x")), (MAX_NAMED_FAILURES as u64 + 8, 0));
+        assert!(failures.named().iter().all(|(_, fault)| fault.message == "m"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use haul_base::suggestion;
 /// What `haul-lab wan` tells its command begins so.
 const OF_THE_LAB: &str = "HAUL_WAN_";
 /// Variables that are no options.
-const OTHERS: [&str; 4] = ["HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE"];
+const OTHERS: [&str; 5] = ["HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE", "HAUL_DISK_FOLDS"];
 
 /// What the environment says about `options`. Remarks on names that nothing knows go to `notes`.
 pub(super) fn layer(

@@ -62,6 +62,14 @@ pub struct FileFailure {
     pub path: String,
     /// Why.
     pub fault: Fault,
+    /// How many entries below it failed because of that.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub below: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl FileFailure {
@@ -71,6 +79,14 @@ impl FileFailure {
             Some(machine) => format!("{} from {machine}", self.path),
             None => self.path.clone(),
         }
+    }
+
+    /// Whether `other` is among those that this one counts below it.
+    fn counts(&self, other: &Self) -> bool {
+        let rest = other.path.strip_prefix(&self.path).filter(|_| self.below > 0);
+        rest.is_some_and(|rest| rest.starts_with('/'))
+            && self.machine == other.machine
+            && haul_mover::follows_from_directory(&other.fault)
     }
 }
 
@@ -170,6 +186,11 @@ impl RunReport {
             (None, 0) if self.not_deleted.is_none() => 0,
             (None, _) => self.files_exit_code.unwrap_or(SOME_FILES_FAILED),
         }
+    }
+
+    /// The failures that are known by name, without those that another one counts below it.
+    pub(super) fn causes(&self) -> impl Iterator<Item = &FileFailure> {
+        self.failed.iter().filter(|failure| !self.failed.iter().any(|above| above.counts(failure)))
     }
 
     /// The error that a script sees; failed files alone are one too.

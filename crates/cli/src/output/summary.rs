@@ -52,16 +52,30 @@ impl fmt::Display for Summary<'_> {
 }
 
 impl Summary<'_> {
-    /// One line for each failed file that is known by name.
+    /// One line for each failed file that is known by name, and one for all that failed with its directory.
     pub fn failures(&self) -> String {
         let report = self.0;
-        let mut lines = String::new();
-        for failure in &report.failed {
+        let (mut lines, mut told) = (String::new(), 0);
+        for failure in report.causes() {
             let Fault { message, hint, .. } = &failure.fault;
             let hint = if hint.is_empty() { String::new() } else { format!(" ({})", printable(hint)) };
-            let _ = writeln!(lines, "failed: {}: {}{hint}", printable(&failure.place()), printable(message));
+            let place = failure.place();
+            let place = printable(&place);
+            let _ = writeln!(lines, "failed: {place}: {}{hint}", printable(message));
+            let _ = match failure.below {
+                0 => Ok(()),
+                1 => writeln!(lines, "failed: {place}: 1 entry below it, which has no directory to lie in"),
+                below => {
+                    let below = grouped(below);
+                    writeln!(
+                        lines,
+                        "failed: {place}: {below} entries below it, which have no directory to lie in"
+                    )
+                }
+            };
+            told += 1 + failure.below;
         }
-        let unlisted = report.failed_files.saturating_sub(report.failed.len() as u64);
+        let unlisted = report.failed_files.saturating_sub(told);
         if unlisted > 0 {
             let _ = writeln!(lines, "failed: {} more", grouped(unlisted));
         }

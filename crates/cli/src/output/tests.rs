@@ -34,7 +34,7 @@ fn broken() -> RunReport {
 
 fn partly() -> RunReport {
     let fault = Fault::new(FaultCode::Unreadable, "permission denied", "check the permissions");
-    let failed = vec![FileFailure { machine: None, path: "a/b\u{1b}".to_owned(), fault }];
+    let failed = vec![FileFailure { machine: None, path: "a/b\u{1b}".to_owned(), fault, below: 0 }];
     RunReport { failed, failed_files: 3, limited_by: None, ..finished() }
 }
 
@@ -98,6 +98,49 @@ fn the_summary_of_a_run_that_moved_nothing() {
 fn the_summary_of_a_bench() {
     let report = RunReport { files: 0, digest: None, capacity: None, ..finished() };
     insta::assert_snapshot!(Summary(&report).to_string());
+}
+
+/// What failed by itself, and entries `0` to `named` below it that failed with it, out of `below`.
+fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<FileFailure> {
+    let failure =
+        |path: String, fault, below| FileFailure { machine: machine.map(str::to_owned), path, fault, below };
+    let cause = Fault::new(FaultCode::Unreadable, "permission denied", "check the permissions");
+    // As the receiver says it.
+    let follows = || Fault::new(FaultCode::NotADirectory, "no directory", "see the failure of its directory");
+    let mut all = vec![failure(path.to_owned(), cause, below)];
+    all.extend((0..named).map(|entry| failure(format!("{path}/{entry}"), follows(), 0)));
+    all
+}
+
+#[test]
+fn what_fails_with_its_directory_takes_one_line() {
+    let failed = [blocked(None, "x", 3, 301), blocked(None, "x2", 1, 1), blocked(None, "y", 0, 0)].concat();
+    let report = RunReport { failed, failed_files: 306, ..finished() };
+    let lines = Summary(&report).failures();
+    assert_eq!(
+        lines,
+        "failed: x: permission denied (check the permissions)\n\
+         failed: x: 301 entries below it, which have no directory to lie in\n\
+         failed: x2: permission denied (check the permissions)\n\
+         failed: x2: 1 entry below it, which has no directory to lie in\n\
+         failed: y: permission denied (check the permissions)\n\
+         failed: 1 more\n"
+    );
+    // Scripts get all names that are known, and the exact number.
+    let value: serde_json::Value = serde_json::from_str(&json(&report)).unwrap();
+    assert_eq!((&value["failed_files"], value["failures"].as_array().unwrap().len()), (&306.into(), 7));
+    assert!(value["failures"][0].get("below").is_none());
+}
+
+#[test]
+fn what_failed_with_a_directory_of_another_machine_or_an_unknown_one_is_named() {
+    let mut failed = [blocked(Some("a"), "x", 0, 5), blocked(Some("b"), "x", 1, 0)].concat();
+    // Its failure is not known.
+    failed.remove(1);
+    let report = RunReport { failed, failed_files: 7, ..finished() };
+    let lines = Summary(&report).failures();
+    assert!(lines.contains("failed: x/0 from b: no directory"), "{lines}");
+    assert_eq!((lines.lines().count(), lines.contains("more")), (3, false), "{lines}");
 }
 
 #[test]

@@ -95,6 +95,7 @@ mod tests {
                 machine: None,
                 path: "x".to_owned(),
                 fault: fault::usage("no", "yes"),
+                below: 7,
             }],
             failed_files: 1,
             files_exit_code: Some(8),

@@ -2,7 +2,7 @@
 
 use haul_base::{Rate, Span};
 use haul_engine::{Counters, Session, Transfer};
-use haul_mover::MoveReport;
+use haul_mover::{Failures, MoveReport};
 use haul_proto::{ReceiverStats, SenderStats};
 use haul_wire::control::{Counted, CountedSending, Fault, MAX_NOTES};
 
@@ -234,13 +234,14 @@ fn add_files(report: &mut RunReport, done: &MoveReport) {
     (report.notes, report.noted) = (done.notes.first.clone(), done.notes.count);
     report.digest = Some(hex(&done.digest));
     report.failed_files = done.failures.count();
-    report.failed = done.failures.named().iter().map(failure).collect();
+    report.failed = done.failures.named().iter().map(|named| failure(named, &done.failures)).collect();
     report.files_exit_code = Some(done.exit_code()).filter(|&code| code != 0);
     report.files_fault = done.fault();
 }
 
-fn failure((path, fault): &(Vec<u8>, Fault)) -> FileFailure {
-    FileFailure { machine: None, path: String::from_utf8_lossy(path).into_owned(), fault: fault.clone() }
+fn failure((path, fault): &(Vec<u8>, Fault), all: &Failures) -> FileFailure {
+    let (text, below) = (String::from_utf8_lossy(path).into_owned(), all.below(path));
+    FileFailure { machine: None, path: text, fault: fault.clone(), below }
 }
 
 fn fail(report: &mut RunReport, fault: Fault, counters: Option<Counters>) {

@@ -6,7 +6,10 @@ use std::path::Path;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
-use crate::support::{Mtu, Net, Server, directory, file, run, skip};
+use crate::support::{
+    Mtu, Net, Server, assert_holes, assert_same, assert_same_to_rsync, can_be_particular, directory, file,
+    many, odd, particular, run, skip,
+};
 
 fn attribute(path: &Path) -> Option<Vec<u8>> {
     let mut value = [0; 100];
@@ -53,10 +56,41 @@ fn links_owners_and_attributes_up_and_down() {
     let meta = fs::metadata(whole.join("b")).unwrap();
     assert_eq!((meta.nlink(), meta.uid(), meta.gid()), (2, 54_321, 54_322));
     assert_eq!(attribute(&whole.join("b")), Some(b"value".to_vec()));
+    assert_same_to_rsync(&at_root, &whole);
     drop(server);
     // A server that was told to does give files away.
     let server = Server::start(&net, root.path(), &["--preserve", "owner"]);
     cp(&["-a"], &tree, Path::new(&server.at("given")));
     let given = root.path().join("given/a");
     assert_eq!((fs::metadata(&given).unwrap().uid(), attribute(&given)), (54_321, None));
+}
+
+#[test]
+fn rsync_finds_nothing_to_do_after_an_archive_up_and_down() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    if !can_be_particular() {
+        return;
+    }
+    let (here, root, back) = (directory(), directory(), directory());
+    let tree = here.path().join("tree");
+    particular(&tree);
+    odd(&tree.join("odd"));
+    many(&tree.join("many"), 50, 1 << 20);
+    let server = Server::start(&net, root.path(), &["--preserve", "owner,xattrs,acls"]);
+    let cp = |from: &Path, to: &Path| {
+        let words = ["cp", "-a", "--numeric-ids", "--json"].map(Path::new);
+        let outcome = run(&net.client, words.into_iter().chain([from, to])).exits(0);
+        serde_json::from_str::<serde_json::Value>(&outcome.stdout).unwrap()
+    };
+    let remote = server.at("tree");
+    let (up, down) = (root.path().join("tree"), back.path().join("tree"));
+    for (from, to, copy) in [(&*tree, Path::new(&remote), &up), (Path::new(&remote), &*down, &down)] {
+        let json = cp(from, to);
+        assert_eq!((&json["hard_links"], &json["noted"]), (&2.into(), &0.into()), "{}", json["notes"]);
+        assert_same_to_rsync(&tree, copy);
+        assert_same(&tree, copy);
+        assert_holes(copy);
+    }
 }

@@ -6,6 +6,7 @@
 
 mod disks;
 mod escapes;
+mod folding;
 mod interface;
 mod interruptions;
 mod keys;

@@ -7,12 +7,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
 use haul_wire::control::FaultCode;
-use rustix::fs::Stat;
+use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
 use crate::entries::IdentityHash;
 use crate::fault::{Trouble, show};
-use crate::storage::list;
+use crate::storage::{list, statat};
 
 /// Which file a name leads to: its device and its number there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -22,6 +22,22 @@ impl FileId {
     #[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
     pub(crate) fn of(stat: &Stat) -> Self {
         Self(stat.st_dev.into(), stat.st_ino.into())
+    }
+}
+
+/// Whether something may be there under another name as well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Names {
+    /// A file without further hard links.
+    One,
+    /// A file with several; or a directory, to which sources and mounts may lead in more than one way.
+    Several,
+}
+
+impl Names {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if is_directory || stat.st_nlink > 1 { Self::Several } else { Self::One }
     }
 }
 
@@ -45,20 +61,36 @@ impl Own {
     }
 
     /// Whether what is found under `name` is this job's own work under another name. `names` lists the
-    /// directory: a file with several names is there under each of them, and then this is no collision.
+    /// directory: what has several names is there under each of them, and then this is no collision. What has a single
+    /// name may be listed under this one all the same, if it had it before the job came with the other and the directory
+    /// `folds` names; else the job's file has gone, and another one has its number.
     pub(crate) fn collides(
         &self,
-        id: FileId,
+        (id, many): (FileId, Names),
         name: &[u8],
         names: impl FnOnce() -> Result<Vec<Vec<u8>>, Errno>,
+        folds: impl FnOnce() -> bool,
     ) -> bool {
-        self.has(id) && names().is_ok_and(|names| !names.iter().any(|there| there == name))
+        let is_listed = |names: Vec<Vec<u8>>| names.iter().any(|there| there == name);
+        self.has(id) && names().is_ok_and(|names| !is_listed(names) || (many == Names::One && folds()))
     }
 }
 
 /// The names in a directory.
 pub(crate) fn names_in(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
     list(directory)?.map(|item| Ok(item?.file_name().to_bytes().to_vec())).collect()
+}
+
+/// Whether a directory also finds what is there under `name` when it is asked with the other case. What it takes for
+/// one beyond ASCII cannot be tried, and is taken for granted.
+pub(crate) fn folds(directory: &OwnedFd, name: &[u8], id: FileId) -> bool {
+    let swap = |byte: &u8| {
+        if byte.is_ascii_lowercase() { byte.to_ascii_uppercase() } else { byte.to_ascii_lowercase() }
+    };
+    let other: Vec<u8> = name.iter().map(swap).collect();
+    let found =
+        || statat(directory, &other, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| FileId::of(&stat) == id);
+    !name.is_ascii() || (other != name && found())
 }
 
 /// What an entry fails with whose name the destination does not tell from another one of the set.
@@ -74,7 +106,7 @@ pub(crate) fn collision(path: &[u8]) -> Trouble {
 mod tests {
     use std::fs;
 
-    use rustix::fs::{AtFlags, CWD, statat};
+    use rustix::fs::CWD;
 
     use super::*;
 
@@ -92,10 +124,20 @@ mod tests {
             let names: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
             move || Ok(names)
         };
-        assert!(own.collides(id("readme"), b"README", lists(&["readme", "other"])));
-        assert!(!own.collides(id("readme"), b"README", lists(&["readme", "README"])));
-        assert!(!own.collides(id("other"), b"OTHER", lists(&["readme", "other"])), "not of this job");
+        let (both, lower) = (["readme", "README"], ["readme", "other"]);
+        let collides = |at, name: &str, many, names: &[&str], folds| {
+            own.collides((id(at), many), name.as_bytes(), lists(names), || folds)
+        };
+        assert!(collides("readme", "README", Names::Several, &lower, true));
+        assert!(!collides("readme", "README", Names::Several, &both, true));
+        assert!(!collides("other", "OTHER", Names::Several, &lower, true), "not of this job");
+        // `README` came first and took the place of `readme`, which is what it is still called.
+        assert!(collides("readme", "readme", Names::One, &lower, true));
+        assert!(!collides("other", "other", Names::One, &lower, true), "not of this job");
+        // The file has gone, and another one has its number.
+        assert!(!collides("readme", "readme", Names::One, &lower, false));
         let directory = OwnedFd::from(fs::File::open(dir.path()).unwrap());
         assert!(names_in(&directory).unwrap().contains(&b"readme".to_vec()));
+        assert!(!folds(&directory, b"readme", id("readme")), "this file system has case");
     }
 }

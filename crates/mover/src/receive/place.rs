@@ -18,7 +18,7 @@ use crate::fault::{Scope, Trouble};
 use crate::journal::{FileIdentity, Journal};
 use crate::receive::base::{Base, Presence};
 use crate::receive::open_files::OpenFiles;
-use crate::receive::own::{FileId, Own, collision, names_in};
+use crate::receive::own::{FileId, Names, Own, collision, folds, names_in};
 use crate::receive::rooms::Loosened;
 use crate::receive::verify::mismatch;
 use crate::storage::{
@@ -149,17 +149,21 @@ impl Place {
             return true;
         }
         let Ok(spot) = self.spot(path) else { return true };
-        !self.own.collides(there.id, &spot.name, || names_in(&spot.directory))
+        !self.is_own((there.id, there.names), &spot)
     }
 
     /// What is at a name must give way to what is received. False: nothing is there.
     pub(super) fn must_be_replaceable(&self, spot: &Spot, path: &[u8]) -> Result<bool, Trouble> {
         match spot.look(path)? {
-            Some(id) if self.own.collides(id, &spot.name, || names_in(&spot.directory)) => {
-                Err(collision(path))
-            }
+            Some(there) if self.is_own(there, spot) => Err(collision(path)),
             there => Ok(there.is_some()),
         }
+    }
+
+    /// Whether what is at a name is this job's own work under another name.
+    fn is_own(&self, there: (FileId, Names), spot: &Spot) -> bool {
+        let names = || names_in(&spot.directory);
+        self.own.collides(there, &spot.name, names, || folds(&spot.directory, &spot.name, there.0))
     }
 
     /// Where an entry goes.
@@ -325,8 +329,8 @@ impl Place {
     fn is_other_directory(&self, spot: &Spot) -> bool {
         let stat = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW);
         stat.is_ok_and(|stat| {
-            let id = FileId::of(&stat);
-            !self.own.add(id) && self.own.collides(id, &spot.name, || names_in(&spot.directory))
+            let there = (FileId::of(&stat), Names::of(&stat));
+            !self.own.add(there.0) && self.is_own(there, spot)
         })
     }
 

@@ -9,12 +9,13 @@ use haul_wire::control::{Action, Durability, Fault, FaultCode};
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
-use crate::fault::{Scope, Side, Trouble, protocol, show};
+use crate::fault::{Scope, Side, Trouble, protocol};
 use crate::layout::FilePiece;
 use crate::receive::behind::Orders;
 use crate::receive::queue::{Lease, Loan, Queue, Work};
 use crate::receive::shared::{Check, Settle, Shared, Written};
 use crate::receive::verify::made_whole;
+use crate::report::without_directory;
 use crate::storage::write_all_at;
 use crate::stream::Shape;
 use crate::tree::Groups;
@@ -240,6 +241,5 @@ fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) ->
 }
 
 pub(crate) fn orphaned(path: &[u8]) -> Trouble {
-    let message = format!("`{}` has no directory to lie in: that failed", show(path));
-    Trouble::entry(FaultCode::NotADirectory, message, "see the failure of its directory")
+    Trouble { fault: without_directory(path), scope: Scope::Entry }
 }

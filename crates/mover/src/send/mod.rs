@@ -1,5 +1,6 @@
 //! The sending side.
 
+mod announce;
 mod blocks;
 mod claim;
 mod class;

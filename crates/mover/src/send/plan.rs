@@ -1,10 +1,10 @@
 //! Turns the walk into messages for the peer, while it goes on.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use haul_wire::control::{ControlMessage, Destination, Entry, EntryKind, Fault, HardLinks, encoded_len};
+use haul_wire::control::{ControlMessage, Destination, EntryKind, Fault, HardLinks};
 
+use crate::send::announce::Announcer;
 use crate::send::blocks::SourceFile;
 use crate::send::claim::Claim;
 use crate::send::hard_links::Names;
@@ -12,24 +12,12 @@ use crate::send::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::{Found, Walker};
 use crate::stream::Shape;
+use crate::threads;
 
-/// Entries in one message at most.
-const BATCH_ENTRIES: usize = 1024;
-
-/// Bytes of entries in one message; the last may exceed it.
-const BATCH_BYTES: usize = 64 << 10;
-
-/// Found entries wait no longer than this before they go out.
-const BATCH_AGE: Duration = Duration::from_millis(10);
-
-/// Walks and announces. A file is read only after its entry went out, so that no digest overtakes it.
+/// Walks and hands on what is found.
 pub(crate) struct Planner {
     shared: Arc<Shared>,
-    destination: Destination,
-    entries: Vec<Entry>,
-    bytes: usize,
-    since: Instant,
-    files: Vec<Planned>,
+    announcer: Arc<Announcer>,
     names: Names,
 }
 
@@ -37,21 +25,20 @@ impl Planner {
     /// Waits for the receiver to be ready. `None`: the job is over.
     pub(crate) fn when_ready(shared: Arc<Shared>) -> Option<Self> {
         let destination = shared.wait_until_ready()?;
-        let since = Instant::now();
-        Some(Self {
-            shared,
-            destination,
-            entries: Vec::new(),
-            bytes: 0,
-            since,
-            files: Vec::new(),
-            names: Names::default(),
-        })
+        let announcer = Arc::new(Announcer::new(shared.clone(), destination));
+        Some(Self { shared, announcer, names: Names::default() })
     }
 
     /// Goes through a walk that finds what `claim` says, if nothing fails.
     pub(super) fn run(mut self, walker: Walker, claim: &Claim) {
-        if let Err(fault) = self.plan_all(walker, claim) {
+        let announcer = self.announcer.clone();
+        let clock = threads::spawn_for(&self.shared, "haul-announce", move || announcer.keep_time());
+        let planned = clock.and_then(|clock| {
+            let planned = self.plan_all(walker, claim);
+            self.announcer.close();
+            threads::join(clock).and(planned)
+        });
+        if let Err(fault) = planned {
             self.shared.fail(fault);
         }
     }
@@ -62,12 +49,8 @@ impl Planner {
                 return Ok(());
             }
             self.add(found)?;
-            let full = self.entries.len() >= BATCH_ENTRIES || self.bytes >= BATCH_BYTES;
-            if full || self.since.elapsed() >= BATCH_AGE {
-                self.flush()?;
-            }
         }
-        self.flush()?;
+        self.announcer.flush()?;
         walker.finish()?;
         let mut ledger = self.shared.ledger();
         ledger.complete = true;
@@ -75,7 +58,7 @@ impl Planner {
         let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes());
         drop(ledger);
         self.shared.progress.found_all();
-        if self.destination == Destination::Fresh {
+        if self.announcer.destination() == Destination::Fresh {
             self.shared.wanted().end_of_whole();
         }
         claim.tell(&*self.shared.link, is_whole)?;
@@ -105,43 +88,14 @@ impl Planner {
         }
         drop(ledger);
         self.shared.progress.found(1, 0);
-        if let (Some((top, identity)), EntryKind::File { size, holes }) = (file, &entry.kind) {
-            let path = entry.path.as_bytes().to_vec();
-            let file = Arc::new(SourceFile { top, path, shape: Shape::new(*size, holes) });
-            let growth = self.shared.limits.growth;
-            self.files.push(Planned { entry: index, identity, file, growth });
-        }
-        if self.entries.is_empty() {
-            self.since = Instant::now();
-        }
-        self.bytes += encoded_len(&entry);
-        self.entries.push(entry);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), Fault> {
-        if self.entries.is_empty() {
-            return Ok(());
-        }
-        self.bytes = 0;
-        for _ in &self.files {
-            if !self.shared.slots.take(|| self.shared.stopped()) {
-                return Ok(());
+        let planned = match (file, &entry.kind) {
+            (Some((top, identity)), EntryKind::File { size, holes }) => {
+                let path = entry.path.as_bytes().to_vec();
+                let file = Arc::new(SourceFile { top, path, shape: Shape::new(*size, holes) });
+                Some(Planned { entry: index, identity, file, growth: self.shared.limits.growth })
             }
-        }
-        let entries = ControlMessage::Entries(std::mem::take(&mut self.entries));
-        match self.destination {
-            Destination::Occupied => {
-                let mut wanted = self.shared.wanted();
-                self.files.drain(..).for_each(|file| wanted.announce(file));
-                drop(wanted);
-                self.shared.link.send(entries)
-            }
-            Destination::Fresh => {
-                self.shared.link.send(entries)?;
-                let mut wanted = self.shared.wanted();
-                self.files.drain(..).try_for_each(|file| wanted.whole(&self.shared, file))
-            }
-        }
+            _ => None,
+        };
+        self.announcer.add(entry, planned)
     }
 }

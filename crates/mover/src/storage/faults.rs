@@ -4,11 +4,14 @@
 //! that tests beside each other do not disturb each other.
 
 use std::cell::RefCell;
+use std::ffi::{CStr, CString};
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
 
 pub use super::Call;
@@ -25,6 +28,7 @@ pub enum Verdict {
 }
 
 type Rule = dyn Fn(u64, Call) -> Verdict + Send + Sync;
+type Fold = dyn Fn(&[u8]) -> Vec<u8> + Send + Sync;
 
 /// A disk with a mind of its own.
 #[derive(Clone)]
@@ -33,6 +37,8 @@ pub struct Disk(Arc<Inner>);
 struct Inner {
     calls: AtomicU64,
     rule: Box<Rule>,
+    /// Names that it makes equal are one name. One call at a time, so that nothing is made between looking and calling.
+    fold: Option<Mutex<Box<Fold>>>,
 }
 
 impl fmt::Debug for Disk {
@@ -44,7 +50,20 @@ impl fmt::Debug for Disk {
 impl Disk {
     /// Asks `rule`, with the number of the call (from 0) and what it is for.
     pub fn new(rule: impl Fn(u64, Call) -> Verdict + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { calls: AtomicU64::new(0), rule: Box::new(rule) }))
+        Self(Arc::new(Inner { calls: AtomicU64::new(0), rule: Box::new(rule), fold: None }))
+    }
+
+    /// Takes names for one that `fold` makes equal, as file systems do that have no case or normalise: what is asked
+    /// for is what is there, and keeps the name that it has.
+    pub fn folding(fold: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        let rule = Box::new(|_, _| Verdict::Pass);
+        Self(Arc::new(Inner { calls: AtomicU64::new(0), rule, fold: Some(Mutex::new(Box::new(fold))) }))
+    }
+
+    /// Of the spellings of a name without case the one that this disk compares; `é` is one character in it.
+    pub fn lower_case(name: &[u8]) -> Vec<u8> {
+        let text = String::from_utf8_lossy(name).to_lowercase();
+        text.replace("e\u{301}", "\u{e9}").into_bytes()
     }
 
     /// Reading and writing waits as long as it would take at so many bytes per second.
@@ -87,10 +106,14 @@ thread_local! {
 }
 
 /// The disk of the whole process: `HAUL_DISK_RATE` is how many bytes it reads or writes in a second; with ` of work` behind it
-/// the processor is what takes the time.
+/// the processor is what takes the time. With `HAUL_DISK_FOLDS` it takes names for one that differ in case, or in how `é` is
+/// written.
 fn of_process() -> Option<Disk> {
     static DISK: OnceLock<Option<Disk>> = OnceLock::new();
     let parse = || {
+        if std::env::var_os("HAUL_DISK_FOLDS").is_some() {
+            return Some(Disk::folding(Disk::lower_case));
+        }
         let value = std::env::var("HAUL_DISK_RATE").ok()?;
         match value.strip_suffix(" of work") {
             Some(rate) => Some(Disk::laborious(rate.parse().ok()?)),
@@ -126,4 +149,44 @@ pub(super) fn decide(call: Call) -> Result<usize, Errno> {
         (Verdict::Short, Call::Write(len)) => Ok(len.div_ceil(2)),
         (Verdict::Pass | Verdict::Short, _) => Ok(usize::MAX),
     }
+}
+
+/// Calls `real` with `name` as it is spelled in `directory`, if the disk takes names for one.
+pub(super) fn spelled<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
+    let disk = HERE.with_borrow(Clone::clone).or_else(of_process);
+    let Some(fold) = disk.as_ref().and_then(|disk| disk.0.fold.as_ref()) else { return real(name) };
+    let fold = fold.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut path = Vec::new();
+    for component in name.to_bytes().split_inclusive(|&byte| byte == b'/') {
+        let bare = component.strip_suffix(b"/").unwrap_or(component);
+        let there = same_name(directory, &path, bare, &**fold).ok().flatten();
+        path.extend(there.as_deref().unwrap_or(bare));
+        path.extend(&component[bare.len()..]);
+    }
+    // No name has a NUL in it.
+    let path = CString::new(path).ok();
+    real(path.as_deref().unwrap_or(name))
+}
+
+/// A name in `below`, a path from `directory`, that stands for `name` there; that one itself before any other.
+fn same_name(
+    directory: BorrowedFd<'_>,
+    below: &[u8],
+    name: &[u8],
+    fold: &Fold,
+) -> Result<Option<Vec<u8>>, Errno> {
+    let below = if below.is_empty() { b"." } else { below };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let listed = Dir::read_from(rustix::fs::openat(directory, below, flags, Mode::empty())?)?;
+    let mut same = None;
+    for item in listed {
+        let there = item?.file_name().to_bytes().to_vec();
+        if there == name {
+            return Ok(Some(there));
+        }
+        if fold(&there) == fold(name) {
+            same = Some(there);
+        }
+    }
+    Ok(same)
 }

@@ -26,7 +26,7 @@ use faults as kernel;
 use plain as kernel;
 
 pub(crate) use kernel::Inherited;
-use kernel::decide;
+use kernel::{decide, spelled};
 
 /// What a call is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -84,7 +84,8 @@ fn named<T>(
     name: impl Arg,
     mut real: impl FnMut(BorrowedFd<'_>, &CStr) -> Result<T>,
 ) -> Result<T> {
-    name.into_with_c_str(|name| repeat(call, || real(directory.as_fd(), name)))
+    let at = directory.as_fd();
+    name.into_with_c_str(|name| repeat(call, || spelled(at, name, |name| real(at, name))))
 }
 
 pub(crate) fn openat(directory: impl AsFd, name: impl Arg, flags: OFlags, mode: Mode) -> Result<OwnedFd> {

@@ -1,5 +1,8 @@
 //! The file systems as they are.
 
+use std::ffi::CStr;
+use std::os::fd::BorrowedFd;
+
 use rustix::io::Result;
 
 use super::Call;
@@ -24,4 +27,10 @@ impl Inherited {
 #[expect(clippy::unnecessary_wraps, reason = "calls fail here when tests want it")]
 pub(super) fn decide(_: Call) -> Result<usize> {
     Ok(usize::MAX)
+}
+
+/// The kernel finds a name as it is asked for it.
+#[inline]
+pub(super) fn spelled<T>(_: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
+    real(name)
 }

@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use haul_mover::SendLimits;
-use haul_wire::control::{FaultCode, Layout};
+use haul_mover::{MAX_NAMED_FAILURES, ReceiveOptions, SendLimits};
+use haul_wire::control::{FaultCode, Layout, Manners, RunMode};
 
 use crate::harness::{Pair, Pump, assert_no_parts, assert_resumable, bytes, copy, options, start};
 use crate::trees::{assert_same, contents, set_mode};
@@ -213,5 +213,35 @@ fn read_only_directories_are_filled_and_kept_in_step() {
     modes(0o755);
     for path in [dst.join("closed/below"), dst.join("closed"), dst.join("closed/directory")] {
         set_mode(&path, 0o755);
+    }
+}
+
+#[test]
+fn what_lies_in_directories_that_cannot_be_made_is_counted_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+    for (directory, files) in [("a", 1), ("x", 150), ("x/sub", 150), ("z", 1)] {
+        fs::create_dir_all(src.join(directory)).unwrap();
+        for file in 0..files {
+            fs::write(src.join(directory).join(file.to_string()), "contents").unwrap();
+        }
+    }
+    fs::create_dir(&dst).unwrap();
+    for name in ["x", "z"] {
+        fs::write(dst.join(name), "in the way").unwrap();
+    }
+    for run in [RunMode::Itemise, RunMode::Move] {
+        let options = ReceiveOptions::with_manners(1, Manners { run, ..Manners::default() });
+        let sources = vec![[&bytes(&src)[..], b"/."].concat()];
+        let started = start(sources, &dst, Layout::Into, SendLimits::default(), options).unwrap();
+        let ends = started.run(&Pump::default());
+        let report = ends.sent.unwrap();
+        assert_eq!(report, ends.received.unwrap(), "{run:?}");
+        let failures = &report.failures;
+        assert_eq!((report.files, failures.count(), report.exit_code()), (1, 304, 3), "{run:?}");
+        assert_eq!((failures.below(b"x"), failures.below(b"z")), (301, 1), "{run:?}");
+        let cause = |path: &[u8]| failures.named().iter().any(|(named, _)| named == path);
+        assert!(cause(b"x") && cause(b"z"), "{:?}", failures.named());
+        assert_eq!(failures.named().len(), MAX_NAMED_FAILURES);
     }
 }

@@ -4,7 +4,13 @@
 #[cfg(feature = "faults")]
 mod calls;
 #[cfg(test)]
+#[cfg(feature = "faults")]
+mod early;
+#[cfg(test)]
 mod faults;
+#[cfg(test)]
+#[cfg(feature = "faults")]
+mod folding;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]

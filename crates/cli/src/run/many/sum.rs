@@ -187,7 +187,8 @@ mod tests {
     fn partly(machine: &str, exit_code: u8) -> Of {
         let fault = Fault::new(FaultCode::Unreadable, "closed", "");
         let mut of = well(machine, 1);
-        of.report.failed = vec![FileFailure { machine: None, path: "x".to_owned(), fault: fault.clone() }];
+        of.report.failed =
+            vec![FileFailure { machine: None, path: "x".to_owned(), fault: fault.clone(), below: 0 }];
         (of.report.failed_files, of.report.files_exit_code) = (1, Some(exit_code));
         of.report.files_fault = Some(fault);
         of

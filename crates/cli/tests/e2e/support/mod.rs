@@ -10,7 +10,10 @@ pub(crate) use haul::{HAUL, LIMIT, PORT, Server, at, clean, haul, run, run_here,
 pub(crate) use net::{Host, Mtu, Net, Way, possible, skip};
 pub(crate) use process::{Outcome, Running, children, until};
 pub(crate) use sshd::{FAR, Sshd, common, copy, script};
-pub(crate) use tree::{assert_same, assert_same_file, contents, directory, file, many, names, odd};
+pub(crate) use tree::{
+    assert_holes, assert_same, assert_same_file, assert_same_to_rsync, can_be_particular, contents,
+    directory, file, many, names, odd, particular,
+};
 
 /// A command of the system that has to succeed.
 pub(crate) use net::run as system;

@@ -5,12 +5,16 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use haul_base::Rng;
+use rustix::fs::{XattrFlags, setxattr};
 use tempfile::TempDir;
+
+use super::skip;
 
 /// A temporary directory.
 pub(crate) fn directory() -> TempDir {
@@ -113,6 +117,108 @@ pub(crate) fn many(root: &Path, small: u32, large: usize) {
         file(&root.join(format!("d{}/f{number}", number % 40)), number.into(), size);
     }
     file(&root.join("large"), 77, large);
+}
+
+/// Holes of the sparse file of [`particular`].
+const HOLE: u64 = 3 << 20;
+
+/// What a copy has to be asked for, or may lose in other ways than bytes: hard links, extended attributes, an access
+/// control list, another owner, a file with holes, symbolic links, an empty and a read-only directory.
+pub(crate) fn particular(root: &Path) {
+    let large = root.join("one");
+    file(&large, 11, 2 << 20);
+    fs::create_dir_all(root.join("names")).expect("directories can be made");
+    for name in ["names/two", "names/three"] {
+        fs::hard_link(&large, root.join(name)).expect("files here have hard links");
+    }
+    symlink("../one", root.join("names/link")).expect("links can be made");
+    symlink("nowhere", root.join("dangling")).expect("links can be made");
+    sparse(&root.join("holes"));
+    fs::create_dir(root.join("empty")).expect("directories can be made");
+    let closed = root.join("closed");
+    file(&closed.join("inside"), 12, 5_000);
+    for (path, mode) in [(&large, 0o640), (&closed.join("inside"), 0o444)] {
+        set_mode(path, mode);
+    }
+    for path in [&large, &root.join("dangling")] {
+        lchown(path, Some(54_321), Some(54_322)).expect("root may give files away");
+    }
+    attributes(root);
+    for (path, seconds) in [(&large, 1_000_000_001), (&root.join("empty"), 1_000_000_002)] {
+        set_mtime(path, seconds, 123_456_789);
+    }
+    set_mode(&closed, 0o555);
+    set_mtime(&closed, 1_000_000_003, 5);
+}
+
+/// Data at both ends and in the middle, and holes between.
+fn sparse(path: &Path) {
+    let file = File::create(path).expect("there is room for test files");
+    for part in 0..3 {
+        file.write_all_at(&contents(20 + part, 100_000), part * HOLE).expect("there is room for test files");
+    }
+    file.set_len(3 * HOLE).expect("files can end in a hole");
+}
+
+fn attributes(root: &Path) {
+    // Version 2 of `posix_acl_xattr.h`: the owner, user 54,323, the group, the mask, the others.
+    let entry = |tag: u16, rights: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let nobody = u32::MAX;
+    let list = [
+        entry(0x01, 6, nobody),
+        entry(0x02, 4, 54_323),
+        entry(0x04, 4, nobody),
+        entry(0x10, 4, nobody),
+        entry(0x20, 0, nobody),
+    ];
+    let list = [&2_u32.to_le_bytes()[..], &list.concat()].concat();
+    for (path, name, value) in [
+        ("one", "user.haul", &b"value"[..]),
+        ("one", "system.posix_acl_access", &list),
+        ("empty", "user.of a directory", b"1"),
+        ("closed", "user.empty", b""),
+        ("closed/inside", "user.binary", &[0, 255, 10]),
+    ] {
+        setxattr(root.join(path), name, value, XattrFlags::empty())
+            .unwrap_or_else(|error| panic!("{path}, {name}: {error}"));
+    }
+}
+
+/// Whether temporary files can have what [`particular`] gives them; says so if not.
+pub(crate) fn can_be_particular() -> bool {
+    let place = tempfile::NamedTempFile::new().expect("there is room for temporary files");
+    let set = setxattr(place.path(), "user.haul", b"x", XattrFlags::empty());
+    if set.is_err() {
+        skip("the directory for temporary files has no extended attributes");
+    }
+    set.is_ok()
+}
+
+/// Asserts that rsync would do nothing to make two trees equal: hard links, access control lists, extended
+/// attributes, links, permissions, times, owners, groups, devices, and bytes by checksum. Times of the two roots
+/// count, too. Holes, which rsync does not compare, are in a file of [`particular`].
+#[track_caller]
+pub(crate) fn assert_same_to_rsync(wanted: &Path, found: &Path) {
+    let slash = |path: &Path| path.join("");
+    let mut rsync = Command::new("rsync");
+    rsync.args(["-nHAXrlptgoDc", "--numeric-ids", "--delete", "-i"]).args([slash(wanted), slash(found)]);
+    let Ok(output) = rsync.output() else {
+        return skip("rsync is missing: the trees are compared by our own means only");
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let differences = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(differences.is_empty(), "to rsync {} differs:\n{differences}", found.display());
+}
+
+/// Asserts that the sparse file of [`particular`] takes no more room in a copy.
+#[track_caller]
+pub(crate) fn assert_holes(root: &Path) {
+    let meta = fs::metadata(root.join("holes")).expect("it was copied");
+    assert_eq!(meta.len(), 3 * HOLE);
+    let taken = meta.blocks() * 512;
+    assert!(taken < HOLE, "{taken} bytes are taken, and {} are no holes", 3 * 100_000);
 }
 
 /// What there is at a path, but for the bytes of files.

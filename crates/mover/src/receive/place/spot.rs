@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::entries::Attributes;
 use crate::fault::{Scope, Side, Trouble, show};
 use crate::receive::attributes::FILE_BITS;
-use crate::receive::own::FileId;
+use crate::receive::own::{FileId, Names};
 use crate::storage::statat;
 
 /// A regular file that is at the destination.
@@ -20,6 +20,7 @@ pub(crate) struct Existing {
     pub(crate) mtime_secs: i64,
     pub(crate) mtime_nanos: u32,
     pub(crate) id: FileId,
+    pub(crate) names: Names,
     mode: u32,
 }
 
@@ -62,14 +63,14 @@ impl Spot {
     }
 
     /// What is there now; only regular files and links give way to what is received.
-    pub(super) fn look(&self, path: &[u8]) -> Result<Option<FileId>, Trouble> {
+    pub(super) fn look(&self, path: &[u8]) -> Result<Option<(FileId, Names)>, Trouble> {
         let stat = match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(trouble("look at", path, errno)),
         };
         replaceable(Some(FileType::from_raw_mode(stat.st_mode)), path)?;
-        Ok(Some(FileId::of(&stat)))
+        Ok(Some((FileId::of(&stat), Names::of(&stat))))
     }
 
     /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
@@ -110,6 +111,7 @@ pub(crate) fn existing(stat: &Stat) -> Existing {
         mtime_secs: stat.st_mtime.into(),
         mtime_nanos: stat.st_mtime_nsec as u32,
         id: FileId::of(stat),
+        names: Names::of(stat),
         mode: stat.st_mode as u32,
     }
 }

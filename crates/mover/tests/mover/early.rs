@@ -1,0 +1,98 @@
+//! A copy begins before it is known what there is to copy.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use haul_mover::faults::{Call, Disk, Verdict};
+use haul_mover::{Root, SendLimits, receive_files, send_files};
+use haul_wire::control::{Layout, Selection};
+
+use crate::harness::{Pair, Pump, bytes, link_pair, names_below, options};
+use crate::trees::{assert_same, contents};
+
+/// The walk waits no longer than this; a copy that waits for the walk has failed by then.
+const GUARD: Duration = Duration::from_secs(20);
+
+/// The calls that read a directory's names, and see that there are no more.
+const CALLS_OF_A_DIRECTORY: u64 = 2;
+
+/// What the two sides have in common about a walk that waits.
+#[derive(Default)]
+struct Wait {
+    lists: AtomicU64,
+    /// The receiver has bytes of the first file.
+    arrived: AtomicBool,
+    /// The walk goes on, for one reason or the other.
+    over: AtomicBool,
+}
+
+/// Whether the receiver has written anything of the first file.
+fn has_bytes(dst: &Path) -> bool {
+    let of_first = |path: &Path| {
+        path.file_name().is_some_and(|name| name == "first") || path.extension().is_some_and(|e| e == "part")
+    };
+    let written = |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.blocks() > 0);
+    names_below(dst).iter().any(|path| of_first(path) && written(path))
+}
+
+/// A disk on which the names of the second directory come only when the receiver has something of the first file.
+fn waiting(wait: Arc<Wait>, src: &Path, dst: &Path) -> Disk {
+    let (late, dst) = (src.join("sub/late"), dst.to_path_buf());
+    Disk::new(move |_, call| {
+        let is_second =
+            call == Call::List && wait.lists.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_DIRECTORY;
+        if is_second {
+            let start = Instant::now();
+            while !has_bytes(&dst) && start.elapsed() < GUARD {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            wait.arrived.store(has_bytes(&dst), Ordering::Relaxed);
+            // Only a walk that has not been here finds it.
+            fs::write(&late, "late").unwrap();
+            wait.over.store(true, Ordering::Relaxed);
+        }
+        Verdict::Pass
+    })
+}
+
+/// Copies a set whose second directory cannot be read until the first file, of `size` bytes, has begun to arrive.
+fn copies_while_the_walk_waits(size: usize, occupied: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+    fs::create_dir_all(src.join("sub")).unwrap();
+    fs::create_dir(&dst).unwrap();
+    fs::write(src.join("first"), contents(size, 1)).unwrap();
+    fs::write(src.join("sub/last"), contents(5000, 2)).unwrap();
+    if occupied {
+        fs::write(dst.join("bystander"), "here before").unwrap();
+    }
+    let wait = Arc::new(Wait::default());
+    let (a, b) = link_pair();
+    let receive = receive_files(&bytes(&dst), &Root::Anywhere, Layout::Into, b, options()).unwrap();
+    let sources = vec![[&bytes(&src)[..], b"/."].concat()];
+    let limits = SendLimits::default();
+    let disk = waiting(wait.clone(), &src, &dst);
+    let send = disk.run(|| send_files(sources, Root::Anywhere, &Selection::default(), a, limits)).unwrap();
+    let ends = Pair { send, receive }.run(&Pump::default());
+    assert!(wait.over.load(Ordering::Relaxed), "the walk was to wait");
+    assert!(wait.arrived.load(Ordering::Relaxed), "nothing came while the walk waited ({size}, {occupied})");
+    assert_eq!((ends.clean().files, ends.clean().entries), (3, 4));
+    fs::remove_file(dst.join("bystander")).ok();
+    for name in ["first", "sub/last", "sub/late"] {
+        assert_same(&src.join(name), &dst.join(name));
+    }
+}
+
+#[test]
+fn the_first_file_arrives_while_the_walk_waits_for_the_second_directory() {
+    for occupied in [false, true] {
+        // One that is whole with its first bytes, and one that is not.
+        for size in [5000, 8 << 20] {
+            copies_while_the_walk_waits(size, occupied);
+        }
+    }
+}
