@@ -10,7 +10,7 @@ use super::{Place, Spot};
 use crate::entries::Attributes;
 use crate::fault::Trouble;
 use crate::receive::attributes::set_on_link;
-use crate::receive::own::{FileId, collision, names_in};
+use crate::receive::own::{FileId, Names, collision};
 use crate::storage::{readlinkat, rename_in, statat, symlinkat};
 
 /// A symbolic link that is as it should be.
@@ -57,7 +57,7 @@ impl Place {
         let stat = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|errno| trouble("look at", path, errno))?;
         let id = FileId::of(&stat);
-        if !self.own.add(id) && self.own.collides(id, &spot.name, || names_in(&spot.directory)) {
+        if !self.own.add(id) && self.is_own((id, Names::of(&stat)), spot) {
             return Err(collision(path));
         }
         dress(&spot.directory, &spot.name);
