@@ -113,14 +113,15 @@ const NARROW: &[ParameterSpec] = &[
 
 pub(crate) fn registry(parameters: &'static [ParameterSpec]) -> Arc<Registry> {
     let mut registry = Registry::empty();
-    registry
-        .register(Registration::new("whole", 1, "a message is a packet", |_, _| Ok(Box::new(Whole))));
+    registry.register(Registration::new("whole", 1, "a message is a packet", |_, _| Ok(Box::new(Whole))));
     registry.register(Registration::new("extra", 1, "is there or is not", |_, _| Ok(Box::new(Extra))));
     registry.register(Registration {
         parameters,
         ..Registration::new("knob", 1, "has a parameter", |parameters, setup| {
-            let knob =
-                Knob { panics: parameters.text("panics").to_owned(), clings: setup.take::<Cling>().is_some() };
+            let knob = Knob {
+                panics: parameters.text("panics").to_owned(),
+                clings: setup.take::<Cling>().is_some(),
+            };
             knob.step("build");
             assert!(setup.take::<Boom>().is_none(), "I do not like this session");
             Ok(Box::new(knob))
@@ -157,9 +158,8 @@ pub(crate) fn setup(initiator: bool) -> Setup {
 
 impl Pair {
     pub(crate) fn new() -> Self {
-        let make = |initiator| {
-            Stack::new(registry(KNOB).compile(&recipe(), 0).unwrap(), setup(initiator)).unwrap()
-        };
+        let make =
+            |initiator| Stack::new(registry(KNOB).compile(&recipe(), 0).unwrap(), setup(initiator)).unwrap();
         Self { a: make(true), b: make(false), now: Time::ZERO }
     }
 
