@@ -1,0 +1,148 @@
+//! Changes of a running recipe from both ends, at random times, over paths that lose, double, delay and reorder: each
+//! ends, both recipes are equal in the end, and every message arrives once.
+
+use std::sync::Arc;
+
+use haul_base::{Rng, Span, Time};
+use haul_proto::micro;
+use haul_stack::{Recipe, RecipeError, StackEvent};
+use proptest::prelude::*;
+
+use crate::channel::{Change, Order, Run, TAG, Whims};
+use crate::promises::cases;
+
+/// Everything has to be over by then. Changes begin in the first ten seconds.
+const CAP: Time = Time::from_nanos(3_000_000_000_000);
+/// When the first changes begin: at once, or while messages are under way.
+const LAST_CHANGE_MS: u64 = 10_000;
+
+/// Whole recipes that go over into one another; all of them deliver every message once.
+fn any_recipe(rng: &mut Rng) -> Recipe {
+    let ack = ["positive_ack", "cumulative_ack", "negative_ack"][rng.below(3) as usize];
+    let rate = ["5Mbit", "11Mbit", "22Mbit"][rng.below(3) as usize];
+    let window = ["256", "1024"][rng.below(2) as usize];
+    let mut recipe = Recipe::new("random")
+        .with("fixed_size")
+        .with("sequenced_segment")
+        .with_parameters("fixed_rate", &[("rate", rate)])
+        .with_parameters("retransmit", &[("window", window)])
+        .with(ack);
+    for part in ["in_order", "pacing", "rate_stats", "statistics", "fec", "rate_feedback"] {
+        if rng.chance(0.3) {
+            recipe = recipe.with(part);
+        }
+    }
+    recipe
+}
+
+/// Other parameters of the same micro-protocols.
+fn other_parameters(mut recipe: Recipe, rng: &mut Rng) -> Recipe {
+    let rate = ["6Mbit", "12Mbit", "24Mbit"][rng.below(3) as usize];
+    recipe.set("fixed_rate.rate", rate).unwrap();
+    if rng.chance(0.5) {
+        let window = ["300", "900"][rng.below(2) as usize];
+        recipe.set("retransmit.window", window).unwrap();
+    }
+    recipe
+}
+
+/// What is changed when, by which end; some by both at the same moment.
+fn changes(rng: &mut Rng, ends: &[usize]) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for _ in 0..1 + rng.below(6) {
+        let at = Time::from_nanos(rng.below(LAST_CHANGE_MS) * 1_000_000);
+        let together = rng.chance(0.6);
+        for &end in ends {
+            if together || rng.chance(0.5) {
+                let late = Span::from_millis(rng.below(if together { 30 } else { 1_000 }));
+                let wish = (rng.chance(0.5)).then(|| any_recipe(rng));
+                let seed = rng.below(u64::MAX);
+                let to = Box::new(move |present: &Recipe| {
+                    wish.clone()
+                        .unwrap_or_else(|| other_parameters(present.clone(), &mut Rng::from_seed(seed)))
+                });
+                changes.push(Change { at: at + late, end, to });
+            }
+        }
+    }
+    changes
+}
+
+/// Messages that begin to leave while recipes change.
+fn orders(rng: &mut Rng) -> Vec<Order> {
+    let mut order = || {
+        let mut body = vec![0; 12 + rng.below(3_000) as usize];
+        rng.fill(&mut body);
+        let at = Time::from_nanos(rng.below(LAST_CHANGE_MS + 2_000) * 1_000_000);
+        Order { at, end: rng.below(2) as usize, body }
+    };
+    (0..80).map(|_| order()).collect()
+}
+
+fn run(seed: u64, whims: Whims, ends: &[usize]) -> Run {
+    let mut rng = Rng::from_seed(seed);
+    let blueprint = Arc::new(micro::registry()).compile(&any_recipe(&mut rng), TAG).unwrap();
+    let mut run = Run::new(&blueprint, whims, seed);
+    run.changes = changes(&mut rng, ends);
+    run.run(orders(&mut rng), CAP);
+    run
+}
+
+/// How many changes of this end were begun, how many were refused, and how often its recipe changed.
+fn tally(run: &Run, end: usize) -> (usize, usize, usize) {
+    let count = |which: fn(&StackEvent) -> bool| run.events[end].iter().filter(|&e| which(e)).count();
+    let refused = count(|event| matches!(event, StackEvent::Refused(_)));
+    (run.begun[end], refused, count(|event| *event == StackEvent::Reconfigured))
+}
+
+fn check(run: &mut Run) -> Result<(), TestCaseError> {
+    let [a, b] = [0, 1].map(|end| run.ends[end].recipe().clone());
+    prop_assert!(a.same_stack(&b), "the ends differ:\n{}\n{}", a.to_toml(), b.to_toml());
+    for end in 0..2 {
+        prop_assert!(!run.ends[end].has_failed(), "{:?}", run.events[end]);
+        prop_assert_eq!(run.ends[end].stats().violations, 0);
+        let mut got: Vec<_> = run.got[end].clone();
+        got.sort();
+        let sent = &run.sent[1 - end];
+        prop_assert_eq!(got.len(), sent.len(), "messages that end {} got, {:?}", end, run.ends[1 - end]);
+        prop_assert!(got == *sent, "other messages than were sent");
+        let (begun, refused, changed) = tally(run, end);
+        let others = tally(run, 1 - end);
+        let (done, theirs) = (begun - refused, others.0 - others.1);
+        prop_assert!((done..=done + theirs).contains(&changed), "{changed} of {done} and {theirs}");
+        // Nothing is under way any more: the next change may begin.
+        let busy = run.ends[end].reconfigure(CAP, &a) == Err(RecipeError::Busy);
+        prop_assert!(!busy, "a change is still under way at {end}: {:?}", run.events[end]);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    #[test]
+    fn changes_from_both_ends_end_and_nothing_is_lost(
+        seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        check(&mut run(seed, whims, &[0, 1]))?;
+    }
+
+    #[test]
+    fn changes_from_both_ends_on_a_path_without_faults_end_in_one_winner(seed: u64) {
+        let mut run = run(seed, Whims::default(), &[0, 1]);
+        check(&mut run)?;
+        let refused = tally(&run, 0).1;
+        prop_assert_eq!(refused, 0, "the end that opened the session wins");
+    }
+
+    #[test]
+    fn changes_from_one_end_are_all_made(
+        seed: u64, end in 0usize..2, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        let mut run = run(seed, whims, &[end]);
+        check(&mut run)?;
+        prop_assert_eq!(tally(&run, end).1, 0);
+    }
+}
