@@ -44,13 +44,11 @@ impl Stack {
         }
     }
 
-    /// What the micro-protocols have on its way or hold.
+    /// What the micro-protocols have on its way or hold. One that cannot say is not finished.
     pub(crate) fn held(&self) -> usize {
         let slots = self.slots.iter().zip(self.blueprint.names());
-        let of = |(slot, name): (&Option<Box<dyn crate::MicroProtocol>>, &str)| {
-            self.asked(name, || slot.as_ref().map_or(0, |protocol| protocol.unfinished()))
-        };
-        slots.filter_map(of).sum()
+        let present = slots.filter_map(|(slot, name)| Some((slot.as_ref()?, name)));
+        present.map(|(protocol, name)| self.asked(name, || protocol.unfinished()).unwrap_or(1)).sum()
     }
 
     /// Asks a micro-protocol for something outside its handlers.

@@ -11,17 +11,21 @@ use proptest::prelude::*;
 use crate::channel::{Change, Order, Run, TAG, Whims};
 use crate::promises::cases;
 
-/// Everything has to be over by then. Changes begin in the first ten seconds.
+/// Everything has to be over by then.
 const CAP: Time = Time::from_nanos(3_000_000_000_000);
-/// When the first changes begin: at once, or while messages are under way.
+/// Until then changes begin, while messages are under way.
 const LAST_CHANGE_MS: u64 = 10_000;
 
 /// Whole recipes that go over into one another; all of them deliver every message once.
-fn any_recipe(rng: &mut Rng) -> Recipe {
+fn any_recipe(rng: &mut Rng, sealed: bool) -> Recipe {
     let ack = ["positive_ack", "cumulative_ack", "negative_ack"][rng.below(3) as usize];
     let rate = ["5Mbit", "11Mbit", "22Mbit"][rng.below(3) as usize];
     let window = ["256", "1024"][rng.below(2) as usize];
-    let mut recipe = Recipe::new("random")
+    let mut recipe = Recipe::new("random");
+    if sealed {
+        recipe = recipe.with("transport_driver");
+    }
+    recipe = recipe
         .with("fixed_size")
         .with("sequenced_segment")
         .with_parameters("fixed_rate", &[("rate", rate)])
@@ -32,7 +36,7 @@ fn any_recipe(rng: &mut Rng) -> Recipe {
             recipe = recipe.with(part);
         }
     }
-    recipe
+    if sealed { recipe.with("seal") } else { recipe }
 }
 
 /// Other parameters of the same micro-protocols.
@@ -47,7 +51,7 @@ fn other_parameters(mut recipe: Recipe, rng: &mut Rng) -> Recipe {
 }
 
 /// What is changed when, by which end; some by both at the same moment.
-fn changes(rng: &mut Rng, ends: &[usize]) -> Vec<Change> {
+fn changes(rng: &mut Rng, ends: &[usize], sealed: bool) -> Vec<Change> {
     let mut changes = Vec::new();
     for _ in 0..1 + rng.below(6) {
         let at = Time::from_nanos(rng.below(LAST_CHANGE_MS) * 1_000_000);
@@ -55,7 +59,7 @@ fn changes(rng: &mut Rng, ends: &[usize]) -> Vec<Change> {
         for &end in ends {
             if together || rng.chance(0.5) {
                 let late = Span::from_millis(rng.below(if together { 30 } else { 1_000 }));
-                let wish = (rng.chance(0.5)).then(|| any_recipe(rng));
+                let wish = (rng.chance(0.5)).then(|| any_recipe(rng, sealed));
                 let seed = rng.below(u64::MAX);
                 let to = Box::new(move |present: &Recipe| {
                     wish.clone()
@@ -79,11 +83,14 @@ fn orders(rng: &mut Rng) -> Vec<Order> {
     (0..80).map(|_| order()).collect()
 }
 
-fn run(seed: u64, whims: Whims, ends: &[usize]) -> Run {
+fn run(seed: u64, whims: Whims, ends: &[usize], outage: Span) -> Run {
     let mut rng = Rng::from_seed(seed);
-    let blueprint = Arc::new(micro::registry()).compile(&any_recipe(&mut rng), TAG).unwrap();
+    let sealed = rng.chance(0.5);
+    let blueprint = Arc::new(micro::registry()).compile(&any_recipe(&mut rng, sealed), TAG).unwrap();
     let mut run = Run::new(&blueprint, whims, seed);
-    run.changes = changes(&mut rng, ends);
+    run.changes = changes(&mut rng, ends, sealed);
+    let begins = Time::from_nanos(rng.below(LAST_CHANGE_MS) * 1_000_000);
+    run.outage = begins..begins + outage;
     run.run(orders(&mut rng), CAP);
     run
 }
@@ -95,7 +102,7 @@ fn tally(run: &Run, end: usize) -> (usize, usize, usize) {
     (run.begun[end], refused, count(|event| *event == StackEvent::Reconfigured))
 }
 
-fn check(run: &mut Run) -> Result<(), TestCaseError> {
+fn check(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
     let [a, b] = [0, 1].map(|end| run.ends[end].recipe().clone());
     prop_assert!(a.same_stack(&b), "the ends differ:\n{}\n{}", a.to_toml(), b.to_toml());
     for end in 0..2 {
@@ -108,7 +115,9 @@ fn check(run: &mut Run) -> Result<(), TestCaseError> {
         prop_assert!(got == *sent, "other messages than were sent");
         let (begun, refused, changed) = tally(run, end);
         let others = tally(run, 1 - end);
-        let (done, theirs) = (begun - refused, others.0 - others.1);
+        prop_assert!(refused <= begun, "{refused} of {begun} refused");
+        // What the other end had to take back was a change twice.
+        let (done, theirs) = (begun - refused, if outage { 2 * others.0 } else { others.0 - others.1 });
         prop_assert!((done..=done + theirs).contains(&changed), "{changed} of {done} and {theirs}");
         // Nothing is under way any more: the next change may begin.
         let busy = run.ends[end].reconfigure(CAP, &a) == Err(RecipeError::Busy);
@@ -125,15 +134,23 @@ proptest! {
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
-        check(&mut run(seed, whims, &[0, 1]))?;
+        check(&mut run(seed, whims, &[0, 1], Span::ZERO), false)?;
     }
 
     #[test]
     fn changes_from_both_ends_on_a_path_without_faults_end_in_one_winner(seed: u64) {
-        let mut run = run(seed, Whims::default(), &[0, 1]);
-        check(&mut run)?;
+        let mut run = run(seed, Whims::default(), &[0, 1], Span::ZERO);
+        check(&mut run, false)?;
         let refused = tally(&run, 0).1;
         prop_assert_eq!(refused, 0, "the end that opened the session wins");
+    }
+
+    #[test]
+    fn changes_end_and_nothing_is_lost_if_nothing_arrives_for_a_while(
+        seed: u64, loss in 0.0..0.2, duplicate in 0.0..0.2, spread in 0u64..80, lasts in 100u64..90_000,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        check(&mut run(seed, whims, &[0, 1], Span::from_millis(lasts)), true)?;
     }
 
     #[test]
@@ -141,8 +158,8 @@ proptest! {
         seed: u64, end in 0usize..2, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
-        let mut run = run(seed, whims, &[end]);
-        check(&mut run)?;
+        let mut run = run(seed, whims, &[end], Span::ZERO);
+        check(&mut run, false)?;
         prop_assert_eq!(tally(&run, end).1, 0);
     }
 }

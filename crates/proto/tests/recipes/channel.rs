@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
@@ -89,6 +90,8 @@ pub(crate) struct Run {
     pub(crate) changes: Vec<Change>,
     /// How many changes each end has begun.
     pub(crate) begun: [usize; 2],
+    /// Nothing that leaves meanwhile arrives.
+    pub(crate) outage: Range<Time>,
     flights: BinaryHeap<Reverse<Flight>>,
     whims: Whims,
     rng: Rng,
@@ -115,6 +118,7 @@ impl Run {
             events: [Vec::new(), Vec::new()],
             changes: Vec::new(),
             begun: [0; 2],
+            outage: Time::ZERO..Time::ZERO,
             flights: BinaryHeap::new(),
             whims,
             rng: Rng::from_seed(seed),
@@ -214,7 +218,8 @@ impl Run {
         let mix = |h: u64, &b: &u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
         self.trace = packet.iter().fold(self.trace ^ now.as_nanos(), mix);
         let Whims { loss, duplicate, spread, damage } = self.whims;
-        let copies = if self.rng.chance(loss) { 0 } else { 1 + u64::from(self.rng.chance(duplicate)) };
+        let lost = self.rng.chance(loss) || self.outage.contains(&now);
+        let copies = if lost { 0 } else { 1 + u64::from(self.rng.chance(duplicate)) };
         for _ in 0..copies {
             let mut data = packet.to_vec();
             if self.rng.chance(damage) {
