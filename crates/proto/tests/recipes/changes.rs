@@ -36,6 +36,9 @@ fn any_recipe(rng: &mut Rng, sealed: bool) -> Recipe {
             recipe = recipe.with(part);
         }
     }
+    if recipe.has("fec") {
+        recipe.set("fec.delay", ["5ms", "300ms"][rng.below(2) as usize]).unwrap();
+    }
     if sealed { recipe.with("seal") } else { recipe }
 }
 
@@ -53,7 +56,7 @@ fn other_parameters(mut recipe: Recipe, rng: &mut Rng) -> Recipe {
 /// What is changed when, by which end; some by both at the same moment.
 fn changes(rng: &mut Rng, ends: &[usize], sealed: bool) -> Vec<Change> {
     let mut changes = Vec::new();
-    for _ in 0..1 + rng.below(6) {
+    for _ in 0..=rng.below(6) {
         let at = Time::from_nanos(rng.below(LAST_CHANGE_MS) * 1_000_000);
         let together = rng.chance(0.6);
         for &end in ends {

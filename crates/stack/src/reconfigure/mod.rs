@@ -99,6 +99,13 @@ pub(crate) struct Changes {
     oldest: u64,
 }
 
+/// As much of a text as fits.
+fn shortened(mut text: String, max: usize) -> String {
+    let end = (0..=max.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+    text.truncate(end.unwrap_or_default());
+    text
+}
+
 impl Changes {
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.change.saying().map(|saying| saying.next)
@@ -196,11 +203,11 @@ impl Stack {
             let before = self.blueprint.clone();
             self.apply(now, blueprint)?;
             let saying = Saying::new(now, Word::Apply, self.changes.number(), text);
-            self.changes.change = Change::Applying(saying, Some(before));
+            self.changes.change = Change::Applying(Box::new(saying), Some(before));
         } else {
             self.core.draining = true;
             let saying = Saying::new(now, Word::Propose, self.changes.number(), text);
-            self.changes.change = Change::Proposed(saying, blueprint);
+            self.changes.change = Change::Proposed(Box::new(saying), blueprint);
         }
         Ok(())
     }
@@ -230,12 +237,12 @@ impl Stack {
             && let Change::Draining(blueprint) = std::mem::take(&mut self.changes.change)
         {
             let ready = Saying::new(now, Word::Ready, self.changes.seen, String::new());
-            self.changes.change = Change::Ready(ready, blueprint);
+            self.changes.change = Change::Ready(Box::new(ready), blueprint);
         }
         if self.changes.is_over_age(now) {
             self.drop_own(now, "the other side does not answer");
             let back = Saying::new(now, Word::Apply, self.changes.number(), self.recipe().to_toml());
-            self.changes.change = Change::Applying(back, None);
+            self.changes.change = Change::Applying(Box::new(back), None);
         }
     }
 
@@ -329,17 +336,20 @@ impl Stack {
             self.drop_own(now, "");
         }
         self.changes.answer = None;
-        let blueprint = Recipe::parse(wish.text).and_then(|recipe| self.compile(&recipe));
-        let taken = blueprint.and_then(|blueprint| match wish.word {
-            Word::Apply => self.on_apply(now, blueprint),
-            _ => self.on_propose(now, blueprint),
-        });
+        let taken = self.take_up(now, wish);
         self.changes.seen = wish.number;
         if let Err(error) = taken {
-            let mut reason = error.to_string();
-            reason.truncate(reason.floor_char_boundary(self.longest_text()));
-            self.changes.answer(Some(reason));
+            self.changes.answer(Some(shortened(error.to_string(), self.longest_text())));
         }
+    }
+
+    fn take_up(&mut self, now: Time, wish: &Heard<'_>) -> Result<(), RecipeError> {
+        let blueprint = self.compile(&Recipe::parse(wish.text)?)?;
+        match wish.word {
+            Word::Apply => self.on_apply(now, blueprint)?,
+            _ => self.on_propose(now, blueprint),
+        }
+        Ok(())
     }
 
     fn on_apply(&mut self, now: Time, blueprint: Arc<Blueprint>) -> Result<(), RecipeError> {
@@ -360,12 +370,11 @@ impl Stack {
         Ok(())
     }
 
-    fn on_propose(&mut self, now: Time, blueprint: Arc<Blueprint>) -> Result<(), RecipeError> {
+    fn on_propose(&mut self, now: Time, blueprint: Arc<Blueprint>) {
         // Both ends have to start from the same recipe: what is equal in the old and the new one stays as it is.
         self.yield_own(now);
         self.core.draining = true;
         self.changes.change = Change::Draining(blueprint);
-        Ok(())
     }
 
     /// Both ends have begun a change at once, and this is not the end that opened the session.
@@ -382,7 +391,7 @@ impl Stack {
             && self.change_over(now, &blueprint)
         {
             let commit = Saying::new(now, Word::Commit, own.number, String::new());
-            self.changes.change = Change::Committing(commit);
+            self.changes.change = Change::Committing(Box::new(commit));
         }
     }
 

@@ -64,8 +64,8 @@ pub(crate) struct Saying {
 }
 
 impl Saying {
-    pub(super) fn new(now: Time, word: Word, number: u32, text: String) -> Box<Self> {
-        Box::new(Self { word, number, text, since: now, next: now })
+    pub(super) fn new(now: Time, word: Word, number: u32, text: String) -> Self {
+        Self { word, number, text, since: now, next: now }
     }
 
     pub(super) fn age(&self, now: Time) -> Span {

@@ -188,7 +188,7 @@ impl Pair {
                 hear(&mut self.b, self.now, &from_a);
                 hear(&mut self.a, self.now, &from_b);
             }
-            let next = [&self.a, &self.b].into_iter().filter_map(|end| end.deadline()).map(|d| d.at).min();
+            let next = [&self.a, &self.b].into_iter().filter_map(Machine::deadline).map(|d| d.at).min();
             let Some(at) = next.filter(|at| *at <= end) else { break };
             self.now = self.now.max(at);
             self.a.on_deadline(self.now);
