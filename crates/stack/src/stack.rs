@@ -412,6 +412,7 @@ impl Stack {
 
     /// Hands packets that have been opened to the micro-protocols, and counts them.
     pub(crate) fn take_opened(&mut self, now: Time, batch: &mut Batch<'_>) {
+        let first = self.changes.first();
         let mut context = self.context(now);
         let mut proposals = Vec::new();
         sort_out(&mut context, batch, &mut proposals);
@@ -421,7 +422,7 @@ impl Stack {
         let stats = &mut context.core.stats;
         stats.violations += u64::from(batch.violations);
         stats.unauthentic += u64::from(batch.unauthentic);
-        take_recovered(&mut context);
+        take_recovered(&mut context, first);
         if context.core.inbox.len() > 0 && !context.core.events.contains(&StackEvent::Message) {
             context.core.events.push_back(StackEvent::Message);
         }
@@ -452,13 +453,16 @@ impl Stack {
     }
 }
 
-/// Sends packets that were worked out from others the way of those that came.
-fn take_recovered(context: &mut Context<'_>) {
+/// Sends packets that were worked out from others the way of those that came, but for those before number `first`.
+fn take_recovered(context: &mut Context<'_>, first: u64) {
     let layout = &context.blueprint.tables.layout;
     while let Some(mut packet) = context.core.recovered.pop_front() {
         let len = packet.len();
         let mut batch = Batch::incoming(&mut packet, len, layout, 0);
-        if len < layout.data_overhead() || !batch.is_data() {
+        if batch.has_live() && batch.pn(0) < first {
+            // It is of a recipe before: whoever has worked it out still had packets of that.
+            batch.take(0);
+        } else if len < layout.data_overhead() || !batch.is_data() {
             batch.reject(0);
         } else {
             context.raise_batch(BatchEvent::SEGMENT_FROM_NET, &mut batch);

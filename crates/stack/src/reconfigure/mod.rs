@@ -97,6 +97,8 @@ pub(crate) struct Changes {
     latest: u64,
     /// Packets with smaller numbers are of generations before the present one.
     oldest: u64,
+    /// The smallest packet number that has come of the present generation, if it is not the first.
+    first: u64,
 }
 
 /// As much of a text as fits.
@@ -162,16 +164,25 @@ impl Changes {
     }
 
     fn begin_generation(&mut self) {
-        self.oldest = self.latest + 1;
+        (self.oldest, self.first) = (self.latest + 1, u64::MAX);
+    }
+
+    /// Packets from this number on look as the present recipe says, also those that were worked out from others.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
     }
 
     /// Leaves out late packets of recipes before the present one whose generation has the same bit.
-    pub(crate) fn leave_out_old(&self, batch: &mut Batch<'_>) {
-        if self.oldest > 0 {
-            for i in batch.live() {
-                if batch.pn(i) < self.oldest {
-                    batch.reject_unauthentic(i);
-                }
+    pub(crate) fn leave_out_old(&mut self, batch: &mut Batch<'_>) {
+        if self.oldest == 0 {
+            return;
+        }
+        for i in batch.live() {
+            let pn = batch.pn(i);
+            if pn < self.oldest {
+                batch.reject_unauthentic(i);
+            } else {
+                self.first = self.first.min(pn);
             }
         }
     }
@@ -412,6 +423,7 @@ impl Stack {
             }
             self.changes.answer(None);
             self.core.events.push_back(StackEvent::Reconfigured);
+            self.changes.leave_out_old(&mut batch);
         }
         self.take_opened(now, &mut batch);
     }
