@@ -9,6 +9,7 @@ use haul_stack::{Recipe, RecipeError, StackEvent};
 use proptest::prelude::*;
 
 use crate::channel::{Change, Order, Run, TAG, Whims};
+use crate::generator;
 use crate::promises::cases;
 
 /// Everything has to be over by then.
@@ -105,17 +106,12 @@ fn tally(run: &Run, end: usize) -> (usize, usize, usize) {
     (run.begun[end], refused, count(|event| *event == StackEvent::Reconfigured))
 }
 
-fn check(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
+fn check_ends(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
     let [a, b] = [0, 1].map(|end| run.ends[end].recipe().clone());
     prop_assert!(a.same_stack(&b), "the ends differ:\n{}\n{}", a.to_toml(), b.to_toml());
     for end in 0..2 {
         prop_assert!(!run.ends[end].has_failed(), "{:?}", run.events[end]);
         prop_assert_eq!(run.ends[end].stats().violations, 0);
-        let mut got: Vec<_> = run.got[end].clone();
-        got.sort();
-        let sent = &run.sent[1 - end];
-        prop_assert_eq!(got.len(), sent.len(), "messages that end {} got, {:?}", end, run.ends[1 - end]);
-        prop_assert!(got == *sent, "other messages than were sent");
         let (begun, refused, changed) = tally(run, end);
         let others = tally(run, 1 - end);
         prop_assert!(refused <= begun, "{refused} of {begun} refused");
@@ -129,8 +125,68 @@ fn check(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+fn check(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
+    check_ends(run, outage)?;
+    for end in 0..2 {
+        let mut got: Vec<_> = run.got[end].clone();
+        got.sort();
+        let sent = &run.sent[1 - end];
+        prop_assert_eq!(got.len(), sent.len(), "messages that end {} got, {:?}", end, run.ends[1 - end]);
+        prop_assert!(got == *sent, "other messages than were sent");
+    }
+    Ok(())
+}
+
+/// `recipe` with those of the parts that are fixed in a session that `base` has.
+fn fixed_as(base: &Recipe, recipe: Recipe) -> Recipe {
+    let mut fixed = if base.has("transport_driver") {
+        Recipe::new("fixed").with("transport_driver")
+    } else {
+        Recipe::new("free")
+    };
+    fixed.parts.extend(recipe.without("transport_driver").without("seal").parts);
+    if base.has("seal") { fixed.with("seal") } else { fixed }
+}
+
+/// From any recipe to any other, by both ends.
+fn run_any(seed: u64, whims: Whims) -> Option<Run> {
+    let (base, blueprint) = generator::any_recipe(seed)?;
+    let mut rng = Rng::from_seed(seed);
+    let mut run = Run::new(&blueprint, whims, seed);
+    for _ in 0..=rng.below(9) {
+        let Some((recipe, _)) = generator::any_recipe(rng.below(u64::MAX)) else { continue };
+        let (recipe, end) = (fixed_as(&base, recipe), rng.below(2) as usize);
+        let at = Time::from_nanos(rng.below(LAST_CHANGE_MS / 20) * 20_000_000);
+        run.changes.push(Change { at, end, to: Box::new(move |_| recipe.clone()) });
+    }
+    run.run(orders(&mut rng), CAP);
+    Some(run)
+}
+
+#[test]
+fn many_changes_begin_and_some_of_them_lose() {
+    let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(20), damage: 0.0 };
+    let runs: Vec<Run> = (0..50).map(|seed| run(seed, whims, &[0, 1], Span::ZERO)).collect();
+    let tallies = runs.iter().flat_map(|run| [tally(run, 0), tally(run, 1)]);
+    let (begun, refused) = tallies.fold((0, 0), |sum, (begun, refused, _)| (sum.0 + begun, sum.1 + refused));
+    assert!(begun > 200 && (20..begun / 2).contains(&refused), "{refused} of {begun} lost");
+}
+
 proptest! {
     #![proptest_config(cases(64))]
+
+    #[test]
+    fn any_recipe_can_follow_on_any_other(
+        seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        let Some(mut run) = run_any(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
+        check_ends(&mut run, false)?;
+        for end in 0..2 {
+            let sent = &run.sent[1 - end];
+            prop_assert!(run.got[end].iter().all(|message| sent.contains(message)));
+        }
+    }
 
     #[test]
     fn changes_from_both_ends_end_and_nothing_is_lost(
