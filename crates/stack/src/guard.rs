@@ -2,10 +2,12 @@
 //! unwinds through whoever called.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use haul_base::Time;
 
+use crate::protocol::MicroProtocol;
 use crate::recipe::RecipeError;
 use crate::stack::{Stack, StackEvent};
 
@@ -34,13 +36,20 @@ impl Stack {
 
     /// Counters of the micro-protocols: which, name, value.
     pub fn statistics(&self, mut each: impl FnMut(&str, &'static str, u64)) {
-        // Counted first and told then: a panic of the caller's is no micro-protocol's.
-        let mut counters = Vec::new();
+        let telling = Cell::new(false);
         for (slot, name) in self.slots.iter().zip(self.blueprint.names()) {
-            if let Some(protocol) = slot {
-                self.asked(name, || protocol.statistics(&mut |key, value| counters.push((key, value))));
+            let Some(protocol) = slot else { continue };
+            let mut tell = |key, value| {
+                telling.set(true);
+                each(name, key, value);
+                telling.set(false);
+            };
+            match catch_unwind(AssertUnwindSafe(|| protocol.statistics(&mut tell))) {
+                Ok(()) => {}
+                // The caller's own panic, which is none of the micro-protocol's.
+                Err(panic) if telling.get() => resume_unwind(panic),
+                Err(panic) => self.fail(name.to_owned(), text_of(&*panic)),
             }
-            counters.drain(..).for_each(|(key, value)| each(name, key, value));
         }
     }
 
@@ -48,12 +57,13 @@ impl Stack {
     pub(crate) fn held(&self) -> usize {
         let slots = self.slots.iter().zip(self.blueprint.names());
         let present = slots.filter_map(|(slot, name)| Some((slot.as_ref()?, name)));
-        present.map(|(protocol, name)| self.asked(name, || protocol.unfinished()).unwrap_or(1)).sum()
-    }
-
-    /// Asks a micro-protocol for something outside its handlers.
-    fn asked<R>(&self, protocol: &str, question: impl FnOnce() -> R) -> Option<R> {
-        caught(question).map_err(|text| self.fail(protocol.to_owned(), text)).ok()
+        let ask = |(protocol, name): (&Box<dyn MicroProtocol>, &str)| {
+            caught(|| protocol.unfinished()).unwrap_or_else(|text| {
+                self.fail(name.to_owned(), text);
+                1
+            })
+        };
+        present.map(ask).sum()
     }
 
     /// Runs handlers. A panic in one ends this stack, by the name of the micro-protocol, and nothing else.

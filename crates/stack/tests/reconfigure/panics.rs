@@ -64,6 +64,12 @@ fn a_panic_in_a_look_at_the_counters_ends_the_session_by_name() {
 }
 
 #[test]
+#[should_panic(expected = "the caller's own")]
+fn a_panic_of_whoever_looks_at_the_counters_is_his() {
+    Pair::new().a.statistics(|part, _, _| assert!(part != "knob", "the caller's own"));
+}
+
+#[test]
 fn a_panic_while_a_change_waits_ends_the_session_by_name() {
     let mut pair = Pair::new();
     pair.a.reconfigure(pair.now, &that_panics("finish").with("extra")).unwrap();
