@@ -56,8 +56,8 @@ impl Stack {
     /// What the micro-protocols have on its way or hold. One that cannot say is not finished.
     pub(crate) fn held(&self) -> usize {
         let slots = self.slots.iter().zip(self.blueprint.names());
-        let present = slots.filter_map(|(slot, name)| Some((slot.as_ref()?, name)));
-        let ask = |(protocol, name): (&Box<dyn MicroProtocol>, &str)| {
+        let present = slots.filter_map(|(slot, name)| Some((slot.as_deref()?, name)));
+        let ask = |(protocol, name): (&dyn MicroProtocol, &str)| {
             caught(|| protocol.unfinished()).unwrap_or_else(|text| {
                 self.fail(name.to_owned(), text);
                 1
