@@ -7,6 +7,7 @@ use haul_base::{Span, Time};
 
 use crate::context::{Ends, SharedValues};
 use crate::declaration::{Clash, Declaration, Resolution, Tables};
+use crate::guard;
 use crate::protect::{Open, Seal, Unauthentic};
 use crate::protocol::MicroProtocol;
 use crate::recipe::{Parameters, Recipe, RecipeError};
@@ -117,7 +118,7 @@ impl Blueprint {
         setup.keys = Some((Box::new(Placeholder(tag_len)), Box::new(Placeholder(tag_len))));
         let mut shared = SharedValues::default();
         let mut prototypes = blueprint.build(&mut setup)?;
-        let tables = blueprint.place(&mut prototypes, &mut shared);
+        let tables = blueprint.place(&mut prototypes, &mut shared)?;
         if let Some(clash) = tables.clashes.first() {
             return Err(RecipeError::Clash(clash.clone()));
         }
@@ -146,7 +147,7 @@ impl Blueprint {
         setup: &mut Setup,
     ) -> Result<Box<dyn MicroProtocol>, RecipeError> {
         let (registration, parameters) = &self.parts[index];
-        (registration.build)(parameters, setup)
+        guard::checked(registration.name, || (registration.build)(parameters, setup))?
             .map_err(|message| RecipeError::Unbuildable { protocol: registration.name.to_owned(), message })
     }
 
@@ -164,23 +165,24 @@ impl Blueprint {
         &self,
         protocols: &mut [Option<Box<dyn MicroProtocol>>],
         shared: &mut SharedValues,
-    ) -> Tables {
+    ) -> Result<Tables, RecipeError> {
         let names = self.parts.iter().map(|(part, _)| part.name.to_owned()).collect();
         let clear = self.parts.iter().map(|(part, _)| part.clear_bytes).sum();
         let mut tables = Tables::new(names, clear);
         for (owner, protocol) in protocols.iter_mut().enumerate() {
             if let Some(protocol) = protocol {
-                let owner = owner as u8;
-                protocol.declare(&mut Declaration { owner, tables: &mut tables, shared });
+                let mut declaration = Declaration { owner: owner as u8, tables: &mut tables, shared };
+                guard::checked(self.parts[owner].0.name, || protocol.declare(&mut declaration))?;
             }
         }
         for (owner, protocol) in protocols.iter_mut().enumerate() {
             if let Some(protocol) = protocol {
-                protocol.bind(&mut Resolution { owner: owner as u8, tables: &mut tables });
+                let mut resolution = Resolution { owner: owner as u8, tables: &mut tables };
+                guard::checked(self.parts[owner].0.name, || protocol.bind(&mut resolution))?;
             }
         }
         tables.finish();
-        tables
+        Ok(tables)
     }
 
     /// The parts of a new stack.
@@ -198,7 +200,7 @@ impl Blueprint {
         protocols: &mut [Option<Box<dyn MicroProtocol>>],
         shared: &mut SharedValues,
     ) -> Result<(), RecipeError> {
-        let tables = self.place(protocols, shared);
+        let tables = self.place(protocols, shared)?;
         match tables.clashes.first() {
             Some(clash) => Err(RecipeError::Clash(clash.clone())),
             None if tables != self.tables => Err(RecipeError::Clash(Clash::Changed)),

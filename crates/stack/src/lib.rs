@@ -12,6 +12,7 @@ mod context;
 mod declaration;
 mod event;
 mod fields;
+mod guard;
 mod message;
 mod object;
 mod protect;

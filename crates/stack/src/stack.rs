@@ -1,8 +1,8 @@
 //! A running stack: one end of a session.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, Rate, Received, Span, Time, Transmit};
@@ -14,7 +14,7 @@ use crate::event::{BatchEvent, Grant, SEND_PERMIT};
 use crate::message::{Buffer, Inbox, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict};
 use crate::protocol::MicroProtocol;
 use crate::recipe::{Recipe, RecipeError};
-use crate::reconfigure::Change;
+use crate::reconfigure::Changes;
 use crate::sparse::Sparse;
 
 /// Authentic packets that break the recipe after which a session ends: a few may be the other side's bad luck.
@@ -116,8 +116,11 @@ pub struct Stack {
     pub(crate) slots: Vec<Option<Box<dyn MicroProtocol>>>,
     pub(crate) core: Core,
     pub(crate) generation: u8,
-    pub(crate) change: Change,
-    failed: bool,
+    pub(crate) changes: Changes,
+    /// Also set by questions that change nothing else.
+    pub(crate) failed: Cell<bool>,
+    /// The last event, not told yet.
+    pub(crate) failure: Cell<Option<Box<StackEvent>>>,
 }
 
 impl fmt::Debug for Stack {
@@ -163,7 +166,9 @@ impl Stack {
             recovered: Sparse::default(),
             arrival: Arrival::default(),
         };
-        let mut stack = Self { blueprint, slots, core, generation: 0, change: Change::None, failed: false };
+        let changes = Changes::default();
+        let (failed, failure) = (Cell::new(false), Cell::new(None));
+        let mut stack = Self { blueprint, slots, core, generation: 0, changes, failed, failure };
         stack.guarded(setup.now, |stack, now| stack.start(now, |_| true));
         Ok(stack)
     }
@@ -193,20 +198,6 @@ impl Stack {
         self.core.path
     }
 
-    /// Counters of the micro-protocols: which, name, value.
-    pub fn statistics(&self, mut each: impl FnMut(&str, &'static str, u64)) {
-        for (slot, name) in self.slots.iter().zip(self.blueprint.names()) {
-            if let Some(protocol) = slot {
-                protocol.statistics(&mut |key, value| each(name, key, value));
-            }
-        }
-    }
-
-    /// Whether a micro-protocol has failed: nothing more will happen.
-    pub fn has_failed(&self) -> bool {
-        self.failed
-    }
-
     /// Bytes of messages that wait to be sent.
     pub fn queued_bytes(&self) -> usize {
         self.core.queue.bytes()
@@ -214,8 +205,7 @@ impl Stack {
 
     /// How much has not arrived for certain or not left yet: messages in the queue, packets outstanding.
     pub fn unfinished(&self) -> usize {
-        let held: usize = self.slots.iter().flatten().map(|protocol| protocol.unfinished()).sum();
-        held + self.core.queue.len()
+        self.held() + self.core.queue.len()
     }
 
     /// Queues a message and returns its number.
@@ -238,13 +228,13 @@ impl Stack {
         } else {
             self.core.stats.messages_suppressed += 1;
         }
-        if self.failed { Err(SendError::Ended) } else { Ok(id) }
+        if self.has_failed() { Err(SendError::Ended) } else { Ok(id) }
     }
 
     fn check_message(&self, len: usize) -> Result<(), SendError> {
         let (max, queued) = (self.core.max_message, self.core.queue.bytes());
         match () {
-            () if self.failed => Err(SendError::Ended),
+            () if self.has_failed() => Err(SendError::Ended),
             () if max == 0 => Err(SendError::NoMessages),
             () if len > max => Err(SendError::TooLarge { len, max }),
             () if queued > 0 && queued + len > self.core.queue_limit => Err(SendError::Full(queued)),
@@ -349,34 +339,7 @@ impl Stack {
         }
     }
 
-    /// Runs handlers. A panic in one ends this stack, by the name of the micro-protocol, and nothing else.
-    pub(crate) fn guarded<R>(&mut self, now: Time, work: impl FnOnce(&mut Self, Time) -> R) -> Option<R> {
-        if self.failed {
-            return None;
-        }
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            let result = work(self, now);
-            self.run_delayed(now);
-            result
-        }));
-        match result {
-            Ok(result) => Some(result),
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-                let protocol = self.blueprint.tables.names[usize::from(self.core.running)].clone();
-                self.fail(protocol, text.to_owned());
-                None
-            }
-        }
-    }
-
-    pub(crate) fn fail(&mut self, protocol: String, message: String) {
-        self.failed = true;
-        self.core.events.push_back(StackEvent::Failed { protocol, message });
-    }
-
-    fn run_delayed(&mut self, now: Time) {
+    pub(crate) fn run_delayed(&mut self, now: Time) {
         while let Some((event, mut notice)) = self.core.take_delayed(now) {
             self.context(now).dispatch(event, &mut *notice);
         }
@@ -443,11 +406,13 @@ impl Stack {
         let blueprint = self.blueprint.clone();
         let mut batch = Batch::incoming(buffer, stride, &blueprint.tables.layout, self.generation);
         self.context(now).raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
+        self.changes.leave_out_old(&mut batch);
         self.take_opened(now, &mut batch);
     }
 
     /// Hands packets that have been opened to the micro-protocols, and counts them.
     pub(crate) fn take_opened(&mut self, now: Time, batch: &mut Batch<'_>) {
+        let first = self.changes.first();
         let mut context = self.context(now);
         let mut proposals = Vec::new();
         sort_out(&mut context, batch, &mut proposals);
@@ -457,14 +422,18 @@ impl Stack {
         let stats = &mut context.core.stats;
         stats.violations += u64::from(batch.violations);
         stats.unauthentic += u64::from(batch.unauthentic);
-        take_recovered(&mut context);
+        take_recovered(&mut context, first);
         if context.core.inbox.len() > 0 && !context.core.events.contains(&StackEvent::Message) {
             context.core.events.push_back(StackEvent::Message);
         }
-        for body in proposals {
-            self.on_reconfigure(now, &body);
+        let generation = self.generation;
+        for (pn, body) in proposals {
+            // Behind a change-over all others of this batch are of the generation before.
+            if self.generation == generation && !self.has_failed() {
+                self.on_reconfigure(now, pn, &body);
+            }
         }
-        if self.core.stats.violations > MAX_VIOLATIONS && !self.failed {
+        if self.core.stats.violations > MAX_VIOLATIONS {
             let message =
                 format!("{MAX_VIOLATIONS} packets that the recipe does not allow came from the other side");
             self.fail("recipe".to_owned(), message);
@@ -475,7 +444,7 @@ impl Stack {
     /// its length.
     fn follow_generation(&mut self, now: Time, data: &mut [u8], stride: usize) -> usize {
         let other = data.first().is_some_and(|kind| kind & GENERATION_BIT != self.generation);
-        if !other || !self.is_ready() {
+        if !other || !self.changes.awaits(data) {
             return 0;
         }
         let first = data.len().min(stride);
@@ -484,13 +453,16 @@ impl Stack {
     }
 }
 
-/// Sends packets that were worked out from others the way of those that came.
-fn take_recovered(context: &mut Context<'_>) {
+/// Sends packets that were worked out from others the way of those that came, but for those before number `first`.
+fn take_recovered(context: &mut Context<'_>, first: u64) {
     let layout = &context.blueprint.tables.layout;
     while let Some(mut packet) = context.core.recovered.pop_front() {
         let len = packet.len();
         let mut batch = Batch::incoming(&mut packet, len, layout, 0);
-        if len < layout.data_overhead() || !batch.is_data() {
+        if batch.has_live() && batch.pn(0) < first {
+            // It is of a recipe before: whoever has worked it out still had packets of that.
+            batch.take(0);
+        } else if len < layout.data_overhead() || !batch.is_data() {
             batch.reject(0);
         } else {
             context.raise_batch(BatchEvent::SEGMENT_FROM_NET, &mut batch);
@@ -501,7 +473,7 @@ fn take_recovered(context: &mut Context<'_>) {
 }
 
 /// Checks lengths, and gives control packets to their owners.
-fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Vec<Vec<u8>>) {
+fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Vec<(u64, Vec<u8>)>) {
     batch.reject_short();
     context.core.stats.bytes_received += batch.live_bytes() as u64;
     context.core.stats.data_received += batch.live_data() as u64;
@@ -509,7 +481,7 @@ fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Ve
         let kind = batch.kind(i);
         context.core.stats.control_received += 1;
         if kind == Kind::RECONFIGURE {
-            proposals.push(batch.payload(i).to_vec());
+            proposals.push((batch.pn(i), batch.payload(i).to_vec()));
             batch.take(i);
             continue;
         }
@@ -558,7 +530,6 @@ impl Machine for Stack {
                 stack.context(now).run(owner, |protocol, context| protocol.on_timer(timer, context));
             }
         });
-        self.guarded(now, Self::on_change_deadline);
     }
 
     fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
@@ -572,15 +543,15 @@ impl Machine for Stack {
     }
 
     fn poll_event(&mut self) -> Option<StackEvent> {
-        self.core.events.pop_front()
+        self.core.events.pop_front().or_else(|| self.failure.take().map(|event| *event))
     }
 
     fn deadline(&self) -> Option<Deadline> {
-        if self.failed {
+        if self.has_failed() {
             return None;
         }
         let pacing = self.core.resume_at.map(|at| Deadline { at, reason: DeadlineReason::Pacing });
-        let change = self.change.deadline().map(|at| Deadline { at, reason: DeadlineReason::Timer });
+        let change = self.changes.deadline().map(|at| Deadline { at, reason: DeadlineReason::Timer });
         [pacing, self.core.next_timer(), change].into_iter().fold(None, Deadline::earlier)
     }
 }

@@ -2,10 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
-use haul_stack::{Blueprint, Open, Seal, SendOptions, Setup, Stack, Together, Unauthentic};
+use haul_stack::{
+    Blueprint, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Together, Unauthentic,
+};
 
 pub(crate) const TAG: usize = 8;
 
@@ -58,6 +61,13 @@ pub(crate) struct Order {
     pub(crate) body: Vec<u8>,
 }
 
+/// Another recipe: when, by which end, made from the one in force.
+pub(crate) struct Change {
+    pub(crate) at: Time,
+    pub(crate) end: usize,
+    pub(crate) to: Box<dyn Fn(&Recipe) -> Recipe>,
+}
+
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Flight {
     at: Time,
@@ -74,6 +84,14 @@ pub(crate) struct Run {
     pub(crate) sent: [Vec<(u64, Vec<u8>)>; 2],
     /// Changes with every packet that ever crossed, and when.
     pub(crate) trace: u64,
+    /// What each end has told its user.
+    pub(crate) events: [Vec<StackEvent>; 2],
+    /// Changes of the recipe that are still to begin.
+    pub(crate) changes: Vec<Change>,
+    /// How many changes each end has begun.
+    pub(crate) begun: [usize; 2],
+    /// Nothing that leaves meanwhile arrives.
+    pub(crate) outage: Range<Time>,
     flights: BinaryHeap<Reverse<Flight>>,
     whims: Whims,
     rng: Rng,
@@ -97,6 +115,10 @@ impl Run {
             got: [Vec::new(), Vec::new()],
             sent: [Vec::new(), Vec::new()],
             trace: 0,
+            events: [Vec::new(), Vec::new()],
+            changes: Vec::new(),
+            begun: [0; 2],
+            outage: Time::ZERO..Time::ZERO,
             flights: BinaryHeap::new(),
             whims,
             rng: Rng::from_seed(seed),
@@ -107,17 +129,24 @@ impl Run {
     /// Runs until nothing will ever happen again, or until `cap`.
     pub(crate) fn run(&mut self, mut orders: Vec<Order>, cap: Time) {
         orders.sort();
+        self.changes.sort_by_key(|change| Reverse(change.at));
         let mut orders = orders.into_iter().peekable();
         let mut steps = 0u32;
         loop {
             let deadlines = self.ends.iter().filter_map(|end| end.deadline().map(|d| d.at));
             let flight = self.flights.peek().map(|flight| flight.0.at);
-            let next = deadlines.chain(flight).chain(orders.peek().map(|order| order.at)).min();
+            let next = deadlines.chain(flight).chain(orders.peek().map(|order| order.at));
+            let next = next.chain(self.changes.last().map(|change| change.at)).min();
             let Some(now) = next.filter(|&at| at <= cap) else { return };
             steps += 1;
             assert!(steps < 400_000, "it never comes to rest; now {now:?}");
             while let Some(order) = orders.next_if(|order| order.at <= now) {
                 self.send(now, order);
+            }
+            while self.changes.last().is_some_and(|change| change.at <= now) {
+                if let Some(change) = self.changes.pop() {
+                    self.change(now, &change);
+                }
             }
             while self.flights.peek().is_some_and(|flight| flight.0.at <= now) {
                 if let Some(Reverse(flight)) = self.flights.pop() {
@@ -136,6 +165,14 @@ impl Run {
     fn send(&mut self, now: Time, order: Order) {
         if let Ok(id) = self.ends[order.end].send(now, &order.body, SendOptions::default()) {
             self.sent[order.end].push((id, order.body));
+        }
+    }
+
+    fn change(&mut self, now: Time, change: &Change) {
+        let stack = &mut self.ends[change.end];
+        let recipe = (change.to)(stack.recipe());
+        if stack.reconfigure(now, &recipe).is_ok() {
+            self.begun[change.end] += 1;
         }
     }
 
@@ -169,7 +206,8 @@ impl Run {
                 self.launch(now, 1 - end, packet);
             }
         }
-        while self.ends[end].poll_event().is_some() {}
+        let events = std::iter::from_fn(|| self.ends[end].poll_event());
+        self.events[end].extend(events.filter(|event| *event != StackEvent::Message));
         while let Some((id, body)) = self.ends[end].recv() {
             self.got[end].push((id, body.to_vec()));
             self.ends[end].recycle(body);
@@ -180,7 +218,8 @@ impl Run {
         let mix = |h: u64, &b: &u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
         self.trace = packet.iter().fold(self.trace ^ now.as_nanos(), mix);
         let Whims { loss, duplicate, spread, damage } = self.whims;
-        let copies = if self.rng.chance(loss) { 0 } else { 1 + u64::from(self.rng.chance(duplicate)) };
+        let lost = self.rng.chance(loss) || self.outage.contains(&now);
+        let copies = if lost { 0 } else { 1 + u64::from(self.rng.chance(duplicate)) };
         for _ in 0..copies {
             let mut data = packet.to_vec();
             if self.rng.chance(damage) {

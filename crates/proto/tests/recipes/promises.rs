@@ -72,7 +72,7 @@ fn run(seed: u64, whims: Whims) -> Option<(Recipe, Run)> {
 }
 
 /// So many cases, or as many as `PROPTEST_CASES` says.
-fn cases(number: u32) -> ProptestConfig {
+pub(crate) fn cases(number: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
     let number = asked.unwrap_or(number);
     ProptestConfig { max_global_rejects: 10 * number, ..ProptestConfig::with_cases(number) }

@@ -107,6 +107,9 @@ pub enum RecipeError {
     /// Another change is under way.
     #[error("another change of the recipe is under way; try again when it has ended")]
     Busy,
+    /// The stack has failed, by this change or before.
+    #[error("the session has ended")]
+    Ended,
     /// The recipe does not fit into one packet.
     #[error(
         "the recipe has {len} bytes as text, and {max} fit into a packet while running; leave out defaults"

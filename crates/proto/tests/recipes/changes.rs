@@ -1,0 +1,224 @@
+//! Changes of a running recipe from both ends, at random times, over paths that lose, double, delay and reorder: each
+//! ends, both recipes are equal in the end, and every message arrives once.
+
+use std::sync::Arc;
+
+use haul_base::{Rng, Span, Time};
+use haul_proto::micro;
+use haul_stack::{Recipe, RecipeError, StackEvent};
+use proptest::prelude::*;
+
+use crate::channel::{Change, Order, Run, TAG, Whims};
+use crate::generator;
+use crate::promises::cases;
+
+/// Everything has to be over by then.
+const CAP: Time = Time::from_nanos(3_000_000_000_000);
+/// Until then changes begin, while messages are under way.
+const LAST_CHANGE_MS: u64 = 10_000;
+
+/// Whole recipes that go over into one another; all of them deliver every message once.
+fn any_recipe(rng: &mut Rng, sealed: bool) -> Recipe {
+    let ack = ["positive_ack", "cumulative_ack", "negative_ack"][rng.below(3) as usize];
+    let rate = ["5Mbit", "11Mbit", "22Mbit"][rng.below(3) as usize];
+    let window = ["256", "1024"][rng.below(2) as usize];
+    let mut recipe = Recipe::new("random");
+    if sealed {
+        recipe = recipe.with("transport_driver");
+    }
+    recipe = recipe
+        .with("fixed_size")
+        .with("sequenced_segment")
+        .with_parameters("fixed_rate", &[("rate", rate)])
+        .with_parameters("retransmit", &[("window", window)])
+        .with(ack);
+    for part in ["in_order", "pacing", "rate_stats", "statistics", "fec", "rate_feedback"] {
+        if rng.chance(0.3) {
+            recipe = recipe.with(part);
+        }
+    }
+    if recipe.has("fec") {
+        recipe.set("fec.delay", ["5ms", "300ms"][rng.below(2) as usize]).unwrap();
+    }
+    if sealed { recipe.with("seal") } else { recipe }
+}
+
+/// Other parameters of the same micro-protocols.
+fn other_parameters(mut recipe: Recipe, rng: &mut Rng) -> Recipe {
+    let rate = ["6Mbit", "12Mbit", "24Mbit"][rng.below(3) as usize];
+    recipe.set("fixed_rate.rate", rate).unwrap();
+    if rng.chance(0.5) {
+        let window = ["300", "900"][rng.below(2) as usize];
+        recipe.set("retransmit.window", window).unwrap();
+    }
+    recipe
+}
+
+/// What is changed when, by which end; some by both at the same moment.
+fn changes(rng: &mut Rng, ends: &[usize], sealed: bool) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for _ in 0..=rng.below(6) {
+        let at = Time::from_nanos(rng.below(LAST_CHANGE_MS) * 1_000_000);
+        let together = rng.chance(0.6);
+        for &end in ends {
+            if together || rng.chance(0.5) {
+                let late = Span::from_millis(rng.below(if together { 30 } else { 1_000 }));
+                let wish = (rng.chance(0.5)).then(|| any_recipe(rng, sealed));
+                let seed = rng.below(u64::MAX);
+                let to = Box::new(move |present: &Recipe| {
+                    wish.clone()
+                        .unwrap_or_else(|| other_parameters(present.clone(), &mut Rng::from_seed(seed)))
+                });
+                changes.push(Change { at: at + late, end, to });
+            }
+        }
+    }
+    changes
+}
+
+/// Messages that begin to leave while recipes change.
+fn orders(rng: &mut Rng) -> Vec<Order> {
+    let mut order = || {
+        let mut body = vec![0; 12 + rng.below(3_000) as usize];
+        rng.fill(&mut body);
+        let at = Time::from_nanos(rng.below(LAST_CHANGE_MS + 2_000) * 1_000_000);
+        Order { at, end: rng.below(2) as usize, body }
+    };
+    (0..80).map(|_| order()).collect()
+}
+
+fn run(seed: u64, whims: Whims, ends: &[usize], outage: Span) -> Run {
+    let mut rng = Rng::from_seed(seed);
+    let sealed = rng.chance(0.5);
+    let blueprint = Arc::new(micro::registry()).compile(&any_recipe(&mut rng, sealed), TAG).unwrap();
+    let mut run = Run::new(&blueprint, whims, seed);
+    run.changes = changes(&mut rng, ends, sealed);
+    let begins = Time::from_nanos(rng.below(LAST_CHANGE_MS) * 1_000_000);
+    run.outage = begins..begins + outage;
+    run.run(orders(&mut rng), CAP);
+    run
+}
+
+/// How many changes of this end were begun, how many were refused, and how often its recipe changed.
+fn tally(run: &Run, end: usize) -> (usize, usize, usize) {
+    let count = |which: fn(&StackEvent) -> bool| run.events[end].iter().filter(|&e| which(e)).count();
+    let refused = count(|event| matches!(event, StackEvent::Refused(_)));
+    (run.begun[end], refused, count(|event| *event == StackEvent::Reconfigured))
+}
+
+fn check_ends(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
+    let [a, b] = [0, 1].map(|end| run.ends[end].recipe().clone());
+    prop_assert!(a.same_stack(&b), "the ends differ:\n{}\n{}", a.to_toml(), b.to_toml());
+    for end in 0..2 {
+        prop_assert!(!run.ends[end].has_failed(), "{:?}", run.events[end]);
+        prop_assert_eq!(run.ends[end].stats().violations, 0);
+        let (begun, refused, changed) = tally(run, end);
+        let others = tally(run, 1 - end);
+        prop_assert!(refused <= begun, "{refused} of {begun} refused");
+        // What the other end had to take back was a change twice.
+        let (done, theirs) = (begun - refused, if outage { 2 * others.0 } else { others.0 - others.1 });
+        prop_assert!((done..=done + theirs).contains(&changed), "{changed} of {done} and {theirs}");
+        // Nothing is under way any more: the next change may begin.
+        let busy = run.ends[end].reconfigure(CAP, &a) == Err(RecipeError::Busy);
+        prop_assert!(!busy, "a change is still under way at {end}: {:?}", run.events[end]);
+    }
+    Ok(())
+}
+
+fn check(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
+    check_ends(run, outage)?;
+    for end in 0..2 {
+        let mut got: Vec<_> = run.got[end].clone();
+        got.sort();
+        let sent = &run.sent[1 - end];
+        prop_assert_eq!(got.len(), sent.len(), "messages that end {} got, {:?}", end, run.ends[1 - end]);
+        prop_assert!(got == *sent, "other messages than were sent");
+    }
+    Ok(())
+}
+
+/// `recipe` with those of the parts that are fixed in a session that `base` has.
+fn fixed_as(base: &Recipe, recipe: Recipe) -> Recipe {
+    let mut fixed = if base.has("transport_driver") {
+        Recipe::new("fixed").with("transport_driver")
+    } else {
+        Recipe::new("free")
+    };
+    fixed.parts.extend(recipe.without("transport_driver").without("seal").parts);
+    if base.has("seal") { fixed.with("seal") } else { fixed }
+}
+
+/// From any recipe to any other, by both ends.
+fn run_any(seed: u64, whims: Whims) -> Option<Run> {
+    let (base, blueprint) = generator::any_recipe(seed)?;
+    let mut rng = Rng::from_seed(seed);
+    let mut run = Run::new(&blueprint, whims, seed);
+    for _ in 0..=rng.below(9) {
+        let Some((recipe, _)) = generator::any_recipe(rng.below(u64::MAX)) else { continue };
+        let (recipe, end) = (fixed_as(&base, recipe), rng.below(2) as usize);
+        let at = Time::from_nanos(rng.below(LAST_CHANGE_MS / 20) * 20_000_000);
+        run.changes.push(Change { at, end, to: Box::new(move |_| recipe.clone()) });
+    }
+    run.run(orders(&mut rng), CAP);
+    Some(run)
+}
+
+#[test]
+fn many_changes_begin_and_some_of_them_lose() {
+    let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(20), damage: 0.0 };
+    let runs: Vec<Run> = (0..50).map(|seed| run(seed, whims, &[0, 1], Span::ZERO)).collect();
+    let tallies = runs.iter().flat_map(|run| [tally(run, 0), tally(run, 1)]);
+    let (begun, refused) = tallies.fold((0, 0), |sum, (begun, refused, _)| (sum.0 + begun, sum.1 + refused));
+    assert!(begun > 200 && (20..begun / 2).contains(&refused), "{refused} of {begun} lost");
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    #[test]
+    fn any_recipe_can_follow_on_any_other(
+        seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        let Some(mut run) = run_any(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
+        check_ends(&mut run, false)?;
+        for end in 0..2 {
+            let sent = &run.sent[1 - end];
+            prop_assert!(run.got[end].iter().all(|message| sent.contains(message)));
+        }
+    }
+
+    #[test]
+    fn changes_from_both_ends_end_and_nothing_is_lost(
+        seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        check(&mut run(seed, whims, &[0, 1], Span::ZERO), false)?;
+    }
+
+    #[test]
+    fn changes_from_both_ends_on_a_path_without_faults_end_in_one_winner(seed: u64) {
+        let mut run = run(seed, Whims::default(), &[0, 1], Span::ZERO);
+        check(&mut run, false)?;
+        let refused = tally(&run, 0).1;
+        prop_assert_eq!(refused, 0, "the end that opened the session wins");
+    }
+
+    #[test]
+    fn changes_end_and_nothing_is_lost_if_nothing_arrives_for_a_while(
+        seed: u64, loss in 0.0..0.2, duplicate in 0.0..0.2, spread in 0u64..80, lasts in 100u64..90_000,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        check(&mut run(seed, whims, &[0, 1], Span::from_millis(lasts)), true)?;
+    }
+
+    #[test]
+    fn changes_from_one_end_are_all_made(
+        seed: u64, end in 0usize..2, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        let mut run = run(seed, whims, &[end], Span::ZERO);
+        check(&mut run, false)?;
+        prop_assert_eq!(tally(&run, end).1, 0);
+    }
+}

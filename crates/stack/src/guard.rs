@@ -1,0 +1,92 @@
+//! Micro-protocols may panic: that ends the session by their name, or is an error where there is none yet, and never
+//! unwinds through whoever called.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use haul_base::Time;
+
+use crate::protocol::MicroProtocol;
+use crate::recipe::RecipeError;
+use crate::stack::{Stack, StackEvent};
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+}
+
+fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic))
+}
+
+/// Lets a micro-protocol do something while a recipe is checked or a stack is made of it.
+pub(crate) fn checked<R>(protocol: &str, work: impl FnOnce() -> R) -> Result<R, RecipeError> {
+    caught(work).map_err(|text| {
+        let message = format!("it panicked: {text}");
+        RecipeError::Unbuildable { protocol: protocol.to_owned(), message }
+    })
+}
+
+impl Stack {
+    /// Whether a micro-protocol has failed: nothing more will happen.
+    pub fn has_failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Counters of the micro-protocols: which, name, value.
+    pub fn statistics(&self, mut each: impl FnMut(&str, &'static str, u64)) {
+        let telling = Cell::new(false);
+        for (slot, name) in self.slots.iter().zip(self.blueprint.names()) {
+            let Some(protocol) = slot else { continue };
+            let mut tell = |key, value| {
+                telling.set(true);
+                each(name, key, value);
+                telling.set(false);
+            };
+            match catch_unwind(AssertUnwindSafe(|| protocol.statistics(&mut tell))) {
+                Ok(()) => {}
+                // The caller's own panic, which is none of the micro-protocol's.
+                Err(panic) if telling.get() => resume_unwind(panic),
+                Err(panic) => self.fail(name.to_owned(), text_of(&*panic)),
+            }
+        }
+    }
+
+    /// What the micro-protocols have on its way or hold. One that cannot say is not finished.
+    pub(crate) fn held(&self) -> usize {
+        let slots = self.slots.iter().zip(self.blueprint.names());
+        let present = slots.filter_map(|(slot, name)| Some((slot.as_deref()?, name)));
+        let ask = |(protocol, name): (&dyn MicroProtocol, &str)| {
+            caught(|| protocol.unfinished()).unwrap_or_else(|text| {
+                self.fail(name.to_owned(), text);
+                1
+            })
+        };
+        present.map(ask).sum()
+    }
+
+    /// Runs handlers. A panic in one ends this stack, by the name of the micro-protocol, and nothing else.
+    pub(crate) fn guarded<R>(&mut self, now: Time, work: impl FnOnce(&mut Self, Time) -> R) -> Option<R> {
+        if self.has_failed() {
+            return None;
+        }
+        let result = caught(|| {
+            let result = work(self, now);
+            // What is left of a stack that has failed may lack parts.
+            if !self.has_failed() {
+                self.run_delayed(now);
+            }
+            result
+        });
+        let running = usize::from(self.core.running);
+        result.map_err(|text| self.fail(self.blueprint.tables.names[running].clone(), text)).ok()
+    }
+
+    /// The first failure counts.
+    pub(crate) fn fail(&self, protocol: String, message: String) {
+        if !self.failed.replace(true) {
+            self.failure.set(Some(Box::new(StackEvent::Failed { protocol, message })));
+        }
+    }
+}

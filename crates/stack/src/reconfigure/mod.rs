@@ -1,0 +1,430 @@
+//! A new recipe for a running stack, without losing a byte (wu-h-ctp section 6 leaves this to the future).
+//!
+//! *New parameters* of the same micro-protocols are applied at once: first here, then there. *Other micro-protocols*
+//! change what packets look like. Then both sides stop cutting new data, wait until all that is on its way has
+//! arrived, and change over: the first side with its next packet number, the other one when it sees a packet of the
+//! new generation, which a bit of the kind byte tells. Packet numbers and keys go on. Micro-protocols that stand in
+//! both recipes stay as they are, with their state.
+//!
+//! *Who wins.* Either end may begin a change, one at a time; each numbers its own. Every packet of the negotiation says
+//! which change of the other end was dealt with last, so that both know which of two changes knew of the other:
+//! - Of two that did not, the one of the end that opened the session wins. That end passes the other wish over, and the
+//!   other end drops its own as soon as it has checked the winner; what still comes of the dropped one is too old.
+//! - A change that knows of this end's, which still waits for its answer, waits until that has come.
+//!
+//! *No end is left alone.* A change is taken back by another one, back to the recipe before, and that is said until it
+//! is answered. From READY and COMMIT on nobody gives up: the other end may have changed over.
+
+mod rebuild;
+mod words;
+
+use std::sync::Arc;
+
+use haul_base::{Span, Time, Transmit};
+
+use crate::attribute::{AttributeType, U48};
+use crate::batch::{Batch, GENERATION_BIT, Kind, PACKET_HEADER_LEN};
+use crate::blueprint::Blueprint;
+use crate::event::BatchEvent;
+use crate::recipe::{Recipe, RecipeError};
+use crate::stack::{Stack, StackEvent};
+use words::{Heard, Saying, Word};
+
+/// A change without an answer is taken back after so long.
+const PATIENCE: Span = Span::from_secs(30);
+/// These stay or stay away for the life of a session: the other side could not know who is speaking.
+const FIXED: [&str; 2] = ["seal", "transport_driver"];
+
+/// Where a change stands.
+#[derive(Debug, Default)]
+enum Change {
+    #[default]
+    None,
+    /// New parameters are in force here; the other side has not confirmed. With what was in force before, unless this
+    /// takes an earlier change back, of which nobody is told any more.
+    Applying(Box<Saying>, Option<Arc<Blueprint>>),
+    /// The other side has been asked, and nothing new is sent.
+    Proposed(Box<Saying>, Arc<Blueprint>),
+    /// The other side has asked; what is on its way has to arrive first.
+    Draining(Arc<Blueprint>),
+    /// Ready, and waiting for the first packet of the new generation.
+    Ready(Box<Saying>, Arc<Blueprint>),
+    /// Changed over; the other side has not confirmed.
+    Committing(Box<Saying>),
+}
+
+impl Change {
+    fn saying(&self) -> Option<&Saying> {
+        match self {
+            Self::Applying(saying, _)
+            | Self::Proposed(saying, _)
+            | Self::Ready(saying, _)
+            | Self::Committing(saying) => Some(saying),
+            Self::None | Self::Draining(_) => None,
+        }
+    }
+
+    fn saying_mut(&mut self) -> Option<&mut Saying> {
+        match self {
+            Self::Applying(saying, _)
+            | Self::Proposed(saying, _)
+            | Self::Ready(saying, _)
+            | Self::Committing(saying) => Some(saying),
+            Self::None | Self::Draining(_) => None,
+        }
+    }
+}
+
+/// What the other side is told about its last change; again when it asks again.
+#[derive(Debug)]
+struct Answer {
+    refused: Option<String>,
+    due: bool,
+}
+
+/// The changes of a stack: the one under way, and what is known of those before.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    change: Change,
+    /// Number of this end's last change.
+    own: u32,
+    /// Number of its last change that the other side has answered.
+    answered: u32,
+    /// Number of the other side's last change that was dealt with here.
+    seen: u32,
+    answer: Option<Box<Answer>>,
+    /// The largest packet number of the negotiation.
+    latest: u64,
+    /// Packets with smaller numbers are of generations before the present one.
+    oldest: u64,
+    /// The smallest packet number that has come of the present generation, if it is not the first.
+    first: u64,
+}
+
+/// As much of a text as fits.
+fn shortened(mut text: String, max: usize) -> String {
+    let end = (0..=max.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+    text.truncate(end.unwrap_or_default());
+    text
+}
+
+impl Changes {
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.change.saying().map(|saying| saying.next)
+    }
+
+    fn is_over_age(&self, now: Time) -> bool {
+        match &self.change {
+            Change::Applying(saying, Some(_)) | Change::Proposed(saying, _) => saying.age(now) > PATIENCE,
+            _ => false,
+        }
+    }
+
+    /// A number for a change of this end.
+    fn number(&mut self) -> u32 {
+        self.own += 1;
+        self.own
+    }
+
+    fn answer(&mut self, refused: Option<String>) {
+        self.answer = Some(Box::new(Answer { refused, due: true }));
+    }
+
+    fn answer_again(&mut self, number: u32) {
+        if let Some(answer) = self.answer.as_mut().filter(|_| number == self.seen) {
+            answer.due = true;
+        }
+    }
+
+    /// What is to be said now.
+    fn say(&mut self, now: Time, rtt: Span) -> Option<Vec<u8>> {
+        if let Some(answer) = self.answer.as_mut().filter(|answer| answer.due) {
+            answer.due = false;
+            let word = if answer.refused.is_some() { Word::Refused } else { Word::Done };
+            let reason = answer.refused.as_deref().unwrap_or_default();
+            return Some(words::write(word, self.seen, self.seen, reason));
+        }
+        let saying = self.change.saying_mut().filter(|saying| saying.next <= now)?;
+        saying.leave(now, rtt);
+        Some(words::write(saying.word, saying.number, self.seen, &saying.text))
+    }
+
+    /// Whether a wish that has dealt with this end's change `seen` has to wait, or is one that was dropped.
+    fn passes_over(&self, seen: u32, initiator: bool) -> bool {
+        match &self.change {
+            Change::Applying(own, _) | Change::Proposed(own, _) => initiator || seen >= own.number,
+            _ => seen < self.answered,
+        }
+    }
+
+    /// Whether this packet can be the first of the generation that this end waits for. An older one could have its bit.
+    pub(crate) fn awaits(&self, packet: &[u8]) -> bool {
+        let newer = || packet.get(1..PACKET_HEADER_LEN).is_some_and(|pn| U48::read(pn) > self.latest);
+        matches!(self.change, Change::Ready(..)) && newer()
+    }
+
+    fn begin_generation(&mut self) {
+        (self.oldest, self.first) = (self.latest + 1, u64::MAX);
+    }
+
+    /// Packets from this number on look as the present recipe says, also those that were worked out from others.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Leaves out late packets of recipes before the present one whose generation has the same bit.
+    pub(crate) fn leave_out_old(&mut self, batch: &mut Batch<'_>) {
+        if self.oldest == 0 {
+            return;
+        }
+        for i in batch.live() {
+            let pn = batch.pn(i);
+            if pn < self.oldest {
+                batch.reject_unauthentic(i);
+            } else {
+                self.first = self.first.min(pn);
+            }
+        }
+    }
+}
+
+impl Stack {
+    /// Changes the recipe of both ends. The events [`StackEvent::Reconfigured`] and [`StackEvent::Refused`] tell how it
+    /// ended; if both ends begin a change at once, that of the end that opened the session wins.
+    ///
+    /// # Errors
+    /// If the recipe does not build, cannot follow on the present one, or another change is under way.
+    pub fn reconfigure(&mut self, now: Time, recipe: &Recipe) -> Result<(), RecipeError> {
+        let begun = self.guarded(now, |stack, now| stack.begin_change(now, recipe));
+        if self.has_failed() { Err(RecipeError::Ended) } else { begun.unwrap_or(Err(RecipeError::Ended)) }
+    }
+
+    fn begin_change(&mut self, now: Time, recipe: &Recipe) -> Result<(), RecipeError> {
+        if !matches!(self.changes.change, Change::None) {
+            return Err(RecipeError::Busy);
+        }
+        let blueprint = self.compile(recipe)?;
+        let (text, max) = (recipe.to_toml(), self.longest_text());
+        // The present recipe has to fit too: it is what takes the change back.
+        let len = text.len().max(self.recipe().to_toml().len());
+        if len > max {
+            return Err(RecipeError::TooLong { len, max });
+        }
+        if self.is_parameters_only(&blueprint) {
+            let before = self.blueprint.clone();
+            self.apply(now, blueprint)?;
+            let saying = Saying::new(now, Word::Apply, self.changes.number(), text);
+            self.changes.change = Change::Applying(Box::new(saying), Some(before));
+        } else {
+            self.core.draining = true;
+            let saying = Saying::new(now, Word::Propose, self.changes.number(), text);
+            self.changes.change = Change::Proposed(Box::new(saying), blueprint);
+        }
+        Ok(())
+    }
+
+    fn longest_text(&self) -> usize {
+        let layout = &self.blueprint.tables.layout;
+        let headers = layout.clear_len() + layout.tag_len() + words::HEADER;
+        usize::from(self.core.path.datagram).saturating_sub(headers)
+    }
+
+    fn compile(&self, recipe: &Recipe) -> Result<Arc<Blueprint>, RecipeError> {
+        let fixed = FIXED.into_iter().find(|&part| recipe.has(part) != self.recipe().has(part));
+        if let Some(part) = fixed {
+            return Err(RecipeError::Fixed(part));
+        }
+        self.blueprint.registry.compile(recipe, self.blueprint.tag_len)
+    }
+
+    fn is_parameters_only(&self, new: &Blueprint) -> bool {
+        new.names().eq(self.blueprint.names()) && new.tables == self.blueprint.tables
+    }
+
+    /// Moves on once nothing is on its way any more, and takes back what the other side does not answer.
+    pub(crate) fn advance_change(&mut self, now: Time) {
+        if matches!(self.changes.change, Change::Draining(_))
+            && self.is_drained()
+            && let Change::Draining(blueprint) = std::mem::take(&mut self.changes.change)
+        {
+            let ready = Saying::new(now, Word::Ready, self.changes.seen, String::new());
+            self.changes.change = Change::Ready(Box::new(ready), blueprint);
+        }
+        if self.changes.is_over_age(now) {
+            self.drop_own(now, "the other side does not answer");
+            let back = Saying::new(now, Word::Apply, self.changes.number(), self.recipe().to_toml());
+            self.changes.change = Change::Applying(Box::new(back), None);
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        let begun = self.core.queue.front().is_some_and(|message| message.sent > 0);
+        !begun && self.held() == 0
+    }
+
+    /// Writes a packet of the negotiation if one is due.
+    pub(crate) fn write_change(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
+        let body = self.changes.say(now, self.core.path.rtt)?;
+        let datagram = usize::from(self.core.path.datagram);
+        self.write(now, slot, 1, datagram, |_, batch| {
+            if let Some(i) = batch.push(Kind::RECONFIGURE, body.len()) {
+                batch.payload_mut(i).copy_from_slice(&body);
+            }
+        })
+    }
+
+    /// The change under way, if there is one, is none any more, and what it has done here is undone.
+    fn drop_own(&mut self, now: Time, reason: &str) {
+        self.core.draining = false;
+        let tell = match std::mem::take(&mut self.changes.change) {
+            Change::Applying(_, Some(before)) => {
+                self.restore(now, before);
+                true
+            }
+            Change::Proposed(..) => true,
+            _ => false,
+        };
+        if tell {
+            self.core.events.push_back(StackEvent::Refused(reason.to_owned()));
+        }
+    }
+
+    /// A packet of the negotiation has come, with this packet number.
+    pub(crate) fn on_reconfigure(&mut self, now: Time, pn: u64, packet: &[u8]) {
+        let Some(heard) = words::read(packet) else {
+            self.core.stats.violations += 1;
+            return;
+        };
+        self.changes.latest = self.changes.latest.max(pn);
+        match (heard.word, &self.changes.change) {
+            (Word::Apply | Word::Propose, _) => self.on_wish(now, &heard),
+            (Word::Ready, Change::Proposed(own, _)) if own.number == heard.number => self.on_ready(now),
+            (Word::Refused, Change::Proposed(own, _) | Change::Applying(own, _))
+                if own.number == heard.number =>
+            {
+                self.on_refused(now, &heard);
+            }
+            (Word::Commit, _) => self.changes.answer_again(heard.number),
+            (Word::Done, Change::Applying(own, _) | Change::Committing(own))
+                if own.number == heard.number =>
+            {
+                self.on_done();
+            }
+            _ => {}
+        }
+    }
+
+    fn on_refused(&mut self, now: Time, heard: &Heard<'_>) {
+        self.changes.answered = heard.number;
+        if matches!(self.changes.change, Change::Applying(_, None)) {
+            self.fail("recipe".to_owned(), format!("a change could not be taken back: {}", heard.text));
+        }
+        self.drop_own(now, heard.text);
+    }
+
+    fn on_done(&mut self) {
+        self.changes.answered = self.changes.own;
+        if !matches!(std::mem::take(&mut self.changes.change), Change::Applying(_, None)) {
+            self.core.events.push_back(StackEvent::Reconfigured);
+        }
+    }
+
+    /// The other side wants a change.
+    fn on_wish(&mut self, now: Time, wish: &Heard<'_>) {
+        if matches!(self.changes.change, Change::Committing(_)) {
+            // It speaks in the new generation, so it has changed over too.
+            self.on_done();
+        }
+        if wish.number <= self.changes.seen {
+            self.changes.answer_again(wish.number);
+            return;
+        }
+        if self.changes.passes_over(wish.seen, self.core.initiator) {
+            return;
+        }
+        if matches!(self.changes.change, Change::Draining(_) | Change::Ready(..)) {
+            // It has one wish at a time: the one before has been taken back.
+            self.drop_own(now, "");
+        }
+        self.changes.answer = None;
+        let taken = self.take_up(now, wish);
+        self.changes.seen = wish.number;
+        if let Err(error) = taken {
+            self.changes.answer(Some(shortened(error.to_string(), self.longest_text())));
+        }
+    }
+
+    fn take_up(&mut self, now: Time, wish: &Heard<'_>) -> Result<(), RecipeError> {
+        let blueprint = self.compile(&Recipe::parse(wish.text)?)?;
+        match wish.word {
+            Word::Apply => self.on_apply(now, blueprint)?,
+            _ => self.on_propose(now, blueprint),
+        }
+        Ok(())
+    }
+
+    fn on_apply(&mut self, now: Time, blueprint: Arc<Blueprint>) -> Result<(), RecipeError> {
+        if !self.is_parameters_only(&blueprint) {
+            return Err(RecipeError::Busy);
+        }
+        let fresh = !blueprint.recipe().same_stack(self.recipe());
+        self.apply(now, blueprint.clone())?;
+        // What this end had applied itself is overwritten, and not to be restored.
+        if let Change::Applying(_, Some(before)) = &mut self.changes.change {
+            *before = blueprint;
+        }
+        self.yield_own(now);
+        self.changes.answer(None);
+        if fresh {
+            self.core.events.push_back(StackEvent::Reconfigured);
+        }
+        Ok(())
+    }
+
+    fn on_propose(&mut self, now: Time, blueprint: Arc<Blueprint>) {
+        // Both ends have to start from the same recipe: what is equal in the old and the new one stays as it is.
+        self.yield_own(now);
+        self.core.draining = true;
+        self.changes.change = Change::Draining(blueprint);
+    }
+
+    /// Both ends have begun a change at once, and this is not the end that opened the session.
+    fn yield_own(&mut self, now: Time) {
+        self.drop_own(now, "the other side wants a change at the same time");
+    }
+
+    /// The other side is ready; this one goes first when it is drained too. Until then READY comes again.
+    fn on_ready(&mut self, now: Time) {
+        if !self.is_drained() {
+            return;
+        }
+        if let Change::Proposed(own, blueprint) = std::mem::take(&mut self.changes.change)
+            && self.change_over(now, &blueprint)
+        {
+            let commit = Saying::new(now, Word::Commit, own.number, String::new());
+            self.changes.change = Change::Committing(Box::new(commit));
+        }
+    }
+
+    /// A packet of the coming generation has come: if it opens, this end follows and takes it. It is opened once, in
+    /// place, because keys may let a packet number pass only once; and before anything changes, because a stranger must
+    /// not make this side change over.
+    pub(crate) fn on_other_generation(&mut self, now: Time, packet: &mut [u8]) {
+        let Change::Ready(_, blueprint) = &self.changes.change else { return };
+        let blueprint = blueprint.clone();
+        let len = packet.len();
+        let generation = self.generation ^ GENERATION_BIT;
+        let mut batch = Batch::incoming(packet, len, &blueprint.tables.layout, generation);
+        self.context(now).raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
+        if batch.has_live() {
+            self.changes.change = Change::None;
+            if !self.change_over(now, &blueprint) {
+                return;
+            }
+            self.changes.answer(None);
+            self.core.events.push_back(StackEvent::Reconfigured);
+            self.changes.leave_out_old(&mut batch);
+        }
+        self.take_opened(now, &mut batch);
+    }
+}

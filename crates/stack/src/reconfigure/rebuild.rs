@@ -1,0 +1,106 @@
+//! How a running stack takes new parameters, and how it is taken apart and put together by a new blueprint.
+
+use std::sync::Arc;
+
+use haul_base::Time;
+
+use crate::batch::GENERATION_BIT;
+use crate::blueprint::{Blueprint, Setup};
+use crate::recipe::RecipeError;
+use crate::stack::Stack;
+
+impl Stack {
+    /// Puts new parameters in force, or none of them.
+    pub(super) fn apply(&mut self, now: Time, new: Arc<Blueprint>) -> Result<(), RecipeError> {
+        let old = std::mem::replace(&mut self.blueprint, new);
+        let result = self.tell_parameters(now, &old);
+        if result.is_err() {
+            let new = std::mem::replace(&mut self.blueprint, old);
+            // What has taken new parameters gets its old ones back; it has just shown that it can change.
+            let _ = self.tell_parameters(now, &new);
+        }
+        result
+    }
+
+    /// Puts the parameters in force that were before. An end that cannot must not go on: the other one has them.
+    pub(super) fn restore(&mut self, now: Time, before: Arc<Blueprint>) {
+        if let Err(error) = self.apply(now, before) {
+            self.fail_over_recipe(error);
+        }
+    }
+
+    fn tell_parameters(&mut self, now: Time, old: &Arc<Blueprint>) -> Result<(), RecipeError> {
+        for owner in 0..self.slots.len() {
+            let blueprint = self.blueprint.clone();
+            let parameters = &blueprint.parts[owner].1;
+            if *parameters == old.parts[owner].1 {
+                continue;
+            }
+            let mut result = Ok(());
+            self.context(now).run(owner as u8, |protocol, context| {
+                result = protocol.on_parameters(parameters, context);
+            });
+            let protocol = blueprint.parts[owner].0.name.to_owned();
+            result.map_err(|message| RecipeError::Unbuildable { protocol, message })?;
+        }
+        Ok(())
+    }
+
+    /// Takes the stack apart and puts it together by the new blueprint.
+    pub(super) fn change_over(&mut self, now: Time, blueprint: &Arc<Blueprint>) -> bool {
+        self.core.draining = false;
+        match self.rebuild(now, blueprint) {
+            Ok(()) => true,
+            Err(error) => {
+                self.fail_over_recipe(error);
+                false
+            }
+        }
+    }
+
+    fn fail_over_recipe(&self, error: RecipeError) {
+        match error {
+            RecipeError::Unbuildable { protocol, message } => self.fail(protocol, message),
+            error => self.fail("recipe".to_owned(), error.to_string()),
+        }
+    }
+
+    fn rebuild(&mut self, now: Time, new: &Arc<Blueprint>) -> Result<(), RecipeError> {
+        let old = std::mem::replace(&mut self.blueprint, new.clone());
+        let mut old_slots = std::mem::take(&mut self.slots);
+        let place = |name: &str| new.names().position(|known| known == name).map(|at| at as u8);
+        let moved: Vec<Option<u8>> = old.names().map(place).collect();
+        self.core.move_owners(&moved, &|event| event_in(&old, new, event));
+        let mut setup = self.running_setup(now);
+        let mut fresh = Vec::with_capacity(new.parts.len());
+        for (index, (registration, parameters)) in new.parts.iter().enumerate() {
+            let before = old.names().position(|known| known == registration.name);
+            let kept = before.filter(|&at| old.parts[at].1 == *parameters);
+            fresh.push(kept.is_none());
+            self.slots.push(match kept {
+                Some(at) => old_slots[at].take(),
+                None => Some(new.build_one(index, &mut setup)?),
+            });
+        }
+        new.place_as_checked(&mut self.slots, &mut self.core.shared)?;
+        self.generation ^= GENERATION_BIT;
+        self.changes.begin_generation();
+        self.start(now, |owner| fresh[usize::from(owner)]);
+        Ok(())
+    }
+
+    fn running_setup(&self, now: Time) -> Setup {
+        let mut setup = Setup::new(now);
+        setup.initiator = self.core.initiator;
+        setup.datagram = self.core.path.datagram;
+        setup.likely_datagram = self.core.path.datagram;
+        setup.initial_rtt = self.core.path.rtt;
+        setup
+    }
+}
+
+/// The event of the new stack that has the name of an old one.
+fn event_in(old: &Blueprint, new: &Blueprint, event: u16) -> Option<u16> {
+    let name = &old.tables.notice_events.get(usize::from(event))?.0;
+    new.tables.notice_events.iter().position(|known| known.0 == *name).map(|at| at as u16)
+}

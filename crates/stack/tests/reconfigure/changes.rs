@@ -1,0 +1,207 @@
+//! Who wins, who is refused, and that both ends always end up with the same recipe.
+
+use haul_base::Span;
+use haul_stack::{Recipe, SendOptions, StackEvent};
+
+use crate::parts::{Pair, at, events, hear, recipe, said};
+
+const SECOND: Span = Span::from_secs(1);
+const OUTAGE: Span = Span::from_secs(50);
+
+fn is_refused(event: &StackEvent) -> bool {
+    matches!(event, StackEvent::Refused(_))
+}
+
+/// Both ask at once; the end that opened the session has its way.
+fn both_at_once(of_a: &Recipe, of_b: &Recipe) {
+    let mut pair = Pair::new();
+    for stack in [&mut pair.a, &mut pair.b] {
+        stack.send(pair.now, b"before", SendOptions::default()).unwrap();
+    }
+    pair.a.reconfigure(pair.now, of_a).unwrap();
+    pair.b.reconfigure(pair.now, of_b).unwrap();
+    pair.exchange(SECOND * 10);
+    pair.assert_at_rest();
+    assert!(pair.a.recipe().same_stack(of_a));
+    assert_eq!(events(&mut pair.a), [StackEvent::Reconfigured]);
+    let at_b = events(&mut pair.b);
+    assert!(is_refused(&at_b[0]) && at_b[1..] == [StackEvent::Reconfigured], "{at_b:?}");
+}
+
+#[test]
+fn of_parameters_here_and_micro_protocols_there_one_wins() {
+    both_at_once(&at(11), &recipe().with("extra"));
+    both_at_once(&recipe().with("extra"), &at(22));
+}
+
+#[test]
+fn of_two_changes_of_a_kind_one_wins() {
+    both_at_once(&at(11), &at(22));
+    both_at_once(&recipe().with("extra"), &recipe().without("knob").with("extra"));
+}
+
+#[test]
+fn a_wish_that_lost_is_dead_even_if_it_comes_late() {
+    let mut pair = Pair::new();
+    pair.b.reconfigure(pair.now, &at(22)).unwrap();
+    let late = said(&mut pair.b, pair.now);
+    pair.a.reconfigure(pair.now, &at(11)).unwrap();
+    pair.exchange(SECOND);
+    hear(&mut pair.a, pair.now, &late);
+    pair.exchange(SECOND);
+    assert_eq!(pair.a.recipe().get("knob", "at"), Some("11"));
+    pair.assert_at_rest();
+}
+
+#[test]
+fn a_late_repeat_of_an_older_change_changes_nothing() {
+    let mut pair = Pair::new();
+    pair.a.reconfigure(pair.now, &at(1)).unwrap();
+    let late = said(&mut pair.a, pair.now);
+    hear(&mut pair.b, pair.now, &late);
+    pair.exchange(SECOND);
+    pair.a.reconfigure(pair.now, &at(2)).unwrap();
+    pair.exchange(SECOND);
+    hear(&mut pair.b, pair.now, &late);
+    pair.exchange(SECOND);
+    assert_eq!(pair.b.recipe().get("knob", "at"), Some("2"));
+    pair.assert_at_rest();
+}
+
+#[test]
+fn a_late_repeat_of_an_older_proposal_changes_nothing() {
+    let mut pair = Pair::new();
+    pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
+    let late = said(&mut pair.a, pair.now);
+    hear(&mut pair.b, pair.now, &late);
+    pair.exchange(SECOND);
+    pair.a.reconfigure(pair.now, &recipe()).unwrap();
+    pair.exchange(SECOND);
+    hear(&mut pair.b, pair.now, &late);
+    pair.exchange(SECOND);
+    pair.assert_at_rest();
+}
+
+#[test]
+fn an_answer_that_was_lost_is_given_again() {
+    let mut pair = Pair::new();
+    pair.a.reconfigure(pair.now, &at(1)).unwrap();
+    let asked = said(&mut pair.a, pair.now);
+    hear(&mut pair.b, pair.now, &asked);
+    assert_eq!(said(&mut pair.b, pair.now).len(), 1, "and it is lost");
+    // The other end has answered, and wants something itself.
+    pair.b.reconfigure(pair.now, &at(2)).unwrap();
+    pair.exchange(SECOND);
+    assert_eq!(pair.a.recipe().get("knob", "at"), Some("2"));
+    assert_eq!(events(&mut pair.a), [StackEvent::Reconfigured, StackEvent::Reconfigured]);
+    assert_eq!(events(&mut pair.b), [StackEvent::Reconfigured, StackEvent::Reconfigured]);
+    pair.assert_at_rest();
+}
+
+#[test]
+fn parameters_that_the_other_end_refuses_are_taken_back() {
+    let mut pair = Pair::with_narrow_b();
+    pair.a.reconfigure(pair.now, &at(60)).unwrap();
+    pair.exchange(SECOND);
+    let at_a = events(&mut pair.a);
+    assert!(at_a.len() == 1 && is_refused(&at_a[0]), "{at_a:?}");
+    assert_eq!(events(&mut pair.b), []);
+    pair.assert_at_rest();
+}
+
+#[test]
+fn a_wish_that_is_no_good_does_not_win() {
+    let mut pair = Pair::with_narrow_b();
+    pair.a.reconfigure(pair.now, &at(60)).unwrap();
+    pair.b.reconfigure(pair.now, &at(20)).unwrap();
+    pair.exchange(SECOND);
+    assert_eq!(pair.a.recipe().get("knob", "at"), Some("20"));
+    let at_a = events(&mut pair.a);
+    assert!(is_refused(&at_a[0]) && at_a[1..] == [StackEvent::Reconfigured], "{at_a:?}");
+    assert_eq!(events(&mut pair.b), [StackEvent::Reconfigured]);
+    pair.assert_at_rest();
+}
+
+#[test]
+fn parameters_that_nobody_confirmed_are_taken_back_at_both_ends() {
+    for heard in [false, true] {
+        let mut pair = Pair::new();
+        pair.a.reconfigure(pair.now, &at(1)).unwrap();
+        let asked = said(&mut pair.a, pair.now);
+        if heard {
+            hear(&mut pair.b, pair.now, &asked);
+        }
+        pair.outage(OUTAGE);
+        let at_a = events(&mut pair.a);
+        assert!(at_a.len() == 1 && is_refused(&at_a[0]), "{at_a:?}");
+        pair.exchange(SECOND * 20);
+        pair.assert_at_rest();
+        assert_eq!(pair.b.recipe().get("knob", "at"), None);
+        assert_eq!(events(&mut pair.a), []);
+    }
+}
+
+#[test]
+fn a_proposal_that_nobody_answered_is_taken_back_at_both_ends() {
+    for heard in [false, true] {
+        let mut pair = Pair::new();
+        pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
+        let asked = said(&mut pair.a, pair.now);
+        if heard {
+            hear(&mut pair.b, pair.now, &asked);
+        }
+        pair.outage(OUTAGE);
+        let at_a = events(&mut pair.a);
+        assert!(at_a.len() == 1 && is_refused(&at_a[0]), "{at_a:?}");
+        pair.exchange(SECOND * 20);
+        pair.assert_at_rest();
+        assert!(!pair.b.recipe().has("extra"));
+    }
+}
+
+#[test]
+fn an_end_that_does_not_come_to_rest_is_not_waited_for_for_ever() {
+    let mut pair = Pair::with_clinging_b();
+    pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
+    pair.exchange(OUTAGE);
+    let at_a = events(&mut pair.a);
+    assert!(at_a.len() == 1 && is_refused(&at_a[0]), "{at_a:?}");
+    pair.assert_at_rest();
+}
+
+#[test]
+fn a_change_that_has_begun_is_finished_after_any_outage() {
+    let mut pair = Pair::new();
+    pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
+    let proposal = said(&mut pair.a, pair.now);
+    hear(&mut pair.b, pair.now, &proposal);
+    let ready = said(&mut pair.b, pair.now);
+    hear(&mut pair.a, pair.now, &ready);
+    assert!(pair.a.recipe().has("extra") && !pair.b.recipe().has("extra"));
+    pair.outage(OUTAGE);
+    pair.exchange(SECOND * 20);
+    assert_eq!(events(&mut pair.a), [StackEvent::Reconfigured]);
+    assert_eq!(events(&mut pair.b), [StackEvent::Reconfigured]);
+    assert!(pair.b.recipe().has("extra"));
+    pair.assert_at_rest();
+}
+
+#[test]
+fn packets_of_the_recipe_before_the_last_are_known_by_their_numbers() {
+    let mut pair = Pair::new();
+    pair.a.send(pair.now, b"old", SendOptions::default()).unwrap();
+    let old = said(&mut pair.a, pair.now);
+    pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
+    pair.exchange(SECOND);
+    // Now both ends are ready to change, and an old packet has the bit of the coming recipe.
+    pair.a.reconfigure(pair.now, &recipe()).unwrap();
+    let proposal = said(&mut pair.a, pair.now);
+    hear(&mut pair.b, pair.now, &proposal);
+    assert_eq!(said(&mut pair.b, pair.now).len(), 1, "READY");
+    hear(&mut pair.b, pair.now, &old);
+    assert!(pair.b.recipe().has("extra"), "an old packet made it change over");
+    pair.exchange(SECOND);
+    hear(&mut pair.b, pair.now, &old);
+    assert_eq!(pair.b.waiting_messages(), 0);
+    pair.assert_at_rest();
+}

@@ -1,0 +1,8 @@
+//! Changes of a running recipe: from both ends at once, with lost and late packets; and micro-protocols that panic
+//! where no handler runs.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+mod changes;
+mod panics;
+mod parts;

@@ -1,0 +1,80 @@
+//! Micro-protocols that panic where no handler runs: the caller gets an error or the session ends, by their name.
+
+use haul_base::{Machine, Time};
+use haul_stack::{Recipe, Stack, StackEvent};
+
+use crate::parts::{Boom, Pair, events, plain, recipe, setup};
+
+fn that_panics(step: &str) -> Recipe {
+    let mut recipe = recipe();
+    recipe.set("knob.panics", step).unwrap();
+    recipe
+}
+
+fn failed(step: &str) -> Vec<StackEvent> {
+    let message = format!("I do not like to {step}");
+    vec![StackEvent::Failed { protocol: "knob".into(), message }]
+}
+
+#[test]
+fn a_recipe_whose_micro_protocol_panics_is_refused_by_name() {
+    for step in ["build", "declare", "bind"] {
+        let error = std::sync::Arc::new(plain()).compile(&that_panics(step), 0).unwrap_err().to_string();
+        assert_eq!(error, format!("knob: it panicked: I do not like to {step}"));
+    }
+}
+
+#[test]
+fn a_stack_whose_micro_protocol_panics_when_it_is_made_is_an_error_by_name() {
+    let blueprint = std::sync::Arc::new(plain()).compile(&recipe(), 0).unwrap();
+    let error = Stack::new(blueprint, setup(true).provide(Boom)).unwrap_err().to_string();
+    assert_eq!(error, "knob: it panicked: I do not like this session");
+}
+
+#[test]
+fn a_panic_over_a_running_session_s_new_recipe_refuses_it() {
+    let mut pair = Pair::new();
+    let error = pair.a.reconfigure(pair.now, &that_panics("bind")).unwrap_err().to_string();
+    assert_eq!(error, "knob: it panicked: I do not like to bind");
+    pair.assert_at_rest();
+}
+
+#[test]
+fn a_panic_over_new_parameters_ends_the_session_by_name() {
+    let mut pair = Pair::new();
+    assert!(pair.a.reconfigure(pair.now, &that_panics("change")).is_err());
+    assert!(pair.a.has_failed());
+    assert_eq!(events(&mut pair.a), failed("change"));
+    assert!(pair.a.reconfigure(pair.now, &recipe()).is_err());
+}
+
+#[test]
+fn a_panic_in_a_look_at_the_counters_ends_the_session_by_name() {
+    let blueprint = |step| std::sync::Arc::new(plain()).compile(&that_panics(step), 0).unwrap();
+    let mut stack = Stack::new(blueprint("count"), setup(true)).unwrap();
+    let mut counters = Vec::new();
+    stack.statistics(|part, name, value| counters.push((part.to_owned(), name, value)));
+    assert_eq!(counters, [("knob".to_owned(), "before", 1)]);
+    assert!(stack.has_failed() && stack.deadline().is_none());
+    assert_eq!(events(&mut stack), failed("count"));
+    assert_eq!(stack.poll_transmit(Time::ZERO, &mut [0; 2_000]), None);
+    let mut stack = Stack::new(blueprint("finish"), setup(true)).unwrap();
+    assert_eq!(stack.unfinished(), 1, "nobody knows");
+    assert_eq!(events(&mut stack), failed("finish"));
+}
+
+#[test]
+#[should_panic(expected = "the caller's own")]
+fn a_panic_of_whoever_looks_at_the_counters_is_his() {
+    Pair::new().a.statistics(|part, _, _| assert!(part != "knob", "the caller's own"));
+}
+
+#[test]
+fn a_panic_while_a_change_waits_ends_the_session_by_name() {
+    let mut pair = Pair::new();
+    pair.a.reconfigure(pair.now, &that_panics("finish").with("extra")).unwrap();
+    pair.exchange(haul_base::Span::from_secs(1));
+    pair.a.reconfigure(pair.now, &recipe()).unwrap();
+    pair.exchange(haul_base::Span::from_secs(1));
+    assert!(events(&mut pair.b).ends_with(&failed("finish")));
+}

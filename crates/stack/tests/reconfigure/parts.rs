@@ -1,0 +1,249 @@
+//! Micro-protocols for these tests, and a path whose packets the test holds in its hands.
+
+use std::sync::Arc;
+
+use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
+use haul_stack::{
+    Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, ParameterKind, ParameterSpec,
+    Parameters, Recipe, Registration, Registry, Resolution, SendOptions, Setup, Stack, StackEvent,
+};
+
+/// A message is a packet.
+#[derive(Debug, Default)]
+struct Whole;
+
+impl MicroProtocol for Whole {
+    fn declare(&mut self, _: &mut Declaration<'_>) {}
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_batch(BatchEvent::FILL, Order::NORMAL);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::LATE);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        context.set_max_message(1_000);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::FILL {
+            while !context.is_draining()
+                && let Some(len) = context.queue().front().map(|message| message.data.len())
+            {
+                let Some(i) = batch.push(Kind::DATA, len) else { return };
+                let Some(message) = context.queue().sent(len) else { return };
+                batch.payload_mut(i).copy_from_slice(&message.data);
+            }
+        } else {
+            for i in batch.live() {
+                context.deliver(0, batch.payload(i));
+            }
+        }
+    }
+}
+
+/// Has a parameter, panics where it is told to, and may have something unfinished for ever.
+#[derive(Debug)]
+struct Knob {
+    panics: String,
+    clings: bool,
+}
+
+impl Knob {
+    fn step(&self, step: &str) {
+        assert!(self.panics != step, "I do not like to {step}");
+    }
+}
+
+impl MicroProtocol for Knob {
+    fn declare(&mut self, _: &mut Declaration<'_>) {
+        self.step("declare");
+    }
+
+    fn bind(&mut self, _: &mut Resolution<'_>) {
+        self.step("bind");
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+        parameters.text("panics").clone_into(&mut self.panics);
+        self.step("change");
+        Ok(())
+    }
+
+    fn unfinished(&self) -> usize {
+        self.step("finish");
+        usize::from(self.clings)
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("before", 1);
+        self.step("count");
+    }
+}
+
+/// Something to be taken in and out.
+#[derive(Debug)]
+struct Extra;
+
+impl MicroProtocol for Extra {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        let _ = declaration.attribute::<u32>("extra");
+    }
+
+    fn bind(&mut self, _: &mut Resolution<'_>) {}
+}
+
+/// Brought by a session whose micro-protocol panics in it and not when the recipe is checked.
+#[derive(Debug)]
+pub(crate) struct Boom;
+
+/// Brought by an end at which something stays unfinished.
+#[derive(Debug)]
+pub(crate) struct Cling;
+
+const KNOB: &[ParameterSpec] = &[
+    ParameterSpec { name: "at", kind: ParameterKind::Integer(0, 100), default: "0", help: "a number" },
+    ParameterSpec { name: "panics", kind: ParameterKind::Text, default: "never", help: "where it panics" },
+];
+
+/// As [`KNOB`], of an end that takes less.
+const NARROW: &[ParameterSpec] = &[
+    ParameterSpec { name: "at", kind: ParameterKind::Integer(0, 50), default: "0", help: "a number" },
+    KNOB[1],
+];
+
+pub(crate) fn registry(parameters: &'static [ParameterSpec]) -> Arc<Registry> {
+    let mut registry = Registry::empty();
+    registry.register(Registration::new("whole", 1, "a message is a packet", |_, _| Ok(Box::new(Whole))));
+    registry.register(Registration::new("extra", 1, "is there or is not", |_, _| Ok(Box::new(Extra))));
+    registry.register(Registration {
+        parameters,
+        ..Registration::new("knob", 1, "has a parameter", |parameters, setup| {
+            let knob = Knob {
+                panics: parameters.text("panics").to_owned(),
+                clings: setup.take::<Cling>().is_some(),
+            };
+            knob.step("build");
+            assert!(setup.take::<Boom>().is_none(), "I do not like this session");
+            Ok(Box::new(knob))
+        })
+    });
+    Arc::new(registry)
+}
+
+pub(crate) fn plain() -> Registry {
+    Registry::clone(&registry(KNOB))
+}
+
+pub(crate) fn recipe() -> Recipe {
+    Recipe::new("test").with("whole").with("knob")
+}
+
+/// With this number in the knob.
+pub(crate) fn at(number: u32) -> Recipe {
+    let mut recipe = recipe();
+    recipe.set("knob.at", &number.to_string()).unwrap();
+    recipe
+}
+
+/// Both ends; `a` has opened the session.
+pub(crate) struct Pair {
+    pub(crate) a: Stack,
+    pub(crate) b: Stack,
+    pub(crate) now: Time,
+}
+
+pub(crate) fn setup(initiator: bool) -> Setup {
+    Setup { initiator, initial_rtt: Span::from_millis(10), ..Setup::new(Time::ZERO) }
+}
+
+impl Pair {
+    pub(crate) fn new() -> Self {
+        let make =
+            |initiator| Stack::new(registry(KNOB).compile(&recipe(), 0).unwrap(), setup(initiator)).unwrap();
+        Self { a: make(true), b: make(false), now: Time::ZERO }
+    }
+
+    /// `b` takes numbers up to 50 only.
+    pub(crate) fn with_narrow_b() -> Self {
+        let b = Stack::new(registry(NARROW).compile(&recipe(), 0).unwrap(), setup(false)).unwrap();
+        Self { b, ..Self::new() }
+    }
+
+    /// Something at `b` never comes to an end.
+    pub(crate) fn with_clinging_b() -> Self {
+        let setup = setup(false).provide(Cling);
+        let b = Stack::new(registry(KNOB).compile(&recipe(), 0).unwrap(), setup).unwrap();
+        Self { b, ..Self::new() }
+    }
+
+    /// Everything that both have to say until nobody has anything, within `for_so_long`.
+    pub(crate) fn exchange(&mut self, for_so_long: Span) {
+        let end = self.now + for_so_long;
+        loop {
+            loop {
+                let (from_a, from_b) = (said(&mut self.a, self.now), said(&mut self.b, self.now));
+                if from_a.is_empty() && from_b.is_empty() {
+                    break;
+                }
+                hear(&mut self.b, self.now, &from_a);
+                hear(&mut self.a, self.now, &from_b);
+            }
+            let next = [&self.a, &self.b].into_iter().filter_map(Machine::deadline).map(|d| d.at).min();
+            let Some(at) = next.filter(|at| *at <= end) else { break };
+            self.now = self.now.max(at);
+            self.a.on_deadline(self.now);
+            self.b.on_deadline(self.now);
+        }
+        self.now = end;
+    }
+
+    /// Nothing arrives for so long.
+    pub(crate) fn outage(&mut self, lasts: Span) {
+        let end = self.now + lasts;
+        while self.now < end {
+            self.now += Span::from_millis(100);
+            for stack in [&mut self.a, &mut self.b] {
+                stack.on_deadline(self.now);
+                said(stack, self.now);
+            }
+        }
+    }
+
+    /// A message each way arrives, both recipes are equal, and nothing is under way any more.
+    pub(crate) fn assert_at_rest(&mut self) {
+        assert!(self.a.recipe().same_stack(self.b.recipe()), "{:?} {:?}", self.a.recipe(), self.b.recipe());
+        for stack in [&mut self.a, &mut self.b] {
+            stack.send(self.now, b"still there", SendOptions::default()).unwrap();
+        }
+        self.exchange(Span::from_secs(1));
+        for stack in [&mut self.a, &mut self.b] {
+            assert_eq!(stack.queued_bytes(), 0, "it does not send any more");
+            let last = std::iter::from_fn(|| stack.recv()).last().map(|(_, message)| message.to_vec());
+            assert_eq!(last.as_deref(), Some(&b"still there"[..]));
+            assert_eq!((stack.deadline(), stack.stats().violations), (None, 0));
+        }
+    }
+}
+
+/// The packets that a stack has to send.
+pub(crate) fn said(stack: &mut Stack, now: Time) -> Vec<Vec<u8>> {
+    let (mut slot, mut packets) = (vec![0; 65_536], Vec::new());
+    while let Some(sent) = stack.poll_transmit(now, &mut slot) {
+        packets.extend(slot[..sent.len].chunks(sent.segment_size).map(<[u8]>::to_vec));
+    }
+    packets
+}
+
+pub(crate) fn hear(stack: &mut Stack, now: Time, packets: &[Vec<u8>]) {
+    for packet in packets {
+        let mut data = packet.clone();
+        let (stride, path, ecn) = (data.len(), PathId::default(), Ecn::NotEct);
+        let data = &mut data[..];
+        stack.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
+    }
+}
+
+pub(crate) fn events(stack: &mut Stack) -> Vec<StackEvent> {
+    let events = std::iter::from_fn(|| stack.poll_event());
+    events.filter(|event| *event != StackEvent::Message).collect()
+}
