@@ -2,8 +2,8 @@
 //! has come before goes no further than to those that count and acknowledge.
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, Registration, Resolution, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Company, Context, Declaration, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, Registration, Resolution, SharedValue, U48,
 };
 
 use super::arrived::Arrived;
@@ -36,6 +36,7 @@ pub(super) fn registration() -> Registration {
             help: "segments by which the newest may be ahead of the oldest that can still come; more than retransmit.window",
         }],
         needs: &[&["fixed_size", "object"]],
+        compare,
         ..Registration::new(
             "sequenced_segment",
             1,
@@ -52,6 +53,22 @@ pub(super) fn registration() -> Registration {
                 }))
             },
         )
+    }
+}
+
+/// What is repeated must not count as given up. Bitmaps of an object tell duplicates by themselves.
+fn compare(parameters: &Parameters, company: &Company<'_>) -> Result<(), (&'static str, String)> {
+    let repeats = company.parameters("retransmit").filter(|_| !company.has("bitmap_ack"));
+    match repeats.map(|repeats| repeats.integer("window")) {
+        Some(outstanding) if parameters.integer("window") <= outstanding => {
+            let wanted = format!(
+                "more than `retransmit.window = {outstanding}` is wanted, or what is repeated would count as given up; \
+                 set it to {} or more, or lower retransmit.window",
+                outstanding + 1
+            );
+            Err(("window", wanted))
+        }
+        _ => Ok(()),
     }
 }
 

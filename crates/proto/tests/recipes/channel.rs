@@ -5,7 +5,9 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
-use haul_stack::{Blueprint, Open, Seal, SendOptions, Setup, Stack, Together, Unauthentic};
+use haul_stack::{
+    Blueprint, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Together, Unauthentic,
+};
 
 pub(crate) const TAG: usize = 8;
 
@@ -58,6 +60,14 @@ pub(crate) struct Order {
     pub(crate) body: Vec<u8>,
 }
 
+/// Other parameters: when, from which end, the recipe with them.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub(crate) at: Time,
+    pub(crate) end: usize,
+    pub(crate) recipe: Recipe,
+}
+
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Flight {
     at: Time,
@@ -74,6 +84,9 @@ pub(crate) struct Run {
     pub(crate) sent: [Vec<(u64, Vec<u8>)>; 2],
     /// Changes with every packet that ever crossed, and when.
     pub(crate) trace: u64,
+    /// What is still to be changed, and what each end has said of changes.
+    pub(crate) turn: Option<Turn>,
+    pub(crate) told: [Vec<StackEvent>; 2],
     flights: BinaryHeap<Reverse<Flight>>,
     whims: Whims,
     rng: Rng,
@@ -97,6 +110,8 @@ impl Run {
             got: [Vec::new(), Vec::new()],
             sent: [Vec::new(), Vec::new()],
             trace: 0,
+            turn: None,
+            told: [Vec::new(), Vec::new()],
             flights: BinaryHeap::new(),
             whims,
             rng: Rng::from_seed(seed),
@@ -112,12 +127,18 @@ impl Run {
         loop {
             let deadlines = self.ends.iter().filter_map(|end| end.deadline().map(|d| d.at));
             let flight = self.flights.peek().map(|flight| flight.0.at);
-            let next = deadlines.chain(flight).chain(orders.peek().map(|order| order.at)).min();
+            let due =
+                orders.peek().map(|order| order.at).into_iter().chain(self.turn.as_ref().map(|turn| turn.at));
+            let next = deadlines.chain(flight).chain(due).min();
             let Some(now) = next.filter(|&at| at <= cap) else { return };
             steps += 1;
             assert!(steps < 400_000, "it never comes to rest; now {now:?}");
             while let Some(order) = orders.next_if(|order| order.at <= now) {
                 self.send(now, order);
+            }
+            if let Some(turn) = self.turn.take_if(|turn| turn.at <= now) {
+                // What cannot change while running is refused, and nothing has changed.
+                let _ = self.ends[turn.end].reconfigure(now, &turn.recipe);
             }
             while self.flights.peek().is_some_and(|flight| flight.0.at <= now) {
                 if let Some(Reverse(flight)) = self.flights.pop() {
@@ -169,7 +190,11 @@ impl Run {
                 self.launch(now, 1 - end, packet);
             }
         }
-        while self.ends[end].poll_event().is_some() {}
+        while let Some(event) = self.ends[end].poll_event() {
+            if matches!(event, StackEvent::Reconfigured | StackEvent::Refused(_)) {
+                self.told[end].push(event);
+            }
+        }
         while let Some((id, body)) = self.ends[end].recv() {
             self.got[end].push((id, body.to_vec()));
             self.ends[end].recycle(body);

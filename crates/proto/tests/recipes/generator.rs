@@ -18,7 +18,20 @@ const VALUES: &[(&str, &str, &[&str])] = &[
     ("fec", "data", &["1", "5", "20"]),
     ("fec", "repair", &["1", "4"]),
     ("statistics", "interval", &["50ms", "1s"]),
+    ("sequenced_segment", "window", &["64", "65", "1025", "262144", "16777216"]),
+    ("retransmit", "window", &["1", "2", "63", "64", "1024", "32768"]),
+    ("retransmit", "memory", &["0B", "1B", "3kB", "64KiB", "8MiB"]),
+    ("negative_ack", "silence", &["300ms", "5s"]),
+    ("negative_ack", "reordering", &["0s", "5ms", "100ms"]),
+    ("negative_ack", "retention", &["2400ms", "40s", "120s"]),
+    ("selective_transfer", "fields", &["", "u8", "f32, u16, i64"]),
+    ("selective_transfer", "criterion", &["absolute", "relative"]),
+    ("selective_transfer", "threshold", &["0", "0.5", "100"]),
+    ("selective_transfer", "max_silence", &["0s", "299ms", "4s"]),
 ];
+
+/// Draws of parameters that may contradict each other before a recipe is given up.
+const DRAWS: u32 = 8;
 
 /// A recipe of messages, and what it compiles to; `None` if the dice fell badly.
 pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<Blueprint>)> {
@@ -31,7 +44,19 @@ pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<Blueprint>)> {
         complete(&registry, &mut names, &mut rng);
     }
     shuffle(&mut names, &mut rng);
-    let recipe = names.iter().fold(Recipe::new("random"), |recipe, name| with(recipe, name, &mut rng));
+    (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng))
+}
+
+/// The same micro-protocols with other parameters.
+pub(crate) fn other_parameters(recipe: &Recipe, seed: u64) -> Option<Recipe> {
+    let mut rng = Rng::from_seed(seed);
+    let registry: Arc<Registry> = Arc::new(micro::registry());
+    let names: Vec<&str> = recipe.parts.iter().map(|part| part.name.as_str()).collect();
+    (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng)).map(|(recipe, _)| recipe)
+}
+
+fn draw(registry: &Arc<Registry>, names: &[&str], rng: &mut Rng) -> Option<(Recipe, Arc<Blueprint>)> {
+    let recipe = names.iter().fold(Recipe::new("random"), |recipe, name| with(recipe, name, rng));
     let blueprint = registry.compile(&recipe, TAG).ok()?;
     Some((recipe, blueprint))
 }
