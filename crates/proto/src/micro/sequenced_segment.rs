@@ -6,7 +6,8 @@ use haul_stack::{
     ParameterSpec, Parameters, Registration, Resolution, SharedValue, U48,
 };
 
-use super::arrived::Arrived;
+use super::arrived::{Arrived, SPAN};
+use super::is_reliable;
 use super::window::{Seen, Window};
 
 /// Where duplicates are dropped: behind those who acknowledge them once more.
@@ -23,6 +24,10 @@ struct SequencedSegment {
     arrived: Option<SharedValue<Arrived>>,
     next: u64,
     window: Window,
+    width: u64,
+    /// With repetition, the window covers whatever a sender may have outstanding: the ends change parameters one after the
+    /// other, and what one of them sends by the wider ones must not look given up to the other.
+    least: u64,
     duplicates: u64,
     given_up: u64,
 }
@@ -47,7 +52,9 @@ pub(super) fn registration() -> Registration {
                     first_missing: None,
                     arrived: None,
                     next: 0,
+                    least: 0,
                     window: Window::new(parameters.integer("window")),
+                    width: parameters.integer("window"),
                     duplicates: 0,
                     given_up: 0,
                 }))
@@ -115,6 +122,8 @@ impl MicroProtocol for SequencedSegment {
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::EARLY);
+        self.least = if is_reliable(resolution) { SPAN } else { 0 };
+        self.window.set_width(self.width.max(self.least));
         // Whoever acknowledges with bitmaps drops the duplicates of an object itself.
         if !(resolution.has("bitmap_ack") && resolution.has("object")) {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, SUPPRESS);
@@ -136,7 +145,8 @@ impl MicroProtocol for SequencedSegment {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.window.set_width(parameters.integer("window"));
+        self.width = parameters.integer("window");
+        self.window.set_width(self.width.max(self.least));
         Ok(())
     }
 
@@ -153,6 +163,7 @@ impl MicroProtocol for SequencedSegment {
 
 #[cfg(test)]
 mod tests {
+    use haul_base::Span;
     use haul_stack::{Recipe, SendOptions};
 
     use crate::micro::testing::{Pair, Path, T0, statistic};
@@ -187,5 +198,23 @@ mod tests {
         assert_eq!(pair.received_by_b().len(), 2);
         let given_up = statistic(&pair.b, "sequenced_segment", "given_up");
         assert!((870..=999).contains(&given_up), "{given_up}");
+    }
+
+    #[test]
+    fn ends_that_have_other_windows_while_these_change_lose_nothing() {
+        let mut narrow = recipe().with("positive_ack").with_parameters("retransmit", &[("window", "32")]);
+        narrow.set("sequenced_segment.window", "64").unwrap();
+        let mut pair = Pair::new(&narrow);
+        let mut wide = narrow.clone();
+        wide.set("retransmit.window", "2000").unwrap();
+        wide.set("sequenced_segment.window", "4000").unwrap();
+        pair.a.reconfigure(T0, &wide).unwrap();
+        for n in 0..1_000u32 {
+            pair.a.send(T0, &n.to_be_bytes(), SendOptions::default()).unwrap();
+        }
+        // The word of the change is lost, and so is the first message.
+        pair.exchange(T0, &mut Path { lose: Some(&mut |packet| packet < 2), ..Path::default() });
+        pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
+        assert_eq!(pair.received_by_b().len(), 1_000);
     }
 }

@@ -47,12 +47,16 @@ pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<Blueprint>)> {
     (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng))
 }
 
-/// The same micro-protocols with other parameters.
+/// The same micro-protocols with other parameters, of those that can be changed while running.
 pub(crate) fn other_parameters(recipe: &Recipe, seed: u64) -> Option<Recipe> {
     let mut rng = Rng::from_seed(seed);
     let registry: Arc<Registry> = Arc::new(micro::registry());
     let names: Vec<&str> = recipe.parts.iter().map(|part| part.name.as_str()).collect();
-    (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng)).map(|(recipe, _)| recipe)
+    let mut new = (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng)).map(|(recipe, _)| recipe)?;
+    if recipe.has("fec") {
+        new.set("fec.data", recipe.get("fec", "data").unwrap_or("20")).ok()?;
+    }
+    Some(new)
 }
 
 fn draw(registry: &Arc<Registry>, names: &[&str], rng: &mut Rng) -> Option<(Recipe, Arc<Blueprint>)> {
