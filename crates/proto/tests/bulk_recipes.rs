@@ -291,3 +291,15 @@ fn recipes_of_objects_may_have_more_parts() {
         path.assert_whole(5_000_000);
     }
 }
+
+#[test]
+fn a_window_of_any_width_goes_on_when_what_left_has_arrived() {
+    for (name, window) in [("bulk", "1024"), ("fobs", "64"), ("rbudp", "1500")] {
+        let mut recipe = shipped(name);
+        recipe.set("retransmit.window", window).unwrap();
+        let len = 3_000_000;
+        let mut path = Path::new(&recipe, len, 0.01, 41);
+        path.run(Span::from_secs(20));
+        path.assert_whole(len);
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
 use haul_stack::{
-    Blueprint, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Together, Unauthentic,
+    Blueprint, Ends, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Together, Unauthentic,
 };
 
 pub(crate) const TAG: usize = 8;
@@ -50,6 +50,8 @@ pub(crate) struct Whims {
     pub(crate) spread: Span,
     /// A bit is flipped; only for recipes that notice.
     pub(crate) damage: f64,
+    /// Larger datagrams vanish, if it is not 0.
+    pub(crate) mtu: usize,
 }
 
 /// A message that is to be sent: when, by which end, what.
@@ -84,7 +86,7 @@ pub(crate) struct Run {
     pub(crate) sent: [Vec<(u64, Vec<u8>)>; 2],
     /// Changes with every packet that ever crossed, and when.
     pub(crate) trace: u64,
-    /// What is still to be changed, and what each end has said of changes.
+    /// What is still to be changed, and what each end has told, but for messages.
     pub(crate) turn: Option<Turn>,
     pub(crate) told: [Vec<StackEvent>; 2],
     flights: BinaryHeap<Reverse<Flight>>,
@@ -95,18 +97,24 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(blueprint: &Arc<Blueprint>, whims: Whims, seed: u64) -> Self {
-        let make = |initiator| {
+        Self::with_ends(blueprint, whims, seed, [Ends::default(), Ends::default()])
+    }
+
+    pub(crate) fn with_ends(blueprint: &Arc<Blueprint>, whims: Whims, seed: u64, ends: [Ends; 2]) -> Self {
+        let make = |initiator, ends| {
             let setup = Setup {
                 initiator,
                 identity: 77,
                 keys: Some((Box::new(Checksum), Box::new(Checksum))),
                 initial_rtt: Span::from_millis(40),
+                ends,
                 ..Setup::new(Time::ZERO)
             };
             Stack::new(blueprint.clone(), setup).unwrap()
         };
+        let [first, second] = ends;
         Self {
-            ends: [make(true), make(false)],
+            ends: [make(true, first), make(false, second)],
             got: [Vec::new(), Vec::new()],
             sent: [Vec::new(), Vec::new()],
             trace: 0,
@@ -120,7 +128,12 @@ impl Run {
     }
 
     /// Runs until nothing will ever happen again, or until `cap`.
-    pub(crate) fn run(&mut self, mut orders: Vec<Order>, cap: Time) {
+    pub(crate) fn run(&mut self, orders: Vec<Order>, cap: Time) {
+        self.run_until(orders, cap, |_| false);
+    }
+
+    /// As [`Run::run`], or until it is `done`.
+    pub(crate) fn run_until(&mut self, mut orders: Vec<Order>, cap: Time, done: impl Fn(&Self) -> bool) {
         orders.sort();
         let mut orders = orders.into_iter().peekable();
         let mut steps = 0u32;
@@ -130,7 +143,7 @@ impl Run {
             let due =
                 orders.peek().map(|order| order.at).into_iter().chain(self.turn.as_ref().map(|turn| turn.at));
             let next = deadlines.chain(flight).chain(due).min();
-            let Some(now) = next.filter(|&at| at <= cap) else { return };
+            let Some(now) = next.filter(|&at| at <= cap && !done(self)) else { return };
             steps += 1;
             assert!(steps < 400_000, "it never comes to rest; now {now:?}");
             while let Some(order) = orders.next_if(|order| order.at <= now) {
@@ -191,7 +204,7 @@ impl Run {
             }
         }
         while let Some(event) = self.ends[end].poll_event() {
-            if matches!(event, StackEvent::Reconfigured | StackEvent::Refused(_)) {
+            if event != StackEvent::Message {
                 self.told[end].push(event);
             }
         }
@@ -204,7 +217,10 @@ impl Run {
     fn launch(&mut self, now: Time, to: usize, packet: &[u8]) {
         let mix = |h: u64, &b: &u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
         self.trace = packet.iter().fold(self.trace ^ now.as_nanos(), mix);
-        let Whims { loss, duplicate, spread, damage } = self.whims;
+        let Whims { loss, duplicate, spread, damage, mtu } = self.whims;
+        if mtu > 0 && packet.len() > mtu {
+            return;
+        }
         let copies = if self.rng.chance(loss) { 0 } else { 1 + u64::from(self.rng.chance(duplicate)) };
         for _ in 0..copies {
             let mut data = packet.to_vec();

@@ -60,9 +60,46 @@ pub(crate) fn other_parameters(recipe: &Recipe, seed: u64) -> Option<Recipe> {
 }
 
 fn draw(registry: &Arc<Registry>, names: &[&str], rng: &mut Rng) -> Option<(Recipe, Arc<Blueprint>)> {
-    let recipe = names.iter().fold(Recipe::new("random"), |recipe, name| with(recipe, name, rng));
+    let carries_object = names.contains(&"object");
+    let recipe =
+        names.iter().fold(Recipe::new("random"), |recipe, name| with(recipe, name, carries_object, rng));
     let blueprint = registry.compile(&recipe, TAG).ok()?;
     Some((recipe, blueprint))
+}
+
+/// Values for recipes that carry an object, beside those above.
+const OBJECT_VALUES: &[(&str, &str, &[&str])] = &[
+    ("object", "chunk", &["1kB", "100kB", "100MB"]),
+    ("object", "first_limit", &["1B", "64KiB", "64MiB"]),
+    ("bitmap_ack", "when", &["interval", "round"]),
+    ("bitmap_ack", "interval", &["500us", "2ms", "20ms"]),
+    ("retransmit", "window", &["1", "63", "1024", "10000", "400000"]),
+    ("retransmit", "probe", &["true", "false"]),
+    ("rate_control", "rate", &["20Mbit", "900Mbit"]),
+    ("rate_control", "controller", &["delivery", "fixed"]),
+    ("rate_control", "max_batch", &["1", "64"]),
+    ("rate_control", "debt", &["0s", "100ms"]),
+    ("liveness", "silence", &["10s", "15s"]),
+    ("fec", "data", &["1", "5", "20"]),
+    ("fec", "repair", &["1", "4"]),
+];
+
+/// A recipe that carries an object, and what it compiles to.
+pub(crate) fn any_object_recipe(seed: u64) -> Option<(Recipe, Arc<Blueprint>)> {
+    let mut rng = Rng::from_seed(seed);
+    let registry: Arc<Registry> = Arc::new(micro::registry());
+    let mut names = vec!["sequenced_segment", "object", "bitmap_ack", "retransmit", "rate_control"];
+    let others: Vec<&str> =
+        registry.iter().map(|known| known.name).filter(|name| !names.contains(name)).collect();
+    for other in others.into_iter().filter(|_| rng.chance(0.5)) {
+        names.push(other);
+        let bare = names.iter().fold(Recipe::new("random"), |recipe, name| recipe.with(name));
+        if registry.compile(&bare, TAG).is_err() {
+            names.pop();
+        }
+    }
+    shuffle(&mut names, &mut rng);
+    (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng))
 }
 
 /// Whether it is of no use to messages.
@@ -95,9 +132,13 @@ fn shuffle(names: &mut [&str], rng: &mut Rng) {
     }
 }
 
-fn with(recipe: Recipe, name: &str, rng: &mut Rng) -> Recipe {
+fn with(recipe: Recipe, name: &str, carries_object: bool, rng: &mut Rng) -> Recipe {
     let mut parameters = Vec::new();
-    for (part, parameter, values) in VALUES {
+    let values = if carries_object { OBJECT_VALUES } else { VALUES };
+    if carries_object && name == "retransmit" {
+        parameters.push(("keep", "object"));
+    }
+    for (part, parameter, values) in values {
         if *part == name && rng.chance(0.7) {
             parameters.push((*parameter, values[rng.below(values.len() as u64) as usize]));
         }
@@ -108,14 +149,11 @@ fn with(recipe: Recipe, name: &str, rng: &mut Rng) -> Recipe {
 #[test]
 fn most_recipes_that_are_made_can_be_built_and_every_micro_protocol_occurs() {
     let recipes: Vec<_> = (0..400).filter_map(any_recipe).collect();
-    assert!(recipes.len() > 200, "{} of 400", recipes.len());
-    for known in micro::registry().iter().filter(|known| known.name != "object") {
-        let uses = recipes.iter().filter(|(recipe, _)| recipe.has(known.name)).count();
-        assert!(
-            uses >= 5 || is_about_objects(known),
-            "{} is in {uses} of {} recipes",
-            known.name,
-            recipes.len()
-        );
+    let objects: Vec<_> = (0..400).filter_map(any_object_recipe).collect();
+    assert!(recipes.len() > 200 && objects.len() > 200, "{} and {} of 400", recipes.len(), objects.len());
+    for known in micro::registry().iter() {
+        let uses = |of: &[(Recipe, Arc<Blueprint>)]| of.iter().filter(|made| made.0.has(known.name)).count();
+        let (with_messages, with_object) = (uses(&recipes), uses(&objects));
+        assert!(with_messages.max(with_object) >= 50, "{}: {with_messages}, {with_object}", known.name);
     }
 }

@@ -4,8 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod channel;
+#[path = "../common/mod.rs"]
+#[expect(dead_code, reason = "the path of the sender and the receiver is not used here")]
+mod common;
 mod contradictions;
 mod docs;
 mod generator;
+mod objects;
 mod promises;
 mod together;

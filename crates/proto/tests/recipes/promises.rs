@@ -95,7 +95,7 @@ fn run_with_change(seed: u64, whims: Whims) -> Option<(Recipe, Recipe, Run)> {
 }
 
 /// So many cases, or as many as `PROPTEST_CASES` says.
-fn cases(number: u32) -> ProptestConfig {
+pub(crate) fn cases(number: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
     let number = asked.unwrap_or(number);
     ProptestConfig { max_global_rejects: 10 * number, ..ProptestConfig::with_cases(number) }
@@ -108,7 +108,7 @@ proptest! {
     fn recipes_keep_their_promises_on_bad_paths(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage };
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, ..Whims::default() };
         let Some((recipe, run)) = run(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
         check(&recipe, &run, false).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
     }
@@ -123,7 +123,7 @@ proptest! {
     fn promises_hold_while_one_end_changes_parameters(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
         let Some((old, new, run)) = run_with_change(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
         let promising = if delivers_all(&old) { &new } else { &old };
         check(promising, &run, false).map_err(|e| {
@@ -133,7 +133,7 @@ proptest! {
 
     #[test]
     fn equal_seeds_give_equal_traces(seed: u64) {
-        let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(5), damage: 0.02 };
+        let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(5), damage: 0.02, mtu: 0 };
         let Some((_, first)) = run(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
         let (_, second) = run(seed, whims).unwrap();
         prop_assert_eq!((first.trace, &first.got), (second.trace, &second.got));
