@@ -60,7 +60,7 @@ fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
     let Outcome { run, sunk, len } = outcome;
     for end in &run.ends {
         prop_assert!(!end.has_failed(), "{:?}", run.told);
-        prop_assert_eq!(end.stats().violations, 0);
+        prop_assert_eq!(end.stats().violations, 0, "{:?} {:?}", end, run.told);
     }
     let sunk = sunk.lock().unwrap();
     let state = (sunk.complete, sunk.delivered, sunk.wrong);

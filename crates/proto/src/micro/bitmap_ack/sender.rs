@@ -193,9 +193,9 @@ impl Sender {
     ) -> Option<()> {
         let view = FeedbackView::parse(batch.payload(i)).ok()?;
         let handles = self.handles();
-        // A receiver cannot have what was never sent.
+        // A receiver cannot have what was never sent. One that has nothing yet names packet 0.
         let sent = context.shared(handles.flight).sent;
-        if view.header.largest_pn >= context.next_pn() || view.header.highest > sent {
+        if view.header.largest_pn >= context.next_pn().max(1) || view.header.highest > sent {
             return None;
         }
         let pn = batch.pn(i);
