@@ -293,7 +293,7 @@ mod tests {
             for (n, &len) in lens.iter().enumerate() {
                 pair.a.send(T0, &vec![n as u8; len], SendOptions::default()).unwrap();
             }
-            let mut path = Path { lose: Some(&mut lose), duplicate, reverse };
+            let mut path = Path { lose: Some(&mut lose), duplicate, reverse, ..Path::default() };
             pair.exchange(T0, &mut path);
             pair.run_until(T0 + Span::from_secs(10), &mut path);
             let got = ids(&mut pair);

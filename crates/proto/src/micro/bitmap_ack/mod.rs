@@ -9,6 +9,8 @@ pub(crate) mod arrivals;
 mod receiver;
 mod report;
 mod sender;
+#[cfg(test)]
+mod tests;
 
 use std::any::Any;
 
