@@ -35,8 +35,8 @@ struct Attributes {
 #[derive(Debug)]
 struct FixedSize {
     attributes: Option<Attributes>,
-    /// What this end cuts.
-    longest: usize,
+    /// The longest message that this end cuts.
+    longest: u32,
     /// What it takes. The ends change parameters one after the other: what is cut by the old ones still comes.
     limits: Limits,
     /// Made by the first message that is longer than a packet.
@@ -95,7 +95,7 @@ pub(super) fn registration() -> Registration {
                 let limits = limits(parameters)?;
                 Ok(Box::new(FixedSize {
                     attributes: None,
-                    longest: limits.message,
+                    longest: limits.message as u32,
                     limits,
                     reassembly: None,
                     newest: 0,
@@ -181,12 +181,12 @@ impl FixedSize {
     fn pull(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let (full, now) = (batch.full_room(), context.now());
         let Some(source) = context.ends().message_source.as_mut() else { return false };
-        let expected = source.message_len().min(self.longest);
+        let expected = source.message_len().min(self.longest as usize);
         if expected > full {
             return full > 0 && pull_long(expected, context);
         }
         // Messages of any length begin a batch each unless they fill it: the next one may be longer.
-        let wanted = if expected == 0 { full.min(self.longest) } else { expected };
+        let wanted = if expected == 0 { full.min(self.longest as usize) } else { expected };
         let packets = batch.push_each(Kind::DATA, wanted, |into| source.next(now, into));
         let (first, attributes) = (context.number_messages(packets.len() as u64), self.attributes());
         let start = packets.start;
@@ -332,7 +332,7 @@ impl MicroProtocol for FixedSize {
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
-        context.set_max_message(self.longest);
+        context.set_max_message(self.longest as usize);
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
@@ -353,14 +353,14 @@ impl MicroProtocol for FixedSize {
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         let new = limits(parameters)?;
-        self.longest = new.message;
+        self.longest = new.message as u32;
         // What has been acknowledged keeps its room.
         let kept = if self.reliable { self.limits.total } else { 0 };
         self.limits = Limits::of(self.limits.message.max(new.message), new.total.max(kept));
         if let Some(reassembly) = &mut self.reassembly {
             reassembly.set_limits(self.limits);
         }
-        context.set_max_message(self.longest);
+        context.set_max_message(self.longest as usize);
         Ok(())
     }
 

@@ -24,10 +24,7 @@ struct SequencedSegment {
     arrived: Option<SharedValue<Arrived>>,
     next: u64,
     window: Window,
-    width: u64,
-    /// With repetition, the window covers whatever a sender may have outstanding: the ends change parameters one after the
-    /// other, and what one of them sends by the wider ones must not look given up to the other.
-    least: u64,
+    reliable: bool,
     duplicates: u64,
     given_up: u64,
 }
@@ -52,9 +49,8 @@ pub(super) fn registration() -> Registration {
                     first_missing: None,
                     arrived: None,
                     next: 0,
-                    least: 0,
+                    reliable: false,
                     window: Window::new(parameters.integer("window")),
-                    width: parameters.integer("window"),
                     duplicates: 0,
                     given_up: 0,
                 }))
@@ -80,6 +76,14 @@ fn compare(parameters: &Parameters, company: &Company<'_>) -> Result<(), (&'stat
 }
 
 impl SequencedSegment {
+    /// With repetition, the window covers whatever a sender may have outstanding: the ends change parameters one after the
+    /// other, and what one of them sends by the wider ones must not look given up to the other.
+    fn cover(&mut self) {
+        if self.reliable {
+            self.window.widen_to(SPAN);
+        }
+    }
+
     fn number(&mut self, batch: &mut Batch<'_>) {
         let sequence = self.sequence.expect("declared");
         let next = self.next;
@@ -122,8 +126,8 @@ impl MicroProtocol for SequencedSegment {
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::EARLY);
-        self.least = if is_reliable(resolution) { SPAN } else { 0 };
-        self.window.set_width(self.width.max(self.least));
+        self.reliable = is_reliable(resolution);
+        self.cover();
         // Whoever acknowledges with bitmaps drops the duplicates of an object itself.
         if !(resolution.has("bitmap_ack") && resolution.has("object")) {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, SUPPRESS);
@@ -145,8 +149,8 @@ impl MicroProtocol for SequencedSegment {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.width = parameters.integer("window");
-        self.window.set_width(self.width.max(self.least));
+        self.window.set_width(parameters.integer("window"));
+        self.cover();
         Ok(())
     }
 
