@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use haul_base::{Rng, Span, Time};
-use haul_stack::{Blueprint, Ends, Recipe, StackEvent};
+use haul_stack::{Blueprint, Ends, Recipe, Stack, StackEvent};
 use proptest::prelude::*;
 
 use crate::channel::{Run, Turn, Whims};
@@ -35,7 +35,7 @@ fn carry(
     seed: u64,
     turn: Option<Turn>,
 ) -> Outcome {
-    let mut rng = Rng::from_seed(seed ^ 0x0B1EC7);
+    let mut rng = Rng::from_seed(seed ^ 0x0B1E_C700);
     // A window of a packet takes a round trip for each.
     let is_slow = recipe.get("retransmit", "window").is_some_and(|window| window.len() < 3);
     let len = if is_slow { rng.below(50_000) } else { len(&mut rng) };
@@ -69,7 +69,7 @@ fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
         (Some(*len), *len, 0),
         "{:?} {:?}",
         run.told,
-        run.ends.each_ref().map(|end| end.stats())
+        run.ends.each_ref().map(Stack::stats)
     );
     prop_assert!(run.told.iter().flatten().any(|event| *event == StackEvent::Delivered), "{:?}", run.told);
     Ok(())
