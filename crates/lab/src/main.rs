@@ -15,7 +15,7 @@ use clap::{Parser, Subcommand};
 
 const EXAMPLES: &str = "Examples:
   haul-lab wan --rtt 100ms --rate 1Gbit --loss 0.1% -- bash
-  haul-lab wan --rtt 50ms --server 'haul serve /data' -- ./client.sh
+  haul-lab wan --rtt 50ms --server 'haul serve --root /data' -- ./client.sh
   haul-lab wan --help";
 
 /// Paths for the traffic of real programs, and experiments with them
@@ -77,5 +77,43 @@ fn main() -> ExitCode {
         Command::CompareEnd(args) => compare::end(&args),
         Command::Enter(args) => wan::enter(&args),
         Command::Burn(args) => load::burn(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// The words of a line as a shell would give them: what stands between quotes is one.
+    fn words(line: &str) -> Vec<String> {
+        let parts = line.trim().split('\'').enumerate();
+        let each = |(at, part): (usize, &str)| match at % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        };
+        parts.flat_map(each).collect()
+    }
+
+    #[test]
+    fn the_examples_of_the_help_texts_parse() {
+        let mut command = Cli::command();
+        let mut texts = vec![command.render_long_help().to_string()];
+        texts.extend(command.get_subcommands_mut().map(|sub| sub.render_long_help().to_string()));
+        let is_example =
+            |line: &&str| line.starts_with("  haul-lab ") || line.starts_with("  sudo haul-lab ");
+        let examples: Vec<&str> = texts.iter().flat_map(|text| text.lines()).filter(is_example).collect();
+        assert!(examples.len() >= 3, "{texts:?}");
+        for example in examples {
+            let words = words(example.trim().trim_start_matches("sudo "));
+            match Cli::try_parse_from(&words) {
+                Ok(_) => {}
+                Err(error) => assert!(!error.use_stderr(), "{example}: {error}"),
+            }
+            // What is served needs a directory by name.
+            let serves = words.iter().filter(|word| word.starts_with("haul serve"));
+            assert!(serves.into_iter().all(|word| word.contains("--root ")), "{example}");
+        }
     }
 }

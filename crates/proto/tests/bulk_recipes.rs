@@ -291,3 +291,26 @@ fn recipes_of_objects_may_have_more_parts() {
         path.assert_whole(5_000_000);
     }
 }
+
+#[test]
+fn a_window_of_any_width_goes_on_when_what_left_has_arrived() {
+    for (name, window) in [("bulk", "1024"), ("fobs", "64"), ("rbudp", "1500")] {
+        let mut recipe = shipped(name);
+        recipe.set("retransmit.window", window).unwrap();
+        let len = 3_000_000;
+        let mut path = Path::new(&recipe, len, 0.01, 41);
+        path.run(Span::from_secs(20));
+        path.assert_whole(len);
+    }
+}
+
+/// Only a report empties the window of a control law, and there is none before a round has ended.
+#[test]
+fn a_round_ends_when_the_window_of_the_control_law_is_full() {
+    let mut recipe = shipped("rbudp");
+    recipe.set("rate_control.controller", "delivery").unwrap();
+    let len = 3_000_000;
+    let mut path = Path::new(&recipe, len, 0.01, 43);
+    path.run(Span::from_secs(60));
+    path.assert_whole(len);
+}

@@ -9,6 +9,51 @@ use crate::recipe::{ParameterSpec, Parameters, Recipe, RecipeError, place};
 /// How a micro-protocol is made. The message of an error says what is wrong with the parameters or the set-up.
 pub type Build = fn(&Parameters, &mut Setup) -> Result<Box<dyn MicroProtocol>, String>;
 
+/// Compares the parameters of a micro-protocol with those of its company. An error names the parameter and says what is
+/// wanted instead of its value.
+pub type Compare = fn(&Parameters, &Company<'_>) -> Result<(), (&'static str, String)>;
+
+/// The micro-protocols of a recipe, for [`Compare`].
+#[derive(Clone, Copy, Debug)]
+pub struct Company<'p> {
+    parts: &'p [(Arc<Registration>, Parameters)],
+    recipe: &'p Recipe,
+}
+
+impl Company<'_> {
+    /// Whether the recipe has this micro-protocol.
+    pub fn has(&self, name: &str) -> bool {
+        self.parameters(name).is_some()
+    }
+
+    /// The parameters of the micro-protocol of this name, if the recipe has it.
+    pub fn parameters(&self, name: &str) -> Option<&Parameters> {
+        self.parts.iter().find(|(known, _)| known.name == name).map(|(_, parameters)| parameters)
+    }
+
+    /// A parameter as it stands in the recipe, or its default, for messages; empty if there is no such parameter.
+    pub fn text(&self, name: &str, parameter: &str) -> &str {
+        let specs =
+            self.parts.iter().find(|(known, _)| known.name == name).map(|(known, _)| known.parameters);
+        let default = || specs.and_then(|specs| specs.iter().find(|spec| spec.name == parameter));
+        self.recipe.get(name, parameter).or_else(|| default().map(|spec| spec.default)).unwrap_or_default()
+    }
+
+    fn agrees(&self) -> Result<(), RecipeError> {
+        for (registration, parameters) in self.parts {
+            let protocol = registration.name;
+            (registration.compare)(parameters, self).map_err(|(parameter, allowed)| RecipeError::Value {
+                place: place(&self.recipe.source, protocol, Some(parameter)),
+                protocol: protocol.to_owned(),
+                parameter: parameter.to_owned(),
+                value: self.text(protocol, parameter).to_owned(),
+                allowed,
+            })?;
+        }
+        Ok(())
+    }
+}
+
 /// One line of the registry.
 #[derive(Clone, Debug)]
 pub struct Registration {
@@ -26,6 +71,8 @@ pub struct Registration {
     pub conflicts: &'static [(&'static str, &'static str)],
     /// Bytes of its clear attributes in every packet.
     pub clear_bytes: u16,
+    /// Which of its parameters contradict those of others.
+    pub compare: Compare,
     /// Makes one.
     pub build: Build,
 }
@@ -33,7 +80,17 @@ pub struct Registration {
 impl Registration {
     /// A micro-protocol without parameters, needs or conflicts.
     pub const fn new(name: &'static str, version: u16, summary: &'static str, build: Build) -> Self {
-        Self { name, version, summary, parameters: &[], needs: &[], conflicts: &[], clear_bytes: 0, build }
+        Self {
+            name,
+            version,
+            summary,
+            parameters: &[],
+            needs: &[],
+            conflicts: &[],
+            clear_bytes: 0,
+            compare: |_, _| Ok(()),
+            build,
+        }
     }
 }
 
@@ -101,6 +158,7 @@ impl Registry {
             check_company(registration, recipe)?;
         }
         let blueprint = Blueprint::new(recipe.clone(), self.clone(), parts, tag_len)?;
+        Company { parts: &blueprint.parts, recipe }.agrees()?;
         let header = blueprint.layout().data_overhead();
         if header + SMALLEST_PAYLOAD > SMALLEST_DATAGRAM {
             return Err(RecipeError::Headers { header, datagram: SMALLEST_DATAGRAM });

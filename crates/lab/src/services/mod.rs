@@ -5,6 +5,7 @@ mod client;
 mod emulated;
 mod figures;
 mod flights;
+mod ideal;
 mod job;
 mod server;
 mod tables;

@@ -154,7 +154,10 @@ pub(super) fn readings(lab: &Emulator, share: f64) -> Result<(), Problem> {
     let more = (1_000.0 * share) as usize;
     let road = Road { rtt_ms: 20, rate: "100Mbit", loss: "0%".to_owned(), untuned: false };
     println!("\n## Packets on the wire for each reading of 16 bytes, every 5 ms, no loss\n");
-    println!("| carrier | readings | from the sensor | to the sensor |\n|---|---|---|---|");
+    println!(
+        "| carrier | readings | from the sensor | to the sensor | beside the readings of a run: from | to |"
+    );
+    println!("|---|---|---|---|---|---|");
     for (carrier, constant) in
         [(Carrier::Tcp, false), (preset("msg"), false), (preset("sensor"), false), (preset("sensor"), true)]
     {
@@ -165,7 +168,11 @@ pub(super) fn readings(lab: &Emulator, share: f64) -> Result<(), Problem> {
         let (few, many) = (packets(more)?, packets(2 * more)?);
         let each = |few: u64, many: u64| (many as f64 - few as f64) / more as f64;
         let kind = if constant { "all equal" } else { "all different" };
-        println!("| {} | {kind} | {:.3} | {:.3} |", carrier.name(), each(few.0, many.0), each(few.1, many.1));
+        let (from, to) = (each(few.0, many.0), each(few.1, many.1));
+        // Keys, connecting, closing: what a run has beside what readings add.
+        let rest = |few: u64, each: f64| few as f64 - each * more as f64;
+        let (rest_from, rest_to) = (rest(few.0, from), rest(few.1, to));
+        println!("| {} | {kind} | {from:.3} | {to:.3} | {rest_from:.0} | {rest_to:.0} |", carrier.name());
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use super::client::{PATIENCE, channel, recipe, tcp};
 use super::emulated::{Emulator, Road};
 use super::figures::{mean, quantile};
 use super::flights::Flights;
+use super::ideal::Comparison;
 use super::job::{Carrier, Job, Turns};
 use super::server::{FOREVER, engine, tcp_listener};
 use super::theft::{QUIET, Ticks};
@@ -30,7 +31,7 @@ const EARLY: [usize; 7] = [1, 2, 3, 5, 8, 12, 20];
 
 /// Means and 99 % quantiles of the rounds of one carrier, milliseconds.
 #[derive(Debug, Default)]
-struct Rounds {
+pub(super) struct Rounds {
     means: Vec<f64>,
     p99s: Vec<f64>,
     /// Processor time of A for a turn, microseconds.
@@ -53,16 +54,21 @@ pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     let (mut early, mut undisturbed) = (Vec::new(), Undisturbed::default());
+    let mut comparison = Comparison::default();
     for &rtt_ms in points.rtt.as_deref().unwrap_or(&[1, 60]) {
         let messages = if rtt_ms < 10 { 500.0 } else { 100.0 };
         let messages = points.messages.unwrap_or((messages * points.share).max(1.0) as usize);
         for loss in points.loss.as_deref().unwrap_or(&[0.0, 1.0, 2.0, 5.0, 10.0]) {
+            let point = (rtt_ms, *loss);
             let loss = format!("{loss}%");
             let road = Road { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
             let all = in_turn(lab, points, &road, messages)?;
             undisturbed.add(&format!("| {rtt_ms} | {loss}"), &all);
             for (way, rounds) in all {
                 println!("| {rtt_ms} | {loss} | {} | {} |", name(&way), rounds.cells());
+                if way.0 == Carrier::Recipe("msg".to_owned()) {
+                    comparison.add(point, &name(&way), &rounds);
+                }
                 if loss == "0%" {
                     early.push(format!("| {rtt_ms} | {} | {} |", name(&way), rounds.early_cells()));
                 }
@@ -70,6 +76,7 @@ pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
         }
     }
     undisturbed.print();
+    comparison.print();
     if !early.is_empty() {
         println!("\nThe first turns without loss, ms: medians of the rounds\n");
         println!("| RTT ms | carrier | {} |", EARLY.map(|turn| format!("{turn}.")).join(" | "));
@@ -130,6 +137,11 @@ impl Rounds {
         self.processor.push(turns.processor_us);
         self.stolen.push(stolen);
         self.unanswered += turns.unanswered;
+    }
+
+    /// Of means and 99 % quantiles, milliseconds.
+    pub(super) fn medians(&self) -> [f64; 2] {
+        [median(&self.means), median(&self.p99s)]
     }
 
     fn cells(&self) -> String {

@@ -27,7 +27,7 @@ pub(super) fn registration() -> Registration {
             GRANULARITY,
             LINEAR,
         ],
-        needs: &[&["sequenced_segment"]],
+        needs: &[&["sequenced_segment"], &["retransmit"]],
         conflicts: &[
             ("positive_ack", "segments are acknowledged one way or the other"),
             ("negative_ack", "either what has come is said, or what is missing"),

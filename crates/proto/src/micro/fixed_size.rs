@@ -3,6 +3,9 @@
 //! The segments of a message are of equal size, the last one padded if need be, so that they fill batches; a message
 //! that fits is one packet, and is delivered where it lies.
 
+#[cfg(test)]
+mod tests;
+
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, ParameterKind,
     ParameterSpec, Parameters, Registration, Resolution, SharedValue, Submission, U48,
@@ -32,6 +35,9 @@ struct Attributes {
 #[derive(Debug)]
 struct FixedSize {
     attributes: Option<Attributes>,
+    /// The longest message that this end cuts.
+    longest: u32,
+    /// What it takes. The ends change parameters one after the other: what is cut by the old ones still comes.
     limits: Limits,
     /// Made by the first message that is longer than a packet.
     reassembly: Option<Box<Reassembly>>,
@@ -77,7 +83,7 @@ pub(super) fn registration() -> Registration {
                 name: "reassembly",
                 kind: ParameterKind::Bytes,
                 default: "4MiB",
-                help: "memory for incomplete messages at the receiver; room for two messages at least",
+                help: "memory for incomplete messages at the receiver; room for two messages at least; with retransmit it only grows while running",
             },
         ],
         conflicts: &[("object", "one carries messages, the other an object")],
@@ -89,6 +95,7 @@ pub(super) fn registration() -> Registration {
                 let limits = limits(parameters)?;
                 Ok(Box::new(FixedSize {
                     attributes: None,
+                    longest: limits.message as u32,
                     limits,
                     reassembly: None,
                     newest: 0,
@@ -174,12 +181,12 @@ impl FixedSize {
     fn pull(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let (full, now) = (batch.full_room(), context.now());
         let Some(source) = context.ends().message_source.as_mut() else { return false };
-        let expected = source.message_len().min(self.limits.message);
+        let expected = source.message_len().min(self.longest as usize);
         if expected > full {
             return full > 0 && pull_long(expected, context);
         }
         // Messages of any length begin a batch each unless they fill it: the next one may be longer.
-        let wanted = if expected == 0 { full.min(self.limits.message) } else { expected };
+        let wanted = if expected == 0 { full.min(self.longest as usize) } else { expected };
         let packets = batch.push_each(Kind::DATA, wanted, |into| source.next(now, into));
         let (first, attributes) = (context.number_messages(packets.len() as u64), self.attributes());
         let start = packets.start;
@@ -235,7 +242,12 @@ impl FixedSize {
             wanted += u64::from(first);
             // What has come before is acknowledged once more, and takes no room.
             let known = segment.sequence < wanted && !first;
-            if known || segment.last && segment.offset == 0 || end > self.limits.message {
+            let is_too_long = end > self.limits.message;
+            if known || segment.last && segment.offset == 0 && !is_too_long {
+                continue;
+            }
+            if is_too_long {
+                self.refuse(batch, i);
                 continue;
             }
             let growth = self.reassembly().growth(segment.message, end);
@@ -246,12 +258,16 @@ impl FixedSize {
             }
             let abandoned = |known| is_abandoned(known, segment.sequence);
             let abandoned = self.reassembly().newest_of_oldest().is_some_and(abandoned);
-            self.refused += 1;
-            batch.take(i);
+            self.refuse(batch, i);
             if abandoned || self.standstill.is_over(context.now()) {
                 self.given_up += u64::from(self.reassembly().give_up_oldest(context.pool()).is_some());
             }
         }
+    }
+
+    fn refuse(&mut self, batch: &mut Batch<'_>, i: usize) {
+        self.refused += 1;
+        batch.take(i);
     }
 
     fn receive(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
@@ -272,6 +288,10 @@ impl FixedSize {
         let segment = self.segment(batch, i);
         if segment.last && segment.offset == 0 && segment.data.len() <= self.limits.message {
             return context.deliver(segment.message, segment.data);
+        }
+        // No offence: the other end may know of a longer limit that has not reached this one.
+        if segment.offset + segment.data.len() > self.limits.message {
+            return self.refuse(batch, i);
         }
         loop {
             match self.reassembly().add(&segment, context.pool()) {
@@ -312,7 +332,7 @@ impl MicroProtocol for FixedSize {
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
-        context.set_max_message(self.limits.message);
+        context.set_max_message(self.longest as usize);
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
@@ -332,11 +352,15 @@ impl MicroProtocol for FixedSize {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        self.limits = limits(parameters)?;
+        let new = limits(parameters)?;
+        self.longest = new.message as u32;
+        // What has been acknowledged keeps its room.
+        let kept = if self.reliable { self.limits.total } else { 0 };
+        self.limits = Limits::of(self.limits.message.max(new.message), new.total.max(kept));
         if let Some(reassembly) = &mut self.reassembly {
             reassembly.set_limits(self.limits);
         }
-        context.set_max_message(self.limits.message);
+        context.set_max_message(self.longest as usize);
         Ok(())
     }
 
@@ -349,162 +373,5 @@ impl MicroProtocol for FixedSize {
         each("incomplete", self.incomplete() as u64);
         each("given_up", self.given_up);
         each("refused", self.refused);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use haul_base::{Machine, Rng, Time};
-    use haul_stack::{MessageSource, Recipe, SendError, SendOptions, Stack};
-    use proptest::prelude::*;
-
-    use super::segment_size;
-    use crate::micro::testing::{Pair, Path, T0, blueprint, receive, setup, statistic};
-
-    fn recipe() -> Recipe {
-        Recipe::new("test").with("fixed_size")
-    }
-
-    fn body(seed: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        Rng::from_seed(seed).fill(&mut bytes);
-        bytes
-    }
-
-    /// Sizes of the packets of the next batch.
-    fn next_batch(stack: &mut Stack) -> Vec<usize> {
-        let mut slot = vec![0; 65_536];
-        let Some(sent) = stack.poll_transmit(T0, &mut slot) else { return Vec::new() };
-        slot[..sent.len].chunks(sent.segment_size).map(<[u8]>::len).collect()
-    }
-
-    #[test]
-    fn messages_whose_length_does_not_divide_fill_a_batch_all_the_same() {
-        let mut pair = Pair::new(&recipe());
-        let sent: Vec<_> = (0..20).map(|n| (n, body(n, 4_096))).collect();
-        for (_, message) in &sent {
-            pair.a.send(T0, message, SendOptions::default()).unwrap();
-        }
-        let mut slot = vec![0; 65_536];
-        let batch = pair.a.poll_transmit(T0, &mut slot).unwrap();
-        let packets = batch.len.div_ceil(batch.segment_size);
-        assert!(packets > 40 && batch.len.is_multiple_of(batch.segment_size), "{packets} packets");
-        receive(&mut pair.b, T0, &mut slot[..batch.len], batch.segment_size);
-        pair.exchange(T0, &mut Path::default());
-        let mut got = pair.received_by_b();
-        got.sort();
-        assert!(got == sent, "{} messages", got.len());
-    }
-
-    #[test]
-    fn equal_messages_of_two_packets_fill_a_batch() {
-        let mut pair = Pair::new(&recipe());
-        for n in 0..40 {
-            pair.a.send(T0, &body(n, 2_000), SendOptions::default()).unwrap();
-        }
-        let sizes = next_batch(&mut pair.a);
-        let whole = sizes[0];
-        assert!(sizes.len() > 40 && sizes.iter().all(|&size| size == whole), "{sizes:?}");
-    }
-
-    #[test]
-    fn a_long_message_is_not_cut_to_the_size_of_a_short_one() {
-        let mut pair = Pair::new(&recipe());
-        pair.a.send(T0, b"short", SendOptions::default()).unwrap();
-        pair.a.send(T0, &body(1, 10_000), SendOptions::default()).unwrap();
-        assert_eq!(next_batch(&mut pair.a).len(), 1);
-        let sizes = next_batch(&mut pair.a);
-        assert!(sizes.len() <= 10_000_usize.div_ceil(1_100), "{sizes:?}");
-    }
-
-    #[test]
-    fn a_message_that_is_too_long_is_refused_and_the_longest_is_not() {
-        let mut pair = Pair::new(&recipe());
-        let error = pair.a.send(T0, &vec![0; 65_537], SendOptions::default()).unwrap_err();
-        assert_eq!(error, SendError::TooLarge { len: 65_537, max: 65_536 });
-        pair.a.send(T0, &body(1, 65_536), SendOptions::default()).unwrap();
-        pair.exchange(T0, &mut Path { reverse: true, ..Path::default() });
-        assert_eq!(pair.received_by_b(), [(0, body(1, 65_536))]);
-    }
-
-    #[test]
-    fn incomplete_messages_are_given_up_when_their_memory_is_used() {
-        let mut recipe = recipe();
-        recipe.set("fixed_size.reassembly", "150KiB").unwrap();
-        let mut pair = Pair::new(&recipe);
-        let mut number = 0;
-        // The second packet of each message is lost.
-        let mut lose = |_| {
-            number += 1;
-            number % 56 == 2
-        };
-        for n in 0..20 {
-            pair.a.send(T0, &body(n, 60_000), SendOptions::default()).unwrap();
-        }
-        pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
-        assert!(statistic(&pair.b, "fixed_size", "given_up") >= 10);
-        assert!(statistic(&pair.b, "fixed_size", "incomplete") <= 3);
-        pair.received_by_b();
-        pair.a.send(T0, &body(1, 60_000), SendOptions::default()).unwrap();
-        pair.exchange(T0, &mut Path::default());
-        assert_eq!(pair.received_by_b().len(), 1);
-    }
-
-    /// Ten messages of one length, or of growing ones.
-    struct Ten {
-        left: u64,
-        len: usize,
-        equal: bool,
-    }
-
-    impl MessageSource for Ten {
-        fn next(&mut self, _: Time, into: &mut [u8]) -> Option<usize> {
-            self.left = self.left.checked_sub(1)?;
-            let len = if self.equal { self.len } else { (10 - self.left as usize) * self.len };
-            into[..len].copy_from_slice(&body(self.left, len));
-            Some(len)
-        }
-
-        fn message_len(&self) -> usize {
-            if self.equal { self.len } else { 0 }
-        }
-    }
-
-    #[test]
-    fn a_source_is_written_into_the_packets() {
-        for (len, equal, batches) in [(100, true, 1), (100, false, 10), (5_000, true, 1)] {
-            let mut sender = setup(true);
-            sender.ends.message_source = Some(Box::new(Ten { left: 10, len, equal }));
-            let a = Stack::new(blueprint(&recipe()), sender).unwrap();
-            let mut pair = Pair { a, ..Pair::new(&recipe()) };
-            assert_eq!(pair.exchange(T0, &mut Path::default()), batches, "{len} {equal}");
-            let got = pair.received_by_b();
-            let expected = |n: u64| body(9 - n, if equal { len } else { (n as usize + 1) * len });
-            assert_eq!(got, (0..10).map(|n| (n, expected(n))).collect::<Vec<_>>());
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn segments_are_as_few_as_can_be_and_fit(len in 0usize..1 << 24, full in 1usize..9_000) {
-            let size = segment_size(len, full);
-            prop_assert!(size <= full);
-            prop_assert!(len == 0 || len.div_ceil(size) == len.div_ceil(full));
-        }
-
-        #[test]
-        fn messages_of_any_length_arrive_whatever_their_order(
-            lens in prop::collection::vec(0usize..20_000, 1..20), reverse: bool,
-        ) {
-            let mut pair = Pair::new(&recipe());
-            for (n, &len) in lens.iter().enumerate() {
-                pair.a.send(T0, &body(n as u64, len), SendOptions::default()).unwrap();
-            }
-            pair.exchange(T0, &mut Path { reverse, ..Path::default() });
-            let mut got = pair.received_by_b();
-            got.sort();
-            let sent = lens.iter().enumerate().map(|(n, &len)| (n as u64, body(n as u64, len)));
-            prop_assert_eq!(got, sent.collect::<Vec<_>>());
-        }
     }
 }

@@ -178,7 +178,8 @@ impl InOrder {
         delivery.verdict = Verdict::Held;
         let data = context.pool().copy(delivery.data);
         self.held.insert(place, Held { id: delivery.id, data, since: context.now(), sequence });
-        if self.held.len() > self.limit {
+        // With repetition they were admitted, by this limit or the one before it, and have been acknowledged.
+        if self.held.len() > self.limit && !self.reliable {
             self.give_up_gap(context);
         } else {
             self.wake(context);
@@ -245,7 +246,8 @@ impl MicroProtocol for InOrder {
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         self.patience = parameters.span("patience");
         self.limit = parameters.integer("held") as usize;
-        self.places.set_limit(2 * self.limit);
+        // Of messages that have begun to come, places are still needed.
+        self.places.set_limit(2 * self.limit, self.reliable);
         self.wake(context);
         Ok(())
     }
@@ -291,7 +293,7 @@ mod tests {
             for (n, &len) in lens.iter().enumerate() {
                 pair.a.send(T0, &vec![n as u8; len], SendOptions::default()).unwrap();
             }
-            let mut path = Path { lose: Some(&mut lose), duplicate, reverse };
+            let mut path = Path { lose: Some(&mut lose), duplicate, reverse, ..Path::default() };
             pair.exchange(T0, &mut path);
             pair.run_until(T0 + Span::from_secs(10), &mut path);
             let got = ids(&mut pair);
@@ -337,5 +339,24 @@ mod tests {
         let got = ids(&mut pair);
         assert!(got.len() < 20 && got.iter().filter(|id| *id % 2 == 0).count() == 10, "{got:?}");
         assert_eq!(statistic(&pair.b, "in_order", "given_up"), 0);
+    }
+
+    #[test]
+    fn a_lower_limit_loses_nothing_that_has_been_acknowledged() {
+        let recipe = |held: &str| {
+            let parts = Recipe::new("x").with("fixed_size").with("sequenced_segment").with("retransmit");
+            parts.with("positive_ack").with_parameters("in_order", &[("held", held)])
+        };
+        let mut pair = Pair::new(&recipe("100"));
+        for n in 0..50u8 {
+            pair.a.send(T0, &vec![n; 2_000], SendOptions::default()).unwrap();
+        }
+        // Half is missing of each of the first three, which come in the wrong order then.
+        let mut lose = |packet| packet < 6 && packet % 2 == 0;
+        pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+        assert_eq!(ids(&mut pair), [0u64; 0]);
+        pair.b.reconfigure(T0, &recipe("4")).unwrap();
+        pair.run_until(T0 + Span::from_secs(5), &mut Path { reverse: true, ..Path::default() });
+        assert_eq!(ids(&mut pair), (0..50).collect::<Vec<_>>());
     }
 }

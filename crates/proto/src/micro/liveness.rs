@@ -155,3 +155,76 @@ impl MicroProtocol for Liveness {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Span, Time};
+    use haul_stack::{Recipe, Stack, StackEvent};
+
+    use crate::micro::testing::{Pair, Path, T0, events, object_recipe};
+
+    fn recipe() -> Recipe {
+        object_recipe("100kbit").with_parameters("liveness", &[("silence", "2s")])
+    }
+
+    fn at(millis: u64) -> Time {
+        T0 + Span::from_millis(millis)
+    }
+
+    /// How often silence was told.
+    fn told(stack: &mut Stack) -> usize {
+        events(stack).iter().filter(|event| **event == StackEvent::Silent(Span::from_secs(2))).count()
+    }
+
+    #[test]
+    fn silence_is_told_after_the_promised_time_and_once() {
+        let (mut pair, _) = Pair::of_object(&recipe(), 100_000);
+        let mut dead = Path { cut: [true; 2], ..Path::default() };
+        pair.exchange(T0, &mut dead);
+        pair.run_until(at(1_999), &mut dead);
+        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
+        pair.run_until(at(2_000), &mut dead);
+        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));
+        pair.run_until(at(20_000), &mut dead);
+        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
+    }
+
+    #[test]
+    fn signs_of_life_prevent_it_and_when_they_end_it_comes() {
+        let (mut pair, came) = Pair::of_object(&recipe(), 100_000);
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(at(5_000), &mut Path::default());
+        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
+        assert!((50_000..70_000).contains(&came.lock().unwrap().bytes), "{came:?}");
+        let mut dead = Path { cut: [true; 2], ..Path::default() };
+        pair.run_until(at(6_800), &mut dead);
+        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
+        pair.run_until(at(7_000), &mut dead);
+        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));
+        // A life that comes back can end again.
+        pair.run_until(at(8_000), &mut Path::default());
+        pair.run_until(at(11_000), &mut dead);
+        assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));
+    }
+
+    #[test]
+    fn reports_of_nothing_new_are_silence_to_the_end_that_sends() {
+        let (mut pair, _) = Pair::of_object(&recipe(), 100_000);
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(at(1_000), &mut Path::default());
+        let before = pair.b.stats().control_sent;
+        pair.run_until(at(3_200), &mut Path { cut: [true, false], ..Path::default() });
+        assert!(pair.b.stats().control_sent > before + 10, "{:?}", pair.b.stats());
+        assert_eq!(told(&mut pair.a), 1);
+    }
+
+    #[test]
+    fn an_end_that_has_delivered_everything_waits_for_nothing() {
+        let (mut pair, came) = Pair::of_object(&recipe(), 10_000);
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(at(1_500), &mut Path::default());
+        assert_eq!(came.lock().unwrap().whole, Some(10_000));
+        pair.run_until(at(20_000), &mut Path { cut: [true; 2], ..Path::default() });
+        assert_eq!(told(&mut pair.a), 0);
+    }
+}

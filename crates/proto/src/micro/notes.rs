@@ -37,9 +37,10 @@ impl<T: Copy> Notes<T> {
         self.kept.remove(at).map(|note| note.1)
     }
 
-    pub(crate) fn set_limit(&mut self, limit: usize) {
-        self.limit = limit;
-        while self.kept.len() > limit {
+    /// Another limit; nothing is forgotten for it if all of it `is_needed`.
+    pub(crate) fn set_limit(&mut self, limit: usize, is_needed: bool) {
+        self.limit = if is_needed { limit.max(self.limit) } else { limit };
+        while self.kept.len() > self.limit {
             self.kept.pop_front();
         }
     }
@@ -60,7 +61,7 @@ mod tests {
             (notes.take(1), notes.take(2), notes.take(3), notes.take(3)),
             (None, Some('c'), Some('d'), None)
         );
-        notes.set_limit(1);
+        notes.set_limit(1, false);
         notes.note(1, 'a');
         assert_eq!(notes.take(1), Some('a'));
     }

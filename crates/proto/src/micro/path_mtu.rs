@@ -212,3 +212,83 @@ impl MicroProtocol for PathMtu {
         each("probes", self.probes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Span, Time};
+    use haul_stack::StackEvent;
+
+    use super::{SIZE_PASSED, SIZE_REFUSED};
+    use crate::micro::testing::{Pair, Path, T0, events, object_recipe, statistic};
+
+    const LEN: u64 = 20_000_000;
+
+    fn at(millis: u64) -> Time {
+        T0 + Span::from_millis(millis)
+    }
+
+    fn pair() -> Pair {
+        Pair::of_object(&object_recipe("8Mbit").with("path_mtu"), LEN).0
+    }
+
+    fn size(pair: &Pair) -> u64 {
+        statistic(&pair.a, "path_mtu", "datagram")
+    }
+
+    #[test]
+    fn the_largest_size_that_passes_is_found_to_a_few_bytes() {
+        for mtu in [1_200, 1_280, 1_472, 4_000, 9_000] {
+            let mut pair = pair();
+            let mut path = Path { mtu, ..Path::default() };
+            pair.exchange(T0, &mut path);
+            pair.run_until(at(15_000), &mut path);
+            let most = mtu.min(8_972) as u64;
+            assert!((most - 16..=most).contains(&size(&pair)), "{} of {mtu}", size(&pair));
+            // Found, it is left alone, and the other end does not look for anything.
+            let probes = statistic(&pair.a, "path_mtu", "probes");
+            pair.run_until(at(18_000), &mut path);
+            assert_eq!(statistic(&pair.a, "path_mtu", "probes"), probes);
+            assert_eq!(statistic(&pair.b, "path_mtu", "probes"), 0);
+        }
+    }
+
+    #[test]
+    fn packets_leave_in_the_size_that_was_found() {
+        let mut pair = pair();
+        let mut path = Path { mtu: 1_472, ..Path::default() };
+        pair.exchange(T0, &mut path);
+        pair.run_until(at(15_000), &mut path);
+        assert!(events(&mut pair.a).contains(&StackEvent::PathMtu(1_472)));
+        let before = pair.a.stats();
+        pair.run_until(at(17_000), &mut path);
+        let after = pair.a.stats();
+        let mean = (after.bytes_sent - before.bytes_sent) / (after.data_sent - before.data_sent);
+        assert!((1_455..=1_480).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn when_large_packets_vanish_it_falls_back_and_the_object_goes_on() {
+        let (mut pair, came) = Pair::of_object(&object_recipe("8Mbit").with("path_mtu"), LEN);
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(at(3_000), &mut Path::default());
+        assert_eq!(size(&pair), 8_972);
+        let mut narrow = Path { mtu: 1_400, ..Path::default() };
+        pair.run_until(at(13_000), &mut narrow);
+        assert!((1_200..=1_400).contains(&size(&pair)), "{}", size(&pair));
+        pair.run_until(at(60_000), &mut narrow);
+        assert_eq!(came.lock().unwrap().whole, Some(LEN));
+    }
+
+    #[test]
+    fn the_kernel_may_know_better() {
+        let mut pair = pair();
+        pair.a.raise(T0, SIZE_PASSED, &mut 1_472u16);
+        assert_eq!(size(&pair), 1_472);
+        // What the kernel refuses need not be tried three times.
+        let mut path = Path { mtu: 1_472, ..Path::default() };
+        pair.exchange(T0, &mut path);
+        pair.a.raise(T0, SIZE_REFUSED, &mut 8_952u16);
+        pair.a.raise(T0, SIZE_REFUSED, &mut 8_972u16);
+        assert_eq!(size(&pair), 1_472);
+    }
+}

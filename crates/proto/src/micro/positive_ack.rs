@@ -18,7 +18,7 @@ const ACK: Kind = Kind(8);
 pub(super) fn registration() -> Registration {
     Registration {
         parameters: &[GRANULARITY, LINEAR],
-        needs: &[&["sequenced_segment"]],
+        needs: &[&["sequenced_segment"], &["retransmit"]],
         conflicts: &[
             ("cumulative_ack", "segments are acknowledged one way or the other"),
             ("negative_ack", "either what has come is said, or what is missing"),

@@ -333,6 +333,8 @@ impl MicroProtocol for RateControl {
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
+        // What could have left before is no lateness to make good.
+        self.pacer.on_idle(context.now());
         let delay = context.shared(self.handles().delay).0;
         if !self.brought
             && delay > Span::ZERO
@@ -382,5 +384,75 @@ impl MicroProtocol for RateControl {
         each("packets", self.packets);
         each("bytes", self.bytes);
         each("peak_delivery_bps", self.peak_delivery.as_bps());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Machine, Rate, Span, Time};
+    use haul_stack::Recipe;
+
+    use super::{ALLOTTED, Allotment};
+    use crate::micro::testing::{Pair, Path, T0, object_recipe};
+
+    fn at(millis: u64) -> Time {
+        T0 + Span::from_millis(millis)
+    }
+
+    fn begun(recipe: &Recipe) -> Pair {
+        let mut pair = Pair::of_object(recipe, 100_000_000).0;
+        pair.exchange(T0, &mut Path::default());
+        // The first burst is over.
+        pair.run_until(at(100), &mut Path::default());
+        pair
+    }
+
+    /// Bits a second that `a` sends until then.
+    fn sent(pair: &mut Pair, from: u64, to: u64) -> u64 {
+        let before = pair.a.stats().bytes_sent;
+        pair.run_until(at(to), &mut Path::default());
+        (pair.a.stats().bytes_sent - before) * 8_000 / (to - from)
+    }
+
+    fn is_near(found: u64, wanted: u64) -> bool {
+        found.abs_diff(wanted) <= wanted / 25
+    }
+
+    #[test]
+    fn what_leaves_follows_the_law_and_its_changes() {
+        for rate in [1_000_000, 8_000_000, 200_000_000] {
+            let mut pair = begun(&object_recipe(&format!("{rate}bit")));
+            let found = sent(&mut pair, 100, 1_000);
+            assert!(is_near(found, rate), "{found} for {rate}");
+            pair.a.reconfigure(at(1_000), &object_recipe(&format!("{}bit", rate / 2))).unwrap();
+            let found = sent(&mut pair, 1_000, 2_000);
+            assert!(is_near(found, rate / 2), "{found} for half of {rate}");
+        }
+    }
+
+    #[test]
+    fn what_the_receiver_allots_bounds_the_law_and_never_raises_it() {
+        let mut pair = begun(&object_recipe("8Mbit"));
+        pair.a.raise(at(100), ALLOTTED, &mut Allotment(Rate::from_bps(2_000_000)));
+        let found = sent(&mut pair, 100, 1_000);
+        assert!(is_near(found, 2_000_000), "{found}");
+        pair.a.raise(at(1_000), ALLOTTED, &mut Allotment(Rate::from_bps(90_000_000)));
+        let found = sent(&mut pair, 1_000, 2_000);
+        assert!(is_near(found, 8_000_000), "{found}");
+    }
+
+    #[test]
+    fn a_batch_has_no_more_packets_than_it_may() {
+        for (most, rate) in [("1", "2Gbit"), ("7", "2Gbit"), ("64", "2Gbit"), ("64", "1Mbit")] {
+            let mut recipe = object_recipe(rate);
+            recipe.set("rate_control.max_batch", most).unwrap();
+            let mut pair = Pair::of_object(&recipe, 10_000_000).0;
+            let mut slot = vec![0; 65_536];
+            let sent = pair.a.poll_transmit(T0, &mut slot).unwrap();
+            // At a low rate, the law's burst is less: 3,000 bytes.
+            let packets = if rate == "1Mbit" { 2 } else { most.parse().unwrap() };
+            let fits = 65_536 / sent.segment_size;
+            assert_eq!(sent.len.div_ceil(sent.segment_size), packets.min(fits));
+        }
     }
 }

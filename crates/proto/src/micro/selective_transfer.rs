@@ -6,7 +6,7 @@ use std::any::Any;
 
 use haul_base::{Span, Time};
 use haul_stack::{
-    Buffer, Context, EventId, MESSAGE_SETTLED, MicroProtocol, Order, ParameterKind, ParameterSpec,
+    Buffer, Company, Context, EventId, MESSAGE_SETTLED, MicroProtocol, Order, ParameterKind, ParameterSpec,
     Parameters, Registration, Resolution, Submission, Verdict,
 };
 
@@ -209,10 +209,11 @@ pub(super) fn registration() -> Registration {
                 name: "max_silence",
                 kind: ParameterKind::Span,
                 default: "0s",
-                help: "a reading is sent in any case so long after the last; 0: it is not",
+                help: "a reading is sent in any case so long after the last; 0: it is not; less than negative_ack.silence",
             },
         ],
         needs: &[&["fixed_size"]],
+        compare,
         ..Registration::new(
             "selective_transfer",
             1,
@@ -221,6 +222,22 @@ pub(super) fn registration() -> Registration {
                 Ok(Box::new(SelectiveTransfer { rule: Rule::read(parameters)?, last: None, suppressed: 0 }))
             },
         )
+    }
+}
+
+/// A receiver that asks after silence must not be kept waiting for readings that are left out on purpose.
+fn compare(parameters: &Parameters, company: &Company<'_>) -> Result<(), (&'static str, String)> {
+    let apart = parameters.span("max_silence");
+    match company.parameters("negative_ack") {
+        Some(asks) if apart > Span::ZERO && apart >= asks.span("silence") => {
+            let wanted = format!(
+                "less than `negative_ack.silence = {}` is wanted, or the receiver asks for readings that were left out; \
+                 lower it, or set negative_ack.silence higher",
+                company.text("negative_ack", "silence")
+            );
+            Err(("max_silence", wanted))
+        }
+        _ => Ok(()),
     }
 }
 

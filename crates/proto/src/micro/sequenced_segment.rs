@@ -2,11 +2,12 @@
 //! has come before goes no further than to those that count and acknowledge.
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, Registration, Resolution, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Company, Context, Declaration, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, Registration, Resolution, SharedValue, U48,
 };
 
-use super::arrived::Arrived;
+use super::arrived::{Arrived, SPAN};
+use super::is_reliable;
 use super::window::{Seen, Window};
 
 /// Where duplicates are dropped: behind those who acknowledge them once more.
@@ -23,6 +24,7 @@ struct SequencedSegment {
     arrived: Option<SharedValue<Arrived>>,
     next: u64,
     window: Window,
+    reliable: bool,
     duplicates: u64,
     given_up: u64,
 }
@@ -36,6 +38,7 @@ pub(super) fn registration() -> Registration {
             help: "segments by which the newest may be ahead of the oldest that can still come; more than retransmit.window",
         }],
         needs: &[&["fixed_size", "object"]],
+        compare,
         ..Registration::new(
             "sequenced_segment",
             1,
@@ -46,6 +49,7 @@ pub(super) fn registration() -> Registration {
                     first_missing: None,
                     arrived: None,
                     next: 0,
+                    reliable: false,
                     window: Window::new(parameters.integer("window")),
                     duplicates: 0,
                     given_up: 0,
@@ -55,7 +59,31 @@ pub(super) fn registration() -> Registration {
     }
 }
 
+/// What is repeated must not count as given up. Bitmaps of an object tell duplicates by themselves.
+fn compare(parameters: &Parameters, company: &Company<'_>) -> Result<(), (&'static str, String)> {
+    let repeats = company.parameters("retransmit").filter(|_| !company.has("bitmap_ack"));
+    match repeats.map(|repeats| repeats.integer("window")) {
+        Some(outstanding) if parameters.integer("window") <= outstanding => {
+            let wanted = format!(
+                "more than `retransmit.window = {outstanding}` is wanted, or what is repeated would count as given up; \
+                 set it to {} or more, or lower retransmit.window",
+                outstanding + 1
+            );
+            Err(("window", wanted))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl SequencedSegment {
+    /// With repetition, the window covers whatever a sender may have outstanding: the ends change parameters one after the
+    /// other, and what one of them sends by the wider ones must not look given up to the other.
+    fn cover(&mut self) {
+        if self.reliable {
+            self.window.widen_to(SPAN);
+        }
+    }
+
     fn number(&mut self, batch: &mut Batch<'_>) {
         let sequence = self.sequence.expect("declared");
         let next = self.next;
@@ -98,6 +126,8 @@ impl MicroProtocol for SequencedSegment {
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::EARLY);
+        self.reliable = is_reliable(resolution);
+        self.cover();
         // Whoever acknowledges with bitmaps drops the duplicates of an object itself.
         if !(resolution.has("bitmap_ack") && resolution.has("object")) {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, SUPPRESS);
@@ -120,6 +150,7 @@ impl MicroProtocol for SequencedSegment {
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
         self.window.set_width(parameters.integer("window"));
+        self.cover();
         Ok(())
     }
 
@@ -136,6 +167,7 @@ impl MicroProtocol for SequencedSegment {
 
 #[cfg(test)]
 mod tests {
+    use haul_base::Span;
     use haul_stack::{Recipe, SendOptions};
 
     use crate::micro::testing::{Pair, Path, T0, statistic};
@@ -170,5 +202,23 @@ mod tests {
         assert_eq!(pair.received_by_b().len(), 2);
         let given_up = statistic(&pair.b, "sequenced_segment", "given_up");
         assert!((870..=999).contains(&given_up), "{given_up}");
+    }
+
+    #[test]
+    fn ends_that_have_other_windows_while_these_change_lose_nothing() {
+        let mut narrow = recipe().with("positive_ack").with_parameters("retransmit", &[("window", "32")]);
+        narrow.set("sequenced_segment.window", "64").unwrap();
+        let mut pair = Pair::new(&narrow);
+        let mut wide = narrow.clone();
+        wide.set("retransmit.window", "2000").unwrap();
+        wide.set("sequenced_segment.window", "4000").unwrap();
+        pair.a.reconfigure(T0, &wide).unwrap();
+        for n in 0..1_000u32 {
+            pair.a.send(T0, &n.to_be_bytes(), SendOptions::default()).unwrap();
+        }
+        // The word of the change is lost, and so is the first message.
+        pair.exchange(T0, &mut Path { lose: Some(&mut |packet| packet < 2), ..Path::default() });
+        pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
+        assert_eq!(pair.received_by_b().len(), 1_000);
     }
 }

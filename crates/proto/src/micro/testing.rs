@@ -1,9 +1,12 @@
 //! Two stacks of one recipe and a path between them, for the tests of micro-protocols.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
-use haul_stack::{Blueprint, Open, Recipe, Seal, Setup, Stack, StackEvent, Unauthentic};
+use haul_base::{Ecn, Machine, PathId, Piece, Received, Span, Time};
+use haul_stack::{
+    Available, Blueprint, Ends, ObjectSink, ObjectSource, Open, Recipe, Seal, Setup, Stack, StackEvent,
+    Unauthentic,
+};
 
 /// When tests begin: not at zero, which is a special value by accident too often.
 pub(crate) const T0: Time = Time::from_nanos(5_000_000_000);
@@ -65,6 +68,66 @@ pub(crate) struct Path<'p> {
     pub(crate) duplicate: bool,
     /// The packets of a batch come in reverse order.
     pub(crate) reverse: bool,
+    /// Larger datagrams vanish, if it is not 0.
+    pub(crate) mtu: usize,
+    /// Nothing comes from `a`, or from `b`.
+    pub(crate) cut: [bool; 2],
+}
+
+/// An object of so many bytes, each of which follows from its place.
+struct Given(u64);
+
+fn byte_at(offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
+}
+
+impl ObjectSource for Given {
+    fn available(&mut self) -> Available {
+        Available { upto: self.0, end: true }
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) {
+        (offset..).zip(into).for_each(|(at, byte)| *byte = byte_at(at));
+    }
+
+    fn release(&mut self, _: u64) {}
+}
+
+/// What has come of an object.
+#[derive(Debug, Default)]
+pub(crate) struct Came {
+    pub(crate) bytes: u64,
+    pub(crate) whole: Option<u64>,
+}
+
+struct Takes(Arc<Mutex<Came>>);
+
+impl ObjectSink for Takes {
+    fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
+        for Piece { range, offset } in pieces {
+            assert!((*offset..).zip(&data[range.clone()]).all(|(at, byte)| *byte == byte_at(at)));
+            self.0.lock().unwrap().bytes += range.len() as u64;
+        }
+    }
+
+    fn limit(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    fn complete(&mut self, len: u64) {
+        self.0.lock().unwrap().whole = Some(len);
+    }
+}
+
+/// What an object needs, at `rate`; more may be added.
+pub(crate) fn object_recipe(rate: &str) -> Recipe {
+    Recipe::new("object")
+        .with("sequenced_segment")
+        .with("object")
+        .with("bitmap_ack")
+        .with_parameters("retransmit", &[("keep", "object")])
+        .with_parameters("rate_control", &[("controller", "fixed"), ("rate", rate)])
+        .with("seal")
 }
 
 /// Both ends of a session.
@@ -80,12 +143,23 @@ impl Pair {
         Self { a: make(true), b: make(false) }
     }
 
+    /// Of a recipe that carries an object of `len` bytes from `a`.
+    pub(crate) fn of_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<Came>>) {
+        let blueprint = blueprint(recipe);
+        let came = Arc::new(Mutex::new(Came::default()));
+        let make =
+            |initiator, ends| Stack::new(blueprint.clone(), Setup { ends, ..setup(initiator) }).unwrap();
+        let gives = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
+        let takes = Ends { object_sink: Some(Box::new(Takes(came.clone()))), ..Ends::default() };
+        (Self { a: make(true, gives), b: make(false, takes) }, came)
+    }
+
     /// Carries all that both have to say at `now`; returns the number of batches.
     pub(crate) fn exchange(&mut self, now: Time, path: &mut Path<'_>) -> usize {
         let (mut batches, mut packets) = (0, 0);
         loop {
-            let carried = carry(now, &mut self.a, &mut self.b, path, &mut packets)
-                + carry(now, &mut self.b, &mut self.a, path, &mut packets);
+            let carried = carry(now, (0, &mut self.a), &mut self.b, path, &mut packets)
+                + carry(now, (1, &mut self.b), &mut self.a, path, &mut packets);
             if carried == 0 {
                 return batches;
             }
@@ -116,14 +190,22 @@ pub(crate) fn receive(stack: &mut Stack, now: Time, data: &mut [u8], stride: usi
     stack.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
 }
 
-fn carry(now: Time, from: &mut Stack, to: &mut Stack, path: &mut Path<'_>, packets: &mut usize) -> usize {
+fn carry(
+    now: Time,
+    (end, from): (usize, &mut Stack),
+    to: &mut Stack,
+    path: &mut Path<'_>,
+    packets: &mut usize,
+) -> usize {
     let mut slot = vec![0xAA; 65_536];
     let mut batches = 0;
     while let Some(sent) = from.poll_transmit(now, &mut slot) {
         batches += 1;
         let mut crossing: Vec<Vec<u8>> = Vec::new();
         for packet in slot[..sent.len].chunks(sent.segment_size) {
-            let lost = path.lose.as_mut().is_some_and(|lose| lose(*packets));
+            let lost = path.lose.as_mut().is_some_and(|lose| lose(*packets))
+                || path.cut[end]
+                || path.mtu > 0 && packet.len() > path.mtu;
             *packets += 1;
             let copies = if lost { 0 } else { 1 + usize::from(path.duplicate) };
             crossing.extend(std::iter::repeat_n(packet.to_vec(), copies));

@@ -44,6 +44,13 @@ impl Window {
         self.limit = numbers.div_ceil(64) as usize + 1;
     }
 
+    /// At least this width.
+    pub(crate) fn widen_to(&mut self, numbers: u64) {
+        let limit = self.limit;
+        self.set_width(numbers);
+        self.limit = self.limit.max(limit);
+    }
+
     fn word(&self, index: u64) -> Option<u64> {
         match index.checked_sub(1) {
             None => Some(self.first),

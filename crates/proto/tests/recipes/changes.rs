@@ -165,7 +165,7 @@ fn run_any(seed: u64, whims: Whims) -> Option<Run> {
 
 #[test]
 fn many_changes_begin_and_some_of_them_lose() {
-    let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(20), damage: 0.0 };
+    let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(20), damage: 0.0, mtu: 0 };
     let runs: Vec<Run> = (0..50).map(|seed| run(seed, whims, &[0, 1], Span::ZERO)).collect();
     let tallies = runs.iter().flat_map(|run| [tally(run, 0), tally(run, 1)]);
     let (begun, refused) = tallies.fold((0, 0), |sum, (begun, refused, _)| (sum.0 + begun, sum.1 + refused));
@@ -179,7 +179,7 @@ proptest! {
     fn any_recipe_can_follow_on_any_other(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
         let Some(mut run) = run_any(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
         check_ends(&mut run, false)?;
         for end in 0..2 {
@@ -192,7 +192,7 @@ proptest! {
     fn changes_from_both_ends_end_and_nothing_is_lost(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
         check(&mut run(seed, whims, &[0, 1], Span::ZERO), false)?;
     }
 
@@ -208,7 +208,7 @@ proptest! {
     fn changes_end_and_nothing_is_lost_if_nothing_arrives_for_a_while(
         seed: u64, loss in 0.0..0.2, duplicate in 0.0..0.2, spread in 0u64..80, lasts in 100u64..90_000,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
         check(&mut run(seed, whims, &[0, 1], Span::from_millis(lasts)), true)?;
     }
 
@@ -216,7 +216,7 @@ proptest! {
     fn changes_from_one_end_are_all_made(
         seed: u64, end in 0usize..2, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0 };
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
         let mut run = run(seed, whims, &[end], Span::ZERO);
         check(&mut run, false)?;
         prop_assert_eq!(tally(&run, end).1, 0);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
 use haul_stack::{
-    Blueprint, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Together, Unauthentic,
+    Blueprint, Ends, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Together, Unauthentic,
 };
 
 pub(crate) const TAG: usize = 8;
@@ -51,6 +51,8 @@ pub(crate) struct Whims {
     pub(crate) spread: Span,
     /// A bit is flipped; only for recipes that notice.
     pub(crate) damage: f64,
+    /// Larger datagrams vanish, if it is not 0.
+    pub(crate) mtu: usize,
 }
 
 /// A message that is to be sent: when, by which end, what.
@@ -66,6 +68,13 @@ pub(crate) struct Change {
     pub(crate) at: Time,
     pub(crate) end: usize,
     pub(crate) to: Box<dyn Fn(&Recipe) -> Recipe>,
+}
+
+impl Change {
+    /// To `recipe`, whatever the one in force is.
+    pub(crate) fn to(at: Time, end: usize, recipe: Recipe) -> Self {
+        Self { at, end, to: Box::new(move |_| recipe.clone()) }
+    }
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -100,18 +109,24 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(blueprint: &Arc<Blueprint>, whims: Whims, seed: u64) -> Self {
-        let make = |initiator| {
+        Self::with_ends(blueprint, whims, seed, [Ends::default(), Ends::default()])
+    }
+
+    pub(crate) fn with_ends(blueprint: &Arc<Blueprint>, whims: Whims, seed: u64, ends: [Ends; 2]) -> Self {
+        let make = |initiator, ends| {
             let setup = Setup {
                 initiator,
                 identity: 77,
                 keys: Some((Box::new(Checksum), Box::new(Checksum))),
                 initial_rtt: Span::from_millis(40),
+                ends,
                 ..Setup::new(Time::ZERO)
             };
             Stack::new(blueprint.clone(), setup).unwrap()
         };
+        let [first, second] = ends;
         Self {
-            ends: [make(true), make(false)],
+            ends: [make(true, first), make(false, second)],
             got: [Vec::new(), Vec::new()],
             sent: [Vec::new(), Vec::new()],
             trace: 0,
@@ -127,7 +142,12 @@ impl Run {
     }
 
     /// Runs until nothing will ever happen again, or until `cap`.
-    pub(crate) fn run(&mut self, mut orders: Vec<Order>, cap: Time) {
+    pub(crate) fn run(&mut self, orders: Vec<Order>, cap: Time) {
+        self.run_until(orders, cap, |_| false);
+    }
+
+    /// As [`Run::run`], or until it is `done`.
+    pub(crate) fn run_until(&mut self, mut orders: Vec<Order>, cap: Time, done: impl Fn(&Self) -> bool) {
         orders.sort();
         self.changes.sort_by_key(|change| Reverse(change.at));
         let mut orders = orders.into_iter().peekable();
@@ -137,7 +157,7 @@ impl Run {
             let flight = self.flights.peek().map(|flight| flight.0.at);
             let next = deadlines.chain(flight).chain(orders.peek().map(|order| order.at));
             let next = next.chain(self.changes.last().map(|change| change.at)).min();
-            let Some(now) = next.filter(|&at| at <= cap) else { return };
+            let Some(now) = next.filter(|&at| at <= cap && !done(self)) else { return };
             steps += 1;
             assert!(steps < 400_000, "it never comes to rest; now {now:?}");
             while let Some(order) = orders.next_if(|order| order.at <= now) {
@@ -217,7 +237,10 @@ impl Run {
     fn launch(&mut self, now: Time, to: usize, packet: &[u8]) {
         let mix = |h: u64, &b: &u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
         self.trace = packet.iter().fold(self.trace ^ now.as_nanos(), mix);
-        let Whims { loss, duplicate, spread, damage } = self.whims;
+        let Whims { loss, duplicate, spread, damage, mtu } = self.whims;
+        if mtu > 0 && packet.len() > mtu {
+            return;
+        }
         let lost = self.rng.chance(loss) || self.outage.contains(&now);
         let copies = if lost { 0 } else { 1 + u64::from(self.rng.chance(duplicate)) };
         for _ in 0..copies {

@@ -18,7 +18,20 @@ const VALUES: &[(&str, &str, &[&str])] = &[
     ("fec", "data", &["1", "5", "20"]),
     ("fec", "repair", &["1", "4"]),
     ("statistics", "interval", &["50ms", "1s"]),
+    ("sequenced_segment", "window", &["64", "65", "1025", "262144", "16777216"]),
+    ("retransmit", "window", &["1", "2", "63", "64", "1024", "32768"]),
+    ("retransmit", "memory", &["0B", "1B", "3kB", "64KiB", "8MiB"]),
+    ("negative_ack", "silence", &["300ms", "5s"]),
+    ("negative_ack", "reordering", &["0s", "5ms", "100ms"]),
+    ("negative_ack", "retention", &["2400ms", "40s", "120s"]),
+    ("selective_transfer", "fields", &["", "u8", "f32, u16, i64"]),
+    ("selective_transfer", "criterion", &["absolute", "relative"]),
+    ("selective_transfer", "threshold", &["0", "0.5", "100"]),
+    ("selective_transfer", "max_silence", &["0s", "299ms", "4s"]),
 ];
+
+/// Draws of parameters that may contradict each other before a recipe is given up.
+const DRAWS: u32 = 8;
 
 /// A recipe of messages, and what it compiles to; `None` if the dice fell badly.
 pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<Blueprint>)> {
@@ -31,9 +44,62 @@ pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<Blueprint>)> {
         complete(&registry, &mut names, &mut rng);
     }
     shuffle(&mut names, &mut rng);
-    let recipe = names.iter().fold(Recipe::new("random"), |recipe, name| with(recipe, name, &mut rng));
+    (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng))
+}
+
+/// The same micro-protocols with other parameters, of those that can be changed while running.
+pub(crate) fn other_parameters(recipe: &Recipe, seed: u64) -> Option<Recipe> {
+    let mut rng = Rng::from_seed(seed);
+    let registry: Arc<Registry> = Arc::new(micro::registry());
+    let names: Vec<&str> = recipe.parts.iter().map(|part| part.name.as_str()).collect();
+    let mut new = (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng)).map(|(recipe, _)| recipe)?;
+    if recipe.has("fec") {
+        new.set("fec.data", recipe.get("fec", "data").unwrap_or("20")).ok()?;
+    }
+    Some(new)
+}
+
+fn draw(registry: &Arc<Registry>, names: &[&str], rng: &mut Rng) -> Option<(Recipe, Arc<Blueprint>)> {
+    let carries_object = names.contains(&"object");
+    let recipe =
+        names.iter().fold(Recipe::new("random"), |recipe, name| with(recipe, name, carries_object, rng));
     let blueprint = registry.compile(&recipe, TAG).ok()?;
     Some((recipe, blueprint))
+}
+
+/// Values for recipes that carry an object, beside those above.
+const OBJECT_VALUES: &[(&str, &str, &[&str])] = &[
+    ("object", "chunk", &["1kB", "100kB", "100MB"]),
+    ("object", "first_limit", &["1B", "64KiB", "64MiB"]),
+    ("bitmap_ack", "when", &["interval", "round"]),
+    ("bitmap_ack", "interval", &["500us", "2ms", "20ms"]),
+    ("retransmit", "window", &["1", "63", "1024", "10000", "400000"]),
+    ("retransmit", "probe", &["true", "false"]),
+    ("rate_control", "rate", &["20Mbit", "900Mbit"]),
+    ("rate_control", "controller", &["delivery", "fixed"]),
+    ("rate_control", "max_batch", &["1", "64"]),
+    ("rate_control", "debt", &["0s", "100ms"]),
+    ("liveness", "silence", &["10s", "15s"]),
+    ("fec", "data", &["1", "5", "20"]),
+    ("fec", "repair", &["1", "4"]),
+];
+
+/// A recipe that carries an object, and what it compiles to.
+pub(crate) fn any_object_recipe(seed: u64) -> Option<(Recipe, Arc<Blueprint>)> {
+    let mut rng = Rng::from_seed(seed);
+    let registry: Arc<Registry> = Arc::new(micro::registry());
+    let mut names = vec!["sequenced_segment", "object", "bitmap_ack", "retransmit", "rate_control"];
+    let others: Vec<&str> =
+        registry.iter().map(|known| known.name).filter(|name| !names.contains(name)).collect();
+    for other in others.into_iter().filter(|_| rng.chance(0.5)) {
+        names.push(other);
+        let bare = names.iter().fold(Recipe::new("random"), |recipe, name| recipe.with(name));
+        if registry.compile(&bare, TAG).is_err() {
+            names.pop();
+        }
+    }
+    shuffle(&mut names, &mut rng);
+    (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng))
 }
 
 /// Whether it is of no use to messages.
@@ -66,9 +132,13 @@ fn shuffle(names: &mut [&str], rng: &mut Rng) {
     }
 }
 
-fn with(recipe: Recipe, name: &str, rng: &mut Rng) -> Recipe {
+fn with(recipe: Recipe, name: &str, carries_object: bool, rng: &mut Rng) -> Recipe {
     let mut parameters = Vec::new();
-    for (part, parameter, values) in VALUES {
+    let values = if carries_object { OBJECT_VALUES } else { VALUES };
+    if carries_object && name == "retransmit" {
+        parameters.push(("keep", "object"));
+    }
+    for (part, parameter, values) in values {
         if *part == name && rng.chance(0.7) {
             parameters.push((*parameter, values[rng.below(values.len() as u64) as usize]));
         }
@@ -79,14 +149,11 @@ fn with(recipe: Recipe, name: &str, rng: &mut Rng) -> Recipe {
 #[test]
 fn most_recipes_that_are_made_can_be_built_and_every_micro_protocol_occurs() {
     let recipes: Vec<_> = (0..400).filter_map(any_recipe).collect();
-    assert!(recipes.len() > 200, "{} of 400", recipes.len());
-    for known in micro::registry().iter().filter(|known| known.name != "object") {
-        let uses = recipes.iter().filter(|(recipe, _)| recipe.has(known.name)).count();
-        assert!(
-            uses >= 5 || is_about_objects(known),
-            "{} is in {uses} of {} recipes",
-            known.name,
-            recipes.len()
-        );
+    let objects: Vec<_> = (0..400).filter_map(any_object_recipe).collect();
+    assert!(recipes.len() > 200 && objects.len() > 200, "{} and {} of 400", recipes.len(), objects.len());
+    for known in micro::registry().iter() {
+        let uses = |of: &[(Recipe, Arc<Blueprint>)]| of.iter().filter(|made| made.0.has(known.name)).count();
+        let (with_messages, with_object) = (uses(&recipes), uses(&objects));
+        assert!(with_messages.max(with_object) >= 50, "{}: {with_messages}, {with_object}", known.name);
     }
 }

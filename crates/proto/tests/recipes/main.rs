@@ -5,7 +5,12 @@
 
 mod changes;
 mod channel;
+#[path = "../common/mod.rs"]
+#[expect(dead_code, reason = "the path of the sender and the receiver is not used here")]
+mod common;
+mod contradictions;
 mod docs;
 mod generator;
+mod objects;
 mod promises;
 mod together;

@@ -4,12 +4,18 @@ use haul_base::{Rng, Span, Time};
 use haul_stack::Recipe;
 use proptest::prelude::*;
 
-use crate::channel::{Order, Run, Whims};
-use crate::generator::any_recipe;
+use crate::channel::{Change, Order, Run, Whims};
+use crate::generator::{any_recipe, other_parameters};
 
 /// Long enough for every repetition: where only the oldest segment is repeated, and that after a minute when much is lost,
 /// hours pass.
 const CAP: Time = Time::from_nanos(100_000_000_000_000);
+/// Longer than anything is kept by a sender that is not told what has come; its receiver never stops asking.
+const CAP_WITHOUT_ACKS: Time = Time::from_nanos(1_000_000_000_000);
+
+fn cap(recipe: &Recipe) -> Time {
+    if recipe.has("negative_ack") { CAP_WITHOUT_ACKS } else { CAP }
+}
 
 fn orders(seed: u64) -> Vec<Order> {
     let mut rng = Rng::from_seed(seed ^ 0x5EED);
@@ -30,9 +36,14 @@ fn has_any(recipe: &Recipe, names: &[&str]) -> bool {
     names.iter().any(|name| recipe.has(name))
 }
 
-/// Whether every message arrives, whatever the path does: nobody drops any on purpose.
+/// Whether every message arrives, whatever the path does: nobody drops any on purpose, and nobody forgets any before
+/// it can have been missed often enough.
 fn delivers_all(recipe: &Recipe) -> bool {
-    recipe.has("retransmit") && !has_any(recipe, &["deadline", "selective_transfer"])
+    let time = |name, default| {
+        recipe.get("negative_ack", name).unwrap_or(default).parse::<Span>().map_or(Span::ZERO, |span| span)
+    };
+    let forgets = recipe.has("negative_ack") && time("retention", "120s") < time("silence", "5s") * 20;
+    recipe.has("retransmit") && !has_any(recipe, &["deadline", "selective_transfer"]) && !forgets
 }
 
 fn check(recipe: &Recipe, run: &Run, clean: bool) -> Result<(), TestCaseError> {
@@ -67,8 +78,20 @@ fn run(seed: u64, whims: Whims) -> Option<(Recipe, Run)> {
     // Only who seals packets notices damage; elsewhere the kernel's checksum does.
     let damage = if recipe.has("seal") { whims.damage } else { 0.0 };
     let mut run = Run::new(&blueprint, Whims { damage, ..whims }, seed);
-    run.run(orders(seed), CAP);
+    run.run(orders(seed), cap(&recipe));
     Some((recipe, run))
+}
+
+/// As [`run`]; at some moment one end changes parameters. Both recipes must hold what is promised.
+fn run_with_change(seed: u64, whims: Whims) -> Option<(Recipe, Recipe, Run)> {
+    let (recipe, blueprint) = any_recipe(seed)?;
+    let new = other_parameters(&recipe, !seed)?;
+    let mut run = Run::new(&blueprint, Whims { damage: 0.0, ..whims }, seed);
+    let mut rng = Rng::from_seed(seed ^ 0x7E57);
+    let at = Time::from_nanos(rng.below(2_000_000_000));
+    run.changes.push(Change::to(at, rng.below(2) as usize, new.clone()));
+    run.run(orders(seed), cap(&recipe));
+    Some((recipe, new, run))
 }
 
 /// So many cases, or as many as `PROPTEST_CASES` says.
@@ -85,7 +108,7 @@ proptest! {
     fn recipes_keep_their_promises_on_bad_paths(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
     ) {
-        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage };
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, ..Whims::default() };
         let Some((recipe, run)) = run(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
         check(&recipe, &run, false).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
     }
@@ -97,8 +120,20 @@ proptest! {
     }
 
     #[test]
+    fn promises_hold_while_one_end_changes_parameters(
+        seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
+    ) {
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
+        let Some((old, new, run)) = run_with_change(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
+        let promising = if delivers_all(&old) { &new } else { &old };
+        check(promising, &run, false).map_err(|e| {
+            TestCaseError::fail(format!("{e}\nfrom {}\nto {}\n{:?}", old.to_toml(), new.to_toml(), run.events))
+        })?;
+    }
+
+    #[test]
     fn equal_seeds_give_equal_traces(seed: u64) {
-        let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(5), damage: 0.02 };
+        let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(5), damage: 0.02, mtu: 0 };
         let Some((_, first)) = run(seed, whims) else { return Err(TestCaseError::reject("no recipe")) };
         let (_, second) = run(seed, whims).unwrap();
         prop_assert_eq!((first.trace, &first.got), (second.trace, &second.got));

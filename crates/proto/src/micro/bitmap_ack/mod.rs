@@ -9,13 +9,15 @@ pub(crate) mod arrivals;
 mod receiver;
 mod report;
 mod sender;
+#[cfg(test)]
+mod tests;
 
 use std::any::Any;
 
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, Setup,
+    ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, Setup,
 };
 
 use super::shared::ReportDelay;
@@ -148,6 +150,9 @@ impl MicroProtocol for BitmapAck {
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        if let Some(grant) = SEND_PERMIT.of(event, notice) {
+            return self.sender.on_permit(grant, context);
+        }
         self.receiver.on_event(event, notice, context);
         self.schedule(context);
     }

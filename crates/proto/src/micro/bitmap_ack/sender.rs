@@ -1,7 +1,9 @@
 //! The sending half: what is learnt from reports.
 
 use haul_base::Span;
-use haul_stack::{Batch, BatchEvent, Context, Declaration, Event, Order, Resolution, SharedValue};
+use haul_stack::{
+    Batch, BatchEvent, Context, Declaration, Event, Grant, Order, Resolution, SEND_PERMIT, SharedValue,
+};
 use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_WORDS};
 
 use super::{ROUND, ROUND_TIMER};
@@ -105,6 +107,7 @@ impl Sender {
     pub(super) fn bind(&mut self, resolution: &mut Resolution<'_>) {
         if self.round != Round::None {
             resolution.on_batch(BatchEvent::FILL, Order::LAST);
+            resolution.on_event(SEND_PERMIT, Order::LAST);
         }
     }
 
@@ -139,13 +142,25 @@ impl Sender {
                 Round::Running,
                 Some(WaitingFor::Receiver | WaitingFor::Window | WaitingFor::Source | WaitingFor::Work),
             ) => {
-                self.round = Round::Starved;
-                let end = context.now() + pause(context);
-                context.set_timer(ROUND_TIMER, end);
+                self.starve(context);
             }
             _ => {}
         }
         false
+    }
+
+    fn starve(&mut self, context: &mut Context<'_>) {
+        self.round = Round::Starved;
+        let end = context.now() + pause(context);
+        context.set_timer(ROUND_TIMER, end);
+    }
+
+    /// Where the control law's window is full, nothing is filled any more, and only a report empties it.
+    pub(super) fn on_permit(&mut self, grant: &Grant, context: &mut Context<'_>) {
+        let reason = context.shared(self.handles().clock).reason();
+        if self.round == Round::Running && grant.packets == 0 && reason == Some(WaitingFor::Window) {
+            self.starve(context);
+        }
     }
 
     pub(super) fn on_round_timer(&mut self) {
@@ -178,9 +193,9 @@ impl Sender {
     ) -> Option<()> {
         let view = FeedbackView::parse(batch.payload(i)).ok()?;
         let handles = self.handles();
-        // A receiver cannot have what was never sent.
+        // A receiver cannot have what was never sent. One that has nothing yet names packet 0.
         let sent = context.shared(handles.flight).sent;
-        if view.header.largest_pn >= context.next_pn() || view.header.highest > sent {
+        if view.header.largest_pn >= context.next_pn().max(1) || view.header.highest > sent {
             return None;
         }
         let pn = batch.pn(i);

@@ -86,7 +86,7 @@ pub(super) fn registration() -> Registration {
                 help: "how long the sender keeps segments that nobody misses; at least 8 times `silence`",
             },
         ],
-        needs: &[&["sequenced_segment"]],
+        needs: &[&["sequenced_segment"], &["retransmit"]],
         conflicts: &[
             ("positive_ack", "either what has come is said, or what is missing"),
             ("cumulative_ack", "either what has come is said, or what is missing"),

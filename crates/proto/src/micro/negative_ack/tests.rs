@@ -160,7 +160,7 @@ proptest! {
         let mut pair = Pair::new(&recipe(&window.to_string(), &[]));
         let mut rng = Rng::from_seed(seed);
         let mut lose = |_| rng.chance(loss);
-        let mut path = Path { lose: Some(&mut lose), duplicate, reverse };
+        let mut path = Path { lose: Some(&mut lose), duplicate, reverse, ..Path::default() };
         for n in 0..messages {
             let now = at(3 * u64::from(n));
             send(&mut pair, now, n);

@@ -8,7 +8,7 @@ mod outstanding;
 #[cfg(test)]
 mod tests;
 
-use haul_stack::{MicroProtocol, ParameterKind, ParameterSpec, Parameters, Registration, Setup};
+use haul_stack::{Company, MicroProtocol, ParameterKind, ParameterSpec, Parameters, Registration, Setup};
 
 pub(super) fn registration() -> Registration {
     Registration {
@@ -41,11 +41,25 @@ pub(super) fn registration() -> Registration {
                 name: "probe",
                 kind: ParameterKind::Flag,
                 default: "true",
-                help: "whether the oldest packets are sent again when nothing was acknowledged for a while (with the object)",
+                help: "whether the oldest packets are sent again when nothing was acknowledged for a while (with the object); false only with bitmap_ack.when = round",
             },
         ],
         needs: &[&["positive_ack", "cumulative_ack", "negative_ack", "bitmap_ack"], &["sequenced_segment"]],
+        compare,
         ..Registration::new("retransmit", 1, "keeps what is outstanding and sends it again", build)
+    }
+}
+
+/// That the last packets of an object are lost shows at the end of a round, or when they are sent again unasked.
+fn compare(parameters: &Parameters, company: &Company<'_>) -> Result<(), (&'static str, String)> {
+    let is_object = parameters.text("keep") == "object";
+    match company.parameters("bitmap_ack").map(|reports| reports.text("when")) {
+        Some("interval") if is_object && !parameters.flag("probe") => {
+            let wanted = "true is wanted with `bitmap_ack.when = interval`, or nobody notices that the last packets are lost; \
+                          set it to true, or bitmap_ack.when to round";
+            Err(("probe", wanted.to_owned()))
+        }
+        _ => Ok(()),
     }
 }
 

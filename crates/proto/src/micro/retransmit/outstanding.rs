@@ -1,6 +1,9 @@
 //! What was sent and is not known to have arrived: one bitmap per segment of 10,000 packets (FOBS, see
 //! dickens-system-aware-fobs section on bitmap acknowledgements), and for each packet its last transmission.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 
 use haul_wire::packet::{SEGMENT_PACKETS, SEGMENT_WORDS};
@@ -105,6 +108,8 @@ pub(crate) struct Change {
 pub(crate) struct Outstanding {
     /// Number of the first segment in `segments`.
     base: u64,
+    /// Words of that segment, from its first, of which everything has arrived.
+    whole_words: usize,
     segments: VecDeque<Segment>,
     free: Vec<Segment>,
     next_seq: u64,
@@ -119,6 +124,7 @@ impl Outstanding {
     pub(crate) fn new(overhead: usize) -> Self {
         Self {
             base: 0,
+            whole_words: 0,
             segments: VecDeque::with_capacity(64),
             free: Vec::with_capacity(64),
             next_seq: 0,
@@ -138,9 +144,11 @@ impl Outstanding {
         self.in_flight
     }
 
-    /// Packets in the span between the oldest unacknowledged segment and the newest packet.
+    /// Packets from the oldest that is not known to have arrived to the newest, as of [`Outstanding::retire_complete`].
     pub(crate) fn span(&self) -> u64 {
-        self.next_seq - self.base * PACKETS
+        let word = self.segments.front().and_then(|segment| segment.acked.get(self.whole_words));
+        let arrived = self.whole_words as u64 * 64 + word.map_or(0, |word| u64::from(word.trailing_ones()));
+        self.next_seq - self.base * PACKETS - arrived
     }
 
     /// Whether everything sent has arrived.
@@ -301,14 +309,18 @@ impl Outstanding {
         }
     }
 
-    /// Gives complete segments at the front back to the pool.
+    /// Gives complete segments at the front back to the pool, and finds the oldest packet that is outstanding.
     pub(crate) fn retire_complete(&mut self) {
         while self.segments.front().is_some_and(Segment::is_complete) {
             self.retire();
         }
+        let Some(first) = self.segments.front() else { return };
+        let arrived = first.acked[self.whole_words..].iter().take_while(|word| **word == u64::MAX).count();
+        self.whole_words += arrived;
     }
 
     fn retire(&mut self) {
+        self.whole_words = 0;
         if let Some(mut segment) = self.segments.pop_front() {
             segment.reset();
             self.free.push(segment);
@@ -394,144 +406,5 @@ impl Outstanding {
         let segment = self.segments.get_mut(slot as usize)?;
         let index = (seq % PACKETS) as usize;
         (index < segment.sent as usize && !segment.is_acked(index)).then(|| &mut segment.records[index])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use haul_base::Span;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn filled(n: u64) -> Outstanding {
-        let mut out = Outstanding::new(39);
-        for pn in 0..n {
-            let new = New { offset: pn * 1000, len: 1000, fin: false, pn };
-            out.push(std::iter::once(new), pn as u32 * 10);
-        }
-        out
-    }
-
-    fn rule(largest_pn: u64, reordering_us: u64) -> LossBoundary {
-        LossBoundary {
-            largest_pn,
-            sent_at: largest_pn as u32 * 10,
-            reordering: Span::from_micros(reordering_us),
-        }
-    }
-
-    fn on_word(out: &mut Outstanding, place: (u64, usize), bits: u64, rule: LossBoundary) -> Change {
-        let mut change = Change::default();
-        out.on_word(place.0, place.1, (bits, u64::MAX), &rule, &mut change);
-        change
-    }
-
-    fn on_complete_below(out: &mut Outstanding, seq: u64) -> Change {
-        let mut change = Change::default();
-        out.on_complete_below(seq, &mut change);
-        change
-    }
-
-    #[test]
-    fn a_statement_may_begin_anywhere_and_cross_words_and_segments() {
-        for first in [0, 5, 63, 9_950, 9_983, 9_999, 10_000] {
-            let mut out = filled(12_000);
-            let received = 0xF0F0_1234_5678_9ABD;
-            let known = 0xFFFF_FFFF_0FFF_FFFF;
-            let mut change = Change::default();
-            out.on_statement(&Statement { first, received, known }, &rule(11_999, 0), &mut change);
-            let acked: Vec<u64> = (0..12_000).filter(|&seq| out.unacked(seq).is_none()).collect();
-            let expected: Vec<u64> =
-                (0..64).filter(|bit| received & known & 1 << bit != 0).map(|bit| first + bit).collect();
-            assert_eq!(acked, expected, "from {first}");
-            assert_eq!(change.lost_packets, u64::from((known & !received).count_ones()), "from {first}");
-        }
-    }
-
-    #[test]
-    fn exactly_the_missing_packets_are_queued_once() {
-        let mut out = filled(64);
-        let received = !(1u64 << 5 | 1 << 20);
-        let change = on_word(&mut out, (0, 0), received & !(1 << 63), rule(62, 100));
-        // Packet 63 is not older than what arrived.
-        assert_eq!((change.acked_packets, change.lost_packets), (61, 2));
-        let again = on_word(&mut out, (0, 0), received & !(1 << 63), rule(62, 100));
-        assert_eq!(again, Change::default());
-        let first = out.peek_lost().unwrap();
-        assert_eq!((first.0, first.1.offset), (5, 5_000));
-        out.resent(64, 640);
-        assert_eq!(out.peek_lost().unwrap().0, 20);
-        out.resent(65, 641);
-        assert!(out.peek_lost().is_none());
-        // Not lost again until something newer than the retransmission arrives.
-        assert_eq!(on_word(&mut out, (0, 0), received, rule(64, 0)).lost_packets, 0);
-    }
-
-    #[test]
-    fn reordering_within_the_window_is_no_loss() {
-        let mut out = filled(64);
-        let change = on_word(&mut out, (0, 0), 1 << 40, rule(40, 300));
-        // 300 us = 30 packets: only those at least that much older.
-        assert_eq!(change.lost_packets, 11);
-    }
-
-    #[test]
-    fn a_lost_tail_is_found_from_the_highest_received() {
-        let mut out = filled(100);
-        let _ = on_complete_below(&mut out, 90);
-        assert_eq!(out.expire_oldest(1), 1);
-        out.resent(100, 5_000);
-        let rule = LossBoundary { largest_pn: 100, sent_at: 5_000, reordering: Span::from_micros(100) };
-        let mut change = Change::default();
-        out.on_nothing_from(91, &rule, &mut change);
-        assert_eq!(change.lost_packets, 9);
-    }
-
-    #[test]
-    fn segments_retire_and_are_used_again() {
-        let mut out = filled(25_000);
-        assert_eq!(on_complete_below(&mut out, 20_000).acked_packets, 20_000);
-        assert_eq!(out.released(), Some(20_000_000));
-        assert_eq!(out.span(), 5_000);
-        assert_eq!(out.free.len(), 2);
-        assert_eq!(on_complete_below(&mut out, 25_000).acked_packets, 5_000);
-        assert!(out.is_empty());
-        assert_eq!(out.in_flight(), 0);
-    }
-
-    #[test]
-    fn statements_about_what_was_never_sent_are_harmless() {
-        let mut out = filled(10);
-        assert_eq!(on_word(&mut out, (0, 0), u64::MAX, rule(9, 0)).acked_packets, 10);
-        assert_eq!(on_word(&mut out, (7, 3), u64::MAX, rule(9, 0)), Change::default());
-        assert_eq!(on_word(&mut out, (0, 400), u64::MAX, rule(9, 0)), Change::default());
-        assert_eq!(on_complete_below(&mut out, u64::MAX).acked_packets, 0);
-    }
-
-    proptest! {
-        #[test]
-        fn bytes_in_flight_always_match_the_records(
-            ops in prop::collection::vec((0u8..5, any::<u64>(), 0u64..300), 1..120),
-        ) {
-            let mut out = Outstanding::new(39);
-            let mut pn = 0;
-            for (op, bits, n) in ops {
-                match op {
-                    0 | 1 => for _ in 0..n { let new = New { offset: pn, len: (pn % 1400) as u16, fin: false, pn }; out.push(std::iter::once(new), pn as u32); pn += 1; },
-                    2 => { on_word(&mut out, (0, (n % 157) as usize), bits, rule(pn / 2, n)); }
-                    3 => { on_complete_below(&mut out, n); }
-                    _ => while out.peek_lost().is_some() { out.resent(pn, pn as u32); pn += 1; },
-                }
-                out.retire_complete();
-                let mut expected = 0;
-                for seq in out.base * PACKETS..out.next_seq {
-                    if let Some(r) = out.unacked(seq).filter(|r| r.state == State::InFlight) {
-                        expected += u64::from(r.len) + 39;
-                    }
-                }
-                prop_assert_eq!(out.in_flight(), expected);
-            }
-        }
     }
 }

@@ -250,7 +250,8 @@ fn run(acks: &str, bad: &Bad, lens: &[usize], both: bool) {
     let mut pair = Pair::new(&recipe(acks, &[("window", "64")]));
     let mut rng = Rng::from_seed(bad.seed);
     let mut lose = |_| rng.chance(bad.loss);
-    let mut path = Path { lose: Some(&mut lose), duplicate: bad.duplicate, reverse: bad.reverse };
+    let mut path =
+        Path { lose: Some(&mut lose), duplicate: bad.duplicate, reverse: bad.reverse, ..Path::default() };
     let mut now = T0;
     for (n, &len) in lens.iter().enumerate() {
         pair.a.send(now, &message(n as u32, len), SendOptions::default()).unwrap();

@@ -1,0 +1,139 @@
+//! What a turn of the recipe `msg` would take if its repeat policy knew the path and nothing varied: no host takes any
+//! time, the round trip is known and steady, and packets are lost one by one.
+
+use super::turns::Rounds;
+
+/// Least distance of a timeout to the round trip, and timeouts before they double: the defaults of `positive_ack`.
+const GRANULARITY_MS: f64 = 0.5;
+const LINEAR: i32 = 6;
+/// More losses in a row than this do not matter.
+const MOST: i32 = 40;
+
+/// A round trip and the share of packets that are lost each way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ideal {
+    rtt_ms: f64,
+    loss: f64,
+}
+
+impl Ideal {
+    pub(super) fn new(rtt_ms: f64, loss: f64) -> Self {
+        Self { rtt_ms, loss }
+    }
+
+    /// From transmission `k` of a packet to the next, milliseconds.
+    fn wait(self, k: i32) -> f64 {
+        (self.rtt_ms + GRANULARITY_MS) * f64::from(1 << (k - LINEAR).clamp(0, 20))
+    }
+
+    /// The mean, milliseconds: a round trip, and for each way the waits of as many losses as there are.
+    pub(super) fn mean(self) -> f64 {
+        let late: f64 = (1..MOST).map(|k| self.loss.powi(k) * self.wait(k)).sum();
+        self.rtt_ms + 2.0 * late
+    }
+
+    /// The time that a share `q` of the turns take at most, milliseconds.
+    pub(super) fn quantile(self, q: f64) -> f64 {
+        let late = |lost: i32| (1..=lost).map(|k| self.wait(k)).sum::<f64>();
+        let turn = |there: i32, back: i32| {
+            let share = (1.0 - self.loss).powi(2) * self.loss.powi(there + back);
+            (self.rtt_ms + late(there) + late(back), share)
+        };
+        let mut turns: Vec<_> =
+            (0..MOST).flat_map(|there| (0..MOST).map(move |back| turn(there, back))).collect();
+        turns.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut below = 0.0;
+        let reaches = |&&(_, share): &&(f64, f64)| {
+            below += share;
+            below >= q - 1e-12
+        };
+        turns.iter().find(reaches).map_or(f64::INFINITY, |turn| turn.0)
+    }
+}
+
+/// The lines of the table that holds `msg` against its ideal.
+#[derive(Debug, Default)]
+pub(super) struct Comparison {
+    lines: Vec<String>,
+}
+
+impl Comparison {
+    pub(super) fn add(&mut self, (rtt_ms, percent): (u64, f64), name: &str, rounds: &Rounds) {
+        let ideal = Ideal::new(rtt_ms as f64, percent / 100.0);
+        let [mean, p99] = rounds.medians();
+        let (best, best_p99) = (ideal.mean(), ideal.quantile(0.99));
+        self.lines.push(format!(
+            "| {rtt_ms} | {percent}% | {name} | {mean:.3} | {best:.3} | {:.3} | {p99:.2} | {best_p99:.2} | {:.3} |",
+            mean / best,
+            p99 / best_p99
+        ));
+    }
+
+    /// Nothing if `msg` was not measured.
+    pub(super) fn print(&self) {
+        if self.lines.is_empty() {
+            return;
+        }
+        println!(
+            "\nTo the ideal of the repeat policy, ms: nothing but the path takes time, and losses are independent\n"
+        );
+        println!("| RTT ms | loss each way | carrier | mean | ideal | ratio | 99 % | ideal | ratio |");
+        println!("|---|---|---|---|---|---|---|---|---|\n{}", self.lines.join("\n"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_proto::micro;
+    use haul_proto::presets::preset;
+
+    use super::*;
+
+    fn is_near(found: f64, wanted: f64) -> bool {
+        (found - wanted).abs() < 1e-3
+    }
+
+    #[test]
+    fn without_loss_it_is_the_round_trip() {
+        let ideal = Ideal::new(60.0, 0.0);
+        assert!(is_near(ideal.mean(), 60.0) && is_near(ideal.quantile(0.99), 60.0));
+    }
+
+    /// The table "Small messages" of `docs/performance.md`, which the simulator's runs agree with.
+    #[test]
+    fn it_is_what_the_simulator_compares_with() {
+        for (rtt, loss, mean, p99) in [
+            (1.0, 0.01, 1.030, 2.5),
+            (1.0, 0.02, 1.061, 2.5),
+            (1.0, 0.10, 1.333, 4.0),
+            (60.0, 0.05, 66.368, 120.5),
+            (60.0, 0.10, 73.444, 181.0),
+        ] {
+            let ideal = Ideal::new(rtt, loss);
+            assert!(is_near(ideal.mean(), mean), "{ideal:?}: {}", ideal.mean());
+            assert!(is_near(ideal.quantile(0.99), p99), "{ideal:?}: {}", ideal.quantile(0.99));
+        }
+    }
+
+    /// The same by drawing: a thousand quantiles of the mean add up to it.
+    #[test]
+    fn the_quantiles_have_the_mean() {
+        for loss in [0.05, 0.3] {
+            let ideal = Ideal::new(1.0, loss);
+            let drawn: f64 = (0..1_000).map(|n| ideal.quantile((f64::from(n) + 0.5) / 1_000.0)).sum();
+            let mean = drawn / 1_000.0;
+            assert!((mean / ideal.mean() - 1.0).abs() < 0.01, "{mean} and {}", ideal.mean());
+        }
+    }
+
+    #[test]
+    fn the_policy_is_that_of_the_recipe() {
+        let registry = micro::registry();
+        let specs = registry.get("positive_ack").unwrap().parameters;
+        let default = |name| specs.iter().find(|spec| spec.name == name).unwrap().default;
+        let recipe = preset("msg").unwrap().unwrap();
+        let value = |name| recipe.get("positive_ack", name).unwrap_or_else(|| default(name)).to_owned();
+        assert_eq!(value("granularity"), format!("{}us", GRANULARITY_MS * 1e3));
+        assert_eq!(value("linear"), LINEAR.to_string());
+    }
+}

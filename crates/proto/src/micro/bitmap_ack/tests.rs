@@ -1,0 +1,89 @@
+use haul_base::{Machine, Span, Time};
+use haul_stack::Recipe;
+
+use crate::micro::testing::{Pair, Path, T0, object_recipe, statistic};
+
+const SEGMENTS: u64 = 50;
+
+fn at(millis: u64) -> Time {
+    T0 + Span::from_millis(millis)
+}
+
+/// An object of fifty segments, the whole of which may leave at once.
+fn pair(recipe: &Recipe) -> Pair {
+    let blueprint = crate::micro::testing::blueprint(recipe);
+    let segment = 1_200 - blueprint.layout().data_overhead() as u64;
+    Pair::of_object(recipe, SEGMENTS * segment).0
+}
+
+fn known(pair: &Pair) -> (u64, u64) {
+    (statistic(&pair.a, "retransmit", "acked"), statistic(&pair.a, "retransmit", "resent"))
+}
+
+#[test]
+fn reports_say_exactly_what_has_come_and_what_is_missing_is_all_that_leaves_again() {
+    let mut pair = pair(&object_recipe("10Gbit"));
+    let mut lose = |packet| packet < SEGMENTS as usize && (packet % 10 == 3 || packet == 7);
+    pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+    pair.run_until(at(2), &mut Path { cut: [true, false], ..Path::default() });
+    assert_eq!(known(&pair), (SEGMENTS - 6, 0));
+    pair.run_until(at(1_000), &mut Path::default());
+    // Two more may leave because nobody had answered for a while: what is lost of a probe is lost.
+    let (acked, resent) = known(&pair);
+    assert_eq!(acked, SEGMENTS);
+    assert!((6..=8).contains(&resent), "{resent}");
+}
+
+#[test]
+fn lost_reports_cost_nothing_because_the_next_one_says_it_all() {
+    let mut pair = pair(&object_recipe("10Gbit"));
+    pair.exchange(T0, &mut Path { cut: [false, true], ..Path::default() });
+    pair.run_until(at(20), &mut Path { cut: [false, true], ..Path::default() });
+    assert_eq!(known(&pair).0, 0);
+    // While nothing comes they are said every 100 ms.
+    pair.run_until(at(150), &mut Path::default());
+    assert_eq!(known(&pair).0, SEGMENTS);
+}
+
+#[test]
+fn with_rounds_nothing_is_said_of_what_is_missing_before_the_sender_asks() {
+    let mut recipe = object_recipe("10Gbit");
+    recipe.set("bitmap_ack.when", "round").unwrap();
+    recipe.set("retransmit.probe", "false").unwrap();
+    let mut pair = pair(&recipe);
+    let mut lose = |packet| packet == 3;
+    // One batch of data, and no word of the round's end yet.
+    let mut slot = vec![0; 65_536];
+    let sent = pair.a.poll_transmit(T0, &mut slot).unwrap();
+    crate::micro::testing::receive(&mut pair.b, T0, &mut slot[..sent.len - 1_200], sent.segment_size);
+    while let Some(sent) = pair.b.poll_transmit(at(50), &mut slot) {
+        crate::micro::testing::receive(&mut pair.a, at(50), &mut slot[..sent.len], sent.segment_size);
+    }
+    assert_eq!(known(&pair), (0, 0));
+    pair.exchange(at(50), &mut Path { lose: Some(&mut lose), ..Path::default() });
+    pair.run_until(at(2_000), &mut Path::default());
+    assert_eq!(known(&pair).0, SEGMENTS);
+}
+
+#[test]
+fn a_report_of_nothing_before_anything_was_sent_is_no_offence() {
+    let mut recipe = object_recipe("10Mbit");
+    recipe.set("object.first_limit", "1B").unwrap();
+    let mut pair = pair(&recipe);
+    pair.exchange(T0, &mut Path::default());
+    pair.run_until(at(1_000), &mut Path::default());
+    assert_eq!((known(&pair).0, pair.a.stats().violations), (SEGMENTS, 0));
+}
+
+#[test]
+fn while_data_comes_reports_are_no_further_apart_than_the_interval() {
+    for (interval, expected) in [("2ms", 500), ("20ms", 50)] {
+        let mut recipe = object_recipe("8Mbit");
+        recipe.set("bitmap_ack.interval", interval).unwrap();
+        let mut pair = Pair::of_object(&recipe, 10_000_000).0;
+        pair.exchange(T0, &mut Path::default());
+        pair.run_until(at(1_000), &mut Path::default());
+        let reports = statistic(&pair.a, "bitmap_ack", "reports_received");
+        assert!((expected * 8 / 10..=expected * 12 / 10).contains(&reports), "{reports} at {interval}");
+    }
+}

@@ -1,0 +1,193 @@
+use haul_base::{Machine, Rng, Span, Time};
+use haul_stack::{MessageSource, Recipe, SendError, SendOptions, Stack};
+use proptest::prelude::*;
+
+use super::segment_size;
+use crate::micro::testing::{Pair, Path, T0, blueprint, receive, setup, statistic};
+
+fn recipe() -> Recipe {
+    Recipe::new("test").with("fixed_size")
+}
+
+fn body(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Rng::from_seed(seed).fill(&mut bytes);
+    bytes
+}
+
+/// Sizes of the packets of the next batch.
+fn next_batch(stack: &mut Stack) -> Vec<usize> {
+    let mut slot = vec![0; 65_536];
+    let Some(sent) = stack.poll_transmit(T0, &mut slot) else { return Vec::new() };
+    slot[..sent.len].chunks(sent.segment_size).map(<[u8]>::len).collect()
+}
+
+#[test]
+fn messages_whose_length_does_not_divide_fill_a_batch_all_the_same() {
+    let mut pair = Pair::new(&recipe());
+    let sent: Vec<_> = (0..20).map(|n| (n, body(n, 4_096))).collect();
+    for (_, message) in &sent {
+        pair.a.send(T0, message, SendOptions::default()).unwrap();
+    }
+    let mut slot = vec![0; 65_536];
+    let batch = pair.a.poll_transmit(T0, &mut slot).unwrap();
+    let packets = batch.len.div_ceil(batch.segment_size);
+    assert!(packets > 40 && batch.len.is_multiple_of(batch.segment_size), "{packets} packets");
+    receive(&mut pair.b, T0, &mut slot[..batch.len], batch.segment_size);
+    pair.exchange(T0, &mut Path::default());
+    let mut got = pair.received_by_b();
+    got.sort();
+    assert!(got == sent, "{} messages", got.len());
+}
+
+#[test]
+fn equal_messages_of_two_packets_fill_a_batch() {
+    let mut pair = Pair::new(&recipe());
+    for n in 0..40 {
+        pair.a.send(T0, &body(n, 2_000), SendOptions::default()).unwrap();
+    }
+    let sizes = next_batch(&mut pair.a);
+    let whole = sizes[0];
+    assert!(sizes.len() > 40 && sizes.iter().all(|&size| size == whole), "{sizes:?}");
+}
+
+#[test]
+fn a_long_message_is_not_cut_to_the_size_of_a_short_one() {
+    let mut pair = Pair::new(&recipe());
+    pair.a.send(T0, b"short", SendOptions::default()).unwrap();
+    pair.a.send(T0, &body(1, 10_000), SendOptions::default()).unwrap();
+    assert_eq!(next_batch(&mut pair.a).len(), 1);
+    let sizes = next_batch(&mut pair.a);
+    assert!(sizes.len() <= 10_000_usize.div_ceil(1_100), "{sizes:?}");
+}
+
+#[test]
+fn a_message_that_is_too_long_is_refused_and_the_longest_is_not() {
+    let mut pair = Pair::new(&recipe());
+    let error = pair.a.send(T0, &vec![0; 65_537], SendOptions::default()).unwrap_err();
+    assert_eq!(error, SendError::TooLarge { len: 65_537, max: 65_536 });
+    pair.a.send(T0, &body(1, 65_536), SendOptions::default()).unwrap();
+    pair.exchange(T0, &mut Path { reverse: true, ..Path::default() });
+    assert_eq!(pair.received_by_b(), [(0, body(1, 65_536))]);
+}
+
+#[test]
+fn incomplete_messages_are_given_up_when_their_memory_is_used() {
+    let mut recipe = recipe();
+    recipe.set("fixed_size.reassembly", "150KiB").unwrap();
+    let mut pair = Pair::new(&recipe);
+    let mut number = 0;
+    // The second packet of each message is lost.
+    let mut lose = |_| {
+        number += 1;
+        number % 56 == 2
+    };
+    for n in 0..20 {
+        pair.a.send(T0, &body(n, 60_000), SendOptions::default()).unwrap();
+    }
+    pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
+    assert!(statistic(&pair.b, "fixed_size", "given_up") >= 10);
+    assert!(statistic(&pair.b, "fixed_size", "incomplete") <= 3);
+    pair.received_by_b();
+    pair.a.send(T0, &body(1, 60_000), SendOptions::default()).unwrap();
+    pair.exchange(T0, &mut Path::default());
+    assert_eq!(pair.received_by_b().len(), 1);
+}
+
+/// Ten messages of one length, or of growing ones.
+struct Ten {
+    left: u64,
+    len: usize,
+    equal: bool,
+}
+
+impl MessageSource for Ten {
+    fn next(&mut self, _: Time, into: &mut [u8]) -> Option<usize> {
+        self.left = self.left.checked_sub(1)?;
+        let len = if self.equal { self.len } else { (10 - self.left as usize) * self.len };
+        into[..len].copy_from_slice(&body(self.left, len));
+        Some(len)
+    }
+
+    fn message_len(&self) -> usize {
+        if self.equal { self.len } else { 0 }
+    }
+}
+
+#[test]
+fn a_source_is_written_into_the_packets() {
+    for (len, equal, batches) in [(100, true, 1), (100, false, 10), (5_000, true, 1)] {
+        let mut sender = setup(true);
+        sender.ends.message_source = Some(Box::new(Ten { left: 10, len, equal }));
+        let a = Stack::new(blueprint(&recipe()), sender).unwrap();
+        let mut pair = Pair { a, ..Pair::new(&recipe()) };
+        assert_eq!(pair.exchange(T0, &mut Path::default()), batches, "{len} {equal}");
+        let got = pair.received_by_b();
+        let expected = |n: u64| body(9 - n, if equal { len } else { (n as usize + 1) * len });
+        assert_eq!(got, (0..10).map(|n| (n, expected(n))).collect::<Vec<_>>());
+    }
+}
+
+proptest! {
+    #[test]
+    fn segments_are_as_few_as_can_be_and_fit(len in 0usize..1 << 24, full in 1usize..9_000) {
+        let size = segment_size(len, full);
+        prop_assert!(size <= full);
+        prop_assert!(len == 0 || len.div_ceil(size) == len.div_ceil(full));
+    }
+
+    #[test]
+    fn messages_of_any_length_arrive_whatever_their_order(
+        lens in prop::collection::vec(0usize..20_000, 1..20), reverse: bool,
+    ) {
+        let mut pair = Pair::new(&recipe());
+        for (n, &len) in lens.iter().enumerate() {
+            pair.a.send(T0, &body(n as u64, len), SendOptions::default()).unwrap();
+        }
+        pair.exchange(T0, &mut Path { reverse, ..Path::default() });
+        let mut got = pair.received_by_b();
+        got.sort();
+        let sent = lens.iter().enumerate().map(|(n, &len)| (n as u64, body(n as u64, len)));
+        prop_assert_eq!(got, sent.collect::<Vec<_>>());
+    }
+}
+
+/// A message of `len` bytes from `a`, of which all but the first packet are on their way when a change has its moment.
+fn halfway(recipe: &Recipe, len: usize) -> (Pair, Vec<u8>) {
+    let mut pair = Pair::new(recipe);
+    let message = body(1, len);
+    pair.a.send(T0, &message, SendOptions::default()).unwrap();
+    pair.exchange(T0, &mut Path { lose: Some(&mut |packet| packet == 0), ..Path::default() });
+    (pair, message)
+}
+
+fn limited(max_message: &str) -> Recipe {
+    let base = Recipe::new("test").with_parameters("fixed_size", &[("max_message", max_message)]);
+    base.with("sequenced_segment").with("retransmit").with("positive_ack")
+}
+
+#[test]
+fn a_receiver_that_takes_shorter_messages_from_now_on_finishes_what_has_begun() {
+    let (mut pair, message) = halfway(&limited("64KiB"), 40_000);
+    let mut shorter = limited("1KiB");
+    shorter.set("fixed_size.reassembly", "1KiB").unwrap();
+    pair.b.reconfigure(T0, &shorter).unwrap();
+    pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
+    assert!(pair.received_by_b() == [(0, message)], "it has not come");
+    let too_long = pair.a.send(T0 + Span::from_secs(5), &[0; 1_025], SendOptions::default());
+    assert!(too_long.is_err(), "{too_long:?}");
+}
+
+#[test]
+fn a_longer_message_than_the_receiver_knows_of_comes_when_it_knows() {
+    let mut pair = Pair::new(&limited("1KiB"));
+    pair.a.reconfigure(T0, &limited("64KiB")).unwrap();
+    let message = body(2, 60_000);
+    pair.a.send(T0, &message, SendOptions::default()).unwrap();
+    // The word of the change is lost.
+    pair.exchange(T0, &mut Path { lose: Some(&mut |packet| packet == 0), ..Path::default() });
+    assert!(statistic(&pair.b, "fixed_size", "refused") > 40);
+    pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
+    assert!(pair.received_by_b() == [(0, message)], "it has not come");
+    assert_eq!((pair.b.stats().violations, pair.b.has_failed()), (0, false));
+}

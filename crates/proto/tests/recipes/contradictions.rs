@@ -1,0 +1,107 @@
+//! Recipes whose parameters contradict each other are refused with both values, wherever they come from.
+
+use std::sync::Arc;
+
+use haul_base::{Span, Time};
+use haul_proto::micro;
+use haul_proto::presets::preset;
+use haul_stack::{Recipe, RecipeError};
+
+use crate::channel::{Order, Run, TAG, Whims};
+
+fn changed(name: &str, values: &[(&str, &str)]) -> Recipe {
+    let mut recipe = preset(name).unwrap().unwrap();
+    for (key, value) in values {
+        recipe.set(key, value).unwrap();
+    }
+    recipe
+}
+
+fn refusal(recipe: &Recipe) -> String {
+    match Arc::new(micro::registry()).compile(recipe, TAG) {
+        Ok(_) => format!("accepted: {}", recipe.to_toml()),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn is_accepted(recipe: &Recipe) -> bool {
+    Arc::new(micro::registry()).compile(recipe, TAG).is_ok()
+}
+
+#[test]
+fn a_window_of_duplicates_that_is_narrower_than_that_of_repeats() {
+    for window in ["64", "16383", "16384"] {
+        let said = refusal(&changed("msg", &[("sequenced_segment.window", window)]));
+        let wanted = format!(
+            "`sequenced_segment.window = {window}`: more than `retransmit.window = 16384` is wanted, or what is \
+             repeated would count as given up; set it to 16385 or more, or lower retransmit.window"
+        );
+        assert!(said.ends_with(&wanted), "{said}");
+    }
+    assert!(is_accepted(&changed("msg", &[("sequenced_segment.window", "16385")])));
+    // Defaults count as well, and so does the place in the text.
+    let text =
+        "name = \"x\"\n[fixed_size]\n[positive_ack]\n[retransmit]\n[sequenced_segment]\nwindow = 1024\n";
+    let said = refusal(&Recipe::parse(text).unwrap());
+    assert!(
+        said.starts_with("line 6: `sequenced_segment.window = 1024`: more than `retransmit.window = 1024`"),
+        "{said}"
+    );
+    // Where nothing is repeated, and where bitmaps tell duplicates, it is no contradiction.
+    assert!(is_accepted(&Recipe::parse("[fixed_size]\n[sequenced_segment]\nwindow = 64\n").unwrap()));
+    assert!(is_accepted(&changed("rbudp", &[("sequenced_segment.window", "64")])));
+}
+
+#[test]
+fn a_running_stack_does_not_take_contradictions_either() {
+    let recipe = changed("msg", &[]);
+    let blueprint = Arc::new(micro::registry()).compile(&recipe, TAG).unwrap();
+    let mut run = Run::new(&blueprint, Whims::default(), 1);
+    for (key, value) in [("sequenced_segment.window", "64"), ("sequenced_segment.window", "16384")] {
+        let refused = run.ends[0].reconfigure(Time::ZERO, &changed("msg", &[(key, value)]));
+        assert!(matches!(refused, Err(RecipeError::Value { .. })), "{refused:?}");
+    }
+    let order = |n: u8| Order { at: Time::ZERO, end: usize::from(n % 2), body: vec![n; 20] };
+    run.run((0..40).map(order).collect(), Time::ZERO + Span::from_secs(10));
+    assert_eq!((run.got[0].len(), run.got[1].len()), (20, 20));
+}
+
+#[test]
+fn acknowledgements_that_nobody_uses() {
+    for ack in ["positive_ack", "cumulative_ack", "negative_ack"] {
+        let recipe = Recipe::new("x").with("fixed_size").with("sequenced_segment").with(ack);
+        assert_eq!(refusal(&recipe), format!("{ack} needs retransmit"));
+        assert!(is_accepted(&recipe.with("retransmit")));
+    }
+}
+
+#[test]
+fn readings_that_are_further_apart_than_silence() {
+    for apart in ["5s", "5001ms", "1h"] {
+        let said = refusal(&changed("sensor", &[("selective_transfer.max_silence", apart)]));
+        let wanted = format!(
+            "`selective_transfer.max_silence = {apart}`: less than `negative_ack.silence = 5s` is wanted, or the receiver asks \
+             for readings that were left out; lower it, or set negative_ack.silence higher"
+        );
+        assert!(said.ends_with(&wanted), "{said}");
+    }
+    assert!(is_accepted(&changed("sensor", &[("selective_transfer.max_silence", "4999ms")])));
+    let slower = [("selective_transfer.max_silence", "5s"), ("negative_ack.silence", "5001ms")];
+    assert!(is_accepted(&changed("sensor", &slower)));
+    // 0: no reading is sent for the silence's sake.
+    assert!(is_accepted(&changed("sensor", &[("selective_transfer.max_silence", "0s")])));
+    assert!(is_accepted(
+        &changed("sensor", &[("selective_transfer.max_silence", "1h")])
+            .without("negative_ack")
+            .with("positive_ack")
+    ));
+}
+
+#[test]
+fn an_object_whose_lost_end_nobody_would_notice() {
+    let said = refusal(&changed("fobs", &[("retransmit.probe", "false")]));
+    let wanted = "`retransmit.probe = false`: true is wanted with `bitmap_ack.when = interval`, or nobody notices that the \
+                  last packets are lost; set it to true, or bitmap_ack.when to round";
+    assert!(said.ends_with(wanted), "{said}");
+    assert!(is_accepted(&changed("fobs", &[("retransmit.probe", "false"), ("bitmap_ack.when", "round")])));
+}

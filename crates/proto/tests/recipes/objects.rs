@@ -1,0 +1,112 @@
+//! What recipes that carry an object promise: it arrives whole and identical, whatever the path does.
+
+use std::sync::{Arc, Mutex};
+
+use haul_base::{Rng, Span, Time};
+use haul_stack::{Blueprint, Ends, Recipe, Stack, StackEvent};
+use proptest::prelude::*;
+
+use crate::channel::{Change, Run, Whims};
+use crate::common::{PatternSource, Shared, Sunk};
+use crate::generator::{any_object_recipe, other_parameters};
+use crate::promises::cases;
+
+/// Longer than any of the objects takes, at one packet a round trip and with many losses.
+const CAP: Time = Time::from_nanos(500_000_000_000);
+
+fn len(rng: &mut Rng) -> u64 {
+    match rng.below(8) {
+        0 => rng.below(2),
+        1 => 2_500_000,
+        _ => rng.below(300_000),
+    }
+}
+
+struct Outcome {
+    run: Run,
+    sunk: Arc<Mutex<Sunk>>,
+    len: u64,
+}
+
+fn carry(
+    recipe: &Recipe,
+    blueprint: &Arc<Blueprint>,
+    whims: Whims,
+    seed: u64,
+    change: Option<Change>,
+) -> Outcome {
+    let mut rng = Rng::from_seed(seed ^ 0x0B1E_C700);
+    // A window of a packet takes a round trip for each.
+    let is_slow = recipe.get("retransmit", "window").is_some_and(|window| window.len() < 3);
+    let len = if is_slow { rng.below(50_000) } else { len(&mut rng) };
+    let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX, ..Sunk::default() }));
+    let source = PatternSource { len, released: Arc::default() };
+    let sends = Ends { object_source: Some(Box::new(source)), ..Ends::default() };
+    let takes = Ends { object_sink: Some(Box::new(Shared(sunk.clone()))), ..Ends::default() };
+    // Either end may be the one that sends.
+    let ends = if rng.chance(0.5) { [sends, takes] } else { [takes, sends] };
+    let damage = if recipe.has("seal") { whims.damage } else { 0.0 };
+    let mut run = Run::with_ends(blueprint, Whims { damage, mtu: 1_400, ..whims }, seed, ends);
+    run.changes.extend(change);
+    let told = |run: &Run, wanted: fn(&StackEvent) -> bool| run.events.iter().flatten().any(wanted);
+    run.run_until(Vec::new(), CAP, |run| {
+        let complete = |event: &StackEvent| matches!(event, StackEvent::Complete(_));
+        run.changes.is_empty() && told(run, |event| *event == StackEvent::Delivered) && told(run, complete)
+    });
+    Outcome { run, sunk, len }
+}
+
+fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
+    let Outcome { run, sunk, len } = outcome;
+    for end in &run.ends {
+        prop_assert!(!end.has_failed(), "{:?}", run.events);
+        prop_assert_eq!(end.stats().violations, 0, "{:?} {:?}", end, run.events);
+    }
+    let sunk = sunk.lock().unwrap();
+    let state = (sunk.complete, sunk.delivered, sunk.wrong);
+    prop_assert_eq!(
+        state,
+        (Some(*len), *len, 0),
+        "{:?} {:?}",
+        run.events,
+        run.ends.each_ref().map(Stack::stats)
+    );
+    prop_assert!(
+        run.events.iter().flatten().any(|event| *event == StackEvent::Delivered),
+        "{:?}",
+        run.events
+    );
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(96))]
+
+    #[test]
+    fn every_object_arrives_whole_and_identical(
+        seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
+    ) {
+        let Some((recipe, blueprint)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, mtu: 0 };
+        let outcome = carry(&recipe, &blueprint, whims, seed, None);
+        check(&outcome).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
+    }
+
+    #[test]
+    fn every_object_arrives_while_one_end_changes_parameters(
+        seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
+    ) {
+        let Some((recipe, blueprint)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
+        let Some(mut new) = other_parameters(&recipe, !seed) else { return Err(TestCaseError::reject("no other")) };
+        // What is reported at the end of rounds is so for the life of a session.
+        new.set("bitmap_ack.when", recipe.get("bitmap_ack", "when").unwrap_or("interval")).unwrap();
+        let mut rng = Rng::from_seed(seed ^ 0x7E57);
+        let at = Time::from_nanos(rng.below(500_000_000));
+        let change = Change::to(at, rng.below(2) as usize, new.clone());
+        let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
+        let outcome = carry(&recipe, &blueprint, whims, seed, Some(change));
+        check(&outcome).map_err(|e| {
+            TestCaseError::fail(format!("{e}\nfrom {}\nto {}", recipe.to_toml(), new.to_toml()))
+        })?;
+    }
+}
