@@ -32,6 +32,7 @@
 //! Everything works from threads, with timeouts, and from tasks of any executor: no executor is needed, and none is
 //! brought along. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`.
 
+mod aside;
 mod connection;
 mod listener;
 mod options;
@@ -49,7 +50,7 @@ pub use haul_stack::{Recipe, Registry, SendOptions, StackEvent as Notice};
 pub use haul_wire::control::Cipher;
 pub use listener::{Accepted, ListenOptions, Listener, StreamsPermitted};
 pub use options::Options;
-pub use stream::{ByteReader, ByteWriter};
+pub use stream::{ByteReader, ByteWriter, StreamStatistics};
 
 /// The shipped recipe of this name; [`PRESETS`] lists them.
 ///
