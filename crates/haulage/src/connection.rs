@@ -101,10 +101,6 @@ impl Connection {
     pub fn resume(options: &Options) -> Result<Self, Error> {
         let path = options.ticket.clone().unwrap_or_default();
         let ticket = TicketFile::new(path);
-        // A flight that begins is accepted at the server: none is begun that will not be used.
-        if !ticket.recipe().ok()?.same_stack(recipe) {
-            return None;
-        }
         let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default())?;
         Ok(Self::of(channel))
     }
@@ -321,6 +317,10 @@ impl Connection {
 fn resume(ticket: &TicketFile, recipe: &Recipe, options: &Options) -> Option<Connection> {
     /// A server that does not know the ticket stays silent; longer than this the handshake would not take either.
     const ANSWER: Duration = Duration::from_secs(1);
+    // A flight that begins is accepted at the server: none is begun that will not be used.
+    if !ticket.recipe().ok()?.same_stack(recipe) {
+        return None;
+    }
     let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default()).ok()?;
     channel.wait_confirmed(ANSWER).ok().map(|()| Connection::of(channel))
 }

@@ -43,7 +43,7 @@ pub struct ByteReader {
     inbox: Arc<Inbox>,
     line: Line,
     /// The goodbye that a task waits for.
-    ending: Option<Aside<()>>,
+    ending: Option<Aside<Option<Counters>>>,
 }
 
 /// What carries a stream. Dropping the transfer stops its thread.
@@ -54,11 +54,17 @@ struct Line {
     is_over: bool,
     /// The counters of a transfer that is over.
     last: Option<Counters>,
+    /// Name of the recipe.
+    recipe: String,
 }
 
 impl Line {
-    fn new(transfer: Transfer, control: Control, waker: Waker) -> Self {
-        Self { transfer: Some(transfer), control, waker, is_over: false, last: None }
+    fn new(session: &Session, transfer: Transfer, waker: Waker) -> Self {
+        let offer = session.settings().recipe.as_ref();
+        let recipe = offer.and_then(|offer| Recipe::parse(&offer.text).ok());
+        let recipe = recipe.map_or_else(|| "bulk".to_owned(), |recipe| recipe.name);
+        let control = session.control().clone();
+        Self { transfer: Some(transfer), control, waker, is_over: false, last: None, recipe }
     }
 
     /// As [`Line::failure`]; the task is woken when there is one.
@@ -133,8 +139,7 @@ impl ByteWriter {
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (outbox, waker) = (Arc::new(Outbox::default()), Waker::new()?);
         let transfer = session.start_sending(Box::new(outbox.source()), waker.clone())?;
-        let control = session.control().clone();
-        Ok(Self { outbox, line: Line::new(transfer, control, waker), is_ended: false })
+        Ok(Self { outbox, line: Line::new(&session, transfer, waker), is_ended: false })
     }
 
     /// Says that the stream ends here and waits until every byte has arrived.
@@ -252,6 +257,11 @@ impl ByteWriter {
         self.check().map_err(to_io)
     }
 
+    /// Name of the recipe that carries the stream; the client chose it.
+    pub fn recipe(&self) -> &str {
+        &self.line.recipe
+    }
+
     /// What the stream has done so far.
     pub fn statistics(&self) -> StreamStatistics {
         self.line.statistics()
@@ -307,8 +317,7 @@ impl ByteReader {
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (inbox, waker) = (Arc::new(Inbox::default()), Waker::new()?);
         let transfer = session.start_receiving(Box::new(inbox.sink()), waker.clone())?;
-        let control = session.control().clone();
-        Ok(Self { inbox, line: Line::new(transfer, control, waker), ending: None })
+        Ok(Self { inbox, line: Line::new(&session, transfer, waker), ending: None })
     }
 
     /// As [`Read::read`], with a limit for the wait.
@@ -358,25 +367,23 @@ impl ByteReader {
     }
 
     /// Everything has been read: what is left to do is to stay until the writer knows.
-    fn begin_end(&mut self) -> Option<impl FnOnce() -> Result<(), Error> + Send + 'static> {
+    fn begin_end(&mut self) -> Option<impl FnOnce() -> Result<Option<Counters>, Error> + Send + 'static> {
         if self.line.is_over {
             return None;
         }
         self.line.is_over = true;
-        self.line.last = self.line.transfer.as_ref().and_then(Transfer::counters);
         let (transfer, control) = (self.line.transfer.take(), self.line.control.clone());
         Some(move || {
             // The writer says goodbye once it has heard that all has arrived; if it cannot, the bytes are here all the same.
             drop(control.recv(Some(GOODBYE)));
             drop(control.close());
-            drop(transfer);
-            Ok(())
+            Ok(transfer.and_then(Transfer::stop))
         })
     }
 
     fn end(&mut self) {
         if let Some(wait) = self.begin_end() {
-            let _ = wait();
+            self.line.last = wait().ok().flatten();
         }
     }
 
@@ -387,7 +394,15 @@ impl ByteReader {
             self.ending = Aside::start(wait).ok();
         }
         let Some(ending) = &self.ending else { return Poll::Ready(()) };
-        ending.poll(context).map(|_| self.ending = None)
+        ending.poll(context).map(|counters| {
+            self.ending = None;
+            self.line.last = counters.ok().flatten();
+        })
+    }
+
+    /// Name of the recipe that carries the stream; the client chose it.
+    pub fn recipe(&self) -> &str {
+        &self.line.recipe
     }
 
     /// What the stream has done so far.

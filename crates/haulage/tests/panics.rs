@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context as Task, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
 use haulage::{Connection, ListenOptions, Listener, Options, Recipe, Registry, preset, registry};
@@ -121,6 +121,15 @@ impl Wake for Dead {
     }
 }
 
+/// Waits until it was woken so often.
+fn woken(dead: &Dead, times: u32) {
+    let end = Instant::now() + PATIENCE;
+    while dead.0.load(Ordering::Relaxed) < times {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 #[test]
 fn wakers_that_panic_do_not_take_the_endpoint_with_them() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -130,14 +139,10 @@ fn wakers_that_panic_do_not_take_the_endpoint_with_them() {
     let waker = Waker::from(dead.clone());
     assert!(matches!(listener.poll_accept(&mut Task::from_waker(&waker)), Poll::Pending));
     let (client, server) = (open(), listener.accept(Some(PATIENCE)).unwrap());
-    assert_eq!(dead.0.load(Ordering::Relaxed), 1);
+    woken(&dead, 1);
     assert!(matches!(server.poll_recv(&mut Task::from_waker(&waker)), Poll::Pending));
     client.send(b"wake up").unwrap();
-    let end = std::time::Instant::now() + PATIENCE;
-    while dead.0.load(Ordering::Relaxed) < 2 {
-        assert!(std::time::Instant::now() < end);
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    woken(&dead, 2);
     let (other, other_there) = (open(), listener.accept(Some(PATIENCE)).unwrap());
     exchange(&other, &other_there);
 }

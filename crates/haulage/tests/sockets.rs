@@ -255,13 +255,14 @@ fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
     let (short, piece) = (Duration::from_millis(50), vec![7; 10_000_000]);
     let mut written = 0;
     let error = loop {
-        match writer.write_timeout(&piece, short) {
+        match writer.write_timeout(&piece, Duration::from_secs(1)) {
             Ok(taken) => written += taken as u64,
             Err(error) => break error,
         }
     };
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-    assert!(matches!(writer.finish_timeout(short), Err(Error::TimedOut { .. })));
+    let early = writer.finish_timeout(short);
+    assert!(matches!(early, Err(Error::TimedOut { .. })), "{early:?} after {written} bytes");
     let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()).unwrap());
     writer.finish_timeout(PATIENCE).unwrap();
     assert_eq!((reading.join().unwrap(), writer.statistics().bytes), (written, written));
