@@ -267,3 +267,25 @@ fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
     writer.finish_timeout(PATIENCE).unwrap();
     assert_eq!((reading.join().unwrap(), writer.statistics().bytes), (written, written));
 }
+
+/// Over the loopback interface a segment of 10,000 packets holds more than the writer keeps.
+#[test]
+fn a_stream_is_longer_than_what_its_writer_keeps_of_it() {
+    let listener = listener();
+    let url = listener.url("127.0.0.1");
+    let reading = std::thread::spawn(move || {
+        let mut reader = listener.accept_reader(PATIENCE).unwrap();
+        std::io::copy(&mut reader, &mut std::io::sink()).unwrap()
+    });
+    let mut writer = ByteWriter::open(&url, &Options::default()).unwrap();
+    let piece = vec![7; 1_000_000];
+    for _ in 0..200 {
+        let mut rest = &piece[..];
+        while !rest.is_empty() {
+            let taken = writer.write_timeout(rest, PATIENCE).unwrap();
+            rest = &rest[taken..];
+        }
+    }
+    writer.finish_timeout(PATIENCE).unwrap();
+    assert_eq!(reading.join().unwrap(), 200_000_000);
+}

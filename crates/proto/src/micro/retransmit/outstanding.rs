@@ -75,6 +75,18 @@ impl Segment {
         self.acked[index / 64] >> (index % 64) & 1 == 1
     }
 
+    /// Where the first packet lies that is not known to have arrived, or the end of the last one that was sent.
+    fn released(&self) -> Option<u64> {
+        let sent = usize::from(self.sent);
+        let words = self.acked[..sent.div_ceil(64)].iter().enumerate();
+        let holes = words.map(|(w, acked)| w * 64 + acked.trailing_ones() as usize);
+        let first = holes.zip(1..).find_map(|(hole, next)| (hole < sent.min(next * 64)).then_some(hole));
+        match first {
+            Some(hole) => Some(self.records[hole].offset),
+            None => self.records[..sent].last().map(|last| last.offset + u64::from(last.len)),
+        }
+    }
+
     /// Which of word `w`'s packets were sent at all.
     fn sent_mask(&self, w: usize) -> u64 {
         match (self.sent as usize).saturating_sub(w * 64) {
@@ -153,9 +165,9 @@ impl Outstanding {
         self.segments.iter().map(|s| u64::from(s.sent - s.acked_count)).sum()
     }
 
-    /// The offset below which everything has arrived, at the granularity of segments.
+    /// The offset below which everything has arrived.
     pub(crate) fn released(&self) -> Option<u64> {
-        self.segments.front().filter(|s| s.sent > 0).map(|s| s.records[0].offset)
+        self.segments.front().and_then(Segment::released)
     }
 
     /// Whether a retransmission may be waiting.
@@ -486,6 +498,17 @@ mod tests {
         let mut change = Change::default();
         out.on_nothing_from(91, &rule, &mut change);
         assert_eq!(change.lost_packets, 9);
+    }
+
+    #[test]
+    fn what_has_arrived_is_released_without_waiting_for_the_whole_segment() {
+        let mut out = filled(200);
+        assert_eq!(out.released(), Some(0));
+        for (below, released) in [(1, 1_000), (64, 64_000), (130, 130_000), (199, 199_000), (200, 200_000)] {
+            on_complete_below(&mut out, below);
+            assert_eq!(out.released(), Some(released));
+        }
+        assert_eq!(Outstanding::new(39).released(), None);
     }
 
     #[test]
