@@ -9,7 +9,8 @@
 //! | `msg` | messages that arrive, with the least delay |
 //! | `sensor` | readings, with the fewest packets |
 //!
-//! and [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport.
+//! and [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport, or by any other recipe of
+//! an object (`fobs`, `rbudp`).
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -29,8 +30,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Everything works from threads, with timeouts, and from tasks of any executor: no executor is needed, and none is
-//! brought along. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`.
+//! Connecting, accepting, sending, receiving and ending work from threads, with timeouts, and from tasks of any executor: no
+//! executor is needed, and none is brought along. What has to wait for a handshake or for a last answer does so, for tasks, on
+//! a thread of its own. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`.
 
 mod aside;
 mod connection;
