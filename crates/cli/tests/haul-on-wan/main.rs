@@ -34,8 +34,9 @@ fn haul(side: &Namespace) -> Command {
     command
 }
 
-/// A path of 200 Mbit/s that takes `delay` and loses packets, each way. One at a time.
-fn emulator(seed: u64, loss: f64, delay: Span) -> (Emulator, MutexGuard<'static, ()>) {
+/// A path of 200 Mbit/s that takes `delay` and loses packets, each way. One at a time: it has to be dropped before its guard,
+/// so bind it behind that.
+fn emulator(seed: u64, loss: f64, delay: Span) -> (MutexGuard<'static, ()>, Emulator) {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     sweep(haul_wan::PREFIX);
     let rate = Rate::from_mbps(200);
@@ -59,7 +60,7 @@ fn emulator(seed: u64, loss: f64, delay: Span) -> (Emulator, MutexGuard<'static,
         names: Names::Listed,
     })
     .unwrap();
-    (emulator, alone)
+    (alone, emulator)
 }
 
 /// The URL that a server writes to a file.
@@ -82,7 +83,7 @@ struct Far {
 
 impl Far {
     fn start(seed: u64, loss: f64, options: &[&str]) -> Self {
-        let (emulator, alone) = emulator(seed, loss, Span::from_millis(10));
+        let (alone, emulator) = emulator(seed, loss, Span::from_millis(10));
         let root = tempfile::tempdir().unwrap();
         let (file, log) = (root.path().join("url"), root.path().join("log"));
         let mut command = haul(&emulator.world.b.namespace);
@@ -198,7 +199,11 @@ fn there_and_back(preset: &str, shown: &str, controller: &str, options: &[&str],
     for (from, to) in [(source, remote.as_str()), (remote.as_str(), back_at.to_str().unwrap())] {
         let before = far.random_losses();
         let report = far.succeed(&[&["cp", "--json", "--preset", preset], options, &[from, to]].concat());
-        assert_eq!((&report["preset"], &report["controller"]), (&shown.into(), &controller.into()), "{report}");
+        assert_eq!(
+            (&report["preset"], &report["controller"]),
+            (&shown.into(), &controller.into()),
+            "{report}"
+        );
         assert_eq!((&report["ok"], &report["files"]), (&true.into(), &6.into()), "{report}");
         assert!(report["packets_resent"].as_u64().unwrap() > 100, "{report}");
         let after = far.random_losses();

@@ -60,7 +60,7 @@ fn streams_of_bytes_come_out_as_they_went_in_by_every_recipe_of_an_object() {
     if !privileged("streams_of_bytes_come_out_as_they_went_in_by_every_recipe_of_an_object") {
         return;
     }
-    let (emulator, _alone) = emulator(31, 0.01, Span::from_millis(20));
+    let (_alone, emulator) = emulator(31, 0.01, Span::from_millis(20));
     // More than what one side keeps of it.
     let input = bytes(31, 80_000_000);
     for preset in ["bulk", "fobs", "rbudp"] {
@@ -79,7 +79,7 @@ fn messages_come_out_as_each_recipe_promises() {
     if !privileged("messages_come_out_as_each_recipe_promises") {
         return;
     }
-    let (emulator, _alone) = emulator(33, 0.01, Span::from_millis(20));
+    let (_alone, emulator) = emulator(33, 0.01, Span::from_millis(20));
     let lines: Vec<u8> =
         (0..4_000).flat_map(|n| format!("line {n} {}\n", "x".repeat(n % 300)).into_bytes()).collect();
     let (got, _) = through(&emulator, "msg", &[], &lines);
@@ -91,7 +91,8 @@ fn messages_come_out_as_each_recipe_promises() {
 /// `viz`: frames that come are whole and come once; what is missing is told.
 fn unrepeated(emulator: &Emulator) {
     const FRAMES: u32 = 8_000;
-    let input: Vec<u8> = (0..FRAMES).flat_map(|n| [n.to_be_bytes().to_vec(), vec![7; 996]].concat()).collect();
+    let input: Vec<u8> =
+        (0..FRAMES).flat_map(|n| [n.to_be_bytes().to_vec(), vec![7; 996]].concat()).collect();
     let (got, words) = through(emulator, "viz", &["--rate", "40Mbit", "--frame", "1000B"], &input);
     assert_eq!(got.len() % 1_000, 0);
     let numbers: Vec<u32> =
