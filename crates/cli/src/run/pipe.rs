@@ -283,7 +283,7 @@ impl Pipe<'_> {
             match writer.write_timeout(bytes, LOOK) {
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::TimedOut && error.get_ref().is_none() => {
-                    self.go_on()?
+                    self.go_on()?;
                 }
                 Err(error) => return Err(stream_fault(&error)),
             }

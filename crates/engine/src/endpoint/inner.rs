@@ -440,11 +440,11 @@ impl State {
 /// Makes a stack. A micro-protocol that panics meanwhile is an error like any other.
 fn build(blueprint: &Arc<Blueprint>, setup: Setup) -> Result<Stack, RecipeError> {
     caught(|| Stack::new(blueprint.clone(), setup))
-        .unwrap_or_else(|message| Err(panicked(blueprint.recipe(), message)))
+        .unwrap_or_else(|message| Err(panicked(blueprint.recipe(), &message)))
 }
 
 /// The error for a panic of a micro-protocol of which nobody knows which it was.
-pub(super) fn panicked(recipe: &Recipe, message: String) -> RecipeError {
+pub(super) fn panicked(recipe: &Recipe, message: &str) -> RecipeError {
     let parts: Vec<_> = recipe.parts.iter().map(|part| part.name.as_str()).collect();
     let protocol = format!("one of {}", parts.join(", "));
     RecipeError::Unbuildable { protocol, message: format!("it has panicked: {message}") }

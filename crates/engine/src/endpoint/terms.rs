@@ -110,7 +110,7 @@ pub(super) fn compile(
         return Err(RecipeError::Missing { protocol: ASSOCIATION.to_owned(), alternatives });
     }
     let blueprint = caught(|| registry.compile(recipe, tag_len(cipher)))
-        .unwrap_or_else(|message| Err(panicked(recipe, message)))?;
+        .unwrap_or_else(|message| Err(panicked(recipe, &message)))?;
     let mut attributes = blueprint.layout().attributes().iter();
     if attributes.any(|a| a.name == "identity" && a.clear && usize::from(a.offset) == IDENTITY_AT) {
         return Ok(blueprint);

@@ -47,13 +47,13 @@ impl Streams {
         result
     }
 
-    /// Takes the client in, unless too many wait.
-    fn offer(&self, incoming: Incoming) -> Result<(), Incoming> {
+    /// Takes the client in; gives it back if too many wait.
+    fn offer(&self, incoming: Incoming) -> Option<Incoming> {
         if self.lock().wanted.len() >= MOST_STREAMS {
-            return Err(incoming);
+            return Some(incoming);
         }
         self.update(|state| state.wanted.push_back(incoming));
-        Ok(())
+        None
     }
 
     /// The next stream, if a client wants one. Waits until it has begun, up to three seconds.
@@ -131,7 +131,7 @@ impl Door {
             Request::StreamSend | Request::StreamReceive => match self.objection(&incoming) {
                 Some(fault) => incoming.refuse(fault),
                 None => {
-                    if let Err(incoming) = self.streams.offer(incoming) {
+                    if let Some(incoming) = self.streams.offer(incoming) {
                         let fault = Fault::new(FaultCode::Busy, "too many streams wait", "try again later");
                         incoming.refuse(fault);
                     }
