@@ -325,7 +325,7 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
     {
         let mut client = client_of(&listener, &url);
         ticket.keep(&mut client).unwrap();
-        drop(flight(&listener));
+        let _server = flight(&listener);
         // The goodbye of a flight that is not known to be known takes an opening header along.
         client.wait_confirmed(PATIENCE).unwrap();
     }
