@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::args::{Cli, Command, Diagnosis, Global, PresetsArgs, RecipeArgs};
+use crate::args::{Cli, Command, Diagnosis, Global, RecipeArgs};
 use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, resolve};
 use crate::demo::run_tcp_flows;
 use crate::fault::{self, Fault, FaultCode, Shown};
 use crate::logging;
 use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary, json, out, tell};
 use crate::run::{self, Context, DryRun};
-use crate::settings::{Preset, PresetSource, Recipe, session_key};
+use crate::settings::{Preset, Recipe, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
 
 /// Runs the program with this process's arguments and environment.
@@ -71,7 +71,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         return Ok(0);
     }
     match &command {
-        Command::Presets(args) => return presets(args),
+        Command::Presets(args) => return run::presets(args, global.json),
         Command::Completions(args) => return Ok(completions(args.shell)),
         Command::Man => return man(),
         // Before anything starts a thread: it may have to enter a user namespace.
@@ -198,30 +198,6 @@ fn show_config(global: &Global, rows: &[ConfigRow]) {
     } else {
         out(Show(rows).to_string().trim_end());
     }
-}
-
-fn presets(args: &PresetsArgs) -> Result<u8, Fault> {
-    if let Some(name) = &args.name {
-        let preset = Preset::find(name)?;
-        if let PresetSource::File(path) = &preset.source {
-            tracing::info!("recipe file {}", path.display());
-        }
-        out(preset.text.trim_end());
-        return Ok(0);
-    }
-    for preset in Preset::shipped() {
-        out(&format!("{:<10} {}", preset.name, preset.description()));
-    }
-    for (name, text) in haulage::PRESETS {
-        let recipe = haulage::Recipe::parse(text).unwrap_or_default();
-        let commands = match (*name, recipe.has("object")) {
-            ("bulk", _) => "haul cp, bench, pipe",
-            (_, true) => "haul cp, bench",
-            (_, false) => "haul pipe",
-        };
-        out(&format!("{name:<10} {} ({commands})", recipe.summary));
-    }
-    Ok(0)
 }
 
 fn completions(shell: clap_complete::Shell) -> u8 {

@@ -9,6 +9,7 @@ use haul_engine::{Channel, EngineError as Error, HaulUrl, Message, TicketFile, a
 use haul_stack::{Ends, MessageSink, MessageSource, Recipe, SendOptions, StackEvent, StackStats};
 
 use crate::Options;
+use crate::aside::aside;
 
 /// What a connection has done so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,16 @@ impl Connection {
     /// If the URL, the recipe or the ticket's file cannot be used, the server cannot be reached or refuses.
     pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, Error> {
         Self::open_with(url, recipe, options, Ends::default())
+    }
+
+    /// As [`Connection::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
+    /// [`Options::timeout`] bounds.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub async fn open_async(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, Error> {
+        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
+        aside(move || Self::open(&url, &recipe, &options)).await
     }
 
     /// As [`Connection::open`]; messages that arrive go straight to `sink`, on the thread that receives them: the
@@ -83,7 +94,7 @@ impl Connection {
 
     /// Comes back to the server of the ticket in [`Options::ticket`] without waiting for anything: what is sent now
     /// travels in the first packet. If the server does not know the ticket any more it stays silent, and the connection
-    /// ends with an error after [`Options::timeout`]; what was sent is then lost.
+    /// ends with an error after [`Options::timeout`]; what was sent is then lost. Tasks may call it: it waits for no network.
     ///
     /// # Errors
     /// If there is no ticket, or it cannot be used.
@@ -214,6 +225,27 @@ impl Connection {
         self.channel.wait_notice(timeout)
     }
 
+    /// As [`Connection::notice`], for tasks.
+    ///
+    /// # Errors
+    /// How the connection has ended.
+    pub async fn notice_async(&self) -> Result<StackEvent, Error> {
+        poll_fn(|context| self.poll_notice(context)).await
+    }
+
+    /// As [`Connection::notice`], for those who poll.
+    ///
+    /// # Errors
+    /// How the connection has ended.
+    pub fn poll_notice(&self, context: &mut Context<'_>) -> Poll<Result<StackEvent, Error>> {
+        self.channel.poll_notice(context)
+    }
+
+    /// The next notice, if one waits.
+    pub fn try_notice(&self) -> Option<StackEvent> {
+        self.channel.notice()
+    }
+
     /// What has been sent and received.
     pub fn statistics(&self) -> Statistics {
         let mut parts = Vec::new();
@@ -254,13 +286,41 @@ impl Connection {
     pub fn close(&self, timeout: Duration) -> Result<(), Error> {
         self.channel.close(timeout)
     }
+
+    /// As [`Connection::close`], for tasks: without a limit for what is on its way, which an executor's own timeout sets.
+    ///
+    /// # Errors
+    /// How the connection has ended, if not as it should.
+    pub async fn close_async(&self) -> Result<(), Error> {
+        poll_fn(|context| self.poll_close(context)).await
+    }
+
+    /// As [`Connection::close_async`], for those who poll.
+    ///
+    /// # Errors
+    /// As [`Connection::close_async`].
+    pub fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.channel.poll_close(context)
+    }
+
+    /// Waits until the connection has ended, and gives how: after [`Connection::abort`], until the other side has answered or
+    /// was told often enough.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`].
+    pub fn wait_ended(&self, timeout: Duration) -> Result<Error, Error> {
+        self.channel.wait_ended(timeout)
+    }
 }
 
 /// The known server, if it still knows this client by the same recipe.
 fn resume(ticket: &TicketFile, recipe: &Recipe, options: &Options) -> Option<Connection> {
     /// A server that does not know the ticket stays silent; longer than this the handshake would not take either.
     const ANSWER: Duration = Duration::from_secs(1);
+    // A flight that begins is accepted at the server: none is begun that will not be used.
+    if !ticket.recipe().ok()?.same_stack(recipe) {
+        return None;
+    }
     let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default()).ok()?;
-    let known = channel.recipe().same_stack(recipe) && channel.wait_confirmed(ANSWER).is_ok();
-    known.then(|| Connection::of(channel))
+    channel.wait_confirmed(ANSWER).ok().map(|()| Connection::of(channel))
 }

@@ -9,7 +9,8 @@
 //! | `msg` | messages that arrive, with the least delay |
 //! | `sensor` | readings, with the fewest packets |
 //!
-//! and [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport.
+//! and [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport, or by any other recipe of
+//! an object (`fobs`, `rbudp`).
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -29,9 +30,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Everything works from threads, with timeouts, and from tasks of any executor: no executor is needed, and none is
-//! brought along. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`.
+//! Connecting, accepting, sending, receiving and ending work from threads, with timeouts, and from tasks of any executor: no
+//! executor is needed, and none is brought along. What has to wait for a handshake or for a last answer does so, for tasks, on
+//! a thread of its own. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`.
 
+mod aside;
 mod connection;
 mod group;
 mod listener;
@@ -51,7 +54,7 @@ pub use haul_stack::{Recipe, Registry, SendOptions, StackEvent as Notice};
 pub use haul_wire::control::Cipher;
 pub use listener::{Accepted, ListenOptions, Listener, StreamsPermitted};
 pub use options::Options;
-pub use stream::{ByteReader, ByteWriter};
+pub use stream::{ByteReader, ByteWriter, StreamStatistics};
 
 /// The shipped recipe of this name; [`PRESETS`] lists them.
 ///

@@ -1,108 +1,27 @@
+mod admit;
+mod options;
+
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use haul_base::Bytes;
 use haul_engine::{
-    ChannelOptions, EndpointStats, EngineError as Error, Incoming, ListenOptions as EngineOptions, Terms,
+    ChannelOptions, EndpointStats, EngineError as Error, ListenOptions as EngineOptions, Terms,
 };
-use haul_proto::micro::registry;
-use haul_stack::{Recipe, Registry};
-use haul_wire::control::{Fault, FaultCode, Request};
 
+pub use self::options::{ListenOptions, StreamsPermitted};
+
+use self::admit::{Door, Streams};
 use crate::{ByteReader, ByteWriter, Connection};
 
-/// How often the thread that admits clients looks whether it should end.
+/// How long one kind of client is waited for before it is the other's turn.
+const TURN: Duration = Duration::from_millis(5);
+/// How often a wait without a limit looks up.
 const LOOK: Duration = Duration::from_millis(100);
-/// Streams that may wait to be accepted.
-const MOST_STREAMS: usize = 64;
-
-/// Says why a recipe is not permitted.
-type Permit = Box<dyn Fn(&Recipe) -> Result<(), String> + Send + Sync>;
-
-/// Which streams of bytes clients may open.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StreamsPermitted {
-    /// In both directions.
-    #[default]
-    Both,
-    /// Clients send.
-    FromClients,
-    /// Clients receive.
-    ToClients,
-    /// None at all.
-    Neither,
-}
-
-impl StreamsPermitted {
-    fn refusal(self, request: &Request) -> Option<&'static str> {
-        match (self, request) {
-            (Self::Both, _)
-            | (Self::FromClients, Request::StreamSend)
-            | (Self::ToClients, Request::StreamReceive) => None,
-            (Self::Neither, _) => Some("this server carries no streams of bytes"),
-            (Self::FromClients, _) => Some("this server receives and does not send"),
-            (Self::ToClients, _) => Some("this server sends and does not receive"),
-        }
-    }
-}
-
-/// How a server listens.
-pub struct ListenOptions {
-    /// Address and port for both TCP and UDP; port 0 lets the system choose.
-    pub addr: SocketAddr,
-    /// The URL is good for so long; `None`: while the listener exists.
-    pub expires: Option<Duration>,
-    /// Whether a client that wants no encryption gets none.
-    pub permit_cipher_none: bool,
-    /// The micro-protocols that clients' recipes can name.
-    pub registry: Arc<Registry>,
-    /// Which recipes are permitted; a client that brings another is told the reason.
-    pub permit: Permit,
-    /// Whether clients may send and receive streams of bytes.
-    pub streams: StreamsPermitted,
-    /// Bytes of messages that may wait to be sent, for each connection.
-    pub queue: Bytes,
-    /// Bytes of messages that may wait to be taken, for each connection.
-    pub inbox: Bytes,
-    /// Largest datagram, UDP payload bytes.
-    pub datagram: u16,
-    /// Asks clients for a sign of life when nothing has come for so long.
-    pub keep_alive: Option<Duration>,
-    /// A thread that waits for a message looks for itself for so long around the moment at which it is expected, instead of
-    /// sleeping; zero: never.
-    pub busy_poll: Duration,
-}
-
-impl ListenOptions {
-    /// What suits most servers, on this address and port.
-    pub fn new(addr: SocketAddr) -> Self {
-        let channel = ChannelOptions::default();
-        Self {
-            addr,
-            expires: None,
-            permit_cipher_none: false,
-            registry: Arc::new(registry()),
-            permit: Box::new(|_| Ok(())),
-            streams: StreamsPermitted::Both,
-            queue: channel.queue,
-            inbox: channel.inbox,
-            datagram: channel.datagram,
-            keep_alive: channel.keep_alive,
-            busy_poll: channel.busy_poll,
-        }
-    }
-}
-
-impl std::fmt::Debug for ListenOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ListenOptions").field("addr", &self.addr).finish_non_exhaustive()
-    }
-}
 
 /// What a client wants.
 #[derive(Debug)]
@@ -115,12 +34,20 @@ pub enum Accepted {
     Writer(Box<ByteWriter>),
 }
 
+impl Accepted {
+    fn into_reader(self) -> Result<ByteReader, Error> {
+        match self {
+            Self::Reader(reader) => Ok(*reader),
+            _ => Err(Error::Protocol { reason: "the client does not want to send bytes".to_owned() }),
+        }
+    }
+}
+
 /// A server's port. Dropping it stops listening; connections that were accepted go on.
-#[derive(Debug)]
 pub struct Listener {
     engine: Arc<haul_engine::Listener>,
     stop: Arc<AtomicBool>,
-    streams: Mutex<Receiver<Incoming>>,
+    streams: Arc<Streams>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -149,16 +76,19 @@ impl Listener {
             busy_poll: options.busy_poll,
             ..ChannelOptions::default()
         });
-        let permitted = options.streams;
-        let terms = Terms::new(options.registry).permitting(options.permit);
-        let (waiting, streams) = sync_channel(MOST_STREAMS);
-        let stop = Arc::new(AtomicBool::new(false));
-        let (ours, stopped) = (engine.clone(), stop.clone());
+        let (streams, stop) = (Arc::<Streams>::default(), Arc::new(AtomicBool::new(false)));
+        let door = Door {
+            engine: engine.clone(),
+            terms: Terms::new(options.registry).permitting(options.permit),
+            permitted: options.streams,
+            streams: streams.clone(),
+            stop: stop.clone(),
+        };
         let thread = std::thread::Builder::new()
             .name("haul-admit".to_owned())
-            .spawn(move || admit(&ours, &terms, permitted, &waiting, &stopped))
+            .spawn(move || door.admit_all())
             .map_err(|e| Error::System { what: "cannot start a thread", reason: e.to_string() })?;
-        Ok(Self { engine, stop, streams: Mutex::new(streams), thread: Some(thread) })
+        Ok(Self { engine, stop, streams, thread: Some(thread) })
     }
 
     /// The address and port that it listens on.
@@ -189,18 +119,31 @@ impl Listener {
         }
     }
 
+    /// As [`Listener::accept`], for tasks.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub async fn accept_async(&self) -> Result<Connection, Error> {
+        poll_fn(|context| self.poll_accept(context)).await
+    }
+
+    /// As [`Listener::accept`], for those who poll.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Connection, Error>> {
+        self.engine.endpoint().poll_accept(context).map_ok(Connection::of)
+    }
+
     /// The next client, whatever it wants; `None` if none comes within `timeout`.
     ///
     /// # Errors
     /// [`Error::Closed`]; how a stream could not be begun.
     pub fn accept_any(&self, timeout: Duration) -> Result<Option<Accepted>, Error> {
-        /// How long one kind of client is waited for before it is the other's turn.
-        const TURN: Duration = Duration::from_millis(5);
         let until = Instant::now() + timeout;
         loop {
-            let stream = self.streams.lock().unwrap_or_else(PoisonError::into_inner).try_recv();
-            if let Ok(incoming) = stream {
-                return begin(incoming).map(Some);
+            if let Some(stream) = self.streams.next() {
+                return stream.map(Some);
             }
             let left = until.saturating_duration_since(Instant::now());
             if let Some(channel) = self.engine.endpoint().accept(left.min(TURN))? {
@@ -212,16 +155,42 @@ impl Listener {
         }
     }
 
+    /// As [`Listener::accept_any`], for tasks. A stream that has begun when nobody waits any more is the next one's.
+    ///
+    /// # Errors
+    /// As [`Listener::accept_any`].
+    pub async fn accept_any_async(&self) -> Result<Accepted, Error> {
+        poll_fn(|context| self.poll_accept_any(context)).await
+    }
+
+    /// As [`Listener::accept_any`], for those who poll.
+    ///
+    /// # Errors
+    /// As [`Listener::accept_any`].
+    pub fn poll_accept_any(&self, context: &mut Context<'_>) -> Poll<Result<Accepted, Error>> {
+        match self.poll_accept(context) {
+            Poll::Ready(connection) => Poll::Ready(connection.map(Accepted::Messages)),
+            Poll::Pending => self.streams.poll_next(context),
+        }
+    }
+
     /// The next client that sends bytes.
     ///
     /// # Errors
     /// [`Error::TimedOut`]; how the stream could not be begun; [`Error::Protocol`] if the client wants something else.
     pub fn accept_reader(&self, timeout: Duration) -> Result<ByteReader, Error> {
         match self.accept_any(timeout)? {
-            Some(Accepted::Reader(reader)) => Ok(*reader),
-            Some(_) => Err(Error::Protocol { reason: "the client does not want to send bytes".to_owned() }),
+            Some(accepted) => accepted.into_reader(),
             None => Err(Error::TimedOut { what: "a stream", seconds: timeout.as_secs_f64() }),
         }
+    }
+
+    /// As [`Listener::accept_reader`], for tasks.
+    ///
+    /// # Errors
+    /// How the stream could not be begun; [`Error::Protocol`] if the client wants something else.
+    pub async fn accept_reader_async(&self) -> Result<ByteReader, Error> {
+        self.accept_any_async().await?.into_reader()
     }
 
     /// What has come to the port.
@@ -245,49 +214,8 @@ impl Drop for Listener {
     }
 }
 
-fn begin(incoming: Incoming) -> Result<Accepted, Error> {
-    let from_client = matches!(incoming.request(), Request::StreamSend);
-    let session = incoming.accept()?;
-    Ok(if from_client {
-        Accepted::Reader(Box::new(ByteReader::of(session)?))
-    } else {
-        Accepted::Writer(Box::new(ByteWriter::of(session)?))
-    })
-}
-
-/// Agrees with clients on their recipes, until the listener stops.
-fn admit(
-    engine: &haul_engine::Listener,
-    terms: &Terms,
-    permitted: StreamsPermitted,
-    streams: &SyncSender<Incoming>,
-    stop: &AtomicBool,
-) {
-    while !stop.load(Ordering::Relaxed) {
-        let incoming = match engine.accept(LOOK) {
-            Ok(Some(incoming)) => incoming,
-            Ok(None) => continue,
-            Err(_) => return,
-        };
-        match incoming.request() {
-            // Who was refused, and why, is what the client is told.
-            Request::Associate { .. } => drop(incoming.associate(engine.endpoint(), terms)),
-            request @ (Request::StreamSend | Request::StreamReceive) => {
-                if let Some(reason) = permitted.refusal(request) {
-                    incoming.refuse(Fault::new(FaultCode::NotPermitted, reason, ""));
-                    continue;
-                }
-                if let Err(error) = streams.try_send(incoming) {
-                    let (std::sync::mpsc::TrySendError::Full(incoming)
-                    | std::sync::mpsc::TrySendError::Disconnected(incoming)) = error;
-                    incoming.refuse(Fault::new(FaultCode::Busy, "too many streams wait", "try again later"));
-                }
-            }
-            _ => incoming.refuse(Fault::new(
-                FaultCode::NotPermitted,
-                "this server carries messages and streams, not files",
-                "use a URL of `haul serve` for files",
-            )),
-        }
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listener").field("addr", &self.local_addr()).finish_non_exhaustive()
     }
 }

@@ -19,6 +19,10 @@ pub struct Options {
     pub timeout: Duration,
     /// Ceiling of a stream of bytes that is never exceeded; recipes have parameters of their own.
     pub rate: Option<Rate>,
+    /// Streams of bytes: whether the kernel cuts and joins datagrams, if both sides want it.
+    pub offload: bool,
+    /// Streams of bytes: socket buffers to ask the kernel for, at both ends; `None`: what suits most.
+    pub socket_buffer: Option<Bytes>,
     /// Bytes of messages that may wait to be sent.
     pub queue: Bytes,
     /// Bytes of messages that may wait to be taken; above, arriving ones are dropped as if the path had lost them.
@@ -43,6 +47,8 @@ impl Default for Options {
             ciphers: AssociateOptions::default().ciphers,
             timeout: Duration::from_secs(10),
             rate: None,
+            offload: true,
+            socket_buffer: None,
             queue: channel.queue,
             inbox: channel.inbox,
             datagram: channel.datagram,

@@ -1,7 +1,9 @@
-//! Reliable streams of bytes, over the bulk transport.
+//! Reliable streams of bytes, over the bulk transport or any other recipe of an object.
 
 mod incoming;
 mod outgoing;
+mod settings;
+mod statistics;
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -9,16 +11,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use haul_base::Rate;
 use haul_engine::{
-    ConnectOptions, Control, EngineError as Error, HaulUrl, Session, Transfer, Waker, connect,
-    default_settings,
+    ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Session, Transfer, Waker, connect,
 };
+use haul_stack::Recipe;
 use haul_wire::control::{Fault, FaultCode, Request};
+
+pub use self::statistics::StreamStatistics;
 
 use self::incoming::Inbox;
 use self::outgoing::Outbox;
 use crate::Options;
+use crate::aside::{Aside, aside};
 
 /// How often a wait looks at the control channel.
 const LOOK: Duration = Duration::from_millis(50);
@@ -30,12 +34,16 @@ const GOODBYE: Duration = Duration::from_secs(15);
 pub struct ByteWriter {
     outbox: Arc<Outbox>,
     line: Line,
+    /// Its end was said: nothing can follow.
+    is_ended: bool,
 }
 
 /// The receiving end of a stream of bytes.
 pub struct ByteReader {
     inbox: Arc<Inbox>,
     line: Line,
+    /// The goodbye that a task waits for.
+    ending: Option<Aside<Option<Counters>>>,
 }
 
 /// What carries a stream. Dropping the transfer stops its thread.
@@ -44,9 +52,32 @@ struct Line {
     control: Control,
     waker: Waker,
     is_over: bool,
+    /// The counters of a transfer that is over.
+    last: Option<Counters>,
+    /// Name of the recipe.
+    recipe: String,
 }
 
 impl Line {
+    fn new(session: &Session, transfer: Transfer, waker: Waker) -> Self {
+        let offer = session.settings().recipe.as_ref();
+        let recipe = offer.and_then(|offer| Recipe::parse(&offer.text).ok());
+        let recipe = recipe.map_or_else(|| "bulk".to_owned(), |recipe| recipe.name);
+        let control = session.control().clone();
+        Self { transfer: Some(transfer), control, waker, is_over: false, last: None, recipe }
+    }
+
+    /// As [`Line::failure`]; the task is woken when there is one.
+    fn poll_failure(&self, context: &Context<'_>) -> Option<Error> {
+        let lost = self.control.poll_failure(context.waker());
+        self.transfer.as_ref().and_then(Transfer::failure).or(lost)
+    }
+
+    fn statistics(&self) -> StreamStatistics {
+        let present = self.transfer.as_ref().and_then(Transfer::counters);
+        StreamStatistics::of(present.or(self.last), self.control.round_trip())
+    }
+
     fn failure(&self) -> Option<Error> {
         self.transfer.as_ref().and_then(Transfer::failure).or_else(|| self.control.failure())
     }
@@ -69,10 +100,9 @@ fn to_io(error: Error) -> io::Error {
     io::Error::new(kind, error)
 }
 
-fn open(url: &str, options: &Options, request: Request) -> Result<Session, Error> {
+fn open(url: &str, recipe: Option<&Recipe>, options: &Options, request: Request) -> Result<Session, Error> {
     let url: HaulUrl = url.parse()?;
-    let mut wanted = ConnectOptions::new(request, default_settings());
-    wanted.settings.rate_bps = options.rate.map(Rate::as_bps);
+    let mut wanted = ConnectOptions::new(request, settings::settings(recipe, options)?);
     wanted.ciphers.clone_from(&options.ciphers);
     (wanted.connect_timeout, wanted.answer_timeout) = (options.timeout, options.timeout);
     connect(&url, wanted)
@@ -84,14 +114,32 @@ impl ByteWriter {
     /// # Errors
     /// If the server cannot be reached or refuses.
     pub fn open(url: &str, options: &Options) -> Result<Self, Error> {
-        Self::of(open(url, options, Request::StreamSend)?)
+        Self::of(open(url, None, options, Request::StreamSend)?)
+    }
+
+    /// As [`ByteWriter::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server runs what
+    /// the client brings. [`Options::rate`] goes before the recipe's.
+    ///
+    /// # Errors
+    /// As [`ByteWriter::open`]; if the recipe does not carry an object, or cannot be used.
+    pub fn open_with(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, Error> {
+        Self::of(open(url, Some(recipe), options, Request::StreamSend)?)
+    }
+
+    /// As [`ByteWriter::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
+    /// [`Options::timeout`] bounds.
+    ///
+    /// # Errors
+    /// As [`ByteWriter::open`].
+    pub async fn open_async(url: &str, options: &Options) -> Result<Self, Error> {
+        let (url, options) = (url.to_owned(), options.clone());
+        aside(move || Self::open(&url, &options)).await
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (outbox, waker) = (Arc::new(Outbox::default()), Waker::new()?);
         let transfer = session.start_sending(Box::new(outbox.source()), waker.clone())?;
-        let control = session.control().clone();
-        Ok(Self { outbox, line: Line { transfer: Some(transfer), control, waker, is_over: false } })
+        Ok(Self { outbox, line: Line::new(&session, transfer, waker), is_ended: false })
     }
 
     /// Says that the stream ends here and waits until every byte has arrived.
@@ -99,14 +147,42 @@ impl ByteWriter {
     /// # Errors
     /// What kept them from arriving.
     pub fn finish(mut self) -> Result<(), Error> {
+        self.finish_until(None)
+    }
+
+    /// As [`ByteWriter::finish`], with a limit for the wait; the other side's goodbye may take two seconds more. It may be
+    /// called again when it was too short.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; what kept the bytes from arriving.
+    pub fn finish_timeout(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.finish_until(Some(timeout))
+    }
+
+    /// As [`ByteWriter::finish`], for tasks: a thread of its own waits.
+    ///
+    /// # Errors
+    /// As [`ByteWriter::finish`].
+    pub async fn finish_async(self) -> Result<(), Error> {
+        aside(move || self.finish()).await
+    }
+
+    fn finish_until(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        self.is_ended = true;
         self.outbox.end();
         self.line.waker.wake();
-        while let Some(transfer) = &self.line.transfer {
-            if transfer.wait_delivered(LOOK)? {
+        while let Some(transfer) = self.line.transfer.as_ref().filter(|_| !self.line.is_over) {
+            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
+            if transfer.wait_delivered(left)? {
                 break;
             }
             if let Some(error) = self.line.control.failure() {
                 return Err(error);
+            }
+            if left.is_zero() {
+                let seconds = timeout.unwrap_or_default().as_secs_f64();
+                return Err(Error::TimedOut { what: "the arrival of all bytes", seconds });
             }
         }
         self.line.is_over = true;
@@ -139,33 +215,63 @@ impl ByteWriter {
     /// # Errors
     /// As [`Write::write`].
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if let Some(error) = self.line.failure() {
-            return Poll::Ready(Err(to_io(error)));
+        self.check_open()?;
+        let taken = self.outbox.push(bytes, Some(context.waker()));
+        if taken > 0 || bytes.is_empty() {
+            self.line.waker.wake();
+            return Poll::Ready(Ok(taken));
         }
-        match self.outbox.push(bytes, Some(context.waker())) {
-            0 if !bytes.is_empty() => Poll::Pending,
-            taken => {
+        // The task will be woken for either; what has failed before may have had nobody to wake.
+        self.line.poll_failure(context).map_or(Poll::Pending, |error| Poll::Ready(Err(to_io(error))))
+    }
+
+    /// As [`Write::write`], with a limit for the wait.
+    ///
+    /// # Errors
+    /// As [`Write::write`]; [`io::ErrorKind::TimedOut`].
+    pub fn write_timeout(&mut self, bytes: &[u8], timeout: Duration) -> io::Result<usize> {
+        self.write_until(bytes, Some(Instant::now() + timeout))
+    }
+
+    fn write_until(&mut self, bytes: &[u8], until: Option<Instant>) -> io::Result<usize> {
+        loop {
+            self.check_open()?;
+            let taken = self.outbox.push(bytes, None);
+            if taken > 0 || bytes.is_empty() {
                 self.line.waker.wake();
-                Poll::Ready(Ok(taken))
+                return Ok(taken);
             }
+            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.outbox.wait(left);
         }
+    }
+
+    /// Whether the stream takes bytes.
+    fn check_open(&self) -> io::Result<()> {
+        if self.is_ended {
+            return Err(io::Error::other("the end of the stream was said already"));
+        }
+        self.check().map_err(to_io)
+    }
+
+    /// Name of the recipe that carries the stream; the client chose it.
+    pub fn recipe(&self) -> &str {
+        &self.line.recipe
+    }
+
+    /// What the stream has done so far.
+    pub fn statistics(&self) -> StreamStatistics {
+        self.line.statistics()
     }
 }
 
 impl Write for ByteWriter {
     /// Takes as many bytes as there is room for, at least one. Waits while there is none.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        loop {
-            if let Some(error) = self.line.failure() {
-                return Err(to_io(error));
-            }
-            let taken = self.outbox.push(bytes, None);
-            if taken > 0 || bytes.is_empty() {
-                self.line.waker.wake();
-                return Ok(taken);
-            }
-            self.outbox.wait(LOOK);
-        }
+        self.write_until(bytes, None)
     }
 
     /// Bytes leave as soon as the path takes them; there is nothing to do.
@@ -186,14 +292,32 @@ impl ByteReader {
     /// # Errors
     /// If the server cannot be reached or refuses.
     pub fn open(url: &str, options: &Options) -> Result<Self, Error> {
-        Self::of(open(url, options, Request::StreamReceive)?)
+        Self::of(open(url, None, options, Request::StreamReceive)?)
+    }
+
+    /// As [`ByteReader::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server runs what
+    /// the client brings. [`Options::rate`] goes before the recipe's.
+    ///
+    /// # Errors
+    /// As [`ByteReader::open`]; if the recipe does not carry an object, or cannot be used.
+    pub fn open_with(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, Error> {
+        Self::of(open(url, Some(recipe), options, Request::StreamReceive)?)
+    }
+
+    /// As [`ByteReader::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
+    /// [`Options::timeout`] bounds.
+    ///
+    /// # Errors
+    /// As [`ByteReader::open`].
+    pub async fn open_async(url: &str, options: &Options) -> Result<Self, Error> {
+        let (url, options) = (url.to_owned(), options.clone());
+        aside(move || Self::open(&url, &options)).await
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (inbox, waker) = (Arc::new(Inbox::default()), Waker::new()?);
         let transfer = session.start_receiving(Box::new(inbox.sink()), waker.clone())?;
-        let control = session.control().clone();
-        Ok(Self { inbox, line: Line { transfer: Some(transfer), control, waker, is_over: false } })
+        Ok(Self { inbox, line: Line::new(&session, transfer, waker), ending: None })
     }
 
     /// As [`Read::read`], with a limit for the wait.
@@ -207,6 +331,9 @@ impl ByteReader {
     fn read_until(&mut self, into: &mut [u8], until: Option<Instant>) -> io::Result<usize> {
         loop {
             if let Some(read) = self.take(into, None)? {
+                if read == 0 && !into.is_empty() {
+                    self.end();
+                }
                 return Ok(read);
             }
             let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
@@ -217,21 +344,19 @@ impl ByteReader {
         }
     }
 
-    /// Bytes if there are some, 0 at the end.
-    fn take(&mut self, into: &mut [u8], waker: Option<&std::task::Waker>) -> io::Result<Option<usize>> {
-        let taken = self.inbox.pull(into, waker);
+    /// Bytes if there are some, 0 behind the last.
+    fn take(&mut self, into: &mut [u8], context: Option<&Context<'_>>) -> io::Result<Option<usize>> {
+        let taken = self.inbox.pull(into, context.map(Context::waker));
         if taken.has_freed_room {
             self.line.waker.wake();
         }
-        if taken.bytes > 0 || into.is_empty() {
+        if taken.bytes > 0 || into.is_empty() || taken.is_end {
             return Ok(Some(taken.bytes));
         }
-        if taken.is_end {
-            self.end();
-            return Ok(Some(0));
-        }
+        let failure = context.map_or_else(|| self.line.failure(), |context| self.line.poll_failure(context));
         // What failed may have failed after the last byte came.
-        match self.line.failure().filter(|_| !self.inbox.is_readable()) {
+        match failure {
+            Some(_) if self.inbox.is_readable() => self.take(into, context),
             Some(error) => Err(to_io(error)),
             None if self.inbox.is_broken() => {
                 let reason = "it sent bytes beyond what it was permitted".to_owned();
@@ -241,15 +366,48 @@ impl ByteReader {
         }
     }
 
-    /// Everything has been read: stays until the writer knows.
-    fn end(&mut self) {
-        if !self.line.is_over {
-            self.line.is_over = true;
-            // The writer says goodbye once it has heard that all has arrived; if it cannot, the bytes are here all the same.
-            drop(self.line.control.recv(Some(GOODBYE)));
-            drop(self.line.control.close());
-            self.line.transfer = None;
+    /// Everything has been read: what is left to do is to stay until the writer knows.
+    fn begin_end(&mut self) -> Option<impl FnOnce() -> Result<Option<Counters>, Error> + Send + 'static> {
+        if self.line.is_over {
+            return None;
         }
+        self.line.is_over = true;
+        let (transfer, control) = (self.line.transfer.take(), self.line.control.clone());
+        Some(move || {
+            // The writer says goodbye once it has heard that all has arrived; if it cannot, the bytes are here all the same.
+            drop(control.recv(Some(GOODBYE)));
+            drop(control.close());
+            Ok(transfer.and_then(Transfer::stop))
+        })
+    }
+
+    fn end(&mut self) {
+        if let Some(wait) = self.begin_end() {
+            self.line.last = wait().ok().flatten();
+        }
+    }
+
+    /// As [`ByteReader::end`], for tasks: a thread of its own waits.
+    fn poll_end(&mut self, context: &Context<'_>) -> Poll<()> {
+        if let Some(wait) = self.begin_end() {
+            // Without a thread to be had nobody waits for the writer, who finds out by itself.
+            self.ending = Aside::start(wait).ok();
+        }
+        let Some(ending) = &self.ending else { return Poll::Ready(()) };
+        ending.poll(context).map(|counters| {
+            self.ending = None;
+            self.line.last = counters.ok().flatten();
+        })
+    }
+
+    /// Name of the recipe that carries the stream; the client chose it.
+    pub fn recipe(&self) -> &str {
+        &self.line.recipe
+    }
+
+    /// What the stream has done so far.
+    pub fn statistics(&self) -> StreamStatistics {
+        self.line.statistics()
     }
 
     /// As [`Read::read`], for tasks.
@@ -265,7 +423,12 @@ impl ByteReader {
     /// # Errors
     /// As [`Read::read`].
     pub fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.take(into, Some(context.waker())).transpose().map_or(Poll::Pending, Poll::Ready)
+        match self.take(into, Some(context)) {
+            Ok(Some(0)) if !into.is_empty() => self.poll_end(context).map(|()| Ok(0)),
+            Ok(Some(read)) => Poll::Ready(Ok(read)),
+            Ok(None) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
     }
 }
 

@@ -164,3 +164,128 @@ fn a_stream_that_is_cut_is_no_stream_that_has_ended() {
     };
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{error}");
 }
+
+#[test]
+fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
+    let listener = listener();
+    let (client, server) = pair(&listener, &preset("msg").unwrap());
+    client.close(PATIENCE).unwrap();
+    assert!(matches!(server.recv(Some(PATIENCE)), Err(Error::Closed)));
+    for preset_name in ["viz", "msg", "sensor"] {
+        let open = || {
+            Connection::open(&listener.url("127.0.0.1"), &preset(preset_name).unwrap(), &Options::default())
+                .unwrap()
+        };
+        // At once: no packet of the flight has left.
+        open().close(PATIENCE).unwrap();
+        let server = listener.accept(Some(PATIENCE)).unwrap();
+        assert!(matches!(server.recv(Some(PATIENCE)), Err(Error::Closed)), "{preset_name}");
+        let client = open();
+        assert!(client.send(&vec![0; 1 << 20]).is_err(), "{preset_name}: too large");
+        client.abort();
+        client.wait_ended(PATIENCE).unwrap();
+        let server = listener.accept(Some(PATIENCE)).unwrap();
+        assert!(matches!(server.recv(Some(PATIENCE)), Err(Error::Peer(_))), "{preset_name}");
+        drop(open());
+        let server = listener.accept(Some(PATIENCE)).unwrap();
+        assert!(matches!(server.recv(Some(PATIENCE)), Err(Error::Closed)), "{preset_name}");
+    }
+}
+
+#[test]
+fn a_ticket_of_another_recipe_begins_no_flight_that_nobody_uses() {
+    let listener = listener();
+    let directory = std::env::temp_dir().join(format!("haulage-ticket-{}", std::process::id()));
+    let options = Options { ticket: Some(directory.clone()), ..Options::default() };
+    let open = |name: &str| {
+        let client = Connection::open(&listener.url("127.0.0.1"), &preset(name).unwrap(), &options).unwrap();
+        (client, listener.accept(Some(PATIENCE)).unwrap())
+    };
+    for name in ["msg", "viz", "viz"] {
+        let (client, server) = open(name);
+        client.send(name.as_bytes()).unwrap();
+        assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, name.as_bytes());
+        client.close(PATIENCE).unwrap();
+    }
+    assert!(listener.accept(Some(Duration::from_millis(300))).is_err(), "one flight each");
+    std::fs::remove_file(directory).unwrap();
+}
+
+#[test]
+fn every_recipe_of_an_object_carries_a_stream_of_bytes_and_counts_it() {
+    let data: Vec<u8> = (0..2_000_000u32).map(|i| (i % 249) as u8).collect();
+    for name in ["bulk", "fobs", "rbudp"] {
+        let listener = listener();
+        let url = listener.url("127.0.0.1");
+        let options = Options { rate: Some(Rate::from_mbps(300)), ..Options::default() };
+        let recipe = preset(name).unwrap();
+        let reading = std::thread::spawn(move || {
+            let mut reader = listener.accept_reader(PATIENCE).unwrap();
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes).unwrap();
+            (bytes, reader.statistics())
+        });
+        let mut writer = ByteWriter::open_with(&url, &recipe, &options).unwrap();
+        writer.write_all(&data).unwrap();
+        writer.finish_timeout(PATIENCE).unwrap();
+        let sent = writer.statistics();
+        let (got, received) = reading.join().unwrap();
+        assert!(got == data, "{name}: {} bytes", got.len());
+        assert_eq!((sent.bytes, received.bytes), (2_000_000, 2_000_000), "{name}");
+        assert!(
+            sent.packets > 0 && sent.rtt.is_some() && received.packets > 0,
+            "{name}: {sent:?} {received:?}"
+        );
+        assert!(writer.write(b"more").is_err(), "its end was said");
+    }
+    let listener = listener();
+    let error =
+        ByteWriter::open_with(&listener.url("127.0.0.1"), &preset("msg").unwrap(), &Options::default());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("msg: it carries no object"), "{error}");
+}
+
+#[test]
+fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
+    let listener = listener();
+    let url = listener.url("127.0.0.1");
+    let opening = std::thread::spawn(move || ByteWriter::open(&url, &Options::default()).unwrap());
+    let mut reader = listener.accept_reader(PATIENCE).unwrap();
+    let mut writer = opening.join().unwrap();
+    let (short, piece) = (Duration::from_millis(50), vec![7; 10_000_000]);
+    let mut written = 0;
+    let error = loop {
+        match writer.write_timeout(&piece, Duration::from_secs(1)) {
+            Ok(taken) => written += taken as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    let early = writer.finish_timeout(short);
+    assert!(matches!(early, Err(Error::TimedOut { .. })), "{early:?} after {written} bytes");
+    let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()).unwrap());
+    writer.finish_timeout(PATIENCE).unwrap();
+    assert_eq!((reading.join().unwrap(), writer.statistics().bytes), (written, written));
+}
+
+/// Over the loopback interface a segment of 10,000 packets holds more than the writer keeps.
+#[test]
+fn a_stream_is_longer_than_what_its_writer_keeps_of_it() {
+    let listener = listener();
+    let url = listener.url("127.0.0.1");
+    let reading = std::thread::spawn(move || {
+        let mut reader = listener.accept_reader(PATIENCE).unwrap();
+        std::io::copy(&mut reader, &mut std::io::sink()).unwrap()
+    });
+    let mut writer = ByteWriter::open(&url, &Options::default()).unwrap();
+    let piece = vec![7; 1_000_000];
+    for _ in 0..200 {
+        let mut rest = &piece[..];
+        while !rest.is_empty() {
+            let taken = writer.write_timeout(rest, PATIENCE).unwrap();
+            rest = &rest[taken..];
+        }
+    }
+    writer.finish_timeout(PATIENCE).unwrap();
+    assert_eq!(reading.join().unwrap(), 200_000_000);
+}

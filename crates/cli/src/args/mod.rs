@@ -303,7 +303,7 @@ pub struct PipeArgs {
     /// Name or address of this machine to put into the URL
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
-    /// bulk (a reliable stream of bytes), viz, msg, sensor or a recipe file; a listener takes what comes
+    /// Any of `haul presets`, or a recipe file [default: bulk, a reliable stream of bytes]; a listener takes what comes
     #[arg(long, value_name = "NAME|FILE")]
     pub preset: Option<String>,
     /// The listener's stdin goes to the other side's stdout; to be given on both sides

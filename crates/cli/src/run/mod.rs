@@ -19,6 +19,7 @@ mod pipe;
 mod plan;
 mod policy;
 mod ports;
+mod presets;
 mod reach;
 mod select;
 mod serve;
@@ -47,6 +48,7 @@ pub(crate) use itemise::itemise;
 pub(crate) use leftovers::{clean, status};
 pub(crate) use pipe::pipe;
 pub use plan::{CopyPlan, DryRun};
+pub(crate) use presets::presets;
 pub(crate) use serve::serve;
 pub(crate) use stdio::check_options as check_streams;
 

@@ -2,22 +2,23 @@
 
 mod input;
 mod output;
+mod way;
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Rate, Span};
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
-    Accepted, ByteReader, ByteWriter, Connection, Error, ListenOptions, Listener, Options, Recipe,
+    Accepted, ByteReader, ByteWriter, Connection, Error, ListenOptions, Listener, Options, StreamStatistics,
     StreamsPermitted,
 };
 
 use self::input::{Cut, Input};
 use self::output::Output;
+use self::way::Way;
 use super::serve::{own_address, write_secret};
 use super::usage;
 use crate::args::PipeArgs;
@@ -31,8 +32,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const LAST_WORDS: Duration = Duration::from_secs(60);
 /// The other side is asked for a sign of life so often.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
-/// Size of viz messages where nothing else is said: one fits into a packet on every path.
-const VIZ_FRAME: Bytes = Bytes(1_000);
+/// How long the other side's answer to the end of a conversation that is broken off may take.
+const BROKEN_OFF: Duration = Duration::from_secs(3);
 /// Names of recipes say who sends, so that the two sides cannot misunderstand each other.
 const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";
@@ -44,15 +45,15 @@ struct Tally {
     messages: u64,
     /// Messages that are missing between the first and the last that came.
     lost: u64,
-    /// What a connection in messages knows besides; a stream of bytes does not say.
-    connection: Option<Known>,
+    /// What the conversation knows besides.
+    known: Option<Known>,
 }
 
-/// What a connection in messages knows at its end.
+/// What a conversation knows at its end.
 #[derive(Clone, Debug)]
 struct Known {
     recipe: String,
-    rtt: Span,
+    rtt: Option<Span>,
     packets: Packets,
 }
 
@@ -62,7 +63,19 @@ impl Known {
         let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
         let name = connection.recipe().name;
         let bare = name.strip_prefix(SENDING).or_else(|| name.strip_prefix(RECEIVING)).unwrap_or(&name);
-        Self { recipe: bare.to_owned(), rtt: statistics.rtt, packets: Packets { sent, resent } }
+        let recipe = fault::printable(bare);
+        Self { recipe, rtt: Some(statistics.rtt), packets: Packets { sent, resent } }
+    }
+
+    /// Of a stream of bytes, at the end that sends.
+    fn of_sent(recipe: &str, statistics: &StreamStatistics) -> Self {
+        let packets = Packets { sent: statistics.packets, resent: statistics.resent };
+        Self { packets, ..Self::of_received(recipe, statistics) }
+    }
+
+    /// Of a stream of bytes, at the end that receives.
+    fn of_received(recipe: &str, statistics: &StreamStatistics) -> Self {
+        Self { recipe: fault::printable(recipe), rtt: statistics.rtt, packets: Packets::default() }
     }
 }
 
@@ -97,6 +110,7 @@ pub(crate) fn pipe(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault
 
 impl Pipe<'_> {
     fn run(&self) -> Result<Tally, Fault> {
+        way::check_frame(self.args.frame)?;
         match (&self.args.url, self.args.listen) {
             (Some(url), None) => self.connect(url),
             (None, Some(address)) => self.listen(address.0),
@@ -122,14 +136,14 @@ impl Pipe<'_> {
     fn report(&self, tally: Tally, elapsed: Span) -> RunReport {
         let cpu = Some(usage::process_cpu().as_secs_f64());
         let (sender, receiver) = if self.writes_stdout() { (None, cpu) } else { (cpu, None) };
-        let known = tally.connection;
+        let known = tally.known;
         RunReport {
             bytes: tally.bytes,
             elapsed,
             goodput: rate(tally.bytes, elapsed),
-            rtt: known.as_ref().map(|known| known.rtt),
+            rtt: known.as_ref().and_then(|known| known.rtt),
             packets: known.as_ref().map(|known| known.packets).unwrap_or_default(),
-            preset: known.map_or_else(|| "bulk".to_owned(), |known| known.recipe),
+            preset: known.map(|known| known.recipe).unwrap_or_default(),
             cpu: CpuSeconds { sender, receiver },
             max_rss: usage::max_rss(),
             ..RunReport::default()
@@ -156,16 +170,18 @@ impl Pipe<'_> {
     }
 
     fn connect(&self, url: &str) -> Result<Tally, Fault> {
-        let options = Options { rate: self.args.rate, keep_alive: Some(KEEP_ALIVE), ..Options::default() };
-        match self.recipe()? {
-            None if self.args.reverse => self.receive_bytes(ByteReader::open(url, &options)?),
-            None => self.send_bytes(ByteWriter::open(url, &options)?),
-            Some(mut recipe) => {
-                let cut = self.cut(&recipe);
+        let options = Options { keep_alive: Some(KEEP_ALIVE), ..Options::default() };
+        match Way::choose(self.args, &options)? {
+            Way::Bytes(recipe, options) if self.args.reverse => {
+                self.receive_bytes(ByteReader::open_with(url, &recipe, &options)?)
+            }
+            Way::Bytes(recipe, options) => self.send_bytes(ByteWriter::open_with(url, &recipe, &options)?),
+            Way::Messages(mut recipe) => {
+                let cut = way::cut(self.args.frame, &recipe)?;
                 let direction = if self.args.reverse { RECEIVING } else { SENDING };
                 recipe.name = format!("{direction}{}", recipe.name);
                 let connection = Connection::open(url, &recipe, &options)?;
-                self.talk(&connection, cut, !self.args.reverse)
+                self.talk(&connection, Ok(cut), !self.args.reverse)
             }
         }
     }
@@ -185,8 +201,8 @@ impl Pipe<'_> {
         let mut options = ListenOptions::new(addr);
         (options.streams, options.keep_alive) = (streams, Some(KEEP_ALIVE));
         options.permit = Box::new(move |recipe| {
-            let agrees = recipe.name.starts_with(direction);
-            if agrees {
+            // Whether streams of bytes go this way is said above.
+            if recipe.has("object") || recipe.name.starts_with(direction) {
                 Ok(())
             } else {
                 Err("it is for the other direction: --reverse belongs on both sides".to_owned())
@@ -195,12 +211,10 @@ impl Pipe<'_> {
         let listener = Listener::bind_with(options)?;
         self.announce(&listener)?;
         loop {
-            if self.cancel.is_requested() {
-                return Err(interrupted());
-            }
+            self.go_on()?;
             match listener.accept_any(LOOK)? {
                 Some(Accepted::Messages(connection)) => {
-                    let cut = self.cut(&connection.recipe());
+                    let cut = way::cut(self.args.frame, &connection.recipe());
                     return self.talk(&connection, cut, self.args.reverse);
                 }
                 Some(Accepted::Reader(reader)) => return self.receive_bytes(*reader),
@@ -225,69 +239,73 @@ impl Pipe<'_> {
         Ok(())
     }
 
-    /// The recipe of a preset that carries messages; `None` for a stream of bytes.
-    fn recipe(&self) -> Result<Option<Recipe>, Fault> {
-        let name = self.args.preset.as_deref().unwrap_or("bulk");
-        let mut recipe = match name {
-            "bulk" => return Ok(None),
-            path if path.contains('/') || Path::new(path).extension().is_some_and(|end| end == "toml") => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|e| fault::io(format!("cannot read the recipe {path}"), &e))?;
-                Recipe::parse(&text).map_err(Error::from)?
-            }
-            name => haulage::preset(name)?,
+    /// `cut` counts only where this side sends.
+    fn talk(&self, connection: &Connection, cut: Result<Cut, Fault>, sends: bool) -> Result<Tally, Fault> {
+        let done = match cut {
+            Ok(cut) if sends => self.send_messages(connection, cut),
+            Err(fault) if sends => Err(fault),
+            _ => self.receive_messages(connection),
         };
-        // What goes into a pipe comes out in order.
-        if recipe.has("retransmit") && recipe.has("positive_ack") && !recipe.has("in_order") {
-            recipe = recipe.with("in_order");
-        }
-        if let Some(rate) = self.args.rate {
-            recipe.set("fixed_rate.rate", &format!("{}bit", rate.as_bps())).map_err(Error::from)?;
-        }
-        Ok(Some(recipe))
-    }
-
-    fn cut(&self, recipe: &Recipe) -> Cut {
-        match self.args.frame {
-            Some(size) => Cut::Frames(size.0 as usize),
-            None if recipe.has("retransmit") => Cut::Lines,
-            None => Cut::Frames(VIZ_FRAME.0 as usize),
-        }
-    }
-
-    fn talk(&self, connection: &Connection, cut: Cut, sends: bool) -> Result<Tally, Fault> {
-        let done =
-            if sends { self.send_messages(connection, cut) } else { self.receive_messages(connection) };
-        done.inspect_err(|_| connection.abort())
+        done.inspect_err(|_| {
+            connection.abort();
+            // The other side waits for this; if it is gone, it is told often enough.
+            let _ = connection.wait_ended(BROKEN_OFF);
+        })
     }
 
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
         let mut tally = Tally::default();
         let mut buffer = vec![0; 1 << 20];
         loop {
-            if self.cancel.is_requested() {
-                return Err(interrupted());
-            }
+            self.go_on()?;
             match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => writer.check()?,
                 Some(0) => break,
                 Some(read) => {
-                    writer.write_all(&buffer[..read]).map_err(|e| stream_fault(&e))?;
+                    self.write(&mut writer, &buffer[..read])?;
                     tally.bytes += read as u64;
                 }
             }
         }
-        writer.finish()?;
+        self.finish(&mut writer)?;
+        tally.known = Some(Known::of_sent(writer.recipe(), &writer.statistics()));
         Ok(tally)
+    }
+
+    /// Unless it should end.
+    fn go_on(&self) -> Result<(), Fault> {
+        if self.cancel.is_requested() { Err(interrupted()) } else { Ok(()) }
+    }
+
+    /// Writes all of it; gives up when asked to.
+    fn write(&self, writer: &mut ByteWriter, mut bytes: &[u8]) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            match writer.write_timeout(bytes, LOOK) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && error.get_ref().is_none() => {
+                    self.go_on()?;
+                }
+                Err(error) => return Err(stream_fault(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all has arrived; gives up when asked to.
+    fn finish(&self, writer: &mut ByteWriter) -> Result<(), Fault> {
+        loop {
+            match writer.finish_timeout(LOOK) {
+                Err(Error::TimedOut { what: "the arrival of all bytes", .. }) => self.go_on()?,
+                finished => return Ok(finished?),
+            }
+        }
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
         let (mut output, mut tally) = (Output::new(), Tally::default());
         let mut buffer = vec![0; 1 << 20];
         loop {
-            if self.cancel.is_requested() {
-                return Err(interrupted());
-            }
+            self.go_on()?;
             match reader.read_timeout(&mut buffer, LOOK) {
                 Ok(0) => break,
                 Ok(read) => {
@@ -297,19 +315,18 @@ impl Pipe<'_> {
                         break;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && error.get_ref().is_none() => {}
                 Err(error) => return Err(stream_fault(&error)),
             }
         }
+        tally.known = Some(Known::of_received(reader.recipe(), &reader.statistics()));
         Ok(tally)
     }
 
     fn send_messages(&self, connection: &Connection, cut: Cut) -> Result<Tally, Fault> {
         let (mut input, mut tally) = (Input::new(), Tally::default());
         loop {
-            if self.cancel.is_requested() {
-                return Err(interrupted());
-            }
+            self.go_on()?;
             if let Some(error) = connection.ended() {
                 return Err(gone(error));
             }
@@ -324,7 +341,7 @@ impl Pipe<'_> {
             }
         }
         self.flush(connection)?;
-        tally.connection = Some(Known::of(connection));
+        tally.known = Some(Known::of(connection));
         connection.close(LAST_WORDS).map_err(gone)?;
         Ok(tally)
     }
@@ -344,9 +361,7 @@ impl Pipe<'_> {
     fn flush(&self, connection: &Connection) -> Result<(), Fault> {
         let until = Instant::now() + LAST_WORDS;
         while Instant::now() < until {
-            if self.cancel.is_requested() {
-                return Err(interrupted());
-            }
+            self.go_on()?;
             match connection.flush(Some(LOOK)) {
                 Ok(()) => return Ok(()),
                 Err(Error::TimedOut { what: "the arrival of all messages", .. }) => {}
@@ -360,9 +375,7 @@ impl Pipe<'_> {
         let (mut output, mut tally) = (Output::new(), Tally::default());
         let mut numbers: Option<(u64, u64)> = None;
         loop {
-            if self.cancel.is_requested() {
-                return Err(interrupted());
-            }
+            self.go_on()?;
             match connection.recv(Some(LOOK)) {
                 Ok(message) => {
                     let (first, last) = numbers.unwrap_or((message.id, message.id));
@@ -379,7 +392,7 @@ impl Pipe<'_> {
                 Err(error) => return Err(gone(error)),
             }
         }
-        tally.connection = Some(Known::of(connection));
+        tally.known = Some(Known::of(connection));
         let span = numbers.map_or(0, |(first, last)| last - first + 1);
         // Suppressed readings have numbers too, and are not lost.
         if !connection.recipe().has("selective_transfer") {

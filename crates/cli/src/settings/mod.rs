@@ -70,6 +70,23 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The recipe of an object that says all this: the preset's own, or `bulk` with these parameters and the preset's name.
+    ///
+    /// # Errors
+    /// If a value does not fit the recipe.
+    pub fn object_recipe(&self) -> Result<haulage::Recipe, Fault> {
+        if let Some(stack) = &self.stack {
+            return Ok(stack.clone());
+        }
+        let mut recipe = haulage::preset("bulk")?;
+        recipe.name.clone_from(&self.preset);
+        for (of_part, key) in parameters::IN_STACKS {
+            let value = Parameter::find(key)?.show(self);
+            recipe.set(of_part, &value).map_err(haulage::Error::from)?;
+        }
+        Ok(recipe)
+    }
+
     /// Every parameter as `--set` takes it, `KEY=VALUE`.
     pub fn assignments(&self) -> Vec<String> {
         PARAMETERS.iter().map(|parameter| format!("{}={}", parameter.key, parameter.show(self))).collect()

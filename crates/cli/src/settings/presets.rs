@@ -46,12 +46,16 @@ impl Preset {
 
     /// All presets that are compiled in and name no micro-protocols.
     pub fn shipped() -> Vec<Self> {
-        let preset = |&(name, text): &(&str, &str)| Self {
-            name: name.to_owned(),
-            source: PresetSource::Shipped,
-            text: text.to_owned(),
-        };
-        SHIPPED.iter().map(preset).collect()
+        SHIPPED.iter().map(Self::compiled_in).collect()
+    }
+
+    /// All presets that are compiled in.
+    pub fn all() -> Vec<Self> {
+        SHIPPED.iter().chain(haulage::PRESETS).map(Self::compiled_in).collect()
+    }
+
+    fn compiled_in(&(name, text): &(&str, &str)) -> Self {
+        Self { name: name.to_owned(), source: PresetSource::Shipped, text: text.to_owned() }
     }
 
     /// The shipped preset of this name, or the recipe file if the text looks like a path (has a `/` or ends
@@ -66,12 +70,7 @@ impl Preset {
         }
         let known = SHIPPED.iter().chain(haulage::PRESETS);
         let found = known.clone().find(|known| known.0 == name_or_file);
-        let preset = |&(name, text): &(&str, &str)| Self {
-            name: name.to_owned(),
-            source: PresetSource::Shipped,
-            text: text.to_owned(),
-        };
-        found.map(preset).ok_or_else(|| {
+        found.map(Self::compiled_in).ok_or_else(|| {
             let names: Vec<&str> = known.map(|known| known.0).collect();
             fault::usage(
                 format!(
@@ -95,8 +94,19 @@ impl Preset {
 
     /// What it is for, in one line.
     pub fn description(&self) -> String {
-        let table: Table = self.text.parse().unwrap_or_default();
-        table.get("description").and_then(|value| value.as_str()).unwrap_or_default().to_owned()
+        let table = self.table();
+        let line = table.get("description").or_else(|| table.get("summary"));
+        line.and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    /// Whether it is a recipe of messages; all others carry files, memory and streams of bytes.
+    pub fn carries_messages(&self) -> bool {
+        let table = self.table();
+        table.values().any(Value::is_table) && !table.contains_key("object")
+    }
+
+    fn table(&self) -> Table {
+        self.text.parse().unwrap_or_default()
     }
 
     pub(super) fn origin(&self) -> Origin {

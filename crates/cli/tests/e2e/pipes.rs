@@ -51,6 +51,19 @@ fn finish(child: Child) -> (i32, Vec<u8>, String) {
     (output.status.code().unwrap_or(-1), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// As [`finish`], for one that must end by itself.
+fn finish_within(mut child: Child, most: Duration) -> (i32, Vec<u8>, String) {
+    let end = Instant::now() + most;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() >= end {
+            child.kill().unwrap();
+            panic!("still there after {most:?}: {}", finish(child).2);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    finish(child)
+}
+
 fn lines(count: usize) -> Vec<u8> {
     (0..count)
         .flat_map(|number| format!("line {number} {}\n", "x".repeat(number % 300)).into_bytes())
@@ -62,7 +75,13 @@ fn bytes_and_lines_come_out_as_they_went_in_in_both_directions() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
-    for (preset, input) in [("bulk", lines(60_000)), ("msg", lines(3_000))] {
+    for (preset, input) in [
+        ("bulk", lines(60_000)),
+        ("default", lines(30_000)),
+        ("fobs", lines(30_000)),
+        ("rbudp", lines(30_000)),
+        ("msg", lines(3_000)),
+    ] {
         for reverse in [&[][..], &["--reverse"]] {
             let place = directory();
             let listening = listen(&net, place.path(), reverse);
@@ -89,7 +108,7 @@ fn the_object_is_where_the_data_is_not() {
         let last = text.lines().last().unwrap_or_default();
         serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {text}"))
     };
-    for preset in ["bulk", "msg"] {
+    for preset in ["bulk", "fobs", "msg"] {
         let place = directory();
         let listening = listen(&net, place.path(), &["--json"]);
         let mut command = haul(&net.client, ["pipe", "--json", "--preset", preset]);
@@ -99,7 +118,9 @@ fn the_object_is_where_the_data_is_not() {
         let (other, got, words) = receiver.join().unwrap();
         assert_eq!((code, other), (0, 0), "{said} {words}");
         assert!(got == lines(500), "nothing but the data: {} bytes", got.len());
-        for told in [object(&String::from_utf8(stdout).unwrap()), object(&words)] {
+        let sent = object(&String::from_utf8(stdout).unwrap());
+        assert!(sent["packets_sent"].as_u64() > Some(0) && sent["rtt_ms"].as_f64() > Some(0.0), "{sent}");
+        for told in [sent, object(&words)] {
             assert!(told["ok"] == true && told["preset"] == preset, "{told}");
             assert_eq!(told["bytes"].as_u64(), Some(lines(500).len() as u64), "{told}");
         }
@@ -205,5 +226,90 @@ fn who_closes_stdout_or_presses_ctrl_c_ends_both_sides() {
         let (code, _, said) = finish(listening.child);
         assert!(code != 0, "{preset}: the stream was cut, and {said}");
         drop(stdin);
+    }
+}
+
+/// What docs/cli.md promises for a side that is gone.
+const GONE: Duration = Duration::from_secs(12);
+
+#[test]
+fn a_client_that_ends_before_its_first_message_ends_the_listener_too() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    for preset in ["msg", "viz", "sensor", "bulk", "fobs"] {
+        for reverse in [&[][..], &["--reverse"]] {
+            let place = directory();
+            let listening = listen(&net, place.path(), reverse);
+            let mut command = haul(&net.client, ["pipe", "--preset", preset]);
+            let client = start(command.args(reverse).arg(&listening.url));
+            let (sender, receiver) =
+                if reverse.is_empty() { (client, listening.child) } else { (listening.child, client) };
+            let (code, _, said) = feed(sender, Vec::new());
+            let (other, got, words) = finish_within(receiver, GONE);
+            assert_eq!((code, other), (0, 0), "{preset} {reverse:?}: {said} {words}");
+            assert!(got.is_empty(), "{preset} {reverse:?}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_is_interrupted_before_its_first_message_ends_the_listener_too() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    for preset in ["msg", "viz", "sensor", "bulk"] {
+        let place = directory();
+        let listening = listen(&net, place.path(), &[]);
+        let mut command = haul(&net.client, ["pipe", "--preset", preset]);
+        let mut client = start(command.arg(&listening.url));
+        let stdin = client.stdin.take().unwrap();
+        // Before it has its handlers the signal would end it without words.
+        std::thread::sleep(Duration::from_secs(2));
+        let pid = rustix::process::Pid::from_child(&client);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let (code, _, said) = finish_within(client, GONE);
+        assert_eq!(code, 130, "{preset}: {said}");
+        let (code, got, said) = finish_within(listening.child, GONE);
+        assert!(code != 0 && got.is_empty(), "{preset}: the stream was cut, and {said}");
+        drop(stdin);
+    }
+}
+
+#[test]
+fn frames_that_no_message_can_have_are_refused_before_anything_is_sent() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    let nobody = "haul://127.0.0.1:9/?cert=none";
+    for (preset, frame, words) in [
+        ("msg", "0B", "at least one byte"),
+        ("sensor", "2000B", "longer than the messages of sensor"),
+        ("viz", "1MiB", "max_message"),
+    ] {
+        let mut command = haul(&net.client, ["pipe", "--preset", preset, "--frame", frame, nobody]);
+        let (code, _, said) = feed(start(&mut command), vec![7; 5_000]);
+        assert_eq!(code, 2, "{preset}: {said}");
+        assert!(said.contains(words) && said.contains("hint: "), "{preset}: {said}");
+    }
+}
+
+#[test]
+fn a_line_that_is_longer_than_a_message_is_cut_and_comes_out_whole() {
+    let Some(net) = Net::new(Mtu::Ethernet) else {
+        return;
+    };
+    for (preset, len) in [("msg", 200_000), ("sensor", 5_000)] {
+        let place = directory();
+        let listening = listen(&net, place.path(), &[]);
+        let mut command = haul(&net.client, ["pipe", "--preset", preset, "--rate", "50Mbit"]);
+        let client = start(command.arg(&listening.url));
+        let line: Vec<u8> = (0..len).map(|at| b'a' + (at / 700 % 26) as u8).chain(*b"\n").collect();
+        let expected = line.clone();
+        let receiver = std::thread::spawn(move || finish(listening.child));
+        let (code, _, said) = feed(client, line);
+        let (other, got, words) = receiver.join().unwrap();
+        assert_eq!((code, other), (0, 0), "{preset}: {said} {words}");
+        assert!(got == expected, "{preset}: {} of {} bytes", got.len(), expected.len());
     }
 }

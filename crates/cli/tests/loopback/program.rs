@@ -186,3 +186,25 @@ fn what_limited_it_is_not_told_of_next_to_nothing() {
         assert!(report["limited_by"].is_null() || is_long, "{from} {to}: {report}");
     }
 }
+
+#[test]
+fn presets_are_told_in_json_with_their_commands() {
+    let listed = object(&run(&["presets", "--json"]));
+    assert!(listed["ok"] == true && listed["schema"] == 1 && listed["error"].is_null(), "{listed}");
+    let all = listed["presets"].as_array().unwrap();
+    let names: Vec<_> = all.iter().filter_map(|preset| preset["name"].as_str()).collect();
+    assert_eq!(names, ["default", "fixed", "bulk", "fobs", "rbudp", "viz", "msg", "sensor"]);
+    for preset in all {
+        let commands: Vec<_> = preset["commands"].as_array().unwrap().iter().collect();
+        assert!(
+            commands.contains(&&"pipe".into()) && !preset["summary"].as_str().unwrap().is_empty(),
+            "{preset}"
+        );
+    }
+    let one = object(&run(&["presets", "viz", "--json"]));
+    assert!(one["preset"]["text"].as_str().unwrap().contains("[fixed_rate]"), "{one}");
+    assert_eq!(one["preset"]["commands"], serde_json::json!(["pipe"]), "{one}");
+    let none = run(&["presets", "vis", "--json"]);
+    exits(&none, 2);
+    assert!(object(&none)["error"]["message"].as_str().unwrap().contains("`vis`"));
+}

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
@@ -134,6 +135,11 @@ impl Control {
     pub fn failure(&self) -> Option<EngineError> {
         let ended = self.shared().lock().ended.clone();
         ended.filter(|error| !matches!(error, EngineError::Closed))
+    }
+
+    /// As [`Control::failure`], for tasks: `waker` is woken when the channel ends.
+    pub fn poll_failure(&self, waker: &Waker) -> Option<EngineError> {
+        self.shared().poll_end(waker).filter(|error| !matches!(error, EngineError::Closed))
     }
 
     /// Size of the first HELLO that the server saw, once it has told this client so.

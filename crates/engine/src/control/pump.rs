@@ -70,7 +70,7 @@ impl Pump {
             let _ = self.shared.push(&abort, Some(Farewell::Abort), Room::Ignore);
             let _ = self.send_pending();
         }
-        self.shared.update(|state| state.ended = Some(end.unwrap_or(EngineError::Closed)));
+        self.shared.end(end.unwrap_or(EngineError::Closed));
         self.linger();
     }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use haul_wire::control::{ControlMessage, MAX_FRAME, encode_frame};
@@ -43,6 +44,8 @@ pub(super) struct State {
     /// Set once, when the thread stops: [`EngineError::Closed`] after a regular end.
     pub(super) ended: Option<EngineError>,
     pub(super) round_trip: Option<Duration>,
+    /// Tasks that are to know when it has ended.
+    wakers: Vec<Waker>,
 }
 
 pub(super) struct Shared {
@@ -88,6 +91,24 @@ impl Shared {
         let result = change(&mut self.lock());
         self.changed.notify_all();
         result
+    }
+
+    /// Notes how it has ended, and wakes all who wait for anything.
+    pub(super) fn end(&self, how: EngineError) {
+        let wakers = self.update(|state| {
+            state.ended = Some(how);
+            std::mem::take(&mut state.wakers)
+        });
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// How it has ended; if it has not, `waker` is woken when it does.
+    pub(super) fn poll_end(&self, waker: &Waker) -> Option<EngineError> {
+        let mut state = self.lock();
+        if state.ended.is_none() && !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(waker.clone());
+        }
+        state.ended.clone()
     }
 
     /// Wakes the thread.

@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Waker;
 
 use haul_base::{Ecn, Time};
 use haul_stack::Ends;
 use haul_wire::packet::{Flight, FlightWord, OpenHeader, WORD_LEN, WordPacket};
 
+use super::guard::caught;
 use super::inner::{Header, Inner, received};
 use super::run::split_open;
 use super::shared::{Shared, count, lock};
@@ -29,13 +31,15 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
     let peer = flight.lock().peer;
     flight.say(shared, peer, FlightWord::Opened, 0);
     let len = inner.len();
-    if len == 0 {
-        flight.keys().prepare();
-        // Its questions for signs of life are due some time, whether anybody waits on it or not.
-        flight.make_good(shared, now);
-    } else {
-        flight.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
-    }
+    flight.guarded(shared, |flight| {
+        if len == 0 {
+            flight.keys().prepare();
+            // Its questions for signs of life are due some time, whether anybody waits on it or not.
+            flight.make_good(shared, now);
+        } else {
+            flight.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
+        }
+    });
 }
 
 enum Refusal {
@@ -95,9 +99,7 @@ fn begin(
     })?;
     let mut table = lock(&shared.table);
     let entry = table.entries.get_mut(&flight.identity).ok_or(Refusal::Unknown)?;
-    if !shared.announce(made.clone()) {
-        return Err(Refusal::NoRoom);
-    }
+    let wakers = shared.announce(made.clone()).ok_or(Refusal::NoRoom)?;
     entry.last_epoch = flight.epoch;
     entry.last_used = now;
     let old = entry.live.replace(made.clone());
@@ -108,6 +110,8 @@ fn begin(
         state.end(EngineError::Closed);
         old.release(state);
     }
+    // A waker that panics has been called all the same.
+    let _ = caught(|| wakers.into_iter().for_each(Waker::wake));
     Ok(made)
 }
 

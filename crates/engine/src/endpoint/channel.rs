@@ -309,7 +309,7 @@ impl Channel {
         self.wait(Some(Instant::now() + timeout), "an answer of the other side", |state, _| {
             match state.ended() {
                 Some(error) => Err(error),
-                None => Ok((!matches!(state.phase, Phase::Opening(_))).then_some(())),
+                None => Ok((!state.is_unheard_of()).then_some(())),
             }
         })
     }
@@ -344,6 +344,17 @@ impl Channel {
         })
     }
 
+    /// As [`Channel::wait_notice`], for tasks.
+    ///
+    /// # Errors
+    /// How the flight has ended.
+    pub fn poll_notice(&self, context: &mut task::Context<'_>) -> Poll<Result<StackEvent, EngineError>> {
+        self.poll(context, |state, _| match state.notice() {
+            Some(notice) => Ok(Some(notice)),
+            None => state.ended().map_or(Ok(None), Err),
+        })
+    }
+
     /// How the flight has ended, if it has.
     pub fn ended(&self) -> Option<EngineError> {
         self.inner.lock().ended()
@@ -354,18 +365,47 @@ impl Channel {
     /// # Errors
     /// [`EngineError::TimedOut`] if not everything is known to have arrived by then; how the flight has ended otherwise.
     pub fn close(&self, timeout: Duration) -> Result<(), EngineError> {
-        let until = Instant::now() + timeout;
-        let flushed = match self.wait(Some(until), "the arrival of all messages", |state, _| state.flushed())
-        {
+        let began = Instant::now();
+        let flushed = match self.flush(Some(timeout)) {
             Err(EngineError::Closed) => Ok(()),
             other => other,
         };
         self.goodbye(Manner::Regular);
-        let ended = |state: &mut State, _| Ok(state.ended());
-        match self.wait(Some(until), "the answer to the goodbye", ended) {
-            Ok(EngineError::Closed) | Err(EngineError::TimedOut { .. }) => flushed,
+        match self.wait_ended(timeout.saturating_sub(began.elapsed())) {
+            Ok(EngineError::Closed) => flushed,
+            // What was said to somebody who has never answered is not known to have arrived.
+            Err(EngineError::TimedOut { .. }) if !self.inner.lock().is_unheard_of() => flushed,
             Ok(error) | Err(error) => flushed.and(Err(error)),
         }
+    }
+
+    /// As [`Channel::close`], for tasks: without a limit as long as not everything has arrived.
+    ///
+    /// # Errors
+    /// How the flight has ended, if not as it should.
+    pub fn poll_close(&self, context: &mut task::Context<'_>) -> Poll<Result<(), EngineError>> {
+        if !self.inner.lock().says_goodbye() {
+            match self.poll_flush(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) if !matches!(error, EngineError::Closed) => {
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Ready(_) => self.goodbye(Manner::Regular),
+            }
+        }
+        self.poll(context, |state, _| Ok(state.ended())).map(|ended| match ended? {
+            EngineError::Closed => Ok(()),
+            error => Err(error),
+        })
+    }
+
+    /// Waits until the flight has ended, and gives how: after a goodbye, until that was answered or said often enough.
+    ///
+    /// # Errors
+    /// [`EngineError::TimedOut`].
+    pub fn wait_ended(&self, timeout: Duration) -> Result<EngineError, EngineError> {
+        let until = Some(Instant::now() + timeout);
+        self.wait(until, "the answer to the goodbye", |state, _| Ok(state.ended()))
     }
 
     /// Breaks the flight off at once: the other side is told that it does not end where it should.

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -104,6 +105,18 @@ impl Endpoint {
             return Ok(Some(Channel::new(flight, self.clone(), None)));
         }
         if self.shared().is_stopped() { Err(EngineError::Closed) } else { Ok(None) }
+    }
+
+    /// As [`Endpoint::accept`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Endpoint::accept`].
+    pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Channel, EngineError>> {
+        match self.shared().poll_arrival(context.waker()) {
+            Some(flight) => Poll::Ready(Ok(Channel::new(flight, self.clone(), None))),
+            None if self.shared().is_stopped() => Poll::Ready(Err(EngineError::Closed)),
+            None => Poll::Pending,
+        }
     }
 
     /// How flights run that the other side begins from now on.

@@ -7,12 +7,13 @@ use std::task;
 
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::micro::FEC_KIND;
-use haul_stack::{Ends, GENERATION_BIT, Kind, RecipeError, Setup, Stack, StackEvent};
+use haul_stack::{Blueprint, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::packet::{Flight, FlightWord, OPEN_LEN};
 
 use super::ChannelOptions;
 use super::anticipation::Anticipation;
-use super::phase::{Ending, Goodbye, KeepAlive, Manner, Opening, Phase};
+use super::guard::caught;
+use super::phase::{KeepAlive, Manner, Opening, Phase};
 use super::shared::{Shared, count, lock};
 use super::table::Bond;
 use crate::crypto::FlightKeys;
@@ -124,7 +125,7 @@ impl Inner {
         };
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let state = State {
-            stack: Stack::new(bond.blueprint.clone(), setup)?,
+            stack: build(&bond.blueprint, setup)?,
             peer,
             phase,
             datagram: options.datagram,
@@ -405,9 +406,13 @@ impl State {
 
     pub(super) fn on_heard(&mut self, now: Time) {
         self.heard = now;
-        if let Phase::Opening(_) = self.phase {
-            self.phase = Phase::Running;
-            self.stack.set_datagram(self.datagram);
+        match &mut self.phase {
+            Phase::Opening(_) => {
+                self.phase = Phase::Running;
+                self.stack.set_datagram(self.datagram);
+            }
+            Phase::Closing(goodbye) => goodbye.on_known(),
+            Phase::Running | Phase::Ended(_) => {}
         }
         if let Some(alive) = &mut self.keep_alive {
             alive.heard(now);
@@ -417,28 +422,6 @@ impl State {
     fn is_inbox_full(&self) -> bool {
         let waiting = self.stack.waiting_messages();
         waiting > MOST_MESSAGES || (waiting > FEW_MESSAGES && self.stack.waiting_bytes() > self.inbox)
-    }
-
-    /// How the flight has ended, if it has.
-    pub(super) fn ended(&self) -> Option<EngineError> {
-        match &self.phase {
-            Phase::Ended(ending) => Some(ending.error()),
-            _ => None,
-        }
-    }
-
-    /// The first reason counts.
-    pub(super) fn end(&mut self, error: EngineError) {
-        if !matches!(self.phase, Phase::Ended(_)) {
-            self.phase = Phase::Ended(Ending::new(error));
-        }
-    }
-
-    /// This end says goodbye.
-    pub(super) fn say_goodbye(&mut self, now: Time, word: FlightWord, manner: Manner) {
-        if matches!(self.phase, Phase::Opening(_) | Phase::Running) {
-            self.phase = Phase::Closing(Box::new(Goodbye::new(now, word, manner)));
-        }
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
@@ -452,6 +435,19 @@ impl State {
         let stack = self.stack.deadline().map(|deadline| deadline.at);
         [own, alive, stack].into_iter().flatten().min()
     }
+}
+
+/// Makes a stack. A micro-protocol that panics meanwhile is an error like any other.
+fn build(blueprint: &Arc<Blueprint>, setup: Setup) -> Result<Stack, RecipeError> {
+    caught(|| Stack::new(blueprint.clone(), setup))
+        .unwrap_or_else(|message| Err(panicked(blueprint.recipe(), &message)))
+}
+
+/// The error for a panic of a micro-protocol of which nobody knows which it was.
+pub(super) fn panicked(recipe: &Recipe, message: &str) -> RecipeError {
+    let parts: Vec<_> = recipe.parts.iter().map(|part| part.name.as_str()).collect();
+    let protocol = format!("one of {}", parts.join(", "));
+    RecipeError::Unbuildable { protocol, message: format!("it has panicked: {message}") }
 }
 
 /// Whether any of the packets may bring messages, which may be lost; others are answers that the other side waits for.

@@ -11,6 +11,7 @@ mod anticipation;
 mod channel;
 mod connect;
 mod departing;
+mod guard;
 mod guest;
 mod handle;
 mod helm;

@@ -3,6 +3,7 @@
 use haul_base::{Span, Time};
 use haul_wire::packet::FlightWord;
 
+use super::inner::State;
 use crate::EngineError;
 
 /// Shortest time between two repetitions.
@@ -17,7 +18,7 @@ pub(super) enum Phase {
     Opening(Box<Opening>),
     /// Both ends know.
     Running,
-    /// This end has said goodbye.
+    /// This end says goodbye. The other end may not know of the flight yet.
     Closing(Box<Goodbye>),
     /// Over.
     Ended(Ending),
@@ -101,25 +102,40 @@ pub(super) enum Manner {
     Cut = 1,
 }
 
-/// A goodbye that is repeated.
+/// A goodbye that is repeated. As long as the server is not known to know the flight, an opening header goes before it: a
+/// flight of which nobody has heard could not end, and whoever waits for it would wait on.
 #[derive(Debug)]
 pub(super) struct Goodbye {
     pub(super) word: FlightWord,
     pub(super) manner: Manner,
     pub(super) next: Time,
-    pub(super) said: u32,
+    said: u32,
+    /// When the client gives up opening the flight; `None`: the other end knows it.
+    opening: Option<Time>,
 }
 
 impl Goodbye {
-    pub(super) fn new(now: Time, word: FlightWord, manner: Manner) -> Self {
-        Self { word, manner, next: now, said: 0 }
+    pub(super) fn new(now: Time, word: FlightWord, manner: Manner, opening: Option<Time>) -> Self {
+        Self { word, manner, next: now, said: 0, opening }
     }
 
     /// Notes that it was said; false when that was often enough.
     pub(super) fn say_again(&mut self, now: Time, rtt: Span) -> bool {
         self.said += 1;
         self.next = now + (rtt * 3 / 2).max(SHORTEST);
-        self.said <= GOODBYES
+        self.said <= GOODBYES || self.opening.is_some_and(|until| now < until)
+    }
+
+    /// Whether the flight has to be opened, so that it can end.
+    pub(super) fn opens(&self) -> bool {
+        self.opening.is_some()
+    }
+
+    /// The other end knows the flight: from now on the goodbye is said as often as any other.
+    pub(super) fn on_known(&mut self) {
+        if self.opening.take().is_some() {
+            self.said = 0;
+        }
     }
 }
 
@@ -147,9 +163,69 @@ impl KeepAlive {
     }
 }
 
+impl State {
+    /// How the flight has ended, if it has.
+    pub(super) fn ended(&self) -> Option<EngineError> {
+        match &self.phase {
+            Phase::Ended(ending) => Some(ending.error()),
+            _ => None,
+        }
+    }
+
+    /// This end has said goodbye, or need not any more.
+    pub(super) fn says_goodbye(&self) -> bool {
+        matches!(self.phase, Phase::Closing(_) | Phase::Ended(_))
+    }
+
+    /// This end has not heard that the other knows the flight.
+    pub(super) fn is_unheard_of(&self) -> bool {
+        match &self.phase {
+            Phase::Opening(_) => true,
+            Phase::Closing(goodbye) => goodbye.opens(),
+            Phase::Running | Phase::Ended(_) => false,
+        }
+    }
+
+    /// The first reason counts.
+    pub(super) fn end(&mut self, error: EngineError) {
+        if !matches!(self.phase, Phase::Ended(_)) {
+            self.phase = Phase::Ended(Ending::new(error));
+        }
+    }
+
+    /// This end says goodbye.
+    pub(super) fn say_goodbye(&mut self, now: Time, word: FlightWord, manner: Manner) {
+        let opening = match &self.phase {
+            Phase::Opening(opening) => Some(opening.until),
+            Phase::Running => None,
+            Phase::Closing(_) | Phase::Ended(_) => return,
+        };
+        self.phase = Phase::Closing(Box::new(Goodbye::new(now, word, manner, opening)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_goodbye_is_said_until_the_flight_is_known_and_then_a_few_times_more() {
+        let (mut now, rtt) = (Time::ZERO, Span::from_millis(100));
+        let until = now + Span::from_secs(5);
+        let mut goodbye = Goodbye::new(now, FlightWord::Close, Manner::Regular, Some(until));
+        let mut say = |goodbye: &mut Goodbye| {
+            now = goodbye.next;
+            (now, goodbye.say_again(now, rtt))
+        };
+        while let (at, true) = say(&mut goodbye) {
+            assert!(goodbye.opens() && at < until);
+        }
+        let mut goodbye = Goodbye::new(Time::ZERO, FlightWord::Close, Manner::Regular, Some(until));
+        (0..9).for_each(|_| assert!(say(&mut goodbye).1));
+        goodbye.on_known();
+        assert!(!goodbye.opens());
+        assert_eq!((0..9).filter(|_| say(&mut goodbye).1).count(), 6);
+    }
 
     #[test]
     fn data_puts_a_bare_header_off_once_however_much_there_is() {

@@ -11,6 +11,7 @@ use haul_wire::packet::{
 };
 use rustix::event::PollFlags;
 
+use super::guard::caught;
 use super::helm::Sleeper;
 use super::inner::{Header, Inner, received};
 use super::shared::{Shared, count, lock};
@@ -65,7 +66,10 @@ pub(super) struct Runner {
 
 /// Runs until the endpoint is stopped or its socket fails.
 pub(super) fn run(shared: &Arc<Shared>, strays: Strays) {
-    let error = serve(shared, Runner::new(shared, strays)).err().unwrap_or(EngineError::Closed);
+    let served = caught(|| serve(shared, Runner::new(shared, strays))).unwrap_or_else(|words| {
+        Err(EngineError::System { what: "the endpoint's thread has panicked", reason: words })
+    });
+    let error = served.err().unwrap_or(EngineError::Closed);
     end_all(shared, &error);
     shared.helm.retire();
 }
@@ -150,13 +154,13 @@ impl Runner {
             self.rest(shared, now);
         }
         if let Some(flight) = self.owing.take().and_then(|identity| find(shared, identity)) {
-            flight.make_good(shared, now);
+            flight.guarded(shared, |flight| flight.make_good(shared, now));
         }
         for _ in 0..MOST_DUE {
             let Some((at, identity)) = shared.helm.due(now) else { return false };
             let flight = lock(&shared.table).live(identity);
             if let Some(flight) = flight {
-                flight.on_schedule(shared, now, at);
+                flight.guarded(shared, |flight| flight.on_schedule(shared, now, at));
             }
         }
         true
@@ -202,7 +206,9 @@ fn hand_out(
             Sort::Stack(identity) => {
                 if let Some(flight) = find(shared, identity) {
                     let packets = received(these, stride, ecn, arrival);
-                    flight.on_packets(shared, now, packets, source, Header::Absent);
+                    flight.guarded(shared, |flight| {
+                        flight.on_packets(shared, now, packets, source, Header::Absent);
+                    });
                 } else {
                     count(&shared.counters.unknown);
                     these.chunks_mut(stride).for_each(|packet| strays(packet, source));
@@ -234,7 +240,9 @@ fn on_pair(
     for packet in [first, second] {
         match sort(packet) {
             Sort::Stack(identity) => match find(shared, identity) {
-                Some(flight) => flight.on_packets(shared, now, received(packet), source, Header::Absent),
+                Some(flight) => flight.guarded(shared, |flight| {
+                    flight.on_packets(shared, now, received(packet), source, Header::Absent);
+                }),
                 None => count(&shared.counters.unknown),
             },
             _ => count(&shared.counters.strays),
@@ -256,7 +264,7 @@ fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8]) {
         return count(&shared.counters.unauthentic);
     }
     match live.filter(|live| live.flight() == word.flight) {
-        Some(flight) => flight.on_word(shared, now, &word),
+        Some(flight) => flight.guarded(shared, |flight| flight.on_word(shared, now, &word)),
         None if matches!(word.word, FlightWord::Close | FlightWord::Forget) => {
             super::accept::say_closed(shared, word.flight);
         }

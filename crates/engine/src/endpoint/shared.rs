@@ -1,9 +1,11 @@
 //! What the thread of an endpoint and the applications' threads share.
 
 use std::collections::VecDeque;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use haul_base::Ecn;
@@ -68,6 +70,13 @@ pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Flights that the other side has begun, and tasks that wait for one.
+#[derive(Default)]
+struct Arrivals {
+    flights: VecDeque<Arc<Inner>>,
+    wakers: Vec<Waker>,
+}
+
 /// A socket, its clock and its flights.
 pub(crate) struct Shared {
     pub(super) socket: UdpSocket,
@@ -79,7 +88,7 @@ pub(crate) struct Shared {
     pub(super) table: Mutex<Table>,
     /// How flights run that the other side begins.
     pub(super) options: Mutex<ChannelOptions>,
-    arrivals: Mutex<VecDeque<Arc<Inner>>>,
+    arrivals: Mutex<Arrivals>,
     arrived: Condvar,
     slots: Mutex<Vec<Box<[u8]>>>,
 }
@@ -138,22 +147,34 @@ impl Shared {
         }
     }
 
-    /// Offers a flight to whoever accepts; false if too many wait.
-    pub(super) fn announce(&self, flight: Arc<Inner>) -> bool {
+    /// Offers a flight to whoever accepts, and gives the tasks that are to be woken for it, once no lock is held any
+    /// more; `None` if too many flights wait.
+    pub(super) fn announce(&self, flight: Arc<Inner>) -> Option<Vec<Waker>> {
         let mut arrivals = lock(&self.arrivals);
-        if arrivals.len() >= MOST_ARRIVALS {
-            return false;
+        if arrivals.flights.len() >= MOST_ARRIVALS {
+            return None;
         }
-        arrivals.push_back(flight);
+        arrivals.flights.push_back(flight);
         self.arrived.notify_one();
-        true
+        Some(take(&mut arrivals.wakers))
+    }
+
+    /// The next flight that the other side has begun; if there is none, `waker` is woken when there is.
+    pub(super) fn poll_arrival(&self, waker: &Waker) -> Option<Arc<Inner>> {
+        let mut arrivals = lock(&self.arrivals);
+        let next = arrivals.flights.pop_front();
+        if next.is_none() && !arrivals.wakers.iter().any(|known| known.will_wake(waker)) {
+            arrivals.wakers.push(waker.clone());
+        }
+        next
     }
 
     /// The next flight that the other side has begun.
     pub(super) fn next_arrival(&self, timeout: Duration) -> Option<Arc<Inner>> {
-        let nothing = |queue: &mut VecDeque<_>| queue.is_empty() && !self.stop.load(Ordering::Relaxed);
+        let nothing =
+            |arrivals: &mut Arrivals| arrivals.flights.is_empty() && !self.stop.load(Ordering::Relaxed);
         let waited = self.arrived.wait_timeout_while(lock(&self.arrivals), timeout, nothing);
-        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+        waited.unwrap_or_else(PoisonError::into_inner).0.flights.pop_front()
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -163,7 +184,9 @@ impl Shared {
     /// Ends the thread, guests, and the waiting for flights.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+        let wakers = take(&mut lock(&self.arrivals).wakers);
         self.arrived.notify_all();
         self.helm.wake_all();
+        wakers.into_iter().for_each(Waker::wake);
     }
 }

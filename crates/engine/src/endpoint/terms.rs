@@ -8,6 +8,8 @@ use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request};
 use haul_wire::packet::IDENTITY_AT;
 
 use super::Endpoint;
+use super::guard::caught;
+use super::inner::panicked;
 use super::shared::lock;
 use super::table::{Bond, Entry};
 use crate::crypto::tag_len;
@@ -16,6 +18,12 @@ use crate::{EngineError, Incoming};
 
 /// Every recipe must have these: packets have to say whose they are, and prove it.
 const NEEDED: [&str; 2] = ["transport_driver", "seal"];
+/// What needs them, in the words of docs/recipes.md.
+const ASSOCIATION: &str = "an association, which carries messages in flights,";
+/// What is wrong with the recipe of an object here.
+const OBJECT: &str = "it carries an object, which takes a session; an association carries messages: `fixed_size` instead \
+                      of `object`, with `transport_driver` (first) and `seal` (docs/recipes.md). Files go by `haul cp`, \
+                      a stream of bytes by `haul pipe`, `ByteWriter` and `ByteReader`";
 /// Associations that one server keeps.
 const MOST_ASSOCIATIONS: usize = 1 << 20;
 
@@ -46,6 +54,21 @@ impl Terms {
         self
     }
 
+    /// Whether a recipe is permitted that carries a stream of bytes.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, recipe: &Recipe) -> Result<(), Fault> {
+        let permitted = caught(|| (self.permit)(recipe)).map_err(|words| {
+            let message = format!("the server's own check of recipes has panicked: {words}");
+            Fault::new(FaultCode::Internal, message, "mend the server's program")
+        })?;
+        permitted.map_err(|reason| {
+            let message = format!("the server does not permit this recipe: {reason}");
+            Fault::new(FaultCode::NotPermitted, message, "")
+        })
+    }
+
     /// Checks a client's recipe, and the versions of its micro-protocols.
     fn agree(
         &self,
@@ -54,13 +77,7 @@ impl Terms {
         cipher: Cipher,
     ) -> Result<Arc<Blueprint>, Fault> {
         let recipe = read_offer(&self.registry, recipe, versions)?;
-        (self.permit)(&recipe).map_err(|reason| {
-            Fault::new(
-                FaultCode::NotPermitted,
-                format!("the server does not permit this recipe: {reason}"),
-                "",
-            )
-        })?;
+        self.check(&recipe)?;
         let mut known = lock(&self.known);
         known.retain(|known| known.strong_count() > 0);
         let same = |known: &Arc<Blueprint>| {
@@ -84,11 +101,16 @@ pub(super) fn compile(
     recipe: &Recipe,
     cipher: Cipher,
 ) -> Result<Arc<Blueprint>, RecipeError> {
-    if let Some(part) = NEEDED.into_iter().find(|part| !recipe.has(part)) {
-        let (protocol, alternatives) = ("a session".to_owned(), part.to_owned());
-        return Err(RecipeError::Missing { protocol, alternatives });
+    if recipe.has("object") {
+        return Err(RecipeError::Unbuildable { protocol: recipe.name.clone(), message: OBJECT.to_owned() });
     }
-    let blueprint = registry.compile(recipe, tag_len(cipher))?;
+    if let Some(part) = NEEDED.into_iter().find(|part| !recipe.has(part)) {
+        let alternatives =
+            format!("`{part}`: its packets have to say whose they are, and prove it (docs/recipes.md)");
+        return Err(RecipeError::Missing { protocol: ASSOCIATION.to_owned(), alternatives });
+    }
+    let blueprint = caught(|| registry.compile(recipe, tag_len(cipher)))
+        .unwrap_or_else(|message| Err(panicked(recipe, &message)))?;
     let mut attributes = blueprint.layout().attributes().iter();
     if attributes.any(|a| a.name == "identity" && a.clear && usize::from(a.offset) == IDENTITY_AT) {
         return Ok(blueprint);

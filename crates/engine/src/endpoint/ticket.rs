@@ -167,6 +167,15 @@ impl TicketFile {
         self.open(true).and_then(|mut file| write(&mut file, ticket)).map_err(|error| self.failed(&error))
     }
 
+    /// The recipe of the ticket, without beginning a flight.
+    ///
+    /// # Errors
+    /// [`TicketError::File`] if there is none; [`TicketError::Damaged`]; [`TicketError::Recipe`].
+    pub fn recipe(&self) -> Result<Recipe, TicketError> {
+        let mut file = self.open(false).map_err(|error| self.failed(&error))?;
+        self.read(&mut file)?.recipe()
+    }
+
     /// Takes the ticket for one flight: the epoch that it gives is on the disk before anything is sent, and no other
     /// program gets the same.
     ///
@@ -174,15 +183,17 @@ impl TicketFile {
     /// [`TicketError::File`] if there is none; [`TicketError::Damaged`].
     pub(super) fn take(&self) -> Result<Ticket, TicketError> {
         let mut file = self.open(false).map_err(|error| self.failed(&error))?;
-        let mut text = String::new();
-        Read::by_ref(&mut file)
-            .take(LONGEST)
-            .read_to_string(&mut text)
-            .map_err(|error| self.failed(&error))?;
-        let mut ticket = Ticket::from_text(&text)?;
+        let mut ticket = self.read(&mut file)?;
         ticket.next_epoch();
         write(&mut file, &ticket).map_err(|error| self.failed(&error))?;
         Ok(ticket)
+    }
+
+    fn read(&self, file: &mut File) -> Result<Ticket, TicketError> {
+        let mut text = String::new();
+        let read = Read::by_ref(file).take(LONGEST).read_to_string(&mut text);
+        read.map_err(|error| self.failed(&error))?;
+        Ticket::from_text(&text)
     }
 
     fn open(&self, create: bool) -> io::Result<File> {

@@ -24,15 +24,17 @@ impl Inner {
         let peer = state.peer;
         match word.word {
             // Without a number of its own, it says something only once: later ones may be copies.
-            FlightWord::Opened => {
-                if let Phase::Opening(opening) = &state.phase {
+            FlightWord::Opened => match &state.phase {
+                Phase::Opening(opening) => {
                     // What the stack has measured is better.
                     if let Some(waited) = opening.waited(now).filter(|_| state.authentic() == 0) {
                         state.on_answered(now, waited);
                     }
                     state.on_heard(now);
                 }
-            }
+                Phase::Closing(goodbye) if goodbye.opens() => state.on_heard(now),
+                _ => {}
+            },
             FlightWord::Close | FlightWord::Forget => {
                 self.say(shared, peer, FlightWord::Closed, 0);
                 state.end(if word.number == Manner::Regular as u32 {
@@ -66,21 +68,21 @@ impl Inner {
     pub(super) fn speak(&self, shared: &Shared, state: &mut State, now: Time) {
         let (peer, rtt) = (state.peer, state.stack.path().rtt);
         match &mut state.phase {
-            Phase::Opening(opening) if opening.until <= now => {
-                let error =
-                    EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer };
-                state.end(error);
-            }
+            Phase::Opening(opening) if opening.until <= now => state.end(never_heard(peer)),
             Phase::Opening(opening) if opening.next <= now => {
                 opening.on_bare(now);
                 shared.send(&self.opening_header(), OPEN_LEN, Ecn::NotEct, peer);
             }
             Phase::Closing(goodbye) if goodbye.next <= now => {
-                let (word, manner) = (goodbye.word, goodbye.manner);
-                if goodbye.say_again(now, rtt) {
-                    self.say(shared, peer, word, manner as u32);
-                } else {
-                    state.end(EngineError::Closed);
+                let (word, manner, opens) = (goodbye.word, goodbye.manner, goodbye.opens());
+                match (goodbye.say_again(now, rtt), opens) {
+                    (true, true) => {
+                        shared.send(&self.opening_header(), OPEN_LEN, Ecn::NotEct, peer);
+                        self.say(shared, peer, word, manner as u32);
+                    }
+                    (true, false) => self.say(shared, peer, word, manner as u32),
+                    (false, true) => state.end(never_heard(peer)),
+                    (false, false) => state.end(EngineError::Closed),
                 }
             }
             _ => {}
@@ -100,6 +102,11 @@ impl Inner {
         let number = alive.number;
         self.say(shared, state.peer, FlightWord::Ping, number);
     }
+}
+
+/// How a flight ends of which the server has not shown that it knows it.
+fn never_heard(peer: SocketAddr) -> EngineError {
+    EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer }
 }
 
 fn broken_off() -> EngineError {

@@ -51,8 +51,10 @@ impl Transfer {
         let run = move || {
             // Without this, Linux rounds waits up by 50 us. Harmless where it is refused.
             let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
-            let result = Driver::new(machine, &socket, peer, wake, &ours).run();
-            ours.set_ended(result);
+            let mut driver = Driver::new(machine, &socket, peer, wake, &ours);
+            ours.set_ended(driver.run());
+            // The application's ends go last: whom they wake finds how it has ended.
+            drop(driver);
         };
         let thread = std::thread::Builder::new()
             .name(name.to_owned())

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod associations;
 #[cfg(test)]
+mod endings;
+#[cfg(test)]
 mod failures;
 #[cfg(test)]
 mod interleavings;

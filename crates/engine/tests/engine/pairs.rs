@@ -87,6 +87,7 @@ fn who_knows_the_path_looks_for_the_very_first_answer() {
     let mut known = client_of(&listener, &listener.url("127.0.0.1", b""));
     ticket.keep(&mut known).unwrap();
     known.close(PATIENCE).unwrap();
+    drop(flight(&listener));
     // What is said of the path is true as long as the server answers so late.
     let text = std::fs::read_to_string(ticket.path()).unwrap();
     let measured = text.lines().find(|line| line.starts_with("round_trip_us ")).unwrap();

@@ -145,6 +145,13 @@ impl ObjectSink for Sink {
     }
 }
 
+impl Drop for Sink {
+    /// The transfer is over, also if it has failed: nobody would be woken any more.
+    fn drop(&mut self) {
+        self.0.release(self.0.lock());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -101,6 +101,15 @@ impl ObjectSource for Source {
     }
 }
 
+impl Drop for Source {
+    /// The transfer is over, also if it has failed: nobody would be woken any more.
+    fn drop(&mut self) {
+        let wakers = std::mem::take(&mut self.0.lock().wakers);
+        self.0.changed.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,14 +7,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Read at a time.
 const PIECE: usize = 64 << 10;
-/// A line that is longer is cut: no message of a recipe is larger than that anyhow.
-const LONGEST_LINE: usize = 60_000;
 
 /// Where one message ends and the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Behind every line end, which belongs to the message.
-    Lines,
+    /// Behind every line end, which belongs to the message, and where a line is longer than this.
+    Lines(usize),
     /// Every so many bytes; the last message is shorter.
     Frames(usize),
 }
@@ -76,12 +74,11 @@ impl Input {
     fn complete(&self, cut: Cut) -> Option<usize> {
         let there = self.buffer.len();
         let whole = match cut {
-            Cut::Lines => {
-                let line =
-                    self.buffer.iter().take(LONGEST_LINE).position(|&byte| byte == b'\n').map(|at| at + 1);
-                line.or((there >= LONGEST_LINE).then_some(LONGEST_LINE))
+            Cut::Lines(most) => {
+                let line = self.buffer.iter().take(most).position(|&byte| byte == b'\n').map(|at| at + 1);
+                line.or((there >= most).then_some(most))
             }
-            Cut::Frames(size) => (there >= size.max(1)).then_some(size.max(1)),
+            Cut::Frames(size) => (there >= size).then_some(size),
         };
         whole.or(self.at_end.then_some(there))
     }
@@ -105,10 +102,10 @@ mod tests {
 
     #[test]
     fn lines_keep_their_ends_and_the_last_needs_none() {
-        let lines = cut(b"one\n\nthree\nrest", Cut::Lines);
+        let lines = cut(b"one\n\nthree\nrest", Cut::Lines(100));
         assert_eq!(lines, [&b"one\n"[..], b"\n", b"three\n", b"rest"]);
-        let long = cut(&vec![b'x'; LONGEST_LINE + 5], Cut::Lines);
-        assert_eq!((long[0].len(), long[1].len()), (LONGEST_LINE, 5));
+        let long = cut(&[&[b'x'; 1_029][..], b"\n"].concat(), Cut::Lines(1_024));
+        assert_eq!(long.iter().map(Vec::len).collect::<Vec<_>>(), [1_024, 6]);
     }
 
     #[test]

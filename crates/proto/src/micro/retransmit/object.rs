@@ -20,6 +20,8 @@ use crate::rtt::RttEstimator;
 
 /// Longest wait between two probes of a silent path.
 const LONGEST_TIMEOUT: Span = Span::from_secs(2);
+/// Bytes of which the source is told as long as more is on its way; each time may cost it a lock.
+const WORTH_RELEASING: u64 = 1 << 20;
 /// Packets sent again when the probe timer fires.
 const PROBE_PACKETS: u32 = 2;
 /// The probe timer.
@@ -256,7 +258,9 @@ impl KeepObject {
     /// Lets the source forget what has arrived.
     fn release(&mut self, context: &mut Context<'_>) {
         let released = self.table.as_ref().and_then(|table| table.released());
-        if let Some(offset) = released.filter(|&offset| offset > self.released) {
+        // The last of it too: a source that is full and waits for room would wait for ever.
+        let worth = if self.is_clear() { 1 } else { WORTH_RELEASING };
+        if let Some(offset) = released.filter(|&offset| offset >= self.released + worth) {
             self.released = offset;
             if let Some(source) = &mut context.ends().object_source {
                 source.release(offset);

@@ -78,6 +78,19 @@ impl Segment {
         self.acked[index / 64] >> (index % 64) & 1 == 1
     }
 
+    /// Where the first packet lies that is not known to have arrived, or the end of the last one that was sent. Of the
+    /// first `whole_words` words everything has arrived.
+    fn released(&self, whole_words: usize) -> Option<u64> {
+        let sent = usize::from(self.sent);
+        let words = self.acked[..sent.div_ceil(64)].iter().enumerate().skip(whole_words);
+        let mut holes = words.map(|(w, acked)| (w + 1, w * 64 + acked.trailing_ones() as usize));
+        let first = holes.find_map(|(next, hole)| (hole < sent.min(next * 64)).then_some(hole));
+        match first {
+            Some(hole) => Some(self.records[hole].offset),
+            None => self.records[..sent].last().map(|last| last.offset + u64::from(last.len)),
+        }
+    }
+
     /// Which of word `w`'s packets were sent at all.
     fn sent_mask(&self, w: usize) -> u64 {
         match (self.sent as usize).saturating_sub(w * 64) {
@@ -161,9 +174,9 @@ impl Outstanding {
         self.segments.iter().map(|s| u64::from(s.sent - s.acked_count)).sum()
     }
 
-    /// The offset below which everything has arrived, at the granularity of segments.
+    /// The offset below which everything has arrived.
     pub(crate) fn released(&self) -> Option<u64> {
-        self.segments.front().filter(|s| s.sent > 0).map(|s| s.records[0].offset)
+        self.segments.front().and_then(|segment| segment.released(self.whole_words))
     }
 
     /// Whether a retransmission may be waiting.

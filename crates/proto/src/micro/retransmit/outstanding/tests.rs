@@ -151,3 +151,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_has_arrived_is_released_without_waiting_for_the_whole_segment() {
+    let mut out = filled(200);
+    assert_eq!(out.released(), Some(0));
+    for (below, released) in [(1, 1_000), (64, 64_000), (130, 130_000), (199, 199_000), (200, 200_000)] {
+        on_complete_below(&mut out, below);
+        assert_eq!(out.released(), Some(released));
+    }
+    assert_eq!(Outstanding::new(39).released(), None);
+}

@@ -1,8 +1,10 @@
-//! `haul cp` and `haul bench` with the recipes of objects, between two namespaces on the WAN emulator, which loses packets
-//! both ways. Needs root and `/dev/net/tun`; without, each test says SKIPPED and passes, or fails with `HAUL_E2E=required`.
+//! `haul cp` and `haul bench` with the recipes of objects, and `haul pipe` with every preset, between two namespaces on the
+//! WAN emulator, which loses packets both ways. Needs root and `/dev/net/tun`; without, each test says SKIPPED and passes, or fails with `HAUL_E2E=required`.
 //! The program's name begins with `haul`: other users of the emulator take namespaces of programs with other names for left behind.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+mod pipes;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,6 +34,43 @@ fn haul(side: &Namespace) -> Command {
     command
 }
 
+/// A path of 200 Mbit/s that takes `delay` and loses packets, each way. One at a time: it has to be dropped before its guard,
+/// so bind it behind that.
+fn emulator(seed: u64, loss: f64, delay: Span) -> (MutexGuard<'static, ()>, Emulator) {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    sweep(haul_wan::PREFIX);
+    let rate = Rate::from_mbps(200);
+    let stages = vec![
+        StageSpec::Bottleneck(BottleneckSpec {
+            rate,
+            queue: QueueSpec::TailDrop(Limit::Bytes(Bytes(4 << 20))),
+        }),
+        StageSpec::Loss(Probability::new(loss).unwrap()),
+        StageSpec::Delay(delay),
+    ];
+    let path = PathSpec { stages };
+    let emulator = Emulator::start(&EmulatorOptions {
+        forth: &path,
+        back: &path,
+        seed,
+        mtu: 1_500,
+        offload: true,
+        window: TcpWindow::Path,
+        cpu: None,
+        names: Names::Listed,
+    })
+    .unwrap();
+    (alone, emulator)
+}
+
+/// The URL that a server writes to a file.
+fn url_in(file: &Path) -> String {
+    eventually("the server's URL", || {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        (!text.trim().is_empty()).then(|| text.trim().to_owned())
+    })
+}
+
 /// A server beyond 20 ms and 200 Mbit/s, where packets get lost in both directions.
 struct Far {
     serving: Child,
@@ -44,29 +83,7 @@ struct Far {
 
 impl Far {
     fn start(seed: u64, loss: f64, options: &[&str]) -> Self {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        sweep(haul_wan::PREFIX);
-        let rate = Rate::from_mbps(200);
-        let stages = vec![
-            StageSpec::Bottleneck(BottleneckSpec {
-                rate,
-                queue: QueueSpec::TailDrop(Limit::Bytes(Bytes(4 << 20))),
-            }),
-            StageSpec::Loss(Probability::new(loss).unwrap()),
-            StageSpec::Delay(Span::from_millis(10)),
-        ];
-        let path = PathSpec { stages };
-        let emulator = Emulator::start(&EmulatorOptions {
-            forth: &path,
-            back: &path,
-            seed,
-            mtu: 1_500,
-            offload: true,
-            window: TcpWindow::Path,
-            cpu: None,
-            names: Names::Listed,
-        })
-        .unwrap();
+        let (alone, emulator) = emulator(seed, loss, Span::from_millis(10));
         let root = tempfile::tempdir().unwrap();
         let (file, log) = (root.path().join("url"), root.path().join("log"));
         let mut command = haul(&emulator.world.b.namespace);
@@ -81,10 +98,7 @@ impl Far {
             emulator,
             _alone: alone,
         };
-        far.url = eventually("the server's URL", || {
-            let text = fs::read_to_string(&file).unwrap_or_default();
-            (!text.trim().is_empty()).then(|| text.trim().to_owned())
-        });
+        far.url = url_in(&file);
         far
     }
 
@@ -175,7 +189,7 @@ fn hashes(root: &Path) -> BTreeMap<PathBuf, blake3::Hash> {
 }
 
 /// Files go there and come back by a recipe, and the reports and the path tell that it was this one, and under loss.
-fn there_and_back(preset: &str, shown: &str, options: &[&str], seed: u64) {
+fn there_and_back(preset: &str, shown: &str, controller: &str, options: &[&str], seed: u64) {
     let far = Far::start(seed, 0.02, &[]);
     let here = tree(seed, &[0, 1, 1_000, 70_000, 3_000_001, 20_000_000]);
     let back = tempfile::tempdir().unwrap();
@@ -185,7 +199,11 @@ fn there_and_back(preset: &str, shown: &str, options: &[&str], seed: u64) {
     for (from, to) in [(source, remote.as_str()), (remote.as_str(), back_at.to_str().unwrap())] {
         let before = far.random_losses();
         let report = far.succeed(&[&["cp", "--json", "--preset", preset], options, &[from, to]].concat());
-        assert_eq!((&report["preset"], &report["controller"]), (&shown.into(), &"fixed".into()), "{report}");
+        assert_eq!(
+            (&report["preset"], &report["controller"]),
+            (&shown.into(), &controller.into()),
+            "{report}"
+        );
         assert_eq!((&report["ok"], &report["files"]), (&true.into(), &6.into()), "{report}");
         assert!(report["packets_resent"].as_u64().unwrap() > 100, "{report}");
         let after = far.random_losses();
@@ -199,16 +217,23 @@ fn there_and_back(preset: &str, shown: &str, options: &[&str], seed: u64) {
 }
 
 #[test]
+fn files_go_there_and_back_by_bulk() {
+    if privileged("files_go_there_and_back_by_bulk") {
+        there_and_back("bulk", "bulk", "delivery", &[], 20);
+    }
+}
+
+#[test]
 fn files_go_there_and_back_by_fobs() {
     if privileged("files_go_there_and_back_by_fobs") {
-        there_and_back("fobs", "fobs", &["--rate", "150Mbit"], 21);
+        there_and_back("fobs", "fobs", "fixed", &["--rate", "150Mbit"], 21);
     }
 }
 
 #[test]
 fn files_go_there_and_back_by_rbudp() {
     if privileged("files_go_there_and_back_by_rbudp") {
-        there_and_back("rbudp", "rbudp", &["--set", "rate_control.rate=150Mbit"], 22);
+        there_and_back("rbudp", "rbudp", "fixed", &["--set", "rate_control.rate=150Mbit"], 22);
     }
 }
 
@@ -222,7 +247,7 @@ fn files_go_there_and_back_by_a_recipe_of_ones_own() {
                     [retransmit]\nkeep = 'object'\nwindow = 100000\n[rate_control]\ncontroller = 'fixed'\n\
                     rate = '120Mbit'\n[liveness]\n[seal]\n";
         fs::write(&file, text).unwrap();
-        there_and_back(file.to_str().unwrap(), "mine", &[], 23);
+        there_and_back(file.to_str().unwrap(), "mine", "fixed", &[], 23);
     }
 }
 

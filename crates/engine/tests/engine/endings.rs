@@ -1,0 +1,69 @@
+//! Goodbyes of flights of which the server has not heard yet, or never hears.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use haul_engine::{Channel, EngineError};
+
+use crate::associations::{client_of, flight};
+use crate::support::{PATIENCE, Relay, listener};
+
+fn is_cut(server: &Channel) -> bool {
+    matches!(server.recv(Some(PATIENCE)), Err(EngineError::Peer(_)))
+}
+
+#[test]
+fn a_flight_that_ends_before_its_first_message_begins_and_ends_at_the_server() {
+    let listener = listener("127.0.0.1");
+    let url = listener.url("127.0.0.1", b"");
+    client_of(&listener, &url).close(PATIENCE).unwrap();
+    assert!(matches!(flight(&listener).recv(Some(PATIENCE)), Err(EngineError::Closed)));
+    let client = client_of(&listener, &url);
+    client.abort();
+    assert!(is_cut(&flight(&listener)));
+    assert!(matches!(client.wait_ended(PATIENCE), Ok(EngineError::Closed)));
+    drop(client_of(&listener, &url));
+    assert!(matches!(flight(&listener).recv(Some(PATIENCE)), Err(EngineError::Closed)));
+}
+
+#[test]
+fn a_goodbye_opens_its_flight_however_late_the_first_packet_gets_through() {
+    let listener = listener("127.0.0.1");
+    for cut in [false, true] {
+        let relay = Relay::start(listener.local_addr());
+        relay.to_server.store(false, Ordering::Relaxed);
+        let mut url = listener.url("127.0.0.1", b"");
+        url.port = relay.port;
+        let client = client_of(&listener, &url);
+        let way = relay.to_server.clone();
+        // Longer than the goodbyes of a flight that is known take.
+        let opening = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(2));
+            way.store(true, Ordering::Relaxed);
+        });
+        if cut {
+            client.abort();
+            assert!(matches!(client.wait_ended(PATIENCE), Ok(EngineError::Closed)));
+            assert!(is_cut(&flight(&listener)));
+        } else {
+            client.close(PATIENCE).unwrap();
+            assert!(matches!(flight(&listener).recv(Some(PATIENCE)), Err(EngineError::Closed)));
+        }
+        opening.join().unwrap();
+    }
+}
+
+#[test]
+fn what_was_said_to_nobody_has_not_ended_well() {
+    let listener = listener("127.0.0.1");
+    let relay = Relay::start(listener.local_addr());
+    relay.to_server.store(false, Ordering::Relaxed);
+    let mut url = listener.url("127.0.0.1", b"");
+    url.port = relay.port;
+    let began = Instant::now();
+    let error = client_of(&listener, &url).close(Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
+    let error = client_of(&listener, &url).close(PATIENCE).unwrap_err();
+    assert!(matches!(error, EngineError::UdpBlocked { .. }), "{error}");
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+}

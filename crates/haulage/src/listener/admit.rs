@@ -1,0 +1,157 @@
+//! Who wants what: the thread that admits clients, and the streams that wait to be accepted.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use haul_engine::{EngineError as Error, Incoming, Terms};
+use haul_stack::Recipe;
+use haul_wire::control::{Fault, FaultCode, Request};
+
+use super::{Accepted, StreamsPermitted};
+use crate::{ByteReader, ByteWriter};
+
+/// How often the thread that admits clients looks whether it should end.
+const LOOK: Duration = Duration::from_millis(100);
+/// Streams that may wait to be accepted.
+const MOST_STREAMS: usize = 64;
+
+/// Streams that clients want, and who waits for them.
+#[derive(Default)]
+pub(super) struct Streams(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    wanted: VecDeque<Incoming>,
+    /// Those that were begun for a task.
+    begun: VecDeque<Result<Accepted, Error>>,
+    wakers: Vec<Waker>,
+}
+
+impl Streams {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is whole, so a panic elsewhere leaves nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes something and wakes the tasks that wait.
+    fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.lock();
+        let result = change(&mut state);
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// Takes the client in; gives it back if too many wait.
+    fn offer(&self, incoming: Incoming) -> Option<Incoming> {
+        if self.lock().wanted.len() >= MOST_STREAMS {
+            return Some(incoming);
+        }
+        self.update(|state| state.wanted.push_back(incoming));
+        None
+    }
+
+    /// The next stream, if a client wants one. Waits until it has begun, up to three seconds.
+    pub(super) fn next(&self) -> Option<Result<Accepted, Error>> {
+        let mut state = self.lock();
+        if let Some(begun) = state.begun.pop_front() {
+            return Some(begun);
+        }
+        let incoming = state.wanted.pop_front()?;
+        drop(state);
+        Some(begin(incoming))
+    }
+
+    /// As [`Streams::next`], for tasks: the wait is a thread's of its own, and the stream stays here if nobody asks again.
+    pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, Error>> {
+        let mut state = self.lock();
+        if let Some(begun) = state.begun.pop_front() {
+            return Poll::Ready(begun);
+        }
+        if !state.wakers.iter().any(|known| known.will_wake(context.waker())) {
+            state.wakers.push(context.waker().clone());
+        }
+        let Some(incoming) = state.wanted.pop_front() else { return Poll::Pending };
+        drop(state);
+        let ours = self.clone();
+        let run = move || {
+            let begun = begin(incoming);
+            ours.update(|state| state.begun.push_back(begun));
+        };
+        match std::thread::Builder::new().name("haul-begin".to_owned()).spawn(run) {
+            Ok(_) => Poll::Pending,
+            Err(e) => {
+                Poll::Ready(Err(Error::System { what: "cannot start a thread", reason: e.to_string() }))
+            }
+        }
+    }
+}
+
+fn begin(incoming: Incoming) -> Result<Accepted, Error> {
+    let from_client = matches!(incoming.request(), Request::StreamSend);
+    let session = incoming.accept()?;
+    Ok(if from_client {
+        Accepted::Reader(Box::new(ByteReader::of(session)?))
+    } else {
+        Accepted::Writer(Box::new(ByteWriter::of(session)?))
+    })
+}
+
+/// What the thread that admits clients goes by.
+pub(super) struct Door {
+    pub(super) engine: Arc<haul_engine::Listener>,
+    pub(super) terms: Terms,
+    pub(super) permitted: StreamsPermitted,
+    pub(super) streams: Arc<Streams>,
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+impl Door {
+    /// Agrees with clients on their recipes, until the listener stops.
+    pub(super) fn admit_all(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            match self.engine.accept(LOOK) {
+                // The code of others has its own guards. What they do not catch ends one client's attempt, not the listener.
+                Ok(Some(incoming)) => drop(catch_unwind(AssertUnwindSafe(|| self.admit(incoming)))),
+                Ok(None) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn admit(&self, incoming: Incoming) {
+        match incoming.request() {
+            // Who was refused, and why, is what the client is told.
+            Request::Associate { .. } => drop(incoming.associate(self.engine.endpoint(), &self.terms)),
+            Request::StreamSend | Request::StreamReceive => match self.objection(&incoming) {
+                Some(fault) => incoming.refuse(fault),
+                None => {
+                    if let Some(incoming) = self.streams.offer(incoming) {
+                        let fault = Fault::new(FaultCode::Busy, "too many streams wait", "try again later");
+                        incoming.refuse(fault);
+                    }
+                }
+            },
+            _ => incoming.refuse(Fault::new(
+                FaultCode::NotPermitted,
+                "this server carries messages and streams, not files",
+                "use a URL of `haul serve` for files",
+            )),
+        }
+    }
+
+    /// What speaks against a stream.
+    fn objection(&self, incoming: &Incoming) -> Option<Fault> {
+        if let Some(reason) = self.permitted.refusal(incoming.request()) {
+            return Some(Fault::new(FaultCode::NotPermitted, reason, ""));
+        }
+        // One that cannot be read is refused when the stream begins, in the words for that.
+        let recipe = Recipe::parse(&incoming.settings().recipe.as_ref()?.text).ok()?;
+        self.terms.check(&recipe).err()
+    }
+}

@@ -1,0 +1,148 @@
+//! Code of the user's that panics while a recipe is compiled, a stack is made or a client is let in: that client is told, and
+//! nobody else notices.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context as Task, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
+use haulage::{Connection, ListenOptions, Listener, Options, Recipe, Registry, preset, registry};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the server's `brittle` breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Build,
+    Declare,
+    Bind,
+    Nowhere,
+}
+
+#[derive(Debug)]
+struct Brittle(Place);
+
+impl MicroProtocol for Brittle {
+    fn declare(&mut self, _: &mut Declaration<'_>) {
+        assert!(self.0 != Place::Declare, "brittle cannot declare");
+    }
+
+    fn bind(&mut self, _: &mut Resolution<'_>) {
+        assert!(self.0 != Place::Bind, "brittle cannot bind");
+    }
+}
+
+fn with_brittle(place: Place) -> Arc<Registry> {
+    let mut registry = registry();
+    registry.register(Registration::new(
+        "brittle",
+        1,
+        "breaks",
+        match place {
+            Place::Build => |_, _| panic!("brittle cannot be built"),
+            Place::Declare => |_, _| Ok(Box::new(Brittle(Place::Declare))),
+            Place::Bind => |_, _| Ok(Box::new(Brittle(Place::Bind))),
+            Place::Nowhere => |_, _| Ok(Box::new(Brittle(Place::Nowhere))),
+        },
+    ));
+    Arc::new(registry)
+}
+
+fn options(place: Place) -> Options {
+    Options { registry: with_brittle(place), timeout: Duration::from_secs(5), ..Options::default() }
+}
+
+fn exchange(client: &Connection, server: &Connection) {
+    client.send(b"hello").unwrap();
+    assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, b"hello");
+}
+
+fn recipe() -> Recipe {
+    preset("msg").unwrap().with("brittle")
+}
+
+#[test]
+fn a_micro_protocol_that_breaks_at_the_server_is_named_to_its_client_and_hurts_nobody_else() {
+    for place in [Place::Build, Place::Declare, Place::Bind] {
+        let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
+        listening.registry = with_brittle(place);
+        let listener = Listener::bind_with(listening).unwrap();
+        let url = listener.url("127.0.0.1");
+        let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
+        let (before, before_there) = (open(), listener.accept(Some(PATIENCE)).unwrap());
+        exchange(&before, &before_there);
+        for _ in 0..2 {
+            let error = Connection::open(&url, &recipe(), &options(Place::Nowhere)).unwrap_err();
+            assert!(error.to_string().contains("brittle"), "{place:?}: {error}");
+        }
+        let (after, after_there) = (open(), listener.accept(Some(PATIENCE)).unwrap());
+        exchange(&after, &after_there);
+        exchange(&before, &before_there);
+    }
+}
+
+#[test]
+fn a_micro_protocol_that_breaks_at_the_client_is_an_error_there() {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    for place in [Place::Build, Place::Declare, Place::Bind] {
+        let error = Connection::open(&listener.url("127.0.0.1"), &recipe(), &options(place)).unwrap_err();
+        assert!(error.to_string().contains("brittle"), "{place:?}: {error}");
+    }
+    assert_eq!(listener.associations(), 0);
+}
+
+#[test]
+fn a_check_of_recipes_that_breaks_refuses_its_client_and_no_other() {
+    let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
+    listening.permit = Box::new(|recipe| {
+        assert!(recipe.name != "evil", "I cannot look at this");
+        Ok(())
+    });
+    let listener = Listener::bind_with(listening).unwrap();
+    let url = listener.url("127.0.0.1");
+    let mut evil = preset("msg").unwrap();
+    evil.name = "evil".to_owned();
+    let error = Connection::open(&url, &evil, &Options::default()).unwrap_err();
+    assert!(error.to_string().contains("I cannot look at this"), "{error}");
+    let client = Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
+    exchange(&client, &listener.accept(Some(PATIENCE)).unwrap());
+}
+
+/// A waker that panics, as one of an executor that was shut down may.
+struct Dead(AtomicU32);
+
+impl Wake for Dead {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        panic!("nobody is here any more");
+    }
+}
+
+/// Waits until it was woken so often.
+fn woken(dead: &Dead, times: u32) {
+    let end = Instant::now() + PATIENCE;
+    while dead.0.load(Ordering::Relaxed) < times {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn wakers_that_panic_do_not_take_the_endpoint_with_them() {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = listener.url("127.0.0.1");
+    let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
+    let dead = Arc::new(Dead(AtomicU32::new(0)));
+    let waker = Waker::from(dead.clone());
+    assert!(matches!(listener.poll_accept(&mut Task::from_waker(&waker)), Poll::Pending));
+    let (client, server) = (open(), listener.accept(Some(PATIENCE)).unwrap());
+    woken(&dead, 1);
+    assert!(matches!(server.poll_recv(&mut Task::from_waker(&waker)), Poll::Pending));
+    client.send(b"wake up").unwrap();
+    woken(&dead, 2);
+    let (other, other_there) = (open(), listener.accept(Some(PATIENCE)).unwrap());
+    exchange(&other, &other_there);
+}

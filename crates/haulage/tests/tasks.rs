@@ -1,0 +1,134 @@
+//! Both ends as tasks of one tokio runtime with one thread: whatever blocked it would keep the other end from answering.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use haulage::{Accepted, ByteReader, ByteWriter, Connection, Error, Listener, Notice, Options, Rate, preset};
+use tokio::runtime::Builder;
+use tokio::time::{sleep, timeout};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn run(task: impl Future<Output = ()>) {
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async { timeout(PATIENCE, task).await.unwrap() });
+}
+
+fn listener() -> (Arc<Listener>, String) {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = listener.url("127.0.0.1");
+    (Arc::new(listener), url)
+}
+
+fn data() -> Vec<u8> {
+    (0..3_000_000u32).map(|number| (number % 251) as u8).collect()
+}
+
+async fn write_all(writer: &mut ByteWriter, mut data: &[u8]) {
+    while !data.is_empty() {
+        data = &data[writer.write_async(data).await.unwrap()..];
+    }
+}
+
+async fn read_to_end(reader: &mut ByteReader) -> Vec<u8> {
+    let (mut buffer, mut bytes) = (vec![0; 100_000], Vec::new());
+    loop {
+        match reader.read_async(&mut buffer).await.unwrap() {
+            0 => return bytes,
+            read => bytes.extend_from_slice(&buffer[..read]),
+        }
+    }
+}
+
+#[test]
+fn a_server_accepts_answers_and_ends_beside_its_clients() {
+    let (listener, url) = listener();
+    run(async {
+        let server = tokio::spawn(async move {
+            for _ in 0..3 {
+                let there = listener.accept_async().await.unwrap();
+                tokio::spawn(async move {
+                    while let Ok(message) = there.recv_async().await {
+                        there.send_async(&message.data).await.unwrap();
+                    }
+                });
+            }
+        });
+        let client = async |number: u32| {
+            let recipe = preset("msg").unwrap();
+            let here = Connection::open_async(&url, &recipe, &Options::default()).await.unwrap();
+            for round in 0..20 {
+                let message = [number, round].map(u32::to_be_bytes).concat();
+                here.send_async(&message).await.unwrap();
+                assert_eq!(here.recv_async().await.unwrap().data, message);
+            }
+            here.close_async().await.unwrap();
+            assert!(matches!(here.ended(), Some(Error::Closed)));
+        };
+        for number in 0..3 {
+            client(number).await;
+        }
+        server.await.unwrap();
+    });
+}
+
+#[test]
+fn waiting_for_a_client_stops_nobody_and_notices_come_to_tasks() {
+    let (listener, url) = listener();
+    run(async {
+        let nobody = timeout(Duration::from_millis(50), listener.accept_async()).await;
+        assert!(nobody.is_err(), "there is no client");
+        let recipe = preset("viz").unwrap();
+        let here = Connection::open_async(&url, &recipe, &Options::default()).await.unwrap();
+        let there = listener.accept_async().await.unwrap();
+        assert!(here.try_notice().is_none());
+        let rate = Rate::from_bps(7_000_000);
+        there.set_rate(rate);
+        while here.notice_async().await.unwrap() != Notice::Rate(rate) {}
+    });
+}
+
+#[test]
+fn streams_of_bytes_begin_flow_and_end_in_tasks() {
+    let (listener, url) = listener();
+    run(async {
+        let accepting = listener.clone();
+        let server = tokio::spawn(async move {
+            let mut reader = accepting.accept_reader_async().await.unwrap();
+            let bytes = read_to_end(&mut reader).await;
+            assert_eq!(reader.statistics().bytes, bytes.len() as u64);
+            bytes
+        });
+        let mut writer = ByteWriter::open_async(&url, &Options::default()).await.unwrap();
+        write_all(&mut writer, &data()).await;
+        writer.finish_async().await.unwrap();
+        assert!(server.await.unwrap() == data());
+        let server = tokio::spawn(async move {
+            let Accepted::Writer(mut writer) = listener.accept_any_async().await.unwrap() else {
+                panic!("a client that wants bytes");
+            };
+            write_all(&mut writer, &data()).await;
+            writer.finish_async().await.unwrap();
+        });
+        let mut reader = ByteReader::open_async(&url, &Options::default()).await.unwrap();
+        assert!(read_to_end(&mut reader).await == data());
+        server.await.unwrap();
+    });
+}
+
+#[test]
+fn tasks_that_wait_for_a_stream_hear_that_it_has_failed() {
+    let (listener, url) = listener();
+    run(async {
+        let accepting = tokio::spawn(async move { listener.accept_reader_async().await.unwrap() });
+        let writer = ByteWriter::open_async(&url, &Options::default()).await.unwrap();
+        let mut reader = accepting.await.unwrap();
+        let reading = tokio::spawn(async move { reader.read_async(&mut [0; 10]).await });
+        sleep(Duration::from_millis(100)).await;
+        // It waits for the message to go out, not for anybody here.
+        drop(writer);
+        assert!(reading.await.unwrap().is_err());
+    });
+}
