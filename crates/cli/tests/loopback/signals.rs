@@ -3,18 +3,20 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ExitStatus, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use haul_testing::unconfigured;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Server, exits, haul, lossy};
+use crate::support::{Server, exits, haul, lossy, starting};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A hangup means something, also where these tests have been told to outlive their terminal.
+const HEARS_HANGUPS: [&str; 2] = ["env", "--default-signal=HUP"];
 
 /// A copy that takes longer than any test waits.
 struct Copy {
@@ -26,7 +28,7 @@ struct Copy {
 
 impl Copy {
     fn start() -> Self {
-        Self::started_by(&[])
+        Self::started_by(&HEARS_HANGUPS)
     }
 
     /// By these words in front of its own.
@@ -35,7 +37,7 @@ impl Copy {
         let [here, root] = places.each_ref().map(TempDir::path);
         let (source, trace) = (here.join("source"), here.join("trace"));
         fs::write(&source, vec![7; 32_000_000]).unwrap();
-        let mut server = Server::start(root, &["--json"]);
+        let mut server = Server::started_by(&HEARS_HANGUPS, root, &["--json"]);
         let listening: Value = serde_json::from_str(&server.url).unwrap();
         listening["url"].as_str().unwrap().clone_into(&mut server.url);
         let mut command = starting(starter);
@@ -74,19 +76,27 @@ impl Copy {
     }
 
     fn output(self) -> (Output, Vec<Value>) {
-        let Self { client, trace, .. } = self;
+        let Self { mut client, trace, .. } = self;
+        ended(&mut client);
         let output = client.wait_with_output().unwrap();
         let text = fs::read_to_string(trace).unwrap();
         (output, text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
     }
 }
 
-/// The program, started by these words in front of it.
-fn starting(starter: &[&str]) -> Command {
-    let Some((first, rest)) = starter.split_first() else { return haul() };
-    let mut command = unconfigured(Command::new(first));
-    command.args(rest).arg(haul().get_program());
-    command
+/// How it has ended.
+fn ended(child: &mut Child) -> ExitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if begun.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("it has not ended");
+        }
+        sleep(Duration::from_millis(5));
+    }
 }
 
 fn kill(child: &Child, signal: Signal) {
@@ -137,14 +147,14 @@ fn a_server_says_by_its_exit_code_whether_its_end_cut_a_session_off() {
     for signal in [Signal::TERM, Signal::HUP] {
         let mut copy = Copy::start();
         copy.tell(Signal::INT);
-        assert_eq!(copy.client.wait().unwrap().code(), Some(130));
+        assert_eq!(ended(&mut copy.client).code(), Some(130));
         assert_eq!(copy.session()["result"]["error"]["code"], "interrupted");
         kill(&copy.server.child, signal);
-        assert_eq!(copy.server.child.wait().unwrap().code(), Some(0), "it was idle");
+        assert_eq!(ended(&mut copy.server.child).code(), Some(0), "it was idle");
         let mut copy = Copy::start();
         kill(&copy.server.child, signal);
-        assert_eq!(copy.server.child.wait().unwrap().code(), Some(130), "it was at work");
-        assert_ne!(copy.client.wait().unwrap().code(), Some(0));
+        assert_eq!(ended(&mut copy.server.child).code(), Some(130), "it was at work");
+        assert_ne!(ended(&mut copy.client).code(), Some(0));
     }
 }
 
@@ -163,7 +173,7 @@ fn nobody_needs_to_read_what_is_said() {
 #[test]
 fn what_ssh_has_started_ends_with_its_stdin_and_not_by_a_hangup() {
     for command in ["serve", "cp"] {
-        let mut started = haul();
+        let mut started = starting(&HEARS_HANGUPS);
         started
             .args([command, "--for-ssh"])
             .stdin(Stdio::piped())

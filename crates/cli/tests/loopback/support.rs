@@ -12,6 +12,14 @@ pub(crate) fn haul() -> Command {
     unconfigured(Command::new(env!("CARGO_BIN_EXE_haul")))
 }
 
+/// The program, started by these words in front of it.
+pub(crate) fn starting(starter: &[&str]) -> Command {
+    let Some((first, rest)) = starter.split_first() else { return haul() };
+    let mut command = unconfigured(Command::new(first));
+    command.args(rest).arg(haul().get_program());
+    command
+}
+
 pub(crate) fn run(arguments: &[&str]) -> Output {
     haul().args(arguments).output().unwrap()
 }
@@ -44,7 +52,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(root: &Path, options: &[&str]) -> Self {
-        let mut command = haul();
+        Self::started_by(&[], root, options)
+    }
+
+    /// By these words in front of the program.
+    pub(crate) fn started_by(starter: &[&str], root: &Path, options: &[&str]) -> Self {
+        let mut command = starting(starter);
         command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root).args(options);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut url = String::new();

@@ -75,7 +75,8 @@ impl Channel {
 
     /// Counters of the micro-protocols: which, name, value.
     pub fn statistics(&self, each: impl FnMut(&str, &'static str, u64)) {
-        self.inner.lock().stack.statistics(each);
+        // A micro-protocol that panics there ends the connection, and that is told at once.
+        self.with(|state, _| state.stack.statistics(each));
     }
 
     /// What lets this client come back later without a handshake, if [`TicketFile::keep`](super::TicketFile::keep)
