@@ -32,7 +32,8 @@ fn rows(text: &str, name: &str) -> Vec<Vec<f64>> {
 
 /// Where the hypervisor took something, the points stand there twice.
 fn all_rounds(text: &str) -> &str {
-    text.split_once("\nOnly rounds").map_or(text, |(all, _)| all)
+    let all = text.split_once("\nOnly rounds").map_or(text, |(all, _)| all);
+    all.split_once("\nTo the ideal").map_or(all, |(all, _)| all)
 }
 
 #[test]

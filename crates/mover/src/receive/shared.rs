@@ -23,6 +23,7 @@ use crate::receive::queue::{Loan, Queue};
 use crate::receive::spared::WithheldNames;
 use crate::receive::tell::Untold;
 use crate::receive::wants::Wants;
+use crate::receive::writer::over;
 use crate::receive::{Asked, ReceiveOptions};
 use crate::report::Failures;
 use crate::threads::Job;
@@ -256,6 +257,10 @@ impl Shared {
 
     /// Ends the job; the peer will be told.
     pub(crate) fn fail(&self, fault: Fault) {
+        // A thread that does not listen any more has said why, or says it as soon as its panic has unwound.
+        if fault == over(()) {
+            return;
+        }
         self.end(fault, true);
     }
 
