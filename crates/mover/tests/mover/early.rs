@@ -46,11 +46,15 @@ fn waiting(wait: Arc<Wait>, src: &Path, dst: &Path) -> Disk {
         let is_second =
             call == Call::List && wait.lists.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_DIRECTORY;
         if is_second {
+            // Asked until it has some: between two names, a file has none for a moment.
             let start = Instant::now();
-            while !has_bytes(&dst) && start.elapsed() < GUARD {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            wait.arrived.store(has_bytes(&dst), Ordering::Relaxed);
+            let arrived = loop {
+                match has_bytes(&dst) {
+                    false if start.elapsed() < GUARD => std::thread::sleep(Duration::from_millis(1)),
+                    arrived => break arrived,
+                }
+            };
+            wait.arrived.store(arrived, Ordering::Relaxed);
             // Only a walk that has not been here finds it.
             fs::write(&late, "late").unwrap();
             wait.over.store(true, Ordering::Relaxed);
