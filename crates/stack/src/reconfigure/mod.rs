@@ -18,6 +18,7 @@
 mod rebuild;
 mod words;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use haul_base::{Span, Time, Transmit};
@@ -82,9 +83,52 @@ struct Answer {
     due: bool,
 }
 
-/// The changes of a stack: the one under way, and what is known of those before.
+/// What is known of the changes of a stack; made when it is needed, because thousands of stacks never change.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct Changes(Option<Box<Negotiation>>);
+
+static NO_CHANGES: Negotiation = Negotiation {
+    change: Change::None,
+    own: 0,
+    answered: 0,
+    seen: 0,
+    answer: None,
+    latest: 0,
+    oldest: 0,
+    first: 0,
+};
+
+impl Deref for Changes {
+    type Target = Negotiation;
+
+    fn deref(&self) -> &Negotiation {
+        self.0.as_deref().unwrap_or(&NO_CHANGES)
+    }
+}
+
+impl DerefMut for Changes {
+    fn deref_mut(&mut self) -> &mut Negotiation {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl Changes {
+    /// See [`Negotiation::leave_out_old`].
+    pub(crate) fn leave_out_old(&mut self, batch: &mut Batch<'_>) {
+        if let Some(changes) = &mut self.0 {
+            changes.leave_out_old(batch);
+        }
+    }
+
+    /// See [`Negotiation::say`].
+    fn say(&mut self, now: Time, rtt: Span) -> Option<Vec<u8>> {
+        self.0.as_mut()?.say(now, rtt)
+    }
+}
+
+/// The change under way, and what is known of those before.
+#[derive(Debug, Default)]
+pub(crate) struct Negotiation {
     change: Change,
     /// Number of this end's last change.
     own: u32,
@@ -108,7 +152,7 @@ fn shortened(mut text: String, max: usize) -> String {
     text
 }
 
-impl Changes {
+impl Negotiation {
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.change.saying().map(|saying| saying.next)
     }
@@ -173,7 +217,7 @@ impl Changes {
     }
 
     /// Leaves out late packets of recipes before the present one whose generation has the same bit.
-    pub(crate) fn leave_out_old(&mut self, batch: &mut Batch<'_>) {
+    fn leave_out_old(&mut self, batch: &mut Batch<'_>) {
         if self.oldest == 0 {
             return;
         }
@@ -350,7 +394,8 @@ impl Stack {
         let taken = self.take_up(now, wish);
         self.changes.seen = wish.number;
         if let Err(error) = taken {
-            self.changes.answer(Some(shortened(error.to_string(), self.longest_text())));
+            let reason = shortened(error.to_string(), self.longest_text());
+            self.changes.answer(Some(reason));
         }
     }
 
