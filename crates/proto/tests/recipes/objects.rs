@@ -29,7 +29,7 @@ struct Outcome {
 }
 
 fn carry(
-    recipe: &Recipe,
+    recipes: &[&Recipe],
     blueprint: &Arc<Blueprint>,
     whims: Whims,
     seed: u64,
@@ -37,15 +37,15 @@ fn carry(
 ) -> Outcome {
     let mut rng = Rng::from_seed(seed ^ 0x0B1E_C700);
     // A window of a packet takes a round trip for each.
-    let is_slow = recipe.get("retransmit", "window").is_some_and(|window| window.len() < 3);
-    let len = if is_slow { rng.below(50_000) } else { len(&mut rng) };
+    let narrow = |recipe: &&Recipe| recipe.get("retransmit", "window").is_some_and(|window| window.len() < 3);
+    let len = if recipes.iter().any(narrow) { rng.below(50_000) } else { len(&mut rng) };
     let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX, ..Sunk::default() }));
     let source = PatternSource { len, released: Arc::default() };
     let sends = Ends { object_source: Some(Box::new(source)), ..Ends::default() };
     let takes = Ends { object_sink: Some(Box::new(Shared(sunk.clone()))), ..Ends::default() };
     // Either end may be the one that sends.
     let ends = if rng.chance(0.5) { [sends, takes] } else { [takes, sends] };
-    let damage = if recipe.has("seal") { whims.damage } else { 0.0 };
+    let damage = if recipes[0].has("seal") { whims.damage } else { 0.0 };
     let mut run = Run::with_ends(blueprint, Whims { damage, mtu: 1_400, ..whims }, seed, ends);
     run.changes.extend(change);
     let told = |run: &Run, wanted: fn(&StackEvent) -> bool| run.events.iter().flatten().any(wanted);
@@ -88,7 +88,7 @@ proptest! {
     ) {
         let Some((recipe, blueprint)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, mtu: 0 };
-        let outcome = carry(&recipe, &blueprint, whims, seed, None);
+        let outcome = carry(&[&recipe], &blueprint, whims, seed, None);
         check(&outcome).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
     }
 
@@ -104,7 +104,7 @@ proptest! {
         let at = Time::from_nanos(rng.below(500_000_000));
         let change = Change::to(at, rng.below(2) as usize, new.clone());
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
-        let outcome = carry(&recipe, &blueprint, whims, seed, Some(change));
+        let outcome = carry(&[&recipe, &new], &blueprint, whims, seed, Some(change));
         check(&outcome).map_err(|e| {
             TestCaseError::fail(format!("{e}\nfrom {}\nto {}", recipe.to_toml(), new.to_toml()))
         })?;
