@@ -59,6 +59,30 @@ pub(crate) fn other_parameters(recipe: &Recipe, seed: u64) -> Option<Recipe> {
     Some(new)
 }
 
+/// Some of the same micro-protocols with the same parameters, others beside them, and all in another order.
+pub(crate) fn other_company(recipe: &Recipe, seed: u64) -> Option<Recipe> {
+    let mut rng = Rng::from_seed(seed);
+    let registry: Arc<Registry> = Arc::new(micro::registry());
+    let stays = |name: &str, rng: &mut Rng| name == "fixed_size" || rng.chance(0.8);
+    let present = recipe.parts.iter().map(|part| part.name.as_str());
+    let mut names: Vec<&str> = present.filter(|name| stays(name, &mut rng)).collect();
+    for known in registry.iter().filter(|known| !is_about_objects(known) && known.name != "object") {
+        if !names.contains(&known.name) && rng.chance(0.15) {
+            names.push(known.name);
+        }
+    }
+    complete(&registry, &mut names, &mut rng);
+    shuffle(&mut names, &mut rng);
+    let mut new = Recipe::new("random");
+    for name in names {
+        match recipe.parts.iter().find(|part| part.name == name) {
+            Some(part) => new.parts.push(part.clone()),
+            None => new = with(new, name, false, &mut rng),
+        }
+    }
+    registry.compile(&new, TAG).ok().map(|_| new)
+}
+
 fn draw(registry: &Arc<Registry>, names: &[&str], rng: &mut Rng) -> Option<(Recipe, Arc<Blueprint>)> {
     let carries_object = names.contains(&"object");
     let recipe =

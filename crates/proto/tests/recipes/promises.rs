@@ -38,7 +38,7 @@ fn has_any(recipe: &Recipe, names: &[&str]) -> bool {
 
 /// Whether every message arrives, whatever the path does: nobody drops any on purpose, and nobody forgets any before
 /// it can have been missed often enough.
-fn delivers_all(recipe: &Recipe) -> bool {
+pub(crate) fn delivers_all(recipe: &Recipe) -> bool {
     let time = |name, default| {
         recipe.get("negative_ack", name).unwrap_or(default).parse::<Span>().map_or(Span::ZERO, |span| span)
     };

@@ -443,8 +443,13 @@ impl MicroProtocol for KeepCopies {
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         let message = resolution.find_attribute("message");
         let message = message.zip(resolution.find_attribute("place"));
-        self.attributes = Some(Attributes { sequence: resolution.attribute("sequence"), message });
+        let attributes = Attributes { sequence: resolution.attribute("sequence"), message };
         let declared = self.declared();
+        self.attributes = Some(attributes);
+        if let Some(copies) = &mut self.copies {
+            // Another recipe has them elsewhere.
+            (copies.declared, copies.attributes) = (declared, attributes);
+        }
         resolution.on_batch(BatchEvent::FILL, Order::EARLY);
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::NORMAL);
         resolution.on_event(SEND_PERMIT, Order::NORMAL);

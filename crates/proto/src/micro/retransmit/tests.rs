@@ -55,6 +55,33 @@ fn a_clean_path_carries_every_message_once_and_says_so() {
 }
 
 #[test]
+fn what_is_kept_finds_the_attributes_where_another_recipe_has_them() {
+    for acks in ["positive_ack", "cumulative_ack", "negative_ack"] {
+        let plain = recipe(acks, &[]);
+        let mut protected = Recipe::new("test").with("fixed_size").with("transport_driver").with("fec");
+        protected.parts.extend(plain.clone().without("fixed_size").without("transport_driver").parts);
+        let mut pair = Pair::new(&plain);
+        let mut now = T0;
+        for (round, change) in [protected.clone(), plain, protected].iter().enumerate() {
+            let mut lose = |packet| packet % 3 == 1;
+            for n in 0..10 {
+                pair.a.send(now, &message(10 * round as u32 + n, 10), SendOptions::default()).unwrap();
+            }
+            pair.exchange(now, &mut Path { lose: Some(&mut lose), ..Path::default() });
+            pair.run_until(now + Span::from_secs(20), &mut Path::default());
+            now = now + Span::from_secs(20);
+            pair.a.reconfigure(now, change).unwrap();
+            pair.exchange(now, &mut Path::default());
+            pair.run_until(now + Span::from_secs(20), &mut Path::default());
+            now = now + Span::from_secs(20);
+            assert!(pair.b.recipe().same_stack(change), "{acks}, change {round}");
+            assert_eq!(pair.received_by_b().len(), 10, "{acks}, before change {round}");
+        }
+        assert_eq!(pair.a.stats().violations + pair.b.stats().violations, 0);
+    }
+}
+
+#[test]
 fn a_better_guess_of_the_round_trip_counts_for_what_has_left_already_until_one_was_measured() {
     for (acks, delay) in [("positive_ack", Span::ZERO), ("cumulative_ack", Span::from_millis(10))] {
         let mut pair = Pair::new(&recipe(acks, &[]));
