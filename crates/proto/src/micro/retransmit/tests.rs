@@ -69,11 +69,11 @@ fn what_is_kept_finds_the_attributes_where_another_recipe_has_them() {
             }
             pair.exchange(now, &mut Path { lose: Some(&mut lose), ..Path::default() });
             pair.run_until(now + Span::from_secs(20), &mut Path::default());
-            now = now + Span::from_secs(20);
+            now += Span::from_secs(20);
             pair.a.reconfigure(now, change).unwrap();
             pair.exchange(now, &mut Path::default());
             pair.run_until(now + Span::from_secs(20), &mut Path::default());
-            now = now + Span::from_secs(20);
+            now += Span::from_secs(20);
             assert!(pair.b.recipe().same_stack(change), "{acks}, change {round}");
             assert_eq!(pair.received_by_b().len(), 10, "{acks}, before change {round}");
         }

@@ -1,0 +1,406 @@
+//! The copies, and what becomes of them.
+
+use std::any::Any;
+use std::collections::VecDeque;
+
+use haul_stack::{
+    Attribute, Batch, Buffer, Context, Event, EventId, Grant, Kind, MESSAGE_SETTLED, PACKET_HEADER_LEN,
+    Parameters, RETRANSMIT_TIMEOUT, SEND_PERMIT, Settled, SharedValue, StackEvent, U48,
+};
+
+use super::super::messages::Ledger;
+use crate::micro::arrived::SPAN;
+use crate::micro::events::{Acknowledgement, Forgotten, LossBoundary, Statement};
+use crate::micro::fixed_size::LAST;
+use crate::micro::flight::{Flight, KEPT_PLACES, Slot, State};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Declared {
+    pub(super) flight: SharedValue<Flight>,
+    pub(super) acknowledged: Event<Acknowledgement>,
+    pub(super) forgotten: Event<Forgotten>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attributes {
+    pub(super) sequence: Attribute<U48>,
+    /// Message and place, if the recipe carries messages.
+    pub(super) message: Option<(Attribute<u32>, Attribute<u32>)>,
+}
+
+/// Everything of a packet behind its number but the tag, and the size of the whole.
+#[derive(Debug)]
+struct Copy {
+    kind: Kind,
+    size: u16,
+    bytes: Buffer,
+}
+
+/// What a window may be: half of what receivers of acknowledgements look back.
+const LARGEST_WINDOW: u64 = SPAN / 2;
+
+/// The parameters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    window: u64,
+    memory: usize,
+    attempts: u16,
+}
+
+impl Limits {
+    pub(super) fn read(parameters: &Parameters) -> Result<Self, String> {
+        let (window, attempts) = (parameters.integer("window"), parameters.integer("attempts") as u16);
+        if window > LARGEST_WINDOW {
+            return Err(format!("with copies, the window is at most {LARGEST_WINDOW} packets"));
+        }
+        Ok(Self { window, memory: parameters.bytes("memory").0 as usize, attempts })
+    }
+
+    /// How many new packets may leave while copies of `bytes` are kept. One always may when there are none.
+    pub(super) fn room(&self, span: u64, bytes: usize, datagram: usize) -> usize {
+        let memory = self.memory.saturating_sub(bytes) / datagram.max(1);
+        (self.window.saturating_sub(span) as usize).min(memory.max(usize::from(bytes == 0)))
+    }
+}
+
+/// What is outstanding.
+#[derive(Debug)]
+pub(super) struct Copies {
+    pub(super) limits: Limits,
+    pub(super) declared: Declared,
+    pub(super) attributes: Attributes,
+    /// The sequence number of the first copy.
+    base: u64,
+    kept: VecDeque<Option<Copy>>,
+    /// Copies that there are.
+    pub(super) held: usize,
+    /// Their bytes.
+    bytes: usize,
+    /// Sequence numbers taken for lost, in the order in which they leave again.
+    lost: VecDeque<u64>,
+    messages: Ledger,
+    /// Outcomes that are still to be told.
+    settled: Vec<Settled>,
+    pub(super) given_up: u64,
+    /// Bytes of packets that are on their way, and of each the part that is not payload.
+    pub(super) in_flight: u64,
+    overhead: u64,
+}
+
+impl Copies {
+    pub(super) fn new(limits: Limits, declared: Declared, attributes: Attributes) -> Self {
+        Self {
+            limits,
+            declared,
+            attributes,
+            base: 0,
+            kept: VecDeque::new(),
+            held: 0,
+            bytes: 0,
+            lost: VecDeque::new(),
+            messages: Ledger::default(),
+            settled: Vec::new(),
+            given_up: 0,
+            in_flight: 0,
+            overhead: 0,
+        }
+    }
+
+    fn copy_of(&mut self, sequence: u64) -> Option<&mut Option<Copy>> {
+        self.kept.get_mut(usize::try_from(sequence.checked_sub(self.base)?).ok()?)
+    }
+
+    /// Gives the packet's size.
+    fn drop_copy(&mut self, sequence: u64, context: &mut Context<'_>) -> u64 {
+        let Some(copy) = self.copy_of(sequence).and_then(Option::take) else { return 0 };
+        self.bytes -= copy.bytes.len();
+        context.pool().put(copy.bytes);
+        self.held -= 1;
+        while self.kept.front().is_some_and(Option::is_none) {
+            self.kept.pop_front();
+            self.base += 1;
+        }
+        if self.kept.is_empty() && self.kept.capacity() > KEPT_PLACES {
+            self.kept.shrink_to(KEPT_PLACES);
+            self.lost.shrink_to(KEPT_PLACES);
+        }
+        u64::from(copy.size)
+    }
+
+    /// Does something with the ledger, which others share, in hand.
+    pub(super) fn with_flight<R>(
+        &mut self,
+        context: &mut Context<'_>,
+        work: impl FnOnce(&mut Self, &mut Flight, &mut Context<'_>) -> R,
+    ) -> R {
+        let shared = self.declared.flight;
+        let mut flight = std::mem::take(context.shared(shared));
+        let result = work(self, &mut flight, context);
+        flight.set_crowded(self.is_crowded(flight.span()));
+        *context.shared(shared) = flight;
+        result
+    }
+
+    pub(super) fn rest(&mut self) {
+        self.kept.shrink_to_fit();
+        self.lost.shrink_to_fit();
+        self.settled.shrink_to_fit();
+        self.messages.rest();
+    }
+
+    /// Whether half of the room for what is outstanding is used.
+    fn is_crowded(&self, span: u64) -> bool {
+        span >= self.limits.window.div_ceil(2) || self.bytes >= self.limits.memory.div_ceil(2)
+    }
+
+    /// Tells what became of messages, once the ledger is in its place again.
+    pub(super) fn tell(&mut self, context: &mut Context<'_>) {
+        for i in 0..self.settled.len() {
+            let mut settled = self.settled[i];
+            context.raise(MESSAGE_SETTLED, &mut settled);
+            context.emit(StackEvent::Settled { message: settled.message, arrived: settled.arrived });
+        }
+        self.settled.clear();
+    }
+
+    pub(super) fn record(&mut self, batch: &Batch<'_>, flight: &mut Flight, context: &mut Context<'_>) {
+        for i in batch.live() {
+            let sequence = batch.get(i, self.attributes.sequence);
+            if batch.is_resent(i) {
+                flight.repeat(sequence, batch.pn(i), context.now());
+                self.in_flight += batch.size(i) as u64;
+            } else {
+                self.keep(sequence, batch, i, flight, context);
+            }
+        }
+    }
+
+    fn keep(
+        &mut self,
+        sequence: u64,
+        batch: &Batch<'_>,
+        i: usize,
+        flight: &mut Flight,
+        context: &mut Context<'_>,
+    ) {
+        if let Some((message, place)) = self.attributes.message {
+            let last = batch.get(i, place) & LAST != 0;
+            if !self.messages.add(batch.get(i, message), sequence, last) {
+                flight.begin(sequence, batch.pn(i), context.now());
+                flight.finish(sequence);
+                return;
+            }
+        }
+        if !flight.begin(sequence, batch.pn(i), context.now()) {
+            return;
+        }
+        if self.kept.is_empty() {
+            self.base = sequence;
+        }
+        let payload = batch.payload_range(i);
+        let header = batch.layout().data_header_len() - PACKET_HEADER_LEN;
+        let bytes = context.pool().copy(&batch.buffer()[payload.start - header..payload.end]);
+        self.overhead = batch.layout().data_overhead() as u64;
+        let place = (sequence - self.base) as usize;
+        self.kept.resize_with(place + 1, || None);
+        self.bytes += bytes.len();
+        self.kept[place] = Some(Copy { kind: batch.kind(i), size: batch.size(i) as u16, bytes });
+        self.held += 1;
+        self.in_flight += batch.size(i) as u64;
+    }
+
+    /// Adds segments that count as lost to the batch, oldest loss first, as long as they fit it.
+    pub(super) fn repeat(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        let shared = self.declared.flight;
+        while let Some(&sequence) = self.lost.front() {
+            let wanted = context.shared(shared).get(sequence).is_some_and(|slot| slot.state == State::Lost);
+            if let Some(Some(copy)) = self.copy_of(sequence).filter(|_| wanted)
+                && !push_copy(batch, copy)
+            {
+                let impossible = batch.is_empty() && copy.size > context.path().datagram;
+                if !impossible {
+                    return;
+                }
+                // The path takes only smaller packets now.
+                self.with_flight(context, |copies, flight, context| {
+                    copies.give_up(sequence, flight, context);
+                });
+            }
+            self.lost.pop_front();
+        }
+    }
+
+    fn permit(&self, grant: &mut Grant, context: &mut Context<'_>) {
+        let span = context.shared(self.declared.flight).span();
+        let room = self.limits.room(span, self.bytes, grant.datagram);
+        grant.at_most(room.saturating_add(self.lost.len()));
+    }
+
+    fn acknowledge(&mut self, ack: &mut Acknowledgement, flight: &mut Flight, context: &mut Context<'_>) {
+        for sequence in flight.base()..ack.below.min(flight.next()) {
+            self.arrived(sequence, ack, flight, context);
+        }
+        for word in 0..ack.words.len() {
+            let statement = ack.words[word];
+            self.state(statement, ack, flight, context);
+        }
+        ack.outcome.in_flight = self.in_flight;
+        ack.outcome.nothing_outstanding = flight.open() == 0;
+    }
+
+    fn state(
+        &mut self,
+        statement: Statement,
+        ack: &mut Acknowledgement,
+        flight: &mut Flight,
+        context: &mut Context<'_>,
+    ) {
+        let Statement { first, received, known } = statement;
+        for bit in bits(known & received) {
+            self.arrived(first + bit, ack, flight, context);
+        }
+        let Some(boundary) = ack.loss else { return };
+        for bit in bits(known & !received) {
+            let lost = flight.get(first + bit).is_some_and(|slot| is_behind(slot, &boundary));
+            if lost && let Some(bytes) = self.lose(first + bit, flight, context) {
+                ack.outcome.lost_packets += 1;
+                ack.outcome.lost_bytes += bytes.saturating_sub(self.overhead);
+            }
+        }
+    }
+
+    fn arrived(
+        &mut self,
+        sequence: u64,
+        ack: &mut Acknowledgement,
+        flight: &mut Flight,
+        context: &mut Context<'_>,
+    ) {
+        let Some(before) = flight.finish(sequence) else { return };
+        let bytes = self.drop_copy(sequence, context);
+        self.leave_flight(before, bytes);
+        ack.outcome.acked_packets += 1;
+        ack.outcome.acked_bytes += bytes.saturating_sub(self.overhead);
+        if let Some(message) = self.messages.arrived(sequence) {
+            self.settled.push(Settled { message, arrived: true });
+        }
+    }
+
+    fn leave_flight(&mut self, before: Slot, bytes: u64) {
+        if before.state == State::Waiting {
+            self.in_flight = self.in_flight.saturating_sub(bytes);
+        }
+    }
+
+    /// Takes a segment for lost; gives its bytes if that is news. One that was sent often enough is given up.
+    fn lose(&mut self, sequence: u64, flight: &mut Flight, context: &mut Context<'_>) -> Option<u64> {
+        if !flight.lose(sequence) {
+            return None;
+        }
+        let bytes = self.copy_of(sequence).and_then(|copy| copy.as_ref()).map_or(0, |c| u64::from(c.size));
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        let tries = flight.get(sequence).map_or(0, |slot| slot.tries);
+        if self.limits.attempts > 0 && tries >= self.limits.attempts {
+            self.give_up(sequence, flight, context);
+        } else {
+            self.lost.push_back(sequence);
+        }
+        Some(bytes)
+    }
+
+    /// Gives a segment up, and with it what there is of its message.
+    fn give_up(&mut self, sequence: u64, flight: &mut Flight, context: &mut Context<'_>) {
+        let range = match self.messages.fail(sequence) {
+            Some((message, range)) => {
+                self.settled.push(Settled { message, arrived: false });
+                range
+            }
+            None => sequence..sequence + 1,
+        };
+        self.given_up += 1;
+        self.finish_all(range, flight, context);
+    }
+
+    fn finish_all(&mut self, range: std::ops::Range<u64>, flight: &mut Flight, context: &mut Context<'_>) {
+        for sequence in range {
+            if let Some(before) = flight.finish(sequence) {
+                let bytes = self.drop_copy(sequence, context);
+                self.leave_flight(before, bytes);
+            }
+        }
+    }
+
+    fn lose_all(&mut self, which: &[u64], flight: &mut Flight, context: &mut Context<'_>) {
+        for &sequence in which {
+            self.lose(sequence, flight, context);
+        }
+        if which.is_empty() {
+            for sequence in flight.base()..flight.next() {
+                self.lose(sequence, flight, context);
+            }
+        }
+    }
+
+    /// Another micro-protocol has given a message up: there is no point in sending it again.
+    fn abandon(&mut self, message: u64, flight: &mut Flight, context: &mut Context<'_>) {
+        let first = self.messages.first_of(message);
+        if let Some((_, range)) = first.and_then(|first| self.messages.fail(first)) {
+            self.finish_all(range, flight, context);
+        }
+    }
+
+    fn forget(&mut self, below: u64, flight: &mut Flight, context: &mut Context<'_>) {
+        let range = flight.base()..below.min(flight.next());
+        for sequence in range.clone() {
+            let _ = self.messages.arrived(sequence);
+        }
+        self.finish_all(range, flight, context);
+    }
+
+    pub(super) fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
+        let declared = self.declared;
+        if let Some(grant) = SEND_PERMIT.of(event, notice) {
+            return self.permit(grant, context);
+        }
+        self.with_flight(context, |copies, flight, context| {
+            if let Some(ack) = declared.acknowledged.of(event, notice) {
+                copies.acknowledge(ack, flight, context);
+            } else if let Some(missing) = RETRANSMIT_TIMEOUT.of(event, notice) {
+                copies.lose_all(&missing.sequence_numbers, flight, context);
+            } else if let Some(forgotten) = declared.forgotten.of(event, notice) {
+                copies.forget(forgotten.below, flight, context);
+            } else if let Some(settled) = MESSAGE_SETTLED.of(event, notice)
+                && !settled.arrived
+            {
+                copies.abandon(settled.message, flight, context);
+            }
+        });
+        self.tell(context);
+    }
+}
+
+/// Adds a copy to the batch with the attributes that it had; whether it fits.
+fn push_copy(batch: &mut Batch<'_>, copy: &Copy) -> bool {
+    let header = batch.layout().data_header_len() - PACKET_HEADER_LEN;
+    let Some(i) = batch.push_again(copy.kind, copy.bytes.len() - header) else { return false };
+    let end = PACKET_HEADER_LEN + copy.bytes.len();
+    batch.packet_mut(i)[PACKET_HEADER_LEN..end].copy_from_slice(&copy.bytes);
+    true
+}
+
+/// The set bits of a word, lowest first.
+fn bits(mut word: u64) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| u64::from(word.trailing_zeros()))?;
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
+/// Whether a transmission is so much older than one that has arrived that it counts as lost (RFC 8985 section 6.2).
+fn is_behind(slot: &Slot, boundary: &LossBoundary) -> bool {
+    let age = boundary.sent_at.wrapping_sub(slot.sent.as_wrapped_micros());
+    // More than half of the clock's range: it was sent after the one that has arrived.
+    let is_older = age <= u32::MAX / 2 && u64::from(age) >= boundary.reordering.as_micros();
+    slot.pn < boundary.largest_pn && is_older
+}
