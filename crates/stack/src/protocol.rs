@@ -18,7 +18,8 @@ pub trait MicroProtocol: Debug + Send {
     /// Declares attributes, kinds of control packets, shared values, events.
     fn declare(&mut self, declaration: &mut Declaration<'_>);
 
-    /// Binds handlers and looks up what others have declared.
+    /// Binds handlers and looks up what others have declared. When the recipe changes and this micro-protocol stays, it
+    /// declares and binds again: whatever it had looked up or been given before is void.
     fn bind(&mut self, resolution: &mut Resolution<'_>);
 
     /// The stack starts.
