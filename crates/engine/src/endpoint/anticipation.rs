@@ -167,6 +167,11 @@ impl Anticipation {
         }
     }
 
+    /// Whether it says nothing of the messages that come after a long silence: none was an answer so far, none is expected.
+    pub(super) fn is_blank(&self) -> bool {
+        self.known.messages == 0 && self.sent.is_none_or(|sent| sent.what == What::Greeting)
+    }
+
     /// When the next message is expected.
     pub(super) fn expected(&self) -> Option<Expected> {
         let sent = self.sent?.at;
@@ -369,6 +374,24 @@ mod tests {
         talker.on_greeted(BEGIN);
         talker.on_sent(BEGIN + Span::from_millis(9));
         assert!(look(&talker).is_some());
+    }
+
+    #[test]
+    fn who_has_learnt_something_or_waits_for_an_answer_is_not_blank() {
+        let fresh = Anticipation::new(BEGIN, LONGEST, Span::from_millis(1));
+        let with = |change: fn(&mut Anticipation)| {
+            let mut changed = fresh;
+            change(&mut changed);
+            changed.is_blank()
+        };
+        assert!(fresh.is_blank() && with(|greeted| greeted.on_greeted(BEGIN)));
+        assert!(!with(|asking| asking.on_sent(BEGIN)));
+        let unasked = |heard: &mut Anticipation| {
+            heard.on_greeted(BEGIN);
+            heard.on_message(BEGIN + Span::from_secs(5));
+        };
+        assert!(with(unasked), "what was said unasked teaches nothing");
+        assert!(!after([1_000]).0.is_blank());
     }
 
     #[test]

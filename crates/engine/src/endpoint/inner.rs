@@ -332,6 +332,7 @@ impl Inner {
             self.keys.rest();
             state.stack.rest(now);
             state.notices.take_if(|notices| notices.is_empty());
+            state.anticipation.take_if(|anticipation| anticipation.is_blank());
         }
     }
 }
@@ -364,7 +365,9 @@ impl State {
 
     /// A guest has a message for which it has waited.
     pub(super) fn on_awaited(&mut self, now: Time) {
-        self.anticipation(now).on_message(now);
+        if let Some(anticipation) = &mut self.anticipation {
+            anticipation.on_message(now);
+        }
     }
 
     /// A thread of `role` waits for a message. Whoever waits for the first one has just sent what it answers, or is a server that
