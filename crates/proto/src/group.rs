@@ -6,7 +6,7 @@
 
 use std::num::NonZeroU32;
 
-use haul_base::Rate;
+use haul_base::{Rate, Span};
 
 /// What a sender would use, and how much it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +120,113 @@ impl Allotter {
     }
 }
 
+/// A sender of a [`Group`], as its receiver knows it.
+pub trait Member {
+    /// Bytes that have come from it so far, in all.
+    fn received(&self) -> u64;
+
+    /// Tells it the rate at which it may send; whether that was possible, or is to be tried again after the next round.
+    fn tell(&mut self, rate: Rate) -> bool;
+}
+
+#[derive(Debug)]
+struct Entry<M> {
+    id: SenderId,
+    member: M,
+    /// Bytes that had come from it when the last round ended.
+    bytes: u64,
+    /// What it was told last.
+    told: Option<Rate>,
+}
+
+/// Senders with what has come from each: an [`Allotter`] that measures for itself, and tells.
+#[derive(Debug)]
+pub struct Group<M> {
+    allotter: Allotter,
+    entries: Vec<Entry<M>>,
+}
+
+impl<M: Member> Group<M> {
+    /// A group without senders, and what they may send altogether: UDP payload bits per second.
+    pub fn new(capacity: Rate) -> Self {
+        Self { allotter: Allotter::new(capacity), entries: Vec::new() }
+    }
+
+    /// Another capacity; in force with the next round.
+    pub fn set_capacity(&mut self, capacity: Rate) {
+        self.allotter.set_capacity(capacity);
+    }
+
+    /// Another sender, which counts `weight` times. A new round begins, and from now on all have less.
+    pub fn add(&mut self, member: M, weight: NonZeroU32) -> SenderId {
+        let id = self.allotter.add(weight);
+        self.entries.push(Entry { id, member, bytes: 0, told: None });
+        self.share();
+        id
+    }
+
+    /// Those senders leave of whom `stays` says so; whether there were any. Then a new round begins.
+    pub fn retain(&mut self, mut stays: impl FnMut(SenderId, &M) -> bool) -> bool {
+        let before = self.entries.len();
+        let allotter = &mut self.allotter;
+        self.entries.retain(|entry| {
+            let stays = stays(entry.id, &entry.member);
+            if !stays {
+                allotter.remove(entry.id);
+            }
+            stays
+        });
+        let left = self.entries.len() < before;
+        if left {
+            self.share();
+        }
+        left
+    }
+
+    /// Ends a round that has lasted for `elapsed`: whoever has used less than he was allotted is allotted less.
+    pub fn round(&mut self, elapsed: Span) {
+        let mut used = Vec::with_capacity(self.entries.len());
+        for entry in &mut self.entries {
+            let bytes = entry.member.received();
+            used.push((entry.id, Rate::from_transfer(bytes.saturating_sub(entry.bytes), elapsed)));
+            entry.bytes = bytes;
+        }
+        let measured = |id| used.iter().find(|(known, _)| *known == id).map_or(Rate::ZERO, |(_, rate)| *rate);
+        self.allotter.round(measured);
+        self.tell();
+    }
+
+    /// The senders and what each is allotted.
+    pub fn shares(&self) -> impl Iterator<Item = (&M, Rate)> {
+        let allotted = |id| self.allotter.allotted(id).unwrap_or(Rate::ZERO);
+        self.entries.iter().map(move |entry| (&entry.member, allotted(entry.id)))
+    }
+
+    /// Somebody has come or gone: until it is known who wants what, all want all.
+    fn share(&mut self) {
+        for entry in &mut self.entries {
+            entry.bytes = entry.member.received();
+        }
+        self.allotter.round(|_| Rate::MAX);
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        for entry in &mut self.entries {
+            let Some(rate) = self.allotter.allotted(entry.id).filter(|rate| entry.told != Some(*rate)) else {
+                continue;
+            };
+            if entry.member.tell(rate) {
+                entry.told = Some(rate);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -135,6 +240,73 @@ mod tests {
         let want = (demand, 1u32..100)
             .prop_map(|(demand, w)| Want { demand: Rate::from_bps(demand), weight: weight(w) });
         prop::collection::vec(want, 1..40)
+    }
+
+    /// What one that would send at `wants` has been told, if it reads.
+    #[derive(Debug)]
+    struct Fake {
+        wants: Rate,
+        told: Vec<Rate>,
+        reads: bool,
+        sent: Cell<u64>,
+    }
+
+    impl Fake {
+        fn new(mbps: u64) -> Self {
+            Self { wants: Rate::from_mbps(mbps), told: Vec::new(), reads: true, sent: Cell::new(0) }
+        }
+
+        fn send(&self, time: Span) {
+            let rate = self.told.last().map_or(Rate::ZERO, |told| self.wants.min(*told));
+            self.sent.set(self.sent.get() + rate.bytes_in(time));
+        }
+    }
+
+    impl Member for Fake {
+        fn received(&self) -> u64 {
+            self.sent.get()
+        }
+
+        fn tell(&mut self, rate: Rate) -> bool {
+            if self.reads {
+                self.told.push(rate);
+            }
+            self.reads
+        }
+    }
+
+    fn told(group: &Group<Fake>) -> Vec<u64> {
+        let last = |sender: &Fake| sender.told.last().map_or(0, |rate| rate.as_bps() / 1_000_000);
+        group.shares().map(|(sender, _)| last(sender)).collect()
+    }
+
+    #[test]
+    fn a_group_measures_what_its_senders_want_and_tells_them_what_is_new_once() {
+        let (mut group, round) = (Group::new(Rate::from_mbps(100)), Span::from_millis(500));
+        group.add(Fake::new(10), NonZeroU32::MIN);
+        let second = group.add(Fake::new(1_000), NonZeroU32::MIN);
+        group.add(Fake::new(1_000), weight(2));
+        assert_eq!(told(&group), [25, 25, 50]);
+        for _ in 0..4 {
+            group.shares().for_each(|(sender, _)| sender.send(round));
+            group.round(round);
+        }
+        assert_eq!(told(&group), [11, 29, 59]);
+        let often: Vec<usize> = group.shares().map(|(sender, _)| sender.told.len()).collect();
+        assert_eq!(often, [4, 3, 2], "nobody is told what he knows");
+        // One goes; what he sent before is not measured again, and a round begins anew.
+        assert!(group.retain(|id, _| id != second) && !group.retain(|_, _| true));
+        assert_eq!(told(&group), [33, 66]);
+    }
+
+    #[test]
+    fn who_could_not_be_told_is_told_after_the_next_round() {
+        let mut group = Group::new(Rate::from_mbps(100));
+        group.add(Fake { reads: false, ..Fake::new(1_000) }, NonZeroU32::MIN);
+        assert_eq!(told(&group), [0]);
+        group.entries[0].member.reads = true;
+        group.round(Span::from_millis(500));
+        assert!(told(&group)[0] > 0);
     }
 
     proptest! {

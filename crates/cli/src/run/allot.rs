@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
 use haul_engine::{Control, Counters, Transfer};
-use haul_proto::group::{Allotter, SenderId};
+use haul_proto::group::{Group, Member, SenderId};
 use haul_wire::control::ControlMessage;
 
 /// A round lasts so long: some round trips of any path, so that what is measured was sent at the new rate.
@@ -14,20 +14,29 @@ const ROUND: Duration = Duration::from_millis(500);
 
 /// Somebody who sends.
 #[derive(Debug)]
-struct Member {
-    id: SenderId,
+struct Sender {
     control: Control,
     transfer: Weak<Transfer>,
-    /// Object bytes that had come from it when the last round ended.
-    bytes: u64,
-    /// What it was told last.
-    told: Option<Rate>,
+}
+
+impl Member for Sender {
+    /// Object bytes. One that has ended has nothing to count any more.
+    fn received(&self) -> u64 {
+        match self.transfer.upgrade().and_then(|transfer| transfer.counters()) {
+            Some(Counters::Receiving(stats)) => stats.object_bytes,
+            _ => 0,
+        }
+    }
+
+    /// Leaves it to the next round if it reads nothing: the others wait for the table. A session that has ended needs no rate.
+    fn tell(&mut self, rate: Rate) -> bool {
+        self.control.send_if_room(&ControlMessage::Allot { rate_bps: rate.as_bps() }).unwrap_or(true)
+    }
 }
 
 #[derive(Debug)]
 struct Table {
-    allotter: Allotter,
-    members: Vec<Member>,
+    group: Group<Sender>,
     since: Instant,
 }
 
@@ -50,8 +59,7 @@ impl Allotments {
     /// Of what is received at `capacity` altogether, UDP payload.
     pub(super) fn new(capacity: Option<Rate>) -> Self {
         Self(capacity.map(|capacity| {
-            let allotter = Allotter::new(capacity);
-            Arc::new(Mutex::new(Table { allotter, members: Vec::new(), since: Instant::now() }))
+            Arc::new(Mutex::new(Table { group: Group::new(capacity), since: Instant::now() }))
         }))
     }
 
@@ -63,9 +71,8 @@ impl Allotments {
     fn take_in(&self, control: Control, transfer: Weak<Transfer>) -> Option<Part> {
         let table = self.0.clone()?;
         let mut open = lock(&table);
-        let id = open.allotter.add(NonZeroU32::MIN);
-        open.members.push(Member { id, control, transfer, bytes: 0, told: None });
-        open.share();
+        let id = open.group.add(Sender { control, transfer }, NonZeroU32::MIN);
+        open.since = Instant::now();
         drop(open);
         Some(Part { table, id })
     }
@@ -84,60 +91,15 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         let mut table = lock(&self.table);
-        table.allotter.remove(self.id);
-        table.members.retain(|member| member.id != self.id);
-        table.share();
+        table.group.retain(|id, _| id != self.id);
+        table.since = Instant::now();
     }
 }
 
 impl Table {
-    /// Somebody has come or gone: until it is known who wants what, all count alike.
-    fn share(&mut self) {
-        self.since = Instant::now();
-        for member in &mut self.members {
-            member.bytes = member.received();
-        }
-        self.allotter.round(|_| Rate::MAX);
-        self.tell();
-    }
-
     fn end_round(&mut self) {
-        let elapsed = Span::from(self.since.elapsed());
+        self.group.round(Span::from(self.since.elapsed()));
         self.since = Instant::now();
-        let mut used = Vec::with_capacity(self.members.len());
-        for member in &mut self.members {
-            let bytes = member.received();
-            used.push((member.id, Rate::from_transfer(bytes.saturating_sub(member.bytes), elapsed)));
-            member.bytes = bytes;
-        }
-        let measured = |id| used.iter().find(|(known, _)| *known == id).map_or(Rate::ZERO, |(_, rate)| *rate);
-        self.allotter.round(measured);
-        self.tell();
-    }
-
-    fn tell(&mut self) {
-        for member in &mut self.members {
-            member.tell(self.allotter.allotted(member.id));
-        }
-    }
-}
-
-impl Member {
-    fn received(&self) -> u64 {
-        match self.transfer.upgrade().and_then(|transfer| transfer.counters()) {
-            Some(Counters::Receiving(stats)) => stats.object_bytes,
-            _ => self.bytes,
-        }
-    }
-
-    /// Tells it, or leaves that to the next round if it reads nothing: the others wait for the table.
-    fn tell(&mut self, rate: Option<Rate>) {
-        let Some(rate) = rate.filter(|_| self.told != rate) else { return };
-        let message = ControlMessage::Allot { rate_bps: rate.as_bps() };
-        // A session that has ended needs no rate.
-        if self.control.send_if_room(&message).unwrap_or(true) {
-            self.told = Some(rate);
-        }
     }
 }
 
