@@ -108,20 +108,24 @@ pub(crate) fn line(item: &Item) -> String {
             format!("{word} {path} ({})", size(bytes))
         }
         Action::Resume { have, size: bytes } => format!("{word} {path} ({} of {})", size(have), size(bytes)),
-        Action::Keep | Action::Link | Action::MakeDirectory | Action::Delete => format!("{word} {path}"),
+        Action::Keep | Action::Adjust | Action::Link | Action::MakeDirectory | Action::Delete => {
+            format!("{word} {path}")
+        }
     }
 }
 
 /// A list for each action, with all that is known of each name.
 pub(crate) fn item_lists(items: &[Item]) -> BTreeMap<&'static str, Vec<Value>> {
-    let words = ["send", "replace", "resume", "keep", "link", "mkdir", "delete"];
+    let words = ["send", "replace", "resume", "keep", "adjust", "link", "mkdir", "delete"];
     let mut lists: BTreeMap<_, Vec<Value>> = words.into_iter().map(|word| (word, Vec::new())).collect();
     for item in items {
         let path = String::from_utf8_lossy(item.path.as_bytes());
         let value = match item.action {
             Action::Send { size } | Action::Replace { size } => json!({ "path": path, "size": size }),
             Action::Resume { have, size } => json!({ "path": path, "have": have, "size": size }),
-            Action::Keep | Action::Link | Action::MakeDirectory | Action::Delete => json!({ "path": path }),
+            Action::Keep | Action::Adjust | Action::Link | Action::MakeDirectory | Action::Delete => {
+                json!({ "path": path })
+            }
         };
         lists.entry(item.action.as_str()).or_default().push(value);
     }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -238,6 +239,10 @@ fn a_dry_run_itemises_for_scripts() {
         assert_eq!(fs::read(dst.join("a")).unwrap(), b"aaa");
         let verbose = run(&["cp", "-nv", &from, &to]);
         assert!(lossy(&verbose.stdout).contains("\nkeep sub/b\n"), "{}", lossy(&verbose.stdout));
+        fs::set_permissions(src.join("sub/b"), fs::Permissions::from_mode(0o600)).unwrap();
+        let result = object(&run(&["cp", "--dry-run", "--json", &from, &to]));
+        assert_eq!(result["items"]["adjust"], serde_json::json!([{ "path": "sub/b" }]), "{way:?}");
+        assert!(lossy(&run(&["cp", "-n", &from, &to]).stdout).contains("\nadjust sub/b\n"));
         let _ = fs::remove_dir_all(&src);
         let _ = fs::remove_dir_all(&dst);
     }
@@ -255,7 +260,7 @@ fn verbose_names_what_was_made_and_changed() {
             (lossy(&output.stdout), lossy(&output.stderr))
         };
         let names = |words: &str| {
-            let actions = ["send ", "replace ", "mkdir ", "link ", "delete ", "keep "];
+            let actions = ["send ", "replace ", "mkdir ", "link ", "delete ", "keep ", "adjust "];
             let is_one = |line: &&str| actions.iter().any(|action| line.starts_with(action));
             let mut lines: Vec<String> = words.lines().filter(is_one).map(str::to_owned).collect();
             lines.sort();

@@ -3,10 +3,11 @@
 //! the file counts all the same.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
-use haul_wire::control::{Equal, Extras, Keep, Owner, Ownership, Preserve, Xattr};
+use haul_wire::control::{Action, Equal, Extras, Keep, Owner, Ownership, Preserve, Xattr};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
@@ -95,6 +96,33 @@ impl Dresser {
         Ok(undone)
     }
 
+    /// Whether [`Dresser::dress_but_time`] would change anything of a regular file.
+    pub(crate) fn would_change(
+        &self,
+        fd: BorrowedFd<'_>,
+        attributes: Attributes,
+        extras: Option<&Extras>,
+    ) -> bool {
+        let Ok(now) = fstat(fd) else { return false };
+        let owner = extras.and_then(|extras| self.wanted_owner(extras, || Ok(now), &mut Undone::new()));
+        let other_owner = owner.is_some_and(|(user, group)| {
+            now.st_uid != user && is_root() || now.st_gid != group && is_member(group)
+        });
+        let bits = if owner.is_some() && is_root() { ALL_BITS } else { FILE_BITS };
+        let other_bits = (now.st_mode ^ attributes.mode) & bits != 0;
+        other_owner || other_bits || extras.is_some_and(|extras| self.other_xattrs(fd, extras))
+    }
+
+    fn other_xattrs(&self, fd: BorrowedFd<'_>, extras: &Extras) -> bool {
+        let bearer = Bearer::Open(fd);
+        let differ = |keep, wanted: &Option<Vec<Xattr>>, permits: &dyn Fn(&[u8]) -> bool| {
+            let wanted = wanted.as_ref().filter(|_| keep == Keep::Preserve);
+            wanted.is_some_and(|wanted| Difference::of(&bearer, wanted, permits).is_any())
+        };
+        differ(self.permit.xattrs, &extras.xattrs, &|name| self.permits(name))
+            || differ(self.permit.acls, &extras.acls, &is_acl)
+    }
+
     /// Sets the owner and attributes of a symbolic link, which has no permissions.
     pub(crate) fn dress_link(&self, directory: impl AsFd, name: &[u8], extras: &Extras) -> Undone {
         let mut undone = left_out(extras);
@@ -168,7 +196,6 @@ impl Dresser {
     }
 
     fn set_acls(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
-        let is_acl = |name: &[u8]| Space::of(name) == Space::Acl;
         match (self.permit.acls, &extras.acls) {
             (Keep::Preserve, Some(wanted)) => make_equal(bearer, wanted, is_acl, undone),
             (Keep::Drop, Some(wanted)) => refused("access control lists", wanted, undone),
@@ -191,22 +218,47 @@ impl Shared {
     /// Gives a file that stays what it should have beside its contents, if that differs and we may.
     pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Existing, attributes: Attributes) {
         let extras = self.book().extras.get(entry);
-        // The same as far as the file system can tell: the decision is made already.
-        let is_same_time = there.same_time(attributes) || self.manners.equal == Equal::SizeAndTime;
+        let is_same_time = self.has_time(there, attributes);
         if extras.is_none() && there.has_mode(attributes.mode) && is_same_time {
             return;
         }
         let Some(file) = self.place.open_final(path) else { return };
         let (fd, kind) = (file.as_fd(), FileType::RegularFile);
+        let differs = !is_same_time || self.dresser.would_change(fd, attributes, extras.as_deref());
         let dressed = if is_same_time {
             self.dresser.dress_but_time(fd, attributes, extras.as_deref(), kind)
         } else {
             self.dresser.dress(fd, attributes, extras.as_deref(), kind)
         };
         // Not our file: its contents are right all the same.
-        if let Ok(undone) = dressed {
-            self.note(path, undone);
+        let Ok(undone) = dressed else { return };
+        self.note(path, undone);
+        if differs {
+            // A link that is broken ends the job elsewhere.
+            let _ = self.narrate(path, Action::Adjust);
         }
+    }
+
+    /// What [`Shared::correct`] would do.
+    pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Existing) -> Action {
+        let book = self.book();
+        let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
+        drop(book);
+        let is_same_time = self.has_time(there, attributes);
+        let differs = match extras {
+            None => !is_same_time || !there.has_mode(attributes.mode),
+            Some(extras) => {
+                let would_change =
+                    |file: File| self.dresser.would_change(file.as_fd(), attributes, Some(&extras));
+                !is_same_time || self.place.open_final(path).is_some_and(would_change)
+            }
+        };
+        if differs { Action::Adjust } else { Action::Keep }
+    }
+
+    /// Whether it has the same time as far as the file system can tell: where that counts, the decision is made already.
+    fn has_time(&self, there: &Existing, attributes: Attributes) -> bool {
+        there.same_time(attributes) || self.manners.equal == Equal::SizeAndTime
     }
 }
 
@@ -225,29 +277,53 @@ fn left_out(extras: &Extras) -> Undone {
     (extras.left_out > 0).then(text).into_iter().collect()
 }
 
+fn is_acl(name: &[u8]) -> bool {
+    Space::of(name) == Space::Acl
+}
+
+/// What has to be done so that somebody bears the attributes that are wanted.
+struct Difference<'w> {
+    remove: Vec<Vec<u8>>,
+    set: Vec<&'w Xattr>,
+    refused: Vec<&'w Xattr>,
+}
+
+impl<'w> Difference<'w> {
+    fn of(bearer: &Bearer<'_>, wanted: &'w [Xattr], permits: impl Fn(&[u8]) -> bool) -> Self {
+        let there = bearer.list().unwrap_or_default();
+        let (permitted, refused): (Vec<_>, Vec<_>) = wanted.iter().partition(|xattr| permits(&xattr.name));
+        let has = |xattr: &Xattr| {
+            there.contains(&xattr.name) && bearer.get(&xattr.name).is_ok_and(|value| value == xattr.value)
+        };
+        let set = permitted.into_iter().filter(|xattr| !has(xattr)).collect();
+        let is_wanted = |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name);
+        // Labels that the system itself gives stay.
+        let goes = |name: &[u8]| permits(name) && !is_wanted(name) && Space::of(name) != Space::Security;
+        let remove = there.iter().filter(|name| goes(name)).cloned().collect();
+        Self { remove, set, refused }
+    }
+
+    fn is_any(&self) -> bool {
+        !self.remove.is_empty() || !self.set.is_empty()
+    }
+}
+
 /// Sets attributes that differ, and removes those that are too many.
 fn make_equal(bearer: &Bearer<'_>, wanted: &[Xattr], permits: impl Fn(&[u8]) -> bool, undone: &mut Undone) {
-    let mut fail = |name: &[u8], errno: Errno| {
-        let why = std::io::Error::from(errno);
-        undone.push(format!("the attribute {} cannot be set: {why}", crate::fault::show(name)));
+    let mut note = |name: &[u8], done: Result<(), Errno>| {
+        if let Err(errno) = done {
+            let why = std::io::Error::from(errno);
+            undone.push(format!("the attribute {} cannot be set: {why}", crate::fault::show(name)));
+        }
     };
-    let there = bearer.list().unwrap_or_default();
-    let is_wanted = |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name);
-    for name in there.iter().filter(|name| permits(name) && !is_wanted(name)) {
-        // Labels that the system itself gives stay.
-        if Space::of(name) != Space::Security
-            && let Err(errno) = bearer.remove(name)
-        {
-            fail(name, errno);
-        }
+    let difference = Difference::of(bearer, wanted, permits);
+    for name in &difference.remove {
+        note(name, bearer.remove(name));
     }
-    for xattr in wanted {
-        if !permits(&xattr.name) {
-            fail(&xattr.name, Errno::PERM);
-        } else if !(there.contains(&xattr.name) && bearer.get(&xattr.name).is_ok_and(|v| v == xattr.value))
-            && let Err(errno) = bearer.set(&xattr.name, &xattr.value)
-        {
-            fail(&xattr.name, errno);
-        }
+    for xattr in difference.refused {
+        note(&xattr.name, Err(Errno::PERM));
+    }
+    for xattr in difference.set {
+        note(&xattr.name, bearer.set(&xattr.name, &xattr.value));
     }
 }

@@ -105,7 +105,11 @@ impl Decider {
     fn itemise_file(&mut self, entry: u32, path: &[u8], replaces: bool) -> Result<Want, Fault> {
         let local = self.shared.place.local(path);
         match self.verdict(entry, path) {
-            Verdict::Keep(_) | Verdict::KeepNewer(_) => {
+            Verdict::Keep(there) => {
+                self.shared.tell(local, self.shared.would_correct(entry, path, &there))?;
+                self.kept(entry)
+            }
+            Verdict::KeepNewer(_) => {
                 self.shared.tell(local, Action::Keep)?;
                 self.kept(entry)
             }

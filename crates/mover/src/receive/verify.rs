@@ -356,7 +356,9 @@ impl Verifier {
         let path = book.table.path(entry);
         drop(book);
         if same && self.shared.only_looks() {
-            self.shared.tell(self.shared.place.local(&path), Action::Keep)?;
+            let there = self.shared.place.existing(&path);
+            let action = there.map_or(Action::Keep, |there| self.shared.would_correct(entry, &path, &there));
+            self.shared.tell(self.shared.place.local(&path), action)?;
         }
         let settle = if same { Settle::Same(entry) } else { Settle::Verified(entry) };
         self.settles.send(settle).map_err(over)

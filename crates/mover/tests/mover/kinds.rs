@@ -138,7 +138,7 @@ fn links_across_file_systems_become_copies() {
     result.unwrap();
 }
 
-fn set(path: &Path, name: &str, value: &[u8]) -> Result<(), Errno> {
+pub(crate) fn set(path: &Path, name: &str, value: &[u8]) -> Result<(), Errno> {
     setxattr(path, name, value, XattrFlags::empty())
 }
 
@@ -150,7 +150,7 @@ fn get(path: &Path, name: &str) -> Option<Vec<u8>> {
 }
 
 /// Whether the place for temporary files has what the test needs.
-fn has_attributes(dir: &Path) -> bool {
+pub(crate) fn has_attributes(dir: &Path) -> bool {
     let works = set(dir, "user.haul-test", b"x").is_ok();
     if !works {
         eprintln!("SKIPPED: the directory for temporary files has no extended attributes");

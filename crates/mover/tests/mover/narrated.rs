@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::UNIX_EPOCH;
 
-use haul_mover::{Asked, ReceiveOptions};
-use haul_wire::control::{Extraneous, Growth, Layout, Manners, RunMode, Selection};
+use haul_mover::{Asked, ReceiveOptions, SendLimits};
+use haul_wire::control::{Equal, Extraneous, Growth, Layout, Manners, Preserve, RunMode, Selection};
 
 use crate::harness::{bytes, options};
-use crate::manners::{DELETE, Said, content, places, sync, sync_with};
+use crate::kinds::{has_attributes, set};
+use crate::manners::{DELETE, Said, content, places, sync, sync_with, sync_within};
+use crate::trees::set_mode;
 
 const NARRATE: Manners = Manners { run: RunMode::Narrate, ..DELETE };
 
@@ -39,6 +42,42 @@ fn each_name_that_is_made_or_changed_is_said_once() {
     let said = run();
     said.ends.clean();
     assert_eq!(said.lines(), ["delete z", "link link", "replace sub/b 7", "send sub/new 0"]);
+}
+
+/// A run says what the dry run before it has said, and then nothing is left to do.
+#[test]
+fn a_file_whose_permissions_or_attributes_differ_is_adjusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    let run = |run: RunMode, equal: Equal, preserve: Preserve| {
+        let manners = Manners { run, equal, ..DELETE };
+        let receive = ReceiveOptions { manners, permit: preserve, ..options() };
+        let limits = SendLimits { preserve, ..SendLimits::default() };
+        let said = sync_within(&[content(&src)], &dst, Layout::Into, receive, limits);
+        said.ends.clean();
+        said.lines().into_iter().filter(|line| !line.starts_with("keep")).collect::<Vec<_>>()
+    };
+    let plain = Preserve::default();
+    run(RunMode::Move, Equal::SizeAndTime, plain);
+    let both = |equal: Equal, preserve: Preserve, expected: &[&str]| {
+        assert_eq!(run(RunMode::Itemise, equal, preserve), expected);
+        assert_eq!(run(RunMode::Itemise, equal, preserve), expected, "a dry run changes nothing");
+        assert_eq!(run(RunMode::Narrate, equal, preserve), expected);
+        assert_eq!(run(RunMode::Narrate, equal, preserve), [""; 0]);
+        assert_eq!(run(RunMode::Itemise, equal, preserve), [""; 0]);
+    };
+    set_mode(&src.join("sub/b"), 0o640);
+    both(Equal::SizeAndTime, plain, &["adjust sub/b"]);
+    set_mode(&src.join("sub/b"), 0o600);
+    both(Equal::Contents, plain, &["adjust sub/b"]);
+    fs::File::open(src.join("a")).unwrap().set_modified(UNIX_EPOCH).unwrap();
+    both(Equal::Contents, plain, &["adjust a"]);
+    if has_attributes(dir.path()) {
+        set(&src.join("a"), "user.colour", b"red").unwrap();
+        both(Equal::SizeAndTime, Preserve::ALL, &["adjust a"]);
+        set(&dst.join("sub/b"), "user.too-many", b"1").unwrap();
+        both(Equal::SizeAndTime, Preserve::ALL, &["adjust sub/b"]);
+    }
 }
 
 #[test]

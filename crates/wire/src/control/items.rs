@@ -39,6 +39,8 @@ pub enum Action {
     MakeDirectory,
     /// It is removed, because the set does not have it.
     Delete,
+    /// The contents of a regular file stay; permissions, time, owner or attributes are corrected.
+    Adjust,
 }
 
 impl Action {
@@ -52,6 +54,7 @@ impl Action {
             Self::Link => "link",
             Self::MakeDirectory => "mkdir",
             Self::Delete => "delete",
+            Self::Adjust => "adjust",
         }
     }
 }

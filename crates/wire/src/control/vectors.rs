@@ -261,6 +261,7 @@ fn what_is_done_to_names() {
         (Action::Link, b"\x04"),
         (Action::MakeDirectory, b"\x05"),
         (Action::Delete, b"\x06"),
+        (Action::Adjust, b"\x07"),
     ];
     for (action, bytes) in actions {
         let item = Item { path: RelPath::new(b"a").unwrap(), action };

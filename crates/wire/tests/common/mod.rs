@@ -242,6 +242,7 @@ fn item() -> impl Strategy<Value = Item> {
         Just(Action::Link),
         Just(Action::MakeDirectory),
         Just(Action::Delete),
+        Just(Action::Adjust),
     ];
     (rel_path(), action).prop_map(|(path, action)| Item { path, action })
 }
