@@ -1,8 +1,9 @@
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use std::vec;
 
 use haul_base::{Rate, Span};
 use haul_engine::{Channel, EngineError as Error, HaulUrl, Message, TicketFile, associate};
@@ -36,7 +37,10 @@ impl Connection {
     /// # Errors
     /// If the URL, the recipe or the ticket's file cannot be used, the server cannot be reached or refuses.
     pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, Error> {
-        Self::open_with(url, recipe, options, Ends::default())
+        let server: HaulUrl = url.parse()?;
+        let ticket = options.ticket.as_ref().map(TicketFile::new);
+        let known = ticket.and_then(|ticket| resume(&ticket, &server, recipe, options));
+        known.map_or_else(|| Self::associate(url, recipe, options, Ends::default()), Ok)
     }
 
     /// As [`Connection::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
@@ -49,8 +53,8 @@ impl Connection {
         aside(move || Self::open(&url, &recipe, &options)).await
     }
 
-    /// As [`Connection::open`]; messages that arrive go straight to `sink`, on the thread that receives them: the
-    /// connection's own, or one that waits on the connection. It must not block.
+    /// As [`Connection::open`], always with a full handshake; messages that arrive go straight to `sink`, on the thread
+    /// that receives them: the connection's own, or one that waits on the connection. It must not block.
     ///
     /// # Errors
     /// As [`Connection::open`].
@@ -60,11 +64,25 @@ impl Connection {
         options: &Options,
         sink: Box<dyn MessageSink>,
     ) -> Result<Self, Error> {
-        Self::open_with(url, recipe, options, Ends { message_sink: Some(sink), ..Ends::default() })
+        Self::associate(url, recipe, options, Ends { message_sink: Some(sink), ..Ends::default() })
     }
 
-    /// As [`Connection::open`]; messages come from `source` when the path can take them, and are written straight into
-    /// their packets. It must not block.
+    /// As [`Connection::open_sink`], for tasks, as [`Connection::open_async`].
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub async fn open_sink_async(
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+        sink: Box<dyn MessageSink>,
+    ) -> Result<Self, Error> {
+        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
+        aside(move || Self::open_sink(&url, &recipe, &options, sink)).await
+    }
+
+    /// As [`Connection::open`], always with a full handshake; messages come from `source` when the path can take them, and
+    /// are written straight into their packets. It must not block.
     ///
     /// # Errors
     /// As [`Connection::open`].
@@ -74,21 +92,30 @@ impl Connection {
         options: &Options,
         source: Box<dyn MessageSource>,
     ) -> Result<Self, Error> {
-        Self::open_with(url, recipe, options, Ends { message_source: Some(source), ..Ends::default() })
+        Self::associate(url, recipe, options, Ends { message_source: Some(source), ..Ends::default() })
     }
 
-    fn open_with(url: &str, recipe: &Recipe, options: &Options, ends: Ends) -> Result<Self, Error> {
+    /// As [`Connection::open_source`], for tasks, as [`Connection::open_async`].
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub async fn open_source_async(
+        url: &str,
+        recipe: &Recipe,
+        options: &Options,
+        source: Box<dyn MessageSource>,
+    ) -> Result<Self, Error> {
+        let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
+        aside(move || Self::open_source(&url, &recipe, &options, source)).await
+    }
+
+    /// By a full handshake; the ticket is kept.
+    fn associate(url: &str, recipe: &Recipe, options: &Options, ends: Ends) -> Result<Self, Error> {
         let url: HaulUrl = url.parse()?;
-        let Some(path) = &options.ticket else {
-            let channel = associate(None, &url, recipe, &options.registry, &options.associate(), ends)?;
-            return Ok(Self::of(channel));
-        };
-        let ticket = TicketFile::new(path);
-        if let Some(known) = resume(&ticket, recipe, options) {
-            return Ok(known);
-        }
         let mut channel = associate(None, &url, recipe, &options.registry, &options.associate(), ends)?;
-        ticket.keep(&mut channel)?;
+        if let Some(path) = &options.ticket {
+            TicketFile::new(path).keep(&mut channel)?;
+        }
         Ok(Self::of(channel))
     }
 
@@ -313,12 +340,17 @@ impl Connection {
     }
 }
 
-/// The known server, if it still knows this client by the same recipe.
-fn resume(ticket: &TicketFile, recipe: &Recipe, options: &Options) -> Option<Connection> {
+/// The known server, if it is that of the URL and still knows this client by the same recipe.
+fn resume(ticket: &TicketFile, url: &HaulUrl, recipe: &Recipe, options: &Options) -> Option<Connection> {
     /// A server that does not know the ticket stays silent; longer than this the handshake would not take either.
     const ANSWER: Duration = Duration::from_secs(1);
     // A flight that begins is accepted at the server: none is begun that will not be used.
-    if !ticket.recipe().ok()?.same_stack(recipe) {
+    let known = ticket.look().ok()?;
+    let is_there =
+        |mut addresses: vec::IntoIter<SocketAddr>| addresses.any(|address| address == known.server());
+    if !(url.host.as_str(), url.port).to_socket_addrs().is_ok_and(is_there)
+        || !known.recipe().ok()?.same_stack(recipe)
+    {
         return None;
     }
     let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default()).ok()?;

@@ -3,11 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 use std::io::{Read, Write};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use haul_testing::block_on;
+use haulage::stack::{MessageSink, MessageSource};
 use haulage::{
-    Accepted, ByteReader, ByteWriter, Connection, Error, Listener, Notice, Options, Rate, Recipe, preset,
+    Accepted, ByteReader, ByteWriter, Connection, Error, Listener, Notice, Options, Rate, Recipe, Time,
+    preset,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -209,6 +212,79 @@ fn a_ticket_of_another_recipe_begins_no_flight_that_nobody_uses() {
     }
     assert!(listener.accept(Some(Duration::from_millis(300))).is_err(), "one flight each");
     std::fs::remove_file(directory).unwrap();
+}
+
+#[test]
+fn a_ticket_of_another_server_is_of_no_use() {
+    let (first, second) = (listener(), listener());
+    let ticket = std::env::temp_dir().join(format!("haulage-servers-{}", std::process::id()));
+    let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
+    for listener in [&first, &first, &second, &second, &first] {
+        let recipe = preset("msg").unwrap();
+        let client = Connection::open(&listener.url("localhost"), &recipe, &options).unwrap();
+        client.send(b"for this one").unwrap();
+        let server = listener.accept(Some(PATIENCE)).expect("the server of the URL");
+        assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, b"for this one");
+        client.close(PATIENCE).unwrap();
+    }
+    std::fs::remove_file(ticket).unwrap();
+}
+
+/// Keeps what comes.
+struct Sink(mpsc::Sender<Vec<u8>>);
+
+impl MessageSink for Sink {
+    fn message(&mut self, _: Time, _: u64, data: &[u8]) {
+        self.0.send(data.to_vec()).unwrap();
+    }
+}
+
+/// Has so many messages.
+struct Source(u32);
+
+impl MessageSource for Source {
+    fn next(&mut self, _: Time, into: &mut [u8]) -> Option<usize> {
+        self.0 = self.0.checked_sub(1)?;
+        into[..4].copy_from_slice(&self.0.to_be_bytes());
+        Some(4)
+    }
+
+    fn message_len(&self) -> usize {
+        4
+    }
+}
+
+#[test]
+fn messages_go_straight_to_a_sink_and_come_straight_from_a_source_with_a_ticket_too() {
+    let listener = listener();
+    let (url, recipe) = (listener.url("127.0.0.1"), preset("msg").unwrap());
+    let ticket = std::env::temp_dir().join(format!("haulage-sink-{}", std::process::id()));
+    let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
+    for round in 0..3 {
+        let (sink, got) = mpsc::channel();
+        let sink = Box::new(Sink(sink));
+        let client = match round {
+            2 => block_on(Connection::open_sink_async(&url, &recipe, &options, sink)),
+            _ => Connection::open_sink(&url, &recipe, &options, sink),
+        };
+        let (client, server) = (client.unwrap(), listener.accept(Some(PATIENCE)).unwrap());
+        client.send(b"question").unwrap();
+        assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, b"question");
+        server.send(b"answer").unwrap();
+        assert_eq!(got.recv_timeout(PATIENCE).expect("the sink has it"), b"answer", "round {round}");
+        client.close(PATIENCE).unwrap();
+        let source = Box::new(Source(3));
+        let client = match round {
+            2 => block_on(Connection::open_source_async(&url, &recipe, &options, source)),
+            _ => Connection::open_source(&url, &recipe, &options, source),
+        };
+        let (client, server) = (client.unwrap(), listener.accept(Some(PATIENCE)).unwrap());
+        for left in (0..3u32).rev() {
+            assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, left.to_be_bytes(), "round {round}");
+        }
+        client.close(PATIENCE).unwrap();
+    }
+    std::fs::remove_file(ticket).unwrap();
 }
 
 #[test]

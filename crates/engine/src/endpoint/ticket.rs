@@ -167,13 +167,13 @@ impl TicketFile {
         self.open(true).and_then(|mut file| write(&mut file, ticket)).map_err(|error| self.failed(&error))
     }
 
-    /// The recipe of the ticket, without beginning a flight.
+    /// The ticket, to be looked at: no flight begins.
     ///
     /// # Errors
-    /// [`TicketError::File`] if there is none; [`TicketError::Damaged`]; [`TicketError::Recipe`].
-    pub fn recipe(&self) -> Result<Recipe, TicketError> {
+    /// [`TicketError::File`] if there is none; [`TicketError::Damaged`].
+    pub fn look(&self) -> Result<Ticket, TicketError> {
         let mut file = self.open(false).map_err(|error| self.failed(&error))?;
-        self.read(&mut file)?.recipe()
+        self.read(&mut file)
     }
 
     /// Takes the ticket for one flight: the epoch that it gives is on the disk before anything is sent, and no other
