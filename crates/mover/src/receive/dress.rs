@@ -224,7 +224,8 @@ impl Shared {
         }
         let Some(file) = self.place.open_final(path) else { return };
         let (fd, kind) = (file.as_fd(), FileType::RegularFile);
-        let differs = !is_same_time || self.dresser.would_change(fd, attributes, extras.as_deref());
+        let is_said = self.narrates()
+            && (!is_same_time || self.dresser.would_change(fd, attributes, extras.as_deref()));
         let dressed = if is_same_time {
             self.dresser.dress_but_time(fd, attributes, extras.as_deref(), kind)
         } else {
@@ -233,7 +234,7 @@ impl Shared {
         // Not our file: its contents are right all the same.
         let Ok(undone) = dressed else { return };
         self.note(path, undone);
-        if differs {
+        if is_said {
             // A link that is broken ends the job elsewhere.
             let _ = self.narrate(path, Action::Adjust);
         }
