@@ -1,6 +1,7 @@
 //! A batch: up to 64 packets side by side in one buffer, as GSO and GRO move them. Events carry batches, so that
 //! one virtual call serves them all.
 
+mod incoming;
 mod outgoing;
 
 use std::ops::Range;
@@ -50,6 +51,8 @@ pub struct Batch<'b> {
     live: u64,
     /// Those that carry the stack's attributes, taken or not.
     data: u64,
+    /// Of these, those that end an object.
+    fins: u64,
     /// Outgoing: those that repeat a segment.
     resent: u64,
     layout: &'b Layout,
@@ -85,6 +88,7 @@ impl<'b> Batch<'b> {
             count: 0,
             live: 0,
             data: 0,
+            fins: 0,
             resent: 0,
             layout,
             used: 0,
@@ -96,47 +100,6 @@ impl<'b> Batch<'b> {
             generation: start.generation,
             violations: 0,
             unauthentic: 0,
-        }
-    }
-
-    /// The packets of a received buffer, at most [`MAX_BATCH`]. What is no packet is counted and left out.
-    pub(crate) fn incoming(buffer: &'b mut [u8], stride: usize, layout: &'b Layout, generation: u8) -> Self {
-        let stride = stride.max(1);
-        let (mut live, mut data, mut strange) = (0, 0, 0);
-        let packets = buffer.chunks(stride).take(MAX_BATCH);
-        let count = packets.len();
-        for (i, packet) in packets.enumerate() {
-            let bit = 1 << i;
-            if packet.len() < PACKET_HEADER_LEN || packet[0] & GENERATION_BIT != generation {
-                strange |= bit;
-                continue;
-            }
-            let kind = Kind(packet[0] & !GENERATION_BIT);
-            if kind.is_data() {
-                data |= bit;
-            }
-            // Packets of the set-up have other keys and another reader.
-            if !matches!(kind, Kind::HELLO | Kind::HELLO_ACK) {
-                live |= bit;
-            }
-        }
-        let (used, unauthentic) = (buffer.len().min(count * stride), u64::count_ones(strange));
-        Self {
-            buffer,
-            count,
-            live,
-            data,
-            resent: 0,
-            layout,
-            used,
-            closed: true,
-            stride,
-            datagram: 0,
-            limit: count,
-            first_pn: 0,
-            generation,
-            violations: 0,
-            unauthentic,
         }
     }
 
@@ -171,23 +134,6 @@ impl<'b> Batch<'b> {
     /// How many data packets nobody has taken.
     pub(crate) fn live_data(&self) -> usize {
         (self.live & self.data).count_ones() as usize
-    }
-
-    /// Rejects the packets that are too short for what all of their kind carry.
-    pub(crate) fn reject_short(&mut self) {
-        let Some(last) = self.count.checked_sub(1) else { return };
-        let tag = self.layout.tag_len();
-        for (kind, least) in
-            [(self.data, self.layout.data_header_len() + tag), (!self.data, self.layout.clear_len() + tag)]
-        {
-            let short = match () {
-                () if self.stride < least => self.live & kind,
-                () if self.size(last) < least => self.live & kind & 1 << last,
-                () => 0,
-            };
-            self.live &= !short;
-            self.violations += short.count_ones();
-        }
     }
 
     pub(crate) fn has_live(&self) -> bool {
@@ -226,6 +172,14 @@ impl<'b> Batch<'b> {
     #[inline]
     pub fn fresh(&self) -> Live {
         Live(self.live & !self.resent)
+    }
+
+    /// Whether these are data packets of which nobody has taken any, none repeats a segment and none ends an object: all
+    /// but the last are of one size, and follow on each other. Nearly all batches are such a row.
+    #[inline]
+    pub fn is_row(&self) -> bool {
+        let row = self.live & self.data & !self.fins & !self.resent;
+        self.count > 0 && row.count_ones() as usize == self.count
     }
 
     /// How many packets repeat a segment that was sent before.
@@ -473,19 +427,6 @@ mod tests {
             for (i, (n, size)) in written.into_iter().enumerate() {
                 prop_assert_eq!(read.payload(i), vec![n; size]);
                 prop_assert_eq!((read.pn(i), read.kind(i)), (77 + i as u64, Kind::DATA));
-            }
-        }
-
-        #[test]
-        fn any_bytes_make_a_batch(
-            mut bytes in prop::collection::vec(any::<u8>(), 0..600), stride in 0usize..100, tag in 0u16..20,
-        ) {
-            let layout = layout(4, 9, tag);
-            let mut batch = Batch::incoming(&mut bytes, stride, &layout, 0);
-            for i in batch.live() {
-                let long = batch.kind(i).is_data() && batch.size(i) >= batch.layout().data_overhead();
-                prop_assert!(!long || batch.payload(i).len() + batch.layout().data_overhead() == batch.size(i));
-                batch.packet_mut(i)[0] = 1;
             }
         }
     }

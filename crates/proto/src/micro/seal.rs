@@ -37,13 +37,7 @@ impl MicroProtocol for SealPackets {
             return;
         }
         let least = header + batch.layout().tag_len();
-        for i in batch.live() {
-            let pn = batch.pn(i);
-            if batch.size(i) < least || self.open.open(batch.packet_mut(i), header, pn).is_err() {
-                self.refused += 1;
-                batch.reject_unauthentic(i);
-            }
-        }
+        self.refused += batch.open_each(least, |packet, pn| self.open.open(packet, header, pn).is_ok());
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -100,7 +100,8 @@ pub(crate) struct Came {
     pub(crate) whole: Option<u64>,
 }
 
-struct Takes(Arc<Mutex<Came>>);
+/// Takes an object up to a limit.
+struct Takes(Arc<Mutex<Came>>, u64);
 
 impl ObjectSink for Takes {
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
@@ -111,7 +112,7 @@ impl ObjectSink for Takes {
     }
 
     fn limit(&mut self) -> u64 {
-        u64::MAX
+        self.1
     }
 
     fn complete(&mut self, len: u64) {
@@ -145,12 +146,17 @@ impl Pair {
 
     /// Of a recipe that carries an object of `len` bytes from `a`.
     pub(crate) fn of_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<Came>>) {
+        Self::of_object_up_to(recipe, len, u64::MAX)
+    }
+
+    /// The same, to a receiver that takes no bytes from `limit` on.
+    pub(crate) fn of_object_up_to(recipe: &Recipe, len: u64, limit: u64) -> (Self, Arc<Mutex<Came>>) {
         let blueprint = blueprint(recipe);
         let came = Arc::new(Mutex::new(Came::default()));
         let make =
             |initiator, ends| Stack::new(blueprint.clone(), Setup { ends, ..setup(initiator) }).unwrap();
         let gives = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
-        let takes = Ends { object_sink: Some(Box::new(Takes(came.clone()))), ..Ends::default() };
+        let takes = Ends { object_sink: Some(Box::new(Takes(came.clone(), limit))), ..Ends::default() };
         (Self { a: make(true, gives), b: make(false, takes) }, came)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Batch, Kind, PACKET_HEADER_LEN};
+use super::{Batch, Kind, MAX_BATCH, PACKET_HEADER_LEN};
 
 /// Most headers fit this.
 const SHORT: usize = 32;
@@ -59,8 +59,9 @@ impl Batch<'_> {
     }
 
     fn append(&mut self, kind: Kind, payload: usize) -> usize {
-        let len = self.header_len(kind) + payload + self.layout.tag_len();
-        self.write_header(self.first_word(kind), self.header_len(kind), len);
+        let (word, header) = (self.first_word(kind), self.header_len(kind));
+        let len = header + payload + self.layout.tag_len();
+        write_header(&mut self.buffer[self.used..self.used + len], word, header);
         self.note(kind, len)
     }
 
@@ -71,40 +72,27 @@ impl Batch<'_> {
         u64::from(kind.0 | self.generation) << 56 | self.next_pn() << 16 >> 8
     }
 
-    /// Writes the header of the next packet, which begins with `word`, `header` bytes of `len` in all.
+    /// Takes in `added` packets that were written behind the others, at least one, of which only the last may be shorter:
+    /// it has `last` bytes. Gives the place of the first.
     #[inline]
-    fn write_header(&mut self, word: u64, header: usize, len: usize) {
-        let packet = &mut self.buffer[self.used..self.used + len];
-        // A size that is known when compiling saves a call; what lies behind the header is written later.
-        if header <= SHORT
-            && let Some(start) = packet.first_chunk_mut::<SHORT>()
-        {
-            *start = [0; SHORT];
-            start[..8].copy_from_slice(&word.to_be_bytes());
-        } else if header <= LONG
-            && let Some(start) = packet.first_chunk_mut::<LONG>()
-        {
-            *start = [0; LONG];
-            start[..8].copy_from_slice(&word.to_be_bytes());
-        } else {
-            packet[..header].fill(0);
-            packet[..PACKET_HEADER_LEN].copy_from_slice(&word.to_be_bytes()[..PACKET_HEADER_LEN]);
+    fn note_row(&mut self, kind: Kind, added: usize, len: usize, last: usize) -> usize {
+        let first = self.count;
+        let packets = u64::MAX >> (MAX_BATCH - added) << first;
+        self.live |= packets;
+        self.data |= if kind.is_data() { packets } else { 0 };
+        self.fins |= if kind == Kind::DATA_FIN { packets } else { 0 };
+        self.count += added;
+        self.used += (added - 1) * len + last;
+        if first == 0 {
+            self.stride = if added > 1 { len } else { last };
         }
+        self.closed |= last < self.stride;
+        first
     }
 
-    /// Takes in the packet that was written behind the others; gives its place.
-    #[inline]
+    /// Takes in a packet of `len` bytes that was written behind the others; gives its place.
     fn note(&mut self, kind: Kind, len: usize) -> usize {
-        let i = self.count;
-        self.live |= 1 << i;
-        self.data |= u64::from(kind.is_data()) << i;
-        self.count += 1;
-        self.used += len;
-        if i == 0 {
-            self.stride = len;
-        }
-        self.closed |= len < self.stride;
-        i
+        self.note_row(kind, 1, len, len)
     }
 
     /// Adds packets with `payload` bytes as long as they fit this batch, and returns their numbers. `write` gets the
@@ -120,17 +108,21 @@ impl Batch<'_> {
         let (first, header) = (self.count, self.header_len(kind));
         let overhead = header + self.layout.tag_len();
         let most = self.room_for(overhead).map_or(0, |room| self.fits(room, payload, overhead));
-        // Kept here, not read again for each packet: a load beside what `note` has just stored waits for that store.
-        let mut word = self.first_word(kind);
-        for _ in 0..most {
-            self.write_header(word, header, overhead + payload);
-            let start = self.used + header;
-            let Some(len) = write(&mut self.buffer[start..start + payload]) else { break };
-            self.note(kind, overhead + len.min(payload));
+        let len = overhead + payload;
+        let (mut added, mut last) = (0, len);
+        // Kept here, not read again for each packet: a load beside what has just been stored waits for that store.
+        let (mut word, mut rest) = (self.first_word(kind), &mut self.buffer[self.used..]);
+        while added < most && last == len {
+            let Some((packet, behind)) = rest.split_at_mut_checked(len) else { break };
+            write_header(packet, word, header);
+            let Some(filled) = write(&mut packet[header..header + payload]) else { break };
+            added += 1;
+            last = overhead + filled.min(payload);
             word += NEXT;
-            if len < payload {
-                break;
-            }
+            rest = behind;
+        }
+        if added > 0 {
+            self.note_row(kind, added, len, last);
         }
         first..self.count
     }
@@ -156,9 +148,10 @@ impl Batch<'_> {
         let header = self.header_len(kind);
         let overhead = header + self.layout.tag_len();
         self.room_for(overhead).filter(|&room| payload <= room)?;
-        self.write_header(self.first_word(kind), header, overhead + payload);
-        let start = self.used + header;
-        let len = write(&mut self.buffer[start..start + payload])?;
+        let word = self.first_word(kind);
+        let packet = &mut self.buffer[self.used..self.used + overhead + payload];
+        write_header(packet, word, header);
+        let len = write(&mut packet[header..header + payload])?;
         Some(self.note(kind, overhead + len.min(payload)))
     }
 
@@ -167,5 +160,25 @@ impl Batch<'_> {
         let i = self.push(kind, payload)?;
         self.resent |= 1 << i;
         Some(i)
+    }
+}
+
+/// Writes a header of `header` bytes that begins with `word`; all of it that is not `word` is zero.
+#[inline]
+fn write_header(packet: &mut [u8], word: u64, header: usize) {
+    // A size that is known when compiling saves a call; what lies behind the header is written later.
+    if header <= SHORT
+        && let Some(start) = packet.first_chunk_mut::<SHORT>()
+    {
+        *start = [0; SHORT];
+        start[..8].copy_from_slice(&word.to_be_bytes());
+    } else if header <= LONG
+        && let Some(start) = packet.first_chunk_mut::<LONG>()
+    {
+        *start = [0; LONG];
+        start[..8].copy_from_slice(&word.to_be_bytes());
+    } else {
+        packet[..header].fill(0);
+        packet[..PACKET_HEADER_LEN].copy_from_slice(&word.to_be_bytes()[..PACKET_HEADER_LEN]);
     }
 }

@@ -139,7 +139,7 @@ pub struct Block<'a> {
     pub words: usize,
     /// How it says what arrived.
     pub encoding: Encoding,
-    bits: &'a [u8],
+    bits: &'a [[u8; WORD_LEN]],
 }
 
 impl<'a> Block<'a> {
@@ -157,7 +157,7 @@ impl<'a> Block<'a> {
         let len = if encoding == Encoding::Bits { words * WORD_LEN } else { 0 };
         let (bits, rest) =
             rest.split_at_checked(len).ok_or(PacketError::Truncated { len: rest.len(), needed: len })?;
-        let block = Self { segment, first_word, words, encoding, bits };
+        let block = Self { segment, first_word, words, encoding, bits: bits.as_chunks().0 };
         let last = words - 1;
         if encoding == Encoding::Bits && block.word(last) & !word_mask(first_word + last) != 0 {
             return Err(PacketError::Block);
@@ -174,7 +174,7 @@ impl<'a> Block<'a> {
     pub fn word(&self, i: usize) -> u64 {
         assert!(i < self.words, "word {i} of a block of {}", self.words);
         match self.encoding {
-            Encoding::Bits => Reader(&self.bits[i * WORD_LEN..]).u64(),
+            Encoding::Bits => u64::from_be_bytes(self.bits[i]),
             Encoding::AllMissing => 0,
             Encoding::AllReceived => word_mask(self.first_word + i),
         }

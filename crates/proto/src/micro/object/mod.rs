@@ -119,3 +119,35 @@ impl MicroProtocol for Object {
         self.place.statistics(each);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::micro::testing::{Pair, Path, T0, object_recipe};
+
+    proptest! {
+        #[test]
+        fn what_lies_behind_the_limit_is_refused_and_all_before_it_is_taken(
+            len in 1u64..60_000, limit in 0u64..70_000, reverse: bool, lost in 0usize..40,
+        ) {
+            let mut recipe = object_recipe("100Gbit");
+            // The sender takes no notice of what the receiver allows.
+            recipe.set("object.first_limit", "1GB").unwrap();
+            let (mut pair, came) = Pair::of_object_up_to(&recipe, len, limit);
+            let mut lose = |packet: usize| packet == lost;
+            pair.exchange(T0, &mut Path { reverse, lose: Some(&mut lose), ..Path::default() });
+            let (sent, refused) = (pair.a.stats().data_sent, pair.b.stats().violations);
+            let came = came.lock().unwrap().bytes;
+            prop_assert!(!pair.b.has_failed() && sent == pair.b.stats().data_received + u64::from((lost as u64) < sent));
+            prop_assert!(came <= len.min(limit));
+            if limit >= len {
+                prop_assert_eq!(refused, 0);
+            } else {
+                // Whole segments lie before the limit; the last one is as long as what is left.
+                let most = 1_472 * (1 + u64::from((lost as u64) < sent));
+                prop_assert!(came + most > limit && refused > 0, "{} of {} came, {} refused", came, limit, refused);
+            }
+        }
+    }
+}

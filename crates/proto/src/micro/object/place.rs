@@ -77,11 +77,46 @@ impl Place {
 
     /// Refuses segments that cannot be.
     pub(super) fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let sequence = self.sequence.expect("bound before it is used");
-        let offset = self.handles().offset;
+        let fields = (self.sequence.expect("bound before it is used"), self.handles().offset);
         let takes = context.ends().object_sink.is_some();
         self.pieces.clear();
         self.pieces.reserve(PIECES);
+        if !(takes && self.admit_row(batch, fields)) {
+            self.pieces.clear();
+            self.admit_singly(batch, fields, takes);
+        }
+    }
+
+    /// Admits all at once, if they are as most are: a row before the object's end, and nothing in it impossible.
+    fn admit_row(&mut self, batch: &Batch<'_>, fields: (Attribute<U48>, Attribute<U48>)) -> bool {
+        if !batch.is_row() || self.end.is_some() {
+            return false;
+        }
+        let (full, last) = (batch.payload_range(0), batch.payload_range(batch.len() - 1));
+        let (mut start, len) = (full.start, full.len());
+        let (mut highest, mut furthest) = (self.highest, 0);
+        let pieces = &mut self.pieces;
+        batch.values(fields).for_each(|(seq, offset)| {
+            highest = highest.max(seq + 1);
+            furthest = furthest.max(offset);
+            pieces.push(Piece { offset, range: start..start + len });
+            start += batch.stride();
+        });
+        let is_possible =
+            highest <= MAX_SEQ + 1 && furthest + len as u64 <= self.limit && len > 0 && !last.is_empty();
+        if let Some(piece) = pieces.last_mut().filter(|_| is_possible) {
+            piece.range = last;
+            self.highest = highest;
+        }
+        is_possible
+    }
+
+    fn admit_singly(
+        &mut self,
+        batch: &mut Batch<'_>,
+        (sequence, offset): (Attribute<U48>, Attribute<U48>),
+        takes: bool,
+    ) {
         for i in batch.live() {
             let (seq, from) = (batch.get(i, sequence), batch.get(i, offset));
             let range = batch.payload_range(i);

@@ -5,8 +5,8 @@ use std::any::Any;
 
 use haul_base::{Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    Parameters, Resolution, Setup, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MAX_BATCH, MicroProtocol,
+    Order, Parameters, Resolution, Setup, SharedValue, U48,
 };
 use haul_wire::packet::{DATA_BODY_LEN, PART_BODY_LEN, PartBody};
 
@@ -195,13 +195,22 @@ impl KeepObject {
             first.is_none_or(|i| batch.get(i, places.sequence) == table.next_seq()),
             "numbered as recorded"
         );
-        let new = batch.fresh().map(|i| New {
-            offset: batch.get(i, places.offset),
-            len: (batch.size(i) - overhead) as u16,
-            fin: batch.kind(i) == Kind::DATA_FIN,
-            pn: batch.pn(i),
-        });
-        table.push(new, sent_at);
+        let row = if batch.is_row() { batch.len() - 1 } else { 0 };
+        if row > 0 {
+            let mut offsets = [0; MAX_BATCH];
+            let mut next = offsets.iter_mut();
+            batch.values(places.offset).for_each(|offset| {
+                if let Some(place) = next.next() {
+                    *place = offset;
+                }
+            });
+            table.push_row(batch.pn(0), (batch.stride() - overhead) as u16, &offsets[..row], sent_at);
+        }
+        for i in batch.fresh().skip(row) {
+            let len = (batch.size(i) - overhead) as u16;
+            let fin = batch.kind(i) == Kind::DATA_FIN;
+            table.push(New { offset: batch.get(i, places.offset), len, fin, pn: batch.pn(i) }, sent_at);
+        }
         self.tell_flight(true, context);
         if self.was_idle {
             self.timer_base = context.now();

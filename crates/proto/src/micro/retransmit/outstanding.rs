@@ -14,7 +14,7 @@ const PACKETS: u64 = SEGMENT_PACKETS;
 const WORDS: usize = SEGMENT_WORDS;
 
 /// One packet's place in the object and its latest transmission.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     /// Place in the object, bytes.
     pub(crate) offset: u64,
@@ -184,28 +184,38 @@ impl Outstanding {
         !self.lost.is_empty()
     }
 
-    /// Notes new packets, which left at `sent_at` in wrapped microseconds; the sequence number of the first is the
-    /// former [`Outstanding::next_seq`].
-    pub(crate) fn push(&mut self, new: impl Iterator<Item = New>, sent_at: u32) {
-        let mut new = new.peekable();
-        while new.peek().is_some() {
+    /// Notes a new packet, which left at `sent_at` in wrapped microseconds; its sequence number is the former
+    /// [`Outstanding::next_seq`].
+    pub(crate) fn push(&mut self, New { offset, len, fin, pn }: New, sent_at: u32) {
+        let record = Record { offset, pn, sent_at, len, state: State::InFlight, fin };
+        self.push_like(record, &[offset]);
+    }
+
+    /// Notes new packets of `len` payload bytes each, none of them the last of the object, that left together: the first has
+    /// the number `first_pn`, those behind it the next ones.
+    pub(crate) fn push_row(&mut self, first_pn: u64, len: u16, offsets: &[u64], sent_at: u32) {
+        let first = Record { offset: 0, pn: first_pn, sent_at, len, state: State::InFlight, fin: false };
+        self.push_like(first, offsets);
+    }
+
+    fn push_like(&mut self, mut first: Record, mut offsets: &[u64]) {
+        while !offsets.is_empty() {
             let index = (self.next_seq % PACKETS) as usize;
             if index == 0 {
                 let segment = self.free.pop().unwrap_or_else(Segment::new);
                 self.segments.push_back(segment);
             }
             let Some(segment) = self.segments.back_mut() else { return };
-            let (mut packets, mut bytes) = (0, 0);
-            for (record, New { offset, len, fin, pn }) in
-                segment.records[index..].iter_mut().zip(new.by_ref())
-            {
-                *record = Record { offset, pn, sent_at, len, state: State::InFlight, fin };
-                packets += 1;
-                bytes += u64::from(len);
+            let (here, behind) = offsets.split_at(offsets.len().min(PACKETS as usize - index));
+            for (i, (record, &offset)) in segment.records[index..].iter_mut().zip(here).enumerate() {
+                *record = Record { offset, pn: first.pn + i as u64, ..first };
             }
-            segment.sent = index as u16 + packets;
-            self.next_seq += u64::from(packets);
-            self.in_flight += bytes + u64::from(packets) * self.overhead;
+            let packets = here.len() as u64;
+            segment.sent = (index + here.len()) as u16;
+            self.next_seq += packets;
+            self.in_flight += packets * (u64::from(first.len) + self.overhead);
+            first.pn += packets;
+            offsets = behind;
         }
     }
 
@@ -250,7 +260,7 @@ impl Outstanding {
         let seq = seq.min(self.next_seq);
         while self.base * PACKETS < seq && !self.segments.is_empty() {
             let upto = (seq - self.base * PACKETS).min(PACKETS);
-            self.ack_below(0, upto as usize, change);
+            self.ack_below(upto as usize, change);
             if upto < PACKETS {
                 break;
             }
@@ -370,12 +380,13 @@ impl Outstanding {
         self.lost.push_back(seq);
     }
 
-    fn ack_below(&mut self, slot: usize, upto: usize, change: &mut Change) {
-        for word in 0..upto.div_ceil(64) {
+    /// The packets of the oldest segment below its `upto`-th have arrived.
+    fn ack_below(&mut self, upto: usize, change: &mut Change) {
+        for word in self.whole_words..upto.div_ceil(64) {
             let bits = (upto - word * 64).min(64);
             let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
-            let sent = self.segments[slot].sent_mask(word);
-            self.ack_word(slot, word, mask & sent, change);
+            let sent = self.segments[0].sent_mask(word);
+            self.ack_word(0, word, mask & sent, change);
         }
     }
 

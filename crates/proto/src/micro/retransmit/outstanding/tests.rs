@@ -7,7 +7,7 @@ fn filled(n: u64) -> Outstanding {
     let mut out = Outstanding::new(39);
     for pn in 0..n {
         let new = New { offset: pn * 1000, len: 1000, fin: false, pn };
-        out.push(std::iter::once(new), pn as u32 * 10);
+        out.push(new, pn as u32 * 10);
     }
     out
 }
@@ -42,6 +42,21 @@ fn a_statement_may_begin_anywhere_and_cross_words_and_segments() {
         assert_eq!(acked, expected, "from {first}");
         assert_eq!(change.lost_packets, u64::from((known & !received).count_ones()), "from {first}");
     }
+}
+
+#[test]
+fn a_row_is_the_same_as_one_by_one() {
+    let (mut rows, mut singly) = (Outstanding::new(39), Outstanding::new(39));
+    for first in (0..20_100).step_by(67) {
+        let offsets: Vec<u64> = (first..first + 67).map(|pn| pn * 1_000).collect();
+        rows.push_row(first, 1_000, &offsets, first as u32);
+        for (pn, offset) in (first..).zip(offsets) {
+            singly.push(New { offset, len: 1_000, fin: false, pn }, first as u32);
+        }
+    }
+    let all = |out: &Outstanding| (0..20_100).map(|seq| *out.unacked(seq).unwrap()).collect::<Vec<_>>();
+    assert_eq!(all(&rows), all(&singly));
+    assert_eq!((rows.next_seq(), rows.in_flight()), (singly.next_seq(), singly.in_flight()));
 }
 
 #[test]
@@ -135,7 +150,8 @@ proptest! {
         let mut pn = 0;
         for (op, bits, n) in ops {
             match op {
-                0 | 1 => for _ in 0..n { let new = New { offset: pn, len: (pn % 1400) as u16, fin: false, pn }; out.push(std::iter::once(new), pn as u32); pn += 1; },
+                0 => for _ in 0..n { out.push(New { offset: pn, len: (pn % 1400) as u16, fin: false, pn }, pn as u32); pn += 1; },
+                1 => { out.push_row(pn, bits as u16, &vec![pn; n as usize], pn as u32); pn += n; },
                 2 => { on_word(&mut out, (0, (n % 157) as usize), bits, rule(pn / 2, n)); }
                 3 => { on_complete_below(&mut out, n); }
                 _ => while out.peek_lost().is_some() { out.resent(pn, pn as u32); pn += 1; },
