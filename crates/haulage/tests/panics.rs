@@ -84,6 +84,32 @@ fn a_micro_protocol_that_breaks_at_the_server_is_named_to_its_client_and_hurts_n
     }
 }
 
+/// Made for the check of its recipe, and never again.
+fn made_once() -> Arc<Registry> {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let mut registry = registry();
+    registry.register(Registration::new("brittle", 1, "breaks", |_, _| {
+        assert!(MADE.fetch_add(1, Ordering::Relaxed) == 0, "brittle cannot be built again");
+        Ok(Box::new(Brittle(Place::Nowhere)))
+    }));
+    Arc::new(registry)
+}
+
+#[test]
+fn a_micro_protocol_that_breaks_when_the_flight_comes_ends_it_without_a_wait_and_hurts_nobody_else() {
+    let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
+    listening.registry = made_once();
+    let listener = Listener::bind_with(listening).unwrap();
+    let url = listener.url("127.0.0.1");
+    let patient = Options { timeout: PATIENCE * 3, ..options(Place::Nowhere) };
+    let client = Connection::open(&url, &recipe(), &patient).unwrap();
+    client.send(b"hello").unwrap();
+    let error = client.recv(Some(PATIENCE)).unwrap_err();
+    assert!(error.to_string().contains("broken off"), "{error}");
+    let other = Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
+    exchange(&other, &listener.accept(Some(PATIENCE)).unwrap());
+}
+
 #[test]
 fn a_micro_protocol_that_breaks_at_the_client_is_an_error_there() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();

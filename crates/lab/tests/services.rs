@@ -58,7 +58,7 @@ fn a_receiver_changes_the_rate_of_a_stream_that_runs() {
     if !privileged("a_receiver_changes_the_rate_of_a_stream_that_runs") {
         return;
     }
-    let text = services(&["change", "--share", "0.4"]);
+    let text = services(&["change", "--rounds", "1", "--share", "0.4"]);
     let changed = rows(&text, "viz, 150 then 100");
     let (before, after) = (changed[0][0], changed[0][1]);
     // How near a busy machine comes to a rate is for benchmarks (late packets come in bursts); that it is another one is not.

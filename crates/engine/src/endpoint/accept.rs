@@ -10,6 +10,7 @@ use haul_wire::packet::{Flight, FlightWord, OpenHeader, WORD_LEN, WordPacket};
 
 use super::guard::caught;
 use super::inner::{Header, Inner, received};
+use super::phase::Manner;
 use super::run::split_open;
 use super::shared::{Shared, count, lock};
 use super::table::Table;
@@ -95,6 +96,7 @@ fn begin(
     let made = Inner::new(now, Role::Server, &bond, flight, source, &options, Ends::default());
     let made = made.map(Arc::new).map_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
+        say(shared, &bond.secret, flight, (FlightWord::Close, Manner::Cut as u32), source);
         Refusal::NoRoom
     })?;
     let mut table = lock(&shared.table);
@@ -125,9 +127,20 @@ pub(super) fn say_closed(shared: &Shared, flight: Flight) {
         },
         _ => return,
     };
-    let mut packet = WordPacket { flight, word: FlightWord::Closed, number: 0, mac: [0; 12] };
+    say(shared, &secret, flight, (FlightWord::Closed, 0), peer);
+}
+
+/// Says something about a flight that is not there.
+fn say(
+    shared: &Shared,
+    secret: &TicketSecret,
+    flight: Flight,
+    (word, number): (FlightWord, u32),
+    to: SocketAddr,
+) {
+    let mut packet = WordPacket { flight, word, number, mac: [0; 12] };
     packet.mac = secret.mac(shared.role, &packet.authenticated());
-    shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, peer);
+    shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, to);
 }
 
 /// The client will not come back with this association.

@@ -97,16 +97,23 @@ struct Points {
     #[arg(long, value_name = "US,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     busy_poll: Option<Vec<u64>>,
 
-    /// Rounds of `jitter` and `turnaround`, every carrier in turn
-    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
+    /// Rounds, every carrier in turn, each with other losses: 1 of `rates`, which takes 4 minutes, 5 of the others
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
 
     /// UDT in `jitter`, by the program that scripts/bench/udt.sh builds
     #[arg(long, value_name = "PROGRAM")]
     udt: Option<PathBuf>,
 }
 
+/// Rounds where none are asked for.
+const ROUNDS: u32 = 5;
+
 impl Points {
+    fn rounds_or(&self, usual: u32) -> u64 {
+        self.rounds.unwrap_or(usual).into()
+    }
+
     fn check(&self) -> Result<(), Problem> {
         if !(0.01..=1.0).contains(&self.share) {
             return Err(Problem::usage("--share must lie between 0.01 and 1", "1 is the full measurement"));
@@ -142,7 +149,7 @@ pub(crate) fn services(args: &ServicesArgs) -> Result<ExitCode, Problem> {
         tables::rates(&lab, points)?;
     }
     if wanted(What::Change) {
-        tables::change(&lab, points.share)?;
+        tables::change(&lab, points)?;
     }
     if wanted(What::Jitter) {
         tables::jitter(&lab, points)?;

@@ -1,12 +1,11 @@
 //! The measurements, and how they are shown.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use super::Points;
 use super::emulated::{Emulator, Road};
 use super::figures::quantile;
 use super::job::{Carrier, Job, Seen, Stream};
+use super::{Points, ROUNDS};
 use crate::problem::{Problem, While};
 
 const RATE: u64 = 200_000_000;
@@ -43,7 +42,7 @@ pub(super) fn rates(lab: &Emulator, points: &Points) -> Result<(), Problem> {
     );
     for &rtt_ms in points.rtt.as_deref().unwrap_or(&[0, 20, 60, 100, 200]) {
         let road = |untuned| Road { rtt_ms, rate: "1Gbit", loss: LOSS.to_owned(), untuned };
-        let mut row = format!("| {rtt_ms} |");
+        let mut jobs = Vec::new();
         for (carrier, untuned) in [
             (preset("viz"), false),
             (preset("msg"), false),
@@ -51,41 +50,76 @@ pub(super) fn rates(lab: &Emulator, points: &Points) -> Result<(), Problem> {
             (Carrier::Tcp, true),
             (Carrier::Tcp, false),
         ] {
-            let job = Job::Streams(vec![stream(&carrier, millis, 0)]);
-            let seen: Vec<Seen> = lab.run(&road(untuned), &job)?.load("b.json")?;
-            let _ = write!(row, " {} |", mbit(seen[0].goodput_bps));
+            jobs.push((road(untuned), Job::Streams(vec![stream(&carrier, millis, 0)])));
         }
-        println!("{row}");
+        let mut cells = vec![Vec::new(); jobs.len()];
+        for round in 0..points.rounds_or(1) {
+            for ((road, job), cell) in jobs.iter().zip(&mut cells) {
+                cell.extend(lab.run_round(round, road, job)?.load::<Vec<Seen>>("b.json")?);
+            }
+        }
+        let cells: Vec<_> = cells.iter().map(|seen| rate_cell(seen)).collect();
+        println!("| {rtt_ms} | {} |", cells.join(" | "));
     }
     Ok(())
 }
 
+/// The median, and between which it lies.
+fn rate_cell(seen: &[Seen]) -> String {
+    let mut rates: Vec<f64> = seen.iter().map(|seen| seen.goodput_bps).collect();
+    let median = mbit(quantile(&mut rates, 0.5));
+    match &rates[..] {
+        [least, .., most] => format!("{median} ({} to {})", mbit(*least), mbit(*most)),
+        _ => median,
+    }
+}
+
 /// Two viz streams whose rates the receiver sets, TCP beside them (figure 9).
-pub(super) fn change(lab: &Emulator, share: f64) -> Result<(), Problem> {
-    let millis = (8_000.0 * share).max(3_000.0) as u64;
+pub(super) fn change(lab: &Emulator, points: &Points) -> Result<(), Problem> {
+    let millis = (8_000.0 * points.share).max(3_000.0) as u64;
     let after = millis * 3 / 8;
-    let rtt_ms = RTT_MS;
-    let road = stream_road();
     let viz =
         |lane, from, to| Stream { rate_bps: Some(from), change: to, ..stream(&preset("viz"), millis, lane) };
-    let streams = vec![
+    let job = Job::Streams(vec![
         viz(0, RATE, None),
         viz(1, SLOWER, Some((after, 100_000_000))),
         stream(&Carrier::Tcp, millis, 2),
-    ];
-    let seen: Vec<Seen> = lab.run(&road, &Job::Streams(streams))?.load("b.json")?;
+    ]);
     println!(
-        "\n## Three streams at once, RTT {rtt_ms} ms, loss 0.01 %; the second viz is told 100 Mbit/s after {after} ms\n"
+        "\n## Three streams at once, RTT {RTT_MS} ms, loss {LOSS}; the second viz is told 100 Mbit/s after {after} ms\n"
     );
-    println!("| stream | Mbit/s before | after | settled in | jitter, p99 |\n|---|---|---|---|---|");
-    for (name, seen) in ["viz, 200", "viz, 150 then 100", "TCP, 200 by the program"].iter().zip(&seen) {
-        let settled =
-            seen.settled_ms.map_or(String::new(), |ms| format!("{ms:.0} ms = {:.2} RTT", ms / rtt_ms as f64));
-        let later = seen.later_goodput_bps.map_or(String::new(), mbit);
-        let jitter = format!("{:.3} ms", seen.jitter_p99_us / 1e3);
-        println!("| {name} | {} | {later} | {settled} | {jitter} |", mbit(seen.goodput_bps));
+    println!("Medians, and each round\n");
+    println!("| stream | Mbit/s before | after | settled in, RTT | jitter, p99, ms |\n|---|---|---|---|---|");
+    let mut rounds = Vec::new();
+    for round in 0..points.rounds_or(ROUNDS) {
+        rounds.push(lab.run_round(round, &stream_road(), &job)?.load::<Vec<Seen>>("b.json")?);
+    }
+    for (lane, name) in ["viz, 200", "viz, 150 then 100", "TCP, 200 by the program"].iter().enumerate() {
+        let cell = |of: fn(&Seen) -> Option<f64>, digits| each_cell(&rounds, lane, of, digits);
+        println!(
+            "| {name} | {} | {} | {} | {} |",
+            cell(|seen| Some(seen.goodput_bps / 1e6), 1),
+            cell(|seen| seen.later_goodput_bps.map(|bps| bps / 1e6), 1),
+            cell(|seen| seen.settled_ms.map(|ms| ms / RTT_MS as f64), 2),
+            cell(|seen| Some(seen.jitter_p99_us / 1e3), 3),
+        );
     }
     Ok(())
+}
+
+/// The median of what the rounds have, and each; a stroke for one that has nothing.
+fn each_cell(rounds: &[Vec<Seen>], lane: usize, of: fn(&Seen) -> Option<f64>, digits: usize) -> String {
+    let all: Vec<_> = rounds.iter().map(|streams| streams.get(lane).and_then(of)).collect();
+    let mut values: Vec<f64> = all.iter().flatten().copied().collect();
+    let show = |value: &Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+    match &all[..] {
+        _ if values.is_empty() => String::new(),
+        [only] => show(only),
+        all => {
+            let each: Vec<_> = all.iter().map(show).collect();
+            format!("{:.digits$}: {}", quantile(&mut values, 0.5), each.join(" "))
+        }
+    }
 }
 
 fn stream_road() -> Road {
@@ -126,14 +160,14 @@ fn evenness(
 ) -> Result<Vec<Vec<Vec<Seen>>>, Problem> {
     let millis = (3_000.0 * points.share).max(1_000.0) as u64;
     let mut all = vec![Vec::new(); carriers.len()];
-    for _ in 0..points.rounds {
+    for round in 0..points.rounds_or(ROUNDS) {
         for (carrier, rounds) in carriers.iter().zip(&mut all) {
             let streams = rates
                 .iter()
                 .zip(0..)
                 .map(|(&rate, lane)| Stream { rate_bps: Some(rate), ..stream(carrier, millis, lane) });
             let job = Job::Streams(streams.collect());
-            rounds.push(lab.run(&stream_road(), &job)?.load::<Vec<Seen>>("b.json")?);
+            rounds.push(lab.run_round(round, &stream_road(), &job)?.load::<Vec<Seen>>("b.json")?);
         }
     }
     Ok(all)
@@ -175,4 +209,21 @@ pub(super) fn readings(lab: &Emulator, share: f64) -> Result<(), Problem> {
         println!("| {} | {kind} | {from:.3} | {to:.3} | {rest_from:.0} | {rest_to:.0} |", carrier.name());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_has_the_median_and_every_round_and_shows_where_there_is_nothing() {
+        let round = |settled_ms| vec![Seen { settled_ms, ..Seen::default() }];
+        let rounds = [round(Some(61.0)), round(None), round(Some(59.5)), round(Some(60.0))];
+        assert_eq!(each_cell(&rounds, 0, |seen| seen.settled_ms, 1), "60.0: 61.0 - 59.5 60.0");
+        assert_eq!(each_cell(&rounds[..1], 0, |seen| seen.settled_ms, 0), "61");
+        assert_eq!(each_cell(&rounds[1..2], 0, |seen| seen.settled_ms, 0), "");
+        let seen = |bps| Seen { goodput_bps: bps, ..Seen::default() };
+        assert_eq!(rate_cell(&[seen(3e6), seen(1e6), seen(2e6)]), "2.0 (1.0 to 3.0)");
+        assert_eq!(rate_cell(&[seen(3e6)]), "3.0");
+    }
 }

@@ -17,7 +17,7 @@ use super::ideal::Comparison;
 use super::job::{Carrier, Job, Turns};
 use super::server::{FOREVER, engine, tcp_listener};
 use super::theft::{QUIET, Ticks};
-use super::{Courier, Points};
+use super::{Courier, Points, ROUNDS};
 use crate::problem::{Problem, While};
 
 const SMALL: usize = 10;
@@ -48,7 +48,10 @@ type Way = (Carrier, Option<u64>);
 
 /// A 10-byte message and its answer, every carrier in turn.
 pub(super) fn table(lab: &Emulator, points: &Points) -> Result<(), Problem> {
-    println!("\n## Turn-around of a {SMALL}-byte message, ms: medians of {} rounds\n", points.rounds);
+    println!(
+        "\n## Turn-around of a {SMALL}-byte message, ms: medians of {} rounds\n",
+        points.rounds_or(ROUNDS)
+    );
     println!(
         "| RTT ms | loss each way | carrier | mean | 99 % | CPU of A, us | means | 99 % of each round | stolen |"
     );
@@ -114,14 +117,14 @@ fn in_turn(
     messages: usize,
 ) -> Result<Vec<(Way, Rounds)>, Problem> {
     let mut all: Vec<(Way, Rounds)> = ways(points).into_iter().map(|way| (way, Rounds::default())).collect();
-    for round in 0..points.rounds {
+    for round in 0..points.rounds_or(ROUNDS) {
         for place in 0..all.len() {
             let count = all.len();
             let (way, rounds) = &mut all[(round as usize + place) % count];
             let (carrier, busy_poll_us) = way.clone();
             let job = Job::Turnaround { carrier, messages, busy_poll_us };
             let before = Ticks::now();
-            let results = lab.run_round(round.into(), road, &job)?;
+            let results = lab.run_round(round, road, &job)?;
             rounds.add(results.load("a.json")?, Ticks::now().stolen_since(before));
         }
     }

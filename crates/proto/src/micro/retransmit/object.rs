@@ -189,6 +189,7 @@ impl KeepObject {
         let places = self.places.expect("bound before it is used");
         let overhead = batch.layout().data_overhead();
         let table = self.table.get_or_insert_with(|| Box::new(Outstanding::new(overhead)));
+        table.set_overhead(overhead);
         let sent_at = context.now().as_wrapped_micros();
         let first = batch.fresh().next();
         debug_assert!(

@@ -116,6 +116,25 @@ pub(crate) struct Change {
     pub(crate) lost_bytes: u64,
 }
 
+/// Packets that are neither acknowledged nor taken for lost, and their payload bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flying {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Flying {
+    fn leave(&mut self, packets: u64, bytes: u64) {
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+
+    fn land(&mut self, packets: u64, bytes: u64) {
+        self.packets = self.packets.saturating_sub(packets);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
 /// All packets between the first that is not known to have arrived and the last that was sent.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
@@ -130,7 +149,7 @@ pub(crate) struct Outstanding {
     lost: VecDeque<u64>,
     /// Bytes of each packet beside its payload, counted as in flight.
     overhead: u64,
-    in_flight: u64,
+    flying: Flying,
 }
 
 impl Outstanding {
@@ -143,7 +162,7 @@ impl Outstanding {
             next_seq: 0,
             lost: VecDeque::with_capacity(PACKETS as usize),
             overhead: overhead as u64,
-            in_flight: 0,
+            flying: Flying::default(),
         }
     }
 
@@ -154,7 +173,12 @@ impl Outstanding {
 
     /// UDP payload bytes sent and neither acknowledged nor declared lost.
     pub(crate) fn in_flight(&self) -> u64 {
-        self.in_flight
+        self.flying.bytes + self.flying.packets * self.overhead
+    }
+
+    /// Packets have so many bytes beside their payload from now on; those that are on their way count as if they had too.
+    pub(crate) fn set_overhead(&mut self, bytes: usize) {
+        self.overhead = bytes as u64;
     }
 
     /// Packets from the oldest that is not known to have arrived to the newest, as of [`Outstanding::retire_complete`].
@@ -213,7 +237,7 @@ impl Outstanding {
             let packets = here.len() as u64;
             segment.sent = (index + here.len()) as u16;
             self.next_seq += packets;
-            self.in_flight += packets * (u64::from(first.len) + self.overhead);
+            self.flying.leave(packets, packets * u64::from(first.len));
             first.pn += packets;
             offsets = behind;
         }
@@ -233,12 +257,12 @@ impl Outstanding {
     /// The packet at the front of the queue was sent again.
     pub(crate) fn resent(&mut self, pn: u64, sent_at: u32) {
         let Some(seq) = self.lost.pop_front() else { return };
-        let overhead = self.overhead;
         if let Some(record) = self.unacked_mut(seq) {
             record.pn = pn;
             record.sent_at = sent_at;
             record.state = State::InFlight;
-            self.in_flight += u64::from(record.len) + overhead;
+            let bytes = u64::from(record.len);
+            self.flying.leave(1, bytes);
         }
     }
 
@@ -370,13 +394,12 @@ impl Outstanding {
     }
 
     fn declare_lost(&mut self, seq: u64) {
-        let overhead = self.overhead;
         let Some(record) = self.unacked_mut(seq).filter(|r| r.state == State::InFlight) else {
             return;
         };
         record.state = State::Lost;
-        let bytes = u64::from(record.len) + overhead;
-        self.in_flight = self.in_flight.saturating_sub(bytes);
+        let bytes = u64::from(record.len);
+        self.flying.land(1, bytes);
         self.lost.push_back(seq);
     }
 
@@ -415,7 +438,7 @@ impl Outstanding {
             at += run;
         }
         change.acked_bytes += acked;
-        self.in_flight = self.in_flight.saturating_sub(landed + packets * self.overhead);
+        self.flying.land(packets, landed);
     }
 
     fn unacked(&self, seq: u64) -> Option<&Record> {

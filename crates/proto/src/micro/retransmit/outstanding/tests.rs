@@ -144,23 +144,24 @@ fn statements_about_what_was_never_sent_are_harmless() {
 proptest! {
     #[test]
     fn bytes_in_flight_always_match_the_records(
-        ops in prop::collection::vec((0u8..5, any::<u64>(), 0u64..300), 1..120),
+        ops in prop::collection::vec((0u8..6, any::<u64>(), 0u64..300), 1..120),
     ) {
         let mut out = Outstanding::new(39);
-        let mut pn = 0;
+        let (mut pn, mut overhead) = (0, 39);
         for (op, bits, n) in ops {
             match op {
                 0 => for _ in 0..n { out.push(New { offset: pn, len: (pn % 1400) as u16, fin: false, pn }, pn as u32); pn += 1; },
                 1 => { out.push_row(pn, bits as u16, &vec![pn; n as usize], pn as u32); pn += n; },
                 2 => { on_word(&mut out, (0, (n % 157) as usize), bits, rule(pn / 2, n)); }
                 3 => { on_complete_below(&mut out, n); }
+                4 => { out.set_overhead(n as usize); overhead = n; },
                 _ => while out.peek_lost().is_some() { out.resent(pn, pn as u32); pn += 1; },
             }
             out.retire_complete();
             let mut expected = 0;
             for seq in out.base * PACKETS..out.next_seq {
                 if let Some(r) = out.unacked(seq).filter(|r| r.state == State::InFlight) {
-                    expected += u64::from(r.len) + 39;
+                    expected += u64::from(r.len) + overhead;
                 }
             }
             prop_assert_eq!(out.in_flight(), expected);
