@@ -128,6 +128,7 @@ pub(crate) struct Core {
     pub(crate) next_message: u64,
     pub(crate) draining: bool,
     pub(crate) initiator: bool,
+    /// The micro-protocol that is called at present, or was called last.
     pub(crate) running: u8,
     pub(crate) stats: StackStats,
     pub(crate) queue_limit: usize,
@@ -191,12 +192,14 @@ pub struct Context<'c> {
     pub(crate) core: &'c mut Core,
     pub(crate) slots: &'c mut Slots,
     pub(crate) blueprint: &'c Blueprint,
-    pub(crate) owner: u8,
 }
 
 impl fmt::Debug for Context<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("now", &self.now).field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("now", &self.now)
+            .field("owner", &self.core.running)
+            .finish_non_exhaustive()
     }
 }
 
@@ -307,7 +310,7 @@ impl Context<'_> {
 
     /// Calls this micro-protocol's `on_timer(timer)` at `at`, in place of an earlier wish for this timer.
     pub fn set_timer(&mut self, timer: u8, at: Time) {
-        let owner = self.owner;
+        let owner = self.core.running;
         let known = self.core.timers.iter_mut().find(|t| t.owner == owner && t.name == timer);
         if let Some(known) = known {
             known.at = at;
@@ -320,13 +323,13 @@ impl Context<'_> {
 
     /// Takes that wish back.
     pub fn cancel_timer(&mut self, timer: u8) {
-        let owner = self.owner;
+        let owner = self.core.running;
         self.core.timers.retain(|t| t.owner != owner || t.name != timer);
     }
 
     /// Asks that this micro-protocol's `write_control` be called as soon as a packet can leave.
     pub fn want_control(&mut self) {
-        self.core.control_wanted |= 1 << self.owner;
+        self.core.control_wanted |= 1 << self.core.running;
     }
 
     /// No data may leave before `at`; asked for while handling [`SEND_PERMIT`](crate::SEND_PERMIT).
@@ -408,9 +411,7 @@ impl Context<'_> {
             return;
         };
         let before = std::mem::replace(&mut self.core.running, owner);
-        let mut inner =
-            Context { now: self.now, core: self.core, slots: self.slots, blueprint: self.blueprint, owner };
-        call(&mut *protocol, &mut inner);
+        call(&mut *protocol, self);
         self.core.running = before;
         self.slots[usize::from(owner)] = Some(protocol);
     }

@@ -319,7 +319,7 @@ impl Stack {
     }
 
     pub(crate) fn context(&mut self, now: Time) -> Context<'_> {
-        Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &self.blueprint, owner: 0 }
+        Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &self.blueprint }
     }
 
     /// Calls `on_start` of the micro-protocols that are `new`.
@@ -358,7 +358,7 @@ impl Stack {
         let start = Start { datagram, limit, next_pn: self.core.next_pn, generation: self.generation };
         let mut batch = Batch::outgoing(slot, &blueprint.tables.layout, &start);
         let mut context =
-            Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &blueprint, owner: 0 };
+            Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &blueprint };
         work(&mut context, &mut batch);
         (!batch.is_empty()).then(|| {
             context.core.next_pn = batch.next_pn();
