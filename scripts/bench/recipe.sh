@@ -17,14 +17,17 @@ speed_of() { # DIRECTORY TARGET: builds the simulator's example there, and says 
         --message-format json) | executable speed
 }
 
+# Beside the other builds, so that it is not built anew each time; an interruption leaves nothing else behind.
 build_before() {
     local target
     target=$(cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/before
-    git worktree add --quiet --force --detach "$WORK/before" $BEFORE || die "the history lacks commit $BEFORE"
-    OLD=$(cd "$WORK/before" && CARGO_TARGET_DIR=$target cargo build --quiet --release --locked --package haul-cli \
+    mkdir -p "$target/source"
+    git cat-file -e $BEFORE 2>/dev/null ||
+        die "the history lacks commit $BEFORE, of the machines (a shallow clone? git fetch --unshallow)"
+    git archive $BEFORE | tar -x -C "$target/source"
+    OLD=$(cd "$target/source" && CARGO_TARGET_DIR=$target cargo build --quiet --release --locked --package haul-cli \
         --bin haul --message-format json | executable haul)
-    OLD_SPEED=$(speed_of "$WORK/before" "$target")
-    git worktree remove --force "$WORK/before"
+    OLD_SPEED=$(speed_of "$target/source" "$target")
     [ -x "$OLD" ] && [ -x "$OLD_SPEED" ] || die 'the build of the machines made no programs'
 }
 

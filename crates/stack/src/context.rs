@@ -128,7 +128,7 @@ pub(crate) struct Core {
     pub(crate) next_message: u64,
     pub(crate) draining: bool,
     pub(crate) initiator: bool,
-    /// The micro-protocol that is called at present, or was called last.
+    /// The micro-protocol that is called at present; behind a panic, the one that has panicked.
     pub(crate) running: u8,
     pub(crate) stats: StackStats,
     pub(crate) queue_limit: usize,
