@@ -31,8 +31,8 @@ pub(super) struct Guest<'s> {
 /// What became of a rest before a message that is expected.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rested {
-    /// Others have kept the thread from its processor while it looked for the message itself.
-    pub(super) crowded: bool,
+    /// Others have kept the thread from its processor for so long while it looked for the message itself.
+    pub(super) kept: Option<Span>,
     /// How long after the time that was set for looking it woke up.
     pub(super) late: Option<Span>,
 }
@@ -94,7 +94,7 @@ impl<'s> Guest<'s> {
         if look.is_some_and(|look| look.start <= now) {
             shared.helm.guest_looks();
             count(&shared.counters.looks);
-            self.rested.crowded |= give_way(&shared.clock);
+            self.rested.kept = give_way(&shared.clock);
             return Ok(());
         }
         let longest = look.map_or(now + LONGEST_WAIT, |look| look.start);
@@ -115,12 +115,13 @@ impl Drop for Guest<'_> {
     }
 }
 
-/// Others may need this core more. Says whether they have needed it for long. A host that stops the whole virtual machine takes
-/// as long, but to sleep is no help against that.
-fn give_way(clock: &Clock) -> bool {
+/// Others may need this core more. Says for how long they have needed it, if that was long. A host that stops the whole virtual
+/// machine takes as long, but to sleep is no help against that.
+fn give_way(clock: &Clock) -> Option<Span> {
     let (before, switches) = (clock.now(), involuntary_switches());
     std::thread::yield_now();
-    clock.now().since(before) > CROWDED && involuntary_switches() > switches
+    let kept = clock.now().since(before);
+    (kept > CROWDED && involuntary_switches() > switches).then_some(kept)
 }
 
 /// How often this thread had to give its processor to another one.

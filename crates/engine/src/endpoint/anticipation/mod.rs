@@ -5,12 +5,15 @@
 //! to a small message on its way; so for a short time around that moment it does not sleep but looks for itself, as Linux'
 //! own busy polling does (`SO_BUSY_POLL`, socket(7)).
 
+mod allowance;
+mod crowd;
+
 use haul_base::{Span, Time};
 
+use self::allowance::Allowance;
+use self::crowd::Crowd;
 use super::guest::Rested;
 
-/// A thread may look for itself for this part of the time; what it has not used it may use later.
-const SHARE: u64 = 5;
 /// Up to this part of what it may, it looks before the message is expected: what is left is for messages that come late, which
 /// sleepers would answer later still.
 const EARLY: (u64, u64) = (2, 3);
@@ -30,10 +33,6 @@ const GONE_ASTRAY: u8 = 3;
 /// for more: all would not know enough of the path until ten had come.
 const MEAN_OVER: u8 = 8;
 const DEVIATION_OVER: u8 = 4;
-
-/// So long nobody looks after a thread had to wait for its processor, at first and at most.
-const PAUSE: Span = Span::from_millis(200);
-const LONGEST_PAUSE: Span = Span::from_secs(20);
 
 /// What is known of the times between a message of this end and the next one of the other end.
 #[derive(Clone, Copy, Debug)]
@@ -65,22 +64,6 @@ pub(super) struct Expected {
 pub(super) struct Window {
     pub(super) start: Time,
     pub(super) end: Time,
-}
-
-/// For how long a thread may look: a token bucket.
-#[derive(Clone, Copy, Debug)]
-struct Allowance {
-    longest: Span,
-    left: Span,
-    at: Time,
-}
-
-/// Others on the same processor. Who looks is not woken by what comes, and waits for its turn behind them; a sleeper is.
-#[derive(Clone, Copy, Debug, Default)]
-struct Crowd {
-    /// No looking until then.
-    until: Time,
-    pause: Span,
 }
 
 /// How long after the time that was set a sleeper wakes up, in half of all cases: a mean would follow the few in which the host
@@ -117,7 +100,7 @@ struct Known {
 impl Anticipation {
     /// A thread looks for `longest` at a time at most. Until a message has come, `round_trip` is what an answer is thought to take.
     pub(super) fn new(now: Time, longest: Span, round_trip: Span) -> Self {
-        let allowance = Allowance { longest, left: longest, at: now };
+        let allowance = Allowance::new(now, longest);
         let known = Known { mean: round_trip, deviation: allowance.budget(round_trip) / 2, messages: 0 };
         let (crowd, waking) = (Crowd::default(), Waking(WAKING));
         Self { allowance, crowd, waking, late: None, sent: None, repetitions: 0, known, astray: 0 }
@@ -149,6 +132,9 @@ impl Anticipation {
 
     /// A message of the other end has come, for which a thread was waiting.
     pub(super) fn on_message(&mut self, now: Time) {
+        if self.looks_at(now) {
+            self.crowd.gain(self.waking.late());
+        }
         self.spend(now);
         let sent = self.sent.take().filter(|sent| sent.what == What::Message);
         let Some(took) = sent.map(|sent| now.since(sent.at)) else { return };
@@ -192,10 +178,15 @@ impl Anticipation {
         is_worth_while.then(|| Window { start, end: start + allowed })
     }
 
+    fn looks_at(&self, now: Time) -> bool {
+        let look = self.expected().and_then(|expected| expected.look);
+        look.is_some_and(|window| window.start <= now && now < window.end)
+    }
+
     /// The thread has rested before a message that is expected. If it has had to wait for its processor, others need it too.
     pub(super) fn on_rested(&mut self, now: Time, rested: Rested) {
-        if rested.crowded {
-            self.crowd.met(now);
+        if let Some(kept) = rested.kept {
+            self.crowd.lose(now, kept);
         }
         self.late = self.late.or(rested.late);
     }
@@ -204,27 +195,18 @@ impl Anticipation {
     fn spend(&mut self, now: Time) {
         let look = self.expected().and_then(|expected| expected.look);
         let looked = look.map_or(Span::ZERO, |window| now.min(window.end).since(window.start));
-        let left = self.allowance.until(now).saturating_sub(looked);
-        self.allowance = Allowance { left, at: now, ..self.allowance };
+        self.allowance.spend(now, looked);
         if let Some(late) = self.late.take() {
             self.waking.add(late);
         }
     }
 }
 
-impl Allowance {
-    /// What there is for a message if each takes so long.
-    fn budget(&self, each: Span) -> Span {
-        (each / SHARE).min(self.longest)
-    }
-
-    /// What there is at `at`.
-    fn until(&self, at: Time) -> Span {
-        (self.left + at.since(self.at) / SHARE).min(self.longest)
-    }
-}
-
 impl Waking {
+    fn late(self) -> Span {
+        self.0
+    }
+
     /// So long before a message is expected a sleeper has to be called.
     fn takes(self) -> Span {
         self.0 + WARMING
@@ -235,19 +217,6 @@ impl Waking {
         let step = self.0 / 16;
         let median = if late > self.0 { self.0 + step } else { self.0.saturating_sub(step) };
         self.0 = median.clamp(WAKING_BOUNDS.0, WAKING_BOUNDS.1);
-    }
-}
-
-impl Crowd {
-    fn keeps_out(&self, at: Time) -> bool {
-        at < self.until
-    }
-
-    /// Each time soon after the one before doubles the pause.
-    fn met(&mut self, now: Time) {
-        let is_again = self.pause > Span::ZERO && now < self.until + self.pause;
-        self.pause = if is_again { (self.pause * 2).min(LONGEST_PAUSE) } else { PAUSE };
-        self.until = now + self.pause;
     }
 }
 
@@ -274,6 +243,7 @@ impl Known {
 mod tests {
     use proptest::prelude::*;
 
+    use super::allowance::SHARE;
     use super::*;
 
     const LONGEST: Span = Span::from_micros(1_500);
@@ -455,23 +425,23 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_where_others_need_the_processor_and_the_pause_grows() {
-        let (mut anticipation, mut now) = after(steady(1_000));
-        let mut pauses = Vec::new();
-        for _ in 0..3 {
+    fn nobody_looks_where_others_take_more_than_looking_gains() {
+        let kept = Rested { kept: Some(Span::from_millis(3)), late: None };
+        // A few messages gain less than a turn of others takes; what a thousand gain is not used up by one.
+        for (messages, looks_on) in [(3, false), (1_000, true)] {
+            let (mut anticipation, mut now) = after((0..messages).map(|n| 991 + n % 2 * 18));
+            anticipation.on_rested(now, kept);
+            assert_eq!(look(&anticipation).is_some(), looks_on, "{messages}");
+            anticipation.on_rested(now, kept);
+            assert_eq!(look(&anticipation), None, "{messages}");
             let crowded = now;
-            anticipation.on_rested(now, Rested { crowded: true, late: None });
             while look(&anticipation).is_none() {
                 now += Span::from_millis(1);
                 anticipation.on_message(now);
                 anticipation.on_sent(now);
             }
-            pauses.push(now.since(crowded).as_micros() / 100_000);
+            assert!(now.since(crowded) >= Span::from_millis(200), "{messages}");
         }
-        assert_eq!(pauses, [2, 4, 8]);
-        now += Span::from_secs(30);
-        anticipation.on_rested(now, Rested { crowded: true, late: None });
-        assert_eq!(anticipation.crowd.pause, PAUSE, "the first time after a long time");
     }
 
     #[test]
@@ -482,7 +452,7 @@ mod tests {
             for n in 0..80 {
                 let before = look(&anticipation);
                 let late = Span::from_micros(if n % 8 == 0 { 5_000 } else { micros });
-                anticipation.on_rested(now, Rested { crowded: false, late: Some(late) });
+                anticipation.on_rested(now, Rested { kept: None, late: Some(late) });
                 assert_eq!(look(&anticipation), before, "it sleeps no second time");
                 now += Span::from_millis(60);
                 anticipation.on_message(now);
@@ -509,7 +479,7 @@ mod tests {
                 anticipation.on_sent(now);
                 now += Span::from_micros(rtt + off * spread / 1_000);
                 let late = Span::from_micros(late * off / 1_000);
-                anticipation.on_rested(now, Rested { crowded: false, late: Some(late) });
+                anticipation.on_rested(now, Rested { kept: None, late: Some(late) });
                 if let Some(Window { start, end }) = look(&anticipation) {
                     prop_assert!(start <= end && end.since(start) <= LONGEST);
                     looked = looked + now.min(end).since(start);
