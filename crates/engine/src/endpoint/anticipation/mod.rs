@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn nobody_looks_where_others_take_more_than_looking_gains() {
-        let kept = Rested { kept: Some(Span::from_millis(3)), late: None };
+        let kept = Rested { kept: Some(Span::from_millis(2)), late: None };
         // A few messages gain less than a turn of others takes; what a thousand gain is not used up by one.
         for (messages, looks_on) in [(3, false), (1_000, true)] {
             let (mut anticipation, mut now) = after((0..messages).map(|n| 991 + n % 2 * 18));
