@@ -7,7 +7,7 @@ const PAUSE: Span = Span::from_millis(200);
 const LONGEST_PAUSE: Span = Span::from_secs(20);
 /// It has to gain so many times what it costs: a few messages wait for long where many gain a little, which the mean does not show.
 const WORTH: u64 = 2;
-/// More than this is not put by: a processor that was free for long may be crowded from now on. A turn of half of it stops the
+/// More than this is not put by: a processor that was free for long may be crowded from now on. A turn of more than half of it stops the
 /// looking in any case, as only who has work without end takes so long.
 const MOST_GAINED: Span = Span::from_millis(5);
 
