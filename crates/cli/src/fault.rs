@@ -24,6 +24,14 @@ pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Fault {
     Fault::new(code, format!("{what}: {error}"), hint)
 }
 
+/// `fault`, with `hint` if contact with the other side was lost: what is to be done then only the command knows.
+pub fn if_lost(mut fault: Fault, hint: &str) -> Fault {
+    if matches!(fault.code, FaultCode::ControlLost | FaultCode::PeerSilent) {
+        hint.clone_into(&mut fault.hint);
+    }
+    fault
+}
+
 /// A fault on lines of its own: `error: …` and, below it, `hint: …`. Control characters are replaced,
 /// because the words may come from a peer.
 pub struct Shown<'a>(pub &'a Fault);
@@ -53,6 +61,13 @@ mod tests {
         let fault = usage("`x` is no option\u{1b}[2J", "try --help");
         assert_eq!(Shown(&fault).to_string(), "error: `x` is no option\u{fffd}[2J\n hint: try --help");
         assert_eq!(Shown(&usage("no", "")).to_string(), "error: no");
+    }
+
+    #[test]
+    fn a_hint_for_lost_contact_changes_no_other() {
+        let hint_of = |code| if_lost(Fault::new(code, "no", "old"), "new").hint;
+        assert_eq!([FaultCode::ControlLost, FaultCode::PeerSilent].map(hint_of), ["new", "new"]);
+        assert_eq!([FaultCode::DiskFull, FaultCode::UdpBlocked].map(hint_of), ["old", "old"]);
     }
 
     #[test]

@@ -220,7 +220,7 @@ impl EngineError {
             Self::Peer(fault) => return fault.hint.clone(),
             Self::UdpBlocked { port, direction } => return udp_hint(*port, *direction),
             Self::Tls { .. } | Self::ControlLost { .. } | Self::TimedOut { .. } => {
-                "run the same command again: it goes on where it stopped"
+                "run the same command again"
             }
             Self::Cipher(_) | Self::Protocol { .. } | Self::Version { .. } | Self::Transport(_) => {
                 "install the same version of haul on both sides"

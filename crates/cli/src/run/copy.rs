@@ -168,7 +168,7 @@ pub(super) fn upload(
         let (growth, preserve) = (context.growth, context.preserve);
         let limits = SendLimits { growth, preserve, ..SendLimits::default() };
         let job = send_files(sources, Root::Anywhere, selection, channel, limits)?;
-        Ok(drive::send(session, job, sides, watch))
+        Ok(drive::send(session, job, sides, watch).resumable())
     })
 }
 
@@ -196,7 +196,7 @@ pub(super) fn download(
         };
         let channel = link(session.control(), sides);
         let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
-        Ok(drive::receive(session, job, sides, watch))
+        Ok(drive::receive(session, job, sides, watch).resumable())
     })
 }
 

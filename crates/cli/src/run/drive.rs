@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::allot::{Allotments, Part};
 use super::link::{Sides, wake};
+use crate::fault;
 use crate::output::{EventLog, Items, Progress, ProgressStyle, Snapshot};
 use crate::signals::Cancel;
 
@@ -18,6 +19,8 @@ use crate::signals::Cancel;
 const TICK: Duration = Duration::from_millis(5);
 /// How often the trace gets a line of numbers.
 const TRACE_INTERVAL: Duration = Duration::from_millis(100);
+/// What to do when a copy of files has lost the other side.
+const GOES_ON: &str = "run the same command again: it goes on where it stopped";
 
 /// A job of either side.
 pub(super) trait Job {
@@ -80,6 +83,14 @@ pub(super) struct Moved {
     pub data_cpu: Span,
     /// From the start of the data path to the end of the job.
     pub elapsed: Span,
+}
+
+impl Moved {
+    /// It was a copy of files, which goes on where it stopped.
+    pub(super) fn resumable(mut self) -> Self {
+        self.result = self.result.map_err(|fault| fault::if_lost(fault, GOES_ON));
+        self
+    }
 }
 
 /// Sends what `job` reads.

@@ -34,6 +34,8 @@ const LAST_WORDS: Duration = Duration::from_secs(60);
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// How long the other side's answer to the end of a conversation that is broken off may take.
 const BROKEN_OFF: Duration = Duration::from_secs(3);
+/// What to do when the other side was lost.
+const ANEW: &str = "start both sides again: a pipe begins anew";
 /// Names of recipes say who sends, so that the two sides cannot misunderstand each other.
 const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";
@@ -259,7 +261,7 @@ impl Pipe<'_> {
         loop {
             self.go_on()?;
             match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
-                None => writer.check()?,
+                None => writer.check().map_err(|error| gone(&error))?,
                 Some(0) => break,
                 Some(read) => {
                     self.write(&mut writer, &buffer[..read])?;
@@ -296,7 +298,7 @@ impl Pipe<'_> {
         loop {
             match writer.finish_timeout(LOOK) {
                 Err(Error::TimedOut { what: "the arrival of all bytes", .. }) => self.go_on()?,
-                finished => return Ok(finished?),
+                finished => return finished.map_err(|error| gone(&error)),
             }
         }
     }
@@ -328,7 +330,7 @@ impl Pipe<'_> {
         loop {
             self.go_on()?;
             if let Some(error) = connection.ended() {
-                return Err(gone(error));
+                return Err(gone(&error));
             }
             match input.message(cut, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => {}
@@ -342,7 +344,7 @@ impl Pipe<'_> {
         }
         self.flush(connection)?;
         tally.known = Some(Known::of(connection));
-        connection.close(LAST_WORDS).map_err(gone)?;
+        connection.close(LAST_WORDS).map_err(|error| gone(&error))?;
         Ok(tally)
     }
 
@@ -353,7 +355,7 @@ impl Pipe<'_> {
                 Ok(_) => return Ok(()),
                 Err(Error::TimedOut { what: "room for the message", .. }) if !self.cancel.is_requested() => {}
                 Err(Error::TimedOut { what: "room for the message", .. }) => return Err(interrupted()),
-                Err(error) => return Err(gone(error)),
+                Err(error) => return Err(gone(&error)),
             }
         }
     }
@@ -365,7 +367,7 @@ impl Pipe<'_> {
             match connection.flush(Some(LOOK)) {
                 Ok(()) => return Ok(()),
                 Err(Error::TimedOut { what: "the arrival of all messages", .. }) => {}
-                Err(error) => return Err(gone(error)),
+                Err(error) => return Err(gone(&error)),
             }
         }
         Ok(())
@@ -389,7 +391,7 @@ impl Pipe<'_> {
                 }
                 Err(Error::TimedOut { what: "a message", .. }) => {}
                 Err(Error::Closed) => break,
-                Err(error) => return Err(gone(error)),
+                Err(error) => return Err(gone(&error)),
             }
         }
         tally.known = Some(Known::of(connection));
@@ -411,19 +413,17 @@ fn interrupted() -> Fault {
 }
 
 /// An end of a conversation that is no end of the data.
-fn gone(error: Error) -> Fault {
+fn gone(error: &Error) -> Fault {
     match error {
-        Error::Closed => Fault::new(
-            FaultCode::PeerSilent,
-            "the other side ended before everything was sent",
-            "run it again there",
-        ),
-        error => error.into(),
+        Error::Closed => {
+            Fault::new(FaultCode::PeerSilent, "the other side ended before everything was sent", ANEW)
+        }
+        error => fault::if_lost(error.fault(), ANEW),
     }
 }
 
 /// What an error of a stream says underneath.
 fn stream_fault(error: &io::Error) -> Fault {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    inner.map_or_else(|| fault::io("the stream failed", error), Error::fault)
+    inner.map_or_else(|| fault::io("the stream failed", error), gone)
 }

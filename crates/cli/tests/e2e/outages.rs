@@ -118,7 +118,7 @@ fn the_control_connection_is_cut_in_the_middle() {
     let copy = Running::start(command.arg(&source).arg(server.at("copy")));
     until("a temporary file", || std::fs::read_dir(root.path()).unwrap().count() > 0);
     net.server.firewall("-A", &rule);
-    copy.wait(LIMIT).exits(5).says(&["same command"]);
+    copy.wait(LIMIT).exits(5).says(&["run the same command again: it goes on where it stopped"]);
     assert!(names(root.path()).is_empty());
     net.server.firewall("-D", &rule);
     assert!(server.process.is_running());

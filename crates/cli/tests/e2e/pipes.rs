@@ -190,6 +190,7 @@ fn a_side_that_is_killed_is_noticed_by_the_other() {
         drop(finish(dies));
         let (code, _, said) = finish(survives);
         assert_eq!(code, 5, "{preset}, sender dies: {sender_dies}: {said}");
+        assert!(said.contains("begins anew") && !said.contains("goes on"), "{preset}: {said}");
         drop(stdin);
     }
 }

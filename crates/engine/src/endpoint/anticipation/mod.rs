@@ -178,9 +178,12 @@ impl Anticipation {
         is_worth_while.then(|| Window { start, end: start + allowed })
     }
 
+    fn window(&self) -> Option<Window> {
+        self.look(self.sent?.at)
+    }
+
     fn looks_at(&self, now: Time) -> bool {
-        let look = self.expected().and_then(|expected| expected.look);
-        look.is_some_and(|window| window.start <= now && now < window.end)
+        self.window().is_some_and(|window| window.start <= now && now < window.end)
     }
 
     /// The thread has rested before a message that is expected. If it has had to wait for its processor, others need it too.
@@ -193,8 +196,7 @@ impl Anticipation {
 
     /// The thread has looked until now, or until it had to stop.
     fn spend(&mut self, now: Time) {
-        let look = self.expected().and_then(|expected| expected.look);
-        let looked = look.map_or(Span::ZERO, |window| now.min(window.end).since(window.start));
+        let looked = self.window().map_or(Span::ZERO, |window| now.min(window.end).since(window.start));
         self.allowance.spend(now, looked);
         if let Some(late) = self.late.take() {
             self.waking.add(late);
@@ -268,7 +270,7 @@ mod tests {
     }
 
     fn look(anticipation: &Anticipation) -> Option<Window> {
-        anticipation.expected().and_then(|expected| expected.look)
+        anticipation.window()
     }
 
     fn steady(micros: u64) -> impl Iterator<Item = u64> {
