@@ -68,6 +68,11 @@ impl RangeSet {
         self.by_start.iter().map(|(&s, &e)| s..e)
     }
 
+    /// How many ranges there are.
+    pub fn len(&self) -> usize {
+        self.by_start.len()
+    }
+
     /// How many integers are in the set.
     pub fn total(&self) -> u64 {
         self.iter().map(|r| r.end - r.start).sum()

@@ -1,0 +1,80 @@
+//! Why packets were lost.
+
+/// A cause of loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The receiving host: its socket buffer was full because nobody read it in time.
+    ReceiverHost,
+    /// A queue of the path was full, or marked or dropped early.
+    Congestion,
+    /// The medium damages packets, whatever is sent.
+    Random,
+    /// For a while nothing passed at all.
+    Outage,
+    /// There is too little to tell.
+    Inconclusive,
+}
+
+/// The diagnosed shares of the causes in what was lost. What they leave of the whole is inconclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Verdict {
+    receiver_host: f64,
+    congestion: f64,
+    random: f64,
+    outage: f64,
+}
+
+impl Verdict {
+    /// All of the loss has this cause.
+    pub fn of(cause: Cause) -> Self {
+        Self::mixed(&[(cause, 1.0)]).unwrap_or_default()
+    }
+
+    /// Shares of several causes; each in [0, 1], together at most 1. `None` if they are not. A cause that is not named
+    /// has no share; [`Cause::Inconclusive`] has what is left, so naming it changes nothing but the sum.
+    pub fn mixed(shares: &[(Cause, f64)]) -> Option<Self> {
+        let valid = shares.iter().all(|(_, share)| (0.0..=1.0).contains(share));
+        let whole: f64 = shares.iter().map(|(_, share)| share).sum();
+        let of = |cause| shares.iter().filter(|known| known.0 == cause).map(|known| known.1).sum();
+        (valid && whole <= 1.0 + 1e-9).then(|| Self {
+            receiver_host: of(Cause::ReceiverHost),
+            congestion: of(Cause::Congestion),
+            random: of(Cause::Random),
+            outage: of(Cause::Outage),
+        })
+    }
+
+    /// The share of a cause, 0 to 1.
+    pub fn share(&self, cause: Cause) -> f64 {
+        match cause {
+            Cause::ReceiverHost => self.receiver_host,
+            Cause::Congestion => self.congestion,
+            Cause::Random => self.random,
+            Cause::Outage => self.outage,
+            Cause::Inconclusive => {
+                (1.0 - self.receiver_host - self.congestion - self.random - self.outage).max(0.0)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_causes_leave_is_inconclusive() {
+        let verdict = Verdict::mixed(&[(Cause::ReceiverHost, 0.5), (Cause::Random, 0.25)]).unwrap();
+        assert!((verdict.share(Cause::Inconclusive) - 0.25).abs() < 1e-12);
+        assert!((Verdict::of(Cause::Inconclusive).share(Cause::Inconclusive) - 1.0).abs() < 1e-12);
+        assert!((Verdict::of(Cause::Outage).share(Cause::Outage) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn impossible_shares_are_refused() {
+        for shares in [[1.5, 0.0], [-0.1, 0.0], [f64::NAN, 0.0], [0.6, 0.6]] {
+            let named = [(Cause::Congestion, shares[0]), (Cause::Random, shares[1])];
+            assert_eq!(Verdict::mixed(&named), None, "{shares:?}");
+        }
+    }
+}
