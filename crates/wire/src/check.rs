@@ -11,6 +11,54 @@ use crate::packet::{
     PacketKind, PairHeader, PartBody, ProbeBody, SEGMENT_WORDS, WordPacket,
 };
 
+/// A sequence of inputs for a machine, out of arbitrary bytes: each step is `what (1) | length (2, big-endian) | body`. A
+/// body that is cut short is as long as what is left, so that all bytes are steps.
+#[derive(Clone, Debug)]
+pub struct Steps<'a>(&'a [u8]);
+
+impl<'a> Steps<'a> {
+    /// The steps in `bytes`.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Appends a step. A body of more than 65,535 bytes is cut off there.
+    pub fn write(what: u8, body: &[u8], out: &mut Vec<u8>) {
+        let len = u16::try_from(body.len()).unwrap_or(u16::MAX);
+        out.push(what);
+        out.extend(len.to_be_bytes());
+        out.extend(&body[..len.into()]);
+    }
+}
+
+impl<'a> Iterator for Steps<'a> {
+    type Item = (u8, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (&what, rest) = self.0.split_first()?;
+        let (len, rest) = rest.split_at(rest.len().min(2));
+        let len = len.iter().fold(0, |len, &byte| len << 8 | usize::from(byte));
+        let (body, rest) = rest.split_at(rest.len().min(len));
+        self.0 = rest;
+        Some((what, body))
+    }
+}
+
+/// The message whose frame has this body, if it is one.
+pub fn message(body: &[u8]) -> Option<ControlMessage> {
+    let mut decoder = FrameDecoder::new();
+    decoder.feed(&u32::try_from(body.len()).ok()?.to_be_bytes());
+    decoder.feed(body);
+    decoder.next_message().ok().flatten()
+}
+
+/// The body of the frame of a message, for [`message`]; `None` if no frame can hold it.
+pub fn message_body(message: &ControlMessage) -> Option<Vec<u8>> {
+    let mut frame = Vec::new();
+    control::encode_frame(message, &mut frame).ok()?;
+    Some(frame.split_off(size_of::<u32>()))
+}
+
 /// Checks [`CommonHeader`] and [`HelloHeader`].
 ///
 /// # Panics

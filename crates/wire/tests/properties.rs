@@ -7,8 +7,8 @@ use haul_wire::check;
 use haul_wire::control::{ControlMessage, FrameDecoder, RelPath, encoded_len};
 use haul_wire::packet::{
     CommonHeader, DATA_BODY_LEN, DataBody, FEEDBACK_HEADER_LEN, FeedbackView, FeedbackWriter, Flight,
-    FlightWord, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, OPEN_LEN, OpenHeader, PacketKind,
-    ProbeBody, SEGMENT_WORDS, WordPacket,
+    FlightWord, HELLO_BODY_MIN, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, OPEN_LEN, OpenHeader,
+    PacketKind, ProbeBody, SEGMENT_WORDS, WordPacket,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -123,8 +123,8 @@ proptest! {
 
     #[test]
     fn hello_and_probe_come_back(nonce: u64, padding in 0usize..1500) {
-        let mut body = vec![0xff; 10 + padding];
-        let hello = HelloBody { nonce, size: (body.len() + 11 + 16) as u16 };
+        let mut body = vec![0xff; HELLO_BODY_MIN + padding];
+        let hello = HelloBody { nonce, size: (body.len() + 11 + 16) as u16, challenge: !nonce };
         hello.write(&mut body);
         prop_assert_eq!(HelloBody::parse(&body), Ok(hello));
         let probe = ProbeBody { size: (body.len() + 7 + 16) as u16 };

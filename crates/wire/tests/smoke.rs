@@ -4,11 +4,11 @@
 mod common;
 
 use common::{block, feedback_body, feedback_header, frames, message, rel_path, up_to};
-use haul_base::Rng;
 use haul_wire::check;
 use haul_wire::packet::{
-    CommonHeader, DATA_BODY_LEN, DataBody, Flight, FlightWord, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN,
-    MAX_SEQ, OpenHeader, PART_BODY_LEN, PacketKind, PairHeader, PartBody, ProbeBody, WordPacket,
+    CommonHeader, DATA_BODY_LEN, DataBody, Flight, FlightWord, HELLO_BODY_MIN, HelloBody, HelloHeader,
+    MAX_OFFSET, MAX_PN, MAX_SEQ, OpenHeader, PART_BODY_LEN, PacketKind, PairHeader, PartBody, ProbeBody,
+    WordPacket,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -18,48 +18,17 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 const ITERATIONS: u32 = 20_000;
 const SEED: u64 = 0x6861_756c;
 
-/// Drives `check` with valid inputs, damaged ones and random ones in turn.
-fn drive(valid: impl Strategy<Value = Vec<u8>>, check: impl Fn(&[u8]) -> bool) {
-    println!("seed {SEED:#x}");
+/// Drives `check` with valid inputs, damaged ones and random ones in turn, and with the corpus of `target`.
+fn drive(target: &str, valid: impl Strategy<Value = Vec<u8>>, check: impl Fn(&[u8]) -> bool) {
     let seed = [&SEED.to_le_bytes()[..], &[0; 24]].concat();
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let mut rng = Rng::from_seed(SEED);
-    let (mut accepted, mut refused) = (0, 0);
-    for round in 0..ITERATIONS {
-        let mut bytes = valid.new_tree(&mut runner).expect("the strategies always find a value").current();
-        match round % 4 {
-            0 => assert!(check(&bytes), "a valid input was refused: {}", bytes.escape_ascii()),
-            3 => {
-                bytes.resize(rng.below(150) as usize, 0);
-                rng.fill(&mut bytes);
-            }
-            _ => (0..=rng.below(4)).for_each(|_| damage(&mut bytes, &mut rng)),
-        }
-        if check(&bytes) {
-            accepted += 1;
-        } else {
-            refused += 1;
-        }
-    }
-    assert!(accepted > ITERATIONS / 4 && refused > 100, "accepted {accepted}, refused {refused}");
-}
-
-/// Damages the bytes in one place.
-fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
-    let at = rng.below(bytes.len() as u64 + 1) as usize;
-    match rng.below(6) {
-        0 => bytes.truncate(at),
-        1 => bytes.insert(at, rng.next_u64() as u8),
-        2 => {
-            let tail = bytes[at..].to_vec();
-            bytes.extend(tail);
-        }
-        _ if at == bytes.len() => {}
-        3 => bytes[at] ^= 1 << rng.below(8),
-        4 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff, b'/', b'.'][rng.below(7) as usize],
-        _ => drop(bytes.remove(at)),
-    }
+    let next = |_: &mut _| {
+        let bytes = valid.new_tree(&mut runner).expect("the strategies always find a value").current();
+        assert!(check(&bytes), "a valid input was refused: {}", bytes.escape_ascii());
+        bytes
+    };
+    haul_testing::fuzz::drive(target, ITERATIONS, next, &check);
 }
 
 #[test]
@@ -76,7 +45,7 @@ fn packet_headers() {
             bytes
         },
     );
-    drive(valid, check::packet_headers);
+    drive("packet_headers", valid, check::packet_headers);
 }
 
 #[test]
@@ -88,7 +57,7 @@ fn data_body() {
         bytes.extend(payload);
         bytes
     });
-    drive(valid, check::data_body);
+    drive("data_body", valid, check::data_body);
 }
 
 #[test]
@@ -101,39 +70,43 @@ fn part_body() {
         PartBody { seq, offset, timestamp, skip, whole, fin }.write(&mut bytes);
         bytes
     });
-    drive(valid, check::part_body);
+    drive("part_body", valid, check::part_body);
 }
 
 #[test]
 fn feedback() {
     let valid =
         (feedback_header(), vec(block(), 0..5)).prop_map(|(header, blocks)| feedback_body(&header, &blocks));
-    drive(valid, check::feedback);
+    drive("feedback", valid, check::feedback);
 }
 
 #[test]
 fn hello() {
-    let valid = (any::<u64>(), 10usize..100, any::<bool>()).prop_map(|(nonce, len, probe)| {
+    let valid = (any::<u64>(), HELLO_BODY_MIN..100, any::<bool>()).prop_map(|(nonce, len, probe)| {
         let mut bytes = vec![0; len];
         let size = (len + 27) as u16;
         if probe {
             ProbeBody { size }.write(&mut bytes);
         } else {
-            HelloBody { nonce, size }.write(&mut bytes);
+            HelloBody { nonce, size, challenge: !nonce }.write(&mut bytes);
         }
         bytes
     });
-    drive(valid, check::hello);
+    drive("hello", valid, check::hello);
 }
 
 #[test]
 fn control_frames() {
-    drive(vec(message(), 1..4).prop_map(|messages| frames(&messages)), check::control_frames);
+    drive(
+        "control_frames",
+        vec(message(), 1..4).prop_map(|messages| frames(&messages)),
+        check::control_frames,
+    );
 }
 
 #[test]
 fn rel_paths() {
-    drive(rel_path().prop_map(|path| path.as_bytes().to_vec()), check::rel_path);
+    drive("rel_path", rel_path().prop_map(|path| path.as_bytes().to_vec()), check::rel_path);
 }
 
 #[test]
@@ -150,5 +123,5 @@ fn flights() {
                 _ => [&PairHeader { first: open.len() as u16 }.to_bytes()[..], &open, &word].concat(),
             }
         });
-    drive(valid, check::flight);
+    drive("flight", valid, check::flight);
 }

@@ -1,7 +1,7 @@
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 
-use super::{ControlMessage, InvalidEntry};
+use super::{ControlMessage, InvalidEntry, body_len};
 
 /// Longest body of a frame in bytes.
 pub const MAX_FRAME: usize = 1 << 20;
@@ -73,7 +73,6 @@ pub fn encoded_len<T: Serialize + ?Sized>(value: &T) -> usize {
 pub struct FrameDecoder {
     buffer: Vec<u8>,
     taken: usize,
-    limit: usize,
     failed: Option<FrameError>,
 }
 
@@ -86,13 +85,7 @@ impl Default for FrameDecoder {
 impl FrameDecoder {
     /// A decoder of frames up to [`MAX_FRAME`].
     pub const fn new() -> Self {
-        Self { buffer: Vec::new(), taken: 0, limit: MAX_FRAME, failed: None }
-    }
-
-    /// Changes the longest body that is accepted, at most [`MAX_FRAME`]: less while the peer has not proved
-    /// who it is, more afterwards. Holds from the next frame on.
-    pub fn set_limit(&mut self, bytes: usize) {
-        self.limit = bytes.min(MAX_FRAME);
+        Self { buffer: Vec::new(), taken: 0, failed: None }
     }
 
     /// Takes the next bytes of the stream.
@@ -113,7 +106,7 @@ impl FrameDecoder {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        match split_frame(&self.buffer[self.taken..], self.limit) {
+        match split_frame(&self.buffer[self.taken..]) {
             Ok(None) => Ok(None),
             Ok(Some(body)) => {
                 let decoded = decode_body(body);
@@ -150,15 +143,11 @@ impl FrameDecoder {
 }
 
 /// The body of the first frame in `bytes`, if all of it is there.
-fn split_frame(bytes: &[u8], limit: usize) -> Result<Option<&[u8]>, FrameError> {
+fn split_frame(bytes: &[u8]) -> Result<Option<&[u8]>, FrameError> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_LEN>() else {
         return Ok(None);
     };
-    let len = u32::from_be_bytes(*length) as usize;
-    if len > limit {
-        return Err(FrameError::TooLong { len, limit });
-    }
-    Ok(rest.get(..len))
+    Ok(rest.get(..body_len(*length, MAX_FRAME)?))
 }
 
 /// Decodes a frame's body, all of it, and accepts only what [`encode_frame`] writes.
@@ -246,8 +235,9 @@ impl<'a> Flavor for Compare<'a> {
 mod tests {
     use super::*;
     use crate::control::{
-        Entry, EntryKind, Extras, FileDigest, Hello, InvalidSelection, MAX_RULES, MAX_XATTR_VALUE, RelPath,
-        Request, Rule, Selection, Verdict, Xattr,
+        Accept, BenchLimit, Cipher, Entry, EntryKind, Extras, Fault, FaultCode, FileDigest, Hello,
+        InvalidSelection, MAX_RATE_BPS, MAX_RULES, MAX_XATTR_VALUE, RelPath, Request, Rule, Selection,
+        Settings, Verdict, Xattr,
     };
 
     fn decode(bytes: &[u8]) -> Result<Option<ControlMessage>, FrameError> {
@@ -267,6 +257,52 @@ mod tests {
         assert_eq!(decode(&(MAX_FRAME as u32).to_be_bytes()), Ok(None));
     }
 
+    /// A peer that is no program of ours may write any number; it is refused where it arrives, in both directions.
+    #[test]
+    fn settings_and_texts_out_of_their_bounds_are_refused() {
+        let settings = |chunk_bytes, rate_bps| Settings {
+            chunk_bytes,
+            controller: "steady".to_owned(),
+            rate_bps,
+            offload: true,
+            feedback_interval_us: u32::MAX,
+            bench_limit: BenchLimit::Bytes(u64::MAX),
+            recipe: None,
+            extra: Vec::new(),
+        };
+        let hello = |settings| {
+            let (proof, ciphers, request) = ([0; 32], Vec::new(), Request::Check);
+            ControlMessage::Hello(Hello { version: 2, proof, ciphers, request, settings })
+        };
+        let accept = |settings| {
+            let (server, cipher) = (String::new(), Cipher::Aes128Gcm);
+            ControlMessage::Accept(Accept { session: 1, cipher, udp_port: 1, server, settings })
+        };
+        let decoded = |message: &ControlMessage| decode(&frame(&postcard::to_allocvec(message).unwrap()));
+        let cases = [
+            (u64::MAX, None, Some(InvalidEntry::Chunk)),
+            (1 << 48, None, Some(InvalidEntry::Chunk)),
+            (1 << 20, Some(0), Some(InvalidEntry::Rate)),
+            (1 << 20, Some(u64::MAX), Some(InvalidEntry::Rate)),
+            (0, Some(1), None),
+            ((1 << 48) - 1, Some(MAX_RATE_BPS), None),
+        ];
+        for (chunk, rate, refused) in cases {
+            for message in [hello(settings(chunk, rate)), accept(settings(chunk, rate))] {
+                let wanted = refused.map_or_else(|| Ok(Some(message.clone())), |why| Err(why.into()));
+                assert_eq!(decoded(&message), wanted);
+            }
+        }
+        let long = Fault { message: "x".repeat(1 << 17), ..Fault::new(FaultCode::Io, "", "") };
+        let entries = entry(0, 0, EntryKind::Failed(long.clone()));
+        let digests = ControlMessage::Digests(vec![FileDigest { entry: 0, result: Err(long.clone()) }]);
+        for message in [entries, digests, ControlMessage::Abort(long)] {
+            assert_eq!(decoded(&message), Err(InvalidEntry::Text.into()));
+        }
+        let ours = Fault::new(FaultCode::Io, "ä".repeat(1 << 17), "é".repeat(1 << 17));
+        assert!(decoded(&ControlMessage::Abort(ours)).is_ok());
+    }
+
     #[test]
     fn memory_follows_what_was_fed_and_not_what_was_announced() {
         let mut decoder = FrameDecoder::new();
@@ -275,17 +311,6 @@ mod tests {
         assert!(decoder.buffer.capacity() < 1024);
         // 2^32 digests are announced and none is there.
         assert!(decode(&frame(&[6, 0xff, 0xff, 0xff, 0xff, 0x0f])).is_err());
-    }
-
-    #[test]
-    fn the_limit_can_be_lower_for_strangers() {
-        let mut decoder = FrameDecoder::new();
-        decoder.set_limit(1);
-        decoder.feed(&[frame(&[12]), frame(&[10, 1])].concat());
-        assert_eq!(decoder.next_message(), Ok(Some(ControlMessage::Bye)));
-        assert_eq!(decoder.next_message(), Err(FrameError::TooLong { len: 2, limit: 1 }));
-        decoder.set_limit(usize::MAX);
-        assert_eq!(decoder.limit, MAX_FRAME);
     }
 
     #[test]
@@ -354,13 +379,13 @@ mod tests {
 
     #[test]
     fn a_selection_out_of_bounds_is_refused_in_both_directions() {
-        let settings = crate::control::Settings {
+        let settings = Settings {
             chunk_bytes: 0,
             controller: String::new(),
             rate_bps: None,
             offload: false,
             feedback_interval_us: 0,
-            bench_limit: crate::control::BenchLimit::Unlimited,
+            bench_limit: BenchLimit::Unlimited,
             recipe: None,
             extra: Vec::new(),
         };

@@ -1,9 +1,12 @@
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use haul_base::Printable;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::InvalidEntry;
 
 /// Something that went wrong, in a form that travels to the peer and ends up before a person.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Fault {
     /// What kind of failure.
     pub code: FaultCode,
@@ -13,33 +16,136 @@ pub struct Fault {
     pub hint: String,
     /// Whether the same command may succeed when it is repeated unchanged.
     pub retryable: bool,
+    /// The machine that it happened on, where that was found out. It is no part of what travels to a peer: the side that
+    /// receives a fault knows better whom it is from.
+    pub host: Option<Host>,
 }
 
+/// A machine, as seen by the one that shows a fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Host {
+    /// This one.
+    Here,
+    /// Another one, by the name or address that it was reached by.
+    Named(String),
+}
+
+/// Most bytes of a fault's message and hint together.
+pub(super) const MAX_FAULT_TEXT: usize = 64 << 10;
+/// Longer messages are cut: the longest path has room, with each byte as an escape.
+const MAX_MESSAGE: usize = 56 << 10;
+/// Longer hints are cut.
+const MAX_HINT: usize = 4 << 10;
+
 impl Fault {
-    /// A fault with a message and a hint; [`FaultCode::is_retryable`] says whether it is retryable.
+    /// Checks the bounds that the types do not hold: faults of entries are kept and counted.
+    pub(super) fn validate(&self) -> Result<(), InvalidEntry> {
+        if self.message.len() + self.hint.len() > MAX_FAULT_TEXT { Err(InvalidEntry::Text) } else { Ok(()) }
+    }
+
+    /// The same fault, and where it happened unless that is known.
+    #[must_use]
+    pub fn on(mut self, host: Host) -> Self {
+        self.host.get_or_insert(host);
+        self
+    }
+
+    /// As the side understands it that the fault was sent to: that somebody stopped the sender does not mean that
+    /// anybody stopped this side.
+    #[must_use]
+    pub fn from_peer(mut self) -> Self {
+        if self.code == FaultCode::Interrupted {
+            self.code = FaultCode::PeerStopped;
+            self.retryable = true;
+        }
+        self
+    }
+
+    /// A fault with a message and a hint, which are cut if they are too long to travel; [`FaultCode::is_retryable`] says whether it is retryable.
     pub fn new(code: FaultCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: hint.into(), retryable: code.is_retryable() }
+        let (message, hint) = (shortened(message.into(), MAX_MESSAGE), shortened(hint.into(), MAX_HINT));
+        Self { code, message, hint, retryable: code.is_retryable(), host: None }
     }
 }
 
-/// The message, and the hint in parentheses. Control characters are replaced, because the text may come from
-/// a peer and go to a terminal.
+/// As much of a text as may travel.
+fn shortened(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        let end = (0..=max).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// The machine if it is known, the message, and the hint in parentheses; all of it is [`Printable`], because the text may
+/// come from a peer and go to a terminal.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_printable(f, &self.message)?;
+        match &self.host {
+            None => {}
+            Some(Host::Here) => f.write_str("here: ")?,
+            Some(Host::Named(name)) => write!(f, "on {}: ", Printable(name))?,
+        }
+        write!(f, "{}", Printable(&self.message))?;
         if !self.hint.is_empty() {
-            f.write_str(" (")?;
-            write_printable(f, &self.hint)?;
-            f.write_str(")")?;
+            write!(f, " ({})", Printable(&self.hint))?;
         }
         Ok(())
     }
 }
 
-/// Writes `text` with every control character replaced by U+FFFD.
-pub(crate) fn write_printable(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
-    use fmt::Write as _;
-    text.chars().try_for_each(|c| f.write_char(if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }))
+/// What travels to a peer.
+#[derive(Serialize, Deserialize)]
+struct Sent {
+    code: FaultCode,
+    message: String,
+    hint: String,
+    retryable: bool,
+}
+
+/// What one program of this project tells another in text.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    #[serde(flatten)]
+    fault: Sent,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    host: Option<Host>,
+}
+
+impl Sent {
+    fn of(fault: &Fault) -> Self {
+        let Fault { code, message, hint, retryable, host: _ } = fault.clone();
+        Self { code, message, hint, retryable }
+    }
+
+    fn on(self, host: Option<Host>) -> Fault {
+        let Self { code, message, hint, retryable } = self;
+        Fault { code, message, hint, retryable, host }
+    }
+}
+
+impl Serialize for Fault {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let fault = Sent::of(self);
+        if to.is_human_readable() {
+            Told { fault, host: self.host.clone() }.serialize(to)
+        } else {
+            fault.serialize(to)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Fault {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        if from.is_human_readable() {
+            let Told { fault, host } = Told::deserialize(from)?;
+            Ok(fault.on(host))
+        } else {
+            Ok(Sent::deserialize(from)?.on(None))
+        }
+    }
 }
 
 /// Kinds of failure. New kinds are added at the end: the position is what travels.
@@ -92,11 +198,15 @@ pub enum FaultCode {
     Unreachable,
     /// Neither a file nor a directory nor a symbolic link: no command moves it.
     SpecialFile,
+    /// A file set takes more memory than this side gives it.
+    SetTooLarge,
+    /// A person or a signal stopped the other side.
+    PeerStopped,
 }
 
 impl FaultCode {
     /// Every code, in the order in which they are numbered on the wire.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::Usage,
         Self::NotAuthorised,
         Self::Expired,
@@ -120,6 +230,8 @@ impl FaultCode {
         Self::Busy,
         Self::Unreachable,
         Self::SpecialFile,
+        Self::SetTooLarge,
+        Self::PeerStopped,
     ];
 
     /// The exit code of the `haul` program when this failure ends it: 1 failed, 2 usage, 4 verification
@@ -127,10 +239,14 @@ impl FaultCode {
     /// reading, 130 interrupted. (3, some files failed, follows from a summary and not from one fault.)
     pub const fn exit_code(self) -> u8 {
         match self {
-            Self::VersionMismatch | Self::Internal | Self::Busy => 1,
+            Self::VersionMismatch | Self::Internal | Self::Busy | Self::SetTooLarge => 1,
             Self::Usage => 2,
             Self::VerifyFailed => 4,
-            Self::UdpBlocked | Self::ControlLost | Self::PeerSilent | Self::Unreachable => 5,
+            Self::UdpBlocked
+            | Self::ControlLost
+            | Self::PeerSilent
+            | Self::Unreachable
+            | Self::PeerStopped => 5,
             Self::NotAuthorised | Self::Expired | Self::NotPermitted | Self::PathEscape => 6,
             Self::NoSuchPath
             | Self::Unreadable
@@ -156,6 +272,7 @@ impl FaultCode {
                 | Self::Interrupted
                 | Self::Busy
                 | Self::Unreachable
+                | Self::PeerStopped
         )
     }
 
@@ -185,6 +302,8 @@ impl FaultCode {
             Self::Busy => "busy",
             Self::Unreachable => "unreachable",
             Self::SpecialFile => "special_file",
+            Self::SetTooLarge => "set_too_large",
+            Self::PeerStopped => "peer_stopped",
         }
     }
 }
@@ -219,6 +338,7 @@ mod tests {
             (FaultCode::DiskFull, 7),
             (FaultCode::Unreadable, 7),
             (FaultCode::SourceChanged, 8),
+            (FaultCode::PeerStopped, 5),
             (FaultCode::Interrupted, 130),
         ];
         for (code, exit) in table {
@@ -239,6 +359,23 @@ mod tests {
     #[test]
     fn a_peer_cannot_send_terminal_sequences() {
         let fault = Fault::new(FaultCode::Io, "bad\x1b[2Jdisk\u{9b}", "replace\r it");
-        assert_eq!(fault.to_string(), "bad\u{fffd}[2Jdisk\u{fffd} (replace\u{fffd} it)");
+        assert_eq!(fault.to_string(), r"bad\x1b[2Jdisk\u{9b} (replace\r it)");
+    }
+    #[test]
+    fn where_it_happened_is_shown_and_does_not_travel_to_a_peer() {
+        let fault = Fault::new(FaultCode::Io, "no", "").on(Host::Named("far\n".to_owned()));
+        assert_eq!(fault.to_string(), r"on far\n: no");
+        assert_eq!(fault.clone().on(Host::Here), fault, "who was there first knows it");
+        let bytes = postcard::to_allocvec(&fault).unwrap();
+        assert_eq!(bytes, postcard::to_allocvec(&Fault::new(FaultCode::Io, "no", "")).unwrap());
+        assert_eq!(postcard::from_bytes::<Fault>(&bytes).unwrap().host, None);
+    }
+
+    #[test]
+    fn a_stopped_peer_does_not_mean_that_this_side_was_stopped() {
+        let of_peer = Fault::new(FaultCode::Interrupted, "stopped", "").from_peer();
+        assert_eq!((of_peer.code, of_peer.retryable), (FaultCode::PeerStopped, true));
+        let other = Fault::new(FaultCode::DiskFull, "full", "");
+        assert_eq!(other.clone().from_peer(), other);
     }
 }

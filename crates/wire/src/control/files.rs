@@ -1,5 +1,6 @@
 use serde::{Deserialize, Serialize};
 
+use super::fault::MAX_FAULT_TEXT;
 use super::{Extras, Fault, InvalidSelection, Notes, RelPath, Stretch};
 use crate::packet::MAX_OFFSET;
 
@@ -57,7 +58,7 @@ pub enum EntryKind {
     },
 }
 
-/// Why an [`Entry`] or a [`Selection`](super::Selection) is not valid although it could be decoded.
+/// Why a message is not valid although it could be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEntry {
     /// `mode` has bits outside [`MAX_MODE`].
@@ -78,9 +79,32 @@ pub enum InvalidEntry {
     /// A selection is out of bounds.
     #[error(transparent)]
     Selection(#[from] InvalidSelection),
+    /// A destination lies in too many directories.
+    #[error("a destination lies in more directories than may be named")]
+    Lineage,
     /// Extended attributes or names of accounts are too long or too many.
     #[error("an entry's extended attributes or owner are impossible")]
     Extras,
+    /// [`Settings::chunk_bytes`](super::Settings::chunk_bytes) is more than the largest object.
+    #[error("the chunk is more than {MAX_OFFSET} bytes")]
+    Chunk,
+    /// [`Settings::rate_bps`](super::Settings::rate_bps) is nothing, or more than
+    /// [`MAX_RATE_BPS`](super::MAX_RATE_BPS).
+    #[error("the rate is outside of 1 bit/s to 1,000 Tbit/s")]
+    Rate,
+    /// A text for people is too long.
+    #[error("a message for people has more than {MAX_FAULT_TEXT} bytes")]
+    Text,
+}
+
+impl EntryKind {
+    /// Why the sender could not read it, if it could not.
+    pub(super) fn fault(&mut self) -> Option<&mut Fault> {
+        match self {
+            Self::Failed(fault) => Some(fault),
+            _ => None,
+        }
+    }
 }
 
 impl Entry {
@@ -107,6 +131,7 @@ impl Entry {
             {
                 Err(InvalidEntry::Target)
             }
+            EntryKind::Failed(fault) => fault.validate(),
             _ => Ok(()),
         }
     }

@@ -1,8 +1,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Accept, Counted, Destination, Entry, Extent, Fault, FileDigest, Hello, InvalidEntry, Item, More, Outcome,
-    Proof, Removal, Request, Rule, Summary, WantRun, Withheld, selection::validate_rules,
+    Accept, Counted, Destination, DestinationAttributes, DestinationLineage, Entry, Extent, Fault,
+    FileDigest, Hello, InvalidEntry, Item, More, Outcome, Proof, Removal, Request, Rule, Summary, WantRun,
+    Withheld, selection::validate_rules,
 };
 
 /// Everything that the control channel carries. New messages are added at the end: the position is what
@@ -82,6 +83,11 @@ pub enum ControlMessage {
     /// Sender to receiver, before [`ControlMessage::Extent`]: names that were left out of the set by other means than
     /// rules; those of several messages together.
     Withheld(Withheld),
+    /// Receiver to sender, before [`ControlMessage::Ready`]: where the set goes.
+    DestinationLineage(DestinationLineage),
+    /// Sender to receiver, before the entries of a source that stands for what is in it, of the first one only: what
+    /// the destination itself gets.
+    DestinationAttributes(DestinationAttributes),
 }
 
 impl ControlMessage {
@@ -89,9 +95,36 @@ impl ControlMessage {
     pub fn validate(&self) -> Result<(), InvalidEntry> {
         match self {
             Self::Entries(entries) => entries.iter().try_for_each(Entry::validate),
-            Self::Hello(Hello { request: Request::Get { selection, .. }, .. }) => Ok(selection.validate()?),
+            Self::Hello(Hello { request, settings, .. }) => {
+                if let Request::Get { selection, .. } = request {
+                    selection.validate()?;
+                }
+                settings.validate()
+            }
+            Self::Accept(accept) => accept.settings.validate(),
+            Self::Refuse(fault) | Self::Abort(fault) => fault.validate(),
+            Self::Digests(digests) => {
+                digests.iter().filter_map(|digest| digest.result.as_ref().err()).try_for_each(Fault::validate)
+            }
+            Self::Outcomes(outcomes) => {
+                outcomes.iter().filter_map(|outcome| outcome.fault.as_ref()).try_for_each(Fault::validate)
+            }
             Self::LeftOut(rules) => Ok(validate_rules(rules)?),
+            Self::DestinationLineage(lineage) => lineage.validate(),
+            Self::DestinationAttributes(attributes) => attributes.validate(),
             _ => Ok(()),
+        }
+    }
+
+    /// The faults in it.
+    pub fn faults(&mut self) -> Vec<&mut Fault> {
+        match self {
+            Self::Refuse(fault) | Self::Abort(fault) => vec![fault],
+            Self::Entries(entries) => entries.iter_mut().filter_map(|entry| entry.kind.fault()).collect(),
+            Self::Digests(digests) => digests.iter_mut().filter_map(|of| of.result.as_mut().err()).collect(),
+            Self::Outcomes(outcomes) => outcomes.iter_mut().filter_map(|of| of.fault.as_mut()).collect(),
+            Self::Removed(removal) => removal.fault.iter_mut().collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -124,6 +157,8 @@ impl ControlMessage {
             Self::Removed(_) => "removed",
             Self::LeftOut(_) => "left-out",
             Self::Withheld(_) => "withheld",
+            Self::DestinationLineage(_) => "destination-lineage",
+            Self::DestinationAttributes(_) => "destination-attributes",
         }
     }
 }

@@ -10,7 +10,10 @@ mod durability;
 mod extras;
 mod fault;
 mod files;
+mod hello_head;
 mod items;
+mod lineage;
+mod memory;
 mod message;
 mod path;
 mod selection;
@@ -24,11 +27,13 @@ pub use extras::{
     Extras, HardLinks, Keep, MAX_ACCOUNT_NAME, MAX_EXTRAS, MAX_NOTES, MAX_XATTR_NAME, MAX_XATTR_VALUE, Notes,
     Owner, Ownership, Preserve, Xattr,
 };
-pub use fault::{Fault, FaultCode};
+pub use fault::{Fault, FaultCode, Host};
 pub use files::{
     Entry, EntryKind, FileDigest, InvalidEntry, MAX_HOLES, MAX_MODE, MAX_SYMLINK_TARGET, Outcome, Summary,
 };
+pub use hello_head::{HelloHead, MAX_HELLO_BODY, body_len};
 pub use items::{Action, Extent, Item, Removal};
+pub use lineage::{DestinationAttributes, DestinationLineage, DirectoryId, MAX_LINEAGE};
 pub use message::ControlMessage;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, RelPath};
 pub use selection::{
@@ -36,8 +41,8 @@ pub use selection::{
     MAX_SELECTION_BYTES, Rule, Selection, Verdict, Withheld,
 };
 pub use setup::{
-    Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, Manners, Newer,
-    PROTOCOL_VERSION, RecipeOffer, Request, RunMode, Settings,
+    Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, MAX_RATE_BPS, Manners,
+    Newer, PROTOCOL_VERSION, RecipeOffer, Request, RunMode, Settings,
 };
 pub use wants::{Destination, More, Proof, Stretch, Want, WantRun};
 

@@ -1,8 +1,7 @@
 use std::fmt;
 
+use haul_base::printable_bytes;
 use serde::{Deserialize, Serialize};
-
-use super::fault::write_printable;
 
 /// Longest path component in bytes (`NAME_MAX` of Linux).
 pub const MAX_COMPONENT: usize = 255;
@@ -140,10 +139,10 @@ impl From<RelPath> for Vec<u8> {
     }
 }
 
-/// For people: bytes that are not UTF-8 and control characters are replaced.
+/// For people: what is not UTF-8, and what a terminal would obey, is shown as escapes.
 impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_printable(f, &String::from_utf8_lossy(&self.0))
+        f.write_str(&printable_bytes(&self.0))
     }
 }
 
@@ -218,6 +217,6 @@ mod tests {
 
     #[test]
     fn a_path_is_shown_without_control_characters() {
-        assert_eq!(RelPath::new(*b"a\x1b[2J\xff").unwrap().to_string(), "a\u{fffd}[2J\u{fffd}");
+        assert_eq!(RelPath::new(*b"a\x1b[2J\xff").unwrap().to_string(), r"a\x1b[2J\xff");
     }
 }

@@ -1,10 +1,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::durability::{Durability, Readback};
-use super::{Preserve, Selection};
+use super::{InvalidEntry, Preserve, Selection};
+use crate::packet::MAX_OFFSET;
+
+/// Highest rate that [`Settings`] can name, in bits per second: a thousand times that of the fastest links.
+pub const MAX_RATE_BPS: u64 = 1_000_000_000_000_000;
 
 /// The version that this crate speaks. Sides with different versions do not talk.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// The client's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -172,11 +176,11 @@ pub enum Layout {
 /// How a session runs. The client asks, and the server's [`Accept`] says what is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Bytes that the sender reads and the receiver writes at a time.
+    /// Bytes that the sender reads and the receiver writes at a time, at most [`MAX_OFFSET`].
     pub chunk_bytes: u64,
     /// Name of the rate controller.
     pub controller: String,
-    /// Ceiling of the sending rate in bits per second of UDP payload; `None` if there is none.
+    /// Ceiling of the sending rate in bits per second of UDP payload, 1 to [`MAX_RATE_BPS`]; `None` if there is none.
     pub rate_bps: Option<u64>,
     /// Whether segmentation and receive offload (GSO, GRO) may be used.
     pub offload: bool,
@@ -188,6 +192,18 @@ pub struct Settings {
     pub recipe: Option<RecipeOffer>,
     /// Further parameters of the recipe, key and value.
     pub extra: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// Checks the bounds that the types do not hold. Encoding and decoding check this too. The interval of feedback may be
+    /// any: whoever uses it brings it within its own bounds.
+    pub(super) fn validate(&self) -> Result<(), InvalidEntry> {
+        if self.chunk_bytes > MAX_OFFSET {
+            return Err(InvalidEntry::Chunk);
+        }
+        let possible = |bps: u64| (1..=MAX_RATE_BPS).contains(&bps);
+        if self.rate_bps.is_some_and(|bps| !possible(bps)) { Err(InvalidEntry::Rate) } else { Ok(()) }
+    }
 }
 
 /// A recipe that a session is to run. The parameters that [`Settings`] has too are in force as they stand there.

@@ -33,7 +33,13 @@ fn selection() -> Selection {
 const SETTINGS: &[u8] = b"\xac\x02\x03bbr\x01\xe8\x07\x01\x02\x02\x03\x00\x01\x01k\x01v";
 
 fn fault() -> Fault {
-    Fault { code: FaultCode::DiskFull, message: "full".into(), hint: "rm".into(), retryable: false }
+    Fault {
+        code: FaultCode::DiskFull,
+        message: "full".into(),
+        hint: "rm".into(),
+        retryable: false,
+        host: None,
+    }
 }
 
 const FAULT: &[u8] = b"\x07\x04full\x02rm\x00";
@@ -280,4 +286,10 @@ fn what_is_done_to_names() {
     let withheld = Withheld { paths, ignore_files: IgnoreFiles::Obey };
     frozen(&ControlMessage::Withheld(withheld), b"\x19\x02\x01a\x03b/\xff\x01");
     frozen(&ControlMessage::Withheld(Withheld::default()), b"\x19\x00\x00");
+    let name = Some(RelPath::new(b"n").unwrap());
+    let lineage = DestinationLineage { directories: vec![[1; 16], [2; 16]], name, removes: true };
+    let body = joined(&[&[26, 2], &[1; 16], &[2; 16], &[1, 1, b'n', 1]]);
+    frozen(&ControlMessage::DestinationLineage(lineage), &body);
+    let attributes = DestinationAttributes { mode: 0o700, mtime_secs: -1, mtime_nanos: 128, extras: None };
+    frozen(&ControlMessage::DestinationAttributes(attributes), b"\x1b\xc0\x03\x01\x80\x01\x00");
 }

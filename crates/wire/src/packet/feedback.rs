@@ -1,8 +1,12 @@
+use haul_base::{HostSample, Span};
+
 use super::field::{Reader, Writer, split};
 use super::{LAST_WORD_BITS, MAX_SEQ, PacketError, SEGMENT_PACKETS, SEGMENT_WORDS};
 
-/// Bytes of the fields in front of the blocks.
-pub const FEEDBACK_HEADER_LEN: usize = 68;
+/// Bytes of the fields that all feedback has; the host's sample, where there is one, and the blocks follow.
+pub const FEEDBACK_HEADER_LEN: usize = 77;
+/// Bytes of a host's sample.
+pub const HOST_SAMPLE_LEN: usize = 20;
 /// Bytes of a block in front of its words.
 pub const BLOCK_HEADER_LEN: usize = 7;
 
@@ -18,7 +22,7 @@ pub struct FeedbackHeader {
     pub echo_timestamp: u32,
     /// How long ago it arrived, in microseconds.
     pub echo_delay_us: u32,
-    /// When it arrived: microseconds of the receiver's clock, wrapped.
+    /// When the receiver's kernel got the last data packet: microseconds of the receiver's clock, wrapped.
     pub received_at: u32,
     /// Data packets that arrived and authenticated, duplicates included; 48 bits.
     pub packets: u64,
@@ -40,6 +44,13 @@ pub struct FeedbackHeader {
     pub complete_below: u64,
     /// Highest sequence number that arrived, plus 1; 0 before the first. Not below `complete_below`.
     pub highest: u64,
+    /// How long the data packet that arrived last waited in the receiver's kernel, in microseconds: it was read at
+    /// `received_at` plus this.
+    pub read_delay_us: u32,
+    /// Buffers in which data packets were read, wrapping: `packets` over this is the mean run of GRO.
+    pub buffers: u32,
+    /// The load of the receiving host, if it was looked at since the feedback before.
+    pub host: Option<HostSample>,
 }
 
 impl FeedbackHeader {
@@ -60,28 +71,64 @@ impl FeedbackHeader {
             limit: fields.u48(),
             complete_below: fields.u48(),
             highest: fields.u48(),
+            read_delay_us: fields.u32(),
+            buffers: fields.u32(),
+            host: None,
         }
+    }
+
+    /// Bytes of the fields, with the host's sample if there is one.
+    pub const fn encoded_len(&self) -> usize {
+        FEEDBACK_HEADER_LEN + if self.host.is_some() { HOST_SAMPLE_LEN } else { 0 }
     }
 
     /// Reads the fields of a plain body; the blocks are not looked at.
     pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
-        let header = Self::read(split(body)?.0);
+        Self::split(body).map(|(header, _)| header)
+    }
+
+    /// The fields, and what follows them.
+    fn split(body: &[u8]) -> Result<(Self, &[u8]), PacketError> {
+        let (fields, mut rest) = split::<FEEDBACK_HEADER_LEN>(body)?;
+        let mut header = Self::read(fields);
+        let known = fields[FEEDBACK_HEADER_LEN - 1];
+        if known & HOST_PRESENT != 0 {
+            let (sample, blocks) = split::<HOST_SAMPLE_LEN>(rest)?;
+            let host = read_host(known, sample);
+            // What is not known is zero, so that there is one way to write a sample.
+            let mut again = [0; HOST_SAMPLE_LEN];
+            if write_host(&host, &mut again) != known || again != *sample {
+                return Err(PacketError::Contradiction);
+            }
+            header.host = Some(host);
+            rest = blocks;
+        } else if known != 0 {
+            return Err(PacketError::Contradiction);
+        }
+        header.check()?;
+        Ok((header, rest))
+    }
+
+    fn check(&self) -> Result<(), PacketError> {
+        let header = self;
         if header.highest > MAX_SEQ + 1 {
             return Err(PacketError::Sequence(header.highest));
         }
         if header.complete_below > header.highest {
             return Err(PacketError::Contradiction);
         }
-        Ok(header)
+        Ok(())
     }
 
     /// Writes the fields to the start of `body`.
     ///
     /// # Panics
-    /// If `body` is shorter than [`FEEDBACK_HEADER_LEN`].
+    /// If `body` is shorter than [`FeedbackHeader::encoded_len`].
     pub fn write(&self, body: &mut [u8]) {
         debug_assert!(self.complete_below <= self.highest && self.highest <= MAX_SEQ + 1);
-        Writer(&mut body[..FEEDBACK_HEADER_LEN])
+        let (fields, rest) = body.split_at_mut(FEEDBACK_HEADER_LEN);
+        let known = self.host.map_or(0, |host| write_host(&host, &mut rest[..HOST_SAMPLE_LEN]));
+        Writer(fields)
             .u48(self.largest_pn)
             .u32(self.echo_timestamp)
             .u32(self.echo_delay_us)
@@ -95,8 +142,56 @@ impl FeedbackHeader {
             .u16(self.last_probe)
             .u48(self.limit)
             .u48(self.complete_below)
-            .u48(self.highest);
+            .u48(self.highest)
+            .u32(self.read_delay_us)
+            .u32(self.buffers)
+            .u8(known);
     }
+}
+
+/// The bit that says that a host's sample follows; the ones above say which of its fields are known, in their order.
+const HOST_PRESENT: u8 = 1;
+
+fn read_host(known: u8, sample: &[u8; HOST_SAMPLE_LEN]) -> HostSample {
+    let mut fields = Reader(sample);
+    let mut bit = HOST_PRESENT;
+    let mut is_known = || {
+        bit <<= 1;
+        known & bit != 0
+    };
+    let span = |micros: u32| Span::from_micros(u64::from(micros));
+    HostSample {
+        run_delay: Some(span(fields.u32())).filter(|_| is_known()),
+        socket_fill: Some(fields.u16()).filter(|_| is_known()),
+        involuntary_switches: Some(fields.u32()).filter(|_| is_known()),
+        cpu_pressure: Some(fields.u16()).filter(|_| is_known()),
+        steal: Some(span(fields.u32())).filter(|_| is_known()),
+        sleep_average: Some(span(fields.u32())).filter(|_| is_known()),
+    }
+}
+
+/// Writes a sample; gives the byte that says what of it is known.
+fn write_host(host: &HostSample, into: &mut [u8]) -> u8 {
+    // A session of more than 71 minutes without a processor is cut here, not wrapped.
+    let micros =
+        |span: Option<Span>| u32::try_from(span.unwrap_or(Span::ZERO).as_micros()).unwrap_or(u32::MAX);
+    Writer(into)
+        .u32(micros(host.run_delay))
+        .u16(host.socket_fill.unwrap_or(0))
+        .u32(host.involuntary_switches.unwrap_or(0))
+        .u16(host.cpu_pressure.unwrap_or(0))
+        .u32(micros(host.steal))
+        .u32(micros(host.sleep_average));
+    let known = [
+        true,
+        host.run_delay.is_some(),
+        host.socket_fill.is_some(),
+        host.involuntary_switches.is_some(),
+        host.cpu_pressure.is_some(),
+        host.steal.is_some(),
+        host.sleep_average.is_some(),
+    ];
+    known.iter().enumerate().fold(0, |bits, (i, &known)| bits | u8::from(known) << i)
 }
 
 /// How a block says which packets arrived.
@@ -202,8 +297,7 @@ pub struct FeedbackView<'a> {
 impl<'a> FeedbackView<'a> {
     /// Reads a plain body and checks every block, so that the iteration cannot fail.
     pub fn parse(body: &'a [u8]) -> Result<Self, PacketError> {
-        let header = FeedbackHeader::parse(body)?;
-        let blocks = &body[FEEDBACK_HEADER_LEN..];
+        let (header, blocks) = FeedbackHeader::split(body)?;
         let mut rest = blocks;
         while !rest.is_empty() {
             rest = Block::split(rest)?.1;
@@ -250,13 +344,14 @@ pub struct FeedbackWriter<'a> {
 }
 
 impl<'a> FeedbackWriter<'a> {
-    /// Starts with the fields. Refuses bytes shorter than [`FEEDBACK_HEADER_LEN`].
+    /// Starts with the fields. Refuses bytes shorter than [`FeedbackHeader::encoded_len`].
     pub fn new(body: &'a mut [u8], header: &FeedbackHeader) -> Result<Self, NoRoom> {
-        if body.len() < FEEDBACK_HEADER_LEN {
+        let len = header.encoded_len();
+        if body.len() < len {
             return Err(NoRoom);
         }
         header.write(body);
-        Ok(Self { body, len: FEEDBACK_HEADER_LEN })
+        Ok(Self { body, len })
     }
 
     /// Adds a block for `bitmap`, the words of `segment` from `first_word` on, in the shortest encoding. Bits
@@ -374,9 +469,25 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_of_the_host_is_whole_and_says_nothing_of_what_it_does_not_know() {
+        let mut body = [0; FEEDBACK_HEADER_LEN + HOST_SAMPLE_LEN];
+        body[FEEDBACK_HEADER_LEN - 1] = 0b101;
+        body[FEEDBACK_HEADER_LEN + 5] = 9;
+        let known = HostSample { socket_fill: Some(9), ..HostSample::default() };
+        assert_eq!(FeedbackView::parse(&body).unwrap().header.host, Some(known));
+        assert!(FeedbackView::parse(&body[..body.len() - 1]).is_err(), "cut");
+        for known in [0b1, 0b1000_0101, 0b100] {
+            body[FEEDBACK_HEADER_LEN - 1] = known;
+            assert!(FeedbackView::parse(&body).is_err(), "{known:b}");
+        }
+    }
+
+    #[test]
     fn the_writer_refuses_what_does_not_fit_and_keeps_the_rest() {
         let mut room = [0; FEEDBACK_HEADER_LEN + BLOCK_HEADER_LEN * 2 + 8];
-        assert!(FeedbackWriter::new(&mut room[..67], &FeedbackHeader::default()).is_err());
+        assert!(
+            FeedbackWriter::new(&mut room[..FEEDBACK_HEADER_LEN - 1], &FeedbackHeader::default()).is_err()
+        );
         let mut writer = FeedbackWriter::new(&mut room, &FeedbackHeader::default()).unwrap();
         assert_eq!(writer.words_left(), 1);
         assert_eq!(writer.push(0, 0, &[1, 1]), Err(NoRoom));

@@ -98,10 +98,23 @@ pub enum FlightWord {
     Ping = 5,
     /// Answer to [`FlightWord::Ping`], with its number.
     Pong = 6,
+    /// Whoever is at the address that this goes to shows it by sending the number back.
+    Challenge = 7,
+    /// Answer to [`FlightWord::Challenge`], with its number.
+    Response = 8,
 }
 
 impl FlightWord {
-    const ALL: [Self; 6] = [Self::Opened, Self::Close, Self::Closed, Self::Forget, Self::Ping, Self::Pong];
+    const ALL: [Self; 8] = [
+        Self::Opened,
+        Self::Close,
+        Self::Closed,
+        Self::Forget,
+        Self::Ping,
+        Self::Pong,
+        Self::Challenge,
+        Self::Response,
+    ];
 }
 
 /// A word about a flight.
@@ -111,7 +124,8 @@ pub struct WordPacket {
     pub flight: Flight,
     /// What it says.
     pub word: FlightWord,
-    /// Counts pings; in a goodbye 0 if all was said and 1 if the flight was broken off; 0 in other words.
+    /// Counts pings; what a challenge wants back; in a goodbye 0 if all was said and 1 if the flight was broken off; 0
+    /// in other words.
     pub number: u32,
     /// Authenticates the bytes before it.
     pub mac: [u8; FLIGHT_MAC_LEN],

@@ -2,11 +2,11 @@ use super::field::{Reader, Writer, split};
 use super::{COMMON_HEADER_LEN, PacketError};
 
 /// Bytes of the fields of a HELLO or `HELLO_ACK` in front of the padding.
-pub const HELLO_BODY_MIN: usize = 10;
+pub const HELLO_BODY_MIN: usize = 18;
 /// Bytes of the fields of a PROBE in front of the padding.
 pub const PROBE_BODY_MIN: usize = 2;
 
-/// The body of a HELLO, and of the `HELLO_ACK` that answers it with the same values at the same size. What
+/// The body of a HELLO, and of the `HELLO_ACK` that answers it with the same nonce at the same size. What
 /// follows the fields is zero padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloBody {
@@ -14,6 +14,9 @@ pub struct HelloBody {
     pub nonce: u64,
     /// Size of the whole datagram: UDP payload bytes, header and tag included.
     pub size: u16,
+    /// In a `HELLO_ACK`: what the client is to send back, to show that it gets what is sent to its address; 0 if it need
+    /// not, or has. In a HELLO: the latest that came, or 0.
+    pub challenge: u64,
 }
 
 impl HelloBody {
@@ -22,7 +25,7 @@ impl HelloBody {
     pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
         let (fields, padding) = split::<HELLO_BODY_MIN>(body)?;
         let mut fields = Reader(fields);
-        let parsed = Self { nonce: fields.u64(), size: fields.u16() };
+        let parsed = Self { nonce: fields.u64(), size: fields.u16(), challenge: fields.u64() };
         check_padding(padding, body.len(), parsed.size)?;
         Ok(parsed)
     }
@@ -33,7 +36,7 @@ impl HelloBody {
     /// If `body` is shorter than [`HELLO_BODY_MIN`].
     pub fn write(&self, body: &mut [u8]) {
         let (fields, padding) = body.split_at_mut(HELLO_BODY_MIN);
-        Writer(fields).u64(self.nonce).u16(self.size);
+        Writer(fields).u64(self.nonce).u16(self.size).u64(self.challenge);
         padding.fill(0);
     }
 }
@@ -79,11 +82,11 @@ mod tests {
     #[test]
     fn padding_must_be_zero_and_not_longer_than_announced() {
         let mut body = [0; 1182];
-        HelloBody { nonce: 5, size: 1200 }.write(&mut body);
+        HelloBody { nonce: 5, size: 1200, challenge: 9 }.write(&mut body);
         assert!(HelloBody::parse(&body).is_ok());
         body[1181] = 1;
         assert_eq!(HelloBody::parse(&body), Err(PacketError::Padding));
-        HelloBody { nonce: 5, size: 1188 }.write(&mut body);
+        HelloBody { nonce: 5, size: 1188, challenge: 0 }.write(&mut body);
         assert_eq!(HelloBody::parse(&body), Err(PacketError::Padding));
         ProbeBody { size: 1188 }.write(&mut body);
         assert_eq!(ProbeBody::parse(&body), Err(PacketError::Padding));

@@ -19,7 +19,7 @@ mod part;
 pub use data::{DATA_BODY_LEN, DataBody};
 pub use feedback::{
     BLOCK_HEADER_LEN, Block, Blocks, Encoding, FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackView,
-    FeedbackWriter, NoRoom,
+    FeedbackWriter, HOST_SAMPLE_LEN, NoRoom,
 };
 pub use flight::{
     FLIGHT_MAC_LEN, Flight, FlightWord, IDENTITY_AT, OPEN_KIND, OPEN_LEN, OpenHeader, WORD_KIND, WORD_LEN,

@@ -1,5 +1,7 @@
 //! Literal bytes of every kind of packet. They freeze the format: a change here is a new protocol version.
 
+use haul_base::{HostSample, Span};
+
 use super::*;
 
 #[test]
@@ -69,7 +71,7 @@ fn last_data_body_may_be_empty() {
     assert_eq!(DataBody::parse(PacketKind::Data, &bytes), Err(PacketError::NoPayload));
 }
 
-const FEEDBACK: [u8; 68 + 23 + 7 + 7] = [
+const FEEDBACK: [u8; 77 + 20 + 23 + 7 + 7] = [
     0, 0, 0, 0, 0x01, 0x01, // largest_pn
     0, 0, 0, 0x02, // echo_timestamp
     0, 0, 0, 0x03, // echo_delay_us
@@ -84,6 +86,15 @@ const FEEDBACK: [u8; 68 + 23 + 7 + 7] = [
     0, 0, 0, 0, 0, 0x0c, // limit
     0, 0, 0, 0, 0, 0x0d, // complete_below
     0, 0, 0, 0, 0x4e, 0x20, // highest 20,000
+    0, 0, 0, 0x0e, // read_delay_us
+    0, 0, 0, 0x0f,       // buffers
+    0b110_1111, // host: all but its cpu_pressure
+    0, 0, 0, 0x10, // run_delay
+    0, 0x11, // socket_fill
+    0, 0, 0, 0x12, // involuntary_switches
+    0, 0, // cpu_pressure, not known
+    0, 0, 0, 0x14, // steal
+    0, 0, 0, 0x15, // sleep_average
     0, 0, 0, 1, 155, 2, 0, // segment 1, words 155 and 156, bits
     0x80, 0, 0, 0, 0, 0, 0, 0x01, // the first and the last of word 155
     0, 0, 0, 0, 0, 0, 0x80, 0, // the last packet of the segment
@@ -107,6 +118,16 @@ fn feedback_header() -> FeedbackHeader {
         limit: 12,
         complete_below: 13,
         highest: 20_000,
+        read_delay_us: 14,
+        buffers: 15,
+        host: Some(HostSample {
+            run_delay: Some(Span::from_micros(16)),
+            socket_fill: Some(17),
+            involuntary_switches: Some(18),
+            cpu_pressure: None,
+            steal: Some(Span::from_micros(20)),
+            sleep_average: Some(Span::from_micros(21)),
+        }),
     }
 }
 
@@ -139,10 +160,10 @@ fn feedback_is_written() {
 
 #[test]
 fn hello_body() {
-    let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 0x00, 0x29, 0, 0, 0];
-    let body = HelloBody { nonce: 0x0102_0304_0506_0708, size: 41 };
+    let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 0x00, 0x31, 11, 12, 13, 14, 15, 16, 17, 18, 0, 0, 0];
+    let body = HelloBody { nonce: 0x0102_0304_0506_0708, size: 49, challenge: 0x0b0c_0d0e_0f10_1112 };
     assert_eq!(HelloBody::parse(&bytes), Ok(body));
-    let mut out = [0xff; 13];
+    let mut out = [0xff; 21];
     body.write(&mut out);
     assert_eq!(out, bytes);
 }

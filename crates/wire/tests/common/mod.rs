@@ -1,16 +1,16 @@
 //! Strategies for valid values, shared by the property tests and the smoke test.
 #![expect(clippy::unwrap_used, reason = "test code")]
 
+use haul_base::{HostSample, Span};
 use haul_wire::control::{
-    Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, Durability, Entry, EntryKind, Equal,
-    Extent, Extraneous, Extras, Fault, FaultCode, FileDigest, FileSystems, Growth, Hello, IgnoreFiles, Item,
-    Layout, LeftOutNames, Leftovers, LinkChoice, MAX_MODE, Manners, More, Newer, Notes, Outcome, Owner,
-    Preserve, Proof, Readback, RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings,
-    Stretch, Summary, Verdict, Want, WantRun, Withheld, Xattr, encode_frame,
+    Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, DestinationAttributes,
+    DestinationLineage, Durability, Entry, EntryKind, Equal, Extent, Extraneous, Extras, Fault, FaultCode,
+    FileDigest, FileSystems, Growth, Hello, IgnoreFiles, Item, Layout, LeftOutNames, Leftovers, LinkChoice,
+    MAX_MODE, MAX_RATE_BPS, Manners, More, Newer, Notes, Outcome, Owner, Preserve, Proof, Readback,
+    RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch, Summary, Verdict,
+    Want, WantRun, Withheld, Xattr, encode_frame,
 };
-use haul_wire::packet::{
-    FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS,
-};
+use haul_wire::packet::{FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ pub(crate) fn rel_path() -> impl Strategy<Value = RelPath> {
 
 fn fault() -> impl Strategy<Value = Fault> {
     (0..FaultCode::ALL.len(), text(), text(), any::<bool>()).prop_map(|(code, message, hint, retryable)| {
-        Fault { code: FaultCode::ALL[code], message, hint, retryable }
+        Fault { code: FaultCode::ALL[code], message, hint, retryable, host: None }
     })
 }
 
@@ -60,7 +60,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     let extra = vec((text(), text()), 0..3);
     let offer = (text(), vec((text(), any::<u16>()), 0..3));
     let recipe = option::of(offer.prop_map(|(text, versions)| RecipeOffer { text, versions }));
-    let numbers = (any::<u64>(), option::of(any::<u64>()), any::<bool>(), any::<u32>(), limit);
+    let numbers = (up_to(MAX_OFFSET), option::of(1..=MAX_RATE_BPS), any::<bool>(), any::<u32>(), limit);
     (numbers, text(), recipe, extra).prop_map(
         |((chunk_bytes, rate_bps, offload, feedback_interval_us, bench_limit), controller, recipe, extra)| {
             Settings {
@@ -285,6 +285,20 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
             let ignore_files = if obey { IgnoreFiles::Obey } else { IgnoreFiles::Disregard };
             ControlMessage::Withheld(Withheld { paths, ignore_files })
         }),
+        (vec(any::<[u8; 16]>(), 0..4), option::of(rel_path()), any::<bool>()).prop_map(
+            |(directories, name, removes)| {
+                ControlMessage::DestinationLineage(DestinationLineage { directories, name, removes })
+            }
+        ),
+        (0..=MAX_MODE, any::<i64>(), 0..1_000_000_000u32).prop_map(|(mode, mtime_secs, mtime_nanos)| {
+            let extras = None;
+            ControlMessage::DestinationAttributes(DestinationAttributes {
+                mode,
+                mtime_secs,
+                mtime_nanos,
+                extras,
+            })
+        }),
         (any::<u64>(), option::of(fault()))
             .prop_map(|(removed, fault)| ControlMessage::Removed(Removal { removed, fault })),
     ]
@@ -304,22 +318,43 @@ pub(crate) fn feedback_header() -> impl Strategy<Value = FeedbackHeader> {
     let places = up_to(MAX_SEQ + 1).prop_flat_map(|highest| (up_to(highest), Just(highest)));
     let times = any::<(u32, u32, u32)>();
     let counts = any::<(u64, u32, u32, u32, u32, u16)>();
-    (up_to(MAX_PN), times, up_to(MAX_PN), counts, up_to(MAX_OFFSET), places).prop_map(
-        |(largest_pn, times, packets, counts, limit, (complete_below, highest))| FeedbackHeader {
-            largest_pn,
-            echo_timestamp: times.0,
-            echo_delay_us: times.1,
-            received_at: times.2,
-            packets,
-            bytes: counts.0,
-            duplicates: counts.1,
-            ecn_ce: counts.2,
-            socket_drops: counts.3,
-            rejected: counts.4,
-            last_probe: counts.5,
-            limit,
-            complete_below,
-            highest,
+    let reading = (any::<(u32, u32)>(), option::of(host_sample()));
+    (up_to(MAX_PN), times, up_to(MAX_PN), counts, up_to(MAX_OFFSET), places, reading).prop_map(
+        |(largest_pn, times, packets, counts, limit, (complete_below, highest), (reading, host))| {
+            FeedbackHeader {
+                largest_pn,
+                echo_timestamp: times.0,
+                echo_delay_us: times.1,
+                received_at: times.2,
+                packets,
+                bytes: counts.0,
+                duplicates: counts.1,
+                ecn_ce: counts.2,
+                socket_drops: counts.3,
+                rejected: counts.4,
+                last_probe: counts.5,
+                limit,
+                complete_below,
+                highest,
+                read_delay_us: reading.0,
+                buffers: reading.1,
+                host,
+            }
+        },
+    )
+}
+
+fn host_sample() -> impl Strategy<Value = HostSample> {
+    let span = || option::of(any::<u32>().prop_map(|micros| Span::from_micros(u64::from(micros))));
+    let share = || option::of(any::<u16>());
+    (span(), share(), option::of(any::<u32>()), share(), span(), span()).prop_map(
+        |(run_delay, socket_fill, involuntary_switches, cpu_pressure, steal, sleep_average)| HostSample {
+            run_delay,
+            socket_fill,
+            involuntary_switches,
+            cpu_pressure,
+            steal,
+            sleep_average,
         },
     )
 }
@@ -340,7 +375,7 @@ pub(crate) fn block() -> impl Strategy<Value = BlockValue> {
 /// A feedback body with these blocks.
 pub(crate) fn feedback_body(header: &FeedbackHeader, blocks: &[BlockValue]) -> Vec<u8> {
     let room: usize = blocks.iter().map(|(_, _, words)| 7 + 8 * words.len()).sum();
-    let mut bytes = vec![0; FEEDBACK_HEADER_LEN + room];
+    let mut bytes = vec![0; header.encoded_len() + room];
     let mut writer = FeedbackWriter::new(&mut bytes, header).unwrap();
     for (segment, first, words) in blocks {
         writer.push(*segment, *first, words).unwrap();

@@ -1,0 +1,109 @@
+use super::codec::FrameError;
+use super::{MAX_FRAME, PROTOCOL_VERSION};
+
+/// Longest body of a [`Hello`](super::Hello)'s frame in bytes.
+pub const MAX_HELLO_BODY: usize = 128 << 10;
+
+/// The position of [`Hello`](super::Hello) among the messages.
+const HELLO: u32 = 0;
+
+/// What stands at the beginning of a [`Hello`](super::Hello): enough to know whether a client knows the secret,
+/// without a look at anything that it asks for. Reading it takes no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HelloHead {
+    /// Of this version of the protocol.
+    Ours {
+        /// As in [`Hello`](super::Hello).
+        proof: [u8; 32],
+    },
+    /// Of another one, of which nothing else is known.
+    OtherVersion(u16),
+}
+
+impl HelloHead {
+    /// Bytes of a body that are enough: the message's number, this version in one byte, and the proof.
+    pub const LEN: usize = {
+        assert!(PROTOCOL_VERSION < 128, "a varint of one byte");
+        1 + 1 + 32
+    };
+
+    /// Reads it from the first [`HelloHead::LEN`] bytes of a frame's body, or from all if there are fewer.
+    ///
+    /// # Errors
+    /// [`FrameError::Malformed`] if this is no Hello.
+    pub fn parse(body: &[u8]) -> Result<Self, FrameError> {
+        let (version, rest) = take::<(u32, u16)>(body)
+            .and_then(|((number, version), rest)| {
+                if number == HELLO { Ok((version, rest)) } else { Err(postcard::Error::DeserializeBadEnum) }
+            })
+            .map_err(FrameError::Malformed)?;
+        if version != PROTOCOL_VERSION {
+            return Ok(Self::OtherVersion(version));
+        }
+        let (proof, _) = take(rest).map_err(FrameError::Malformed)?;
+        Ok(Self::Ours { proof })
+    }
+}
+
+fn take<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), postcard::Error> {
+    postcard::take_from_bytes(bytes)
+}
+
+/// How long the body of a frame is, from the four bytes in front of it.
+///
+/// # Errors
+/// [`FrameError::TooLong`] if it is more than `limit`, or than [`MAX_FRAME`].
+pub fn body_len(length: [u8; 4], limit: usize) -> Result<usize, FrameError> {
+    let (len, limit) = (u32::from_be_bytes(length) as usize, limit.min(MAX_FRAME));
+    if len > limit { Err(FrameError::TooLong { len, limit }) } else { Ok(len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{BenchLimit, ControlMessage, Hello, Request, Settings, encode_frame};
+
+    fn hello(version: u16) -> Vec<u8> {
+        let settings = Settings {
+            chunk_bytes: 0,
+            controller: String::new(),
+            rate_bps: None,
+            offload: false,
+            feedback_interval_us: 0,
+            bench_limit: BenchLimit::Unlimited,
+            recipe: None,
+            extra: Vec::new(),
+        };
+        let proof = std::array::from_fn(|at| at as u8);
+        let hello = Hello { version, proof, ciphers: Vec::new(), request: Request::Check, settings };
+        let mut frame = Vec::new();
+        encode_frame(&ControlMessage::Hello(hello), &mut frame).unwrap();
+        frame
+    }
+
+    #[test]
+    fn the_head_is_what_the_whole_message_begins_with() {
+        let frame = hello(PROTOCOL_VERSION);
+        let len = body_len(*frame.first_chunk().unwrap(), MAX_HELLO_BODY).unwrap();
+        assert_eq!(len, frame.len() - 4);
+        let head = HelloHead::parse(&frame[4..][..HelloHead::LEN]).unwrap();
+        assert_eq!(head, HelloHead::Ours { proof: std::array::from_fn(|at| at as u8) });
+        for version in [0, 1, PROTOCOL_VERSION + 1, 300, u16::MAX] {
+            let head = HelloHead::parse(&hello(version)[4..][..HelloHead::LEN]).unwrap();
+            assert_eq!(head, HelloHead::OtherVersion(version));
+        }
+        // Of another version nothing but its beginning is expected.
+        assert_eq!(HelloHead::parse(&[0, 100]), Ok(HelloHead::OtherVersion(100)));
+    }
+
+    #[test]
+    fn what_is_no_hello_is_refused() {
+        let ours = PROTOCOL_VERSION as u8;
+        let proof_missing = [&[0, ours][..], &[0; 31]].concat();
+        for body in [&[][..], &[0], &[12], &[7, 2], &[0, 0xff, 0xff, 0xff], &proof_missing] {
+            assert!(matches!(HelloHead::parse(body), Err(FrameError::Malformed(_))), "{body:?}");
+        }
+        let too_long = FrameError::TooLong { len: MAX_HELLO_BODY + 1, limit: MAX_HELLO_BODY };
+        assert_eq!(body_len((MAX_HELLO_BODY as u32 + 1).to_be_bytes(), MAX_HELLO_BODY), Err(too_long));
+    }
+}
