@@ -2,6 +2,7 @@
 //! and a receiver (see `haul_base::Machine`), with rate controllers. No clock, no socket, no thread.
 
 mod bulk;
+pub mod check;
 mod control;
 mod delivery_rate;
 pub mod group;
@@ -12,18 +13,22 @@ mod pacer;
 pub mod presets;
 mod rtt;
 
-pub use haul_stack::{Available, ObjectSink, ObjectSource, Open, Seal, Unauthentic};
+pub use haul_stack::{
+    Available, ObjectSink, ObjectSource, Open, ParameterKind, ParameterSpec, Parameters, Seal, Unauthentic,
+};
 
 pub use bulk::{
     Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats, Sender, SenderConfig, SenderEvent, SenderStats,
     check_object_recipe,
 };
+pub use control::suspension;
 pub use control::{
-    CONTROLLERS, ControllerConfig, ControllerError, Delivery, FeedbackSample, Fixed, Limits, Permit,
-    RateController, RateState, SentBatch, build_controller,
+    Boundary, BuildLaw, CauseAware, ControllerConfig, ControllerError, Delivery, FeedbackSample, Fixed,
+    LONGEST_HOLD, LawRegistration, Limits, LossRun, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController,
+    RateState, SentBatch, Unit, build_controller, burst_for, law, law_names, laws, register_law,
 };
 pub use link::Link;
 pub use micro::shared::{Waiting, WaitingFor};
 pub use mtu::{BASE_DATAGRAM, MtuSearch};
 pub use pacer::Pacer;
-pub use rtt::RttEstimator;
+pub use rtt::{MIN_RTT_WINDOW, RttEstimator};

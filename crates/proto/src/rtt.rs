@@ -1,6 +1,40 @@
 //! Round-trip time from echoed timestamps.
 
-use haul_base::Span;
+use haul_base::{Span, Time};
+
+/// How long a minimum is remembered, as BBR does (draft-ietf-ccwg-bbr, `MinRTTFilterLen`): a path whose round trip has
+/// become longer is known as such after that.
+pub const MIN_RTT_WINDOW: Span = Span::from_secs(10);
+
+/// The least of the values of the last [`MIN_RTT_WINDOW`], to within a tenth of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowedMin {
+    /// The least value in each tenth of the window.
+    least: [i64; Self::SLOTS],
+    /// Number of the newest tenth since time began.
+    newest: u64,
+}
+
+impl WindowedMin {
+    const SLOTS: usize = 10;
+
+    pub(crate) fn new() -> Self {
+        Self { least: [i64::MAX; Self::SLOTS], newest: 0 }
+    }
+
+    /// Takes a value; gives the least of the window.
+    pub(crate) fn on_value(&mut self, now: Time, value: i64) -> i64 {
+        let slot = now.as_nanos() / (MIN_RTT_WINDOW.as_nanos() / Self::SLOTS as u64);
+        let passed = slot.saturating_sub(self.newest).min(Self::SLOTS as u64);
+        for gone in 0..passed {
+            self.least[((slot - gone) % Self::SLOTS as u64) as usize] = i64::MAX;
+        }
+        self.newest = self.newest.max(slot);
+        let present = &mut self.least[(self.newest % Self::SLOTS as u64) as usize];
+        *present = (*present).min(value);
+        self.least.iter().copied().min().unwrap_or(value)
+    }
+}
 
 /// Smoothed round-trip time, its variation and its minimum (RFC 6298, section 2; RFC 9002, section 5).
 #[derive(Clone, Debug)]
@@ -9,26 +43,40 @@ pub struct RttEstimator {
     smoothed: Span,
     variation: Span,
     min: Span,
+    /// When a sample was last no longer than the minimum.
+    min_at: Time,
+    window: WindowedMin,
     measured: bool,
 }
 
 impl RttEstimator {
     /// Starts from a guess (for example the round trip of the handshake), which the first sample replaces.
     pub fn new(initial: Span) -> Self {
-        Self { latest: initial, smoothed: initial, variation: initial / 2, min: initial, measured: false }
+        Self {
+            latest: initial,
+            smoothed: initial,
+            variation: initial / 2,
+            min: initial,
+            min_at: Time::ZERO,
+            window: WindowedMin::new(),
+            measured: false,
+        }
     }
 
-    /// Takes one sample, with the receiver's own delay already subtracted.
-    pub fn on_sample(&mut self, sample: Span) {
+    /// Takes one sample at `now`, with the receiver's own delay already subtracted.
+    pub fn on_sample(&mut self, now: Time, sample: Span) {
         self.latest = sample;
+        let least = self.window.on_value(now, i64::try_from(sample.as_nanos()).unwrap_or(i64::MAX));
+        self.min = Span::from_nanos(least.unsigned_abs());
+        if sample <= self.min {
+            self.min_at = now;
+        }
         if !self.measured {
             self.measured = true;
             self.smoothed = sample;
             self.variation = sample / 2;
-            self.min = sample;
             return;
         }
-        self.min = self.min.min(sample);
         let difference = self.smoothed.saturating_sub(sample).max(sample.saturating_sub(self.smoothed));
         // RFC 6298: beta = 1/4, alpha = 1/8.
         self.variation = (self.variation * 3 + difference) / 4;
@@ -50,9 +98,15 @@ impl RttEstimator {
         self.variation
     }
 
-    /// The smallest sample so far, or the initial guess.
+    /// The smallest sample of the last [`MIN_RTT_WINDOW`], or the initial guess.
     pub fn min(&self) -> Span {
         self.min
+    }
+
+    /// When a sample was last as small as the minimum of its time: a law that fills the queue itself must empty it for a
+    /// moment if that is long ago.
+    pub fn min_at(&self) -> Time {
+        self.min_at
     }
 
     /// Whether there was a sample at all.
@@ -71,24 +125,46 @@ impl RttEstimator {
 mod tests {
     use super::*;
 
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
     #[test]
     fn the_first_sample_replaces_the_guess() {
         let mut rtt = RttEstimator::new(Span::from_millis(333));
         assert!(!rtt.is_measured());
-        rtt.on_sample(Span::from_millis(50));
+        rtt.on_sample(at(5_000), Span::from_millis(50));
         assert_eq!(rtt.smoothed(), Span::from_millis(50));
-        assert_eq!(rtt.min(), Span::from_millis(50));
+        assert_eq!((rtt.min(), rtt.min_at()), (Span::from_millis(50), at(5_000)));
     }
 
     #[test]
-    fn smoothing_converges_and_the_minimum_stays() {
+    fn smoothing_converges_and_the_minimum_stays_for_a_while() {
         let mut rtt = RttEstimator::new(Span::from_millis(10));
-        rtt.on_sample(Span::from_millis(10));
-        for _ in 0..100 {
-            rtt.on_sample(Span::from_millis(30));
+        rtt.on_sample(at(0), Span::from_millis(10));
+        for n in 0..100 {
+            rtt.on_sample(at(n * 30), Span::from_millis(30));
         }
         assert!(rtt.smoothed() > Span::from_millis(29));
-        assert_eq!(rtt.min(), Span::from_millis(10));
+        assert_eq!((rtt.min(), rtt.min_at()), (Span::from_millis(10), at(0)));
         assert!(rtt.probe_timeout(Span::from_millis(2)) > Span::from_millis(31));
+    }
+
+    #[test]
+    fn a_longer_path_is_known_after_the_window_and_a_shorter_one_at_once() {
+        let mut rtt = RttEstimator::new(Span::from_millis(10));
+        rtt.on_sample(at(0), Span::from_millis(10));
+        for n in 1..=8_900 {
+            rtt.on_sample(at(n), Span::from_millis(60));
+        }
+        assert_eq!(rtt.min(), Span::from_millis(10), "8.9 s later");
+        for n in 8_901..=10_000 {
+            rtt.on_sample(at(n), Span::from_millis(60));
+        }
+        assert_eq!(rtt.min(), Span::from_millis(60), "10 s later");
+        rtt.on_sample(at(10_001), Span::from_millis(20));
+        assert_eq!((rtt.min(), rtt.min_at()), (Span::from_millis(20), at(10_001)));
+        rtt.on_sample(at(7_200_000), Span::from_millis(80));
+        assert_eq!(rtt.min(), Span::from_millis(80), "after hours of silence");
     }
 }

@@ -9,11 +9,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex};
 
-use common::{Checksum, PatternSource, Shared, Sunk};
+use common::{Checksum, PatternSource, Shared, Sunk, link};
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
 use haul_proto::micro::registry;
 use haul_proto::presets::{PRESETS, preset};
-use haul_proto::{Seal, check_object_recipe};
+use haul_proto::{ControllerConfig, Seal, Sender, SenderConfig, build_controller, check_object_recipe};
 use haul_stack::{Ends, Recipe, Setup, Stack, StackEvent};
 use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN};
 
@@ -128,6 +128,52 @@ fn shipped(name: &str) -> Recipe {
     preset(name).unwrap().unwrap()
 }
 
+/// Passes on what one end has to say.
+fn pass(now: Time, from: &mut impl Machine, to: &mut impl Machine) {
+    let mut slot = vec![0; 65_536];
+    while let Some(t) = from.poll_transmit(now, &mut slot) {
+        let (data, stride) = (&mut slot[..t.len], t.segment_size);
+        let (arrival, path, ecn) = (None, PathId::default(), Ecn::NotEct);
+        to.on_receive(now, &mut Received { data, stride, arrival, path, ecn, socket_drops: None });
+    }
+}
+
+/// A ceiling, a window, a memory: what was agreed on within what the server permits stays, whatever the other end asks
+/// for while the session runs.
+#[test]
+fn no_end_changes_the_recipe_of_a_session_that_moves_an_object() {
+    let mut wish = shipped("bulk");
+    wish.set("rate_control.rate", "1Tbit").unwrap();
+    wish.set("retransmit.window", "10000000").unwrap();
+    let of_other_parts = shipped("bulk").with("statistics");
+    for wish in [wish, of_other_parts] {
+        let control = ControllerConfig { ceiling: None, initial_rtt: DELAY, feedback_interval: DELAY };
+        let controller = build_controller("delivery", &control).unwrap();
+        let source = Box::new(PatternSource { len: 0, released: Arc::default() });
+        let config = SenderConfig::default();
+        let mut sender =
+            Sender::with_config(Time::ZERO, &config, link(), source, controller, 1 << 20).unwrap();
+        let mut setup = Setup::new(Time::ZERO);
+        setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
+        let blueprint = Arc::new(registry()).compile(&shipped("bulk"), Checksum.tag_len()).unwrap();
+        let mut hostile = Stack::new(blueprint, setup).unwrap();
+        hostile.reconfigure(Time::ZERO, &wish).unwrap();
+        let mut now = Time::ZERO;
+        let reason = loop {
+            now += Span::from_millis(1);
+            assert!(now < Time::ZERO + Span::from_secs(5), "no answer");
+            hostile.on_deadline(now);
+            sender.on_deadline(now);
+            pass(now, &mut hostile, &mut sender);
+            pass(now, &mut sender, &mut hostile);
+            if let Some(StackEvent::Refused(reason)) = hostile.poll_event() {
+                break reason;
+            }
+        };
+        assert!(reason.contains("does not change"), "{reason}");
+    }
+}
+
 #[test]
 fn every_shipped_recipe_is_read_and_survives_being_written() {
     for (name, _) in PRESETS {
@@ -160,6 +206,54 @@ fn each_recipe_brings_an_object_over_a_lossy_path() {
     }
 }
 
+#[test]
+fn the_control_laws_of_the_papers_bring_an_object_too() {
+    let objects = PRESETS.iter().map(|(name, _)| *name).filter(|name| shipped(name).has("object"));
+    for (seed, name) in (10..).zip(objects) {
+        let mut path = Path::new(&shipped(name), 5_000_000, 0.005, seed);
+        path.run(Span::from_secs(30));
+        path.assert_whole(5_000_000);
+    }
+}
+
+/// How long an object of 5 MB takes at 40 Mbit/s.
+fn takes(name: &str, loss: f64) -> f64 {
+    let mut recipe = shipped(name);
+    recipe.set("rate_control.rate", "40Mbit").unwrap();
+    let mut path = Path::new(&recipe, 5_000_000, loss, 41);
+    path.run(Span::from_secs(120));
+    path.assert_whole(5_000_000);
+    path.now.since(Time::ZERO).as_secs_f64()
+}
+
+#[test]
+fn a_guess_that_pauses_an_idle_receiver_takes_longer_by_its_pauses() {
+    // 10 ms after each 100 ms.
+    let longer = takes("rbudp+", 0.0) / takes("rbudp", 0.0);
+    assert!((1.06..1.12).contains(&longer), "{longer}");
+    // The priority of a receiver that does not tell it is no reason to.
+    assert!((takes("rapid", 0.0) / takes("rbudp", 0.0) - 1.0).abs() < 1e-6);
+}
+
+#[test]
+fn a_chunk_that_loses_too_much_lowers_the_rate_of_the_next_and_rounds_are_judged_too() {
+    // Five chunks of 1 MB with 10 % of loss: 40, 38, 36 ... Mbit/s; the last few are judged when all has left.
+    let chunked = |name: &str| {
+        let mut recipe = shipped(name);
+        recipe.set("object.chunk", "1MB").unwrap();
+        recipe.set("rate_control.rate", "40Mbit").unwrap();
+        let mut path = Path::new(&recipe, 5_000_000, 0.1, 43);
+        path.run(Span::from_secs(60));
+        path.assert_whole(5_000_000);
+        path.now.since(Time::ZERO).as_secs_f64()
+    };
+    let slower = chunked("fobs-gentle") / chunked("fobs");
+    assert!((1.03..1.25).contains(&slower), "{slower}");
+    // The first round loses and falls to what is read, 0.9 of the rate; what is left after it is a tenth.
+    let slower = takes("rapid+", 0.1) / takes("rbudp", 0.1);
+    assert!((1.01..1.1).contains(&slower), "{slower}");
+}
+
 /// Places of the packets of one kind and direction among all that were sent.
 fn places(path: &Path, forward: bool, kind: u8) -> Vec<usize> {
     let packets = path.kinds.iter().enumerate();
@@ -180,7 +274,7 @@ fn rbudp_repeats_nothing_before_a_round_has_ended_and_then_exactly_what_is_missi
     // Reports in front of it only count: they have no bitmaps.
     let reports = places(&path, false, 3);
     let early: Vec<_> = reports.iter().filter(|&&at| at < first_round).collect();
-    assert!(!early.is_empty() && early.iter().all(|&&at| path.kinds[at].2 == 7 + 68 + 8), "{early:?}");
+    assert!(!early.is_empty() && early.iter().all(|&&at| path.kinds[at].2 == 7 + 77 + 8), "{early:?}");
     // Each round repeats about a twentieth of what the one before did.
     let ideal = segments as f64 / 0.95;
     let share = stats.data_sent as f64 / ideal;

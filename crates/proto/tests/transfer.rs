@@ -2,8 +2,11 @@
 
 mod common;
 
-use common::{Channel, World};
-use haul_base::{Machine, Rate, Span, Time};
+use std::sync::Arc;
+
+use common::{Channel, PatternSource, World, link};
+use haul_base::{Bytes, Machine, Rate, Span, Time};
+use haul_proto::{ControllerConfig, Sender, SenderConfig, build_controller};
 use proptest::prelude::*;
 
 const GIGABIT: Rate = Rate::from_mbps(1_000);
@@ -26,6 +29,19 @@ fn world(seed: u64, len: u64, controller: &str, rate: Option<Rate>, rtt: Span, l
 fn goodput(world: &World, len: u64) -> f64 {
     let time = world.out.delivered_at.expect("delivered").since(Time::ZERO);
     Rate::from_transfer(len, time).as_bps() as f64 / 1e6
+}
+
+/// What a peer may have set is an error where it is too much, and no panic.
+#[test]
+fn settings_of_others_that_are_out_of_bounds_are_an_error() {
+    let control = ControllerConfig { ceiling: None, initial_rtt: ms(1), feedback_interval: ms(1) };
+    for (chunk, builds) in [(1, true), (1 << 48, true), (u64::MAX, false)] {
+        let config = SenderConfig { chunk: Bytes(chunk), ..SenderConfig::default() };
+        let controller = build_controller("delivery", &control).unwrap();
+        let source = Box::new(PatternSource { len: 0, released: Arc::default() });
+        let made = Sender::with_config(Time::ZERO, &config, link(), source, controller, 1 << 20);
+        assert_eq!(made.is_ok(), builds, "{chunk}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a handler can do besides looking at what it was given.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -57,6 +58,8 @@ pub struct PathState {
 /// What the socket says of the packets that came last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
+    /// When the kernel got them: the time of the input where it does not say. It never goes back.
+    pub at: Time,
     /// The ECN bits that all of them carry.
     pub ecn: Ecn,
     /// The socket's wrapping count of dropped buffers, as last heard.
@@ -135,6 +138,10 @@ pub(crate) struct Core {
     /// Packets that were worked out from others, as they would have come, opened.
     pub(crate) recovered: Sparse<Buffer>,
     pub(crate) arrival: Arrival,
+    /// The ECN bits of outgoing data packets.
+    pub(crate) ecn: Ecn,
+    /// The first failure, until the runner is told.
+    pub(crate) failure: Cell<Option<Box<StackEvent>>>,
 }
 
 impl Core {
@@ -335,6 +342,18 @@ impl Context<'_> {
     /// No data may leave before `at`; asked for while handling [`SEND_PERMIT`](crate::SEND_PERMIT).
     pub fn resume_at(&mut self, at: Time) {
         self.core.resume_at = Some(self.core.resume_at.map_or(at, |known| known.max(at)));
+    }
+
+    /// Data packets leave with these ECN bits from now on (RFC 3168); others never have any.
+    pub fn set_ecn(&mut self, ecn: Ecn) {
+        self.core.ecn = ecn;
+    }
+
+    /// Ends the session by the name of this micro-protocol, with the reason, when the present input has been handled.
+    pub fn fail(&mut self, reason: String) {
+        let protocol = self.blueprint.tables.names[usize::from(self.core.running)].clone();
+        let failed = || Box::new(StackEvent::Failed { protocol, message: reason });
+        self.core.failure.get_mut().get_or_insert_with(failed);
     }
 
     /// Tells the stack's runner.

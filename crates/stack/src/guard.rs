@@ -16,7 +16,7 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
 }
 
-fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic))
 }
 
@@ -79,6 +79,9 @@ impl Stack {
             }
             result
         });
+        if self.core.failure.get_mut().is_some() {
+            self.failed.set(true);
+        }
         let running = usize::from(self.core.running);
         result.map_err(|text| self.fail(self.blueprint.tables.names[running].clone(), text)).ok()
     }
@@ -86,7 +89,7 @@ impl Stack {
     /// The first failure counts.
     pub(crate) fn fail(&self, protocol: String, message: String) {
         if !self.failed.replace(true) {
-            self.failure.set(Some(Box::new(StackEvent::Failed { protocol, message })));
+            self.core.failure.set(Some(Box::new(StackEvent::Failed { protocol, message })));
         }
     }
 }

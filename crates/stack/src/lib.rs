@@ -42,7 +42,7 @@ pub use object::{Available, ObjectSink, ObjectSource};
 pub use protect::{Open, Seal, Unauthentic};
 pub use protocol::MicroProtocol;
 pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};
-pub use registry::{Build, Company, Compare, Registration, Registry};
+pub use registry::{Build, Company, Compare, Further, Registration, Registry};
 pub use stack::{SendError, Stack, StackEvent, StackStats};
 pub use together::Together;
 pub use walk::{Live, Values};

@@ -37,7 +37,8 @@ pub trait ObjectSource: Send {
 
 /// Where received pieces go. Called on the data path: it must not block.
 pub trait ObjectSink: Send {
-    /// New pieces of the object, `data[piece.range]` at `piece.offset`. No byte is delivered twice.
+    /// New pieces of the object, `data[piece.range]` at `piece.offset`. An honest sender's bytes come once each; another one
+    /// can give the same bytes two sequence numbers, so that they come twice and others are missing at the end.
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]);
 
     /// Flow control: the sender may send bytes below this offset. Never decreases.

@@ -1,10 +1,12 @@
 //! Which micro-protocols there are: the project's own and the user's.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::blueprint::{Blueprint, Setup};
+use crate::guard::caught;
 use crate::protocol::MicroProtocol;
-use crate::recipe::{ParameterSpec, Parameters, Recipe, RecipeError, place};
+use crate::recipe::{ParameterSpec, Parameters, Part, Recipe, RecipeError, place};
 
 /// How a micro-protocol is made. The message of an error says what is wrong with the parameters or the set-up.
 pub type Build = fn(&Parameters, &mut Setup) -> Result<Box<dyn MicroProtocol>, String>;
@@ -12,6 +14,10 @@ pub type Build = fn(&Parameters, &mut Setup) -> Result<Box<dyn MicroProtocol>, S
 /// Compares the parameters of a micro-protocol with those of its company. An error names the parameter and says what is
 /// wanted instead of its value.
 pub type Compare = fn(&Parameters, &Company<'_>) -> Result<(), (&'static str, String)>;
+
+/// Parameters that a micro-protocol takes besides its own because of what it is given: those of the control law that it is
+/// to run, say.
+pub type Further = fn(&Part) -> &'static [ParameterSpec];
 
 /// The micro-protocols of a recipe, for [`Compare`].
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +71,8 @@ pub struct Registration {
     pub summary: &'static str,
     /// What it can be told.
     pub parameters: &'static [ParameterSpec],
+    /// What else, depending on what it is told.
+    pub further: Further,
     /// Of each list at least one must be in the recipe too.
     pub needs: &'static [&'static [&'static str]],
     /// None of these may be in the recipe, and why.
@@ -85,6 +93,7 @@ impl Registration {
             version,
             summary,
             parameters: &[],
+            further: |_| &[],
             needs: &[],
             conflicts: &[],
             clear_bytes: 0,
@@ -99,10 +108,32 @@ const SMALLEST_DATAGRAM: usize = 1_200;
 /// Room for data that headers must leave in the smallest datagram.
 const SMALLEST_PAYLOAD: usize = 64;
 
-/// All micro-protocols that recipes can name.
+/// Says why a recipe must not run at this end.
+type Permit = dyn Fn(&Recipe) -> Result<(), String> + Send + Sync;
+
+/// Which recipes may run at this end: asked for each that is checked here, that of a new stack and that of every change of
+/// a running one, whichever end wants it.
+#[derive(Clone, Default)]
+struct Policy(Option<Arc<Permit>>);
+
+impl Policy {
+    fn ask(&self, recipe: &Recipe) -> Result<(), RecipeError> {
+        let Some(permit) = &self.0 else { return Ok(()) };
+        caught(|| permit(recipe)).map_err(RecipeError::PolicyPanicked)?.map_err(RecipeError::NotPermitted)
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Policy" } else { "Everything" })
+    }
+}
+
+/// All micro-protocols that recipes can name, and which recipes may run.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     entries: Vec<Arc<Registration>>,
+    policy: Policy,
 }
 
 impl Registry {
@@ -115,6 +146,21 @@ impl Registry {
     pub fn register(&mut self, registration: Registration) {
         self.entries.retain(|known| known.name != registration.name);
         self.entries.push(Arc::new(registration));
+    }
+
+    /// The same, where only recipes run that `permit` does not object to, from the first one of a stack to the last that
+    /// either end changes it to. It takes the place of an earlier one.
+    #[must_use]
+    pub fn permitting(self, permit: impl Fn(&Recipe) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        Self { policy: Policy(Some(Arc::new(permit))), ..self }
+    }
+
+    /// Whether a recipe may run here, whether or not it builds.
+    ///
+    /// # Errors
+    /// [`RecipeError::NotPermitted`]; [`RecipeError::PolicyPanicked`].
+    pub fn permits(&self, recipe: &Recipe) -> Result<(), RecipeError> {
+        self.policy.ask(recipe)
     }
 
     /// All of them, in the order in which they were registered.
@@ -137,11 +183,12 @@ impl Registry {
         })
     }
 
-    /// Checks a recipe: names, parameters, needs, conflicts, headers. `tag_len` is the length of the packets' tag.
+    /// Checks a recipe: permission, names, parameters, needs, conflicts, headers. `tag_len` is the length of the packets' tag.
     ///
     /// # Errors
     /// What is wrong or missing, in words for whoever wrote the recipe.
     pub fn compile(self: &Arc<Self>, recipe: &Recipe, tag_len: usize) -> Result<Arc<Blueprint>, RecipeError> {
+        self.permits(recipe)?;
         if recipe.parts.is_empty() {
             return Err(RecipeError::Empty);
         }
@@ -151,7 +198,9 @@ impl Registry {
                 return Err(RecipeError::Twice(part.name.clone()));
             }
             let registration = self.find(&part.name, &recipe.source)?;
-            let parameters = Parameters::check(part, registration.parameters, &recipe.source)?;
+            let further = (registration.further)(part);
+            let specs = [registration.parameters, further].concat();
+            let parameters = Parameters::check(part, &specs, &recipe.source)?;
             parts.push((registration, parameters));
         }
         for (registration, _) in &parts {
@@ -168,8 +217,7 @@ impl Registry {
 
     /// Name and version of each micro-protocol of a recipe, for the other side to compare.
     pub fn versions(&self, recipe: &Recipe) -> Vec<(String, u16)> {
-        let version =
-            |part: &crate::Part| self.get(&part.name).map(|known| (part.name.clone(), known.version));
+        let version = |part: &Part| self.get(&part.name).map(|known| (part.name.clone(), known.version));
         recipe.parts.iter().filter_map(version).collect()
     }
 

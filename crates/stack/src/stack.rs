@@ -119,8 +119,6 @@ pub struct Stack {
     pub(crate) changes: Changes,
     /// Also set by questions that change nothing else.
     pub(crate) failed: Cell<bool>,
-    /// The last event, not told yet.
-    pub(crate) failure: Cell<Option<Box<StackEvent>>>,
 }
 
 impl fmt::Debug for Stack {
@@ -165,10 +163,12 @@ impl Stack {
             queue_limit: setup.queue_bytes,
             recovered: Sparse::default(),
             arrival: Arrival::default(),
+            ecn: Ecn::NotEct,
+            failure: Cell::new(None),
         };
         let changes = Changes::default();
-        let (failed, failure) = (Cell::new(false), Cell::new(None));
-        let mut stack = Self { blueprint, slots, core, generation: 0, changes, failed, failure };
+        let failed = Cell::new(false);
+        let mut stack = Self { blueprint, slots, core, generation: 0, changes, failed };
         stack.guarded(setup.now, |stack, now| stack.start(now, |_| true));
         Ok(stack)
     }
@@ -362,13 +362,15 @@ impl Stack {
         work(&mut context, &mut batch);
         (!batch.is_empty()).then(|| {
             context.core.next_pn = batch.next_pn();
-            if batch.is_data() {
+            let carries_data = batch.is_data();
+            if carries_data {
                 context.raise_batch(BatchEvent::SEGMENT_FROM_USER, &mut batch);
             }
             context.raise_batch(BatchEvent::SEGMENT_TO_NET, &mut batch);
             count_sent(&mut context.core.stats, &batch);
             let (len, segment_size) = (batch.bytes(), batch.stride());
-            Transmit { len, segment_size, ecn: Ecn::NotEct, path: PathId::default(), release: now }
+            let ecn = if carries_data { context.core.ecn } else { Ecn::NotEct };
+            Transmit { len, segment_size, ecn, path: PathId::default(), release: now }
         })
     }
 
@@ -513,6 +515,8 @@ impl Machine for Stack {
     type Event = StackEvent;
 
     fn on_receive(&mut self, now: Time, received: &mut Received<'_>) {
+        let at = received.arrival.unwrap_or(now).min(now);
+        self.core.arrival.at = self.core.arrival.at.max(at);
         self.core.arrival.ecn = received.ecn;
         if let Some(drops) = received.socket_drops {
             self.core.arrival.socket_drops = drops;
@@ -543,7 +547,7 @@ impl Machine for Stack {
     }
 
     fn poll_event(&mut self) -> Option<StackEvent> {
-        self.core.events.pop_front().or_else(|| self.failure.take().map(|event| *event))
+        self.core.events.pop_front().or_else(|| self.core.failure.take().map(|event| *event))
     }
 
     fn deadline(&self) -> Option<Deadline> {

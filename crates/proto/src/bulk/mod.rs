@@ -59,11 +59,21 @@ fn shipped(parameters: &[(&str, String)]) -> Result<Recipe, RecipeError> {
     Ok(recipe)
 }
 
+/// Permits this recipe only: what a session runs is agreed on, within what the server permits, before it begins. A change
+/// by the other side would go around that.
+fn fixed(recipe: &Recipe) -> Arc<Registry> {
+    let agreed = recipe.clone();
+    let permit = move |new: &Recipe| {
+        let refusal = || "the recipe of a session that moves an object does not change".to_owned();
+        new.same_stack(&agreed).then_some(()).ok_or_else(refusal)
+    };
+    Arc::new(micro::registry().permitting(permit))
+}
+
 /// A stack of a recipe.
 fn build(recipe: &Recipe, setup: Setup) -> Result<Stack, RecipeError> {
     let tag_len = setup.keys.as_ref().map_or(0, |keys| keys.0.tag_len());
-    let registry: Arc<Registry> = Arc::new(micro::registry());
-    Stack::new(registry.compile(recipe, tag_len)?, setup)
+    Stack::new(fixed(recipe).compile(recipe, tag_len)?, setup)
 }
 
 /// Which micro-protocol has failed, and how.

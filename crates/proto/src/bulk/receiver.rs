@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use haul_base::{Deadline, Machine, Received, Span, Time, Transmit};
+use haul_base::{Deadline, HostSample, Machine, Received, Span, Time, Transmit};
 use haul_stack::{Ends, ObjectSink, Recipe, RecipeError, Setup, Stack, StackEvent};
 
 use super::{build, failure, shipped, span};
 use crate::link::Link;
+use crate::micro::events::HOST_SAMPLE;
 
 /// How a receiver works.
 #[derive(Clone, Copy, Debug)]
@@ -86,12 +87,25 @@ impl Receiver {
     /// # Panics
     /// If the settings are outside of their bounds.
     pub fn new(now: Time, config: ReceiverConfig, link: Link, sink: Box<dyn ObjectSink>) -> Self {
+        Self::with_config(now, config, link, sink)
+            .expect("the recipe `bulk` builds with settings within their bounds")
+    }
+
+    /// As [`Receiver::new`], for settings of which a part comes from somebody else.
+    ///
+    /// # Errors
+    /// If the settings are outside of their bounds.
+    pub fn with_config(
+        now: Time,
+        config: ReceiverConfig,
+        link: Link,
+        sink: Box<dyn ObjectSink>,
+    ) -> Result<Self, RecipeError> {
         let recipe = shipped(&[
             ("bitmap_ack.interval", span(config.feedback_interval)),
             ("liveness.silence", span(config.silence)),
-        ]);
-        let made = recipe.and_then(|recipe| Self::of_recipe(now, &recipe, config, link, sink));
-        made.expect("the recipe `bulk` builds with settings within their bounds")
+        ])?;
+        Self::of_recipe(now, &recipe, config, link, sink)
     }
 
     /// A receiver by another recipe, with the recipe's parameters; of `config` only what is known of the path counts.
@@ -124,6 +138,11 @@ impl Receiver {
         };
         self.stack.statistics(|part, counter, value| stats.take(part, counter, value));
         stats
+    }
+
+    /// The load of this host, which the sender is told with the next report.
+    pub fn on_host_sample(&mut self, now: Time, mut host: HostSample) {
+        self.stack.raise(now, HOST_SAMPLE, &mut host);
     }
 
     /// Whether the runner has been told that the whole object has arrived.

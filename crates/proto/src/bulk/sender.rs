@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use haul_base::{Bytes, Deadline, Machine, Rate, Received, Span, Time, Transmit};
+use haul_base::{Bytes, Deadline, Machine, Rate, Received, Span, Time, Transmit, Verdict};
 use haul_stack::{Ends, ObjectSource, Recipe, RecipeError, Setup, Stack, StackEvent};
 
 use super::{build, bytes, failure, shipped, span};
 use crate::control::{RateController, RateState};
 use crate::link::Link;
-use crate::micro::events::{ALLOTTED, Allotment, SIZE_PASSED, SIZE_REFUSED};
+use crate::micro::events::{ALLOTTED, Allotment, SIZE_PASSED, SIZE_REFUSED, VERDICT};
 use crate::micro::shared::{Clock, Flight, RateNow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
 
@@ -172,12 +172,28 @@ impl Sender {
         controller: Box<dyn RateController>,
         first_limit: u64,
     ) -> Self {
-        let recipe = shipped(&config.parameters(first_limit));
-        let made = recipe.and_then(|recipe| Self::build(now, &recipe, &config, link, source, controller));
-        made.expect("the recipe `bulk` builds with settings within their bounds")
+        Self::with_config(now, &config, link, source, controller, first_limit)
+            .expect("the recipe `bulk` builds with settings within their bounds")
     }
 
-    /// A sender by another recipe, with the recipe's parameters; of `config` only what is known of the path counts.
+    /// As [`Sender::new`], for settings of which a part comes from somebody else.
+    ///
+    /// # Errors
+    /// If the settings are outside of their bounds.
+    pub fn with_config(
+        now: Time,
+        config: &SenderConfig,
+        link: Link,
+        source: Box<dyn ObjectSource>,
+        controller: Box<dyn RateController>,
+        first_limit: u64,
+    ) -> Result<Self, RecipeError> {
+        let recipe = shipped(&config.parameters(first_limit))?;
+        Self::build(now, &recipe, config, link, source, Some(controller))
+    }
+
+    /// A sender by another recipe, with the recipe's parameters and the control law that it names; of `config` only what
+    /// is known of the path counts.
     ///
     /// # Errors
     /// If no stack can be made of the recipe.
@@ -187,11 +203,10 @@ impl Sender {
         config: &SenderConfig,
         link: Link,
         source: Box<dyn ObjectSource>,
-        controller: Box<dyn RateController>,
         first_limit: u64,
     ) -> Result<Self, RecipeError> {
         recipe.set("object.first_limit", &bytes(Bytes(first_limit)))?;
-        Self::build(now, &recipe, config, link, source, controller)
+        Self::build(now, &recipe, config, link, source, None)
     }
 
     fn build(
@@ -200,9 +215,13 @@ impl Sender {
         config: &SenderConfig,
         link: Link,
         source: Box<dyn ObjectSource>,
-        controller: Box<dyn RateController>,
+        controller: Option<Box<dyn RateController>>,
     ) -> Result<Self, RecipeError> {
-        let mut setup = Setup::new(now).provide(controller);
+        let setup = Setup::new(now);
+        let mut setup = match controller {
+            Some(controller) => setup.provide(controller),
+            None => setup,
+        };
         setup.first_pn = link.next_pn;
         setup.keys = Some((link.seal, link.open));
         setup.datagram = config.datagram.clamp(BASE_DATAGRAM, config.max_datagram.max(BASE_DATAGRAM));
@@ -241,6 +260,11 @@ impl Sender {
     /// The receiver allots a rate, because others send to it too: no more leaves, whatever the controller would do.
     pub fn allot(&mut self, now: Time, rate: Rate) {
         self.stack.raise(now, ALLOTTED, &mut Allotment(rate));
+    }
+
+    /// What the diagnosis says of the losses that are found from now on; `None`: nothing.
+    pub fn on_verdict(&mut self, now: Time, mut verdict: Option<Verdict>) {
+        self.stack.raise(now, VERDICT, &mut verdict);
     }
 
     /// Whether every byte has arrived.

@@ -10,8 +10,17 @@ use haul_base::{Rate, Span, Time};
 use crate::rtt::RttEstimator;
 
 use super::{
-    ControllerConfig, ControllerError, FeedbackSample, Limits, Permit, RateController, RateState, SentBatch,
-    burst_for,
+    ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState, burst_for,
+};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "delivery",
+    version: 1,
+    summary: "follows the rate at which data is delivered",
+    source: "this project, after BBR (Cardwell et al., CACM 60(2), 2017)",
+    parameters: &[],
+    build: |_, config| Ok(Box::new(Delivery::new(config))),
 };
 
 /// Bytes in flight before anything was measured: 64 full packets.
@@ -67,11 +76,6 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    #[expect(clippy::unnecessary_wraps, reason = "the registry's signature: other laws need parameters")]
-    pub(super) fn build(config: &ControllerConfig) -> Result<Box<dyn RateController>, ControllerError> {
-        Ok(Box::new(Self::new(config)))
-    }
-
     /// Starts without knowledge of the path but for a guess of its round-trip time.
     pub fn new(config: &ControllerConfig) -> Self {
         Self {
@@ -182,14 +186,12 @@ impl RateController for Delivery {
         Permit::Go(Limits { rate, window: Some(self.window()), burst: burst_for(rate) })
     }
 
-    fn on_sent(&mut self, _: &SentBatch) {}
-
     fn on_feedback(&mut self, feedback: &FeedbackSample<'_>) {
         self.min_rtt = feedback.rtt.min();
         self.round_acked += feedback.acked_packets;
         self.round_lost += feedback.lost_packets;
         self.app_limited_round |= feedback.app_limited;
-        if let Some(rate) = feedback.delivery_rate {
+        if let Some(rate) = feedback.arrival_rate {
             // A sender without data says nothing about the path, unless it went faster than ever.
             if !feedback.app_limited || self.known_rate().is_none_or(|known| rate > known) {
                 self.latest = rate;
@@ -229,6 +231,7 @@ impl RateController for Delivery {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::literal_sample;
     use super::*;
 
     const RTT: Span = Span::from_millis(50);
@@ -240,20 +243,18 @@ mod tests {
     /// Feeds one feedback a round trip from a path that delivers at most `capacity`.
     fn rounds(c: &mut Delivery, now: &mut Time, n: usize, capacity: Rate, loss: f64) {
         let mut rtt = RttEstimator::new(RTT);
-        rtt.on_sample(RTT);
+        rtt.on_sample(*now, RTT);
         for _ in 0..n {
             *now += RTT + Span::from_millis(3);
             let Permit::Go(limits) = c.permit() else { panic!("held") };
             let windowed = Rate::from_transfer(limits.window.unwrap_or(u64::MAX), RTT);
             let delivered = limits.rate.min(windowed).mul_f64(1.0 - loss).min(capacity);
             c.on_feedback(&FeedbackSample {
-                now: *now,
                 acked_packets: 1000,
                 lost_packets: (1000.0 * loss / (1.0 - loss)) as u64,
                 in_flight: delivered.bytes_in(RTT),
-                rtt: &rtt,
-                delivery_rate: Some(delivered),
-                app_limited: false,
+                arrival_rate: Some(delivered),
+                ..literal_sample(*now, &rtt)
             });
         }
     }

@@ -2,9 +2,19 @@
 
 use haul_base::{Rate, Time};
 
-use super::{
-    ControllerConfig, ControllerError, FeedbackSample, Limits, Permit, RateController, RateState, SentBatch,
-    burst_for,
+use super::{ControllerError, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "fixed",
+    version: 1,
+    summary: "sends at the given rate, whatever is lost",
+    source: "the blast of RBUDP (he-rbudp, section 2), `fixed_rate` of H-CTP (wu-h-ctp, table 5)",
+    parameters: &[],
+    build: |_, config| {
+        let rate = config.ceiling.ok_or(ControllerError::NeedsRate("fixed"))?;
+        Ok(Box::new(Fixed::new(rate)))
+    },
 };
 
 /// A constant rate without a window.
@@ -18,19 +28,12 @@ impl Fixed {
     pub fn new(rate: Rate) -> Self {
         Self { rate }
     }
-
-    pub(super) fn build(config: &ControllerConfig) -> Result<Box<dyn RateController>, ControllerError> {
-        let rate = config.ceiling.ok_or(ControllerError::NeedsRate("fixed"))?;
-        Ok(Box::new(Self::new(rate)))
-    }
 }
 
 impl RateController for Fixed {
     fn permit(&self) -> Permit {
-        Permit::Go(Limits { rate: self.rate, window: None, burst: burst_for(self.rate) })
+        Permit::Go(Limits::at_rate(self.rate))
     }
-
-    fn on_sent(&mut self, _: &SentBatch) {}
 
     fn on_feedback(&mut self, _: &FeedbackSample<'_>) {}
 

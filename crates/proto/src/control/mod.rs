@@ -1,69 +1,89 @@
-//! Rate controllers. One file per law, one line each in [`CONTROLLERS`].
+//! Rate controllers. One file per law, one line each in the registry.
 //!
 //! A controller sees shared measurements and answers with limits. It imports no other controller, no report
 //! format, no repair strategy and no session.
 
+mod asynch;
+mod cause_aware;
 mod delivery;
 mod fixed;
+mod highspeed;
+pub(crate) mod ledger;
+#[cfg(test)]
+mod lies;
+mod non_aggressive;
+mod predictor;
+mod proactive;
+mod rapid_plus;
+mod reaction;
+mod registry;
+mod sample;
+mod state_based;
+mod stop_and_go;
+pub mod suspension;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 
 use haul_base::{Rate, Span, Time};
 
-use crate::rtt::RttEstimator;
-
+pub use cause_aware::CauseAware;
 pub use delivery::Delivery;
 pub use fixed::Fixed;
+pub use registry::{
+    BuildLaw, ControllerConfig, ControllerError, LawRegistration, build_controller, law, law_names, laws,
+    register_law,
+};
+pub use sample::{Boundary, FeedbackSample, LossRun, LossRuns, SentBatch, Unit};
 
 /// What a controller allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
-    /// Send nothing now.
-    Hold,
+    /// Send nothing before this time. Then [`RateController::on_deadline`] is called and the law is asked again; if it still
+    /// names no later time, or one more than [`LONGEST_HOLD`] ahead, the session is ended by its name.
+    Hold(Time),
     /// Send within these limits.
     Go(Limits),
 }
 
+/// A law that would send nothing for longer holds for ever: the other side would take the session for dead.
+pub const LONGEST_HOLD: Span = Span::from_secs(10);
+
 /// Limits on sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// UDP payload bits per second.
+    /// UDP payload bits per second; above 0, and no more than the ceiling.
     pub rate: Rate,
-    /// UDP payload bytes that may be in flight; `None` if only the rate counts.
+    /// UDP payload bytes that may be in flight, at least two packets; `None` if only the rate counts.
     pub window: Option<u64>,
-    /// UDP payload bytes that may leave back to back.
+    /// UDP payload bytes that may leave back to back, from one packet to 65,507.
     pub burst: u64,
 }
 
-/// A batch that was sent.
-#[derive(Clone, Copy, Debug)]
-pub struct SentBatch {
-    /// When.
-    pub now: Time,
-    /// UDP payload bytes.
-    pub bytes: u64,
-    /// UDP payload bytes in flight, this batch included.
-    pub in_flight: u64,
+/// The least window: two packets, so that one is on its way while the other is reported.
+pub const MIN_WINDOW: u64 = 2 * 1_472;
+
+impl Limits {
+    /// Limits at `rate`, with the usual burst and no window.
+    pub fn at_rate(rate: Rate) -> Self {
+        Self { rate, window: None, burst: burst_for(rate) }
+    }
+
+    /// Limits for a law that knows a window of `bytes`: paced at that window a round trip, times `pacing_gain`, with the
+    /// usual burst. The rate is at least [`MIN_RATE`] and at most `ceiling`.
+    pub fn of_window(bytes: f64, rtt: Span, pacing_gain: f64, ceiling: Rate) -> Self {
+        let window = if bytes.is_finite() { (bytes as u64).max(MIN_WINDOW) } else { MIN_WINDOW };
+        let paced = Rate::from_transfer(window, rtt.max(Span::from_micros(1))).mul_f64(pacing_gain);
+        let rate = paced.max(MIN_RATE).min(ceiling);
+        Self { rate, window: Some(window), burst: burst_for(rate) }
+    }
 }
 
-/// What one feedback packet brought, as every controller sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct FeedbackSample<'a> {
-    /// When it was processed.
-    pub now: Time,
-    /// Packets newly known to have arrived.
-    pub acked_packets: u64,
-    /// Packets newly declared lost.
-    pub lost_packets: u64,
-    /// UDP payload bytes in flight after it.
-    pub in_flight: u64,
-    /// Round-trip time.
-    pub rtt: &'a RttEstimator,
-    /// The rate at which data arrived at the receiver, by its own clock, over about one round trip.
-    pub delivery_rate: Option<Rate>,
-    /// Whether the sender lately had less to send than it was allowed.
-    pub app_limited: bool,
-}
+/// No law need go slower: a packet of 1,472 bytes about every second.
+pub const MIN_RATE: Rate = Rate::from_bps(12_000);
 
 /// For events and plots, never for control flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,180 +94,54 @@ pub struct RateState {
     pub rate: Rate,
 }
 
-/// A rate control law.
+/// A rate control law: a small table of functions over shared measurements. It has no clock; `now` comes with each call
+/// and never goes back.
 pub trait RateController: Debug + Send {
-    /// The present limits.
+    /// The present limits. Asked before each batch, so it must be cheap, and may change only by the other functions.
     fn permit(&self) -> Permit;
+
     /// A batch has left.
-    fn on_sent(&mut self, sent: &SentBatch);
+    fn on_sent(&mut self, sent: &SentBatch) {
+        let _ = sent;
+    }
+
     /// Feedback has arrived.
-    fn on_feedback(&mut self, feedback: &FeedbackSample<'_>);
-    /// Nothing was heard for a probe timeout, the `count`-th in a row.
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>);
+
+    /// A stretch of the transmission has ended and its losses are known. Called after the feedback that made them known;
+    /// if several end with one feedback, older ones first, windows before segments, chunks and rounds.
+    fn on_boundary(&mut self, end: &Boundary) {
+        let _ = end;
+    }
+
+    /// Nothing was heard for a probe timeout, the `count`-th in a row, counted from 1.
     fn on_silence(&mut self, now: Time, count: u32);
+
+    /// The time of [`RateController::deadline`] or of a [`Permit::Hold`] has come; calling early is harmless.
+    fn on_deadline(&mut self, now: Time) {
+        let _ = now;
+    }
+
+    /// When to call [`RateController::on_deadline`]; read again after each call of the others. One that has passed is
+    /// called once more at most every 100 us.
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
     /// The ceiling that it was built with and keeps to, by which "Limited by" tells it from the path.
     fn ceiling(&self) -> Option<Rate>;
+
     /// For events and plots.
     fn state(&self) -> RateState;
 }
 
-/// What every controller is built from.
-#[derive(Clone, Copy, Debug)]
-pub struct ControllerConfig {
-    /// Ceiling that is never exceeded; also the rate of `fixed`.
-    pub ceiling: Option<Rate>,
-    /// First guess of the round-trip time.
-    pub initial_rtt: Span,
-    /// How often the receiver reports at least while data arrives.
-    pub feedback_interval: Span,
-}
+/// The burst that any path takes: the initial window of RFC 9002, sections 7.2 and 7.7.
+const INITIAL_WINDOW: u64 = 14_720;
 
-/// Why a controller cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ControllerError {
-    /// No controller has this name.
-    #[error("there is no controller named `{0}`; known are: {known}", known = names())]
-    Unknown(String),
-    /// The controller needs a rate.
-    #[error("controller `{0}` needs a rate, for example --rate 950Mbit")]
-    NeedsRate(&'static str),
-}
-
-/// Builds a controller, or says what it lacks.
-type Build = fn(&ControllerConfig) -> Result<Box<dyn RateController>, ControllerError>;
-
-/// Every controller by name.
-pub const CONTROLLERS: &[(&str, &str, Build)] = &[
-    ("delivery", "follows the rate at which data is delivered (default)", Delivery::build),
-    ("fixed", "sends at the given rate, whatever is lost", Fixed::build),
-];
-
-fn names() -> String {
-    CONTROLLERS.iter().map(|c| c.0).collect::<Vec<_>>().join(", ")
-}
-
-/// Builds the controller called `name`.
-pub fn build_controller(
-    name: &str,
-    config: &ControllerConfig,
-) -> Result<Box<dyn RateController>, ControllerError> {
-    let found = CONTROLLERS.iter().find(|c| c.0 == name);
-    found.ok_or_else(|| ControllerError::Unknown(name.to_owned())).and_then(|c| (c.2)(config))
-}
-
-/// Bytes that may leave back to back at `rate`: half a millisecond's worth, at least two and at most one
-/// super-buffer of the kernel. Small bursts keep tail-drop queues from losing whole super-buffers.
-pub(crate) fn burst_for(rate: Rate) -> u64 {
-    rate.bytes_in(Span::from_micros(500)).clamp(3_000, 65_507)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn config(ceiling: Option<Rate>) -> ControllerConfig {
-        ControllerConfig {
-            ceiling,
-            initial_rtt: Span::from_millis(20),
-            feedback_interval: Span::from_millis(2),
-        }
-    }
-
-    #[test]
-    fn an_unknown_name_lists_the_known_ones() {
-        let error = build_controller("warp", &config(None)).unwrap_err().to_string();
-        assert!(error.contains("warp") && error.contains("fixed") && error.contains("delivery"), "{error}");
-    }
-
-    #[test]
-    fn fixed_without_a_rate_says_what_it_needs() {
-        let error = build_controller("fixed", &config(None)).unwrap_err();
-        assert_eq!(error, ControllerError::NeedsRate("fixed"));
-    }
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        Sent(u64),
-        Feedback { acked: u64, lost: u64, rtt_us: u64, rate_bps: Option<u64>, in_flight: u64, app: bool },
-        Silence(u32),
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        prop_oneof![
-            (0u64..70_000).prop_map(Op::Sent),
-            (
-                0u64..5_000,
-                0u64..5_000,
-                1u64..2_000_000,
-                prop::option::of(0u64..u64::MAX),
-                any::<u64>(),
-                any::<bool>()
-            )
-                .prop_map(|(acked, lost, rtt_us, rate_bps, in_flight, app)| Op::Feedback {
-                    acked,
-                    lost,
-                    rtt_us,
-                    rate_bps,
-                    in_flight,
-                    app
-                }),
-            (1u32..40).prop_map(Op::Silence),
-        ]
-    }
-
-    fn drive(controller: &mut dyn RateController, ops: &[Op], mut check: impl FnMut(Permit)) {
-        let mut now = Time::ZERO;
-        let mut rtt = RttEstimator::new(Span::from_millis(20));
-        for op in ops {
-            now += Span::from_micros(700);
-            match *op {
-                Op::Sent(bytes) => controller.on_sent(&SentBatch { now, bytes, in_flight: bytes }),
-                Op::Silence(count) => controller.on_silence(now, count),
-                Op::Feedback { acked, lost, rtt_us, rate_bps, in_flight, app } => {
-                    rtt.on_sample(Span::from_micros(rtt_us));
-                    controller.on_feedback(&FeedbackSample {
-                        now,
-                        acked_packets: acked,
-                        lost_packets: lost,
-                        in_flight,
-                        rtt: &rtt,
-                        delivery_rate: rate_bps.map(Rate::from_bps),
-                        app_limited: app,
-                    });
-                }
-            }
-            check(controller.permit());
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn every_controller_keeps_its_limits_sane(ops in prop::collection::vec(op(), 1..200)) {
-            let ceiling = Rate::from_mbps(950);
-            for (name, _, _) in CONTROLLERS {
-                let mut controller = build_controller(name, &config(Some(ceiling))).unwrap();
-                drive(controller.as_mut(), &ops, |permit| {
-                    if let Permit::Go(limits) = permit {
-                        assert!(limits.rate > Rate::ZERO && limits.rate <= ceiling, "{name}: {limits:?}");
-                        assert!((1_472..=65_507).contains(&limits.burst), "{name}: {limits:?}");
-                        assert!(limits.window.is_none_or(|w| w >= 2 * 1_472), "{name}: {limits:?}");
-                    }
-                });
-            }
-        }
-
-        #[test]
-        fn equal_inputs_give_equal_traces(ops in prop::collection::vec(op(), 1..60)) {
-            for (name, _, _) in CONTROLLERS {
-                let trace = || {
-                    let mut out = Vec::new();
-                    let mut c = build_controller(name, &config(Some(Rate::from_mbps(500)))).unwrap();
-                    drive(c.as_mut(), &ops, |p| out.push(p));
-                    out
-                };
-                prop_assert_eq!(trace(), trace());
-            }
-        }
-    }
+/// Bytes that may leave back to back at `rate`: half a millisecond's worth, at least two packets and at most one
+/// super-buffer of the kernel. Small bursts keep tail-drop queues from losing whole super-buffers. Where that is
+/// less than the initial window, it is up to 3 ms' worth of it: each burst costs the processor a wake-up.
+pub fn burst_for(rate: Rate) -> u64 {
+    let few_wakes = rate.bytes_in(Span::from_millis(3)).min(INITIAL_WINDOW);
+    rate.bytes_in(Span::from_micros(500)).max(few_wakes).clamp(3_000, 65_507)
 }

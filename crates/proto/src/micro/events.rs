@@ -1,6 +1,6 @@
 //! Events between micro-protocols, and what they carry. Get one with `declaration.event::<T>(NAME)`.
 
-use haul_base::{Rate, Span, Time};
+use haul_base::{HostSample, Rate, Span, Time};
 
 /// The receiver has allotted this sender a rate, because others send to it too; raised by whoever runs the stack, handled
 /// by `rate_control`.
@@ -107,6 +107,8 @@ pub struct PeerReport {
     pub packets: u64,
     /// The largest packet number that has arrived there.
     pub largest_pn: u64,
+    /// Which of what has not arrived counts as lost; `None` if the report says nothing of what has arrived.
+    pub loss: Option<LossBoundary>,
     /// What only the newest report tells; `None` for one that was overtaken.
     pub newest: Option<Newest>,
 }
@@ -118,10 +120,41 @@ pub struct Newest {
     pub limit: u64,
     /// The path MTU probe that arrived there last, UDP payload bytes; 0 before the first.
     pub last_probe: u16,
-    /// Wrapped microseconds of the other side's clock at the last arrival, and UDP payload bytes that had arrived
-    /// by then; `None` before the first.
+    /// Wrapped microseconds of the other side's clock when its kernel got the last packet, and UDP payload bytes that had
+    /// arrived by then; `None` before the first.
     pub arrived: Option<(u32, u64)>,
+    /// Its counters.
+    pub receiver: ReceiverCounters,
+    /// The load of its host, if it was looked at anew: totals as they stand there.
+    pub host: Option<HostSample>,
 }
+
+/// Totals of the other side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiverCounters {
+    /// Data packets that have arrived.
+    pub packets: u64,
+    /// Those that had arrived before, wrapping.
+    pub duplicates: u32,
+    /// Those marked "congestion experienced", wrapping.
+    pub ecn_ce: u32,
+    /// Socket buffers that its kernel dropped, wrapping.
+    pub socket_drops: u32,
+    /// Buffers in which data packets were read, wrapping.
+    pub buffers: u32,
+    /// How long the last packet waited in its kernel, microseconds.
+    pub read_delay_us: u32,
+}
+
+/// The host was looked at; raised by the stack's runner with a [`HostSample`], carried to the other side by `bitmap_ack`.
+pub const HOST_SAMPLE: &str = "host sample";
+
+/// What the diagnosis says of losses found from now on; raised by the stack's runner with an `Option` of a
+/// [`haul_base::Verdict`], handled by `rate_control`.
+pub const VERDICT: &str = "verdict";
+
+/// A blast round has ended: all of it has left. Raised by `bitmap_ack`, no notice.
+pub const ROUND_ENDED: &str = "round ended";
 
 /// A report to the other side is about to be written; whoever has something to say in it fills it in.
 pub const REPORT: &str = "report";

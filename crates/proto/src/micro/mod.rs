@@ -22,7 +22,7 @@ mod pacing;
 mod path_mtu;
 mod positive_ack;
 mod priority;
-mod rate_control;
+pub(crate) mod rate_control;
 mod rate_feedback;
 mod rate_stats;
 mod reassembly;

@@ -27,6 +27,10 @@ impl Default for Flight {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportDelay(pub Span);
 
+/// Number of the chunk of the object that is being sent for the first time. Written by `object`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkNow(pub u64);
+
 /// What the rate controller is doing; the rate is no higher than the receiver allots. Written by `rate_control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateNow(pub RateState);

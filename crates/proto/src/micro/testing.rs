@@ -8,6 +8,8 @@ use haul_stack::{
     Unauthentic,
 };
 
+use crate::control::RateController;
+
 /// When tests begin: not at zero, which is a special value by accident too often.
 pub(crate) const T0: Time = Time::from_nanos(5_000_000_000);
 
@@ -147,6 +149,19 @@ impl Pair {
     /// Of a recipe that carries an object of `len` bytes from `a`.
     pub(crate) fn of_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<Came>>) {
         Self::of_object_up_to(recipe, len, u64::MAX)
+    }
+
+    /// The same, with a control law that the sender brings.
+    pub(crate) fn of_object_with(
+        recipe: &Recipe,
+        len: u64,
+        law: Box<dyn RateController>,
+    ) -> (Self, Arc<Mutex<Came>>) {
+        let (mut pair, came) = Self::of_object(recipe, len);
+        let ends = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
+        let setup = Setup { ends, ..setup(true) }.provide(law);
+        pair.a = Stack::new(blueprint(recipe), setup).unwrap();
+        (pair, came)
     }
 
     /// The same, to a receiver that takes no bytes from `limit` on.

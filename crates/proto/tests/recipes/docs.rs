@@ -5,22 +5,10 @@ use std::path::Path;
 
 use haul_proto::micro;
 use haul_proto::presets::{PRESETS, preset};
-use haul_stack::{ParameterKind, Recipe};
+use haul_stack::Recipe;
 
 const TEXT: &str = include_str!("../../../../docs/recipes.md");
-
-fn kind(kind: ParameterKind) -> String {
-    match kind {
-        ParameterKind::Rate => "rate".to_owned(),
-        ParameterKind::Bytes => "size".to_owned(),
-        ParameterKind::Span => "time".to_owned(),
-        ParameterKind::Integer(from, to) => format!("{from} to {to}"),
-        ParameterKind::Number(from, to) => format!("{from} to {to}"),
-        ParameterKind::Flag => "true or false".to_owned(),
-        ParameterKind::Choice(words) => words.join(", "),
-        ParameterKind::Text => "text".to_owned(),
-    }
-}
+const LAWS: &str = include_str!("../../../../docs/controllers.md");
 
 /// Which micro-protocol stands in which shipped recipe.
 fn presets() -> String {
@@ -56,7 +44,7 @@ fn protocols() -> String {
         }
         for parameter in known.parameters {
             let (name, default, help) = (parameter.name, parameter.default, parameter.help);
-            writeln!(text, "| `{name}` | {} | `{default}` | {help} |", kind(parameter.kind)).unwrap();
+            writeln!(text, "| `{name}` | {} | `{default}` | {help} |", parameter.kind).unwrap();
         }
         text.push('\n');
     }
@@ -72,26 +60,46 @@ fn capitalised(text: &str) -> String {
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
+/// Every control law with its parameters.
+fn laws() -> String {
+    let mut text = "| law | what it does | source |\n|---|---|---|\n".to_owned();
+    for law in haul_proto::laws() {
+        writeln!(text, "| `{}` | {} | {} |", law.name, law.summary, law.source).unwrap();
+    }
+    for law in haul_proto::laws().iter().filter(|law| !law.parameters.is_empty()) {
+        write!(text, "\n| parameter of `{}` | value | default | |\n|---|---|---|---|\n", law.name).unwrap();
+        for parameter in law.parameters {
+            let (name, default, help) = (parameter.name, parameter.default, parameter.help);
+            writeln!(text, "| `{name}` | {} | `{default}` | {help} |", parameter.kind).unwrap();
+        }
+    }
+    text.trim_end().to_owned()
+}
+
 /// The text with what stands between the marks of `name` replaced.
 fn replaced(text: &str, name: &str, new: &str) -> String {
     let (begin, end) = (format!("<!-- begin {name} -->\n"), format!("\n<!-- end {name} -->"));
     let from = text.find(&begin).expect("the page has this mark") + begin.len();
-    let to = from + text[from..].find(&end).expect("the page has this mark");
+    // The line break before the end mark is the last of the begin mark's line where nothing stands between.
+    let to = from - 1 + text[from - 1..].find(&end).expect("the page has this mark");
     format!("{}{new}{}", &text[..from], &text[to..])
 }
 
-#[test]
-fn the_tables_of_the_page_are_those_of_the_recipes() {
-    let wanted = replaced(&replaced(TEXT, "presets", &presets()), "micro-protocols", &protocols());
+/// Compares a page with what it should be, or writes it.
+fn check(name: &str, text: &str, wanted: &str) {
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/recipes.md");
-        std::fs::write(page, &wanted).unwrap();
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+        std::fs::write(page, wanted).unwrap();
         return;
     }
-    assert!(
-        TEXT == wanted,
-        "docs/recipes.md is behind; run this test with UPDATE_DOCS=1 to write its tables"
-    );
+    assert!(text == wanted, "docs/{name} is behind; run this test with UPDATE_DOCS=1 to write its tables");
+}
+
+#[test]
+fn the_tables_of_the_pages_are_those_of_the_registries() {
+    let recipes = replaced(&replaced(TEXT, "presets", &presets()), "micro-protocols", &protocols());
+    check("recipes.md", TEXT, &recipes);
+    check("controllers.md", LAWS, &replaced(LAWS, "laws", &laws()));
 }
 
 #[test]

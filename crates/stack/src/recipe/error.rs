@@ -123,6 +123,12 @@ pub enum RecipeError {
     /// What a running session cannot change.
     #[error("{0} cannot be added or removed while a session runs; start a new one")]
     Fixed(&'static str),
+    /// The policy of this end objects.
+    #[error("this recipe is not permitted: {0}")]
+    NotPermitted(String),
+    /// The application's own check of recipes has panicked.
+    #[error("the check of recipes has panicked: {0}")]
+    PolicyPanicked(String),
     /// Other versions of micro-protocols at the other end.
     #[error(
         "the other side has version {theirs} of `{protocol}`, this one has {ours}; install the same release on both"

@@ -1,6 +1,6 @@
 //! Parameters of micro-protocols: declared in the registry, checked before anything is built.
 
-use haul_base::{Bytes, Rate, Span};
+use haul_base::{Bytes, Rate, Span, UnitError};
 
 use super::text::place;
 use super::{Part, RecipeError};
@@ -14,6 +14,12 @@ pub enum ParameterKind {
     Bytes,
     /// `50ms`.
     Span,
+    /// A rate from the first to the second.
+    RateIn(Rate, Rate),
+    /// A size from the first to the second.
+    BytesIn(Bytes, Bytes),
+    /// A time from the first to the second.
+    SpanIn(Span, Span),
     /// A whole number from the first to the second.
     Integer(u64, u64),
     /// A number from the first to the second.
@@ -58,8 +64,11 @@ impl ParameterKind {
                 Ok(Rate::ZERO) => Err("a rate must be more than nothing, for example 200Mbit".to_owned()),
                 read => read.map(Value::Rate).map_err(|e| e.to_string()),
             },
-            Self::Bytes => text.parse().map(Value::Bytes).map_err(|e: haul_base::UnitError| e.to_string()),
-            Self::Span => text.parse().map(Value::Span).map_err(|e: haul_base::UnitError| e.to_string()),
+            Self::Bytes => text.parse().map(Value::Bytes).map_err(|e: UnitError| e.to_string()),
+            Self::Span => text.parse().map(Value::Span).map_err(|e: UnitError| e.to_string()),
+            Self::RateIn(from, to) => within(text, from, to, "rate").map(Value::Rate),
+            Self::BytesIn(from, to) => within(text, from, to, "size").map(Value::Bytes),
+            Self::SpanIn(from, to) => within(text, from, to, "time").map(Value::Span),
             Self::Integer(from, to) => match text.parse() {
                 Ok(number) if (from..=to).contains(&number) => Ok(Value::Integer(number)),
                 _ => Err(format!("a whole number from {from} to {to} is wanted")),
@@ -72,6 +81,36 @@ impl ParameterKind {
             Self::Choice(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
             Self::Choice(words) => Err(format!("one of these is wanted: {}", words.join(", "))),
             Self::Text => Ok(Value::Text(text.to_owned())),
+        }
+    }
+}
+
+fn within<T>(text: &str, from: T, to: T, what: &str) -> Result<T, String>
+where
+    T: std::str::FromStr<Err = UnitError> + PartialOrd + std::fmt::Display + Copy,
+{
+    match text.parse::<T>() {
+        Ok(value) if (from..=to).contains(&value) => Ok(value),
+        Ok(_) => Err(format!("a {what} from {from} to {to} is wanted")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl std::fmt::Display for ParameterKind {
+    /// What may be written, for tables and help texts.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Rate => f.write_str("rate"),
+            Self::Bytes => f.write_str("size"),
+            Self::Span => f.write_str("time"),
+            Self::RateIn(from, to) => write!(f, "{from} to {to}"),
+            Self::BytesIn(from, to) => write!(f, "{from} to {to}"),
+            Self::SpanIn(from, to) => write!(f, "{from} to {to}"),
+            Self::Integer(from, to) => write!(f, "{from} to {to}"),
+            Self::Number(from, to) => write!(f, "{from} to {to}"),
+            Self::Flag => f.write_str("true or false"),
+            Self::Choice(words) => f.write_str(&words.join(", ")),
+            Self::Text => f.write_str("text"),
         }
     }
 }
@@ -98,8 +137,12 @@ macro_rules! getters {
 }
 
 impl Parameters {
-    /// Checks what a recipe gives against what a micro-protocol takes.
-    pub(crate) fn check(part: &Part, specs: &[ParameterSpec], source: &str) -> Result<Self, RecipeError> {
+    /// Checks what a recipe gives against what is taken; `source` is the recipe's text, for the place of what is wrong,
+    /// or empty.
+    ///
+    /// # Errors
+    /// A parameter that is not declared, or a value that it cannot have.
+    pub fn check(part: &Part, specs: &[ParameterSpec], source: &str) -> Result<Self, RecipeError> {
         let unknown = |given: &&(String, String)| !specs.iter().any(|spec| spec.name == given.0);
         if let Some((parameter, _)) = part.parameters.iter().find(unknown) {
             let names: Vec<_> = specs.iter().map(|spec| spec.name).collect();

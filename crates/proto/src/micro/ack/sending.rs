@@ -189,7 +189,7 @@ impl Sending {
             return;
         }
         let rtt = Span::from_micros(u64::from(elapsed)).saturating_sub(head.delay);
-        self.rtt.on_sample(self.policy.counted(&self.rtt, rtt));
+        self.rtt.on_sample(context.now(), self.policy.counted(&self.rtt, rtt));
         let path = context.path_mut();
         path.rtt = self.rtt.smoothed();
         path.rtt_variation = self.rtt.variation();
@@ -270,7 +270,7 @@ mod tests {
         let mut rtt = RttEstimator::new(Span::from_millis(60));
         let mut timeout_after = |millis, samples| {
             for _ in 0..samples {
-                rtt.on_sample(policy().counted(&rtt, Span::from_millis(millis)));
+                rtt.on_sample(Time::ZERO, policy().counted(&rtt, Span::from_millis(millis)));
             }
             policy().timeout(&rtt, 1).as_micros()
         };
@@ -286,7 +286,7 @@ mod tests {
     fn the_first_timeouts_are_equal_and_later_ones_double_up_to_a_minute() {
         let mut rtt = RttEstimator::new(Span::from_millis(60));
         for _ in 0..100 {
-            rtt.on_sample(Span::from_millis(60));
+            rtt.on_sample(Time::ZERO, Span::from_millis(60));
         }
         let timeouts: Vec<u64> =
             [1, 2, 3, 4, 5, 60].iter().map(|&n| policy().timeout(&rtt, n).as_micros()).collect();

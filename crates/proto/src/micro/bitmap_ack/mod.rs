@@ -68,7 +68,7 @@ pub(super) fn registration() -> Registration {
             ("negative_ack", "both say what has arrived"),
             ("cumulative_ack", "both say what has arrived"),
         ],
-        ..Registration::new("bitmap_ack", 1, "reports what has arrived as bitmaps", build)
+        ..Registration::new("bitmap_ack", 2, "reports what has arrived as bitmaps", build)
     }
 }
 
@@ -159,7 +159,7 @@ impl MicroProtocol for BitmapAck {
 
     fn on_control(&mut self, kind: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
         let understood = if kind == ROUND {
-            self.receiver.on_round(batch, i, context.now())
+            self.receiver.on_round(batch, i, context)
         } else {
             self.sender.on_feedback(batch, i, context)
         };

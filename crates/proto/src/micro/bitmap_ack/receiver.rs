@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use haul_base::{Ecn, Span, Time};
+use haul_base::{Ecn, HostSample, Span, Time};
 use haul_stack::{
     Attribute, Batch, Context, Declaration, Event, EventId, Order, Resolution, SharedValue, U48,
 };
@@ -10,8 +10,8 @@ use haul_wire::packet::FeedbackHeader;
 
 use super::FEEDBACK;
 use super::arrivals::{Arrival, Arrivals};
-use super::report::{Report, When};
-use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
+use super::report::{Came, Report, When};
+use crate::micro::events::{HOST_SAMPLE, OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,7 @@ struct Handles {
     report: Event<OwnReport>,
     soon: Event<()>,
     part: Event<PartArrived>,
+    host: Event<HostSample>,
 }
 
 /// Segments of a batch that follow on each other.
@@ -57,7 +58,15 @@ pub(super) struct Receiver {
     duplicates: u64,
     ecn_ce: u64,
     socket_drops: u32,
+    buffers: u32,
+    /// The load of this host, if it was looked at since the last report.
+    host: Option<HostSample>,
     sent: u64,
+}
+
+/// When the packets came that are being handled.
+fn came(context: &Context<'_>) -> Came {
+    Came { at: context.arrival().at, read: context.now() }
 }
 
 impl Receiver {
@@ -72,6 +81,8 @@ impl Receiver {
             duplicates: 0,
             ecn_ce: 0,
             socket_drops: 0,
+            buffers: 0,
+            host: None,
             sent: 0,
         }
     }
@@ -82,6 +93,7 @@ impl Receiver {
             report: declaration.event(REPORT),
             soon: declaration.event(REPORT_SOON),
             part: declaration.event(PART_ARRIVED),
+            host: declaration.event(HOST_SAMPLE),
         });
     }
 
@@ -90,6 +102,7 @@ impl Receiver {
         let handles = self.handles();
         resolution.on_event(handles.soon, Order::NORMAL);
         resolution.on_event(handles.part, Order::NORMAL);
+        resolution.on_event(handles.host, Order::NORMAL);
     }
 
     fn handles(&self) -> Handles {
@@ -122,14 +135,14 @@ impl Receiver {
         context: &mut Context<'_>,
     ) {
         let sequence = self.sequence.expect("bound before it is used");
-        let (now, arrival) = (context.now(), context.arrival());
+        let (came, arrival) = (came(context), context.arrival());
         let before = self.packets;
         let arrivals = context.shared(self.handles().arrivals);
         let run = run(batch, sequence).filter(|run| arrivals.extend(run.first, run.packets));
         if let Some(run) = &run {
             self.packets += run.packets;
             self.bytes += run.bytes;
-            self.report.on_run(now, batch.pn(run.last), batch.get(run.last, sent_at), run.packets as u32);
+            self.report.on_run(came, batch.pn(run.last), batch.get(run.last, sent_at), run.packets as u32);
         }
         let singly = run.is_none().then(|| batch.live());
         for i in singly.into_iter().flatten() {
@@ -146,11 +159,12 @@ impl Receiver {
             self.bytes += batch.size(i) as u64;
             self.duplicates += u64::from(arrival == Arrival::Duplicate);
             let gap = arrival == Arrival::New { gap: true };
-            self.report.on_data(now, batch.pn(i), batch.get(i, sent_at), gap);
+            self.report.on_data(came, batch.pn(i), batch.get(i, sent_at), gap);
         }
         if arrival.ecn == Ecn::Ce {
             self.ecn_ce += self.packets - before;
         }
+        self.buffers = self.buffers.wrapping_add(u32::from(self.packets > before));
         self.reports |= self.packets > before;
     }
 
@@ -163,14 +177,17 @@ impl Receiver {
             self.bytes += part.size as u64;
             self.duplicates += u64::from(part.duplicate);
             self.ecn_ce += u64::from(context.arrival().ecn == Ecn::Ce);
-            self.report.on_data(context.now(), part.pn, part.sent_at, part.gap);
+            self.buffers = self.buffers.wrapping_add(1);
+            self.report.on_data(came(context), part.pn, part.sent_at, part.gap);
+        } else if let Some(host) = handles.host.of(event, notice) {
+            self.host = Some(*host);
         }
     }
 
     /// The sender waits for a report. Its word counts as the newest transmission that has arrived.
-    pub(super) fn on_round(&mut self, batch: &Batch<'_>, i: usize, now: Time) -> Option<()> {
+    pub(super) fn on_round(&mut self, batch: &Batch<'_>, i: usize, context: &Context<'_>) -> Option<()> {
         let timestamp = u32::from_be_bytes(batch.payload(i).try_into().ok()?);
-        self.report.on_round(now, batch.pn(i), timestamp);
+        self.report.on_round(came(context), batch.pn(i), timestamp);
         self.reports.then_some(())
     }
 
@@ -195,6 +212,8 @@ impl Receiver {
             rejected: rejected as u32,
             limit: own.limit,
             last_probe: own.last_probe,
+            buffers: self.buffers,
+            host: self.host.take(),
             ..self.report.header(now, arrivals)
         };
         let Some(room) = batch.control_room() else { return false };

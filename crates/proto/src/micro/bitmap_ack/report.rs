@@ -43,7 +43,9 @@ pub(super) struct Report {
     largest_pn: Option<u64>,
     echo_timestamp: u32,
     echo_at: Time,
+    /// When the kernel got the last data packet, and when it was read.
     received_at: Time,
+    read_at: Time,
     /// What the present round of feedback still has to say.
     queue: VecDeque<Part>,
     /// Whether a round has begun and its first packet is still to be written.
@@ -52,6 +54,15 @@ pub(super) struct Report {
     stating: bool,
     /// Where repetition goes on.
     cursor: u64,
+}
+
+/// When packets came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Came {
+    /// To the kernel.
+    pub(super) at: Time,
+    /// To this end, which read them.
+    pub(super) read: Time,
 }
 
 /// How soon the next report is wanted; later ones include earlier ones.
@@ -85,6 +96,7 @@ impl Report {
             echo_timestamp: 0,
             echo_at: now,
             received_at: now,
+            read_at: now,
             queue: VecDeque::new(),
             started: false,
             stating: true,
@@ -92,21 +104,21 @@ impl Report {
         }
     }
 
-    pub(super) fn on_data(&mut self, now: Time, pn: u64, timestamp: u32, gap: bool) {
-        self.on_run(now, pn, timestamp, 1);
+    pub(super) fn on_data(&mut self, came: Came, pn: u64, timestamp: u32, gap: bool) {
+        self.on_run(came, pn, timestamp, 1);
         if gap && self.when == When::Interval {
             self.hurry();
         }
     }
 
     /// Notes `packets` packets without a gap; the last has number `pn` and `timestamp`.
-    pub(super) fn on_run(&mut self, now: Time, pn: u64, timestamp: u32, packets: u32) {
+    pub(super) fn on_run(&mut self, came: Came, pn: u64, timestamp: u32, packets: u32) {
         if self.largest_pn.is_none_or(|largest| pn > largest) {
             self.largest_pn = Some(pn);
             self.echo_timestamp = timestamp;
-            self.echo_at = now;
+            self.echo_at = came.at;
         }
-        self.received_at = now;
+        (self.received_at, self.read_at) = (came.at, came.read);
         self.unreported += packets;
         if self.when == When::Interval && self.unreported >= EAGER_PACKETS {
             self.hurry();
@@ -119,8 +131,8 @@ impl Report {
     }
 
     /// The sender waits for a report on what it sent before `timestamp`.
-    pub(super) fn on_round(&mut self, now: Time, pn: u64, timestamp: u32) {
-        self.on_data(now, pn, timestamp, false);
+    pub(super) fn on_round(&mut self, came: Came, pn: u64, timestamp: u32) {
+        self.on_data(came, pn, timestamp, false);
         self.urgency = Urgency::Asked;
     }
 
@@ -188,14 +200,17 @@ impl Report {
     /// The fields that this part of the receiver knows.
     pub(super) fn header(&self, now: Time, arrivals: &Arrivals) -> FeedbackHeader {
         let received_at = self.received_at.as_wrapped_micros();
+        // Microseconds as both ends of it are rounded, so that their sum is when it was read.
+        let read_delay_us = self.read_at.as_wrapped_micros().wrapping_sub(received_at);
         if !self.stating {
-            return FeedbackHeader { received_at, ..FeedbackHeader::default() };
+            return FeedbackHeader { received_at, read_delay_us, ..FeedbackHeader::default() };
         }
         FeedbackHeader {
             largest_pn: self.largest_pn.unwrap_or(0),
             echo_timestamp: self.echo_timestamp,
             echo_delay_us: u32::try_from(now.since(self.echo_at).as_micros()).unwrap_or(u32::MAX),
             received_at,
+            read_delay_us,
             complete_below: arrivals.complete_below(),
             highest: arrivals.highest(),
             ..FeedbackHeader::default()
@@ -256,6 +271,10 @@ mod tests {
         Time::ZERO + Span::from_micros(us)
     }
 
+    fn came(us: u64) -> Came {
+        Came { at: at(us), read: at(us) }
+    }
+
     /// Every word that one round of feedback states, as (segment, word) -> bits.
     fn round(report: &mut Report, now: Time, arrivals: &mut Arrivals, size: usize) -> Vec<(u64, usize, u64)> {
         let mut words = Vec::new();
@@ -276,9 +295,9 @@ mod tests {
     fn feedback_comes_at_the_interval_and_early_after_a_gap() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
         assert_eq!(report.due(), at(100_000));
-        report.on_data(at(50), 1, 0, false);
+        report.on_data(came(50), 1, 0, false);
         assert_eq!(report.due(), at(2_000));
-        report.on_data(at(60), 3, 0, true);
+        report.on_data(came(60), 3, 0, true);
         assert_eq!(report.due(), at(250));
     }
 
@@ -286,7 +305,7 @@ mod tests {
     fn many_packets_make_it_eager() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
         for pn in 0..u64::from(EAGER_PACKETS) {
-            report.on_data(at(10), pn, 0, false);
+            report.on_data(came(10), pn, 0, false);
         }
         assert_eq!(report.due(), at(250));
     }
@@ -294,10 +313,18 @@ mod tests {
     #[test]
     fn the_newest_transmission_is_echoed_not_the_last_arrival() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
-        report.on_data(at(10), 7, 700, false);
-        report.on_data(at(20), 5, 500, false);
+        report.on_data(came(10), 7, 700, false);
+        report.on_data(came(20), 5, 500, false);
         let header = report.header(at(110), &Arrivals::new());
         assert_eq!((header.largest_pn, header.echo_timestamp, header.echo_delay_us), (7, 700, 100));
+    }
+
+    #[test]
+    fn the_time_before_it_was_read_is_the_receivers_own_delay() {
+        let mut report = Report::new(at(0), When::Interval, INTERVAL);
+        report.on_data(Came { at: at(1_000), read: at(1_400) }, 7, 700, false);
+        let header = report.header(at(1_500), &Arrivals::new());
+        assert_eq!((header.received_at, header.read_delay_us, header.echo_delay_us), (1_000, 400, 500));
     }
 
     proptest! {
@@ -310,7 +337,7 @@ mod tests {
             let mut report = Report::new(at(0), When::Interval, INTERVAL);
             for seq in (0..32_000).filter(|s| !missing.contains(s)) {
                 arrivals.insert(seq);
-                report.on_data(at(1), seq, 0, false);
+                report.on_data(came(1), seq, 0, false);
             }
             let below = arrivals.complete_below();
             let stated = round(&mut report, at(5_000), &mut arrivals, size);

@@ -8,8 +8,8 @@ use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_WO
 
 use super::{ROUND, ROUND_TIMER};
 use crate::micro::events::{
-    ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, RTT_SAMPLE, RttSample,
-    Statement,
+    ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, ROUND_ENDED, RTT_SAMPLE,
+    ReceiverCounters, RttSample, Statement,
 };
 use crate::micro::shared::{Clock, Flight, ReportDelay, WaitingFor};
 use crate::rtt::RttEstimator;
@@ -37,6 +37,7 @@ struct Handles {
     acknowledged: Event<Acknowledgement>,
     peer_report: Event<PeerReport>,
     rtt_sample: Event<RttSample>,
+    round_ended: Event<()>,
 }
 
 /// Where a round stands, with reports at the end of rounds.
@@ -101,6 +102,7 @@ impl Sender {
             acknowledged: declaration.event(ACKNOWLEDGED),
             peer_report: declaration.event(PEER_REPORT),
             rtt_sample: declaration.event(RTT_SAMPLE),
+            round_ended: declaration.event(ROUND_ENDED),
         });
     }
 
@@ -179,6 +181,7 @@ impl Sender {
             batch.payload_mut(i).copy_from_slice(&now.as_wrapped_micros().to_be_bytes());
         }
         self.round = Round::Told;
+        context.raise(self.handles().round_ended, &mut ());
         let repeat = pause(context);
         context.set_timer(ROUND_TIMER, now + repeat);
         true
@@ -209,12 +212,19 @@ impl Sender {
         context.raise(handles.acknowledged, &mut notice);
         self.words = std::mem::take(&mut notice.words);
         let header = &view.header;
-        let arrived = (header.highest > 0).then_some((header.received_at, header.bytes));
-        let now_known = Newest { limit: header.limit, last_probe: header.last_probe, arrived };
+        let arrived = (header.packets > 0).then_some((header.received_at, header.bytes));
+        let now_known = Newest {
+            limit: header.limit,
+            last_probe: header.last_probe,
+            arrived,
+            receiver: counters(header),
+            host: header.host,
+        };
         let mut report = PeerReport {
             outcome: notice.outcome,
             packets: header.packets,
             largest_pn: header.largest_pn,
+            loss: notice.loss,
             newest: newest.then_some(now_known),
         };
         context.raise(handles.peer_report, &mut report);
@@ -242,7 +252,8 @@ impl Sender {
 
     /// A round trip, from the echo of the newest transmission's timestamp.
     fn on_echo(&mut self, header: &FeedbackHeader, context: &mut Context<'_>) {
-        let (handles, at) = (self.handles(), context.now());
+        // When the kernel got the report: how late it is read here is no part of the path either.
+        let (handles, at) = (self.handles(), context.arrival().at);
         let elapsed = at.as_wrapped_micros().wrapping_sub(header.echo_timestamp);
         let sample = u64::from(elapsed).saturating_sub(u64::from(header.echo_delay_us));
         let rtt = Span::from_micros(sample.max(1));
@@ -250,7 +261,7 @@ impl Sender {
             return;
         }
         let estimator = context.shared(handles.rtt);
-        estimator.on_sample(rtt);
+        estimator.on_sample(at, rtt);
         let (smoothed, variation, min) = (estimator.smoothed(), estimator.variation(), estimator.min());
         let path = context.path_mut();
         (path.rtt, path.rtt_variation, path.min_rtt) = (smoothed, variation, min);
@@ -288,6 +299,17 @@ impl Sender {
         each("peer_drops", u64::from(self.peer_drops));
         each("peer_duplicates", u64::from(self.peer_duplicates));
         each("peer_ecn_ce", u64::from(self.peer_ecn_ce));
+    }
+}
+
+fn counters(header: &FeedbackHeader) -> ReceiverCounters {
+    ReceiverCounters {
+        packets: header.packets,
+        duplicates: header.duplicates,
+        ecn_ce: header.ecn_ce,
+        socket_drops: header.socket_drops,
+        buffers: header.buffers,
+        read_delay_us: header.read_delay_us,
     }
 }
 

@@ -9,7 +9,7 @@ use haul_stack::{
 };
 
 use crate::micro::events::{DELIVERED, PEER_REPORT, PeerReport};
-use crate::micro::shared::{Clock, Flight, WaitingFor};
+use crate::micro::shared::{ChunkNow, Clock, Flight, WaitingFor};
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,7 @@ struct Handles {
     offset: Attribute<U48>,
     flight: SharedValue<Flight>,
     clock: SharedValue<Clock>,
+    chunk: SharedValue<ChunkNow>,
     peer_report: Event<PeerReport>,
     delivered: Event<()>,
 }
@@ -63,6 +64,7 @@ impl Cut {
             offset,
             flight: declaration.shared(Flight::default),
             clock: declaration.shared(Clock::default),
+            chunk: declaration.shared(ChunkNow::default),
             peer_report: declaration.event(PEER_REPORT),
             delivered: declaration.event(DELIVERED),
         });
@@ -95,7 +97,9 @@ impl Cut {
         }
         let offset = self.next_offset;
         if offset >= self.chunk_end {
-            self.chunk_end = (offset / self.chunk + 1) * self.chunk;
+            let number = offset / self.chunk;
+            self.chunk_end = (number + 1) * self.chunk;
+            *context.shared(self.handles().chunk) = ChunkNow(number);
         }
         let wanted = (offset + largest as u64).min(self.chunk_end);
         if wanted >= self.available.upto && !self.available.end {

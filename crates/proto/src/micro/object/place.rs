@@ -42,6 +42,8 @@ pub(super) struct Place {
     highest: u64,
     /// The sender may send bytes below this.
     limit: u64,
+    /// End of the segment that reaches furthest: the object does not end before it.
+    furthest: u64,
     bytes: u64,
     complete: bool,
 }
@@ -94,19 +96,22 @@ impl Place {
         }
         let (full, last) = (batch.payload_range(0), batch.payload_range(batch.len() - 1));
         let (mut start, len) = (full.start, full.len());
-        let (mut highest, mut furthest) = (self.highest, 0);
+        // Offsets: of all but the last one, of the last one. Only that may be shorter.
+        let (mut highest, mut before, mut newest) = (self.highest, None, None);
         let pieces = &mut self.pieces;
         batch.values(fields).for_each(|(seq, offset)| {
             highest = highest.max(seq + 1);
-            furthest = furthest.max(offset);
+            before = before.max(newest.replace(offset));
             pieces.push(Piece { offset, range: start..start + len });
             start += batch.stride();
         });
-        let is_possible =
-            highest <= MAX_SEQ + 1 && furthest + len as u64 <= self.limit && len > 0 && !last.is_empty();
+        let ends = [before.map(|at| at + len as u64), newest.map(|at| at + last.len() as u64)];
+        let furthest = ends.into_iter().flatten().fold(0, u64::max);
+        let is_possible = highest <= MAX_SEQ + 1 && furthest <= self.limit && len > 0 && !last.is_empty();
         if let Some(piece) = pieces.last_mut().filter(|_| is_possible) {
             piece.range = last;
             self.highest = highest;
+            self.furthest = self.furthest.max(furthest);
         }
         is_possible
     }
@@ -128,6 +133,7 @@ impl Place {
                 continue;
             }
             self.highest = self.highest.max(seq + 1);
+            self.furthest = self.furthest.max(from + len);
             if fin {
                 self.end = Some((seq, from + len));
             }
@@ -140,7 +146,7 @@ impl Place {
         end <= self.limit
             && match self.end {
                 Some((last, len)) => seq <= last && end <= len && (!fin || (seq, end) == (last, len)),
-                None => !fin || seq + 1 >= self.highest,
+                None => !fin || (seq + 1 >= self.highest && end >= self.furthest),
             }
     }
 
@@ -211,6 +217,7 @@ impl Place {
         if context.ends().object_sink.is_none() || !self.is_welcome(seq, end, fin) {
             return None;
         }
+        self.furthest = self.furthest.max(end);
         let (pn, size) = (batch.pn(i), batch.size(i));
         let mut notice = PartArrived { pn, sent_at: timestamp, size, duplicate: true, gap: false };
         if !context.shared(handles.arrivals).contains(seq) {

@@ -11,6 +11,7 @@ use haul_stack::{
 use haul_wire::packet::{DATA_BODY_LEN, PART_BODY_LEN, PartBody};
 
 use super::outstanding::{Change, New, Outstanding, Record};
+use crate::control::ledger::LossLedger;
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, DELIVERED, LossBoundary, PROBE_TIMEOUT, ProbeTimeout,
 };
@@ -36,6 +37,7 @@ struct Handles {
     flight: SharedValue<Flight>,
     rtt: SharedValue<RttEstimator>,
     delay: SharedValue<ReportDelay>,
+    ledger: SharedValue<LossLedger>,
     acknowledged: Event<Acknowledgement>,
     timeout: Event<ProbeTimeout>,
     delivered: Event<()>,
@@ -247,6 +249,12 @@ impl KeepObject {
 
     fn on_acknowledged(&mut self, notice: &mut Acknowledgement, context: &mut Context<'_>) {
         let change = self.table.as_mut().map_or(Change::default(), |table| take_in(table, notice));
+        if change.lost_packets > 0
+            && let Some(table) = &mut self.table
+        {
+            let ledger = context.shared(self.handles.expect("declared before it is used").ledger);
+            table.take_losses().for_each(|pn| ledger.on_lost(pn));
+        }
         if change.acked_packets > 0 {
             self.timeouts_in_row = 0;
             self.timer_base = context.now();
@@ -301,6 +309,7 @@ impl MicroProtocol for KeepObject {
             flight: declaration.shared(Flight::default),
             rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
             delay: declaration.shared(ReportDelay::default),
+            ledger: declaration.shared(LossLedger::default),
             acknowledged: declaration.event(ACKNOWLEDGED),
             timeout: declaration.event(PROBE_TIMEOUT),
             delivered: declaration.event(DELIVERED),

@@ -147,6 +147,8 @@ pub(crate) struct Outstanding {
     next_seq: u64,
     /// Sequence numbers waiting for retransmission; may hold some that were acknowledged meanwhile.
     lost: VecDeque<u64>,
+    /// Packet numbers of those taken for lost since [`Outstanding::take_losses`].
+    losses: Vec<u64>,
     /// Bytes of each packet beside its payload, counted as in flight.
     overhead: u64,
     flying: Flying,
@@ -161,6 +163,7 @@ impl Outstanding {
             free: Vec::with_capacity(64),
             next_seq: 0,
             lost: VecDeque::with_capacity(PACKETS as usize),
+            losses: Vec::with_capacity(1_024),
             overhead: overhead as u64,
             flying: Flying::default(),
         }
@@ -264,6 +267,11 @@ impl Outstanding {
             let bytes = u64::from(record.len);
             self.flying.leave(1, bytes);
         }
+    }
+
+    /// Packet numbers of what the reports since the last call show to be lost.
+    pub(crate) fn take_losses(&mut self) -> impl Iterator<Item = u64> + '_ {
+        self.losses.drain(..)
     }
 
     /// Declares the `count` oldest unacknowledged packets lost, whatever was heard of them.
@@ -389,6 +397,8 @@ impl Outstanding {
         if record.state == State::InFlight && rule.is_lost(record) {
             change.lost_packets += 1;
             change.lost_bytes += u64::from(record.len);
+            let pn = record.pn;
+            self.losses.push(pn);
             self.declare_lost(seq);
         }
     }

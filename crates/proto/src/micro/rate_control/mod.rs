@@ -1,23 +1,30 @@
 //! `rate_control`: a control law decides how fast to send and how much may be on its way; the pacer keeps the rate.
 
+mod observer;
+#[cfg(test)]
+mod tests;
+
 use std::any::Any;
 
-use haul_base::{Rate, Span};
+use haul_base::{Bytes, Ecn, Rate, Span, Time, Verdict};
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, Event, EventId, Grant, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
+    ParameterSpec, Parameters, Part, Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
 };
 
-use super::events::{ALLOTTED, Allotment, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout};
-use super::object::carries_data;
-use super::shared::{Clock, Flight, RateNow, ReportDelay, WaitingFor};
-use crate::control::{
-    ControllerConfig, FeedbackSample, Limits, Permit, RateController, RateState, SentBatch, build_controller,
-    burst_for,
+use super::events::{
+    ALLOTTED, Allotment, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, ROUND_ENDED, VERDICT,
 };
-use crate::delivery_rate::DeliveryMeter;
+use super::object::carries_data;
+use super::shared::{ChunkNow, Clock, Flight, RateNow, ReportDelay, WaitingFor};
+use crate::control::ledger::{Known, LossLedger, Sent};
+use crate::control::{
+    CauseAware, ControllerConfig, ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW,
+    Permit, RateController, RateState, SentBatch, Unit, burst_for, law,
+};
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
+pub(crate) use observer::{Observer, Own};
 
 /// Bounds nothing: for checking that a law can be built.
 const ANY_DELAY: Span = Span::from_millis(2);
@@ -27,6 +34,10 @@ const LEAST_ALLOTTED: Rate = Rate::from_bps(10_000);
 /// A path that delivers less than this share of what was allotted is itself the limit. Above it, what is missing may be
 /// random loss: with more, the `delivery` law calls a loss heavy.
 const DELIVERED_SHARE: f64 = 0.9;
+/// A law's deadline that has passed comes no sooner again.
+const SOONEST: Span = Span::from_micros(100);
+/// The timer of the law's deadline.
+const LAW_TIMER: u8 = 0;
 /// From this share of the ceiling on, a law is held by it: what it measures of a path is a little less than it sends.
 const REACHED_SHARE: f64 = 0.9;
 
@@ -78,25 +89,55 @@ struct Handles {
     delay: SharedValue<ReportDelay>,
     clock: SharedValue<Clock>,
     rate: SharedValue<RateNow>,
+    chunk: SharedValue<ChunkNow>,
+    ledger: SharedValue<LossLedger>,
     peer_report: Event<PeerReport>,
     timeout: Event<ProbeTimeout>,
     allotted: Event<Allotment>,
+    verdict: Event<Option<Verdict>>,
+    round_ended: Event<()>,
 }
 
 /// What the law is built from.
 #[derive(Clone, Debug)]
 struct Law {
     name: String,
+    parameters: Parameters,
     ceiling: Option<Rate>,
     initial_rtt: Span,
+    cause_aware: bool,
 }
 
 impl Law {
+    fn read(parameters: &Parameters, initial_rtt: Span) -> Self {
+        let rate = parameters.rate("rate");
+        Self {
+            name: parameters.text("controller").to_owned(),
+            parameters: parameters.clone(),
+            ceiling: (rate < Rate::MAX).then_some(rate),
+            initial_rtt,
+            cause_aware: parameters.flag("cause_aware"),
+        }
+    }
+
     fn build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, String> {
         let config =
             ControllerConfig { ceiling: self.ceiling, initial_rtt: self.initial_rtt, feedback_interval };
-        build_controller(&self.name, &config).map_err(|error| error.to_string())
+        let built = law(&self.name).and_then(|law| law.build_checked(&self.parameters, &config));
+        built.map(|law| self.aware(law)).map_err(|error| error.to_string())
     }
+
+    /// The same for every law: deaf to losses of the host, if the recipe says so.
+    fn aware(&self, law: Box<dyn RateController>) -> Box<dyn RateController> {
+        if self.cause_aware { Box::new(CauseAware::new(law)) } else { law }
+    }
+}
+
+/// Data packets that have left.
+#[derive(Clone, Copy, Debug, Default)]
+struct Total {
+    packets: u64,
+    bytes: u64,
 }
 
 /// See the module's text.
@@ -112,60 +153,97 @@ struct RateControl {
     /// What was allowed to the present batch.
     limits: Limits,
     allotted: Allotted,
-    meter: DeliveryMeter,
+    observer: Observer,
+    /// Bytes after which a transmission window ends, for laws that judge by it.
+    unit_window: u64,
+    chunk: u64,
+    ecn: Ecn,
+    /// The law's deadline for which the timer is set.
+    deadline: Option<Time>,
+    /// The law allowed nothing when it was asked last.
+    held: bool,
+    /// Kept for its memory.
+    losses: Box<LossRuns>,
     /// Datagrams that may leave although the window is full.
     probe_credit: u32,
     /// Packets below this number left while there was nothing more to send.
     app_limited_below: u64,
-    packets: u64,
-    bytes: u64,
-    peak_delivery: Rate,
+    sent: Total,
 }
+
+/// What every law can be told; the law's own parameters stand beside these in the recipe.
+pub(crate) const PARAMETERS: &[ParameterSpec] = &[
+    ParameterSpec {
+        name: "controller",
+        kind: ParameterKind::Text,
+        default: "delivery",
+        help: "the control law (docs/controllers.md lists them)",
+    },
+    ParameterSpec {
+        name: "rate",
+        kind: ParameterKind::Rate,
+        default: "unlimited",
+        help: "ceiling of the law; the rate of `fixed`",
+    },
+    ParameterSpec {
+        name: "cause_aware",
+        kind: ParameterKind::Flag,
+        default: "false",
+        help: "whether losses that the diagnosis puts on the receiving host are kept from the law; the rate is bounded \
+               by what that host drains instead",
+    },
+    ParameterSpec {
+        name: "ecn",
+        kind: ParameterKind::Flag,
+        default: "false",
+        help: "whether data packets say that they are ECN-capable, ECT(0)",
+    },
+    ParameterSpec {
+        name: "unit_window",
+        kind: ParameterKind::BytesIn(Bytes(1), Bytes(1 << 50)),
+        default: "100MB",
+        help: "UDP payload bytes of a transmission window, for laws that decide at its end",
+    },
+    ParameterSpec {
+        name: "debt",
+        kind: ParameterKind::Span,
+        default: "100ms",
+        help: "lateness that the pacer makes good",
+    },
+    ParameterSpec {
+        name: "max_batch",
+        kind: ParameterKind::Integer(1, 64),
+        default: "64",
+        help: "most packets that leave back to back",
+    },
+];
 
 /// The line of the registry.
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "controller",
-                kind: ParameterKind::Text,
-                default: "delivery",
-                help: "the control law: `delivery` or `fixed`",
-            },
-            ParameterSpec {
-                name: "rate",
-                kind: ParameterKind::Rate,
-                default: "unlimited",
-                help: "ceiling of the law; the rate of `fixed`",
-            },
-            ParameterSpec {
-                name: "debt",
-                kind: ParameterKind::Span,
-                default: "100ms",
-                help: "lateness that the pacer makes good",
-            },
-            ParameterSpec {
-                name: "max_batch",
-                kind: ParameterKind::Integer(1, 64),
-                default: "64",
-                help: "most packets that leave back to back",
-            },
-        ],
+        parameters: PARAMETERS,
+        further: law_parameters,
         needs: &[&["object"], &["bitmap_ack"], &["retransmit"]],
         conflicts: &[("fixed_rate", "both decide how fast to send")],
         ..Registration::new("rate_control", 1, "sends as fast as a control law says", build)
     }
 }
 
-fn law(parameters: &Parameters, initial_rtt: Span) -> Law {
-    let rate = parameters.rate("rate");
-    let ceiling = (rate < Rate::MAX).then_some(rate);
-    Law { name: parameters.text("controller").to_owned(), ceiling, initial_rtt }
+/// Those of the law that a recipe names.
+fn law_parameters(part: &Part) -> &'static [ParameterSpec] {
+    let named = part.parameters.iter().find(|(name, _)| name == PARAMETERS[0].name);
+    let name = named.map_or(PARAMETERS[0].default, |(_, value)| value.as_str());
+    // A law that does not exist is refused when it is built.
+    law(name).map_or(&[], |law| law.parameters)
+}
+
+fn ecn(parameters: &Parameters) -> Ecn {
+    if parameters.flag("ecn") { Ecn::Ect0 } else { Ecn::NotEct }
 }
 
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
-    let law = law(parameters, setup.initial_rtt);
-    let brought = setup.take::<Box<dyn RateController>>();
+    let law = Law::read(parameters, setup.initial_rtt);
+    let brought = setup.take::<Box<dyn RateController>>().map(|brought| law.aware(brought));
     let is_brought = brought.is_some();
     let controller = brought.map_or_else(|| law.build(ANY_DELAY), Ok)?;
     Ok(Box::new(RateControl {
@@ -177,12 +255,16 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         handles: None,
         limits: Limits { rate: Rate::MAX, window: None, burst: u64::MAX },
         allotted: Allotted::ANYTHING,
-        meter: DeliveryMeter::default(),
+        observer: Observer::default(),
+        unit_window: parameters.bytes("unit_window").0,
+        chunk: 0,
+        ecn: ecn(parameters),
+        deadline: None,
+        held: false,
+        losses: Box::default(),
         probe_credit: 0,
         app_limited_below: 0,
-        packets: 0,
-        bytes: 0,
-        peak_delivery: Rate::ZERO,
+        sent: Total::default(),
     }))
 }
 
@@ -209,9 +291,7 @@ impl RateControl {
 
     /// How many datagrams of `size` may leave now, and why not if none may.
     fn allowance(&mut self, size: u64, context: &mut Context<'_>) -> Result<usize, WaitingFor> {
-        let Permit::Go(limits) = self.controller.permit() else {
-            return Err(WaitingFor::Window);
-        };
+        let limits = self.law_limits(context)?;
         self.limits = self.allotted.bound(limits);
         if self.probe_credit > 0 {
             return Ok(self.probe_credit as usize);
@@ -225,6 +305,48 @@ impl RateControl {
         match room / size {
             0 => Err(WaitingFor::Window),
             packets => Ok(usize::try_from(packets).unwrap_or(usize::MAX)),
+        }
+    }
+
+    /// What the law allows now; or it holds, and sending goes on when it says.
+    fn law_limits(&mut self, context: &mut Context<'_>) -> Result<Limits, WaitingFor> {
+        let now = context.now();
+        if let Permit::Hold(until) = self.controller.permit()
+            && until <= now
+        {
+            self.controller.on_deadline(now);
+            self.schedule(context);
+        }
+        match self.controller.permit() {
+            Permit::Go(limits) => {
+                if std::mem::take(&mut self.held) {
+                    // What could not leave meanwhile is no lateness to make good.
+                    self.pacer.on_idle(now);
+                }
+                Ok(bounded(limits, self.controller.ceiling()))
+            }
+            Permit::Hold(until) if until > now && until <= now + LONGEST_HOLD => {
+                self.held = true;
+                context.resume_at(until);
+                Err(WaitingFor::Pacer)
+            }
+            Permit::Hold(_) => {
+                context.fail(ControllerError::HoldsForEver(self.law.name.clone()).to_string());
+                Err(WaitingFor::Pacer)
+            }
+        }
+    }
+
+    /// Sets the timer for the law's deadline, if that has changed.
+    fn schedule(&mut self, context: &mut Context<'_>) {
+        let deadline = self.controller.deadline();
+        if deadline == self.deadline {
+            return;
+        }
+        self.deadline = deadline;
+        match deadline {
+            Some(at) => context.set_timer(LAW_TIMER, at.max(context.now() + SOONEST)),
+            None => context.cancel_timer(LAW_TIMER),
         }
     }
 
@@ -261,35 +383,69 @@ impl RateControl {
     }
 
     fn on_sent(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
-        let (now, bytes, handles) = (context.now(), batch.bytes() as u64, self.handles());
+        let (now, handles) = (context.now(), self.handles());
+        let (packets, bytes) = (batch.len() as u64, batch.bytes() as u64);
         self.probe_credit = self.probe_credit.saturating_sub(batch.len() as u32);
         self.pacer.on_sent(now, bytes, self.limits.rate);
         if self.allotted.binds {
             self.allotted.bound_below = context.next_pn();
         }
-        self.packets += batch.len() as u64;
-        self.bytes += bytes;
+        self.sent.packets += packets;
+        self.sent.bytes += bytes;
+        self.note_units(Sent { now, first_pn: batch.pn(0), packets, bytes }, context);
         let in_flight = context.shared(handles.flight).bytes;
-        self.controller.on_sent(&SentBatch { now, bytes, in_flight });
+        self.controller.on_sent(&SentBatch { now, packets, bytes, in_flight });
+        self.schedule(context);
         context.shared(handles.clock).busy(now);
     }
 
+    /// Counts what leaves into the stretches of the transmission that laws judge by.
+    fn note_units(&mut self, sent: Sent, context: &mut Context<'_>) {
+        let handles = self.handles();
+        let chunk = context.shared(handles.chunk).0;
+        let ledger = context.shared(handles.ledger);
+        if chunk != self.chunk {
+            self.chunk = chunk;
+            ledger.end(Unit::Chunk, sent.now, sent.first_pn);
+        }
+        ledger.on_sent(sent, self.unit_window);
+    }
+
     fn on_report(&mut self, report: &PeerReport, context: &mut Context<'_>) {
-        let rtt = context.shared(self.handles().rtt).clone();
-        let arrived = report.newest.and_then(|newest| newest.arrived);
-        let delivery_rate = arrived.and_then(|(at, bytes)| self.meter.on_feedback(at, bytes, rtt.smoothed()));
-        self.peak_delivery = self.peak_delivery.max(delivery_rate.unwrap_or(Rate::ZERO));
-        self.controller.on_feedback(&FeedbackSample {
+        let handles = self.handles();
+        let rtt = context.shared(handles.rtt).clone();
+        context.shared(handles.ledger).swap_runs(&mut self.losses);
+        let own = Own {
             now: context.now(),
-            acked_packets: report.outcome.acked_packets,
-            lost_packets: report.outcome.lost_packets,
-            in_flight: report.outcome.in_flight,
-            rtt: &rtt,
-            delivery_rate,
-            app_limited: report.largest_pn < self.app_limited_below
-                || self.allotted.explains(delivery_rate, report.largest_pn),
-        });
+            datagram: u64::from(context.path().datagram),
+            next_pn: context.next_pn(),
+            sent_packets: self.sent.packets,
+            sent_bytes: self.sent.bytes,
+        };
+        let mut sample = self.observer.observe(report, &own, &rtt, &self.losses);
+        sample.app_limited = report.largest_pn < self.app_limited_below
+            || self.allotted.explains(sample.arrival_rate, report.largest_pn);
+        self.controller.on_feedback(&sample);
+        self.judge_units(report, context);
         self.tell(context);
+        self.schedule(context);
+    }
+
+    /// Tells the law which stretches of the transmission have ended.
+    fn judge_units(&mut self, report: &PeerReport, context: &mut Context<'_>) {
+        let all = report.outcome.nothing_outstanding;
+        let known = match report.loss {
+            Some(loss) => {
+                let (sent_at, reordering) = (loss.sent_at, loss.reordering);
+                Known { largest_pn: report.largest_pn, sent_at, reordering, all }
+            }
+            None if all => Known { largest_pn: 0, sent_at: 0, reordering: Span::ZERO, all },
+            None => return,
+        };
+        let (now, ledger) = (context.now(), self.handles().ledger);
+        while let Some(end) = context.shared(ledger).take_boundary(now, &known) {
+            self.controller.on_boundary(&end);
+        }
     }
 
     fn on_allotted(&mut self, rate: Rate, context: &mut Context<'_>) {
@@ -307,6 +463,15 @@ impl RateControl {
     }
 }
 
+/// What a law may say at all, whatever it says.
+fn bounded(limits: Limits, ceiling: Option<Rate>) -> Limits {
+    Limits {
+        rate: limits.rate.max(MIN_RATE).min(ceiling.unwrap_or(Rate::MAX)),
+        window: limits.window.map(|window| window.max(MIN_WINDOW)),
+        burst: limits.burst,
+    }
+}
+
 impl MicroProtocol for RateControl {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         let initial_rtt = self.law.initial_rtt;
@@ -316,9 +481,13 @@ impl MicroProtocol for RateControl {
             delay: declaration.shared(ReportDelay::default),
             clock: declaration.shared(Clock::default),
             rate: declaration.shared(RateNow::default),
+            chunk: declaration.shared(ChunkNow::default),
+            ledger: declaration.shared(LossLedger::default),
             peer_report: declaration.event(PEER_REPORT),
             timeout: declaration.event(PROBE_TIMEOUT),
             allotted: declaration.event(ALLOTTED),
+            verdict: declaration.event(VERDICT),
+            round_ended: declaration.event(ROUND_ENDED),
         });
     }
 
@@ -330,6 +499,8 @@ impl MicroProtocol for RateControl {
         resolution.on_event(self.handles().peer_report, Order::NORMAL);
         resolution.on_event(self.handles().timeout, Order::NORMAL);
         resolution.on_event(self.handles().allotted, Order::NORMAL);
+        resolution.on_event(self.handles().verdict, Order::NORMAL);
+        resolution.on_event(self.handles().round_ended, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -342,7 +513,9 @@ impl MicroProtocol for RateControl {
         {
             self.controller = controller;
         }
+        context.set_ecn(self.ecn);
         self.tell(context);
+        self.schedule(context);
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
@@ -365,94 +538,41 @@ impl MicroProtocol for RateControl {
             self.probe_credit = timeout.packets;
             self.controller.on_silence(context.now(), timeout.in_row);
             self.tell(context);
+            self.schedule(context);
         } else if let Some(allotment) = handles.allotted.of(event, notice) {
             self.on_allotted(allotment.0, context);
+        } else if let Some(verdict) = handles.verdict.of(event, notice) {
+            self.observer.set_verdict(*verdict);
+        } else if handles.round_ended.is(event) {
+            let (now, next_pn) = (context.now(), context.next_pn());
+            context.shared(handles.ledger).end(Unit::Round, now, next_pn);
         }
     }
 
+    fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
+        self.deadline = None;
+        self.controller.on_deadline(context.now());
+        self.tell(context);
+        self.schedule(context);
+    }
+
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        let law = law(parameters, context.path().rtt);
+        let law = Law::read(parameters, context.path().rtt);
         let delay = context.shared(self.handles().delay).0;
         self.controller = law.build(delay)?;
         self.law = law;
         self.max_batch = parameters.integer("max_batch") as usize;
+        self.unit_window = parameters.bytes("unit_window").0;
+        self.ecn = ecn(parameters);
+        context.set_ecn(self.ecn);
         self.tell(context);
+        self.schedule(context);
         Ok(())
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("packets", self.packets);
-        each("bytes", self.bytes);
-        each("peak_delivery_bps", self.peak_delivery.as_bps());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use haul_base::{Machine, Rate, Span, Time};
-    use haul_stack::Recipe;
-
-    use super::{ALLOTTED, Allotment};
-    use crate::micro::testing::{Pair, Path, T0, object_recipe};
-
-    fn at(millis: u64) -> Time {
-        T0 + Span::from_millis(millis)
-    }
-
-    fn begun(recipe: &Recipe) -> Pair {
-        let mut pair = Pair::of_object(recipe, 100_000_000).0;
-        pair.exchange(T0, &mut Path::default());
-        // The first burst is over.
-        pair.run_until(at(100), &mut Path::default());
-        pair
-    }
-
-    /// Bits a second that `a` sends until then.
-    fn sent(pair: &mut Pair, from: u64, to: u64) -> u64 {
-        let before = pair.a.stats().bytes_sent;
-        pair.run_until(at(to), &mut Path::default());
-        (pair.a.stats().bytes_sent - before) * 8_000 / (to - from)
-    }
-
-    fn is_near(found: u64, wanted: u64) -> bool {
-        found.abs_diff(wanted) <= wanted / 25
-    }
-
-    #[test]
-    fn what_leaves_follows_the_law_and_its_changes() {
-        for rate in [1_000_000, 8_000_000, 200_000_000] {
-            let mut pair = begun(&object_recipe(&format!("{rate}bit")));
-            let found = sent(&mut pair, 100, 1_000);
-            assert!(is_near(found, rate), "{found} for {rate}");
-            pair.a.reconfigure(at(1_000), &object_recipe(&format!("{}bit", rate / 2))).unwrap();
-            let found = sent(&mut pair, 1_000, 2_000);
-            assert!(is_near(found, rate / 2), "{found} for half of {rate}");
-        }
-    }
-
-    #[test]
-    fn what_the_receiver_allots_bounds_the_law_and_never_raises_it() {
-        let mut pair = begun(&object_recipe("8Mbit"));
-        pair.a.raise(at(100), ALLOTTED, &mut Allotment(Rate::from_bps(2_000_000)));
-        let found = sent(&mut pair, 100, 1_000);
-        assert!(is_near(found, 2_000_000), "{found}");
-        pair.a.raise(at(1_000), ALLOTTED, &mut Allotment(Rate::from_bps(90_000_000)));
-        let found = sent(&mut pair, 1_000, 2_000);
-        assert!(is_near(found, 8_000_000), "{found}");
-    }
-
-    #[test]
-    fn a_batch_has_no_more_packets_than_it_may() {
-        for (most, rate) in [("1", "2Gbit"), ("7", "2Gbit"), ("64", "2Gbit"), ("64", "1Mbit")] {
-            let mut recipe = object_recipe(rate);
-            recipe.set("rate_control.max_batch", most).unwrap();
-            let mut pair = Pair::of_object(&recipe, 10_000_000).0;
-            let mut slot = vec![0; 65_536];
-            let sent = pair.a.poll_transmit(T0, &mut slot).unwrap();
-            // At a low rate, the law's burst is less: 3,000 bytes.
-            let packets = if rate == "1Mbit" { 2 } else { most.parse().unwrap() };
-            let fits = 65_536 / sent.segment_size;
-            assert_eq!(sent.len.div_ceil(sent.segment_size), packets.min(fits));
-        }
+        each("packets", self.sent.packets);
+        each("bytes", self.sent.bytes);
+        each("peak_delivery_bps", self.observer.peak().as_bps());
     }
 }

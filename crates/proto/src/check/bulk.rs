@@ -1,0 +1,202 @@
+//! Packets to the two ends of an object.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use haul_base::{Piece, RangeSet, Span, Time};
+use haul_stack::{Available, Kind, ObjectSink, ObjectSource};
+use haul_wire::check::Steps;
+use haul_wire::packet::{
+    DATA_BODY_LEN, DataBody, FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter, MAX_SEQ, PacketKind,
+};
+
+use super::machine::{Driven, Plain};
+use crate::{
+    ControllerConfig, Link, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig, SenderEvent,
+    build_controller,
+};
+
+/// Bytes that a receiver permits, and bytes that a sender has.
+const OBJECT: u64 = 1 << 20;
+const INTERVAL: Span = Span::from_millis(2);
+const SILENCE: Span = Span::from_secs(15);
+
+fn link() -> Link {
+    Link::new(Box::new(Plain), Box::new(Plain), 0)
+}
+
+/// The number in the bytes of `body` from `at` on, big-endian; missing ones are zeros.
+fn number(body: &[u8], at: usize, len: usize) -> u64 {
+    (at..at + len).fold(0, |number, i| number << 8 | u64::from(body.get(i).copied().unwrap_or_default()))
+}
+
+#[derive(Debug, Default)]
+struct Sunk {
+    ranges: RangeSet,
+    delivered: u64,
+    complete: Option<u64>,
+}
+
+struct Sink(Arc<Mutex<Sunk>>);
+
+impl ObjectSink for Sink {
+    fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
+        let mut sunk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for piece in pieces {
+            let len = data[piece.range.clone()].len() as u64;
+            assert!(piece.offset + len <= OBJECT, "bytes behind the limit are delivered");
+            assert!(sunk.complete.is_none(), "bytes are delivered behind the end");
+            sunk.ranges.insert(piece.offset..piece.offset + len);
+            sunk.delivered += len;
+        }
+    }
+
+    fn limit(&mut self) -> u64 {
+        OBJECT
+    }
+
+    fn complete(&mut self, len: u64) {
+        let mut sunk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = sunk.ranges.iter().last().map_or(0, |range| range.end);
+        assert!(end <= len && len <= OBJECT, "{end} bytes of {len}");
+        assert_eq!(sunk.complete.replace(len), None, "completed twice");
+    }
+}
+
+/// A data packet: whether it is the last (1), sequence number (2), offset (3), length (2).
+fn data(body: &[u8]) -> Vec<u8> {
+    let kind = if number(body, 0, 1) % 2 == 1 { Kind::DATA_FIN } else { Kind::DATA };
+    let mut packet = vec![0; 1 + DATA_BODY_LEN + number(body, 6, 2) as usize % 9_000];
+    packet[0] = kind.0;
+    let fields = DataBody { seq: number(body, 1, 2), offset: number(body, 3, 3), timestamp: 7 };
+    fields.write(&mut packet[1..]);
+    packet
+}
+
+/// Checks the receiving end of an object: whatever comes, it delivers no byte behind the limit, the end or the completion,
+/// an object is complete once, the counters agree, no micro-protocol fails, and nothing goes on without end. That no byte
+/// comes twice and none is missing cannot be asked of it: a sender may give the same bytes two sequence numbers. Arbitrary
+/// bytes are [`Steps`]: packets and time. True if a byte was delivered.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn bulk_receiver(bytes: &[u8]) -> bool {
+    let sunk = Arc::new(Mutex::new(Sunk::default()));
+    let config = ReceiverConfig { feedback_interval: INTERVAL, feedback_datagram: 1_200, silence: SILENCE };
+    let receiver = Receiver::new(Time::ZERO, config, link(), Box::new(Sink(sunk.clone())));
+    let mut driven = Driven::new(receiver);
+    for (what, body) in Steps::new(bytes).take(256) {
+        match what % 4 {
+            0 => driven.receive(&data(body)),
+            1 => driven.receive(body),
+            2 => driven.pass(body),
+            _ => driven.transmit(),
+        }
+        for event in driven.events() {
+            match event {
+                ReceiverEvent::Failed(why) => assert!(why.starts_with("recipe:"), "{why}"),
+                ReceiverEvent::Complete(len) => {
+                    assert_eq!(sunk.lock().unwrap_or_else(PoisonError::into_inner).complete, Some(len));
+                }
+                ReceiverEvent::Silent(_) => {}
+            }
+        }
+    }
+    driven.transmit();
+    let sunk = sunk.lock().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(driven.machine.stats().object_bytes, sunk.delivered);
+    !sunk.ranges.is_empty()
+}
+
+/// Its bytes are zeros.
+struct Source {
+    released: u64,
+}
+
+impl ObjectSource for Source {
+    fn available(&mut self) -> Available {
+        Available { upto: OBJECT, end: true }
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) {
+        assert!(offset >= self.released, "it reads what was released");
+        assert!(offset + into.len() as u64 <= OBJECT, "it reads behind the end");
+        into.fill(0);
+    }
+
+    fn release(&mut self, offset: u64) {
+        assert!((self.released..=OBJECT).contains(&offset), "{offset} is released");
+        self.released = offset;
+    }
+}
+
+/// A report: complete below (2), one more than the highest (2), largest packet number (2), packets (2), limit (3), first
+/// word (1), its bits (8 each).
+fn feedback(body: &[u8]) -> Vec<u8> {
+    let complete_below = number(body, 0, 2);
+    let header = FeedbackHeader {
+        largest_pn: number(body, 4, 2),
+        echo_timestamp: 7,
+        echo_delay_us: 5,
+        received_at: 9,
+        packets: number(body, 6, 2),
+        bytes: number(body, 6, 2) << 10,
+        last_probe: 1,
+        limit: number(body, 8, 3),
+        complete_below,
+        highest: number(body, 2, 2).max(complete_below).min(MAX_SEQ),
+        ..FeedbackHeader::default()
+    };
+    let mut packet = vec![0; 1 + FEEDBACK_HEADER_LEN + 600];
+    packet[0] = PacketKind::Feedback as u8;
+    let words: Vec<u64> = body.get(12..).unwrap_or_default().chunks(8).map(|c| number(c, 0, 8)).collect();
+    let mut len = 1 + FEEDBACK_HEADER_LEN;
+    if let Ok(mut writer) = FeedbackWriter::new(&mut packet[1..], &header) {
+        // What does not fit is left out.
+        let _ = (!words.is_empty() && words.len() < 16)
+            .then(|| writer.push(0, number(body, 11, 1) as usize % 16, &words));
+        len = 1 + writer.finish();
+    }
+    packet.truncate(len);
+    packet
+}
+
+fn sender() -> Sender {
+    let config =
+        ControllerConfig { ceiling: None, initial_rtt: Span::from_millis(10), feedback_interval: INTERVAL };
+    let controller = build_controller("delivery", &config).expect("it is known");
+    let config = SenderConfig { initial_rtt: config.initial_rtt, ..SenderConfig::default() };
+    Sender::new(Time::ZERO, config, link(), Box::new(Source { released: 0 }), controller, OBJECT / 2)
+}
+
+/// Checks the sending end of an object: whatever is reported, it reads only what there is and has not been released, no
+/// more is acknowledged than was sent, only a whole object is delivered, no micro-protocol fails, and nothing goes on
+/// without end. Arbitrary bytes are [`Steps`]: packets and time. True if a report was taken.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn bulk_sender(bytes: &[u8]) -> bool {
+    let mut driven = Driven::new(sender());
+    for _ in 0..20 {
+        driven.pass(&[0, 1]);
+        driven.transmit();
+    }
+    for (what, body) in Steps::new(bytes).take(256) {
+        match what % 4 {
+            0 => driven.receive(&feedback(body)),
+            1 => driven.receive(body),
+            2 => driven.pass(body),
+            _ => driven.transmit(),
+        }
+        let stats = driven.machine.stats();
+        assert!(stats.object_acked <= stats.object_sent && stats.object_sent <= OBJECT, "{stats:?}");
+        for event in driven.events() {
+            match event {
+                SenderEvent::Failed(why) => assert!(why.starts_with("recipe:"), "{why}"),
+                SenderEvent::Delivered => assert_eq!(stats.object_acked, OBJECT, "{stats:?}"),
+                SenderEvent::PathMtu(_) | SenderEvent::Silent(_) => {}
+            }
+        }
+    }
+    driven.transmit();
+    driven.machine.stats().feedback > 0
+}

@@ -1,0 +1,30 @@
+//! The rules of recipes and machines as functions, for fuzz targets and tests, as in [`haul_wire::check`]: each takes
+//! arbitrary bytes, panics if a rule is broken, and says whether the bytes were of any use.
+
+mod bulk;
+mod machine;
+mod reconfigure;
+
+use std::sync::Arc;
+
+use haul_stack::Recipe;
+
+use crate::micro;
+pub use bulk::{bulk_receiver, bulk_sender};
+pub use reconfigure::reconfigure;
+
+/// Checks the texts of recipes: what is read is written back to an equal recipe, also what the registry refuses, and a
+/// recipe that compiles still does when it has been written back. True if it compiles.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn recipe(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Ok(recipe) = Recipe::parse(text) else { return false };
+    let again = Recipe::parse(&recipe.to_toml()).expect("what was written can be read");
+    assert!(again.same_stack(&recipe), "the recipe changed: {recipe:?}, {again:?}");
+    let compiles = |recipe| Arc::new(micro::registry()).compile(recipe, 0).is_ok();
+    let compiled = compiles(&recipe);
+    assert_eq!(compiles(&again), compiled, "written back, {again:?} is checked differently");
+    compiled
+}

@@ -1,0 +1,138 @@
+//! ASYNCH (asynch, section 3): feedback at intervals of time, independent of rounds and of the object's size. Loss that is
+//! raised in two intervals in a row lowers the rate to the drain rate; `k` intervals without loss raise it.
+//!
+//! The paper gives no sizes of the steps, no interval and no `k`: the rate falls to what the receiver reads, and the
+//! others are parameters. It says "increase compared to the last value": `reaction.rs` has how that is read.
+
+use haul_base::{Rate, Time};
+
+use super::reaction::{CLEAN, FIRST_RATE, INTERVAL, LEAST, RAISED, RISE, Reaction, TOLERANCE};
+use super::{FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "asynch",
+    version: 1,
+    summary: "falls to the drain rate after two intervals of raised loss in a row, rises after some without loss",
+    source: "ASYNCH (asynch, section 3)",
+    parameters: &[FIRST_RATE, INTERVAL, RAISED, CLEAN, RISE, TOLERANCE, LEAST],
+    build: |parameters, config| Ok(Box::new(Asynch(Reaction::new("asynch", parameters, config)?))),
+};
+
+/// See the module's text.
+#[derive(Debug)]
+struct Asynch(Reaction);
+
+impl RateController for Asynch {
+    fn permit(&self) -> Permit {
+        Permit::Go(Limits::at_rate(self.0.rate))
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        self.0.on_feedback(sample);
+    }
+
+    fn on_silence(&mut self, _: Time, _: u32) {}
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.0.ceiling
+    }
+
+    fn state(&self) -> RateState {
+        RateState { phase: self.0.phase, rate: self.0.rate }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Span;
+
+    use super::super::testing::{Harness, Loss, PathModel, assert_near, built, feedback};
+    use super::*;
+    use crate::rtt::RttEstimator;
+
+    /// One interval after the other of 1,000 packets with so many lost: the rates after each, Mbit/s. The receiver reads 300.
+    fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
+        let given = [&[("first_rate", "500Mbit")], given].concat();
+        let mut law = built("asynch", &given, Rate::from_mbps(1_000));
+        let rtt = RttEstimator::new(Span::from_millis(20));
+        law.on_feedback(&feedback(Time::ZERO, &rtt, 0, 0, None));
+        let each = |(n, &lost): (usize, &u64)| {
+            let now = Time::ZERO + Span::from_millis(100 * (n as u64 + 1));
+            law.on_feedback(&feedback(now, &rtt, 1_000 - lost, lost, Some(Rate::from_mbps(300))));
+            law.state().rate.as_bps() as f64 / 1e6
+        };
+        losses.iter().enumerate().map(each).collect()
+    }
+
+    #[test]
+    fn one_interval_of_loss_is_a_passing_spike_and_two_in_a_row_are_not() {
+        assert_eq!(rates(&[], &[0, 200, 0, 200, 0]), [500.0; 5]);
+        assert_eq!(rates(&[], &[0, 200, 100, 0]), [500.0, 500.0, 300.0, 300.0]);
+        assert_eq!(rates(&[("raised", "1")], &[0, 200]), [500.0, 300.0]);
+    }
+
+    #[test]
+    fn clean_intervals_in_a_row_raise_it_by_the_fraction() {
+        let found = rates(&[("rise", "0.1"), ("clean", "2")], &[0, 0, 0, 50, 0, 0]);
+        for (found, wanted) in found.iter().zip([500.0, 550.0, 550.0, 550.0, 550.0, 605.0]) {
+            assert_near(*found, wanted, 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_loss_that_stays_when_the_rate_has_fallen_lowers_it_no_further() {
+        let mut law = built("asynch", &[], Rate::from_mbps(1_000));
+        let rtt = RttEstimator::new(Span::from_millis(20));
+        let mut fell = Vec::new();
+        for n in 0..40 {
+            let before = law.state().rate;
+            let now = Time::ZERO + Span::from_millis(100 * n);
+            law.on_feedback(&feedback(now, &rtt, 990, 10, Some(before.mul_f64(0.99))));
+            if law.state().rate < before {
+                fell.push(n);
+            }
+        }
+        assert_eq!(fell, [2], "the first feedback begins the first interval");
+    }
+
+    #[test]
+    fn a_tolerated_loss_is_none() {
+        assert_eq!(rates(&[("tolerance", "0.02")], &[10, 10, 20]), [500.0, 500.0, 525.0]);
+        assert_eq!(rates(&[("least", "0.8")], &[200, 200]), [500.0, 400.0]);
+    }
+
+    #[test]
+    fn a_receiver_that_reads_less_is_followed_with_little_loss() {
+        let path = PathModel {
+            drain: Some(Rate::from_mbps(50)),
+            socket_buffer: 500_000,
+            ..PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(20), 1.0)
+        };
+        let mut run = Harness::new(built("asynch", &[], Rate::from_mbps(90)), path);
+        run.run_for(Span::from_secs(5));
+        let measured = run.measure(Span::from_secs(60));
+        assert!(measured.goodput > Rate::from_mbps(47), "{measured:?}");
+        assert!(measured.loss_rate() < 0.03, "{measured:?}");
+        assert!(run.cuts.len() > 3, "{:?}", run.cuts);
+        // Each fall is to what the receiver reads.
+        assert!(
+            run.cuts.iter().all(|cut| (49e6..51e6).contains(&(cut.after.rate.as_bps() as f64))),
+            "{:?}",
+            run.cuts
+        );
+    }
+
+    #[test]
+    fn a_bottleneck_is_found_too() {
+        let path = PathModel {
+            loss: Loss::None,
+            ..PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(20), 1.0)
+        };
+        let mut run = Harness::new(built("asynch", &[("first_rate", "10Mbit")], Rate::from_mbps(200)), path);
+        run.run_for(Span::from_secs(30));
+        let measured = run.measure(Span::from_secs(60));
+        assert!(measured.goodput > Rate::from_mbps(94), "{measured:?}");
+        assert!(measured.loss_rate() < 0.03, "{measured:?}");
+    }
+}

@@ -1,0 +1,117 @@
+//! `cause_aware`: any law, deaf to what the receiving host loses. Those losses are no congestion: they are taken out of what
+//! the law is told, and the rate is bounded by what the host drains instead (dickens-classifier, section on the use of the
+//! diagnosis).
+
+use haul_base::{Cause, Rate, Span, Time, Verdict};
+
+use super::{
+    Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, RateState, SentBatch, burst_for,
+};
+
+/// From this share on all of a loss counts as the host's (dickens-classifier: no reduction from P(CPU) = 0.95 on).
+const CERTAIN: f64 = 0.95;
+/// Packets that wait longer to be read, or than half a round trip, show that the host is behind still.
+const LEAST_PATIENCE: Span = Span::from_millis(10);
+/// Growth of the bound in each round trip without a loss of the host: our choice, slow enough that a host that is busy
+/// again and again loses little, and fast enough that one that is idle again is used within 3 s at 100 ms.
+const RECOVERY: f64 = 1.125;
+/// A host that drains nothing for a moment is no reason to stop.
+const LEAST: Rate = Rate::from_bps(100_000);
+
+static NONE: LossRuns = LossRuns::NONE;
+
+/// A law that is told nothing of what the receiving host loses.
+#[derive(Debug)]
+pub struct CauseAware {
+    law: Box<dyn RateController>,
+    verdict: Option<Verdict>,
+    /// What the host drained when it lost last, and more with each round trip since.
+    bound: Option<Rate>,
+    /// When the bound grows next.
+    grows_at: Time,
+    /// The part of a packet that was taken out too little so far.
+    rest: f64,
+}
+
+impl CauseAware {
+    /// Wraps a law.
+    pub fn new(law: Box<dyn RateController>) -> Self {
+        Self { law, verdict: None, bound: None, grows_at: Time::ZERO, rest: 0.0 }
+    }
+
+    /// The share of losses that is the host's.
+    fn host_share(&self) -> f64 {
+        let share = self.verdict.map_or(0.0, |verdict| verdict.share(Cause::ReceiverHost));
+        if share >= CERTAIN { 1.0 } else { share }
+    }
+
+    fn set_bound(&mut self, sample: &FeedbackSample<'_>, lost_by_host: u64) {
+        let patience = (sample.rtt.smoothed() / 2).max(LEAST_PATIENCE);
+        let is_behind = sample.read_delay.is_none_or(|delay| delay > patience);
+        if lost_by_host > 0 || (self.bound.is_some() && is_behind) {
+            self.grows_at = sample.now + sample.rtt.smoothed();
+            if let Some(drain) = sample.drain_rate {
+                self.bound = Some(drain.max(LEAST));
+            }
+        } else if let Some(bound) = self.bound.filter(|_| sample.now >= self.grows_at) {
+            self.grows_at = sample.now + sample.rtt.smoothed();
+            let grown = bound.mul_f64(RECOVERY);
+            self.bound = Some(grown).filter(|&grown| grown < self.law.state().rate);
+        }
+    }
+}
+
+impl RateController for CauseAware {
+    fn permit(&self) -> Permit {
+        let permit = self.law.permit();
+        let (Permit::Go(limits), Some(bound)) = (permit, self.bound) else { return permit };
+        if limits.rate <= bound {
+            return permit;
+        }
+        Permit::Go(Limits { rate: bound, burst: limits.burst.min(burst_for(bound)), ..limits })
+    }
+
+    fn on_sent(&mut self, sent: &SentBatch) {
+        self.law.on_sent(sent);
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        self.verdict = sample.verdict;
+        let exact = sample.lost_packets as f64 * self.host_share() + self.rest;
+        let by_host = (exact as u64).min(sample.lost_packets);
+        self.rest = (exact - by_host as f64).clamp(0.0, 1.0);
+        let lost_packets = sample.lost_packets - by_host;
+        let loss = if lost_packets == 0 { &NONE } else { sample.loss };
+        self.law.on_feedback(&FeedbackSample { lost_packets, host_lost_packets: by_host, loss, ..*sample });
+        self.set_bound(sample, by_host);
+    }
+
+    fn on_boundary(&mut self, end: &Boundary) {
+        let by_host = (end.lost as f64 * self.host_share()).round() as u64;
+        self.law.on_boundary(&Boundary { lost: end.lost.saturating_sub(by_host), ..*end });
+    }
+
+    fn on_silence(&mut self, now: Time, count: u32) {
+        self.law.on_silence(now, count);
+    }
+
+    fn on_deadline(&mut self, now: Time) {
+        self.law.on_deadline(now);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.law.deadline()
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.law.ceiling()
+    }
+
+    fn state(&self) -> RateState {
+        let state = self.law.state();
+        match self.bound.filter(|&bound| bound < state.rate) {
+            Some(rate) => RateState { phase: "host", rate },
+            None => state,
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Which of the packets that were sent have been lost: as runs, and by the stretches of the transmission in which they left.
+
+use std::collections::VecDeque;
+
+use haul_base::{Span, Time};
+use haul_wire::packet::SEGMENT_PACKETS;
+
+use super::sample::{Boundary, LossRuns, Unit};
+
+/// More stretches of a kind than this wait for the outcome of their packets only if nothing is heard for very long: then
+/// the oldest is dropped.
+const MOST_OPEN: usize = 64;
+
+/// A stretch of the transmission whose outcome is not known yet.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    number: u64,
+    first_pn: u64,
+    packets: u64,
+    bytes: u64,
+    lost: u64,
+    began: Time,
+    /// When its last packet left, and the number behind that, once it is at its end.
+    ended: Option<(Time, u64)>,
+}
+
+/// The stretches of one kind.
+#[derive(Debug, Default)]
+struct Stretches {
+    open: VecDeque<Open>,
+    begun: u64,
+}
+
+/// Packets that leave together: numbers that follow on each other, one time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) now: Time,
+    pub(crate) first_pn: u64,
+    pub(crate) packets: u64,
+    /// UDP payload bytes.
+    pub(crate) bytes: u64,
+}
+
+/// How far the outcome of what was sent is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// The newest packet that has arrived.
+    pub(crate) largest_pn: u64,
+    /// When it was sent, wrapped microseconds.
+    pub(crate) sent_at: u32,
+    /// What is older than it by this and has not arrived counts as lost.
+    pub(crate) reordering: Span,
+    /// Everything that was sent has arrived.
+    pub(crate) all: bool,
+}
+
+impl Stretches {
+    /// Adds packets to the present stretch, which ends with the packet that `left` says.
+    fn on_sent(&mut self, mut sent: Sent, left: impl Fn(&Open, u64) -> u64) {
+        let size = (sent.bytes / sent.packets.max(1)).max(1);
+        while sent.packets > 0 {
+            let open = self.present(sent.now, sent.first_pn);
+            let room = left(open, size);
+            let packets = sent.packets.min(room);
+            let bytes = if packets == sent.packets { sent.bytes } else { packets * size };
+            open.packets += packets;
+            open.bytes += bytes;
+            sent.first_pn += packets;
+            sent.packets -= packets;
+            sent.bytes = sent.bytes.saturating_sub(bytes);
+            if packets == room {
+                open.ended = Some((sent.now, sent.first_pn));
+            }
+        }
+    }
+
+    /// The stretch to which a packet of this number belongs that leaves now.
+    fn present(&mut self, now: Time, pn: u64) -> &mut Open {
+        if self.open.back().is_none_or(|open| open.ended.is_some()) {
+            if self.open.len() == MOST_OPEN {
+                self.open.pop_front();
+            }
+            let number = self.begun;
+            self.begun += 1;
+            let begun = Open { number, first_pn: pn, packets: 0, bytes: 0, lost: 0, began: now, ended: None };
+            self.open.push_back(begun);
+        }
+        self.open.back_mut().expect("one was there or was added")
+    }
+
+    fn end(&mut self, now: Time, next_pn: u64) {
+        let open = self.open.back_mut().filter(|open| open.ended.is_none() && open.packets > 0);
+        if let Some(open) = open {
+            open.ended = Some((now, next_pn));
+        }
+    }
+
+    fn on_lost(&mut self, pn: u64) {
+        let of = |open: &&mut Open| open.first_pn <= pn && open.ended.is_none_or(|(_, end)| pn < end);
+        if let Some(open) = self.open.iter_mut().rev().find(of) {
+            open.lost += 1;
+        }
+    }
+
+    /// The oldest stretch, if the outcome of all its packets is known.
+    fn take(&mut self, unit: Unit, now: Time, known: &Known) -> Option<Boundary> {
+        let open = self.open.front()?;
+        let (ended, end_pn) = open.ended?;
+        let age = known.sent_at.wrapping_sub(ended.as_wrapped_micros()).cast_signed();
+        // Nothing more is said of a round but its own report.
+        let settled = unit == Unit::Round || i64::from(age) >= known.reordering.as_micros().cast_signed();
+        if !known.all && (known.largest_pn < end_pn || !settled) {
+            return None;
+        }
+        let Open { number, first_pn, packets, bytes, lost, began, .. } = self.open.pop_front()?;
+        Some(Boundary { unit, number, first_pn, packets, bytes, lost: lost.min(packets), began, ended, now })
+    }
+}
+
+/// See the module's text. Written by whoever sends and whoever finds losses, read by `rate_control`.
+#[derive(Debug, Default)]
+pub(crate) struct LossLedger {
+    /// Since the last feedback.
+    runs: Box<LossRuns>,
+    windows: Stretches,
+    segments: Stretches,
+    chunks: Stretches,
+    rounds: Stretches,
+}
+
+impl LossLedger {
+    /// Packets have left; a window ends with the packet that fills `window` bytes.
+    pub(crate) fn on_sent(&mut self, sent: Sent, window: u64) {
+        self.windows.on_sent(sent, |open, size| window.saturating_sub(open.bytes).div_ceil(size).max(1));
+        self.segments.on_sent(sent, |open, _| SEGMENT_PACKETS - open.packets);
+        self.chunks.on_sent(sent, |_, _| u64::MAX);
+        self.rounds.on_sent(sent, |_, _| u64::MAX);
+    }
+
+    /// A chunk or a round ends in front of the packet `next_pn`.
+    pub(crate) fn end(&mut self, unit: Unit, now: Time, next_pn: u64) {
+        self.of(unit).end(now, next_pn);
+    }
+
+    /// The packet is taken for lost.
+    pub(crate) fn on_lost(&mut self, pn: u64) {
+        self.runs.push(pn);
+        for unit in Unit::ALL {
+            self.of(unit).on_lost(pn);
+        }
+    }
+
+    /// The next stretch whose outcome has become known.
+    pub(crate) fn take_boundary(&mut self, now: Time, known: &Known) -> Option<Boundary> {
+        Unit::ALL.into_iter().find_map(|unit| self.of(unit).take(unit, now, known))
+    }
+
+    /// Hands out the runs since the last time, and goes on with `empty`.
+    pub(crate) fn swap_runs(&mut self, empty: &mut Box<LossRuns>) {
+        empty.clear();
+        std::mem::swap(&mut self.runs, empty);
+    }
+
+    fn of(&mut self, unit: Unit) -> &mut Stretches {
+        match unit {
+            Unit::Window => &mut self.windows,
+            Unit::Segment => &mut self.segments,
+            Unit::Chunk => &mut self.chunks,
+            Unit::Round => &mut self.rounds,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    fn sent(millis: u64, first_pn: u64, packets: u64) -> Sent {
+        Sent { now: at(millis), first_pn, packets, bytes: packets * 1_000 }
+    }
+
+    fn known(largest_pn: u64, millis: u64) -> Known {
+        let sent_at = at(millis).as_wrapped_micros();
+        Known { largest_pn, sent_at, reordering: Span::from_millis(2), all: false }
+    }
+
+    /// Every boundary that is known now.
+    fn boundaries(ledger: &mut LossLedger, known: &Known) -> Vec<Boundary> {
+        std::iter::from_fn(|| ledger.take_boundary(at(1_000), known)).collect()
+    }
+
+    #[test]
+    fn segments_have_ten_thousand_packets_exactly_and_know_their_losses() {
+        let mut ledger = LossLedger::default();
+        for batch in 0..400 {
+            ledger.on_sent(sent(batch, batch * 64, 64), u64::MAX);
+        }
+        for pn in [0, 9_999, 10_000, 10_001, 19_999, 20_000, 25_599] {
+            ledger.on_lost(pn);
+        }
+        let segments = boundaries(&mut ledger, &known(25_000, 400));
+        let found: Vec<_> =
+            segments.iter().map(|b| (b.unit, b.number, b.first_pn, b.packets, b.lost)).collect();
+        assert_eq!(found, [(Unit::Segment, 0, 0, 10_000, 2), (Unit::Segment, 1, 10_000, 10_000, 3)]);
+        assert!((segments[1].loss_rate() - 0.0003).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_stretch_is_judged_when_its_last_packet_may_no_longer_be_late() {
+        let mut ledger = LossLedger::default();
+        ledger.on_sent(sent(10, 0, 100), 100_000);
+        ledger.on_sent(sent(11, 100, 1), 100_000);
+        assert_eq!(boundaries(&mut ledger, &known(99, 10)), []);
+        assert_eq!(boundaries(&mut ledger, &known(100, 11)), []);
+        let judged = boundaries(&mut ledger, &known(200, 12));
+        assert_eq!(
+            (judged.len(), judged[0].unit, judged[0].packets, judged[0].bytes),
+            (1, Unit::Window, 100, 100_000)
+        );
+    }
+
+    #[test]
+    fn rounds_and_chunks_end_where_they_are_said_to_and_empty_ones_are_none() {
+        let mut ledger = LossLedger::default();
+        ledger.end(Unit::Round, at(0), 0);
+        ledger.on_sent(sent(10, 0, 50), u64::MAX);
+        ledger.end(Unit::Round, at(11), 50);
+        ledger.end(Unit::Round, at(13), 51);
+        ledger.on_sent(sent(15, 52, 7), u64::MAX);
+        ledger.on_lost(49);
+        ledger.on_lost(51);
+        let judged = boundaries(&mut ledger, &known(51, 11));
+        assert_eq!(
+            (judged.len(), judged[0].unit, judged[0].packets, judged[0].lost),
+            (1, Unit::Round, 50, 1)
+        );
+        ledger.end(Unit::Chunk, at(16), 59);
+        assert_eq!(boundaries(&mut ledger, &Known { all: true, ..known(0, 0) })[0].packets, 57);
+    }
+
+    #[test]
+    fn silence_bounds_what_is_kept() {
+        let mut ledger = LossLedger::default();
+        for batch in 0..100_000 {
+            ledger.on_sent(sent(batch, batch * 10, 10), 10_000);
+        }
+        assert!(ledger.windows.open.len() <= MOST_OPEN && ledger.segments.open.len() <= MOST_OPEN);
+        ledger.on_lost(3);
+        ledger.on_lost(999_999);
+        assert_eq!(ledger.windows.open.back().unwrap().lost, 1);
+    }
+}

@@ -1,0 +1,272 @@
+//! The non-aggressive controller of FOBS (dickens-system-aware-fobs, section 2.2.1): linear steps, once a chunk, and a memory
+//! of which higher rates have failed.
+//!
+//! After each chunk with the mean loss rate `L`: `L > threshold`: the rate falls by one step. Otherwise it rises by one, unless
+//! the history of the band above says that this fails. A *band* is the rate divided by the step.
+//!
+//! Choices where the paper is silent: how often a band must have been entered and which share of that must have failed
+//! (`tries`, `failures`); that history ages (`ageing`), as the paper expects bands to move now and then; where it starts (the
+//! capacity); that the lowest rate is one step; that a chunk most of which left before the last change says nothing about
+//! the present rate.
+
+use haul_base::{Rate, Time};
+use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+
+use super::reaction::{CAPACITY, FIRST_RATE, clamped, rate_or_ceiling};
+use super::{
+    Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
+    RateController, RateState, Unit,
+};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "non_aggressive",
+    version: 1,
+    summary: "one step up or down after each chunk, and none into a band that has failed before",
+    source: "the non-aggressive controller of FOBS (dickens-system-aware-fobs, section 2.2.1)",
+    parameters: &[
+        CAPACITY,
+        FIRST_RATE,
+        ParameterSpec {
+            name: "step",
+            kind: ParameterKind::Number(0.001, 1.0),
+            default: "0.05",
+            help: "a step, as a share of `capacity` (the paper: 5 of 100 Mbit/s)",
+        },
+        ParameterSpec {
+            name: "threshold",
+            kind: ParameterKind::Number(0.0, 1.0),
+            default: "0.005",
+            help: "mean loss rate of a chunk above which the rate falls",
+        },
+        ParameterSpec {
+            name: "tries",
+            kind: ParameterKind::Integer(1, 1_000_000),
+            default: "2",
+            help: "times that a band must have been entered from below before its history counts",
+        },
+        ParameterSpec {
+            name: "failures",
+            kind: ParameterKind::Number(0.0, 1.0),
+            default: "0.5",
+            help: "share of those above which it is not entered again",
+        },
+        ParameterSpec {
+            name: "ageing",
+            kind: ParameterKind::Integer(1, 1_000_000),
+            default: "16",
+            help: "chunks after which the counts of the history are halved",
+        },
+    ],
+    build: |parameters, config| Ok(Box::new(NonAggressive::new(parameters, config)?)),
+};
+
+/// How often a band was entered from below, and how often the chunk after that lost too much.
+#[derive(Clone, Copy, Debug, Default)]
+struct History {
+    entered: f64,
+    failed: f64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+struct NonAggressive {
+    rate: Rate,
+    most: Rate,
+    ceiling: Option<Rate>,
+    step: Rate,
+    threshold: f64,
+    tries: f64,
+    failures: f64,
+    ageing: u64,
+    /// Of each band.
+    history: Vec<History>,
+    /// The band that was entered from below with the last change.
+    entered: Option<usize>,
+    chunks: u64,
+    next_pn: u64,
+    /// The first packet that left at the present rate.
+    changed_at_pn: u64,
+    phase: &'static str,
+}
+
+impl NonAggressive {
+    fn new(parameters: &Parameters, config: &ControllerConfig) -> Result<Self, ControllerError> {
+        let capacity = rate_or_ceiling(LAW.name, CAPACITY.name, parameters, config)?;
+        let step = Rate::from_bps((capacity.mul_f64(parameters.number("step"))).as_bps().max(1));
+        let bands = capacity.as_bps() / step.as_bps() + 2;
+        Ok(Self {
+            rate: clamped(parameters.rate(FIRST_RATE.name).min(capacity), config.ceiling),
+            most: capacity,
+            ceiling: config.ceiling,
+            step,
+            threshold: parameters.number("threshold"),
+            tries: parameters.integer("tries") as f64,
+            failures: parameters.number("failures"),
+            ageing: parameters.integer("ageing"),
+            history: vec![History::default(); bands as usize],
+            entered: None,
+            chunks: 0,
+            next_pn: 0,
+            changed_at_pn: 0,
+            phase: "steady",
+        })
+    }
+
+    fn band(&self, rate: Rate) -> usize {
+        ((rate.as_bps() / self.step.as_bps()) as usize).min(self.history.len() - 1)
+    }
+
+    fn age(&mut self) {
+        self.chunks += 1;
+        if self.chunks.is_multiple_of(self.ageing) {
+            for band in &mut self.history {
+                band.entered /= 2.0;
+                band.failed /= 2.0;
+            }
+        }
+    }
+
+    fn change(&mut self, rate: Rate, phase: &'static str) {
+        self.rate = clamped(rate.max(self.step).min(self.most), self.ceiling);
+        (self.changed_at_pn, self.phase) = (self.next_pn, phase);
+    }
+
+    fn fall(&mut self) {
+        if let Some(band) = self.entered.take() {
+            self.history[band].failed += 1.0;
+        }
+        let rate = Rate::from_bps(self.rate.as_bps().saturating_sub(self.step.as_bps()));
+        self.change(rate, "fall");
+    }
+
+    fn consider_rise(&mut self) {
+        self.entered = None;
+        let rate = Rate::from_bps(self.rate.as_bps().saturating_add(self.step.as_bps())).min(self.most);
+        let band = self.band(rate);
+        let History { entered, failed } = self.history[band];
+        if rate == self.rate || (entered >= self.tries && failed > self.failures * entered) {
+            self.phase = "steady";
+            return;
+        }
+        self.history[band].entered += 1.0;
+        self.entered = Some(band);
+        self.change(rate, "rise");
+    }
+}
+
+impl RateController for NonAggressive {
+    fn permit(&self) -> Permit {
+        Permit::Go(Limits::at_rate(self.rate))
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        self.next_pn = sample.next_pn;
+    }
+
+    fn on_boundary(&mut self, end: &Boundary) {
+        if end.unit != Unit::Chunk || !end.mostly_after(self.changed_at_pn) {
+            return;
+        }
+        self.age();
+        if end.loss_rate() > self.threshold { self.fall() } else { self.consider_rise() }
+    }
+
+    fn on_silence(&mut self, _: Time, _: u32) {}
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.ceiling
+    }
+
+    fn state(&self) -> RateState {
+        RateState { phase: self.phase, rate: self.rate }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Span;
+
+    use super::super::testing::{Harness, PathModel, boundary, built};
+    use super::*;
+
+    const PATH: Rate = Rate::from_mbps(100);
+
+    /// One chunk after the other with so many of 10,000 packets lost: the rates after each, Mbit/s.
+    fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<u64> {
+        let mut law = built("non_aggressive", given, PATH);
+        let each = |&lost: &u64| {
+            law.on_boundary(&boundary(Unit::Chunk, 0, lost));
+            law.state().rate.as_bps() / 1_000_000
+        };
+        losses.iter().map(each).collect()
+    }
+
+    #[test]
+    fn steps_are_5_of_100_mbit_and_half_a_percent_is_the_threshold() {
+        assert_eq!(rates(&[], &[51, 51, 51, 50, 0]), [95, 90, 85, 90, 95]);
+        assert_eq!(rates(&[("step", "0.1"), ("threshold", "0.01")], &[101, 100]), [90, 100]);
+        assert_eq!(*rates(&[], &[9_000; 40]).last().unwrap(), 5, "the least is a step");
+        assert!(built("non_aggressive", &[], PATH).state().rate == PATH);
+    }
+
+    #[test]
+    fn a_band_that_has_failed_twice_is_not_entered_until_that_is_old() {
+        // 90 is good, 95 fails: entered from below twice, then not again.
+        let found = rates(&[], &[60, 60, 0, 60, 0, 60, 0, 0, 0, 0]);
+        assert_eq!(found, [95, 90, 95, 90, 95, 90, 90, 90, 90, 90]);
+        // The counts halve with the 16th chunk: 1 of the 2 tries that are needed is left.
+        let mut losses = vec![60, 60, 0, 60, 0, 60];
+        losses.extend([0; 11]);
+        let found = rates(&[], &losses);
+        assert_eq!((found[14], found[15]), (90, 95));
+        assert_eq!(*rates(&[("ageing", "1000")], &losses).last().unwrap(), 90);
+    }
+
+    #[test]
+    fn a_band_that_held_more_often_than_it_failed_is_entered_again() {
+        // 95 held once, failed once: not more than half.
+        assert_eq!(rates(&[], &[60, 60, 0, 0, 60, 60, 0, 60, 0])[8], 95);
+        assert_eq!(rates(&[("failures", "0.4")], &[60, 60, 0, 0, 60, 60, 0, 60, 0])[8], 90);
+    }
+
+    #[test]
+    fn a_chunk_that_left_before_the_last_change_is_not_judged() {
+        let mut law =
+            NonAggressive::new(&LAW.parameters(&[]).unwrap(), &super::super::testing::config(Some(PATH)))
+                .unwrap();
+        law.next_pn = 40_000;
+        law.on_boundary(&boundary(Unit::Chunk, 10_000, 500));
+        assert_eq!(law.rate, Rate::from_mbps(95));
+        law.on_boundary(&boundary(Unit::Chunk, 20_000, 500));
+        law.on_boundary(&boundary(Unit::Chunk, 30_000, 500));
+        assert_eq!(law.rate, Rate::from_mbps(95));
+        law.on_boundary(&boundary(Unit::Chunk, 40_000, 500));
+        assert_eq!(law.rate, Rate::from_mbps(90));
+    }
+
+    #[test]
+    fn below_a_bottleneck_it_stays_with_nearly_no_loss() {
+        // 93 of 100 Mbit/s pass: the bands 90 and 95 are good and bad.
+        let path = PathModel {
+            chunk: 20_000_000,
+            ..PathModel::bottleneck(Rate::from_mbps(93), Span::from_millis(20), 0.5)
+        };
+        let mut run = Harness::new(built("non_aggressive", &[], PATH), path.clone());
+        run.run_for(Span::from_secs(30));
+        let measured = run.measure(Span::from_secs(150));
+        assert!(measured.goodput > Rate::from_mbps(88), "{measured:?}");
+        assert!(measured.loss_rate() < 0.005, "{measured:?}");
+        let falls = run.cuts.len();
+        run.measure(Span::from_secs(170));
+        // 100 chunks, and one try for each 16 of them.
+        assert!(run.cuts.len() - falls <= 10, "{} falls", run.cuts.len() - falls);
+        // The same with a receiver that reads 93.
+        let path =
+            PathModel { drain: Some(Rate::from_mbps(93)), capacity: PATH, socket_buffer: 100_000, ..path };
+        let mut run = Harness::new(built("non_aggressive", &[], PATH), path);
+        run.run_for(Span::from_secs(30));
+        let measured = run.measure(Span::from_secs(150));
+        assert!(measured.goodput > Rate::from_mbps(88) && measured.loss_rate() < 0.005, "{measured:?}");
+    }
+}

@@ -1,0 +1,317 @@
+//! When the process that receives will next be without a processor: predictors over what feedback tells of the host
+//! (asynch, section 4). All answer with times of the sender's clock at which sending has to change, so that what is under
+//! way then does not come into the suspension.
+//!
+//! The paper's predictor needs the average sleep time of the O(1) scheduler; the others are for the schedulers of today. They
+//! find past suspensions and take those that come at regular intervals to go on so: half of the loads of the paper do.
+
+use haul_base::{Span, Time};
+use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+
+use super::FeedbackSample;
+
+/// The predictors, by name.
+pub(super) const PREDICTOR: ParameterSpec = ParameterSpec {
+    name: "predictor",
+    kind: ParameterKind::Choice(&["read_delay", "run_delay", "gaps", "sleep_average"]),
+    default: "read_delay",
+    help: "what tells the next suspension: packets that wait to be read, the receiver's run delay, gaps in the feedback, or \
+           the sleep average of the O(1) scheduler",
+};
+/// From which length on a suspension counts.
+pub(super) const NOTICEABLE: ParameterSpec = ParameterSpec {
+    name: "noticeable",
+    kind: ParameterKind::SpanIn(Span::from_micros(100), Span::from_secs(1)),
+    default: "5ms",
+    help: "shorter suspensions do not count",
+};
+/// How many are needed.
+pub(super) const SEEN: ParameterSpec = ParameterSpec {
+    name: "seen",
+    kind: ParameterKind::Integer(2, 1_000),
+    default: "4",
+    help: "suspensions that must have been seen before one is predicted",
+};
+/// How regular they have to be.
+pub(super) const IRREGULARITY: ParameterSpec = ParameterSpec {
+    name: "irregularity",
+    kind: ParameterKind::Number(0.0, 1.0),
+    default: "0.2",
+    help: "mean deviation of the intervals between them, as a share of their mean, above which none is predicted",
+};
+/// How long to trust.
+pub(super) const BLIND: ParameterSpec = ParameterSpec {
+    name: "blind",
+    kind: ParameterKind::Integer(1, 1_000),
+    default: "8",
+    help: "suspensions predicted in a row without having seen one; then the next is awaited",
+};
+/// How long extremes count.
+pub(super) const MEMORY: ParameterSpec = ParameterSpec {
+    name: "memory",
+    kind: ParameterKind::SpanIn(Span::from_millis(10), Span::from_secs(600)),
+    default: "10s",
+    help: "for how long the highest and the lowest sleep average count (`sleep_average`)",
+};
+
+/// Weight of the newest interval in the means: our choice; a load that has changed is followed within about four.
+const GAIN: f64 = 0.25;
+/// A gap in the feedback is at least so many times the usual spacing.
+const GAP: f64 = 4.0;
+
+/// Sending should be different from `from` until `until`. `lasts` is the suspension itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Suspension {
+    pub(super) from: Time,
+    pub(super) until: Time,
+    pub(super) lasts: Span,
+}
+
+/// Intervals and lengths of past suspensions.
+#[derive(Debug)]
+struct Periodic {
+    needed: u64,
+    irregularity: f64,
+    blind: u64,
+    seen: u64,
+    last: Time,
+    /// Means, seconds.
+    period: f64,
+    deviation: f64,
+    length: f64,
+}
+
+impl Periodic {
+    fn on_suspension(&mut self, began: Time, lasted: Span) {
+        let since = began.since(self.last).as_secs_f64();
+        self.seen += 1;
+        self.last = self.last.max(began);
+        match self.seen {
+            1 => self.length = lasted.as_secs_f64(),
+            2 => self.period = since,
+            _ => self.on_interval(since),
+        }
+        self.length += (lasted.as_secs_f64() - self.length) * GAIN;
+    }
+
+    /// An interval in which whole periods went by unseen counts as so many.
+    fn on_interval(&mut self, since: f64) {
+        let periods = if self.is_regular() { (since / self.period).round().max(1.0) } else { 1.0 };
+        let difference = since / periods - self.period;
+        self.deviation += (difference.abs() - self.deviation) * GAIN;
+        self.period += difference * GAIN;
+    }
+
+    fn is_regular(&self) -> bool {
+        self.seen >= self.needed
+            && self.period > self.length
+            && self.deviation <= self.irregularity * self.period
+    }
+
+    /// The next one that is not over at `now`; sending has to change `lead` before it.
+    fn next(&self, now: Time, lead: Span) -> Option<Suspension> {
+        if !self.is_regular() {
+            return None;
+        }
+        let over = now.since(self.last).as_secs_f64() + lead.as_secs_f64() - self.length;
+        let periods = (over / self.period).ceil().max(1.0);
+        let lasts = Span::from_secs_f64(self.length);
+        let from = (self.last + Span::from_secs_f64(self.period * periods)) - lead;
+        let until = from + lasts;
+        (periods <= self.blind as f64 && until > now).then_some(Suspension { from, until, lasts })
+    }
+}
+
+/// The highest and the lowest value of the last one to two halves of the memory.
+#[derive(Debug)]
+struct Extremes {
+    memory: Span,
+    half_ends: Time,
+    halves: [Option<(Span, Span)>; 2],
+}
+
+impl Extremes {
+    fn add(&mut self, now: Time, value: Span) {
+        if now >= self.half_ends {
+            self.halves = [None, self.halves[0].filter(|_| now < self.half_ends + self.memory)];
+            self.half_ends = now + self.memory / 2;
+        }
+        let (least, most) = self.halves[0].unwrap_or((value, value));
+        self.halves[0] = Some((least.min(value), most.max(value)));
+    }
+
+    fn both(&self) -> Option<(Span, Span)> {
+        let known = self.halves.iter().flatten().copied();
+        known.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+}
+
+/// The saw-tooth of the average sleep time: it falls while the process runs, and the switch comes at its minimum. At half-way
+/// between the highest and the lowest it is time to act (asynch, section 4).
+#[derive(Debug)]
+struct SawTooth {
+    extremes: Extremes,
+    before: Option<(Time, Span)>,
+    /// Teeth have been seen: how long the suspensions were, seconds.
+    length: f64,
+    teeth: u64,
+    blind: u64,
+    /// Times to act since a whole tooth was seen.
+    acted: u64,
+}
+
+impl SawTooth {
+    /// A tooth in which nothing was sent until `paused_until` is not whole: neither its minimum nor the length of the
+    /// suspension was seen. After `blind` of them one passes, or the minimum would be forgotten.
+    fn on_value(
+        &mut self,
+        now: Time,
+        value: Span,
+        noticeable: Span,
+        paused_until: Time,
+    ) -> Option<Suspension> {
+        self.extremes.add(now, value);
+        let (at, before) = self.before.replace((now, value))?;
+        let (least, most) = self.extremes.both()?;
+        if most.saturating_sub(least) < noticeable {
+            return None;
+        }
+        if value > before {
+            // It was off the processor since about the sample before.
+            if at < paused_until {
+                return None;
+            }
+            (self.teeth, self.acted) = (self.teeth + 1, 0);
+            let gain = if self.teeth == 1 { 1.0 } else { GAIN };
+            self.length += (now.since(at).as_secs_f64() - self.length) * gain;
+            return None;
+        }
+        let half = (least + most) / 2;
+        if self.teeth == 0 || before <= half || value > half {
+            return None;
+        }
+        self.acted += 1;
+        if self.acted > self.blind {
+            return None;
+        }
+        let fall = before.saturating_sub(value).as_secs_f64() / now.since(at).as_secs_f64().max(1e-6);
+        let to_minimum = value.saturating_sub(least).as_secs_f64() / fall.max(1e-6);
+        let lasts = Span::from_secs_f64(self.length);
+        Some(Suspension { from: now, until: now + Span::from_secs_f64(to_minimum) + lasts, lasts })
+    }
+}
+
+#[derive(Debug)]
+enum Sense {
+    ReadDelay,
+    RunDelay,
+    Gaps { spacing: f64, heard: Option<Time>, in_flight: bool },
+    SleepAverage(SawTooth),
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Predictor {
+    sense: Sense,
+    noticeable: Span,
+    periodic: Periodic,
+    /// A suspension that is being seen: when it began, and how long it was at least.
+    present: Option<(Time, Span)>,
+    paused_until: Time,
+}
+
+impl Predictor {
+    pub(super) fn new(parameters: &Parameters) -> Self {
+        let memory = parameters.span(MEMORY.name);
+        let extremes = Extremes { memory, half_ends: Time::ZERO, halves: [None; 2] };
+        let sense = match parameters.text(PREDICTOR.name) {
+            "run_delay" => Sense::RunDelay,
+            "gaps" => Sense::Gaps { spacing: 0.0, heard: None, in_flight: false },
+            "sleep_average" => {
+                let blind = parameters.integer(BLIND.name);
+                Sense::SleepAverage(SawTooth {
+                    extremes,
+                    before: None,
+                    length: 0.0,
+                    teeth: 0,
+                    blind,
+                    acted: 0,
+                })
+            }
+            _ => Sense::ReadDelay,
+        };
+        let periodic = Periodic {
+            needed: parameters.integer(SEEN.name),
+            irregularity: parameters.number(IRREGULARITY.name),
+            blind: parameters.integer(BLIND.name),
+            seen: 0,
+            last: Time::ZERO,
+            period: 0.0,
+            deviation: 0.0,
+            length: 0.0,
+        };
+        let noticeable = parameters.span(NOTICEABLE.name);
+        Self { sense, noticeable, periodic, present: None, paused_until: Time::ZERO }
+    }
+
+    /// Nothing leaves until then: what is not heard meanwhile is no gap.
+    pub(super) fn on_pause(&mut self, until: Time) {
+        self.paused_until = until;
+    }
+
+    /// What this feedback lets expect.
+    pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> Option<Suspension> {
+        let (now, rtt) = (sample.now, sample.rtt.smoothed());
+        match &mut self.sense {
+            Sense::SleepAverage(tooth) => {
+                let value = sample.host?.sleep_average?;
+                return tooth.on_value(now, value, self.noticeable, self.paused_until);
+            }
+            Sense::ReadDelay => {
+                if let Some(delay) = sample.read_delay {
+                    self.on_delay(now, delay, rtt);
+                }
+            }
+            Sense::RunDelay => {
+                if let Some(host) = sample.host
+                    && let Some(delay) = host.run_delay
+                {
+                    let switches = u64::from(host.involuntary_switches.unwrap_or(1).max(1));
+                    self.on_delay(now, delay / switches, rtt);
+                }
+            }
+            Sense::Gaps { .. } => self.on_spacing(sample, rtt),
+        }
+        self.periodic.next(now, rtt)
+    }
+
+    /// Delays above `noticeable` one behind the other are of one suspension, as long as the longest of them. Of a suspension
+    /// during which nothing was sent only the end might be seen, so it does not count.
+    fn on_delay(&mut self, now: Time, delay: Span, rtt: Span) {
+        if self.paused_until > Time::ZERO && now <= self.paused_until + rtt {
+            self.present = None;
+        } else if delay >= self.noticeable {
+            let (began, longest) = self.present.unwrap_or((now - delay, delay));
+            self.present = Some((began, longest.max(delay)));
+        } else if let Some((began, lasted)) = self.present.take() {
+            self.periodic.on_suspension(began, lasted);
+        }
+    }
+
+    fn on_spacing(&mut self, sample: &FeedbackSample<'_>, rtt: Span) {
+        let now = sample.now;
+        let Sense::Gaps { spacing, heard, in_flight } = &mut self.sense else { return };
+        let before = heard.replace(now);
+        let was_in_flight = std::mem::replace(in_flight, sample.in_flight > 0 && !sample.app_limited);
+        let Some(before) = before.filter(|&before| was_in_flight && before > self.paused_until + rtt) else {
+            return;
+        };
+        let gap = now.since(before).as_secs_f64();
+        if gap > (GAP * *spacing).max(self.noticeable.as_secs_f64()) && *spacing > 0.0 {
+            let lasted = Span::from_secs_f64(gap - *spacing);
+            self.periodic.on_suspension(before, lasted);
+        } else {
+            *spacing += (gap - *spacing) * if *spacing > 0.0 { GAIN } else { 1.0 };
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What a law is told.
+
+use haul_base::{HostSample, Rate, Span, Time, Verdict};
+
+use crate::rtt::RttEstimator;
+
+/// A batch that was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct SentBatch {
+    /// When it left.
+    pub now: Time,
+    /// Its packets.
+    pub packets: u64,
+    /// UDP payload bytes.
+    pub bytes: u64,
+    /// UDP payload bytes in flight, this batch included.
+    pub in_flight: u64,
+}
+
+/// What one feedback packet brought, as every controller sees it. Counts are what this feedback adds; what was said before
+/// is in earlier samples. They are no more than what was sent; rates, times and the rest are as the peer says, who may be
+/// wrong or lie: whatever a law derives from them must stay bounded.
+#[derive(Clone, Copy, Debug)]
+pub struct FeedbackSample<'a> {
+    /// When it was processed.
+    pub now: Time,
+    /// Packets newly known to have arrived.
+    pub acked_packets: u64,
+    /// Packets newly declared lost. With `cause_aware`, those that the receiving host has lost are not among them.
+    pub lost_packets: u64,
+    /// Packets newly declared lost that `cause_aware` took out of `lost_packets`; 0 without it.
+    pub host_lost_packets: u64,
+    /// The losses as runs of packets that left one behind the other. Without those that `cause_aware` took out if it took all.
+    pub loss: &'a LossRuns,
+    /// UDP payload bytes in flight after it.
+    pub in_flight: u64,
+    /// UDP payload bytes of a full packet at present.
+    pub datagram: u64,
+    /// UDP payload bytes of data packets sent since the session began, repeated ones included.
+    pub sent_bytes: u64,
+    /// Data packets sent since the session began, repeated ones included.
+    pub sent_packets: u64,
+    /// The packet number that the next packet will have: what leaves from now on has no lower one.
+    pub next_pn: u64,
+    /// The largest packet number known to have arrived: everything sent before it, but what is only late, has been judged.
+    pub largest_acked_pn: u64,
+    /// Round-trip time: latest, smoothed, and the minimum of the last 10 s; without the time for which packets waited to be
+    /// read at either end.
+    pub rtt: &'a RttEstimator,
+    /// The rate at which data packets came to the receiver's kernel, by its clock, over about one round trip, UDP payload.
+    /// Packets that the kernel dropped are not in it. `None` while too little is known, and for feedback that came late.
+    pub arrival_rate: Option<Rate>,
+    /// The rate at which the receiver read them, by its clock, over about one round trip. Lower than `arrival_rate` while
+    /// its socket buffer fills, higher while it empties.
+    pub drain_rate: Option<Rate>,
+    /// How long the packet that came last waited in the receiver's socket before it was read. `None` for late feedback.
+    pub read_delay: Option<Span>,
+    /// How much longer than the least of the last 10 s the newest packet was under way to the receiver's kernel: what the
+    /// queues of the way there hold. The difference of two clocks, so their drift over 10 s is in it.
+    pub queue_delay: Option<Span>,
+    /// How fast `queue_delay` grows, seconds per second, smoothed over 8 feedbacks; below 0 while it shrinks.
+    pub delay_trend: f64,
+    /// Mean number of packets in the buffers in which they were read (GRO). `None` if none was.
+    pub gro_run: Option<f64>,
+    /// Data packets that came to the receiver again.
+    pub duplicates: u64,
+    /// Socket buffers, each of one or more packets, that the receiver's kernel dropped because the socket was full.
+    pub socket_drops: u64,
+    /// Packets that came marked "congestion experienced" (RFC 3168).
+    pub ecn_ce: u64,
+    /// The receiving host's load, if it was looked at anew. Totals are changes since the sample before.
+    pub host: Option<HostSample>,
+    /// What the diagnosis says of the losses. `None` without one.
+    pub verdict: Option<Verdict>,
+    /// Whether the sender lately had less to send than it was allowed.
+    pub app_limited: bool,
+}
+
+/// Packets lost one behind the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossRun {
+    /// Number of the first.
+    pub first_pn: u64,
+    /// How many.
+    pub packets: u64,
+}
+
+/// Losses as runs. Packets count as one run if their numbers follow on each other; those of control packets between them
+/// part a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LossRuns {
+    list: [LossRun; Self::LISTED],
+    count: u64,
+    longest: u64,
+    packets: u64,
+    last: LossRun,
+}
+
+impl Default for LossRuns {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl LossRuns {
+    /// Runs that are listed singly; of further ones only the counts are kept.
+    pub const LISTED: usize = 32;
+    const EMPTY: LossRun = LossRun { first_pn: 0, packets: 0 };
+    /// No losses.
+    pub const NONE: Self =
+        Self { list: [Self::EMPTY; Self::LISTED], count: 0, longest: 0, packets: 0, last: Self::EMPTY };
+
+    /// How many runs there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Packets of the longest.
+    pub fn longest(&self) -> u64 {
+        self.longest
+    }
+
+    /// Packets of all.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// The first [`LossRuns::LISTED`] of them, in the order in which they were found: about that of sending.
+    pub fn listed(&self) -> &[LossRun] {
+        &self.list[..(self.count as usize).min(Self::LISTED)]
+    }
+
+    /// Adds one packet.
+    pub(crate) fn push(&mut self, pn: u64) {
+        if self.count > 0 && pn == self.last.first_pn + self.last.packets {
+            self.last.packets += 1;
+        } else {
+            self.last = LossRun { first_pn: pn, packets: 1 };
+            self.count += 1;
+        }
+        self.packets += 1;
+        self.longest = self.longest.max(self.last.packets);
+        if let Some(place) = self.list.get_mut(self.count as usize - 1) {
+            *place = self.last;
+        }
+    }
+
+    /// Forgets all.
+    pub(crate) fn clear(&mut self) {
+        (self.count, self.longest, self.packets) = (0, 0, 0);
+    }
+}
+
+/// A stretch of the transmission, by the order in which packets leave. What leaves again counts where it leaves again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// A transmission window: so many bytes as `rate_control.unit_window` says (FOBS: 100 MB).
+    Window,
+    /// 10,000 packets.
+    Segment,
+    /// From the first packet of one chunk of the object to that of the next, to within a batch.
+    Chunk,
+    /// A blast round: all that leaves before the sender waits for what is missing (`bitmap_ack.when = "round"`).
+    Round,
+}
+
+impl Unit {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Window, Self::Segment, Self::Chunk, Self::Round];
+}
+
+/// A stretch of the transmission has ended, and the outcome of its packets is known: about a round trip after the last of
+/// them left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boundary {
+    /// What has ended.
+    pub unit: Unit,
+    /// Which one of its kind, from 0. Without gaps, but that stretches are dropped if nothing is heard for very long.
+    pub number: u64,
+    /// Number of its first packet.
+    pub first_pn: u64,
+    /// Data packets that left in it.
+    pub packets: u64,
+    /// Their UDP payload bytes.
+    pub bytes: u64,
+    /// How many of the packets were lost. With `cause_aware`, without those that the receiving host has lost.
+    pub lost: u64,
+    /// When its first packet left.
+    pub began: Time,
+    /// When its last packet left.
+    pub ended: Time,
+    /// When its outcome became known.
+    pub now: Time,
+}
+
+impl Boundary {
+    /// Whether most of it left with packet `pn` or later: a law that changed its rate there can judge by it.
+    pub fn mostly_after(&self, pn: u64) -> bool {
+        self.first_pn.saturating_add(self.packets / 2) >= pn
+    }
+
+    /// The share of its packets that were lost, 0 to 1.
+    pub fn loss_rate(&self) -> f64 {
+        self.lost as f64 / self.packets.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_runs_and_the_list_is_bounded() {
+        let mut runs = LossRuns::default();
+        for pn in [5, 6, 7, 20, 30, 31] {
+            runs.push(pn);
+        }
+        let run = |first_pn, packets| LossRun { first_pn, packets };
+        assert_eq!(runs.listed(), [run(5, 3), run(20, 1), run(30, 2)]);
+        assert_eq!((runs.count(), runs.longest(), runs.packets()), (3, 3, 6));
+        for n in 0..100 {
+            runs.push(100 + 2 * n);
+        }
+        assert_eq!((runs.count(), runs.listed().len(), runs.packets()), (103, LossRuns::LISTED, 106));
+        runs.clear();
+        runs.push(299);
+        assert_eq!((runs.listed(), runs.longest()), (&[run(299, 1)][..], 1));
+    }
+}

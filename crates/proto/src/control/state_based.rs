@@ -1,0 +1,338 @@
+//! The state-based controller of FOBS (dickens-system-aware-fobs, section 2.2.2): once a segment, from the present state and
+//! the present loss only. Green, Yellow and Red are excellent, moderate and poor conditions; each has its own limits, steps
+//! and conditions for leaving it. Negligible or massive loss moves the rate far and at once.
+//!
+//! The paper gives none of the numbers. They are shares of the path's capacity, chosen so that one bad segment costs little
+//! and a path that is half as fast is reached within three. Further choices: where it starts (the capacity, Green); *far* is
+//! a share of the way to the highest rate of the state, or down to the lowest of Red; a segment most of which left before
+//! the last change says nothing about the present rate; and one during which nothing was heard for three probe timeouts in
+//! a row says nothing either: an outage is no load.
+
+use haul_base::{Rate, Time};
+use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+
+use super::reaction::{CAPACITY, FIRST_RATE, clamped, rate_or_ceiling};
+use super::{
+    Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
+    RateController, RateState, Unit,
+};
+
+const fn share(name: &'static str, default: &'static str, help: &'static str) -> ParameterSpec {
+    ParameterSpec { name, kind: ParameterKind::Number(0.0, 1.0), default, help }
+}
+
+const OF_CAPACITY: [&str; 4] = [
+    "lowest rate there, share of `capacity`",
+    "highest rate there, share of `capacity`",
+    "step up there, share of `capacity`",
+    "step down there, share of `capacity`",
+];
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "state_based",
+    version: 1,
+    summary: "steps up or down after each segment, by one of three states of the path and the loss",
+    source: "the state-based controller of FOBS (dickens-system-aware-fobs, section 2.2.2)",
+    parameters: &[
+        CAPACITY,
+        FIRST_RATE,
+        share("green_min", "0.7", OF_CAPACITY[0]),
+        share("green_max", "1", OF_CAPACITY[1]),
+        share("green_up", "0.02", OF_CAPACITY[2]),
+        share("green_down", "0.05", OF_CAPACITY[3]),
+        share("green_leave", "0.02", "loss rate of a segment above which Green becomes Yellow"),
+        share("yellow_min", "0.4", OF_CAPACITY[0]),
+        share("yellow_max", "0.9", OF_CAPACITY[1]),
+        share("yellow_up", "0.05", OF_CAPACITY[2]),
+        share("yellow_down", "0.1", OF_CAPACITY[3]),
+        share("yellow_leave", "0.1", "loss rate above which Yellow becomes Red"),
+        share("yellow_return", "0.005", "loss rate up to which Yellow becomes Green"),
+        share("red_min", "0.05", OF_CAPACITY[0]),
+        share("red_max", "0.6", OF_CAPACITY[1]),
+        share("red_up", "0.1", OF_CAPACITY[2]),
+        share("red_down", "0.2", OF_CAPACITY[3]),
+        share("red_return", "0.01", "loss rate up to which Red becomes Yellow"),
+        share("tolerated", "0.005", "loss rate up to which the rate rises where the state stays"),
+        share("negligible", "0.0005", "loss rate up to which it rises far and at once"),
+        share("massive", "0.2", "loss rate from which it falls far and at once, to Red"),
+        share("far_up", "0.25", "how far it rises then: share of the way to the state's highest rate"),
+        share("far_down", "0.5", "how far it falls then: share of the way to Red's lowest rate"),
+    ],
+    build: |parameters, config| Ok(Box::new(StateBased::new(parameters, config)?)),
+};
+
+/// Probe timeouts in a row that are an outage.
+const OUTAGE: u32 = 3;
+
+/// One of the three, rates as shares of the capacity.
+#[derive(Clone, Copy, Debug)]
+struct Condition {
+    name: &'static str,
+    min: f64,
+    max: f64,
+    up: f64,
+    down: f64,
+    /// Loss above which the next worse one follows; up to which the next better one does.
+    leave: f64,
+    back: f64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+struct StateBased {
+    /// Green, Yellow, Red.
+    conditions: [Condition; 3],
+    present: usize,
+    /// The rate as a share of the capacity.
+    share: f64,
+    capacity: Rate,
+    ceiling: Option<Rate>,
+    tolerated: f64,
+    negligible: f64,
+    massive: f64,
+    far_up: f64,
+    far_down: f64,
+    next_pn: u64,
+    /// Segments most of which left before this packet are not judged.
+    judged_from_pn: u64,
+    in_outage: bool,
+}
+
+impl StateBased {
+    fn new(parameters: &Parameters, config: &ControllerConfig) -> Result<Self, ControllerError> {
+        let capacity = rate_or_ceiling(LAW.name, CAPACITY.name, parameters, config)?;
+        let first = parameters.rate(FIRST_RATE.name).min(capacity);
+        let of = |state: &str, what: &str| parameters.number(&format!("{state}_{what}"));
+        let condition = |name: &'static str, leave, back| Condition {
+            name,
+            min: of(name, "min"),
+            max: of(name, "max"),
+            up: of(name, "up"),
+            down: of(name, "down"),
+            leave,
+            back,
+        };
+        let conditions = [
+            condition("green", of("green", "leave"), -1.0),
+            condition("yellow", of("yellow", "leave"), of("yellow", "return")),
+            condition("red", 1.0, of("red", "return")),
+        ];
+        let (negligible, massive) = (parameters.number("negligible"), parameters.number("massive"));
+        check(&conditions, negligible, massive)?;
+        Ok(Self {
+            conditions,
+            present: 0,
+            share: first.as_bps() as f64 / capacity.as_bps() as f64,
+            capacity,
+            ceiling: config.ceiling,
+            tolerated: parameters.number("tolerated"),
+            negligible,
+            massive,
+            far_up: parameters.number("far_up"),
+            far_down: parameters.number("far_down"),
+            next_pn: 0,
+            judged_from_pn: 0,
+            in_outage: false,
+        })
+    }
+
+    fn rate(&self) -> Rate {
+        clamped(self.capacity.mul_f64(self.share), self.ceiling)
+    }
+
+    fn next_state(&self, loss: f64) -> usize {
+        let condition = self.conditions[self.present];
+        if loss >= self.massive {
+            2
+        } else if loss > condition.leave {
+            self.present + 1
+        } else if loss <= condition.back {
+            self.present - 1
+        } else {
+            self.present
+        }
+    }
+
+    fn judge(&mut self, loss: f64) {
+        let old = self.conditions[self.present];
+        self.present = self.next_state(loss);
+        let new = self.conditions[self.present];
+        let share = if loss >= self.massive {
+            self.share - self.far_down * (self.share - new.min).max(0.0)
+        } else if loss <= self.negligible {
+            self.share + (self.far_up * (old.max - self.share)).max(old.up)
+        } else if loss <= self.tolerated.max(old.back) {
+            self.share + old.up
+        } else {
+            self.share - old.down
+        };
+        self.share = share.clamp(new.min, new.max);
+    }
+}
+
+/// Whether the numbers suit each other.
+fn check(conditions: &[Condition; 3], negligible: f64, massive: f64) -> Result<(), ControllerError> {
+    let unsuitable = |message: String| Err(ControllerError::Unsuitable { law: LAW.name, message });
+    for Condition { name, min, max, leave, back, .. } in conditions {
+        if min > max {
+            return unsuitable(format!("{name}_min = {min} is above {name}_max = {max}"));
+        }
+        if back > leave {
+            return unsuitable(format!("{name}_return = {back} is above {name}_leave = {leave}"));
+        }
+    }
+    if negligible >= massive {
+        return unsuitable(format!("negligible = {negligible} is not below massive = {massive}"));
+    }
+    Ok(())
+}
+
+impl RateController for StateBased {
+    fn permit(&self) -> Permit {
+        Permit::Go(Limits::at_rate(self.rate()))
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        self.next_pn = sample.next_pn;
+        if sample.acked_packets > 0 && std::mem::take(&mut self.in_outage) {
+            self.judged_from_pn = sample.next_pn;
+        }
+    }
+
+    fn on_boundary(&mut self, end: &Boundary) {
+        if end.unit != Unit::Segment || self.in_outage || !end.mostly_after(self.judged_from_pn) {
+            return;
+        }
+        let before = (self.present, self.share);
+        self.judge(end.loss_rate());
+        if before != (self.present, self.share) {
+            self.judged_from_pn = self.next_pn;
+        }
+    }
+
+    fn on_silence(&mut self, _: Time, count: u32) {
+        self.in_outage |= count >= OUTAGE;
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.ceiling
+    }
+
+    fn state(&self) -> RateState {
+        RateState { phase: self.conditions[self.present].name, rate: self.rate() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Span, Time};
+
+    use super::super::testing::{Harness, PathModel, boundary, built, feedback};
+    use super::super::{ControllerError, law};
+    use super::*;
+    use crate::rtt::RttEstimator;
+
+    const PATH: Rate = Rate::from_mbps(100);
+
+    /// One segment after the other with so many of 10,000 packets lost: state and rate in Mbit/s after each.
+    fn judged(given: &[(&str, &str)], losses: &[u64]) -> Vec<(&'static str, f64)> {
+        let mut law = built("state_based", given, PATH);
+        let each = |&lost: &u64| {
+            law.on_boundary(&boundary(Unit::Segment, 0, lost));
+            let state = law.state();
+            (state.phase, (state.rate.as_bps() as f64 / 1e5).round() / 10.0)
+        };
+        losses.iter().map(each).collect()
+    }
+
+    #[test]
+    fn each_state_has_its_own_steps_limits_and_exits() {
+        // Green: 1 % is more than is tolerated, less than its exit of 2 %.
+        assert_eq!(judged(&[], &[100, 200, 201]), [("green", 95.0), ("green", 90.0), ("yellow", 85.0)]);
+        let given = [("first_rate", "80Mbit")];
+        assert_eq!(judged(&given, &[40, 40]), [("green", 82.0), ("green", 84.0)]);
+        // Yellow: down by 10 until 10 % make it Red, which goes down by 20; its limits bind.
+        assert_eq!(
+            judged(&[], &[300, 1_000, 1_001, 600, 600]),
+            [("yellow", 90.0), ("yellow", 80.0), ("red", 60.0), ("red", 40.0), ("red", 20.0)]
+        );
+        // Back: 1 % is enough for Yellow, 0.5 % for Green.
+        assert_eq!(
+            judged(&[("yellow_min", "0.2"), ("green_min", "0.2")], &[300, 1_001, 600, 100, 60, 50]),
+            [
+                ("yellow", 90.0),
+                ("red", 60.0),
+                ("red", 40.0),
+                ("yellow", 50.0),
+                ("yellow", 40.0),
+                ("green", 45.0)
+            ]
+        );
+        assert_eq!(judged(&[], &[100; 10])[9], ("green", 70.0), "its minimum");
+    }
+
+    #[test]
+    fn massive_and_negligible_loss_move_it_far_and_at_once() {
+        // From 100 half-way to Red's 5; a step of Red; a quarter of the way to Yellow's 90, but Green's least; to 100.
+        let found = judged(&[], &[2_000, 5, 5, 0]);
+        assert_eq!(found, [("red", 52.5), ("yellow", 62.5), ("green", 70.0), ("green", 77.5)]);
+        assert_eq!(
+            judged(&[("far_up", "1"), ("far_down", "1")], &[2_000, 0, 0]),
+            [("red", 5.0), ("yellow", 60.0), ("green", 90.0)]
+        );
+        assert_eq!(judged(&[("massive", "0.3")], &[2_000])[0], ("yellow", 90.0));
+    }
+
+    #[test]
+    fn other_units_segments_of_the_old_rate_and_outages_are_not_judged() {
+        let mut law = built("state_based", &[], PATH);
+        let rtt = RttEstimator::new(Span::from_millis(20));
+        law.on_boundary(&boundary(Unit::Chunk, 0, 9_000));
+        assert_eq!(law.state().rate, PATH);
+        let sample = feedback(Time::ZERO, &rtt, 100, 100, None);
+        law.on_feedback(&FeedbackSample { next_pn: 50_000, ..sample });
+        law.on_boundary(&boundary(Unit::Segment, 0, 100));
+        law.on_boundary(&boundary(Unit::Segment, 10_000, 100));
+        assert_eq!(law.state().rate, Rate::from_mbps(95));
+        (1..=3).for_each(|count| law.on_silence(Time::ZERO, count));
+        law.on_feedback(&FeedbackSample { next_pn: 90_000, ..sample });
+        law.on_boundary(&boundary(Unit::Segment, 60_000, 10_000));
+        assert_eq!(law.state().rate, Rate::from_mbps(95));
+        law.on_boundary(&boundary(Unit::Segment, 90_000, 100));
+        assert!(law.state().rate < Rate::from_mbps(91), "{:?}", law.state());
+    }
+
+    #[test]
+    fn numbers_that_contradict_each_other_are_refused_by_name() {
+        for (given, named) in [
+            ([("green_min", "0.9"), ("green_max", "0.8")], "green_min"),
+            ([("yellow_return", "0.2"), ("yellow_leave", "0.1")], "yellow_return"),
+            ([("negligible", "0.3"), ("massive", "0.2")], "negligible"),
+        ] {
+            let config = super::super::testing::config(Some(PATH));
+            let error = law("state_based").unwrap().build(&given, &config).unwrap_err();
+            assert!(matches!(error, ControllerError::Unsuitable { .. }), "{error}");
+            assert!(error.to_string().contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_bottleneck_is_used_with_some_loss_and_spikes_of_the_host_are_recovered_from() {
+        let path = PathModel::bottleneck(Rate::from_mbps(93), Span::from_millis(20), 0.5);
+        let mut run = Harness::new(built("state_based", &[], PATH), path.clone());
+        run.run_for(Span::from_secs(20));
+        let measured = run.measure(Span::from_secs(100));
+        assert!(measured.goodput > Rate::from_mbps(83), "{measured:?}");
+        assert!(measured.loss_rate() < 0.03, "{measured:?}");
+        let slow = PathModel { drain: Some(Rate::from_mbps(40)), socket_buffer: 100_000, ..path.clone() };
+        run.path = slow;
+        run.run_for(Span::from_secs(20));
+        let slow = run.measure(Span::from_secs(60));
+        // It has no memory, so it tries again and again.
+        assert!(slow.goodput > Rate::from_mbps(27) && slow.loss_rate() < 0.12, "{slow:?}");
+        run.path = path;
+        let again = run.run_until(Span::from_secs(30), |run| run.law.state().rate > Rate::from_mbps(85));
+        assert!(again.is_some_and(|took| took < Span::from_secs(15)), "{again:?}");
+    }
+}

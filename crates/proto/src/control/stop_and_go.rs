@@ -1,0 +1,395 @@
+//! Stop and go: a given rate, and pauses for as long as the receiving process is guessed to be suspended (RAPID and RBUDP+, as
+//! datta-rapid-plus, section 3, and asynch, section 4, tell of them). Both papers say that the guess cannot be right: the
+//! law is here to be compared with.
+//!
+//! - `rapid`: the dynamic priority of the receiving process when a loss occurred is kept. When its priority comes to one less,
+//!   sending stops for a time proportional to its average sleep time. The O(1) scheduler derives the dynamic priority
+//!   from that average (ten levels of 100 ms), which is what the host's sample carries; schedulers of today have neither, and
+//!   then there are no pauses.
+//! - `rbudp+`: the process is taken to run for one time slice and then to be suspended for the time of the scheduler model
+//!   ([`super::suspension`]), fed with the mean of the last suspensions (run delay per involuntary switch).
+//!
+//! Choices where the papers are silent: the factor of RAPID's pause; RBUDP+'s estimate, which the papers only call another
+//! one: the case of the model, its share and `D`, the time in wait queues, which is why it also pauses for an idle receiver.
+//! Suspensions that were seen count for eight pauses.
+
+use haul_base::{Probability, Rate, Span, Time};
+use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+
+use super::reaction::{FIRST_RATE, clamped, rate_or_ceiling};
+use super::suspension::{Ahead, Case, Reentry};
+use super::{
+    ControllerConfig, ControllerError, FeedbackSample, LONGEST_HOLD, LawRegistration, Limits, Permit,
+    RateController, RateState, SentBatch,
+};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "stop_and_go",
+    version: 1,
+    summary: "a given rate, with pauses while the receiving process is guessed to be suspended",
+    source: "RAPID and RBUDP+ (datta-rapid-plus, sections 3 and 5; asynch, section 4)",
+    parameters: &[
+        FIRST_RATE,
+        ParameterSpec {
+            name: "predictor",
+            kind: ParameterKind::Choice(&["rbudp+", "rapid"]),
+            default: "rbudp+",
+            help: "whose guess: RBUDP+'s estimate of suspensions, or RAPID's dynamic priority",
+        },
+        ParameterSpec {
+            name: "pause",
+            kind: ParameterKind::Number(0.0, 10.0),
+            default: "1",
+            help: "a pause of `rapid`, in average sleep times",
+        },
+        ParameterSpec {
+            name: "time_slice",
+            kind: ParameterKind::SpanIn(Span::from_millis(1), Span::from_secs(1)),
+            default: "100ms",
+            help: "how long the process runs between suspensions (`rbudp+`; 100 ms at nice 0 on the O(1) scheduler)",
+        },
+        ParameterSpec {
+            name: "case",
+            kind: ParameterKind::Choice(&["I", "II", "III", "IV", "V", "VI"]),
+            default: "I",
+            help: "case of the scheduler model (`rbudp+`)",
+        },
+        ParameterSpec {
+            name: "reentry",
+            kind: ParameterKind::Number(0.0, 0.99),
+            default: "0.5",
+            help: "share of the tasks that re-enters the active array, in the cases III and VI",
+        },
+        ParameterSpec {
+            name: "waiting",
+            kind: ParameterKind::SpanIn(Span::ZERO, Span::from_secs(1)),
+            default: "10ms",
+            help: "time in wait queues that the model adds (the paper's D)",
+        },
+    ],
+    build: |parameters, config| Ok(Box::new(StopAndGo::new(parameters, config)?)),
+};
+
+/// The bonus of the O(1) scheduler: one level of priority for each 100 ms of average sleep time, up to ten.
+const SLEEP_PER_LEVEL: Span = Span::from_millis(100);
+const MOST_LEVELS: u64 = 10;
+/// Weight of the newest in the mean of suspensions.
+const GAIN: f64 = 0.25;
+/// After so many pauses without a suspension that was seen, the mean counts no more.
+const BLIND: u32 = 8;
+
+/// What RAPID knows. A priority is worse the higher its number, as in the kernel; nice values only shift it.
+#[derive(Debug, Default)]
+struct Rapid {
+    priority: Option<u64>,
+    /// The worst one before it got better last.
+    worst: u64,
+    at_loss: Option<u64>,
+}
+
+impl Rapid {
+    /// Whether the priority has just come, from a better one, to one less than that at the last loss.
+    fn on_priority(&mut self, priority: u64, has_lost: bool) -> bool {
+        let before = self.priority.replace(priority);
+        if let Some(before) = before.filter(|&before| before > priority) {
+            self.worst = before;
+        }
+        let bound = self.at_loss.map(|at_loss| at_loss.saturating_sub(1));
+        if has_lost {
+            // It was suspended when they were lost, and has slept since.
+            self.at_loss = Some(self.worst.max(priority));
+        }
+        bound.is_some_and(|bound| priority >= bound && before.is_some_and(|before| before < bound))
+    }
+}
+
+/// What RBUDP+ knows.
+#[derive(Debug)]
+struct Estimate {
+    time_slice: Span,
+    case: &'static str,
+    reentry: Probability,
+    waiting: Span,
+    /// Mean of the suspensions that were seen.
+    observed: Span,
+    /// Pauses since one was.
+    unseen: u32,
+    /// When the present time slice ends; none runs while nothing is sent.
+    slice_ends: Option<Time>,
+}
+
+impl Estimate {
+    fn on_suspensions(&mut self, run_delay: Span, switches: u64) {
+        let each = (run_delay / switches.max(1)).min(LONGEST_HOLD);
+        self.unseen = 0;
+        self.observed = self.observed.mul_f64(1.0 - GAIN) + each.mul_f64(GAIN);
+    }
+
+    /// For how long to pause.
+    fn suspension(&self) -> Span {
+        let others = [self.observed];
+        let ahead = Ahead { active: &others, expired: &others, levels_ahead: 1, waiting: self.waiting };
+        let reentry = Reentry::Constant(self.reentry);
+        let case = match self.case {
+            "II" => Case::II,
+            "III" => Case::III(reentry),
+            "IV" => Case::IV,
+            "V" => Case::V,
+            "VI" => Case::VI(reentry),
+            _ => Case::I,
+        };
+        ahead.suspension(case).unwrap_or(LONGEST_HOLD)
+    }
+}
+
+#[derive(Debug)]
+enum Guess {
+    Rapid(Rapid, f64),
+    Estimate(Estimate),
+}
+
+/// See the module's text.
+#[derive(Debug)]
+struct StopAndGo {
+    rate: Rate,
+    ceiling: Option<Rate>,
+    guess: Guess,
+    /// Packets were lost since the host was looked at last.
+    has_lost: bool,
+    held_until: Option<Time>,
+}
+
+impl StopAndGo {
+    fn new(parameters: &Parameters, config: &ControllerConfig) -> Result<Self, ControllerError> {
+        let rate = rate_or_ceiling(LAW.name, FIRST_RATE.name, parameters, config)?;
+        let guess = if parameters.text("predictor") == "rapid" {
+            Guess::Rapid(Rapid::default(), parameters.number("pause"))
+        } else {
+            let names = ["I", "II", "III", "IV", "V", "VI"];
+            let case = names.into_iter().find(|&name| name == parameters.text("case")).unwrap_or("I");
+            Guess::Estimate(Estimate {
+                time_slice: parameters.span("time_slice"),
+                case,
+                reentry: Probability::new(parameters.number("reentry")).unwrap_or_default(),
+                waiting: parameters.span("waiting"),
+                observed: Span::ZERO,
+                unseen: 0,
+                slice_ends: None,
+            })
+        };
+        let rate = clamped(rate, config.ceiling);
+        Ok(Self { rate, ceiling: config.ceiling, guess, has_lost: false, held_until: None })
+    }
+
+    fn pause(&mut self, now: Time, lasts: Span) {
+        if lasts > Span::ZERO && self.held_until.is_none() {
+            self.held_until = Some(now + lasts.min(LONGEST_HOLD));
+        }
+    }
+
+    fn advance(&mut self, now: Time) {
+        if self.held_until.is_some_and(|until| until <= now) {
+            self.held_until = None;
+        }
+        if let Guess::Estimate(estimate) = &mut self.guess
+            && estimate.slice_ends.take_if(|ends| *ends <= now).is_some()
+        {
+            let lasts = estimate.suspension();
+            estimate.unseen += 1;
+            if estimate.unseen == BLIND {
+                estimate.observed = Span::ZERO;
+            }
+            self.pause(now, lasts);
+        }
+    }
+}
+
+impl RateController for StopAndGo {
+    fn permit(&self) -> Permit {
+        match self.held_until {
+            Some(until) => Permit::Hold(until),
+            None => Permit::Go(Limits::at_rate(self.rate)),
+        }
+    }
+
+    fn on_sent(&mut self, sent: &SentBatch) {
+        self.advance(sent.now);
+        if let Guess::Estimate(estimate) = &mut self.guess
+            && self.held_until.is_none()
+        {
+            estimate.slice_ends.get_or_insert(sent.now + estimate.time_slice);
+        }
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        self.advance(sample.now);
+        self.has_lost |= sample.lost_packets > 0;
+        let Some(host) = sample.host else { return };
+        match &mut self.guess {
+            Guess::Rapid(rapid, factor) => {
+                let Some(sleep) = host.sleep_average else { return };
+                let levels = (sleep.as_nanos() / SLEEP_PER_LEVEL.as_nanos()).min(MOST_LEVELS);
+                let has_lost = std::mem::take(&mut self.has_lost);
+                if rapid.on_priority(MOST_LEVELS - levels, has_lost) {
+                    let lasts = sleep.mul_f64(*factor);
+                    self.pause(sample.now, lasts);
+                }
+            }
+            Guess::Estimate(estimate) => {
+                let switches = host.involuntary_switches.map_or(1, u64::from);
+                if let Some(delay) = host.run_delay.filter(|&delay| delay > Span::ZERO && switches > 0) {
+                    estimate.on_suspensions(delay, switches);
+                }
+            }
+        }
+    }
+
+    fn on_silence(&mut self, now: Time, _: u32) {
+        self.advance(now);
+    }
+
+    fn on_deadline(&mut self, now: Time) {
+        self.advance(now);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        match &self.guess {
+            Guess::Estimate(estimate) => self.held_until.or(estimate.slice_ends),
+            Guess::Rapid(..) => self.held_until,
+        }
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.ceiling
+    }
+
+    fn state(&self) -> RateState {
+        let phase = if self.held_until.is_some() { "hold" } else { "go" };
+        RateState { phase, rate: self.rate }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::HostSample;
+
+    use super::super::testing::{Harness, PathModel, assert_near, built, feedback};
+    use super::*;
+    use crate::rtt::RttEstimator;
+
+    const RATE: Rate = Rate::from_mbps(400);
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    fn tell(law: &mut dyn RateController, millis: u64, lost: u64, host: HostSample) -> Permit {
+        let rtt = RttEstimator::new(Span::from_millis(20));
+        let sample = feedback(at(millis), &rtt, 100, lost, None);
+        law.on_feedback(&FeedbackSample { host: Some(host), ..sample });
+        law.permit()
+    }
+
+    fn sleep(millis: u64) -> HostSample {
+        HostSample { sleep_average: Some(Span::from_millis(millis)), ..HostSample::default() }
+    }
+
+    #[test]
+    fn rapid_stops_one_priority_before_that_of_the_last_loss_for_the_average_sleep_time() {
+        let mut law = built("stop_and_go", &[("predictor", "rapid"), ("pause", "0.5")], RATE);
+        let go = Permit::Go(Limits::at_rate(RATE));
+        // Priorities 2, 4, 6 of 10, and a loss at 6; then 3, 4: no longer one less; 5 is.
+        for (n, (millis, lost)) in [(800, 0), (600, 0), (450, 9), (700, 0), (600, 0)].into_iter().enumerate()
+        {
+            assert_eq!(tell(law.as_mut(), n as u64 * 10, lost, sleep(millis)), go, "{millis}");
+        }
+        assert_eq!(tell(law.as_mut(), 100, 0, sleep(540)), Permit::Hold(at(370)));
+        law.on_deadline(at(370));
+        assert_eq!(law.permit(), go);
+        // It has been there already; it must have been better in between.
+        assert_eq!(tell(law.as_mut(), 380, 0, sleep(520)), go);
+        assert_eq!(tell(law.as_mut(), 390, 0, sleep(640)), go);
+        assert_eq!(tell(law.as_mut(), 400, 0, sleep(440)), Permit::Hold(at(620)));
+    }
+
+    #[test]
+    fn rapid_without_a_sleep_average_never_stops() {
+        let mut law = built("stop_and_go", &[("predictor", "rapid")], RATE);
+        let host = HostSample { run_delay: Some(Span::from_millis(50)), ..HostSample::default() };
+        for n in 0..100 {
+            assert!(matches!(tell(law.as_mut(), n * 10, n % 2, host), Permit::Go(_)));
+        }
+    }
+
+    #[test]
+    fn rbudp_plus_stops_after_each_time_slice_for_what_the_model_says() {
+        let estimate = |case, observed| Estimate {
+            time_slice: Span::from_millis(100),
+            case,
+            reentry: Probability::new(0.5).unwrap(),
+            waiting: Span::from_millis(10),
+            observed: Span::from_millis(observed),
+            unseen: 0,
+            slice_ends: None,
+        };
+        for (case, millis) in [("I", 50), ("II", 50), ("III", 90), ("IV", 50), ("V", 90), ("VI", 90)] {
+            assert_eq!(estimate(case, 40).suspension(), Span::from_millis(millis), "{case}");
+        }
+        let mut known = estimate("I", 40);
+        known.on_suspensions(Span::from_millis(240), 3);
+        assert_eq!(known.observed, Span::from_millis(50), "a quarter of 80 and three of 40");
+        let mut law = built("stop_and_go", &[("waiting", "15ms")], RATE);
+        let sent = SentBatch { now: at(50), packets: 1, bytes: 1_472, in_flight: 1_472 };
+        law.on_sent(&sent);
+        law.on_sent(&SentBatch { now: at(90), ..sent });
+        assert_eq!(law.deadline(), Some(at(150)));
+        law.on_deadline(at(150));
+        assert_eq!((law.permit(), law.deadline()), (Permit::Hold(at(165)), Some(at(165))));
+        law.on_deadline(at(165));
+        assert_eq!(law.deadline(), None, "a slice begins with what leaves");
+    }
+
+    #[test]
+    fn rbudp_plus_pauses_for_an_idle_receiver_too_and_rapid_does_not() {
+        let path = PathModel { drain: Some(Rate::from_mbps(1_000)), ..PathModel::default() };
+        let mut run = Harness::new(built("stop_and_go", &[], RATE), path.clone());
+        let measured = run.measure(Span::from_secs(20));
+        // 10 ms after each 100 ms: the transfer takes a tenth longer, in the range of figure 3.
+        assert_near(measured.held, 10.0 / 110.0, 0.02);
+        let mut run = Harness::new(built("stop_and_go", &[("predictor", "rapid")], RATE), path);
+        let measured = run.measure(Span::from_secs(20));
+        assert!(measured.held < 1e-9, "{measured:?}");
+    }
+
+    #[test]
+    fn a_loaded_receiver_and_an_outage_are_survived() {
+        for predictor in ["rbudp+", "rapid"] {
+            let path = PathModel {
+                drain: Some(Rate::from_mbps(1_000)),
+                suspended: Some((Span::from_millis(200), Span::from_millis(50))),
+                socket_buffer: 1_000_000,
+                ..PathModel::default()
+            };
+            let mut run = Harness::new(built("stop_and_go", &[("predictor", predictor)], RATE), path);
+            run.run_for(Span::from_secs(5));
+            let before = run.measure(Span::from_secs(20));
+            assert!(before.held > 0.1 && before.goodput > Rate::from_mbps(50), "{predictor}: {before:?}");
+            run.outage(Span::from_secs(2));
+            run.run_for(Span::from_secs(5));
+            let after = run.measure(Span::from_secs(20));
+            // Where its pauses fall beside the load's is chance.
+            assert!(after.goodput > before.goodput.mul_f64(0.5), "{predictor}: {after:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_a_host_says_a_pause_is_bounded() {
+        let mut law = built("stop_and_go", &[("case", "VI"), ("reentry", "0.99")], RATE);
+        let host = HostSample { run_delay: Some(Span::MAX), ..HostSample::default() };
+        tell(law.as_mut(), 1, 0, host);
+        law.on_sent(&SentBatch { now: at(2), packets: 1, bytes: 1, in_flight: 1 });
+        law.on_deadline(at(102));
+        assert_eq!(law.permit(), Permit::Hold(at(102) + LONGEST_HOLD));
+    }
+}

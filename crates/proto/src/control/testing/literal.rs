@@ -1,0 +1,36 @@
+//! Laws, feedback and boundaries from literals.
+
+use haul_base::{Rate, Span, Time};
+
+use super::{config, literal_sample};
+use crate::control::{Boundary, FeedbackSample, RateController, Unit, law};
+use crate::rtt::RttEstimator;
+
+/// The law of this name with these parameters, under a ceiling.
+pub(crate) fn built(name: &str, given: &[(&str, &str)], ceiling: Rate) -> Box<dyn RateController> {
+    law(name).unwrap().build(given, &config(Some(ceiling))).unwrap()
+}
+
+/// Feedback on so many packets; the receiver reads at `drain`.
+pub(crate) fn feedback(
+    now: Time,
+    rtt: &RttEstimator,
+    acked: u64,
+    lost: u64,
+    drain: Option<Rate>,
+) -> FeedbackSample<'_> {
+    FeedbackSample {
+        acked_packets: acked,
+        lost_packets: lost,
+        drain_rate: drain,
+        arrival_rate: drain,
+        ..literal_sample(now, rtt)
+    }
+}
+
+/// The end of a stretch of 10,000 packets that began with the packet `first_pn`.
+pub(crate) fn boundary(unit: Unit, first_pn: u64, lost: u64) -> Boundary {
+    let (began, now) = (Time::ZERO, Time::ZERO + Span::from_secs(1));
+    let (packets, bytes) = (10_000, 14_720_000);
+    Boundary { unit, number: 0, first_pn, packets, bytes, lost, began, ended: now, now }
+}

@@ -1,0 +1,564 @@
+//! Laws in virtual time: one sender with its pacer, a bottleneck with a queue, losses, and a receiver that reports. Whole
+//! batches move, not packets, so that minutes at gigabits pass in a second of a test.
+//!
+//! ```ignore
+//! let law = law("scalable").unwrap().build(&[("gain", "0.01")], &config()).unwrap();
+//! let mut run = Harness::new(law, PathModel::lossy(10_000)); // one loss each 10,000 packets
+//! run.run_for(Span::from_secs(60)); // the start
+//! let steady = run.measure(Span::from_secs(300));
+//! assert_near(steady.mean_window.unwrap(), 750.0, 0.05);
+//! ```
+
+mod literal;
+mod model;
+mod tests;
+
+use std::collections::VecDeque;
+
+use haul_base::{HostSample, Rate, Rng, Span, Time};
+
+use super::ledger::{Known, LossLedger, Sent};
+use super::{FeedbackSample, Limits, LossRuns, Permit, RateController, SentBatch, Unit};
+use crate::micro::events::{LossBoundary, Newest, Outcome, PeerReport, ReceiverCounters};
+use crate::micro::rate_control::{Observer, Own};
+use crate::pacer::Pacer;
+use crate::rtt::RttEstimator;
+pub(crate) use literal::{boundary, built, feedback};
+pub(crate) use model::{Cut, Loss, Measured, PathModel, config};
+
+/// A batch on its way.
+#[derive(Debug)]
+struct Flying {
+    last_pn: u64,
+    /// Those that arrive, and those that arrive marked.
+    arriving: u64,
+    marked: u64,
+    lost: Vec<u64>,
+    dropped_by_socket: u64,
+    sent_at: Time,
+    /// At the receiver's kernel, and when it is read.
+    arrives: Time,
+    read: Time,
+}
+
+/// What the receiver knows and has not told for certain.
+#[derive(Debug, Default)]
+struct Receiving {
+    total: ReceiverCounters,
+    bytes: u64,
+    acked: u64,
+    lost: Vec<u64>,
+    /// Lost behind everything that has arrived: not known yet.
+    silent: Vec<u64>,
+    /// Newest packet: number, when it was sent, arrived and was read.
+    newest: Option<(u64, Time, Time, Time)>,
+}
+
+/// A report on its way back.
+#[derive(Debug)]
+struct Report {
+    due: Time,
+    made: Time,
+    acked: u64,
+    lost: Vec<u64>,
+    newest: (u64, Time, Time, Time),
+    host: Option<HostSample>,
+    bytes: u64,
+    total: ReceiverCounters,
+}
+
+/// Sums since a measurement began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    bytes: u64,
+    sent: u64,
+    lost: u64,
+    /// Bits per second, packets and packets, each times seconds; seconds.
+    rate: f64,
+    window: f64,
+    windowless: f64,
+    in_flight: f64,
+    held: f64,
+    rtt: f64,
+    rtts: f64,
+}
+
+/// A law that runs over a path; see the module's text.
+#[derive(Debug)]
+pub(crate) struct Harness {
+    pub(crate) law: Box<dyn RateController>,
+    pub(crate) path: PathModel,
+    pub(crate) now: Time,
+    pub(crate) rtt: RttEstimator,
+    /// The last 10,000 times that the limits fell at feedback.
+    pub(crate) cuts: VecDeque<Cut>,
+    /// Whether there is anything to send.
+    pub(crate) has_data: bool,
+    rng: Rng,
+    pacer: Pacer,
+    ledger: LossLedger,
+    observer: Observer,
+    losses: Box<LossRuns>,
+    flying: VecDeque<Flying>,
+    reports: VecDeque<Report>,
+    receiving: Receiving,
+    next_pn: u64,
+    sent_bytes: u64,
+    in_flight: u64,
+    bottleneck_free: Time,
+    last_arrival: Time,
+    reader_free: Time,
+    next_report: Time,
+    progress_at: Time,
+    silences: u32,
+    probes: u64,
+    /// The law allowed nothing a moment ago.
+    held: bool,
+    outage_until: Time,
+    since_loss: u64,
+    chunk_left: u64,
+    round_left: u64,
+    app_limited_below: u64,
+    sums: Sums,
+}
+
+impl Harness {
+    /// A law at time zero on an idle path.
+    pub(crate) fn new(law: Box<dyn RateController>, path: PathModel) -> Self {
+        let round_left = path.round.unwrap_or(u64::MAX);
+        let mut pacer = Pacer::new(Span::from_millis(100));
+        // Not at zero, which is a special value by accident too often.
+        let now = Time::ZERO + Span::from_secs(5);
+        pacer.on_idle(now);
+        let mut observer = Observer::default();
+        observer.set_verdict(path.verdict);
+        Self {
+            law,
+            now,
+            rtt: RttEstimator::new(path.rtt),
+            cuts: VecDeque::new(),
+            has_data: true,
+            rng: Rng::from_seed(path.seed),
+            pacer,
+            ledger: LossLedger::default(),
+            observer,
+            losses: Box::default(),
+            flying: VecDeque::new(),
+            reports: VecDeque::new(),
+            receiving: Receiving::default(),
+            next_pn: 0,
+            sent_bytes: 0,
+            in_flight: 0,
+            bottleneck_free: now,
+            last_arrival: now,
+            reader_free: now,
+            next_report: now + path.feedback,
+            progress_at: now,
+            silences: 0,
+            probes: 0,
+            held: false,
+            outage_until: Time::ZERO,
+            since_loss: 0,
+            chunk_left: path.chunk,
+            round_left,
+            app_limited_below: 0,
+            sums: Sums::default(),
+            path,
+        }
+    }
+
+    /// Nothing passes in either direction for so long.
+    pub(crate) fn outage(&mut self, span: Span) {
+        self.outage_until = self.now + span;
+    }
+
+    /// Runs for so long.
+    pub(crate) fn run_for(&mut self, span: Span) {
+        let until = self.now + span;
+        while self.step(until) {}
+    }
+
+    /// Runs until the condition holds, for `limit` at most; gives how long that took.
+    pub(crate) fn run_until(&mut self, limit: Span, mut holds: impl FnMut(&Self) -> bool) -> Option<Span> {
+        let begun = self.now;
+        while !holds(self) {
+            if !self.step(begun + limit) {
+                return None;
+            }
+        }
+        Some(self.now.since(begun))
+    }
+
+    /// Runs for so long and says how it went.
+    pub(crate) fn measure(&mut self, span: Span) -> Measured {
+        self.sums = Sums::default();
+        self.run_for(span);
+        let (sums, seconds) = (self.sums, span.as_secs_f64());
+        Measured {
+            goodput: Rate::from_transfer(sums.bytes, span),
+            sent: sums.sent,
+            lost: sums.lost,
+            mean_rate: Rate::from_bps((sums.rate / seconds) as u64),
+            mean_window: (sums.windowless == 0.0).then_some(sums.window / (seconds - sums.held).max(1e-9)),
+            mean_in_flight: sums.in_flight / seconds,
+            mean_rtt: Span::from_secs_f64(sums.rtt / sums.rtts.max(1.0)),
+            held: sums.held / seconds,
+        }
+    }
+
+    /// The limits in force; `None` while the law holds.
+    pub(crate) fn limits(&self) -> Option<Limits> {
+        match self.law.permit() {
+            Permit::Go(limits) => Some(limits),
+            Permit::Hold(_) => None,
+        }
+    }
+
+    /// The next thing that happens before `until`; false if nothing does.
+    fn step(&mut self, until: Time) -> bool {
+        let send = self.sends_at();
+        let report = self.reports.front().map_or(Time::from_nanos(u64::MAX), |report| report.due);
+        let deadline = self.law.deadline().map_or(Time::from_nanos(u64::MAX), |at| {
+            // As in a stack, one that has passed comes again no sooner than this.
+            if at <= self.now { self.now + Span::from_micros(100) } else { at }
+        });
+        let silence = self.silent_at();
+        let next = send.min(report).min(deadline).min(silence).min(self.next_report);
+        if next > until {
+            self.advance(until);
+            return false;
+        }
+        self.advance(next.max(self.now));
+        if next == report {
+            self.on_report();
+        } else if next == self.next_report {
+            self.make_report();
+        } else if next == deadline {
+            self.law.on_deadline(self.now);
+        } else if next == silence {
+            self.silences += 1;
+            self.progress_at = self.now;
+            self.probes = 2;
+            self.law.on_silence(self.now, self.silences);
+        } else {
+            self.send();
+        }
+        true
+    }
+
+    fn advance(&mut self, to: Time) {
+        let seconds = to.since(self.now).as_secs_f64();
+        match self.law.permit() {
+            Permit::Hold(_) => {
+                self.held = true;
+                self.sums.held += seconds;
+            }
+            Permit::Go(limits) => {
+                self.sums.rate += limits.rate.as_bps() as f64 * seconds;
+                match limits.window {
+                    Some(window) => self.sums.window += window as f64 / self.path.datagram as f64 * seconds,
+                    None => self.sums.windowless += seconds,
+                }
+            }
+        }
+        self.sums.in_flight += self.in_flight as f64 / self.path.datagram as f64 * seconds;
+        self.now = to;
+    }
+
+    fn sends_at(&self) -> Time {
+        let never = Time::from_nanos(u64::MAX);
+        match self.law.permit() {
+            Permit::Hold(until) => until.max(self.now),
+            _ if !self.has_data => never,
+            Permit::Go(limits) if self.probes == 0 && self.room(&limits) == 0 => never,
+            Permit::Go(_) => self.pacer.release_at().max(self.now),
+        }
+    }
+
+    /// Packets that the window has room for.
+    fn room(&self, limits: &Limits) -> u64 {
+        limits.window.map_or(u64::MAX, |window| window.saturating_sub(self.in_flight) / self.path.datagram)
+    }
+
+    fn silent_at(&self) -> Time {
+        if self.in_flight == 0 {
+            return Time::from_nanos(u64::MAX);
+        }
+        let timeout = self.rtt.probe_timeout(self.path.feedback) * (1 << self.silences.min(10));
+        let longest = Span::from_secs(2).max(self.rtt.probe_timeout(self.path.feedback));
+        self.progress_at + timeout.min(longest)
+    }
+
+    fn send(&mut self) {
+        let limits = match self.law.permit() {
+            Permit::Go(limits) => limits,
+            Permit::Hold(_) => {
+                self.law.on_deadline(self.now);
+                if let Permit::Hold(until) = self.law.permit() {
+                    assert!(until > self.now, "{:?} holds until {until:?} at {:?}", self.law, self.now);
+                }
+                return;
+            }
+        };
+        if std::mem::take(&mut self.held) {
+            self.pacer.on_idle(self.now);
+        }
+        let most = self.room(&limits).max(self.probes).min(64);
+        let packets = (limits.burst / self.path.datagram).max(1).min(most);
+        self.probes = self.probes.saturating_sub(packets);
+        let (bytes, first_pn) = (packets * self.path.datagram, self.next_pn);
+        if self.in_flight == 0 {
+            self.progress_at = self.now;
+        }
+        self.next_pn += packets;
+        self.sent_bytes += bytes;
+        self.in_flight += bytes;
+        self.sums.sent += packets;
+        self.pacer.on_sent(self.now, bytes, limits.rate);
+        self.end_units(first_pn, bytes);
+        let sent = Sent { now: self.now, first_pn, packets, bytes };
+        self.ledger.on_sent(sent, self.path.unit_window);
+        let flying = self.cross(first_pn, packets);
+        self.flying.push_back(flying);
+        self.law.on_sent(&SentBatch { now: self.now, packets, bytes, in_flight: self.in_flight });
+    }
+
+    /// Ends chunks and rounds in front of a batch.
+    fn end_units(&mut self, first_pn: u64, bytes: u64) {
+        if self.chunk_left == 0 {
+            self.ledger.end(Unit::Chunk, self.now, first_pn);
+            self.chunk_left = self.path.chunk;
+        }
+        if self.round_left == 0 {
+            self.ledger.end(Unit::Round, self.now, first_pn);
+            self.round_left = self.path.round.unwrap_or(u64::MAX);
+        }
+        self.chunk_left = self.chunk_left.saturating_sub(bytes);
+        self.round_left = self.round_left.saturating_sub(bytes);
+    }
+
+    /// What becomes of a batch.
+    fn cross(&mut self, first_pn: u64, packets: u64) -> Flying {
+        let path = self.path.clone();
+        let begin = self.bottleneck_free.max(self.now);
+        let waiting = path.capacity.bytes_in(begin.since(self.now));
+        let fits = path.queue.saturating_sub(waiting).div_ceil(path.datagram).min(packets);
+        let accepted = if self.now < self.outage_until { 0 } else { fits };
+        let end = begin + path.capacity.time_for(accepted * path.datagram);
+        self.bottleneck_free = end;
+        let arrives = (end + path.rtt / 2).max(self.last_arrival);
+        self.last_arrival = arrives;
+        let is_marked = path.mark_above.is_some_and(|above| waiting > above);
+        let mut lost: Vec<u64> = (first_pn..first_pn + accepted).filter(|_| self.medium_loses()).collect();
+        let whole = accepted - lost.len() as u64;
+        let (read, dropped) = self.read(arrives, whole);
+        let arriving = whole - dropped;
+        // Of what comes behind the socket's last place, the newest are dropped.
+        let mut left = dropped;
+        for pn in (first_pn..first_pn + accepted).rev() {
+            if left > 0 && !lost.contains(&pn) {
+                lost.push(pn);
+                left -= 1;
+            }
+        }
+        lost.extend(first_pn + accepted..first_pn + packets);
+        lost.sort_unstable();
+        let last_pn = (first_pn..first_pn + packets).rev().find(|pn| !lost.contains(pn)).unwrap_or(first_pn);
+        let marked = if is_marked { arriving } else { 0 };
+        let sent_at = self.now;
+        Flying { last_pn, arriving, marked, lost, dropped_by_socket: dropped, sent_at, arrives, read }
+    }
+
+    fn medium_loses(&mut self) -> bool {
+        self.since_loss += 1;
+        let lost = match self.path.loss {
+            Loss::None => false,
+            Loss::EachNth(n) => self.since_loss >= n,
+            Loss::Random(p) => self.rng.chance(p),
+        };
+        if lost {
+            self.since_loss = 0;
+        }
+        lost
+    }
+
+    /// When packets that arrive then are read, and how many the socket drops.
+    fn read(&mut self, arrives: Time, packets: u64) -> (Time, u64) {
+        let Some(drain) = self.path.drain else { return (arrives, 0) };
+        let had = |at| self.path.processor(at).0;
+        let begin = had(self.reader_free.max(arrives));
+        let waiting = drain.bytes_in(begin.saturating_sub(had(arrives)));
+        let fits = (self.path.socket_buffer.saturating_sub(waiting) / self.path.datagram).min(packets);
+        self.reader_free = self.path.after_processor(begin + drain.time_for(fits * self.path.datagram));
+        (self.reader_free, packets - fits)
+    }
+
+    /// The receiver takes what has come and reports, if anything has.
+    fn make_report(&mut self) {
+        self.next_report += self.path.feedback;
+        if self.path.processor(self.now).2 > self.path.processor(self.now - Span::from_nanos(1)).2 {
+            // Who is without a processor reports nothing.
+            return;
+        }
+        while let Some(flying) = self.flying.pop_front_if(|flying| flying.read <= self.now) {
+            self.receive(flying);
+        }
+        let receiving = &mut self.receiving;
+        let Some(newest) = receiving.newest.filter(|_| receiving.acked > 0 || !receiving.lost.is_empty())
+        else {
+            return;
+        };
+        if self.now < self.outage_until {
+            return;
+        }
+        self.reports.push_back(Report {
+            due: self.now + self.path.rtt / 2,
+            made: self.now,
+            acked: std::mem::take(&mut receiving.acked),
+            lost: std::mem::take(&mut receiving.lost),
+            newest,
+            host: self.path.host_at(self.now),
+            bytes: receiving.bytes,
+            total: receiving.total,
+        });
+    }
+
+    fn receive(&mut self, flying: Flying) {
+        let (receiving, datagram) = (&mut self.receiving, self.path.datagram);
+        receiving.total.socket_drops =
+            receiving.total.socket_drops.wrapping_add(flying.dropped_by_socket as u32);
+        receiving.silent.extend(flying.lost);
+        if flying.arriving == 0 {
+            return;
+        }
+        receiving.total.packets += flying.arriving;
+        receiving.total.buffers = receiving.total.buffers.wrapping_add(1);
+        receiving.total.ecn_ce = receiving.total.ecn_ce.wrapping_add(flying.marked as u32);
+        let delay = flying.read.since(flying.arrives);
+        receiving.total.read_delay_us = delay.as_micros() as u32;
+        receiving.bytes += flying.arriving * datagram;
+        receiving.acked += flying.arriving;
+        receiving.lost.append(&mut receiving.silent);
+        receiving.newest = Some((flying.last_pn, flying.sent_at, flying.arrives, flying.read));
+        self.sums.bytes += flying.arriving * datagram;
+    }
+
+    /// A report comes to the sender.
+    fn on_report(&mut self) {
+        let Some(report) = self.reports.pop_front() else { return };
+        let (largest_pn, sent, arrived, _) = report.newest;
+        let sample = self.now.since(sent).saturating_sub(report.made.since(arrived));
+        self.rtt.on_sample(self.now, sample);
+        self.sums.rtt += sample.as_secs_f64();
+        self.sums.rtts += 1.0;
+        self.sums.lost += report.lost.len() as u64;
+        report.lost.iter().for_each(|&pn| self.ledger.on_lost(pn));
+        let settled = report.acked + report.lost.len() as u64;
+        self.in_flight = self.in_flight.saturating_sub(settled * self.path.datagram);
+        if report.acked > 0 {
+            (self.silences, self.progress_at) = (0, self.now);
+        }
+        let before = self.limits();
+        let all = self.in_flight == 0;
+        let loss = LossBoundary { largest_pn, sent_at: sent.as_wrapped_micros(), reordering: Span::ZERO };
+        let outcome = Outcome {
+            acked_packets: report.acked,
+            acked_bytes: report.acked * self.path.datagram,
+            lost_packets: report.lost.len() as u64,
+            lost_bytes: report.lost.len() as u64 * self.path.datagram,
+            in_flight: self.in_flight,
+            nothing_outstanding: all,
+        };
+        let newest = Newest {
+            limit: u64::MAX,
+            last_probe: 0,
+            arrived: Some((arrived.as_wrapped_micros(), report.bytes)),
+            receiver: report.total,
+            host: report.host,
+        };
+        let peer = PeerReport {
+            outcome,
+            packets: report.total.packets,
+            largest_pn,
+            loss: Some(loss),
+            newest: Some(newest),
+        };
+        self.tell_law(&peer);
+        let known = Known { largest_pn, sent_at: loss.sent_at, reordering: Span::ZERO, all };
+        while let Some(end) = self.ledger.take_boundary(self.now, &known) {
+            self.law.on_boundary(&end);
+        }
+        self.note_cut(before);
+    }
+
+    fn tell_law(&mut self, report: &PeerReport) {
+        if !self.has_data {
+            self.app_limited_below = self.next_pn;
+        }
+        self.ledger.swap_runs(&mut self.losses);
+        self.observer.set_verdict(self.path.verdict);
+        let own = Own {
+            now: self.now,
+            datagram: self.path.datagram,
+            next_pn: self.next_pn,
+            sent_packets: self.next_pn,
+            sent_bytes: self.sent_bytes,
+        };
+        let mut sample = self.observer.observe(report, &own, &self.rtt, &self.losses);
+        sample.app_limited = report.largest_pn < self.app_limited_below;
+        self.law.on_feedback(&sample);
+    }
+
+    fn note_cut(&mut self, before: Option<Limits>) {
+        let (Some(before), Some(after)) = (before, self.limits()) else { return };
+        if after.rate < before.rate || after.window < before.window {
+            if self.cuts.len() == 10_000 {
+                self.cuts.pop_front();
+            }
+            self.cuts.push_back(Cut { at: self.now, before, after });
+        }
+    }
+}
+
+/// A sample that says nothing, to be filled in: for tests of laws from literals.
+pub(crate) fn literal_sample(now: Time, rtt: &RttEstimator) -> FeedbackSample<'_> {
+    static NONE: LossRuns = LossRuns::NONE;
+    FeedbackSample {
+        now,
+        acked_packets: 0,
+        lost_packets: 0,
+        host_lost_packets: 0,
+        loss: &NONE,
+        in_flight: 0,
+        datagram: 1_472,
+        sent_bytes: 0,
+        sent_packets: 0,
+        next_pn: 0,
+        largest_acked_pn: 0,
+        rtt,
+        arrival_rate: None,
+        drain_rate: None,
+        read_delay: None,
+        queue_delay: None,
+        delay_trend: 0.0,
+        gro_run: None,
+        duplicates: 0,
+        socket_drops: 0,
+        ecn_ce: 0,
+        host: None,
+        verdict: None,
+        app_limited: false,
+    }
+}
+
+/// Asserts that `found` is within `tolerance` of `wanted`, as a share of it.
+#[track_caller]
+pub(crate) fn assert_near(found: f64, wanted: f64, tolerance: f64) {
+    let off = (found - wanted).abs() / wanted.abs();
+    assert!(
+        off <= tolerance,
+        "{found} is {:.1} % off {wanted}, more than {:.1} %",
+        off * 100.0,
+        tolerance * 100.0
+    );
+}

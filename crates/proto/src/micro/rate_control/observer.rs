@@ -1,0 +1,258 @@
+//! What reports mean for a control law: totals become what each report adds, counters and clocks become rates.
+
+use haul_base::{HostSample, Rate, Span, Time, Verdict};
+
+use crate::control::{FeedbackSample, LossRuns};
+use crate::delivery_rate::DeliveryMeter;
+use crate::micro::events::{Newest, PeerReport, ReceiverCounters};
+use crate::rtt::{RttEstimator, WindowedMin};
+
+/// What the sender knows itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own {
+    pub(crate) now: Time,
+    /// UDP payload bytes of a full packet.
+    pub(crate) datagram: u64,
+    pub(crate) next_pn: u64,
+    /// Data packets sent, repeated ones included.
+    pub(crate) sent_packets: u64,
+    /// Their UDP payload bytes.
+    pub(crate) sent_bytes: u64,
+}
+
+/// How long packets are under way, in one direction: the difference of two clocks that know nothing of each other.
+#[derive(Debug, Default)]
+struct OneWay {
+    /// The first difference, microseconds; later ones count from it.
+    first: Option<u32>,
+    least: Option<WindowedMin>,
+    latest: Option<(Time, i64)>,
+    trend: f64,
+}
+
+impl OneWay {
+    /// Weight of the newest in the trend.
+    const GAIN: f64 = 1.0 / 8.0;
+    /// Faster changes than a second of delay a second are a clock that was set.
+    const STEEPEST: f64 = 1.0;
+
+    /// Takes when a packet was sent and when it arrived; gives how much longer it took than the quickest lately.
+    fn on_arrival(&mut self, now: Time, sent_at: u32, arrived_at: u32) -> Span {
+        let difference = arrived_at.wrapping_sub(sent_at);
+        let first = *self.first.get_or_insert(difference);
+        let delay = i64::from(difference.wrapping_sub(first).cast_signed());
+        let least = self.least.get_or_insert_with(WindowedMin::new).on_value(now, delay);
+        if let Some((before, known)) = self.latest
+            && now > before
+        {
+            let slope = (delay - known) as f64 / 1e6 / now.since(before).as_secs_f64();
+            self.trend += (slope.clamp(-Self::STEEPEST, Self::STEEPEST) - self.trend) * Self::GAIN;
+        }
+        self.latest = Some((now, delay));
+        Span::from_micros((delay - least).unsigned_abs())
+    }
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Observer {
+    arrival: DeliveryMeter,
+    drain: DeliveryMeter,
+    one_way: OneWay,
+    counters: ReceiverCounters,
+    host: Option<HostSample>,
+    largest_acked_pn: u64,
+    verdict: Option<Verdict>,
+    peak: Rate,
+}
+
+/// How much a wrapping counter has grown; no more than can be true.
+fn grown(new: u32, old: u32, most: u64) -> u64 {
+    u64::from(new.wrapping_sub(old)).min(most)
+}
+
+impl Observer {
+    /// The highest rate of arrival so far.
+    pub(crate) fn peak(&self) -> Rate {
+        self.peak
+    }
+
+    /// What the diagnosis says of losses from now on.
+    pub(crate) fn set_verdict(&mut self, verdict: Option<Verdict>) {
+        self.verdict = verdict;
+    }
+
+    /// The sample of a report. Whether the application was the limit is for the caller to say.
+    pub(crate) fn observe<'a>(
+        &mut self,
+        report: &PeerReport,
+        own: &Own,
+        rtt: &'a RttEstimator,
+        loss: &'a LossRuns,
+    ) -> FeedbackSample<'a> {
+        self.largest_acked_pn = self.largest_acked_pn.max(report.largest_pn);
+        let mut sample = FeedbackSample {
+            now: own.now,
+            acked_packets: report.outcome.acked_packets,
+            lost_packets: report.outcome.lost_packets,
+            host_lost_packets: 0,
+            loss,
+            in_flight: report.outcome.in_flight,
+            datagram: own.datagram,
+            sent_bytes: own.sent_bytes,
+            sent_packets: own.sent_packets,
+            next_pn: own.next_pn,
+            largest_acked_pn: self.largest_acked_pn,
+            rtt,
+            arrival_rate: None,
+            drain_rate: None,
+            read_delay: None,
+            queue_delay: None,
+            delay_trend: self.one_way.trend,
+            gro_run: None,
+            duplicates: 0,
+            socket_drops: 0,
+            ecn_ce: 0,
+            host: None,
+            verdict: self.verdict,
+            app_limited: false,
+        };
+        if let Some(newest) = &report.newest {
+            self.add_newest(&mut sample, newest, report);
+        }
+        sample
+    }
+
+    /// Adds what only the newest report tells.
+    fn add_newest(&mut self, sample: &mut FeedbackSample<'_>, newest: &Newest, report: &PeerReport) {
+        if let Some((at, bytes)) = newest.arrived {
+            let span = sample.rtt.smoothed();
+            let read_at = at.wrapping_add(newest.receiver.read_delay_us);
+            sample.arrival_rate = self.arrival.on_feedback(at, bytes, span);
+            sample.drain_rate = self.drain.on_feedback(read_at, bytes, span);
+            sample.read_delay = Some(Span::from_micros(u64::from(newest.receiver.read_delay_us)));
+            self.peak = self.peak.max(sample.arrival_rate.unwrap_or(Rate::ZERO));
+            if let Some(loss) = report.loss {
+                sample.queue_delay = Some(self.one_way.on_arrival(sample.now, loss.sent_at, at));
+                sample.delay_trend = self.one_way.trend;
+            }
+        }
+        let (new, old, most) = (newest.receiver, self.counters, sample.sent_packets);
+        let packets = grown(new.packets as u32, old.packets as u32, most);
+        let buffers = grown(new.buffers, old.buffers, packets);
+        sample.gro_run = (buffers > 0).then(|| packets as f64 / buffers as f64);
+        sample.duplicates = grown(new.duplicates, old.duplicates, most);
+        sample.socket_drops = grown(new.socket_drops, old.socket_drops, most);
+        sample.ecn_ce = grown(new.ecn_ce, old.ecn_ce, most);
+        self.counters = new;
+        if let Some(host) = newest.host {
+            sample.host = Some(host.since(&self.host.unwrap_or_default()));
+            self.host = Some(host);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::micro::events::{LossBoundary, Outcome};
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    fn own(now: Time) -> Own {
+        Own { now, datagram: 1_000, next_pn: 10_000, sent_packets: 10_000, sent_bytes: 10_000_000 }
+    }
+
+    /// The report number `n`: one every millisecond, 100 packets of 1,000 bytes each, read `read_delay_us` after they came.
+    fn report(n: u64, read_delay_us: u32, host: Option<HostSample>) -> PeerReport {
+        let receiver = ReceiverCounters {
+            packets: n * 100,
+            duplicates: n as u32,
+            ecn_ce: 2 * n as u32,
+            socket_drops: u32::MAX.wrapping_add(n as u32),
+            buffers: 10 * n as u32,
+            read_delay_us,
+        };
+        let arrived = Some((u32::MAX.wrapping_add(n as u32 * 1_000), n * 100_000));
+        PeerReport {
+            outcome: Outcome::default(),
+            packets: n * 100,
+            largest_pn: n * 100,
+            loss: Some(LossBoundary {
+                largest_pn: n * 100,
+                sent_at: n as u32 * 1_000,
+                reordering: Span::ZERO,
+            }),
+            newest: Some(Newest { limit: 0, last_probe: 0, arrived, receiver, host }),
+        }
+    }
+
+    #[test]
+    fn totals_become_what_each_report_adds_whatever_was_lost_of_them() {
+        let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
+        observer.observe(&report(1, 0, None), &own(at(1)), &rtt, &LossRuns::NONE);
+        let sample = observer.observe(&report(4, 0, None), &own(at(4)), &rtt, &LossRuns::NONE);
+        assert_eq!((sample.duplicates, sample.ecn_ce, sample.socket_drops), (3, 6, 3));
+        assert_eq!((sample.gro_run, sample.largest_acked_pn), (Some(10.0), 400));
+        let overtaken = PeerReport { newest: None, ..report(3, 0, None) };
+        let sample = observer.observe(&overtaken, &own(at(5)), &rtt, &LossRuns::NONE);
+        assert_eq!((sample.duplicates, sample.arrival_rate, sample.largest_acked_pn), (0, None, 400));
+    }
+
+    #[test]
+    fn a_receiver_that_reads_late_has_a_lower_drain_rate_and_the_arrival_rate_stays() {
+        let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
+        let mut last = None;
+        for n in 1..=20 {
+            // Each millisecond it falls behind by half of one.
+            let sample =
+                observer.observe(&report(n, n as u32 * 500, None), &own(at(n)), &rtt, &LossRuns::NONE);
+            last = Some((sample.arrival_rate, sample.drain_rate, sample.read_delay, sample.queue_delay));
+        }
+        let (arrival, drain, read_delay, queue) = last.unwrap();
+        assert_eq!(arrival, Some(Rate::from_mbps(800)));
+        let drain = drain.unwrap().as_bps() as f64;
+        assert!((drain / 533.3e6 - 1.0).abs() < 0.02, "{drain}");
+        assert_eq!((read_delay, queue), (Some(Span::from_millis(10)), Some(Span::ZERO)));
+    }
+
+    #[test]
+    fn a_queue_on_the_way_there_shows_as_delay_and_trend_and_not_as_clock() {
+        let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
+        let mut seen = Vec::new();
+        for n in 1..=100u64 {
+            let mut report = report(n, 0, None);
+            let queue = n.saturating_sub(50) as u32 * 100;
+            let newest = report.newest.as_mut().unwrap();
+            newest.arrived = newest.arrived.map(|(at, bytes)| (at.wrapping_add(queue), bytes));
+            let sample = observer.observe(&report, &own(at(n)), &rtt, &LossRuns::NONE);
+            seen.push((sample.queue_delay.unwrap(), sample.delay_trend));
+        }
+        assert_eq!(seen[49], (Span::ZERO, 0.0));
+        assert_eq!(seen[99].0, Span::from_millis(5));
+        assert!((seen[99].1 - 0.1).abs() < 0.01, "{:?}", seen[99]);
+    }
+
+    #[test]
+    fn a_host_tells_what_happened_since_it_was_looked_at_before() {
+        let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
+        let host = |ms| Some(HostSample { run_delay: Some(Span::from_millis(ms)), ..HostSample::default() });
+        for (n, told, seen) in
+            [(1, host(5), None), (2, None, None), (3, host(12), Some(Span::from_millis(7)))]
+        {
+            let sample = observer.observe(&report(n, 0, told), &own(at(n)), &rtt, &LossRuns::NONE);
+            assert_eq!(sample.host.and_then(|host| host.run_delay), seen);
+        }
+    }
+
+    #[test]
+    fn counters_that_lie_are_bounded_by_what_was_sent() {
+        let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
+        observer.observe(&report(9, 0, None), &own(at(1)), &rtt, &LossRuns::NONE);
+        let sample = observer.observe(&report(2, u32::MAX, None), &own(at(2)), &rtt, &LossRuns::NONE);
+        assert!(sample.duplicates <= 10_000 && sample.ecn_ce <= 10_000 && sample.socket_drops <= 10_000);
+        assert!(sample.gro_run.is_none_or(|run| (1.0..=10_000.0).contains(&run)), "{:?}", sample.gro_run);
+    }
+}

@@ -1,0 +1,369 @@
+use std::sync::{Arc, Mutex};
+
+use haul_base::{Cause, Ecn, HostSample, Machine, PathId, Rate, Received, Span, Time, Verdict};
+use haul_stack::{Recipe, Stack, StackEvent};
+
+use super::{ALLOTTED, Allotment, VERDICT};
+use crate::control::{Boundary, FeedbackSample, Limits, Permit, RateController, RateState, Unit, law_names};
+use crate::micro::events::HOST_SAMPLE;
+use crate::micro::testing::{Pair, Path, T0, blueprint, events, object_recipe};
+
+fn at(millis: u64) -> Time {
+    T0 + Span::from_millis(millis)
+}
+
+fn begun(recipe: &Recipe) -> Pair {
+    let mut pair = Pair::of_object(recipe, 100_000_000).0;
+    pair.exchange(T0, &mut Path::default());
+    // The first burst is over.
+    pair.run_until(at(100), &mut Path::default());
+    pair
+}
+
+/// Bits a second that `a` sends until then.
+fn sent(pair: &mut Pair, from: u64, to: u64) -> u64 {
+    let before = pair.a.stats().bytes_sent;
+    pair.run_until(at(to), &mut Path::default());
+    (pair.a.stats().bytes_sent - before) * 8_000 / (to - from)
+}
+
+fn is_near(found: u64, wanted: u64) -> bool {
+    found.abs_diff(wanted) <= wanted / 25
+}
+
+#[test]
+fn what_leaves_follows_the_law_and_its_changes() {
+    for rate in [1_000_000, 8_000_000, 200_000_000] {
+        let mut pair = begun(&object_recipe(&format!("{rate}bit")));
+        let found = sent(&mut pair, 100, 1_000);
+        assert!(is_near(found, rate), "{found} for {rate}");
+        pair.a.reconfigure(at(1_000), &object_recipe(&format!("{}bit", rate / 2))).unwrap();
+        let found = sent(&mut pair, 1_000, 2_000);
+        assert!(is_near(found, rate / 2), "{found} for half of {rate}");
+    }
+}
+
+/// A wake-up costs the processor as much as ten packets do.
+#[test]
+fn a_low_rate_is_kept_with_few_wake_ups() {
+    let mut pair = begun(&object_recipe("50Mbit"));
+    let (before, mut wakes) = (pair.a.stats().bytes_sent, 0);
+    while let Some(next) = [pair.a.deadline(), pair.b.deadline()].into_iter().flatten().map(|d| d.at).min()
+        && next <= at(1_100)
+    {
+        let before = pair.a.stats().bytes_sent;
+        pair.run_until(next, &mut Path::default());
+        wakes += u32::from(pair.a.stats().bytes_sent > before);
+    }
+    let bytes = pair.a.stats().bytes_sent - before;
+    assert!((6_187_500..=6_312_500).contains(&bytes), "{bytes} bytes in a second");
+    assert!(wakes <= 450, "{wakes} wake-ups a second");
+}
+
+#[test]
+fn what_the_receiver_allots_bounds_the_law_and_never_raises_it() {
+    let mut pair = begun(&object_recipe("8Mbit"));
+    pair.a.raise(at(100), ALLOTTED, &mut Allotment(Rate::from_bps(2_000_000)));
+    let found = sent(&mut pair, 100, 1_000);
+    assert!(is_near(found, 2_000_000), "{found}");
+    pair.a.raise(at(1_000), ALLOTTED, &mut Allotment(Rate::from_bps(90_000_000)));
+    let found = sent(&mut pair, 1_000, 2_000);
+    assert!(is_near(found, 8_000_000), "{found}");
+}
+
+#[test]
+fn a_batch_has_no_more_packets_than_it_may() {
+    for (most, rate) in [("1", "2Gbit"), ("7", "2Gbit"), ("64", "2Gbit"), ("64", "1Mbit")] {
+        let mut recipe = object_recipe(rate);
+        recipe.set("rate_control.max_batch", most).unwrap();
+        let mut pair = Pair::of_object(&recipe, 10_000_000).0;
+        let mut slot = vec![0; 65_536];
+        let sent = pair.a.poll_transmit(T0, &mut slot).unwrap();
+        // At a low rate, the law's burst is less: 3,000 bytes.
+        let packets = if rate == "1Mbit" { 2 } else { most.parse().unwrap() };
+        let fits = 65_536 / sent.segment_size;
+        assert_eq!(sent.len.div_ceil(sent.segment_size), packets.min(fits));
+    }
+}
+
+/// What a law was told.
+#[derive(Debug, Default)]
+struct Told {
+    samples: Vec<Sample>,
+    boundaries: Vec<Boundary>,
+    deadlines: Vec<Time>,
+}
+
+/// The parts of a sample that last.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    acked: u64,
+    lost: u64,
+    runs: u64,
+    ecn_ce: u64,
+    gro_run: Option<f64>,
+    rtt: Span,
+    read_delay: Option<Span>,
+    host: Option<HostSample>,
+    verdict: Option<Verdict>,
+    sent_packets: u64,
+}
+
+/// A law that notes what it is told, and permits what the test says.
+#[derive(Debug)]
+struct Listens {
+    told: Arc<Mutex<Told>>,
+    permit: Permit,
+    deadline: Option<Time>,
+}
+
+impl RateController for Listens {
+    fn permit(&self) -> Permit {
+        self.permit
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        self.told.lock().unwrap().samples.push(Sample {
+            acked: sample.acked_packets,
+            lost: sample.lost_packets,
+            runs: sample.loss.count(),
+            ecn_ce: sample.ecn_ce,
+            gro_run: sample.gro_run,
+            rtt: sample.rtt.latest(),
+            read_delay: sample.read_delay,
+            host: sample.host,
+            verdict: sample.verdict,
+            sent_packets: sample.sent_packets,
+        });
+    }
+
+    fn on_boundary(&mut self, end: &Boundary) {
+        self.told.lock().unwrap().boundaries.push(*end);
+    }
+
+    fn on_silence(&mut self, _: Time, _: u32) {}
+
+    fn on_deadline(&mut self, now: Time) {
+        self.told.lock().unwrap().deadlines.push(now);
+        if self.deadline.is_some_and(|at| at <= now) {
+            self.deadline = Some(now + Span::from_millis(50));
+        }
+        if let Permit::Hold(until) = self.permit
+            && until <= now
+            && until > T0
+        {
+            self.permit = go();
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        None
+    }
+
+    fn state(&self) -> RateState {
+        RateState { phase: "listens", rate: Rate::from_mbps(80) }
+    }
+}
+
+fn go() -> Permit {
+    Permit::Go(Limits::at_rate(Rate::from_mbps(80)))
+}
+
+/// A pair whose sender runs `Listens`.
+fn listening(recipe: &Recipe, permit: Permit, deadline: Option<Time>) -> (Pair, Arc<Mutex<Told>>) {
+    let told = Arc::new(Mutex::new(Told::default()));
+    let law: Box<dyn RateController> = Box::new(Listens { told: told.clone(), permit, deadline });
+    let (pair, _) = Pair::of_object_with(recipe, 100_000_000, law);
+    (pair, told)
+}
+
+#[test]
+fn a_law_that_holds_goes_on_when_it_said_and_not_before() {
+    let (mut pair, told) = listening(&object_recipe("8Mbit"), Permit::Hold(at(70)), None);
+    pair.exchange(T0, &mut Path::default());
+    pair.run_until(at(69), &mut Path::default());
+    assert_eq!(pair.a.stats().data_sent, 0);
+    pair.run_until(at(70), &mut Path::default());
+    assert!(pair.a.stats().data_sent > 0 && pair.a.stats().data_sent < 20, "{}", pair.a.stats().data_sent);
+    assert_eq!(told.lock().unwrap().deadlines, [at(70)]);
+    pair.run_until(at(170), &mut Path::default());
+    assert!(is_near(sent(&mut pair, 170, 1_170), 80_000_000));
+}
+
+#[test]
+fn deadlines_of_a_law_come_when_it_wants_and_one_that_has_passed_does_not_spin() {
+    let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), Some(at(30)));
+    pair.exchange(T0, &mut Path::default());
+    pair.run_until(at(200), &mut Path::default());
+    assert_eq!(told.lock().unwrap().deadlines, [at(30), at(80), at(130), at(180)]);
+    let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), Some(T0));
+    // It never moves: `Listens` moves only from the time it is called.
+    pair.exchange(T0, &mut Path::default());
+    pair.run_until(at(10), &mut Path::default());
+    assert_eq!(told.lock().unwrap().deadlines.len(), 1);
+}
+
+#[test]
+fn a_law_that_would_hold_for_ever_ends_the_session_by_its_name() {
+    let year = T0 + Span::from_secs(31_536_000);
+    for until in [T0, year] {
+        let (mut pair, _) = listening(&object_recipe("8Mbit"), Permit::Hold(until), None);
+        pair.exchange(T0, &mut Path::default());
+        let failed = events(&mut pair.a).into_iter().find_map(|event| match event {
+            StackEvent::Failed { protocol, message } => Some((protocol, message)),
+            _ => None,
+        });
+        let (protocol, message) = failed.expect("the session has ended");
+        assert_eq!(protocol, "rate_control");
+        assert!(message.contains("`fixed`") && message.contains("for ever"), "{message}");
+    }
+}
+
+#[test]
+fn ends_of_windows_segments_and_chunks_come_with_their_exact_losses() {
+    let mut recipe = object_recipe("8Mbit");
+    recipe.set("object.chunk", "5MB").unwrap();
+    recipe.set("rate_control.unit_window", "3MB").unwrap();
+    let (mut pair, told) = listening(&recipe, go(), None);
+    let mut count = 0u64;
+    // One of each 100 data packets, by the order of sending; control packets the other way are not counted.
+    let mut lose = |_: usize| {
+        count += 1;
+        count.is_multiple_of(100)
+    };
+    let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+    pair.exchange(T0, &mut path);
+    pair.run_until(at(3_000), &mut path);
+    let told = told.lock().unwrap();
+    for unit in [Unit::Window, Unit::Segment, Unit::Chunk] {
+        let of: Vec<&Boundary> = told.boundaries.iter().filter(|end| end.unit == unit).collect();
+        assert!(of.len() >= 2, "{unit:?}: {}", of.len());
+        assert!(of.iter().enumerate().all(|(n, end)| end.number == n as u64 && end.packets > 0), "{of:?}");
+        let rate = of.iter().map(|end| end.loss_rate()).sum::<f64>() / of.len() as f64;
+        assert!((0.005..0.015).contains(&rate), "{unit:?}: {rate}");
+        assert!(of.iter().all(|end| end.began < end.ended && end.ended < end.now), "{of:?}");
+    }
+    let segments: Vec<_> = told.boundaries.iter().filter(|end| end.unit == Unit::Segment).collect();
+    assert!(segments.iter().all(|end| end.packets == 10_000), "{segments:?}");
+    let lost: u64 = told.samples.iter().map(|sample| sample.lost).sum();
+    assert!(lost > 100 && told.samples.iter().all(|sample| sample.runs <= sample.lost), "{lost}");
+    let in_windows: u64 =
+        told.boundaries.iter().filter(|end| end.unit == Unit::Window).map(|end| end.lost).sum();
+    assert!(in_windows <= lost && in_windows * 10 >= lost * 8, "{in_windows} of {lost}");
+}
+
+#[test]
+fn the_end_of_a_blast_round_comes_with_what_it_lost() {
+    let mut recipe = object_recipe("8Mbit");
+    recipe.set("bitmap_ack.when", "round").unwrap();
+    recipe.set("retransmit.probe", "false").unwrap();
+    let told = Arc::new(Mutex::new(Told::default()));
+    let law: Box<dyn RateController> = Box::new(Listens { told: told.clone(), permit: go(), deadline: None });
+    let (mut pair, came) = Pair::of_object_with(&recipe, 1_000_000, law);
+    let mut seen = 0;
+    let mut lose = |_: usize| {
+        seen += 1;
+        (100..150).contains(&seen)
+    };
+    let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+    pair.exchange(T0, &mut path);
+    pair.run_until(at(5_000), &mut path);
+    assert!(came.lock().unwrap().whole.is_some());
+    let told = told.lock().unwrap();
+    let rounds: Vec<_> = told.boundaries.iter().filter(|end| end.unit == Unit::Round).collect();
+    assert!(rounds.len() >= 2 && rounds[0].packets > 800, "{rounds:?}");
+    // Reports of the receiver cross the same path.
+    assert!((45..=50).contains(&rounds[0].lost), "{rounds:?}");
+    assert_eq!(rounds.last().unwrap().lost, 0);
+}
+
+/// Lets `from` speak at `now`; what it says comes to `to`'s kernel at once with these bits and is read so much later.
+fn cross(now: Time, from: &mut Stack, to: &mut Stack, ecn: Ecn, read_after: Span) -> Vec<Ecn> {
+    let mut slot = vec![0; 65_536];
+    let mut sent = Vec::new();
+    while let Some(batch) = from.poll_transmit(now, &mut slot) {
+        sent.push(batch.ecn);
+        let data = &mut slot[..batch.len];
+        let (stride, arrival) = (batch.segment_size, Some(now));
+        to.on_receive(
+            now + read_after,
+            &mut Received { data, stride, arrival, path: PathId::default(), ecn, socket_drops: None },
+        );
+    }
+    sent
+}
+
+#[test]
+fn ecn_capable_packets_leave_where_the_recipe_asks_and_marks_come_back() {
+    for (asked, expected) in [("true", Ecn::Ect0), ("false", Ecn::NotEct)] {
+        let mut recipe = object_recipe("8Mbit");
+        recipe.set("rate_control.ecn", asked).unwrap();
+        let (mut pair, told) = listening(&recipe, go(), None);
+        let sent = cross(T0, &mut pair.a, &mut pair.b, Ecn::Ce, Span::ZERO);
+        assert!(!sent.is_empty() && sent.iter().all(|&ecn| ecn == expected), "{sent:?}");
+        pair.b.on_deadline(at(5));
+        let reports = cross(at(5), &mut pair.b, &mut pair.a, Ecn::NotEct, Span::ZERO);
+        assert!(reports.iter().all(|&ecn| ecn == Ecn::NotEct), "reports are not ECN-capable");
+        let told = told.lock().unwrap();
+        let marked: u64 = told.samples.iter().map(|sample| sample.ecn_ce).sum();
+        assert!(marked > 0 && marked == told.samples.last().unwrap().sent_packets, "{marked}");
+    }
+}
+
+#[test]
+fn a_receiver_and_a_sender_that_read_late_are_no_part_of_the_round_trip() {
+    let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), None);
+    let late = Span::from_millis(40);
+    cross(T0, &mut pair.a, &mut pair.b, Ecn::NotEct, late);
+    pair.b.on_deadline(at(45));
+    cross(at(45), &mut pair.b, &mut pair.a, Ecn::NotEct, Span::from_millis(30));
+    let first = told.lock().unwrap().samples[0];
+    assert!(first.rtt < Span::from_millis(1), "{first:?}");
+    assert_eq!(first.read_delay, Some(late));
+    assert!(first.acked > 0 && first.gro_run.is_some_and(|run| run >= 1.0), "{first:?}");
+}
+
+#[test]
+fn the_hosts_load_and_the_verdict_reach_the_law() {
+    let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), None);
+    let host = |ms| HostSample {
+        run_delay: Some(Span::from_millis(ms)),
+        socket_fill: Some(300),
+        ..HostSample::default()
+    };
+    let verdict = Verdict::mixed(&[(Cause::ReceiverHost, 0.7), (Cause::Random, 0.2)]);
+    pair.a.raise(T0, VERDICT, &mut verdict.clone());
+    pair.exchange(T0, &mut Path::default());
+    for (n, ms) in [(1, 10), (2, 17)] {
+        pair.b.raise(at(n * 50), HOST_SAMPLE, &mut host(ms));
+        pair.run_until(at(n * 50 + 20), &mut Path::default());
+    }
+    let told = told.lock().unwrap();
+    assert!(told.samples.iter().all(|sample| sample.verdict == verdict));
+    let hosts: Vec<_> = told.samples.iter().filter_map(|sample| sample.host).collect();
+    let delays: Vec<_> = hosts.iter().map(|host| host.run_delay).collect();
+    assert_eq!(delays, [None, Some(Span::from_millis(7))]);
+    assert!(hosts.iter().all(|host| host.socket_fill == Some(300) && host.steal.is_none()));
+}
+
+#[test]
+fn parameters_of_the_law_are_checked_with_the_recipe() {
+    let refused = |key: &str, value: &str| {
+        let mut recipe = object_recipe("8Mbit");
+        recipe.set(key, value).unwrap();
+        Arc::new(crate::micro::registry()).compile(&recipe, 8).unwrap_err().to_string()
+    };
+    let error = refused("rate_control.no_such", "1");
+    assert!(error.contains("no_such") && error.contains("cause_aware"), "{error}");
+    let error = refused("rate_control.controller", "warp");
+    assert!(law_names().iter().all(|name| error.contains(name)), "{error}");
+    let error = refused("rate_control.rate", "0Mbit");
+    assert!(error.contains("above zero"), "{error}");
+    let mut recipe = object_recipe("8Mbit");
+    recipe.set("rate_control.cause_aware", "true").unwrap();
+    blueprint(&recipe);
+}
