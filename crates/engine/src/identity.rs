@@ -5,27 +5,30 @@ use std::time::Duration;
 
 use aws_lc_rs::digest;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use zeroize::{Zeroize, Zeroizing};
 
-use crate::EngineError;
 use crate::clock::unix_now;
+use crate::{EngineError, Secret};
 
 /// A server's certificate and key, the secret that lets clients in, and the expiry of both.
 pub(crate) struct ServerIdentity {
     certificate: CertificateDer<'static>,
-    key: PrivatePkcs8KeyDer<'static>,
-    secret: [u8; 32],
+    key: Zeroizing<PrivatePkcs8KeyDer<'static>>,
+    secret: Secret,
     expires: Option<u64>,
 }
 
 impl ServerIdentity {
     /// A new identity, valid from now on for `lifetime`, or for as long as it is held.
     pub(crate) fn generate(lifetime: Option<Duration>) -> Result<Self, EngineError> {
-        let certified = rcgen::generate_simple_self_signed(vec!["haul".to_owned()])
+        let mut certified = rcgen::generate_simple_self_signed(vec!["haul".to_owned()])
             .map_err(|e| EngineError::system("cannot make a certificate", e))?;
+        let key = Zeroizing::new(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
+        certified.signing_key.zeroize();
         Ok(Self {
             certificate: certified.cert.der().clone(),
-            key: PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()),
-            secret: random()?,
+            key,
+            secret: random::<32>()?.into(),
             expires: lifetime.map(|l| unix_now().saturating_add(l.as_secs().max(1))),
         })
     }
@@ -41,7 +44,7 @@ impl ServerIdentity {
     }
 
     /// What clients must know.
-    pub(crate) fn secret(&self) -> &[u8; 32] {
+    pub(crate) fn secret(&self) -> &Secret {
         &self.secret
     }
 

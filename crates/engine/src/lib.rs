@@ -6,6 +6,7 @@
 //! [`Session::start_sending`] and [`Session::start_receiving`] move one object on a thread of their own.
 //! `docs/security.md` says what is protected, and how.
 
+pub mod check;
 mod clock;
 mod connect;
 mod control;
@@ -18,6 +19,7 @@ mod identity;
 mod listener;
 mod recipe;
 mod role;
+mod secret;
 mod session;
 mod tls;
 mod transfer;
@@ -36,9 +38,10 @@ pub use error::EngineError;
 pub use hello::{
     DatagramSizes, HelloDriver, HelloExchange, HelloResponder, MAX_HELLO, MIN_DATAGRAM, is_hello,
 };
-pub use listener::{Incoming, ListenOptions, Listener, ListenerStats};
+pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
 pub use recipe::offer;
 pub use role::{Direction, Role};
+pub use secret::{Secret, write_secret_file};
 pub use session::Session;
 pub use transfer::{Counters, FIRST_LIMIT, Sending, Transfer, Waker, controller_for};
 pub use url::{HaulUrl, UrlError};

@@ -1,5 +1,6 @@
 //! The recipe of a session: the client offers it, both ends check it and build their data path from it.
 
+use haul_proto::presets::preset;
 use haul_proto::{check_object_recipe, micro};
 use haul_stack::{Recipe, RecipeError, Registry};
 use haul_wire::control::{Cipher, Fault, FaultCode, RecipeOffer, Settings};
@@ -15,7 +16,18 @@ pub fn offer(recipe: &Recipe) -> RecipeOffer {
 /// The recipe that the settings name, with what else they say; `None`: the recipe `bulk`, from the settings alone.
 pub(crate) fn in_force(settings: &Settings) -> Result<Option<Recipe>, RecipeError> {
     let Some(offer) = &settings.recipe else { return Ok(None) };
-    let mut recipe = Recipe::parse(&offer.text)?;
+    with_settings(Recipe::parse(&offer.text)?, settings).map(Some)
+}
+
+/// The recipe that a session with these settings runs, also where they name none.
+pub(crate) fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError> {
+    match in_force(settings)? {
+        Some(recipe) => Ok(recipe),
+        None => with_settings(preset("bulk").unwrap_or_else(|| Ok(Recipe::default()))?, settings),
+    }
+}
+
+fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, RecipeError> {
     let rate = settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| format!("{bps}bit"));
     for (part, parameter, value) in [
         ("object", "chunk", format!("{}B", settings.chunk_bytes.max(1))),
@@ -28,7 +40,7 @@ pub(crate) fn in_force(settings: &Settings) -> Result<Option<Recipe>, RecipeErro
             recipe.set(&format!("{part}.{parameter}"), &value)?;
         }
     }
-    Ok(Some(recipe))
+    Ok(recipe)
 }
 
 /// Whether this end can run the recipe that the settings name, if they name one.
@@ -57,6 +69,14 @@ pub(crate) fn read_offer(
 /// What a client is told about a recipe that cannot be used here.
 pub(crate) fn refusal(error: &RecipeError) -> Fault {
     let code = match error {
+        RecipeError::NotPermitted(reason) => {
+            let message = format!("the server does not permit this recipe: {reason}");
+            return Fault::new(FaultCode::NotPermitted, message, "");
+        }
+        RecipeError::PolicyPanicked(words) => {
+            let message = format!("the server's own check of recipes has panicked: {words}");
+            return Fault::new(FaultCode::Internal, message, "mend the server's program");
+        }
         RecipeError::Version { .. } => FaultCode::VersionMismatch,
         _ => FaultCode::Usage,
     };

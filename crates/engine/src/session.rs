@@ -95,7 +95,8 @@ impl Session {
             UdpSide::Client(udp) => (udp.0, HelloExchange::Driver(udp.1)),
             UdpSide::Server { registration, hello_keys } => {
                 let socket = self.wait_for_hello(&registration)?;
-                let responder = HelloResponder::new(&hello_keys, registration.into_late_hellos());
+                let next_pn = registration.slot().next_pn();
+                let responder = HelloResponder::new(&hello_keys, next_pn, registration.into_late_hellos());
                 (socket, HelloExchange::Responder(responder))
             }
         };

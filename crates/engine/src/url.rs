@@ -10,9 +10,14 @@ use std::str::FromStr;
 
 use data_encoding::BASE64URL_NOPAD;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+use zeroize::Zeroizing;
+
+use crate::Secret;
 
 /// The version of what `k` holds.
 const KEY_VERSION: u8 = 1;
+/// Version, fingerprint, secret, expiry.
+const LONGEST_KEY: usize = 1 + 32 + 32 + 8;
 /// What stays as it is in a path: the unreserved characters of RFC 3986, and the slash.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 const SCHEME: &str = "haul://";
@@ -30,7 +35,7 @@ pub struct HaulUrl {
     /// SHA-256 of the server's certificate.
     pub fingerprint: [u8; 32],
     /// What the client must know to be let in.
-    pub secret: [u8; 32],
+    pub secret: Secret,
     /// When the server stops to accept this URL: seconds since 1970. `None` = while the server runs.
     pub expires: Option<u64>,
 }
@@ -82,12 +87,19 @@ impl HaulUrl {
         format!("{}:{}", display_host(&self.host), self.port)
     }
 
-    fn key(&self) -> String {
-        let mut bytes = vec![KEY_VERSION];
+    /// The URL as far as it is no secret.
+    pub fn without_key(&self) -> String {
+        format!("{SCHEME}{}/{}", self.authority(), percent_encode(&self.path, ENCODED))
+    }
+
+    fn key(&self) -> Zeroizing<String> {
+        // Room for all of it: what grows leaves a copy behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST_KEY));
+        bytes.push(KEY_VERSION);
         bytes.extend_from_slice(&self.fingerprint);
-        bytes.extend_from_slice(&self.secret);
+        bytes.extend_from_slice(self.secret.as_bytes());
         bytes.extend(self.expires.iter().flat_map(|at| at.to_be_bytes()));
-        BASE64URL_NOPAD.encode(&bytes)
+        BASE64URL_NOPAD.encode(&bytes).into()
     }
 }
 
@@ -97,15 +109,13 @@ fn display_host(host: &str) -> String {
 
 impl fmt::Display for HaulUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = percent_encode(&self.path, ENCODED);
-        write!(f, "{SCHEME}{}/{path}?k={}", self.authority(), self.key())
+        write!(f, "{}?k={}", self.without_key(), *self.key())
     }
 }
 
 impl fmt::Debug for HaulUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = percent_encode(&self.path, ENCODED);
-        write!(f, "{SCHEME}{}/{path}?k=(secret)", self.authority())
+        write!(f, "{}?k=(secret)", self.without_key())
     }
 }
 
@@ -167,12 +177,13 @@ fn is_name(text: &str) -> bool {
     (1..=253).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-type Key = ([u8; 32], [u8; 32], Option<u64>);
+type Key = ([u8; 32], Secret, Option<u64>);
 
 fn parse_key(query: &str) -> Result<Key, UrlError> {
     let mut parameters = query.split('#').next().unwrap_or_default().split('&');
     let key = parameters.find_map(|p| p.strip_prefix("k=")).ok_or(UrlError::NoKey)?;
-    let bytes = BASE64URL_NOPAD.decode(key.trim_end_matches('=').as_bytes()).map_err(|_| UrlError::Key)?;
+    let bytes = BASE64URL_NOPAD.decode(key.trim_end_matches('=').as_bytes());
+    let bytes = Zeroizing::new(bytes.map_err(|_| UrlError::Key)?);
     let (&version, rest) = bytes.split_first().ok_or(UrlError::Key)?;
     if version != KEY_VERSION {
         return Err(UrlError::KeyVersion(version));
@@ -184,7 +195,7 @@ fn parse_key(query: &str) -> Result<Key, UrlError> {
         Err(_) if expiry.is_empty() => None,
         Err(_) => return Err(UrlError::Key),
     };
-    Ok((*fingerprint, *secret, expires))
+    Ok((*fingerprint, Secret::from(*secret), expires))
 }
 
 #[cfg(test)]
@@ -199,7 +210,7 @@ mod tests {
             port: 7000,
             path: b"set one/\xff".to_vec(),
             fingerprint: [1; 32],
-            secret: [2; 32],
+            secret: [2; 32].into(),
             expires: Some(1_900_000_000),
         }
     }
@@ -279,7 +290,7 @@ mod tests {
             use_v6 in any::<bool>(),
         ) {
             let host = if use_v6 { Ipv6Addr::from(v6).to_string() } else { name };
-            let url = HaulUrl { host, port, path, fingerprint, secret, expires };
+            let url = HaulUrl { host, port, path, fingerprint, secret: secret.into(), expires };
             prop_assert_eq!(url.to_string().parse(), Ok(url));
         }
 

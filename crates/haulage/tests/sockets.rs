@@ -9,8 +9,8 @@ use std::time::Duration;
 use haul_testing::block_on;
 use haulage::stack::{MessageSink, MessageSource};
 use haulage::{
-    Accepted, ByteReader, ByteWriter, Connection, Error, Listener, Notice, Options, Rate, Recipe, Time,
-    preset,
+    Accepted, ByteReader, ByteWriter, Connection, Error, ListenOptions, Listener, Notice, Options, Rate,
+    Recipe, Time, preset,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -103,6 +103,40 @@ fn the_recipe_changes_while_messages_flow_and_none_is_lost() {
     assert_eq!(got, sent);
     assert_eq!(client.notice(PATIENCE).unwrap(), Notice::Reconfigured);
     assert!(client.recipe().has("in_order") && server.recipe().has("in_order"));
+}
+
+/// What the server does not permit at the beginning it does not permit later, whichever end wants it; what was in force
+/// stays in force.
+#[test]
+fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
+    let mut options = ListenOptions::new("127.0.0.1:0".parse().unwrap());
+    options.permit = Box::new(|recipe| match recipe.get("retransmit", "memory") {
+        Some(memory) if memory != "1MiB" => Err(format!("`{memory}` is more than I have")),
+        _ => Ok(()),
+    });
+    let listener = Listener::bind_with(options).unwrap();
+    let with_memory = |memory| {
+        let mut recipe = preset("msg").unwrap();
+        recipe.set("retransmit.memory", memory).unwrap();
+        recipe
+    };
+    let refused = Connection::open(&listener.url("127.0.0.1"), &with_memory("4GiB"), &Options::default());
+    assert!(refused.unwrap_err().to_string().contains("more than I have"));
+    let (client, server) = pair(&listener, &with_memory("1MiB"));
+    let more_parts = with_memory("4GiB").with("in_order");
+    for refused in [with_memory("4GiB"), more_parts] {
+        client.reconfigure(&refused).unwrap();
+        let Notice::Refused(reason) = client.notice(PATIENCE).unwrap() else { panic!("it was permitted") };
+        assert!(reason.contains("more than I have"), "{reason}");
+        for end in [&client, &server] {
+            assert_eq!(end.recipe().get("retransmit", "memory"), Some("1MiB"));
+        }
+        assert!(server.reconfigure(&refused).is_err());
+    }
+    client.reconfigure(&with_memory("1MiB").with("in_order")).unwrap();
+    assert_eq!(client.notice(PATIENCE).unwrap(), Notice::Reconfigured);
+    client.send(b"and it goes on").unwrap();
+    assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, b"and it goes on");
 }
 
 #[test]

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use haul_base::Span;
 use haul_stack::{Recipe, Registry};
-use haul_wire::control::{Cipher, ControlMessage, Hello, PROTOCOL_VERSION, Request, encoded_len};
+use haul_wire::control::{
+    Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, encoded_len,
+};
 
 use super::{check_accept, default_settings, dial, secure, too_long};
 use crate::clock::unix_now;
-use crate::control::{STRANGER_ROOM, Timing};
+use crate::control::Timing;
 use crate::crypto::TicketSecret;
 use crate::endpoint::ChannelOptions;
 use crate::tls::SessionSecrets;
@@ -64,7 +66,7 @@ pub(crate) fn agree(
         Hello { version: PROTOCOL_VERSION, proof, ciphers, request, settings: default_settings() }
     };
     let len = encoded_len(&ControlMessage::Hello(hello([0; 32])));
-    if len > STRANGER_ROOM {
+    if len > MAX_HELLO_BODY {
         return Err(too_long(len));
     }
     let (tcp, connected) = dial::dial(&url.host, url.port, options.connect_timeout)?;
@@ -74,7 +76,6 @@ pub(crate) fn agree(
     let (tls, round_trip) = secure::secure(url, &tcp, Instant::now() + options.answer_timeout)?;
     let secrets = SessionSecrets::export(&tls)?;
     let control = Control::start(tls, tcp, Timing::default())?;
-    control.trust();
     let asked = Instant::now();
     control.send(ControlMessage::Hello(hello(*secrets.proof(&url.secret).as_bytes())))?;
     let accept = match control.recv(Some(options.answer_timeout))? {

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use haul_base::Span;
 use haul_udp::UdpSocket;
 use haul_wire::control::{
-    Accept, BenchLimit, Cipher, ControlMessage, Hello, PROTOCOL_VERSION, Request, Settings, encoded_len,
+    Accept, BenchLimit, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings,
+    encoded_len,
 };
 
 use crate::clock::unix_now;
-use crate::control::{STRANGER_ROOM, Timing};
+use crate::control::Timing;
 use crate::data_path::send_hellos;
 use crate::hello::{HelloDriver, HelloExchange};
 use crate::identity::random;
@@ -77,12 +78,12 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let secrets = SessionSecrets::export(&tls)?;
     let udp = Udp::open(&tcp, &options.settings, &secrets)?;
     let control = Control::start(tls, tcp, Timing::default())?;
-    control.trust();
     let proof = *secrets.proof(&url.secret).as_bytes();
     control.send(ControlMessage::Hello(hello(&options, proof)))?;
     let (udp, accept) = udp.wait_for_accept(&control, options.answer_timeout)?;
     check_accept(&accept, &secrets, &options.ciphers)
         .and_then(|()| check_recipe(&accept, &options.settings))
+        .and_then(|()| check_rate(&accept, &options.settings))
         .inspect_err(|error| control.abort(error.fault()))?;
     Ok(session(udp, control, &secrets, accept, options.request, round_trip(tls_time, connected)))
 }
@@ -106,11 +107,11 @@ fn hello(options: &ConnectOptions, proof: [u8; 32]) -> Hello {
 /// The server does not take a longer Hello from a client that it does not know.
 fn check_length(options: &ConnectOptions) -> Result<(), EngineError> {
     let len = encoded_len(&ControlMessage::Hello(hello(options, [0; 32])));
-    if len <= STRANGER_ROOM { Ok(()) } else { Err(too_long(len)) }
+    if len <= MAX_HELLO_BODY { Ok(()) } else { Err(too_long(len)) }
 }
 
 fn too_long(len: usize) -> EngineError {
-    EngineError::TooLong(format!("the request takes {len} bytes; {STRANGER_ROOM} are possible"))
+    EngineError::TooLong(format!("the request takes {len} bytes; {MAX_HELLO_BODY} are possible"))
 }
 
 /// Settings for requests that have none of their own.
@@ -145,6 +146,15 @@ fn check_recipe(accept: &Accept, asked: &Settings) -> Result<(), EngineError> {
         return Ok(recipe::check(&accept.settings, accept.cipher)?);
     }
     Err(EngineError::protocol("it accepted another recipe than the one that was asked for"))
+}
+
+/// A server may lower the ceiling of the rate; it cannot raise it.
+fn check_rate(accept: &Accept, asked: &Settings) -> Result<(), EngineError> {
+    let unlimited = u64::MAX;
+    if accept.settings.rate_bps.unwrap_or(unlimited) <= asked.rate_bps.unwrap_or(unlimited) {
+        return Ok(());
+    }
+    Err(EngineError::protocol("it accepted a higher rate than the one that was asked for"))
 }
 
 fn session(

@@ -1,5 +1,7 @@
 //! The control channel: messages over TLS over TCP, carried by a thread of their own.
 
+mod check;
+mod incoming;
 mod pump;
 mod state;
 
@@ -15,9 +17,10 @@ use haul_wire::control::{ControlMessage, Fault};
 use rustls::Connection;
 
 use self::pump::Pump;
-pub(crate) use self::state::STRANGER_ROOM;
 use self::state::{Farewell, Room, Shared};
 use crate::EngineError;
+
+pub(crate) use check::check;
 
 /// How long [`Control::close`] waits for the peer's goodbye after its own has gone out.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -63,7 +66,8 @@ impl Drop for Handle {
 }
 
 impl Control {
-    /// Starts the channel on a connection whose handshake is complete. `tcp` is non-blocking.
+    /// Starts the channel on a connection whose handshake is complete, to a peer that has proved who it is. `tcp` is
+    /// non-blocking.
     pub(crate) fn start(tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
         let shared = Arc::new(Shared::new()?);
         let pump = Pump::new(shared.clone(), tls, tcp, timing);
@@ -72,12 +76,6 @@ impl Control {
             .spawn(move || pump.run())
             .map_err(|e| EngineError::system("cannot start a thread", e))?;
         Ok(Self { handle: Arc::new(Handle { shared }) })
-    }
-
-    /// The peer has proved who it is: it may send long messages now.
-    pub(crate) fn trust(&self) {
-        self.shared().trusted.store(true, Ordering::Relaxed);
-        self.shared().wake_thread();
     }
 
     fn shared(&self) -> &Shared {
@@ -153,7 +151,7 @@ impl Control {
         self.shared().lock().round_trip.map(Span::from)
     }
 
-    /// Ends the session regularly: sends what is queued and a goodbye, and waits up to 2 seconds for the
+    /// Ends the session regularly: sends what is queued and a goodbye, for up to 2 seconds, and waits as long for the
     /// peer's. Later sends fail with [`EngineError::Closed`]. May be called again.
     ///
     /// # Errors
@@ -161,7 +159,8 @@ impl Control {
     pub fn close(&self) -> Result<(), EngineError> {
         // Refused if one of the two has said goodbye already; then there is only the rest to wait for.
         let _ = self.shared().push(&ControlMessage::Bye, Some(Farewell::Bye), Room::Ignore);
-        self.shared().wait(None, |state| (state.farewell_sent || state.ended.is_some()).then_some(()));
+        let until = Some(Instant::now() + GOODBYE);
+        self.shared().wait(until, |state| (state.farewell_sent || state.ended.is_some()).then_some(()));
         let until = Some(Instant::now() + GOODBYE);
         let ended = self.shared().wait(until, |state| state.ended.clone());
         match ended {

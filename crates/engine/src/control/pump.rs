@@ -3,14 +3,14 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use haul_wire::control::{ControlMessage, FrameDecoder, PROTOCOL_VERSION};
+use haul_wire::control::ControlMessage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::Connection;
 
 use super::Timing;
+use super::incoming::Incoming;
 use super::state::{Farewell, Room, Shared};
 use crate::EngineError;
 
@@ -18,15 +18,13 @@ use crate::EngineError;
 const TLS_BUFFER: usize = 256 << 10;
 /// How long the last words may take, and how long the peer's end of the connection is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Bytes of the stream that are kept until the first message is understood: enough to find its version.
-const PREAMBLE: usize = 8;
 
 pub(super) struct Pump {
     shared: Arc<Shared>,
     tls: Connection,
     tcp: TcpStream,
     timing: Timing,
-    decoder: FrameDecoder,
+    incoming: Incoming,
     buffer: Vec<u8>,
     frame: Vec<u8>,
     written: usize,
@@ -34,8 +32,6 @@ pub(super) struct Pump {
     last_heard: Instant,
     next_ping: Instant,
     abandoned_at: Option<Instant>,
-    /// The first bytes that came, as long as they are not understood.
-    preamble: Option<Vec<u8>>,
     at_end: bool,
 }
 
@@ -44,11 +40,11 @@ impl Pump {
         tls.set_buffer_limit(Some(TLS_BUFFER));
         let now = Instant::now();
         Self {
+            incoming: Incoming::new(shared.clone(), now),
             shared,
             tls,
             tcp,
             timing,
-            decoder: FrameDecoder::new(),
             buffer: vec![0; 64 << 10],
             frame: Vec::new(),
             written: 0,
@@ -56,7 +52,6 @@ impl Pump {
             last_heard: now,
             next_ping: now + timing.ping,
             abandoned_at: None,
-            preamble: Some(Vec::new()),
             at_end: false,
         }
     }
@@ -64,7 +59,7 @@ impl Pump {
     /// Serves the channel until it ends, and says how it ended.
     pub(super) fn run(mut self) {
         let end = self.serve().err();
-        if let Some(error @ (EngineError::Protocol { .. } | EngineError::Version { .. })) = &end {
+        if let Some(error @ EngineError::Protocol { .. }) = &end {
             let abort = ControlMessage::Abort(error.fault());
             // The peer should know what it did; it need not.
             let _ = self.shared.push(&abort, Some(Farewell::Abort), Room::Ignore);
@@ -244,65 +239,8 @@ impl Pump {
             let Ok(len @ 1..) = self.tls.reader().read(&mut self.buffer) else {
                 return Ok(());
             };
-            if let Some(preamble) = &mut self.preamble {
-                preamble.extend(self.buffer[..len].iter().take(PREAMBLE - preamble.len()));
-            }
-            self.decoder.feed(&self.buffer[..len]);
-            self.take_messages()?;
+            self.incoming.take(&self.buffer[..len])?;
         }
-    }
-
-    fn take_messages(&mut self) -> Result<(), EngineError> {
-        loop {
-            self.decoder.set_limit(self.shared.frame_limit());
-            let before = self.decoder.buffered();
-            match self.decoder.next_message() {
-                Ok(None) => return Ok(()),
-                Ok(Some(message)) => {
-                    self.preamble = None;
-                    self.dispatch(message, before - self.decoder.buffered())?;
-                }
-                Err(error) => {
-                    let version = self.preamble.as_deref().and_then(hello_version);
-                    return Err(match version {
-                        Some(theirs) if theirs != PROTOCOL_VERSION => EngineError::Version { theirs },
-                        _ => EngineError::protocol(error.to_string()),
-                    });
-                }
-            }
-        }
-    }
-
-    fn dispatch(&mut self, message: ControlMessage, len: usize) -> Result<(), EngineError> {
-        match message {
-            ControlMessage::Ping(n) if self.shared.lock().has_outgoing() => {
-                // Whoever floods with pings gets no answer to each.
-                tracing::trace!(n, "ping not answered: there is more to send");
-            }
-            ControlMessage::Ping(n) => {
-                let _ = self.shared.push(&ControlMessage::Pong(n), None, Room::Ignore);
-            }
-            ControlMessage::Pong(n) => self.on_pong(n),
-            ControlMessage::UdpSeen { hello_size } => {
-                self.shared.udp_seen.store(hello_size, Ordering::Relaxed);
-            }
-            ControlMessage::Refuse(fault) | ControlMessage::Abort(fault) => {
-                return Err(EngineError::Peer(fault));
-            }
-            ControlMessage::Bye => {
-                self.shared.update(|state| state.bye_received = true);
-                self.shared.deliver(ControlMessage::Bye, len);
-                // Ignored if this side has said it already.
-                let _ = self.shared.push(&ControlMessage::Bye, Some(Farewell::Bye), Room::Ignore);
-            }
-            message => self.shared.deliver(message, len),
-        }
-        Ok(())
-    }
-
-    fn on_pong(&mut self, micros: u64) {
-        let round_trip = self.started.elapsed().checked_sub(Duration::from_micros(micros));
-        self.shared.update(|state| state.round_trip = round_trip.or(state.round_trip));
     }
 
     /// Closes with what is left to say, and waits shortly for the peer to close: closing a socket with
@@ -328,35 +266,4 @@ impl Pump {
 
 fn lost(error: &io::Error) -> EngineError {
     EngineError::lost(error.to_string())
-}
-
-/// The version that a peer's first message names, if that is a Hello of whatever version: behind the frame's
-/// length stand the message's number, 0, and the version as a varint (postcard).
-fn hello_version(preamble: &[u8]) -> Option<u16> {
-    let (&number, varint) = preamble.get(4..)?.split_first()?;
-    if number != 0 {
-        return None;
-    }
-    let mut version = 0u32;
-    for (index, byte) in varint.iter().take(3).enumerate() {
-        version |= u32::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            return u16::try_from(version).ok();
-        }
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_version_of_an_unknown_hello_is_found() {
-        assert_eq!(hello_version(&[0, 0, 1, 0, 0, 2, 99]), Some(2));
-        assert_eq!(hello_version(&[0, 0, 1, 0, 0, 0xac, 0x02]), Some(300));
-        assert_eq!(hello_version(&[0, 0, 1, 0, 7, 2]), None);
-        assert_eq!(hello_version(&[0, 0, 1, 0, 0, 0xff, 0xff]), None);
-        assert_eq!(hello_version(&[0, 0]), None);
-    }
 }

@@ -2,22 +2,22 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::AtomicU16;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use haul_wire::control::{ControlMessage, MAX_FRAME, encode_frame};
+use haul_wire::control::{ControlMessage, encode_frame};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::EngineError;
 
+/// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.
+const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
 /// Above this many bytes in the outgoing queue [`Shared::push`] waits.
 const OUTGOING_ROOM: usize = 8 << 20;
-/// Above this many bytes of messages that nobody has taken, nothing more is read from the peer.
+/// When messages that nobody has taken occupy more memory than this, nothing more is read from the peer.
 const INCOMING_ROOM: usize = 16 << 20;
-/// Longest frame, and most bytes waiting, of a peer that has not proved who it is.
-pub(crate) const STRANGER_ROOM: usize = 128 << 10;
 
 /// What this end said last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +33,7 @@ pub(super) struct State {
     outgoing: VecDeque<Vec<u8>>,
     outgoing_bytes: usize,
     incoming: VecDeque<(ControlMessage, usize)>,
+    /// Memory of the messages that wait, as they are decoded.
     incoming_bytes: usize,
     /// After it nothing more is sent.
     pub(super) farewell: Option<Farewell>,
@@ -53,7 +54,6 @@ pub(super) struct Shared {
     /// Signalled at every change that a user may be waiting for.
     changed: Condvar,
     pub(super) wake: OwnedFd,
-    pub(super) trusted: AtomicBool,
     /// Size of the HELLO that the server saw first; 0 before.
     pub(super) udp_seen: AtomicU16,
 }
@@ -73,13 +73,7 @@ impl Shared {
     pub(super) fn new() -> Result<Self, EngineError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| EngineError::system("cannot make an eventfd", e))?;
-        Ok(Self {
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            wake,
-            trusted: AtomicBool::new(false),
-            udp_seen: AtomicU16::new(0),
-        })
+        Ok(Self { state: Mutex::default(), changed: Condvar::new(), wake, udp_seen: AtomicU16::new(0) })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -152,7 +146,8 @@ impl Shared {
     ) -> Result<bool, EngineError> {
         let mut frame = Vec::new();
         encode_frame(message, &mut frame).map_err(|e| EngineError::TooLong(e.to_string()))?;
-        let pushed = self.wait(None, |state| match state.refusal() {
+        let until = Some(Instant::now() + ROOM_WITHIN);
+        let pushed = self.wait(until, |state| match state.refusal() {
             Some(error) => Some(Err(error)),
             None if room == Room::Wait && state.outgoing_bytes > OUTGOING_ROOM => None,
             None if room == Room::OrNot && state.outgoing_bytes > OUTGOING_ROOM => Some(Ok(false)),
@@ -162,7 +157,12 @@ impl Shared {
             }
         });
         self.wake_thread();
-        pushed.unwrap_or(Err(EngineError::Closed))
+        pushed.unwrap_or_else(|| {
+            let minutes = ROOM_WITHIN.as_secs() / 60;
+            Err(EngineError::lost(format!(
+                "the other side took no control message for {minutes} minutes although it answers"
+            )))
+        })
     }
 
     /// The next frame for the network.
@@ -174,23 +174,23 @@ impl Shared {
         })
     }
 
-    /// Hands a message of `len` bytes to the users.
-    pub(super) fn deliver(&self, message: ControlMessage, len: usize) {
+    /// Hands a message to the users.
+    pub(super) fn deliver(&self, message: ControlMessage) {
+        let memory = message.memory();
         self.update(|state| {
-            state.incoming_bytes += len;
-            state.incoming.push_back((message, len));
+            state.incoming_bytes += memory;
+            state.incoming.push_back((message, memory));
         });
     }
 
     /// Takes the next message; `None` if there is none by `until`.
     pub(super) fn take(&self, until: Option<Instant>) -> Result<Option<ControlMessage>, EngineError> {
-        let limit = self.incoming_room();
         let mut was_full = false;
         let taken = self.wait(until, |state| {
-            was_full = state.incoming_bytes > limit;
+            was_full = state.incoming_bytes > INCOMING_ROOM;
             match state.incoming.pop_front() {
-                Some((message, len)) => {
-                    state.incoming_bytes -= len;
+                Some((message, memory)) => {
+                    state.incoming_bytes -= memory;
                     Some(Ok(message))
                 }
                 None => state.ended.clone().map(Err),
@@ -204,16 +204,7 @@ impl Shared {
 
     /// Whether so much waits for the users that the peer must wait too.
     pub(super) fn is_full(&self) -> bool {
-        self.lock().incoming_bytes > self.incoming_room()
-    }
-
-    /// Longest frame that is accepted now.
-    pub(super) fn frame_limit(&self) -> usize {
-        if self.trusted.load(Ordering::Relaxed) { MAX_FRAME } else { STRANGER_ROOM }
-    }
-
-    fn incoming_room(&self) -> usize {
-        if self.trusted.load(Ordering::Relaxed) { INCOMING_ROOM } else { STRANGER_ROOM }
+        self.lock().incoming_bytes > INCOMING_ROOM
     }
 }
 
@@ -221,6 +212,16 @@ impl State {
     /// Why nothing more can be sent.
     fn refusal(&self) -> Option<EngineError> {
         self.ended.clone().or_else(|| self.farewell.map(|_| EngineError::Closed))
+    }
+
+    #[cfg(test)]
+    pub(super) fn incoming_memory(&self) -> usize {
+        self.incoming.iter().map(|(message, _)| message.memory()).sum()
+    }
+
+    /// Messages that wait for the network.
+    pub(super) fn outgoing_frames(&self) -> usize {
+        self.outgoing.len()
     }
 
     pub(super) fn has_outgoing(&self) -> bool {

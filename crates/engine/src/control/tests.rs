@@ -1,6 +1,7 @@
 use std::io::Write;
+use std::sync::atomic::AtomicUsize;
 
-use haul_wire::control::{FaultCode, encode_frame};
+use haul_wire::control::{FaultCode, MAX_RULES, Rule, Verdict, encode_frame};
 
 use super::*;
 use crate::tls::pair;
@@ -12,11 +13,7 @@ fn timing(silence_ms: u64) -> Timing {
 }
 
 fn channels(timing: Timing) -> [Control; 2] {
-    pair().map(|(tls, tcp)| {
-        let control = Control::start(tls, tcp, timing).unwrap();
-        control.trust();
-        control
-    })
+    pair().map(|(tls, tcp)| Control::start(tls, tcp, timing).unwrap())
 }
 
 fn text(len: usize) -> ControlMessage {
@@ -161,29 +158,35 @@ fn a_peer_that_sends_garbage_is_told_and_dropped() {
     assert_eq!(peer.recv(SECOND).unwrap_err().fault().code, FaultCode::Internal);
 }
 
+/// On the wire each rule takes 3 bytes, and in memory 11 times as much.
 #[test]
-fn a_hello_of_another_version_is_answered_with_both_versions() {
-    let [(mut tls, mut tcp), server] = pair();
-    let control = Control::start(server.0, server.1, Timing::default()).unwrap();
-    // A Hello (0) of version 3, of which this version understands no more.
-    tls.writer().write_all(&[0, 0, 0, 5, 0, 3, 0xff, 0xff, 0xff]).unwrap();
-    tls.write_tls(&mut tcp).unwrap();
-    assert!(matches!(control.recv(SECOND), Err(EngineError::Version { theirs: 3 })));
-    let fault = Control::start(tls, tcp, Timing::default()).unwrap().recv(SECOND).unwrap_err().fault();
-    assert_eq!(fault.code, FaultCode::VersionMismatch);
-    assert!(fault.message.contains("version 3") && fault.message.contains("version 2"), "{fault}");
-}
-
-#[test]
-fn a_stranger_cannot_send_long_messages() {
-    let [(tls, tcp), server] = pair();
-    let control = Control::start(server.0, server.1, Timing::default()).unwrap();
-    let stranger = Control::start(tls, tcp, Timing::default()).unwrap();
-    let mut frame = Vec::new();
-    encode_frame(&text(STRANGER_ROOM + 1000), &mut frame).unwrap();
-    assert!(frame.len() > STRANGER_ROOM);
-    stranger.send(text(STRANGER_ROOM + 1000)).unwrap();
-    assert!(matches!(control.recv(SECOND), Err(EngineError::Protocol { .. })));
+fn messages_that_wait_are_counted_as_they_are_decoded() {
+    let rule = Rule { verdict: Verdict::Exclude, pattern: b"a".to_vec() };
+    let message = ControlMessage::LeftOut(vec![rule; MAX_RULES]);
+    let (mut frame, memory) = (Vec::new(), message.memory());
+    encode_frame(&message, &mut frame).unwrap();
+    assert!(memory > 10 * frame.len(), "{memory} {}", frame.len());
+    let [a, b] = channels(timing(60_000));
+    let sent = Arc::new(AtomicUsize::new(0));
+    let (sending, count) = (a.clone(), sent.clone());
+    let thread = std::thread::spawn(move || {
+        for _ in 0..2_000 {
+            sending.send(message.clone()).unwrap();
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let waiting = || b.shared().lock().incoming_memory();
+    let mut before = None;
+    while before != Some((waiting(), sent.load(Ordering::Relaxed))) {
+        before = Some((waiting(), sent.load(Ordering::Relaxed)));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert!((16 << 20..(16 << 20) + 2 * memory).contains(&waiting()), "{}", waiting());
+    assert!(!thread.is_finished());
+    for _ in 0..2_000 {
+        b.recv(SECOND).unwrap();
+    }
+    thread.join().unwrap();
 }
 
 #[test]

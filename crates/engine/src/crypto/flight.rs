@@ -10,8 +10,8 @@ use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
 use haul_wire::packet::{FLIGHT_MAC_LEN, Flight};
 
-use super::generation::{PacketKey, Secret, generation_of, tag_len};
-use crate::Role;
+use super::generation::{PacketKey, generation_of, tag_len};
+use crate::{Role, Secret};
 
 const DATA_CONTEXT: &str = "haulage 1 association: secret of one direction of a flight";
 const WORD_CONTEXT: &str = "haulage 1 association: key of opening headers and words";
@@ -20,19 +20,22 @@ const WINDOW_WORDS: usize = 16;
 
 /// What both ends of an association know: exported from the TLS connection over which it was made.
 #[derive(Clone)]
-pub(crate) struct TicketSecret(pub(crate) [u8; 32]);
+pub(crate) struct TicketSecret(pub(crate) Secret);
 
 impl TicketSecret {
     fn flight_secret(&self, flight: &Flight, sender: Role) -> Secret {
         let mut hasher = blake3::Hasher::new_derive_key(DATA_CONTEXT);
-        hasher.update(&self.0).update(&flight.epoch.to_be_bytes()).update(&flight.salt.to_be_bytes());
-        Secret(*hasher.update(&[role_byte(sender)]).finalize().as_bytes())
+        hasher
+            .update(self.0.as_bytes())
+            .update(&flight.epoch.to_be_bytes())
+            .update(&flight.salt.to_be_bytes());
+        Secret::from(*hasher.update(&[role_byte(sender)]).finalize().as_bytes())
     }
 
     /// The authentication code of an opening header or a word.
     pub(crate) fn mac(&self, sender: Role, bytes: &[u8]) -> [u8; FLIGHT_MAC_LEN] {
         let mut hasher = blake3::Hasher::new_derive_key(WORD_CONTEXT);
-        let key = hasher.update(&self.0).update(&[role_byte(sender)]).finalize();
+        let key = hasher.update(self.0.as_bytes()).update(&[role_byte(sender)]).finalize();
         let mut mac = [0; FLIGHT_MAC_LEN];
         mac.copy_from_slice(&blake3::keyed_hash(key.as_bytes(), bytes).as_bytes()[..FLIGHT_MAC_LEN]);
         mac
@@ -186,7 +189,7 @@ impl FlightKeys {
 
 /// Seals and opens a packet with a key that nobody uses: the first use of the code waits for its pages.
 fn rehearse(cipher: Cipher) {
-    let key = Secret([0; 32]).packet_key(cipher);
+    let key = Secret::from([0; 32]).packet_key(cipher);
     let mut packet = [0; 64];
     key.seal(&mut packet, 16, 0);
     black_box(key.open(&mut packet, 16, 0)).ok();
@@ -332,7 +335,7 @@ mod tests {
     const FLIGHT: Flight = Flight { identity: 7, epoch: 5, salt: 3 };
 
     fn ends(flight: &Flight) -> [Arc<FlightKeys>; 2] {
-        let secret = TicketSecret([9; 32]);
+        let secret = TicketSecret([9; 32].into());
         [Role::Client, Role::Server].map(|role| FlightKeys::new(&secret, flight, role, Cipher::Aes128Gcm))
     }
 
@@ -373,7 +376,7 @@ mod tests {
     #[test]
     fn keys_that_were_prepared_are_those_that_are_made_when_needed() {
         for cipher in [Cipher::None, Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
-            let ends = |role| FlightKeys::new(&TicketSecret([9; 32]), &FLIGHT, role, cipher);
+            let ends = |role| FlightKeys::new(&TicketSecret([9; 32].into()), &FLIGHT, role, cipher);
             let (client, server) = (ends(Role::Client), ends(Role::Server));
             client.prepare();
             assert!(lock(&client.sealing).live.is_some() && lock(&client.opening).direction.live.is_some());
@@ -418,12 +421,12 @@ mod tests {
 
     #[test]
     fn codes_are_of_their_sender_and_bytes() {
-        let secret = TicketSecret([9; 32]);
+        let secret = TicketSecret([9; 32].into());
         let mac = secret.mac(Role::Client, b"word");
         assert!(secret.verifies(Role::Client, b"word", &mac));
         assert!(!secret.verifies(Role::Server, b"word", &mac));
         assert!(!secret.verifies(Role::Client, b"work", &mac));
-        assert!(!TicketSecret([8; 32]).verifies(Role::Client, b"word", &mac));
+        assert!(!TicketSecret([8; 32].into()).verifies(Role::Client, b"word", &mac));
     }
 
     /// The stacks of both ends, without repair of what is lost.

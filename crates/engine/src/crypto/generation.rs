@@ -4,8 +4,10 @@
 use aws_lc_rs::aead;
 use haul_proto::Unauthentic;
 use haul_wire::control::Cipher;
+use zeroize::Zeroizing;
 
 use super::siphash::SipKey;
+use crate::Secret;
 
 /// Packet numbers per generation, as a power of two. 2^22 packets stay below the 2^23 that RFC 9001,
 /// section 6.6, allows under one AES-GCM key.
@@ -33,28 +35,29 @@ pub(crate) const fn tag_len(cipher: Cipher) -> usize {
     }
 }
 
-/// The secret that one generation of one direction starts from.
-#[derive(Clone)]
-pub(super) struct Secret(pub(super) [u8; 32]);
-
+/// What one generation of one direction starts from.
 impl Secret {
     /// The secret of the next generation. It does not tell the present one.
     pub(super) fn next(&self) -> Self {
-        Self(blake3::derive_key(NEXT_CONTEXT, &self.0))
+        blake3::derive_key(NEXT_CONTEXT, self.as_bytes()).into()
     }
 
     /// The expanded packet key of this generation.
     pub(super) fn packet_key(&self, cipher: Cipher) -> PacketKey {
-        let mut material = [0; 44];
+        let mut material = Zeroizing::new([0; 44]);
         let mut hasher = blake3::Hasher::new_derive_key(KEY_CONTEXT);
-        hasher.update(&self.0).finalize_xof().fill(&mut material);
+        hasher.update(self.as_bytes()).finalize_xof().fill(&mut *material);
         PacketKey::new(cipher, &material)
     }
 }
 
 /// The expanded key of one generation.
 pub(super) enum PacketKey {
-    Aead { key: aead::LessSafeKey, iv: [u8; 12] },
+    /// AWS-LC overwrites its key itself.
+    Aead {
+        key: aead::LessSafeKey,
+        iv: Zeroizing<[u8; 12]>,
+    },
     Token(SipKey),
 }
 
@@ -65,14 +68,14 @@ impl PacketKey {
             Cipher::Aes256Gcm => &aead::AES_256_GCM,
             Cipher::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
             Cipher::None => {
-                let mut bytes = [0; 16];
+                let mut bytes = Zeroizing::new([0; 16]);
                 bytes.copy_from_slice(&material[..16]);
                 return Self::Token(SipKey::new(&bytes));
             }
         };
         let key = aead::UnboundKey::new(algorithm, &material[..algorithm.key_len()])
             .expect("the slice has the length that the algorithm asks for");
-        let mut iv = [0; 12];
+        let mut iv = Zeroizing::new([0; 12]);
         iv.copy_from_slice(&material[32..]);
         Self::Aead { key: aead::LessSafeKey::new(key), iv }
     }
@@ -90,7 +93,7 @@ impl PacketKey {
             }
             Self::Token(key) => {
                 let at = rest.len() - TOKEN_TAG_LEN;
-                let token = token(*key, header, rest.len(), pn);
+                let token = token(key, header, rest.len(), pn);
                 rest[at..].copy_from_slice(&token.to_be_bytes());
             }
         }
@@ -106,7 +109,7 @@ impl PacketKey {
             }
             Self::Token(key) => {
                 let body_len = rest.len().checked_sub(TOKEN_TAG_LEN).ok_or(Unauthentic)?;
-                let token = token(*key, header, rest.len(), pn).to_be_bytes();
+                let token = token(key, header, rest.len(), pn).to_be_bytes();
                 let same = aws_lc_rs::constant_time::verify_slices_are_equal(&token, &rest[body_len..]);
                 same.map(|()| body_len).map_err(|_| Unauthentic)
             }
@@ -124,7 +127,7 @@ fn nonce(iv: &[u8; 12], pn: u64) -> aead::Nonce {
 }
 
 /// The tag without encryption: binds header, packet number and length to the session, and not the body.
-fn token(key: SipKey, header: &[u8], rest_len: usize, pn: u64) -> u64 {
+fn token(key: &SipKey, header: &[u8], rest_len: usize, pn: u64) -> u64 {
     let mut input = [0; MAX_HEADER_LEN + 16];
     let header = &header[..header.len().min(MAX_HEADER_LEN)];
     input[..header.len()].copy_from_slice(header);

@@ -11,8 +11,8 @@ use haul_wire::control::Cipher;
 
 pub(crate) use self::flight::{FlightKeys, TicketSecret};
 pub(crate) use self::generation::tag_len;
-use self::generation::{PacketKey, Secret, generation_of};
-use crate::Role;
+use self::generation::{PacketKey, generation_of};
+use crate::{Role, Secret};
 
 /// The first secret of each direction of a session, as both ends derive them from the TLS session.
 pub struct DataKeys {
@@ -23,8 +23,8 @@ pub struct DataKeys {
 
 impl DataKeys {
     /// Keys from one 32-byte secret per direction, in the order client to server, server to client.
-    pub fn new(cipher: Cipher, from_client: [u8; 32], from_server: [u8; 32]) -> Self {
-        Self { cipher, from_client: Secret(from_client), from_server: Secret(from_server) }
+    pub fn new(cipher: Cipher, from_client: impl Into<Secret>, from_server: impl Into<Secret>) -> Self {
+        Self { cipher, from_client: from_client.into(), from_server: from_server.into() }
     }
 
     /// The cipher that the keys are for.

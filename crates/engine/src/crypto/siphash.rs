@@ -1,11 +1,12 @@
 //! `SipHash-2-4` (Aumasson and Bernstein, "`SipHash`: a fast short-input PRF", 2012): a keyed 64-bit tag that
 //! is cheap on inputs of a few bytes. It marks the packets of sessions without encryption.
 
+use zeroize::Zeroizing;
+
 /// A `SipHash` key.
-#[derive(Clone, Copy)]
 pub(crate) struct SipKey {
-    k0: u64,
-    k1: u64,
+    k0: Zeroizing<u64>,
+    k1: Zeroizing<u64>,
 }
 
 struct State([u64; 4]);
@@ -43,16 +44,17 @@ fn word(bytes: &[u8]) -> u64 {
 impl SipKey {
     /// A key from 16 secret bytes.
     pub(crate) fn new(bytes: &[u8; 16]) -> Self {
-        Self { k0: word(&bytes[..8]), k1: word(&bytes[8..]) }
+        Self { k0: word(&bytes[..8]).into(), k1: word(&bytes[8..]).into() }
     }
 
     /// The 64-bit tag of `data`.
-    pub(crate) fn hash(self, data: &[u8]) -> u64 {
+    pub(crate) fn hash(&self, data: &[u8]) -> u64 {
+        let (k0, k1) = (*self.k0, *self.k1);
         let mut state = State([
-            self.k0 ^ 0x736f_6d65_7073_6575,
-            self.k1 ^ 0x646f_7261_6e64_6f6d,
-            self.k0 ^ 0x6c79_6765_6e65_7261,
-            self.k1 ^ 0x7465_6462_7974_6573,
+            k0 ^ 0x736f_6d65_7073_6575,
+            k1 ^ 0x646f_7261_6e64_6f6d,
+            k0 ^ 0x6c79_6765_6e65_7261,
+            k1 ^ 0x7465_6462_7974_6573,
         ]);
         let (words, rest) = data.split_at(data.len() & !7);
         for chunk in words.chunks_exact(8) {

@@ -8,6 +8,7 @@ use haul_base::{Ecn, Time};
 use haul_stack::Ends;
 use haul_wire::packet::{Flight, FlightWord, OpenHeader, WORD_LEN, WordPacket};
 
+use super::address::Standing;
 use super::guard::caught;
 use super::inner::{Header, Inner, received};
 use super::phase::Manner;
@@ -28,9 +29,14 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
         Err(Refusal::Over) => return say_closed(shared, header.flight),
         Err(Refusal::NoRoom) => return,
     };
-    // To where the flight is known to be: a copy of the header from elsewhere moves nothing.
-    let peer = flight.lock().peer;
-    flight.say(shared, peer, FlightWord::Opened, 0);
+    // To where the flight is known to be: a copy of the header from elsewhere moves nothing. Before that is known the
+    // client goes on to send headers, so that a challenge that is lost is followed by another.
+    let state = flight.lock();
+    match state.proven_peer() {
+        Some(peer) => flight.say(shared, peer, FlightWord::Opened, 0),
+        None => flight.challenge(shared, &state, source),
+    }
+    drop(state);
     let len = inner.len();
     flight.guarded(shared, |flight| {
         if len == 0 {
@@ -92,8 +98,13 @@ fn begin(
 ) -> Result<Arc<Inner>, Refusal> {
     let flight = header.flight;
     let options = *lock(&shared.options);
-    let bond = lock(&shared.table).entries.get(&flight.identity).ok_or(Refusal::Unknown)?.bond.clone();
-    let made = Inner::new(now, Role::Server, &bond, flight, source, &options, Ends::default());
+    let (bond, known) = match lock(&shared.table).entries.get(&flight.identity) {
+        Some(entry) => (entry.bond.clone(), entry.proven),
+        None => return Err(Refusal::Unknown),
+    };
+    let standing =
+        if known == Some(source.ip().to_canonical()) { Standing::Proven } else { Standing::Claimed };
+    let made = Inner::new(now, Role::Server, &bond, flight, (source, standing), &options, Ends::default());
     let made = made.map(Arc::new).map_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
         say(shared, &bond.secret, flight, (FlightWord::Close, Manner::Cut as u32), source);

@@ -53,7 +53,7 @@ impl Channel {
         self.inner.identity()
     }
 
-    /// Where the other end was last heard of.
+    /// Where the other end is, as far as it has shown that.
     pub fn peer(&self) -> SocketAddr {
         self.inner.lock().peer
     }
@@ -440,13 +440,14 @@ impl Drop for Attending<'_> {
 impl Drop for Channel {
     fn drop(&mut self) {
         self.goodbye(Manner::Regular);
-        let peer = self.peer();
+        let peer = self.inner.lock().proven_peer();
         let mut table = lock(&self.endpoint.shared().table);
         let identity = self.identity();
         let Some(entry) = table.entries.get_mut(&identity) else { return };
         if entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, &self.inner)) {
             entry.live = None;
-            entry.last_peer = Some(Box::new(peer));
+            entry.last_peer = peer.map(Box::new);
+            entry.proven = peer.map(|peer| peer.ip().to_canonical()).or(entry.proven);
             if self.role() == Role::Client {
                 table.entries.remove(&identity);
             }

@@ -6,6 +6,7 @@ use haul_stack::{Ends, Recipe, Registry};
 use haul_wire::control::FaultCode;
 use haul_wire::packet::Flight;
 
+use super::address::Standing;
 use super::inner::Inner;
 use super::shared::lock;
 use super::table::{Bond, Entry};
@@ -37,7 +38,7 @@ pub fn associate(
     let ticket = Ticket {
         server: agreed.server,
         identity: agreed.identity,
-        secret: agreed.secret.0,
+        secret: agreed.secret.0.clone(),
         cipher: agreed.cipher,
         round_trip: agreed.round_trip,
         last_epoch: 0,
@@ -127,7 +128,8 @@ impl Endpoint {
         let flight =
             Flight { identity: ticket.identity, epoch: ticket.last_epoch, salt: u64::from_be_bytes(salt) };
         let now = shared.clock.now();
-        let inner = Inner::new(now, Role::Client, &bond, flight, ticket.server, options, ends)?;
+        let inner =
+            Inner::new(now, Role::Client, &bond, flight, (ticket.server, Standing::Proven), options, ends)?;
         let inner = Arc::new(inner);
         let entry = Entry {
             bond,
@@ -135,6 +137,7 @@ impl Endpoint {
             live: Some(inner.clone()),
             last_used: now,
             last_peer: None,
+            proven: None,
         };
         if !lock(&shared.table).insert(entry) {
             return Err(EngineError::protocol("the association's number is taken; connect again"));

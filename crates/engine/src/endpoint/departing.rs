@@ -11,7 +11,7 @@ use super::shared::{SLOT, Shared, count};
 impl Inner {
     /// Gives how many batches it has sent; if [`ROUNDS`], there may be more.
     pub(super) fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> usize {
-        if let Phase::Ended(_) = state.phase {
+        if matches!(state.phase, Phase::Ended(_)) || state.proven_peer().is_none() {
             return 0;
         }
         let mut slot = shared.take_slot();

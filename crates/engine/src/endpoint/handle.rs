@@ -78,7 +78,7 @@ impl Endpoint {
         let options = Options { recv_buffer: BUFFER, send_buffer: BUFFER, ..Options::default() };
         let socket = UdpSocket::bind(SocketAddr::new(any, 0), &options)
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
-        Self::start(socket, Role::Client, Box::new(|_, _| {}))
+        Self::start(socket, Role::Client, Box::new(|_, _| None))
     }
 
     /// Runs an endpoint on this socket; what belongs to no flight goes to `strays`.

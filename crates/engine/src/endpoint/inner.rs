@@ -11,6 +11,7 @@ use haul_stack::{Blueprint, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Set
 use haul_wire::packet::{Flight, FlightWord, OPEN_LEN};
 
 use super::ChannelOptions;
+use super::address::Standing;
 use super::anticipation::Anticipation;
 use super::guard::caught;
 use super::phase::{KeepAlive, Manner, Opening, Phase};
@@ -48,10 +49,14 @@ pub(crate) struct Inner {
 pub(super) struct State {
     pub(super) stack: Stack,
     pub(super) peer: SocketAddr,
+    /// Whether that is its address.
+    pub(super) standing: Standing,
+    /// How often it has moved.
+    pub(super) moves: u32,
     pub(super) phase: Phase,
     /// Largest datagram, UDP payload bytes.
     datagram: u16,
-    /// Highest packet number that came: only newer packets say where the other end is.
+    /// Highest packet number that came and opened: only newer packets say where the other end is.
     highest_pn: u64,
     pub(super) heard: Time,
     /// The earliest entry of the schedule.
@@ -95,7 +100,7 @@ impl Inner {
         role: Role,
         bond: &Bond,
         flight: Flight,
-        peer: SocketAddr,
+        (peer, standing): (SocketAddr, Standing),
         options: &ChannelOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
@@ -127,6 +132,8 @@ impl Inner {
         let state = State {
             stack: build(&bond.blueprint, setup)?,
             peer,
+            standing,
+            moves: 0,
             phase,
             datagram: options.datagram,
             highest_pn: 0,
@@ -274,21 +281,28 @@ impl Inner {
         if state.is_inbox_full() && brings_data(received.data, received.stride) {
             return count(&shared.counters.inbox_full);
         }
-        let newest = received.data.chunks(received.stride.max(1)).filter_map(packet_number).max();
+        let newest =
+            received.data.chunks(received.stride.max(1)).filter_map(packet_number).max().unwrap_or(0);
+        let packets = received.count() as u64;
         let before = state.authentic();
         let is_answer = before == 0 && self.role() == Role::Server && header == Header::Absent;
         let began = is_answer.then(|| state.unheard_since()).flatten();
         state.stack.on_receive(now, &mut received);
-        if state.authentic() == before {
+        let opened = state.authentic() - before;
+        if opened == 0 {
             count(&shared.counters.unauthentic);
         } else {
             if let Some(began) = began {
                 state.on_answered(now, now.since(began));
             }
             state.on_heard(now);
-            if newest.is_some_and(|pn| pn >= state.highest_pn) {
-                state.highest_pn = newest.unwrap_or(0);
-                state.peer = from;
+            // Which of them did not open is not known, and the number of a forged one says nothing.
+            let all_opened = opened >= packets;
+            if newest >= state.highest_pn || !all_opened {
+                self.on_newest_from(shared, &state, from, header);
+            }
+            if all_opened {
+                state.highest_pn = state.highest_pn.max(newest);
             }
         }
         if state.guest != Attendance::Absent && state.stack.waiting_messages() > 0 {
@@ -435,7 +449,8 @@ impl State {
             Phase::Running => None,
         };
         let alive = self.keep_alive.as_ref().map(|alive| alive.next);
-        let stack = self.stack.deadline().map(|deadline| deadline.at);
+        // Nothing is sent to where the other end may not be.
+        let stack = self.proven_peer().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at);
         [own, alive, stack].into_iter().flatten().min()
     }
 }

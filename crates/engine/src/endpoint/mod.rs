@@ -7,6 +7,7 @@
 //! can be replayed.
 
 mod accept;
+mod address;
 mod anticipation;
 mod channel;
 mod connect;

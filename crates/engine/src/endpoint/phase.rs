@@ -195,6 +195,9 @@ impl State {
 
     /// This end says goodbye.
     pub(super) fn say_goodbye(&mut self, now: Time, word: FlightWord, manner: Manner) {
+        if self.proven_peer().is_none() {
+            return self.end(EngineError::Closed);
+        }
         let opening = match &self.phase {
             Phase::Opening(opening) => Some(opening.until),
             Phase::Running => None,

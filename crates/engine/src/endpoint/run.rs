@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use haul_base::{Received, Span, Time};
+use haul_base::{Ecn, Received, Span, Time};
 use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError};
 use haul_wire::packet::{
     FlightWord, IDENTITY_AT, OPEN_KIND, OpenHeader, PAIR_KIND, PacketKind, PairHeader, WORD_KIND, WordPacket,
@@ -28,8 +28,8 @@ const KEYS_REST: Span = Span::from_secs(2);
 /// With fewer flights than this, keys are not worth the search.
 const MANY: usize = 64;
 
-/// Takes datagrams that belong to no flight.
-pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) + Send>;
+/// Takes datagrams that belong to no flight, and gives what goes back to their source.
+pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) -> Option<Vec<u8>> + Send>;
 
 /// What a datagram is, by its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -211,20 +211,26 @@ fn hand_out(
                     });
                 } else {
                     count(&shared.counters.unknown);
-                    these.chunks_mut(stride).for_each(|packet| strays(packet, source));
+                    these.chunks_mut(stride).for_each(|packet| stray(shared, strays, packet, source));
                 }
             }
             Sort::Open => super::accept::on_open(shared, now, these, source, ecn),
-            Sort::Word => on_word(shared, now, these),
+            Sort::Word => on_word(shared, now, these, source),
             Sort::Pair => on_pair(shared, now, these, source, |packet| {
                 let stride = packet.len();
                 received(packet, stride, ecn, arrival)
             }),
             Sort::Stray => {
                 count(&shared.counters.strays);
-                strays(these, source);
+                stray(shared, strays, these, source);
             }
         }
+    }
+}
+
+fn stray(shared: &Shared, strays: &mut Strays, packet: &mut [u8], source: SocketAddr) {
+    if let Some(answer) = strays(packet, source) {
+        shared.send(&answer, answer.len(), Ecn::NotEct, source);
     }
 }
 
@@ -254,7 +260,7 @@ fn find(shared: &Shared, identity: u32) -> Option<Arc<Inner>> {
     lock(&shared.table).live(identity)
 }
 
-fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8]) {
+fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
     let Ok(word) = WordPacket::parse(packet) else { return count(&shared.counters.strays) };
     let (secret, live) = match lock(&shared.table).entries.get(&word.flight.identity) {
         Some(entry) => (entry.bond.secret.clone(), entry.live.clone()),
@@ -264,7 +270,7 @@ fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8]) {
         return count(&shared.counters.unauthentic);
     }
     match live.filter(|live| live.flight() == word.flight) {
-        Some(flight) => flight.guarded(shared, |flight| flight.on_word(shared, now, &word)),
+        Some(flight) => flight.guarded(shared, |flight| flight.on_word(shared, now, &word, source)),
         None if matches!(word.word, FlightWord::Close | FlightWord::Forget) => {
             super::accept::say_closed(shared, word.flight);
         }

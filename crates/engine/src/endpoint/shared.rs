@@ -15,6 +15,7 @@ use super::helm::Helm;
 use super::inner::Inner;
 use super::table::Table;
 use super::{ChannelOptions, EndpointStats};
+use crate::identity::random;
 use crate::{Clock, EngineError, Role};
 
 /// Room for one batch: no UDP message of the kernel is larger.
@@ -91,6 +92,8 @@ pub(crate) struct Shared {
     arrivals: Mutex<Arrivals>,
     arrived: Condvar,
     slots: Mutex<Vec<Box<[u8]>>>,
+    /// What challenges are made of; nobody else knows it.
+    pub(super) challenge_key: [u8; 32],
 }
 
 impl Shared {
@@ -108,6 +111,7 @@ impl Shared {
             arrivals: Mutex::default(),
             arrived: Condvar::new(),
             slots: Mutex::default(),
+            challenge_key: random()?,
         })
     }
 

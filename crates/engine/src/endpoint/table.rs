@@ -1,7 +1,7 @@
 //! The associations of an endpoint.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use haul_base::{Span, Time};
@@ -31,6 +31,8 @@ pub(super) struct Entry {
     pub(super) last_used: Time,
     /// Where the client of a flight was that this end has closed: a late goodbye of it is answered there.
     pub(super) last_peer: Option<Box<SocketAddr>>,
+    /// The client's address that is known to be its own: a flight from there needs no challenge.
+    pub(super) proven: Option<IpAddr>,
 }
 
 /// Associations by identity.

@@ -1,10 +1,11 @@
 //! What a server asks of the recipe that a client brings.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
 
 use haul_stack::{Blueprint, Recipe, RecipeError, Registry};
-use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request};
+use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request, Settings};
 use haul_wire::packet::IDENTITY_AT;
 
 use super::Endpoint;
@@ -13,7 +14,7 @@ use super::inner::panicked;
 use super::shared::lock;
 use super::table::{Bond, Entry};
 use crate::crypto::tag_len;
-use crate::recipe::{read_offer, refusal};
+use crate::recipe::{read_offer, refusal, session_recipe};
 use crate::{EngineError, Incoming};
 
 /// Every recipe must have these: packets have to say whose they are, and prove it.
@@ -27,13 +28,10 @@ const OBJECT: &str = "it carries an object, which takes a session; an associatio
 /// Associations that one server keeps.
 const MOST_ASSOCIATIONS: usize = 1 << 20;
 
-/// Says why a recipe is not permitted.
-type Permit = dyn Fn(&Recipe) -> Result<(), String> + Send + Sync;
-
 /// What a server asks of the recipe that a client brings.
 pub struct Terms {
+    /// Holds the policy, which therefore goes with every stack and its later changes.
     registry: Arc<Registry>,
-    permit: Box<Permit>,
     /// Stacks of equal recipes share what is equal.
     known: Mutex<Vec<Weak<Blueprint>>>,
 }
@@ -41,32 +39,28 @@ pub struct Terms {
 impl Terms {
     /// Takes every recipe that this registry can build.
     pub fn new(registry: Arc<Registry>) -> Self {
-        Self { registry, permit: Box::new(|_| Ok(())), known: Mutex::default() }
+        Self { registry, known: Mutex::default() }
     }
 
-    /// Takes only recipes that `permit` does not object to; the client is told why.
+    /// Takes only recipes that `permit` does not object to, when an association begins and whenever the recipe of a
+    /// flight is to change; the client is told why.
     #[must_use]
     pub fn permitting(
         mut self,
         permit: impl Fn(&Recipe) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        self.permit = Box::new(permit);
+        self.registry = Arc::new(Registry::clone(&self.registry).permitting(permit));
         self
     }
 
-    /// Whether a recipe is permitted that carries a stream of bytes.
+    /// Whether the recipe is permitted that a session with these settings would run, for a stream of bytes. One that
+    /// cannot be read is refused when the session begins, in the words for that.
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, recipe: &Recipe) -> Result<(), Fault> {
-        let permitted = caught(|| (self.permit)(recipe)).map_err(|words| {
-            let message = format!("the server's own check of recipes has panicked: {words}");
-            Fault::new(FaultCode::Internal, message, "mend the server's program")
-        })?;
-        permitted.map_err(|reason| {
-            let message = format!("the server does not permit this recipe: {reason}");
-            Fault::new(FaultCode::NotPermitted, message, "")
-        })
+    pub fn check(&self, settings: &Settings) -> Result<(), Fault> {
+        let Ok(recipe) = session_recipe(settings) else { return Ok(()) };
+        self.registry.permits(&recipe).map_err(|error| refusal(&error))
     }
 
     /// Checks a client's recipe, and the versions of its micro-protocols.
@@ -77,7 +71,7 @@ impl Terms {
         cipher: Cipher,
     ) -> Result<Arc<Blueprint>, Fault> {
         let recipe = read_offer(&self.registry, recipe, versions)?;
-        self.check(&recipe)?;
+        self.registry.permits(&recipe).map_err(|error| refusal(&error))?;
         let mut known = lock(&self.known);
         known.retain(|known| known.strong_count() > 0);
         let same = |known: &Arc<Blueprint>| {
@@ -142,7 +136,7 @@ impl Incoming {
         };
         let (identity, secret, round_trip) = self.bond();
         let bond = Bond { identity, secret, cipher, blueprint, round_trip };
-        if !add(endpoint, bond) {
+        if !add(endpoint, bond, self.peer().ip().to_canonical()) {
             let fault = Fault::new(FaultCode::Busy, "the association's number is taken", "connect again");
             self.refuse(fault.clone());
             return Err(EngineError::Peer(fault));
@@ -155,12 +149,12 @@ impl Incoming {
     }
 }
 
-fn add(endpoint: &Endpoint, bond: Bond) -> bool {
+fn add(endpoint: &Endpoint, bond: Bond, proven: IpAddr) -> bool {
     let shared = endpoint.shared();
     let last_used = shared.clock.now();
     let mut table = lock(&shared.table);
     table.make_room(MOST_ASSOCIATIONS);
-    table.insert(Entry { bond, last_epoch: 0, live: None, last_used, last_peer: None })
+    table.insert(Entry { bond, last_epoch: 0, live: None, last_used, last_peer: None, proven: Some(proven) })
 }
 
 impl fmt::Debug for Terms {

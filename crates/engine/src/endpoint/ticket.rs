@@ -1,10 +1,10 @@
 //! What lets a client come back without a handshake, in memory and in a file.
 
-use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::fmt::{self, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,13 +12,20 @@ use data_encoding::BASE64URL_NOPAD;
 use haul_base::Span;
 use haul_stack::Recipe;
 use haul_wire::control::Cipher;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use zeroize::Zeroizing;
 
 use crate::crypto::TicketSecret;
+use crate::secret::{Secret, no_file, write_secret_file};
 
+/// How the system refuses to open a symbolic link.
+const LINK: i32 = Errno::LOOP.raw_os_error();
 const FIRST_LINE: &str = "haulage ticket 1: keep it secret";
 /// No ticket is longer.
 const LONGEST: u64 = 256 << 10;
+/// Names and values of all fields but the recipe take less.
+const MOST_BESIDE_RECIPE: usize = 512;
 
 /// Why a ticket cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +51,7 @@ pub enum TicketError {
 pub struct Ticket {
     pub(super) server: SocketAddr,
     pub(super) identity: u32,
-    pub(super) secret: [u8; 32],
+    pub(super) secret: Secret,
     pub(super) cipher: Cipher,
     pub(super) round_trip: Span,
     /// Epoch of the latest flight.
@@ -68,7 +75,7 @@ impl Ticket {
     }
 
     pub(super) fn secret(&self) -> TicketSecret {
-        TicketSecret(self.secret)
+        TicketSecret(self.secret.clone())
     }
 
     /// The epoch of a new flight: higher than every one before it, whatever the clock says.
@@ -78,17 +85,19 @@ impl Ticket {
         self.last_epoch
     }
 
-    fn to_text(&self) -> String {
+    fn to_text(&self) -> Zeroizing<String> {
+        let secret = Zeroizing::new(BASE64URL_NOPAD.encode(self.secret.as_bytes()));
         let cipher = self.cipher.as_str();
         let micros = self.round_trip.as_micros();
-        format!(
+        // One piece of memory: what grows leaves a copy behind.
+        let mut text = Zeroizing::new(String::with_capacity(MOST_BESIDE_RECIPE + self.recipe.len()));
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
             "{FIRST_LINE}\nserver {}\nidentity {}\nsecret {}\ncipher {cipher}\nround_trip_us {micros}\nlast_epoch {}\nrecipe\n{}",
-            self.server,
-            self.identity,
-            BASE64URL_NOPAD.encode(&self.secret),
-            self.last_epoch,
-            self.recipe
-        )
+            self.server, self.identity, *secret, self.last_epoch, self.recipe
+        );
+        text
     }
 
     fn from_text(text: &str) -> Result<Self, TicketError> {
@@ -106,7 +115,8 @@ impl Ticket {
         let identity =
             read(field("identity"), "identity")?.parse().map_err(|_| TicketError::Damaged("identity"))?;
         let secret = BASE64URL_NOPAD.decode(read(field("secret"), "secret")?.as_bytes());
-        let secret = secret.ok().and_then(|secret| secret.try_into().ok());
+        let secret = secret.ok().map(Zeroizing::new);
+        let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret.as_slice()).ok()).map(Secret::from);
         let cipher = cipher(&read(field("cipher"), "cipher")?).ok_or(TicketError::Damaged("cipher"))?;
         let micros: u32 = number(&read(field("round_trip_us"), "round_trip_us")?)?;
         let last_epoch = number(&read(field("last_epoch"), "last_epoch")?)?;
@@ -164,7 +174,12 @@ impl TicketFile {
     /// # Errors
     /// [`TicketError::File`].
     pub fn save(&self, ticket: &Ticket) -> Result<(), TicketError> {
-        self.open(true).and_then(|mut file| write(&mut file, ticket)).map_err(|error| self.failed(&error))
+        let lock = match self.open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            open => open.map(Some),
+        };
+        let saved = lock.and_then(|_lock| write_secret_file(&self.path, ticket.to_text().as_bytes()));
+        saved.map_err(|error| self.failed(&error))
     }
 
     /// The ticket, to be looked at: no flight begins.
@@ -172,7 +187,7 @@ impl TicketFile {
     /// # Errors
     /// [`TicketError::File`] if there is none; [`TicketError::Damaged`].
     pub fn look(&self) -> Result<Ticket, TicketError> {
-        let mut file = self.open(false).map_err(|error| self.failed(&error))?;
+        let mut file = self.open().map_err(|error| self.failed(&error))?;
         self.read(&mut file)
     }
 
@@ -182,39 +197,42 @@ impl TicketFile {
     /// # Errors
     /// [`TicketError::File`] if there is none; [`TicketError::Damaged`].
     pub(super) fn take(&self) -> Result<Ticket, TicketError> {
-        let mut file = self.open(false).map_err(|error| self.failed(&error))?;
+        let mut file = self.open().map_err(|error| self.failed(&error))?;
         let mut ticket = self.read(&mut file)?;
         ticket.next_epoch();
-        write(&mut file, &ticket).map_err(|error| self.failed(&error))?;
+        // The lock is held until the new file has the name.
+        let text = ticket.to_text();
+        write_secret_file(&self.path, text.as_bytes()).map_err(|error| self.failed(&error))?;
         Ok(ticket)
     }
 
     fn read(&self, file: &mut File) -> Result<Ticket, TicketError> {
-        let mut text = String::new();
+        let mut text = Zeroizing::new(String::with_capacity(
+            file.metadata().map_or(0, |file| file.len().min(LONGEST) as usize),
+        ));
         let read = Read::by_ref(file).take(LONGEST).read_to_string(&mut text);
         read.map_err(|error| self.failed(&error))?;
         Ticket::from_text(&text)
     }
 
-    fn open(&self, create: bool) -> io::Result<File> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(create)
-            .truncate(false)
-            .mode(0o600)
-            .open(&self.path)?;
-        flock(&file, FlockOperation::LockExclusive)?;
-        Ok(file)
+    /// The file that has the name, locked: another program may have replaced the one that this one has waited for.
+    fn open(&self) -> io::Result<File> {
+        loop {
+            let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+            let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&self.path);
+            let file = opened
+                .map_err(|error| if error.raw_os_error() == Some(LINK) { no_file(true) } else { error })?;
+            let locked = file.metadata()?;
+            if !locked.is_file() {
+                return Err(no_file(false));
+            }
+            flock(&file, FlockOperation::LockExclusive)?;
+            let named = fs::symlink_metadata(&self.path)?;
+            if (named.dev(), named.ino()) == (locked.dev(), locked.ino()) {
+                return Ok(file);
+            }
+        }
     }
-}
-
-fn write(file: &mut File, ticket: &Ticket) -> io::Result<()> {
-    let text = ticket.to_text();
-    file.rewind()?;
-    file.write_all(text.as_bytes())?;
-    file.set_len(text.len() as u64)?;
-    file.sync_data()
 }
 
 #[cfg(test)]
@@ -227,7 +245,7 @@ mod tests {
         Ticket {
             server: "[2001:db8::7]:2640".parse().unwrap(),
             identity: 7,
-            secret: [9; 32],
+            secret: [9; 32].into(),
             cipher: Cipher::ChaCha20Poly1305,
             round_trip: Span::from_millis(20),
             last_epoch: u64::MAX - 5,
@@ -260,7 +278,7 @@ mod tests {
         let file = TicketFile::new(directory.path().join("ticket"));
         assert!(matches!(file.take(), Err(TicketError::File { .. })));
         file.save(&Ticket { last_epoch: 0, ..ticket() }).unwrap();
-        let mode = std::fs::metadata(file.path()).unwrap().permissions().mode();
+        let mode = fs::metadata(file.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let mut epochs: Vec<_> = std::thread::scope(|scope| {
             let takers: Vec<_> = (0..4).map(|_| scope.spawn(|| file.take().unwrap().last_epoch)).collect();
@@ -269,7 +287,31 @@ mod tests {
         epochs.sort_unstable();
         epochs.dedup();
         assert_eq!(epochs.len(), 4);
-        std::fs::write(file.path(), "something else").unwrap();
+        fs::write(file.path(), "something else").unwrap();
         assert!(matches!(file.take(), Err(TicketError::Damaged(_))));
+    }
+
+    #[test]
+    fn a_ticket_that_others_could_read_becomes_private_and_no_link_is_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("ticket"), directory.path().join("link"));
+        let file = TicketFile::new(&path);
+        file.save(&Ticket { last_epoch: 0, ..ticket() }).unwrap();
+        let mode = || path.metadata().unwrap().permissions().mode() & 0o777;
+        let open = || fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        open();
+        let before = path.metadata().unwrap().ino();
+        file.take().unwrap();
+        assert_eq!(mode(), 0o600);
+        assert_ne!(path.metadata().unwrap().ino(), before, "it is replaced, not written over");
+        open();
+        file.save(&ticket()).unwrap();
+        assert_eq!(mode(), 0o600);
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let linked = TicketFile::new(&link);
+        for refused in [linked.take().map(drop), linked.look().map(drop), linked.save(&ticket())] {
+            assert!(refused.unwrap_err().to_string().contains("symbolic link"));
+        }
+        assert!(link.is_symlink());
     }
 }

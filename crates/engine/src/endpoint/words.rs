@@ -6,6 +6,7 @@ use haul_base::{Ecn, Time};
 use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{FlightWord, OPEN_LEN, WORD_LEN, WordPacket};
 
+use super::address::Standing;
 use super::inner::{Inner, State};
 use super::phase::{KeepAlive, Manner, Phase};
 use super::shared::Shared;
@@ -19,7 +20,7 @@ impl Inner {
     }
 
     /// An authentic word about this flight has come.
-    pub(super) fn on_word(&self, shared: &Shared, now: Time, word: &WordPacket) {
+    pub(super) fn on_word(&self, shared: &Shared, now: Time, word: &WordPacket, from: SocketAddr) {
         let mut state = self.lock();
         let peer = state.peer;
         match word.word {
@@ -45,6 +46,8 @@ impl Inner {
             }
             FlightWord::Closed => state.end(EngineError::Closed),
             FlightWord::Ping => self.say(shared, peer, FlightWord::Pong, word.number),
+            FlightWord::Challenge => self.say(shared, peer, FlightWord::Response, word.number),
+            FlightWord::Response => self.on_response(shared, &mut state, from, word.number),
             FlightWord::Pong => {
                 let asked = |alive: &KeepAlive| alive.unanswered > 0 && alive.number == word.number;
                 if state.keep_alive.as_deref().is_some_and(asked) {
@@ -100,7 +103,9 @@ impl Inner {
         alive.number = alive.number.wrapping_add(1);
         alive.next = now + alive.every;
         let number = alive.number;
-        self.say(shared, state.peer, FlightWord::Ping, number);
+        if state.standing == Standing::Proven {
+            self.say(shared, state.peer, FlightWord::Ping, number);
+        }
     }
 }
 
@@ -111,5 +116,5 @@ fn never_heard(peer: SocketAddr) -> EngineError {
 
 fn broken_off() -> EngineError {
     let message = "the other side has broken off";
-    EngineError::Peer(Fault::new(FaultCode::Interrupted, message, "run it again on both sides"))
+    EngineError::Peer(Fault::new(FaultCode::PeerStopped, message, "run it again on both sides"))
 }

@@ -33,6 +33,8 @@ pub struct HelloDriver {
     next_round: Option<Time>,
     waiting_since: Time,
     largest_answered: Option<u16>,
+    /// What the server wants back; 0: nothing.
+    challenge: u64,
     round_trip: Option<Span>,
 }
 
@@ -69,6 +71,7 @@ impl HelloDriver {
             next_round: Some(now),
             waiting_since: now,
             largest_answered: None,
+            challenge: 0,
             round_trip: None,
         };
         driver.on_deadline(now);
@@ -122,7 +125,8 @@ impl HelloDriver {
     fn write(&mut self, packet: &mut [u8], size: u16) {
         HelloHeader { pn: self.next_pn, session: self.session }.write(packet);
         let end = packet.len() - self.seal.tag_len();
-        HelloBody { nonce: self.next_nonce, size }.write(&mut packet[HELLO_HEADER_LEN..end]);
+        HelloBody { nonce: self.next_nonce, size, challenge: self.challenge }
+            .write(&mut packet[HELLO_HEADER_LEN..end]);
         self.seal.seal_batch(packet, usize::from(size), HELLO_HEADER_LEN, self.next_pn);
     }
 
@@ -139,6 +143,12 @@ impl HelloDriver {
         let Some(body) = open_body(&mut self.open, PacketKind::HelloAck, packet) else {
             return false;
         };
+        if body.challenge != 0 {
+            // Not an answer yet: the rounds go on until the server has this back.
+            self.challenge = body.challenge;
+            self.attempts[0].progress = Progress::Due;
+            return true;
+        }
         self.largest_answered = self.largest_answered.max(Some(body.size));
         for attempt in self.attempts.iter_mut().filter(|a| a.size <= body.size) {
             attempt.progress = Progress::Settled;

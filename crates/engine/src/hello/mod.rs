@@ -15,7 +15,7 @@ use haul_wire::packet::{CommonHeader, HelloBody, PacketKind};
 
 pub use self::driver::HelloDriver;
 pub use self::responder::HelloResponder;
-pub(crate) use self::responder::LateHellos;
+pub(crate) use self::responder::{LateHellos, write_ack};
 use crate::EngineError;
 use crate::crypto::Opener;
 

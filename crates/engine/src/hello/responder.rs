@@ -29,11 +29,12 @@ pub struct HelloResponder {
 }
 
 impl HelloResponder {
-    pub(crate) fn new(keys: &DataKeys, late: Arc<dyn LateHellos>) -> Self {
+    /// `next_pn`: no packet of the server in this exchange has had this number or one above it.
+    pub(crate) fn new(keys: &DataKeys, next_pn: u64, late: Arc<dyn LateHellos>) -> Self {
         Self {
             seal: keys.sealer(Role::Server),
             open: keys.opener(Role::Server),
-            next_pn: 0,
+            next_pn,
             late,
             inbox: Vec::with_capacity(MAX_PENDING),
             pending: Vec::with_capacity(MAX_PENDING),
@@ -62,11 +63,8 @@ impl HelloResponder {
         self.collect_late();
         self.pending.retain(|h| usize::from(h.size) <= slot.len());
         let hello = self.pending.pop()?;
-        let packet = &mut slot[..usize::from(hello.size)];
-        CommonHeader { kind: PacketKind::HelloAck, pn: self.next_pn }.write(packet);
-        let end = packet.len() - self.seal.tag_len();
-        hello.write(&mut packet[COMMON_HEADER_LEN..end]);
-        self.seal.seal_batch(packet, usize::from(hello.size), COMMON_HEADER_LEN, self.next_pn);
+        let ack = HelloBody { challenge: 0, ..hello };
+        write_ack(&mut self.seal, self.next_pn, &ack, &mut slot[..usize::from(hello.size)]);
         self.next_pn += 1;
         Some(usize::from(hello.size))
     }
@@ -88,6 +86,14 @@ impl HelloResponder {
     pub fn sizes(&self) -> DatagramSizes {
         DatagramSizes { outgoing: MIN_DATAGRAM, incoming: self.largest_seen }
     }
+}
+
+/// Writes a `HELLO_ACK` that fills `packet`.
+pub(crate) fn write_ack(seal: &mut Sealer, pn: u64, ack: &HelloBody, packet: &mut [u8]) {
+    CommonHeader { kind: PacketKind::HelloAck, pn }.write(packet);
+    let end = packet.len() - seal.tag_len();
+    ack.write(&mut packet[COMMON_HEADER_LEN..end]);
+    seal.seal_batch(packet, usize::from(ack.size), COMMON_HEADER_LEN, pn);
 }
 
 impl fmt::Debug for HelloResponder {

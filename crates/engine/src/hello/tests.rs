@@ -27,7 +27,7 @@ fn driver() -> HelloDriver {
 }
 
 fn responder() -> HelloResponder {
-    HelloResponder::new(&keys(1), Arc::new(Mailbox::default()))
+    HelloResponder::new(&keys(1), 0, Arc::new(Mailbox::default()))
 }
 
 fn at(millis: u64) -> Time {
@@ -124,7 +124,7 @@ fn strangers_reflections_and_replays_do_no_harm() {
     let (mut driver, mut responder) = (driver(), responder());
     let hellos = drain(|slot| driver.poll_transmit(at(0), slot));
     assert!(!driver.on_packet(at(1), &mut hellos[0].clone()), "reflected");
-    let mut stranger = HelloResponder::new(&keys(9), Arc::new(Mailbox::default()));
+    let mut stranger = HelloResponder::new(&keys(9), 0, Arc::new(Mailbox::default()));
     assert!(!stranger.on_packet(&mut hellos[0].clone()), "other session");
     for _ in 0..100 {
         assert!(responder.on_packet(&mut hellos[0].clone()));
@@ -137,8 +137,8 @@ fn strangers_reflections_and_replays_do_no_harm() {
 #[test]
 fn hellos_that_came_by_the_listener_are_answered_too() {
     let late = Arc::new(Mailbox::default());
-    let mut responder = HelloResponder::new(&keys(1), late.clone());
-    late.0.lock().unwrap().push(HelloBody { nonce: 0x55, size: 1472 });
+    let mut responder = HelloResponder::new(&keys(1), 0, late.clone());
+    late.0.lock().unwrap().push(HelloBody { nonce: 0x55, size: 1472, challenge: 0 });
     let acks = drain(|slot| responder.poll_transmit(slot));
     assert_eq!(acks.iter().map(Vec::len).collect::<Vec<_>>(), [1472]);
     assert!(driver().on_packet(at(5), &mut acks[0].clone()));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::gate::Admitted;
 use super::{Server, greet};
 
 /// After a failed accept, most often for lack of file descriptors, wait so long.
@@ -15,11 +16,13 @@ const RECOVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 pub(super) fn run(server: &Arc<Server>, listener: &TcpListener) {
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&server.stop, PollFlags::IN)];
-        let waited = poll(&mut fds, None);
+        let due = server.refusals.due().and_then(|due| Timespec::try_from(due).ok());
+        let waited = poll(&mut fds, due.as_ref());
         let stopped = !fds[1].revents().is_empty();
         if stopped || waited.is_err_and(|e| e != rustix::io::Errno::INTR) {
             return;
         }
+        server.refusals.tell_left_out();
         match listener.accept() {
             Ok((tcp, peer)) => admit(server, tcp, peer),
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
@@ -31,20 +34,21 @@ pub(super) fn run(server: &Arc<Server>, listener: &TcpListener) {
     }
 }
 
-/// Starts the handshake in a thread of its own. Without resources for it the connection is closed.
+/// Gives the connection a place, and a thread if there may be one more. Without resources for it the connection is
+/// closed.
 fn admit(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
     server.counters.connections.add_one();
-    let Ok(handle) = tcp.try_clone() else {
-        return server.counters.failed.add_one();
-    };
-    let limit = server.options.max_handshakes;
-    let (admission, evicted) = server.gate.admit(handle, peer.ip(), limit);
+    let Admitted { seat, evicted } = server.gate.admit(tcp, peer);
     if evicted {
         server.counters.evicted.add_one();
     }
+    let Some(seat) = seat else { return };
     let worker = server.clone();
-    let greet = move || greet::run(&worker, tcp, peer, admission);
-    if std::thread::Builder::new().name("haul-handshake".to_owned()).spawn(greet).is_err() {
-        server.counters.failed.add_one();
+    let greet = move || greet::run(&worker, seat);
+    if let Err(error) = std::thread::Builder::new().name("haul-handshake".to_owned()).spawn(greet) {
+        tracing::warn!(%error, "cannot start a thread");
+        for _ in 0..server.gate.turn_away_waiting() {
+            server.counters.failed.add_one();
+        }
     }
 }

@@ -1,13 +1,37 @@
-//! How many connections may be in the handshake at once. When there are too many, the one that has been there
-//! longest has to go, of the address that has most of them: a client in earnest needs two round trips, so
-//! strangers who only hold connections open cannot keep it out.
+//! The connections that have not proved anything yet: how many there may be at once, and who serves them.
+//!
+//! A connection has its place from its arrival until its client has proved that it knows the secret, or until its
+//! thread has done with it and its socket is closed. When a limit is reached, the connection that has been there
+//! longest is closed, of the address that has most of them in the network that has most: a client in earnest needs
+//! two round trips, so strangers who only hold connections open, or come fast, cannot keep it out. The newcomer takes
+//! over the thread of the one that goes, so there are never more threads than places.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, Shutdown, TcpStream};
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-#[derive(Default)]
+/// How many connections may be in the handshake at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakeLimits {
+    /// In all.
+    pub total: usize,
+    /// Of one network: the first 24 bits of an IPv4 address, 64 of an IPv6 address.
+    pub per_network: usize,
+    /// Of one address.
+    pub per_address: usize,
+}
+
+impl Default for HandshakeLimits {
+    /// One address cannot have all places, and neither can one network.
+    fn default() -> Self {
+        Self { total: 64, per_network: 48, per_address: 32 }
+    }
+}
+
 pub(super) struct Gate {
+    limits: HandshakeLimits,
     state: Mutex<State>,
 }
 
@@ -16,63 +40,183 @@ struct State {
     next: u64,
     /// In the order of their arrival.
     inside: Vec<Inside>,
+    /// Those of them that no thread serves yet.
+    waiting: VecDeque<Arrival>,
+    /// Threads that serve connections, also those of connections that have been closed from here.
+    threads: usize,
 }
 
 struct Inside {
     id: u64,
     ip: IpAddr,
-    tcp: TcpStream,
+    tcp: Arc<TcpStream>,
 }
 
-/// A connection's permission to be in the handshake; given back when dropped.
-pub(super) struct Admission {
-    gate: Arc<Gate>,
+/// A connection that has come.
+struct Arrival {
     id: u64,
+    tcp: Arc<TcpStream>,
+    peer: SocketAddr,
+    at: Instant,
+}
+
+/// What [`Gate::admit`] has done.
+pub(super) struct Admitted {
+    /// For a new thread, if there may be one more. Otherwise one that is there serves the connection.
+    pub(super) seat: Option<Seat>,
+    /// Another connection was closed for it.
+    pub(super) evicted: bool,
 }
 
 impl Gate {
+    pub(super) fn new(limits: HandshakeLimits) -> Self {
+        Self { limits, state: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `tcp` in, which is a second handle of the connection, and throws out another one if there are
-    /// `limit` already; also says whether it did.
-    pub(super) fn admit(self: &Arc<Self>, tcp: TcpStream, ip: IpAddr, limit: usize) -> (Admission, bool) {
+    /// Lets a connection in; closes another one if there are too many.
+    pub(super) fn admit(self: &Arc<Self>, tcp: TcpStream, peer: SocketAddr) -> Admitted {
+        let (ip, tcp) = (peer.ip().to_canonical(), Arc::new(tcp));
         let mut state = self.lock();
-        let full = state.inside.len() >= limit.max(1);
-        if full {
-            state.evict();
+        let victim = state.victim(&self.limits, ip);
+        if let Some(index) = victim {
+            state.evict(index);
         }
         let id = state.next;
         state.next += 1;
-        state.inside.push(Inside { id, ip, tcp });
-        (Admission { gate: self.clone(), id }, full)
+        state.inside.push(Inside { id, ip, tcp: tcp.clone() });
+        state.waiting.push_back(Arrival { id, tcp, peer, at: Instant::now() });
+        let may_start = state.threads < self.limits.total.max(1);
+        state.threads += usize::from(may_start);
+        drop(state);
+        let seat = may_start.then(|| Seat { gate: self.clone(), is_taken: true });
+        Admitted { seat, evicted: victim.is_some() }
     }
-}
 
-impl Gate {
     /// Whether anyone is in the handshake.
     pub(super) fn is_busy(&self) -> bool {
         !self.lock().inside.is_empty()
     }
+
+    /// Closes the connections that wait for a thread: there is none for them.
+    pub(super) fn turn_away_waiting(&self) -> usize {
+        let mut state = self.lock();
+        let waiting = std::mem::take(&mut state.waiting);
+        state.inside.retain(|inside| waiting.iter().all(|arrival| arrival.id != inside.id));
+        waiting.len()
+    }
 }
 
 impl State {
-    fn evict(&mut self) {
-        let mut counts = HashMap::new();
-        for inside in &self.inside {
-            *counts.entry(inside.ip).or_insert(0usize) += 1;
+    /// Which connection has to go so that another one of `ip` can come.
+    fn victim(&self, limits: &HandshakeLimits, ip: IpAddr) -> Option<usize> {
+        let of_address = |inside: &&Inside| inside.ip == ip;
+        let of_network = |inside: &&Inside| network(inside.ip) == network(ip);
+        if self.inside.iter().filter(of_address).count() >= limits.per_address.max(1) {
+            return self.oldest_of_most(|inside| of_address(&inside));
         }
-        let most = counts.values().copied().max().unwrap_or_default();
-        let oldest = self.inside.iter().position(|inside| counts[&inside.ip] == most);
-        if let Some(index) = oldest {
-            // Its thread sees the end of the connection.
-            let _ = self.inside.remove(index).tcp.shutdown(Shutdown::Both);
+        if self.inside.iter().filter(of_network).count() >= limits.per_network.max(1) {
+            return self.oldest_of_most(|inside| of_network(&inside));
+        }
+        if self.inside.len() >= limits.total.max(1) {
+            return self.oldest_of_most(|_| true);
+        }
+        None
+    }
+
+    /// Of those that are `meant`, the oldest of the address that has most, in the network that has most.
+    fn oldest_of_most(&self, meant: impl Fn(&Inside) -> bool) -> Option<usize> {
+        let networks =
+            most(self.inside.iter().filter(|inside| meant(inside)).map(|inside| network(inside.ip)));
+        let there = |inside: &&Inside| meant(inside) && networks.contains(&network(inside.ip));
+        let addresses = most(self.inside.iter().filter(there).map(|inside| inside.ip));
+        self.inside.iter().position(|inside| there(&inside) && addresses.contains(&inside.ip))
+    }
+
+    /// Closes a connection. A thread that serves it sees its end.
+    fn evict(&mut self, index: usize) {
+        let gone = self.inside.remove(index);
+        self.waiting.retain(|arrival| arrival.id != gone.id);
+        let _ = gone.tcp.shutdown(Shutdown::Both);
+    }
+}
+
+/// The keys that occur most often.
+fn most<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> Vec<K> {
+    let mut counts = HashMap::new();
+    for key in keys {
+        *counts.entry(key).or_insert(0usize) += 1;
+    }
+    let most = counts.values().copied().max().unwrap_or_default();
+    counts.into_iter().filter(|&(_, count)| count == most).map(|(key, _)| key).collect()
+}
+
+/// What usually belongs to one site: a /24 of IPv4, and a /64 of IPv6, which is one link (RFC 4291, section 2.5.1).
+fn network(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & (u32::MAX << 8)).into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)).into(),
+    }
+}
+
+/// A thread's permission to serve connections; given back when there is none for it, or when dropped.
+pub(super) struct Seat {
+    gate: Arc<Gate>,
+    is_taken: bool,
+}
+
+impl Seat {
+    /// The connection that has waited longest. `None`: none waits, and the thread has to end.
+    pub(super) fn next(&mut self) -> Option<Pass> {
+        let mut state = self.gate.lock();
+        let Some(arrival) = state.waiting.pop_front() else {
+            state.threads -= 1;
+            self.is_taken = false;
+            return None;
+        };
+        let Arrival { id, tcp, peer, at } = arrival;
+        Some(Pass { place: Place { gate: self.gate.clone(), id }, tcp, peer, arrived: at })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if self.is_taken {
+            self.gate.lock().threads -= 1;
         }
     }
 }
 
-impl Drop for Admission {
+/// A connection in the handshake, and its place. The place is given back when this is dropped, which closes the
+/// connection.
+pub(super) struct Pass {
+    // Dropped in this order: the socket is closed when the place is free.
+    pub(super) tcp: Arc<TcpStream>,
+    pub(super) peer: SocketAddr,
+    pub(super) arrived: Instant,
+    place: Place,
+}
+
+struct Place {
+    gate: Arc<Gate>,
+    id: u64,
+}
+
+impl Pass {
+    /// The client has proved that it knows the secret: gives up the place, and gives the connection. `None`: the
+    /// connection has been closed in favour of another one.
+    pub(super) fn leave(self) -> Option<TcpStream> {
+        let Self { tcp, place, .. } = self;
+        let was_inside = place.gate.lock().inside.iter().any(|inside| inside.id == place.id);
+        drop(place);
+        Arc::into_inner(tcp).filter(|_| was_inside)
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
         self.gate.lock().inside.retain(|inside| inside.id != self.id);
     }
@@ -85,33 +229,100 @@ mod tests {
 
     use super::*;
 
-    fn connection() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (ours, listener.accept().unwrap().0)
+    const LIMITS: HandshakeLimits = HandshakeLimits { total: 4, per_network: 4, per_address: 4 };
+
+    struct Client {
+        tcp: TcpStream,
+        seat: Option<Seat>,
+        evicted: bool,
     }
 
-    fn is_closed(tcp: &mut TcpStream) -> bool {
-        tcp.set_nonblocking(true).unwrap();
-        matches!(tcp.read(&mut [0]), Ok(0))
+    fn come(gate: &Arc<Gate>, ip: &str) -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let peer = SocketAddr::new(ip.parse().unwrap(), 7);
+        let Admitted { seat, evicted } = gate.admit(listener.accept().unwrap().0, peer);
+        Client { tcp, seat, evicted }
+    }
+
+    fn gate(limits: HandshakeLimits) -> Arc<Gate> {
+        Arc::new(Gate::new(limits))
+    }
+
+    fn is_closed(client: &mut Client) -> bool {
+        client.tcp.set_nonblocking(true).unwrap();
+        matches!(client.tcp.read(&mut [0]), Ok(0))
+    }
+
+    /// Lets clients of these addresses come, and says which of them were closed.
+    fn closed(limits: HandshakeLimits, ips: &[&str]) -> Vec<bool> {
+        let gate = gate(limits);
+        let mut clients: Vec<_> = ips.iter().map(|ip| come(&gate, ip)).collect();
+        clients.iter_mut().map(is_closed).collect()
     }
 
     #[test]
-    fn the_oldest_of_the_greediest_address_has_to_go() {
-        let gate = Arc::new(Gate::default());
+    fn the_oldest_of_the_address_with_most_connections_has_to_go() {
+        let limits = HandshakeLimits { total: 3, ..LIMITS };
         let ips = ["192.0.2.1", "192.0.2.9", "192.0.2.9", "192.0.2.2"];
-        let mut held: Vec<_> = ips
-            .map(|ip| {
-                let (client, server) = connection();
-                let (admission, evicted) = gate.admit(server, ip.parse().unwrap(), 3);
-                (client, admission, evicted)
-            })
-            .into();
-        assert_eq!(held.iter().map(|h| h.2).collect::<Vec<_>>(), [false, false, false, true]);
-        let closed: Vec<_> = held.iter_mut().map(|h| is_closed(&mut h.0)).collect();
-        assert_eq!(closed, [false, true, false, false]);
-        assert_eq!(gate.lock().inside.len(), 3);
-        held.clear();
-        assert!(gate.lock().inside.is_empty());
+        assert_eq!(closed(limits, &ips), [false, true, false, false]);
+    }
+
+    #[test]
+    fn many_addresses_of_one_network_count_together() {
+        let ips = ["198.51.100.7", "198.51.100.7", "192.0.2.1", "192.0.2.2", "192.0.2.3"];
+        let limits = HandshakeLimits { total: 5, per_network: 5, per_address: 5 };
+        assert_eq!(
+            closed(limits, &[&ips[..], &["203.0.113.1"]].concat()),
+            [false, false, true, false, false, false]
+        );
+        let ips = [
+            "2001:db8:1:1::1",
+            "2001:db8:2:2::1",
+            "2001:db8:2:2:ffff::2",
+            "2001:db8:2:2::3",
+            "2001:db8:3::1",
+        ];
+        assert_eq!(closed(LIMITS, &ips), [false, true, false, false, false]);
+    }
+
+    #[test]
+    fn one_address_or_network_never_has_all_places() {
+        let limits = HandshakeLimits { total: 8, per_network: 3, per_address: 2 };
+        // The same address, also as IPv6 writes it.
+        assert_eq!(closed(limits, &["192.0.2.1", "::ffff:192.0.2.1", "192.0.2.1"]), [true, false, false]);
+        let network = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "198.51.100.1"];
+        assert_eq!(closed(limits, &network), [true, false, false, false, false]);
+    }
+
+    #[test]
+    fn there_are_never_more_threads_than_places_and_newcomers_wait_for_one_that_ends() {
+        let gate = gate(HandshakeLimits { total: 2, ..LIMITS });
+        let mut served: Vec<_> = (0..2).map(|_| come(&gate, "192.0.2.1").seat.unwrap()).collect();
+        let passes: Vec<_> = served.iter_mut().map(|seat| seat.next().unwrap()).collect();
+        let newcomer = come(&gate, "198.51.100.1");
+        assert!(newcomer.seat.is_none() && newcomer.evicted);
+        let state = gate.lock();
+        assert_eq!((state.threads, state.inside.len(), state.waiting.len()), (2, 2, 1));
+        drop(state);
+        drop(passes);
+        let pass = served[0].next().unwrap();
+        assert_eq!(pass.peer.ip().to_string(), "198.51.100.1");
+        assert!(served[1].next().is_none(), "nobody waits any more");
+        assert!(pass.leave().is_some());
+        assert!(!gate.is_busy());
+        drop(served);
+        assert_eq!(gate.lock().threads, 0);
+    }
+
+    #[test]
+    fn a_client_that_was_closed_for_another_one_cannot_come_in() {
+        let gate = gate(HandshakeLimits { total: 1, ..LIMITS });
+        let mut first = come(&gate, "192.0.2.1");
+        let pass = first.seat.as_mut().unwrap().next().unwrap();
+        let _second = come(&gate, "192.0.2.1");
+        assert!(pass.leave().is_none());
+        assert_eq!(gate.turn_away_waiting(), 1);
+        assert!(!gate.is_busy());
     }
 }

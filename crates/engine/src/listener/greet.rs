@@ -1,45 +1,50 @@
-//! A client's way from the TCP connection to [`Incoming`], in a thread of its own.
+//! A client's way from the TCP connection to [`Incoming`], in a thread that serves one connection after the other.
+//! Of what a client says nothing but its proof is looked at before the proof is right.
 
+use std::fmt::Display;
 use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::TrySendError;
 use haul_base::Span;
-use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Hello, PROTOCOL_VERSION};
+use haul_wire::control::{
+    Cipher, ControlMessage, Fault, FaultCode, FrameDecoder, Hello, HelloHead, MAX_HELLO_BODY, body_len,
+    encode_frame,
+};
 use rustls::{Connection, ServerConnection};
 
 use super::Server;
-use super::gate::Admission;
+use super::gate::{Pass, Seat};
 use super::incoming::Incoming;
 use super::table::Registration;
 use crate::control::Timing;
-use crate::tls::{ALPN, SessionSecrets, handshake, prepare_tcp};
-use crate::{Control, EngineError, Role};
+use crate::identity::random;
+use crate::tls::{ALPN, HandshakeError, SessionSecrets, handshake, prepare_tcp, read_exact, say_last};
+use crate::{Control, EngineError};
 
-/// Serves one connection up to the point where the application decides.
-pub(super) fn run(server: &Server, tcp: TcpStream, peer: SocketAddr, admission: Admission) {
-    let deadline = Instant::now() + server.options.handshake_timeout;
-    let greeted = greet(server, tcp, peer, deadline);
-    drop(admission);
-    match greeted {
-        Ok(incoming) => hand_over(server, incoming),
-        Err(Failure::Handshake(reason)) => {
-            server.counters.failed.add_one();
-            tracing::debug!(%peer, reason, "handshake failed");
-        }
-        Err(Failure::Refused(control, fault)) => {
-            server.counters.refused.add_one();
-            tracing::info!(%peer, %fault, "client refused");
-            control.end_with(&ControlMessage::Refuse(fault));
+/// How long a client that is refused may take to hear why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Serves connections, each up to the point where the application decides, as long as there are any.
+pub(super) fn run(server: &Server, mut seat: Seat) {
+    while let Some(pass) = seat.next() {
+        let peer = pass.peer;
+        match greet(server, pass) {
+            Ok(incoming) => hand_over(server, incoming),
+            Err(Failure::Handshake(reason)) => {
+                server.counters.failed.add_one();
+                tracing::debug!(%peer, reason, "handshake failed");
+            }
+            Err(Failure::Told) => {}
         }
     }
 }
 
 enum Failure {
-    /// The client is not even told.
+    /// The client is not told.
     Handshake(String),
-    /// It is told.
-    Refused(Control, Fault),
+    /// The client has been refused, and told why.
+    Told,
 }
 
 impl From<EngineError> for Failure {
@@ -48,26 +53,153 @@ impl From<EngineError> for Failure {
     }
 }
 
-fn greet(server: &Server, tcp: TcpStream, peer: SocketAddr, deadline: Instant) -> Result<Incoming, Failure> {
-    let (tls, round_trip) = secure(server, &tcp, deadline)?;
-    let local = tcp.local_addr().map_err(|e| Failure::Handshake(e.to_string()))?;
+/// Why a client may not come in.
+enum Refusal {
+    /// Its connection is of no more use.
+    Broken(String),
+    /// It is told.
+    Fault(Fault),
+}
+
+impl From<HandshakeError> for Refusal {
+    fn from(error: HandshakeError) -> Self {
+        Self::Broken(format!("{error:?}"))
+    }
+}
+
+/// The other side does not keep to the protocol.
+fn nonsense(reason: &dyn Display) -> Refusal {
+    Refusal::Fault(EngineError::protocol(reason.to_string()).fault())
+}
+
+fn greet(server: &Server, pass: Pass) -> Result<Incoming, Failure> {
+    let (peer, deadline) = (pass.peer, pass.arrived + server.options.handshake_timeout);
+    let (mut tls, round_trip) = secure(server, &pass.tcp, deadline)?;
+    let local = pass.tcp.local_addr().map_err(|e| Failure::Handshake(e.to_string()))?;
     let secrets = SessionSecrets::export(&tls)?;
+    let begun = authenticate(server, &secrets, &mut tls, &pass.tcp, deadline)
+        .map_err(|refusal| refused(server, peer, &mut tls, &pass.tcp, refusal))?;
     // From here on HELLO packets find the session, although it is not accepted yet.
-    let opener = secrets.hello_keys.opener(Role::Server);
-    let registration = server.table.register(secrets.session, opener);
+    let registration =
+        server.table.register(secrets.session, &secrets.hello_keys, peer.ip(), random::<32>()?);
+    let tcp = pass.leave().ok_or_else(|| Failure::Handshake("closed in favour of another".to_owned()))?;
+    let asked = registration.ok_or_else(|| Refusal::Fault(number_taken())).and_then(|registration| {
+        Ok((
+            registration,
+            read_hello(begun, &mut tls, &tcp, deadline).and_then(|hello| choose(server, hello))?,
+        ))
+    });
+    let (registration, (hello, cipher)) =
+        asked.map_err(|refusal| refused(server, peer, &mut tls, &tcp, refusal))?;
     let control = Control::start(tls, tcp, Timing::default())?;
-    let registration = registration.ok_or_else(|| Failure::Refused(control.clone(), number_taken()))?;
-    let hello = match control.recv(Some(deadline.saturating_duration_since(Instant::now())))? {
-        ControlMessage::Hello(hello) => hello,
-        other => return Err(Failure::Handshake(format!("{} instead of hello", other.name()))),
-    };
-    let cipher = match examine(server, &secrets, &hello) {
-        Ok(cipher) => cipher,
-        Err(fault) => return Err(Failure::Refused(control, fault)),
-    };
-    control.trust();
     server.counters.sessions.add_one();
     Ok(incoming(server, control, registration, secrets, hello, cipher, Ends { peer, local, round_trip }))
+}
+
+/// Notes that a client may not come in, and tells it why.
+fn refused(
+    server: &Server,
+    peer: SocketAddr,
+    tls: &mut Connection,
+    tcp: &TcpStream,
+    refusal: Refusal,
+) -> Failure {
+    let fault = match refusal {
+        Refusal::Broken(reason) => return Failure::Handshake(reason),
+        Refusal::Fault(fault) => fault,
+    };
+    server.counters.refused.add_one();
+    server.refusals.note(peer, &fault);
+    let mut frame = Vec::new();
+    let told = encode_frame(&ControlMessage::Refuse(fault), &mut frame)
+        .map_err(|e| e.to_string())
+        .and_then(|()| say_last(tls, tcp, &frame, Instant::now() + LAST_WORDS).map_err(|e| format!("{e:?}")));
+    if let Err(reason) = told {
+        tracing::debug!(%peer, reason, "the refusal may not have arrived");
+    }
+    Failure::Told
+}
+
+/// A Hello of which the beginning has come.
+struct Begun {
+    /// Length of its body.
+    len: usize,
+    /// The frame up to here.
+    frame: Vec<u8>,
+}
+
+/// Reads as much as tells whether the client knows the secret, and looks whether that is so.
+fn authenticate(
+    server: &Server,
+    secrets: &SessionSecrets,
+    tls: &mut Connection,
+    tcp: &TcpStream,
+    deadline: Instant,
+) -> Result<Begun, Refusal> {
+    let mut length = [0; 4];
+    read_exact(tls, tcp, &mut length, deadline)?;
+    let len = body_len(length, MAX_HELLO_BODY).map_err(|e| nonsense(&e))?;
+    let mut head = [0; HelloHead::LEN];
+    let head = &mut head[..len.min(HelloHead::LEN)];
+    read_exact(tls, tcp, head, deadline)?;
+    let proof = match HelloHead::parse(head).map_err(|e| nonsense(&e))? {
+        HelloHead::Ours { proof } => blake3::Hash::from_bytes(proof),
+        HelloHead::OtherVersion(theirs) => {
+            return Err(Refusal::Fault(EngineError::Version { theirs }.fault()));
+        }
+    };
+    // The comparison of two hashes takes the same time wherever they differ.
+    if secrets.proof(server.identity.secret()) != proof {
+        return Err(Refusal::Fault(wrong_secret()));
+    }
+    if server.identity.is_expired() {
+        return Err(Refusal::Fault(expired()));
+    }
+    Ok(Begun { len, frame: [&length[..], head].concat() })
+}
+
+fn wrong_secret() -> Fault {
+    Fault::new(
+        FaultCode::NotAuthorised,
+        "the secret in the URL is not the server's",
+        "use the URL that `haul serve` printed last, all of it",
+    )
+}
+
+fn expired() -> Fault {
+    Fault::new(
+        FaultCode::Expired,
+        "the URL has expired",
+        "ask for a new URL: start `haul serve` again on the server",
+    )
+}
+
+/// The whole Hello of a client that knows the secret.
+fn read_hello(
+    Begun { len, mut frame }: Begun,
+    tls: &mut Connection,
+    tcp: &TcpStream,
+    deadline: Instant,
+) -> Result<Hello, Refusal> {
+    let begun = frame.len();
+    frame.resize(len + 4, 0);
+    read_exact(tls, tcp, &mut frame[begun..], deadline)?;
+    let mut decoder = FrameDecoder::new();
+    decoder.feed(&frame);
+    match decoder.next_message() {
+        Ok(Some(ControlMessage::Hello(hello))) => Ok(hello),
+        Ok(_) => Err(nonsense(&"something else instead of hello")),
+        Err(error) => Err(nonsense(&error)),
+    }
+}
+
+/// The cipher of the session.
+fn choose(server: &Server, hello: Hello) -> Result<(Hello, Cipher), Refusal> {
+    let options = &server.options;
+    match choose_cipher(&hello.ciphers, &options.ciphers, options.permit_cipher_none) {
+        Ok(cipher) => Ok((hello, cipher)),
+        Err(fault) => Err(Refusal::Fault(fault)),
+    }
 }
 
 /// The addresses of a connection, and how long a round trip takes.
@@ -112,29 +244,6 @@ fn secure(server: &Server, tcp: &TcpStream, deadline: Instant) -> Result<(Connec
         return Err(Failure::Handshake("the client does not name the protocol (ALPN)".to_owned()));
     }
     Ok((tls, round_trip.into()))
-}
-
-/// Whether the client may come in, and with which cipher.
-fn examine(server: &Server, secrets: &SessionSecrets, hello: &Hello) -> Result<Cipher, Fault> {
-    if hello.version != PROTOCOL_VERSION {
-        return Err(EngineError::Version { theirs: hello.version }.fault());
-    }
-    // The comparison of two hashes takes the same time wherever they differ.
-    if secrets.proof(server.identity.secret()) != blake3::Hash::from_bytes(hello.proof) {
-        return Err(Fault::new(
-            FaultCode::NotAuthorised,
-            "the secret in the URL is not the server's",
-            "use the URL that `haul serve` printed last, all of it",
-        ));
-    }
-    if server.identity.is_expired() {
-        return Err(Fault::new(
-            FaultCode::Expired,
-            "the URL has expired",
-            "ask for a new URL: start `haul serve` again on the server",
-        ));
-    }
-    choose_cipher(&hello.ciphers, &server.options.ciphers, server.options.permit_cipher_none)
 }
 
 /// The first of the client's ciphers that the server permits; none at all only if the client wants nothing

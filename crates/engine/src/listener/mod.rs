@@ -4,6 +4,7 @@ mod accept;
 mod gate;
 mod greet;
 mod incoming;
+mod refusals;
 mod router;
 mod slot;
 mod stats;
@@ -24,7 +25,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustls::ServerConfig;
 
 use self::gate::Gate;
+pub use self::gate::HandshakeLimits;
 pub use self::incoming::Incoming;
+use self::refusals::RefusalLog;
 use self::stats::Counters;
 pub use self::stats::ListenerStats;
 pub(crate) use self::table::Registration;
@@ -50,7 +53,7 @@ pub struct ListenOptions {
     /// Whether a client that wants no encryption gets none.
     pub permit_cipher_none: bool,
     /// Connections that may be in the handshake at once.
-    pub max_handshakes: usize,
+    pub handshakes: HandshakeLimits,
     /// A handshake may take so long.
     pub handshake_timeout: Duration,
     /// Authenticated clients that may wait for [`Listener::accept`].
@@ -67,7 +70,7 @@ impl ListenOptions {
             expires: None,
             ciphers: vec![Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305],
             permit_cipher_none: false,
-            max_handshakes: 64,
+            handshakes: HandshakeLimits::default(),
             handshake_timeout: Duration::from_secs(10),
             max_waiting: 64,
             udp_timeout: Duration::from_secs(3),
@@ -82,14 +85,15 @@ struct Server {
     tls: Arc<ServerConfig>,
     table: Arc<SessionTable>,
     gate: Arc<Gate>,
+    refusals: RefusalLog,
     counters: Counters,
     waiting: Sender<Incoming>,
     /// Readable when the listener stops.
     stop: OwnedFd,
 }
 
-/// A server that accepts sessions. Handshakes run in threads of their own, so that a slow or hostile peer
-/// holds up nobody. Dropping it stops listening; sessions and channels that were accepted go on.
+/// A server that accepts sessions. Handshakes run in threads of their own, no more than there are places, so that a
+/// slow or hostile peer holds up nobody. Dropping it stops listening; sessions and channels that were accepted go on.
 pub struct Listener {
     server: Arc<Server>,
     local: SocketAddr,
@@ -113,7 +117,8 @@ impl Listener {
             tls: Arc::new(server_config(&identity)?),
             identity,
             table: Arc::default(),
-            gate: Arc::default(),
+            gate: Arc::new(Gate::new(options.handshakes)),
+            refusals: RefusalLog::default(),
             counters: Counters::default(),
             waiting,
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -146,7 +151,7 @@ impl Listener {
             port: self.local.port(),
             path: path.to_vec(),
             fingerprint: self.server.identity.fingerprint(),
-            secret: *self.server.identity.secret(),
+            secret: self.server.identity.secret().clone(),
             expires: self.server.identity.expires(),
         }
     }

@@ -1,5 +1,5 @@
-//! What comes to the listener's UDP socket and belongs to no association. It is never answered: authentic HELLOs go to
-//! their sessions, and everything else is dropped, the cheap reasons first.
+//! What comes to the listener's UDP socket and belongs to no association. Authentic HELLOs go to their sessions, or are
+//! answered by a challenge if they come from elsewhere; everything else is dropped, the cheap reasons first.
 
 use std::net::SocketAddr;
 
@@ -11,13 +11,20 @@ use super::stats::Counter;
 use super::table::Lookup;
 use crate::hello::MIN_DATAGRAM;
 
-/// Deals with a datagram.
-pub(super) fn route(server: &Server, datagram: &mut [u8], source: SocketAddr) {
-    judge(server, datagram, source).add_one();
+/// Deals with a datagram, and gives what is to be answered.
+pub(super) fn route(server: &Server, datagram: &mut [u8], source: SocketAddr) -> Option<Vec<u8>> {
+    let mut answer = None;
+    judge(server, datagram, source, &mut answer).add_one();
+    answer
 }
 
 /// Deals with a datagram, and says which counter it belongs to.
-fn judge<'a>(server: &'a Server, datagram: &mut [u8], source: SocketAddr) -> &'a Counter {
+fn judge<'a>(
+    server: &'a Server,
+    datagram: &mut [u8],
+    source: SocketAddr,
+    answer: &mut Option<Vec<u8>>,
+) -> &'a Counter {
     let stats = &server.counters;
     if datagram.first() != Some(&(PacketKind::Hello as u8)) || datagram.len() < usize::from(MIN_DATAGRAM) {
         return &stats.udp_strays;
@@ -35,5 +42,9 @@ fn judge<'a>(server: &'a Server, datagram: &mut [u8], source: SocketAddr) -> &'a
         Verdict::Taken => &stats.udp_hellos,
         Verdict::Unauthentic => &stats.udp_unauthentic,
         Verdict::Foreign => &stats.udp_foreign,
+        Verdict::Challenged(challenge) => {
+            *answer = Some(challenge);
+            &stats.udp_challenged
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Where the UDP routing thread and a session meet: HELLOs come in by the listener's socket, and the
 //! session's own socket comes out.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use haul_udp::{Options, UdpSocket};
 use haul_wire::control::ControlMessage;
 use haul_wire::packet::HelloBody;
 
-use crate::crypto::Opener;
-use crate::hello::open_hello;
-use crate::{Control, Direction, EngineError};
+use crate::crypto::{DataKeys, Opener, Sealer};
+use crate::hello::{MIN_DATAGRAM, open_hello, write_ack};
+use crate::{Control, Direction, EngineError, Role};
 
 /// HELLOs that wait for the session; more than there are sizes.
 const MAX_WAITING: usize = 4;
@@ -26,7 +26,15 @@ pub(crate) struct Slot {
 
 struct SlotState {
     open: Opener,
-    /// Where the first authentic HELLO came from. Others are ignored.
+    seal: Sealer,
+    /// Of the challenges that were sent.
+    next_pn: u64,
+    /// What challenges are made of; nobody else knows it.
+    challenge_key: [u8; 32],
+    /// Whose TCP connection it is: that this address gets what is sent to it is known.
+    control_peer: IpAddr,
+    /// Where the first authentic HELLO came from that had an address which is known to be its sender's. Others are
+    /// ignored.
     source: Option<SocketAddr>,
     waiting: Vec<HelloBody>,
     service: Option<Service>,
@@ -46,17 +54,30 @@ pub(crate) struct Service {
 }
 
 /// What became of a HELLO.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Taken,
     Unauthentic,
+    /// Anybody may have copied it: this goes to its source, which is to send back what is in it.
+    Challenged(Vec<u8>),
     /// From another address than the first.
     Foreign,
 }
 
 impl Slot {
-    pub(super) fn new(open: Opener) -> Self {
-        let state = SlotState { open, source: None, waiting: Vec::new(), service: None, socket: None };
+    /// For the session of whoever is connected from `control_peer` over TCP; `challenge_key` is random.
+    pub(super) fn new(keys: &DataKeys, control_peer: IpAddr, challenge_key: [u8; 32]) -> Self {
+        let state = SlotState {
+            open: keys.opener(Role::Server),
+            seal: keys.sealer(Role::Server),
+            next_pn: 0,
+            challenge_key,
+            control_peer: control_peer.to_canonical(),
+            source: None,
+            waiting: Vec::new(),
+            service: None,
+            socket: None,
+        };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -73,12 +94,20 @@ impl Slot {
         let Some(hello) = open_hello(&mut state.open, packet) else {
             return Verdict::Unauthentic;
         };
+        if !state.is_known(from, &hello) {
+            return Verdict::Challenged(state.challenge(from, &hello));
+        }
         state.source = Some(from);
         state.note(hello);
         state.open_socket();
         drop(state);
         self.changed.notify_all();
         Verdict::Taken
+    }
+
+    /// The first packet number that no challenge has had. There is none any more once the session has its socket.
+    pub(crate) fn next_pn(&self) -> u64 {
+        self.lock().next_pn
     }
 
     /// The session has been accepted: from now on it may have its socket.
@@ -118,6 +147,29 @@ impl Slot {
 }
 
 impl SlotState {
+    /// Whether the sender of a HELLO is known to be at `from`: it shares the address of the TCP connection, or has got
+    /// what was sent there (RFC 9000, section 8).
+    fn is_known(&self, from: SocketAddr, hello: &HelloBody) -> bool {
+        from.ip().to_canonical() == self.control_peer || hello.challenge == self.wanted_from(from)
+    }
+
+    /// What an address has to send back: no state, so that copies from other addresses push nothing out.
+    fn wanted_from(&self, from: SocketAddr) -> u64 {
+        let hash = blake3::keyed_hash(&self.challenge_key, from.to_string().as_bytes());
+        let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+        // 0 stands for nothing.
+        u64::from_be_bytes(*first).max(1)
+    }
+
+    /// A datagram no longer than any HELLO.
+    fn challenge(&mut self, from: SocketAddr, hello: &HelloBody) -> Vec<u8> {
+        let mut packet = vec![0; MIN_DATAGRAM.into()];
+        let ack = HelloBody { nonce: hello.nonce, size: MIN_DATAGRAM, challenge: self.wanted_from(from) };
+        write_ack(&mut self.seal, self.next_pn, &ack, &mut packet);
+        self.next_pn += 1;
+        packet
+    }
+
     /// The latest HELLO of each size waits for its answer.
     fn note(&mut self, hello: HelloBody) {
         if let Some(same) = self.waiting.iter_mut().find(|h| h.size == hello.size) {

@@ -27,6 +27,7 @@ pub(super) struct Counters {
     pub(super) udp_unknown_sessions: Counter,
     pub(super) udp_unauthentic: Counter,
     pub(super) udp_foreign: Counter,
+    pub(super) udp_challenged: Counter,
 }
 
 /// What a listener has seen since it was bound.
@@ -38,7 +39,7 @@ pub struct ListenerStats {
     pub evicted: u64,
     /// Connections that did not get through the handshake, evicted ones included.
     pub failed: u64,
-    /// Clients that were refused: wrong secret, expired, other version, cipher, too many waiting.
+    /// Clients that were refused: no Hello, wrong secret, expired, other version, cipher, too many waiting.
     pub refused: u64,
     /// Clients that have authenticated.
     pub sessions: u64,
@@ -54,6 +55,8 @@ pub struct ListenerStats {
     pub udp_unauthentic: u64,
     /// UDP: HELLOs from another address than the session's first.
     pub udp_foreign: u64,
+    /// UDP: HELLOs from another address than the TCP connection's that were answered by a challenge.
+    pub udp_challenged: u64,
 }
 
 impl Counters {
@@ -70,6 +73,7 @@ impl Counters {
             udp_unknown_sessions: self.udp_unknown_sessions.get(),
             udp_unauthentic: self.udp_unauthentic.get(),
             udp_foreign: self.udp_foreign.get(),
+            udp_challenged: self.udp_challenged.get(),
         }
     }
 }

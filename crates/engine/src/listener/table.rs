@@ -1,13 +1,13 @@
 //! The sessions that HELLOs can be for.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use haul_wire::packet::HelloBody;
 
 use super::slot::Slot;
-use crate::crypto::Opener;
+use crate::crypto::DataKeys;
 use crate::hello::LateHellos;
 
 /// HELLOs kept for sessions that may be about to exist.
@@ -45,9 +45,16 @@ impl SessionTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for a session; `None` if another one has its number (one in four thousand million).
-    pub(super) fn register(self: &Arc<Self>, session: u32, open: Opener) -> Option<Registration> {
-        let slot = Arc::new(Slot::new(open));
+    /// Makes room for a session with the keys of its HELLOs, of whoever is connected from `control_peer` over TCP; `None`
+    /// if another one has its number (one in four thousand million). `challenge_key` is random.
+    pub(super) fn register(
+        self: &Arc<Self>,
+        session: u32,
+        keys: &DataKeys,
+        control_peer: IpAddr,
+        challenge_key: [u8; 32],
+    ) -> Option<Registration> {
+        let slot = Arc::new(Slot::new(keys, control_peer, challenge_key));
         let mut state = self.lock();
         if state.slots.contains_key(&session) {
             return None;
@@ -58,6 +65,7 @@ impl SessionTable {
         state.early = others;
         drop(state);
         for Early { source, mut datagram, .. } in mine {
+            // A client that is challenged sends another one soon.
             slot.on_hello(&mut datagram, source);
         }
         Some(Registration { session, slot, table: Arc::downgrade(self) })
@@ -128,12 +136,17 @@ mod tests {
     use haul_base::Time;
     use haul_wire::control::Cipher;
 
+    use super::super::slot::Verdict;
     use super::*;
-    use crate::Role;
-    use crate::crypto::DataKeys;
     use crate::hello::{HelloDriver, MAX_HELLO};
 
     const CLIENT: &str = "192.0.2.7:5000";
+    const ELSEWHERE: &str = "198.51.100.9:7";
+
+    fn register(table: &Arc<SessionTable>, session: u32) -> Option<Registration> {
+        let client: SocketAddr = CLIENT.parse().unwrap();
+        table.register(session, &keys(), client.ip(), [6; 32])
+    }
 
     fn keys() -> DataKeys {
         DataKeys::new(Cipher::Aes128Gcm, [1; 32], [2; 32])
@@ -158,10 +171,10 @@ mod tests {
         let source = CLIENT.parse().unwrap();
         assert!(matches!(table.find(5, true, &hello(5), source), Lookup::Early));
         assert!(matches!(table.find(6, true, &hello(6), source), Lookup::Early));
-        let registration = table.register(5, keys().opener(Role::Server)).unwrap();
+        let registration = register(&table, 5).unwrap();
         assert_eq!(waiting(&registration), 1);
         assert!(matches!(table.find(5, false, &hello(5), source), Lookup::Found(_)));
-        assert!(table.register(5, keys().opener(Role::Server)).is_none());
+        assert!(register(&table, 5).is_none());
         drop(registration);
         assert_eq!(table.len(), 0);
     }
@@ -176,9 +189,55 @@ mod tests {
             table.find(session % 7, true, &forged, source);
         }
         assert_eq!(table.lock().early.len(), MAX_EARLY);
-        let registration = table.register(5, keys().opener(Role::Server)).unwrap();
+        let registration = register(&table, 5).unwrap();
         assert_eq!(waiting(&registration), 0);
         assert!(matches!(table.find(9, false, &forged, source), Lookup::Unknown));
         assert!(table.lock().early.is_empty());
+    }
+
+    /// One datagram with the address of a victim would have all data of a download sent there.
+    #[test]
+    fn a_copy_from_elsewhere_gets_a_challenge_of_its_size_at_most_and_changes_nothing() {
+        let table = Arc::new(SessionTable::default());
+        let registration = register(&table, 5).unwrap();
+        let (client, elsewhere) = (CLIENT.parse().unwrap(), ELSEWHERE.parse().unwrap());
+        let mut copy = hello(5);
+        let len = copy.len();
+        match registration.slot().on_hello(&mut copy, elsewhere) {
+            Verdict::Challenged(challenge) => assert!(challenge.len() <= len, "{}", challenge.len()),
+            verdict => panic!("{verdict:?}"),
+        }
+        assert_eq!(registration.slot().on_hello(&mut hello(5), client), Verdict::Taken);
+        assert_eq!(waiting(&registration), 1);
+        // From now on, nothing from elsewhere gets an answer.
+        assert_eq!(registration.slot().on_hello(&mut hello(5), elsewhere), Verdict::Foreign);
+    }
+
+    /// The UDP packets of a client may have another address than its TCP connection.
+    #[test]
+    fn a_client_that_answers_the_challenge_is_where_it_says() {
+        let table = Arc::new(SessionTable::default());
+        let registration = register(&table, 5).unwrap();
+        let (client, elsewhere): (_, SocketAddr) = (CLIENT.parse().unwrap(), ELSEWHERE.parse().unwrap());
+        let mut driver = HelloDriver::new(Time::ZERO, 5, client, &keys(), 7);
+        let mut slot = vec![0; MAX_HELLO];
+        let mut next = |driver: &mut HelloDriver| {
+            let len = driver.poll_transmit(Time::ZERO, &mut slot)?;
+            Some(slot[..len].to_vec())
+        };
+        let mut challenges = Vec::new();
+        while let Some(mut hello) = next(&mut driver) {
+            match registration.slot().on_hello(&mut hello, elsewhere) {
+                Verdict::Challenged(challenge) => challenges.push(challenge),
+                verdict => panic!("{verdict:?}"),
+            }
+        }
+        assert!(driver.on_packet(Time::ZERO, &mut challenges[0]) && !driver.is_answered());
+        let answer = next(&mut driver).unwrap();
+        // What was for this address is of no use at another one.
+        let other = "198.51.100.10:7".parse().unwrap();
+        assert!(matches!(registration.slot().on_hello(&mut answer.clone(), other), Verdict::Challenged(_)));
+        assert_eq!(registration.slot().on_hello(&mut answer.clone(), elsewhere), Verdict::Taken);
+        assert!(registration.slot().next_pn() > challenges.len() as u64);
     }
 }

@@ -5,7 +5,7 @@ use haul_wire::control::Cipher;
 use rustls::Connection;
 
 use crate::crypto::{DataKeys, TicketSecret};
-use crate::{EngineError, Role};
+use crate::{EngineError, Role, Secret};
 
 const AUTH_LABEL: &[u8] = b"EXPORTER-haul-auth";
 const DATA_LABEL: &[u8] = b"EXPORTER-haul-data";
@@ -24,14 +24,14 @@ pub(crate) struct SessionSecrets {
     pub(crate) hello_keys: DataKeys,
     /// What an association's keys are derived from.
     pub(crate) ticket: TicketSecret,
-    auth: [u8; 32],
+    auth: Secret,
     data: Vec<DataSecrets>,
 }
 
 struct DataSecrets {
     cipher: Cipher,
-    from_client: [u8; 32],
-    from_server: [u8; 32],
+    from_client: Secret,
+    from_server: Secret,
 }
 
 impl SessionSecrets {
@@ -42,15 +42,15 @@ impl SessionSecrets {
         Ok(Self {
             session: u32::from_be_bytes(export(tls, SESSION_LABEL, &[])?),
             hello_keys: hello.keys(),
-            ticket: TicketSecret(export(tls, TICKET_LABEL, &[])?),
-            auth: export(tls, AUTH_LABEL, &[])?,
+            ticket: TicketSecret(export::<32>(tls, TICKET_LABEL, &[])?.into()),
+            auth: export::<32>(tls, AUTH_LABEL, &[])?.into(),
             data: data.into_iter().collect::<Result<_, _>>()?,
         })
     }
 
     /// What proves that the client knows `secret`, on this connection only.
-    pub(crate) fn proof(&self, secret: &[u8; 32]) -> blake3::Hash {
-        blake3::keyed_hash(secret, &self.auth)
+    pub(crate) fn proof(&self, secret: &Secret) -> blake3::Hash {
+        blake3::keyed_hash(secret.as_bytes(), self.auth.as_bytes())
     }
 
     /// The packet keys for the cipher that was agreed.
@@ -62,12 +62,12 @@ impl SessionSecrets {
 
 impl DataSecrets {
     fn keys(&self) -> DataKeys {
-        DataKeys::new(self.cipher, self.from_client, self.from_server)
+        DataKeys::new(self.cipher, self.from_client.clone(), self.from_server.clone())
     }
 }
 
 fn export_directions(tls: &Connection, label: &[u8], cipher: Cipher) -> Result<DataSecrets, EngineError> {
-    let from = |role| export(tls, label, &context(cipher, role));
+    let from = |role| export::<32>(tls, label, &context(cipher, role)).map(Secret::from);
     Ok(DataSecrets { cipher, from_client: from(Role::Client)?, from_server: from(Role::Server)? })
 }
 
@@ -103,9 +103,9 @@ mod tests {
         let [client, server] = pair().map(|(tls, _)| SessionSecrets::export(&tls).unwrap());
         let other = SessionSecrets::export(&pair()[0].0).unwrap();
         assert_eq!(client.session, server.session);
-        assert_eq!(client.proof(&[7; 32]), server.proof(&[7; 32]));
-        assert_ne!(client.proof(&[7; 32]), client.proof(&[8; 32]));
-        assert_ne!(client.proof(&[7; 32]), other.proof(&[7; 32]));
+        assert_eq!(client.proof(&[7; 32].into()), server.proof(&[7; 32].into()));
+        assert_ne!(client.proof(&[7; 32].into()), client.proof(&[8; 32].into()));
+        assert_ne!(client.proof(&[7; 32].into()), other.proof(&[7; 32].into()));
         for cipher in CIPHERS {
             let mut packet = [0; 64];
             client.data_keys(cipher).sealer(Role::Client).seal_batch(&mut packet, 64, 7, 3);

@@ -64,7 +64,7 @@ pub(crate) fn handshake(
 }
 
 /// Writes what there is; whether anything was written.
-fn flush(tls: &mut Connection, mut tcp: &TcpStream) -> io::Result<bool> {
+pub(super) fn flush(tls: &mut Connection, mut tcp: &TcpStream) -> io::Result<bool> {
     let mut written = false;
     while tls.wants_write() {
         match tls.write_tls(&mut tcp) {
@@ -78,7 +78,7 @@ fn flush(tls: &mut Connection, mut tcp: &TcpStream) -> io::Result<bool> {
 }
 
 /// Reads what there is; whether anything came.
-fn receive(tls: &mut Connection, mut tcp: &TcpStream) -> Result<bool, HandshakeError> {
+pub(super) fn receive(tls: &mut Connection, mut tcp: &TcpStream) -> Result<bool, HandshakeError> {
     match tls.read_tls(&mut tcp) {
         Ok(0) => return Err(HandshakeError::Closed),
         Ok(_) => {}
@@ -95,7 +95,7 @@ fn receive(tls: &mut Connection, mut tcp: &TcpStream) -> Result<bool, HandshakeE
     Ok(true)
 }
 
-fn wait(tls: &Connection, tcp: &TcpStream, deadline: Instant) -> Result<(), HandshakeError> {
+pub(super) fn wait(tls: &Connection, tcp: &TcpStream, deadline: Instant) -> Result<(), HandshakeError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(HandshakeError::TimedOut);

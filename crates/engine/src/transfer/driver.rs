@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use haul_base::{AlignedBytes, Machine, PathId, Rate, Received, Span, Time, Transmit};
+use haul_base::{
+    AlignedBytes, Deadline, DeadlineReason, Machine, PathId, Rate, Received, Span, Time, Transmit,
+};
 use haul_udp::{ArrivalClock, Full, Receiver as Buffers, RecvError, SendError, UdpSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -24,6 +26,9 @@ const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 const PUBLISH: Span = Span::from_millis(50);
 /// How often the HELLO exchange is asked what it has to send.
 const HELLO_POLL: Span = Span::from_millis(1);
+/// A pause of the pacer up to this length is slept through: what arrives meanwhile waits in the socket, and costs
+/// no wake-up of its own. The machine has nothing to send before the pause ends.
+const PACED_SLEEP: Span = Span::from_millis(3);
 /// Longest sleep: stop flags are also set with a wake-up, so this only bounds the unforeseen.
 const LONGEST_WAIT: Span = Span::from_millis(500);
 
@@ -251,7 +256,8 @@ impl<'a, M: Driven> Driver<'a, M> {
         let hello = self.peer.hello.deadline();
         let until = [deadline, self.blocked_until, hello].into_iter().flatten().min();
         let timeout = until.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT);
-        let mut events = PollFlags::IN;
+        let mut events =
+            if sleeps_through(now, self.machine.deadline()) { PollFlags::empty() } else { PollFlags::IN };
         if self.pending.is_some() && self.blocked_until.is_none() {
             events |= PollFlags::OUT;
         }
@@ -269,5 +275,27 @@ impl<'a, M: Driven> Driver<'a, M> {
             self.waker.reset();
         }
         Ok(())
+    }
+}
+
+/// Whether the sender only waits for its pacer, and not for long.
+fn sleeps_through(now: Time, deadline: Option<Deadline>) -> bool {
+    deadline.is_some_and(|deadline| {
+        deadline.reason == DeadlineReason::Pacing && deadline.at.since(now) <= PACED_SLEEP
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_short_pauses_of_the_pacer_are_slept_through() {
+        let now = Time::ZERO + Span::from_secs(1);
+        let after = |micros, reason| Some(Deadline { at: now + Span::from_micros(micros), reason });
+        assert!(sleeps_through(now, after(2_400, DeadlineReason::Pacing)));
+        assert!(!sleeps_through(now, after(20_000, DeadlineReason::Pacing)));
+        assert!(!sleeps_through(now, after(100, DeadlineReason::Feedback)));
+        assert!(!sleeps_through(now, None));
     }
 }

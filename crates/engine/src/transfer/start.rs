@@ -66,7 +66,6 @@ impl Session {
         let path = self.take_data_path()?;
         let sizes = path.hello.sizes();
         let initial_rtt = path.hello.round_trip().unwrap_or(path.round_trip);
-        let controller = controller_for(&path.settings, initial_rtt)?;
         let recipe = in_force(&path.settings)?;
         let config = SenderConfig {
             chunk: Bytes(path.settings.chunk_bytes.max(1)),
@@ -78,11 +77,12 @@ impl Session {
             silence: SILENCE,
             ..SenderConfig::default()
         };
+        let controller = controller_for(&path.settings, initial_rtt);
         let now = path.clock.now();
         let (peer, link, socket) = split(path);
         let sender = match recipe {
-            None => Sender::new(now, config, link, source, controller, FIRST_LIMIT),
-            Some(recipe) => Sender::of_recipe(now, recipe, &config, link, source, controller, FIRST_LIMIT)?,
+            None => Sender::with_config(now, &config, link, source, controller?, FIRST_LIMIT)?,
+            Some(recipe) => Sender::of_recipe(now, recipe, &config, link, source, FIRST_LIMIT)?,
         };
         Transfer::spawn("haul-send", sender, socket, peer, waker)
     }
@@ -91,7 +91,7 @@ impl Session {
     /// last byte, as the last feedback may be lost. `waker` is to be woken when `sink` has room again.
     ///
     /// # Errors
-    /// As [`Session::take_data_path`].
+    /// As [`Session::take_data_path`]; [`EngineError::Recipe`] if no stack can be made of the settings' recipe.
     pub fn start_receiving(
         &mut self,
         sink: Box<dyn ObjectSink>,
@@ -107,7 +107,7 @@ impl Session {
         let now = path.clock.now();
         let (peer, link, socket) = split(path);
         let receiver = match recipe {
-            None => Receiver::new(now, config, link, sink),
+            None => Receiver::with_config(now, config, link, sink)?,
             Some(recipe) => Receiver::of_recipe(now, &recipe, config, link, sink)?,
         };
         Transfer::spawn("haul-receive", receiver, socket, peer, waker)

@@ -48,7 +48,7 @@ fn another_server_with_another_certificate_is_not_trusted() {
 #[test]
 fn a_wrong_secret_is_refused() {
     let listener = listener(HOST);
-    let url = HaulUrl { secret: [9; 32], ..listener.url(HOST, b"") };
+    let url = HaulUrl { secret: [9; 32].into(), ..listener.url(HOST, b"") };
     let fault = check(&url).unwrap_err().fault();
     assert_eq!(fault.code, FaultCode::NotAuthorised);
     assert!(fault.message.contains("secret"), "{fault}");
@@ -146,7 +146,7 @@ fn garbage_and_half_handshakes_disturb_nobody() {
 #[test]
 fn clients_that_hold_handshakes_open_do_not_keep_others_out() {
     let mut listening = listen_options(HOST);
-    listening.max_handshakes = 4;
+    listening.handshakes.total = 4;
     let listener = Listener::bind(listening).unwrap();
     let slow: Vec<_> = (0..20).map(|_| TcpStream::connect(listener.local_addr()).unwrap()).collect();
     for _ in 0..3 {

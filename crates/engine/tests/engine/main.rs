@@ -1,6 +1,8 @@
 //! Whole sessions over loopback: those that come about, and those that do not.
 
 #[cfg(test)]
+mod addresses;
+#[cfg(test)]
 mod associations;
 #[cfg(test)]
 mod endings;

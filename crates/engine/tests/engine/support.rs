@@ -83,6 +83,8 @@ pub(crate) struct Relay {
     pub(crate) answered: Recorded,
     /// Sent to the client again and again.
     pub(crate) again: Again,
+    /// From now on the server sees the client at another port, as when a NAT has forgotten it.
+    pub(crate) rebind: Arc<AtomicBool>,
     tcp: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -110,6 +112,7 @@ impl Relay {
             heard: Arc::default(),
             answered: Arc::default(),
             again: Arc::default(),
+            rebind: Arc::default(),
             tcp: Arc::default(),
         };
         let streams = relay.tcp.clone();
@@ -125,7 +128,8 @@ impl Relay {
         });
         let (to_server, to_client) = (relay.to_server.clone(), relay.to_client.clone());
         let records = (relay.heard.clone(), relay.answered.clone(), relay.again.clone());
-        std::thread::spawn(move || relay_udp(&udp, server, &to_server, &to_client, &records));
+        let rebind = relay.rebind.clone();
+        std::thread::spawn(move || relay_udp(&udp, server, (&to_server, &to_client), &rebind, &records));
         relay
     }
 
@@ -170,18 +174,25 @@ fn pump(mut from: TcpStream, mut to: TcpStream, mut late: Late) {
 fn relay_udp(
     front: &UdpSocket,
     server: SocketAddr,
-    to_server: &AtomicBool,
-    to_client: &AtomicBool,
+    (to_server, to_client): (&AtomicBool, &AtomicBool),
+    rebind: &AtomicBool,
     (heard, answered, again): &(Recorded, Recorded, Again),
 ) {
-    let back = UdpSocket::bind("127.0.0.1:0").unwrap();
-    back.connect(server).unwrap();
+    let connected = || {
+        let back = UdpSocket::bind("127.0.0.1:0").unwrap();
+        back.connect(server).unwrap();
+        back.set_nonblocking(true).unwrap();
+        back
+    };
+    let mut back = connected();
     front.set_nonblocking(true).unwrap();
-    back.set_nonblocking(true).unwrap();
     let mut client = None;
     let mut buffer = vec![0; 65_536];
     loop {
         let mut idle = true;
+        if rebind.swap(false, Ordering::Relaxed) {
+            back = connected();
+        }
         if let Ok((len, from)) = front.recv_from(&mut buffer) {
             (client, idle) = (Some(from), false);
             heard.lock().unwrap().push(buffer[..len].to_vec());

@@ -8,7 +8,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use haul_engine::{EngineError as Error, Incoming, Terms};
-use haul_stack::Recipe;
 use haul_wire::control::{Fault, FaultCode, Request};
 
 use super::{Accepted, StreamsPermitted};
@@ -150,8 +149,6 @@ impl Door {
         if let Some(reason) = self.permitted.refusal(incoming.request()) {
             return Some(Fault::new(FaultCode::NotPermitted, reason, ""));
         }
-        // One that cannot be read is refused when the stream begins, in the words for that.
-        let recipe = Recipe::parse(&incoming.settings().recipe.as_ref()?.text).ok()?;
-        self.terms.check(&recipe).err()
+        self.terms.check(incoming.settings()).err()
     }
 }

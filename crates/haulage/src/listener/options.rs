@@ -48,7 +48,8 @@ pub struct ListenOptions {
     pub permit_cipher_none: bool,
     /// The micro-protocols that clients' recipes can name.
     pub registry: Arc<Registry>,
-    /// Which recipes are permitted; a client that brings another is told the reason.
+    /// Which recipes are permitted, when a client comes and whenever the recipe of its connection is to change; a client
+    /// that brings another is told the reason.
     pub permit: Permit,
     /// Whether clients may send and receive streams of bytes.
     pub streams: StreamsPermitted,

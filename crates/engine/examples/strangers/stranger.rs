@@ -1,0 +1,113 @@
+//! A client that does not know the secret, as far as it gets.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned, version};
+use socket2::{Domain, Socket, Type};
+
+/// The beginning of a Hello's body: its number among the messages, version 2, and a proof of zeros.
+pub(crate) const HEAD: [u8; 34] = {
+    let mut head = [0; 34];
+    head[1] = 2;
+    head
+};
+
+/// TLS as Haulage speaks it; every certificate will do.
+pub(crate) fn config() -> Arc<ClientConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone());
+    let versions = builder.with_protocol_versions(&[&version::TLS13]).expect("TLS 1.3 is compiled in");
+    let verifier = Arc::new(Anyone(provider));
+    let mut config = versions.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    config.alpn_protocols = vec![b"haul/1".to_vec()];
+    config.enable_sni = false;
+    config.resumption = rustls::client::Resumption::disabled();
+    Arc::new(config)
+}
+
+/// Connects from an address of this host; nothing that is waited for takes longer than `timeout`.
+pub(crate) fn dial(from: IpAddr, to: SocketAddr, timeout: Duration) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    socket.connect_timeout(&to.into(), timeout)?;
+    let tcp = TcpStream::from(socket);
+    tcp.set_read_timeout(Some(timeout))?;
+    tcp.set_write_timeout(Some(timeout))?;
+    tcp.set_nodelay(true)?;
+    Ok(tcp)
+}
+
+/// A connection whose TLS handshake is complete.
+pub(crate) struct Stranger(pub(crate) StreamOwned<ClientConnection, TcpStream>);
+
+impl Stranger {
+    /// Completes TLS on a connection of [`dial`].
+    pub(crate) fn secure(tcp: TcpStream, config: &Arc<ClientConfig>) -> std::io::Result<Self> {
+        let name = ServerName::try_from("haul").map_err(std::io::Error::other)?;
+        let tls = ClientConnection::new(config.clone(), name).map_err(std::io::Error::other)?;
+        let mut stream = StreamOwned::new(tls, tcp);
+        stream.flush()?;
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(Self(stream))
+    }
+
+    /// Sends the beginning of a Hello with a wrong proof, as if `body` bytes of it followed in all.
+    pub(crate) fn prove_wrongly(&mut self, body: u32) -> std::io::Result<()> {
+        self.0.write_all(&[&body.to_be_bytes()[..], &HEAD].concat())?;
+        self.0.flush()
+    }
+
+    /// The number of the message that comes next.
+    pub(crate) fn answer(&mut self) -> std::io::Result<u8> {
+        let mut start = [0; 5];
+        self.0.read_exact(&mut start)?;
+        Ok(start[4])
+    }
+}
+
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken here".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        // Whoever it is, it costs the server as much.
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

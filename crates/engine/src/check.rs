@@ -1,0 +1,34 @@
+//! The rules of URLs and of the control channel as functions, for fuzz targets and tests, as in `haul_wire::check`.
+
+use crate::HaulUrl;
+
+/// Checks [`HaulUrl`]: what is read is written back to an equal URL, of one form, and without its key it does not show it.
+/// True if the bytes are a URL.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn url(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Ok(url) = text.parse::<HaulUrl>() else { return false };
+    let written = url.to_string();
+    let again: HaulUrl = written.parse().expect("what was written can be read");
+    assert!(again == url, "the URL changed: {text:?}, {written:?}");
+    assert_eq!(again.to_string(), written, "the URL has two forms");
+    assert!(url.port != 0 && !url.host.is_empty());
+    assert!(written.bytes().all(|byte| byte.is_ascii_graphic()), "{written:?}");
+    let (shown, key) = written.split_once("?k=").expect("it has a key");
+    assert_eq!(url.without_key(), shown);
+    assert!(!format!("{url:?}").contains(key), "the key is shown");
+    true
+}
+
+/// Checks a control channel, from the frames that come to what its users are given: a peer's message has one answer at
+/// most, and answers do not pile up; nothing is sent behind the last message; the channel's own messages are not given out;
+/// and only what the peer did ends it. Arbitrary bytes are [`Steps`](haul_wire::check::Steps): messages and other bytes that
+/// come, messages that a user sends, frames that leave, messages that a user takes. True if a message was understood.
+///
+/// # Panics
+/// If a rule is broken.
+pub fn control_sequence(bytes: &[u8]) -> bool {
+    crate::control::check(bytes)
+}

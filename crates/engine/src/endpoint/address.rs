@@ -1,0 +1,68 @@
+//! Where the other end is. Whoever copies a packet can send it from any address, so an address counts only once it has
+//! sent back what was sent to it (RFC 9000, sections 8 and 9). Until then a new flight sends nothing but challenges,
+//! each for a packet of about its size, and a running one goes on where it was.
+
+use std::net::SocketAddr;
+
+use haul_wire::packet::FlightWord;
+
+use super::inner::{Header, Inner, State};
+use super::shared::Shared;
+
+/// Whether the other end is known to get what is sent to its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It has answered a challenge, or has the address of a TCP connection or of an earlier flight of the association.
+    Proven,
+    /// Its packets come from there.
+    Claimed,
+}
+
+impl Inner {
+    /// Asks whoever is at `address` for a sign that it gets what is sent there.
+    pub(super) fn challenge(&self, shared: &Shared, state: &State, address: SocketAddr) {
+        self.say(shared, address, FlightWord::Challenge, self.wanted_from(shared, state, address));
+    }
+
+    /// What an address has to send back. It follows from a secret of this end, so that there is nothing to keep for
+    /// each address, and changes with each move, so that copies of earlier answers are void.
+    fn wanted_from(&self, shared: &Shared, state: &State, address: SocketAddr) -> u32 {
+        let flight = self.flight();
+        let what = format!("{} {} {} {} {address}", flight.identity, flight.epoch, flight.salt, state.moves);
+        let hash = blake3::keyed_hash(&shared.challenge_key, what.as_bytes());
+        let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+        u32::from_be_bytes(*first)
+    }
+
+    /// Authentic packets have come from `from`, and are the newest.
+    pub(super) fn on_newest_from(&self, shared: &Shared, state: &State, from: SocketAddr, header: Header) {
+        // Whoever opens a flight is challenged for the header already.
+        let is_challenged = state.standing == Standing::Claimed && header == Header::Present;
+        if state.peer != from && !is_challenged {
+            self.challenge(shared, state, from);
+        }
+    }
+
+    /// The answer to a challenge has come: the flight moves there if it is what was asked for.
+    pub(super) fn on_response(&self, shared: &Shared, state: &mut State, from: SocketAddr, number: u32) {
+        let is_new = state.peer != from || state.standing == Standing::Claimed;
+        if !is_new || number != self.wanted_from(shared, state, from) {
+            return;
+        }
+        tracing::debug!(before = %state.peer, now = %from, "the other end has moved");
+        let opens = state.standing == Standing::Claimed;
+        state.peer = from;
+        state.standing = Standing::Proven;
+        state.moves = state.moves.wrapping_add(1);
+        if opens {
+            self.say(shared, from, FlightWord::Opened, 0);
+        }
+    }
+}
+
+impl State {
+    /// Where the other end is known to be.
+    pub(super) fn proven_peer(&self) -> Option<SocketAddr> {
+        (self.standing == Standing::Proven).then_some(self.peer)
+    }
+}

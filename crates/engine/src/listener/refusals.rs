@@ -1,0 +1,98 @@
+//! One line in the log for each client that does not know the secret or comes too late, and no more lines than a disk
+//! can take.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul_wire::control::{Fault, FaultCode};
+
+/// Lines in each [`WINDOW`]: below 2 MB a day.
+const LINES: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct RefusalLog {
+    window: Mutex<Window>,
+}
+
+#[derive(Default)]
+struct Window {
+    ends: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl RefusalLog {
+    fn lock(&self) -> MutexGuard<'_, Window> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a client that was refused. The log has the time.
+    pub(super) fn note(&self, peer: SocketAddr, fault: &Fault) {
+        if !matches!(fault.code, FaultCode::NotAuthorised | FaultCode::Expired) {
+            tracing::info!(%peer, reason = fault.message, "client refused");
+            return;
+        }
+        self.tell_left_out();
+        if self.lock().take(Instant::now()) {
+            tracing::warn!(%peer, reason = fault.message, "client refused");
+        }
+    }
+
+    /// Says how many lines were left out, when it is time to. To be called after [`RefusalLog::due`].
+    pub(super) fn tell_left_out(&self) {
+        let left_out = self.lock().end(Instant::now());
+        if left_out > 0 {
+            let seconds = WINDOW.as_secs();
+            tracing::warn!(
+                "{left_out} more clients were refused within {seconds} seconds, without a line for each"
+            );
+        }
+    }
+
+    /// How long until there is something to tell; `None`: nothing was left out.
+    pub(super) fn due(&self) -> Option<Duration> {
+        let window = self.lock();
+        let ends = window.ends.filter(|_| window.left_out > 0)?;
+        Some(ends.saturating_duration_since(Instant::now()))
+    }
+}
+
+impl Window {
+    /// Whether there may be another line.
+    fn take(&mut self, now: Instant) -> bool {
+        self.ends.get_or_insert(now + WINDOW);
+        if self.lines < LINES {
+            self.lines += 1;
+            return true;
+        }
+        self.left_out += 1;
+        false
+    }
+
+    /// Ends the window if it is over; how many lines were left out in it.
+    fn end(&mut self, now: Instant) -> u64 {
+        if self.ends.is_none_or(|ends| now < ends) {
+            return 0;
+        }
+        std::mem::take(self).left_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_fills_few_lines_and_is_counted() {
+        let (mut window, start) = (Window::default(), Instant::now());
+        let lines = (0..5_000).filter(|_| window.take(start)).count();
+        assert_eq!(lines, LINES as usize);
+        assert_eq!(window.end(start + WINDOW / 2), 0, "not yet");
+        assert_eq!(window.end(start + WINDOW), 5_000 - u64::from(LINES));
+        assert_eq!(window.end(start + WINDOW), 0, "said once");
+        assert!(window.take(start + WINDOW));
+    }
+}

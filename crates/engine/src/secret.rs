@@ -1,0 +1,118 @@
+//! What must not leave this process but on purpose: in memory, and in files.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use zeroize::Zeroizing;
+
+/// 32 secret bytes. They are overwritten when they are dropped, compared in the same time wherever they differ, and not shown.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<[u8; 32]>);
+
+impl Secret {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl From<[u8; 32]> for Secret {
+    fn from(bytes: [u8; 32]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        verify_slices_are_equal(self.as_bytes(), other.as_bytes()).is_ok()
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// Writes a file that only its owner can read. What was there is replaced as a whole, whatever its mode was; a symbolic link,
+/// or anything else that is no file, is neither followed nor replaced. When this returns, the file is on the disk.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] if something else than a file has the name; what the system says otherwise.
+pub fn write_secret_file(path: &Path, contents: &[u8]) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if !there.is_file() => return Err(no_file(there.is_symlink())),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let directory = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    // Made with mode 0600 under a name that did not exist, and removed if anything fails.
+    let mut file = tempfile::Builder::new().prefix(".haul-secret-").tempfile_in(directory)?;
+    file.write_all(contents)?;
+    file.as_file().sync_data()?;
+    file.persist(path)?;
+    File::open(directory)?.sync_all()
+}
+
+/// Why a name is not used for a secret.
+pub(crate) fn no_file(is_link: bool) -> io::Error {
+    let what = if is_link { "it is a symbolic link" } else { "it is no regular file" };
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_secret_is_compared_and_not_shown() {
+        let secret = Secret::from([7; 32]);
+        assert!(secret == secret.clone() && secret != Secret::from([8; 32]));
+        assert_eq!(format!("{secret:?}"), "(secret)");
+    }
+
+    #[test]
+    fn a_secret_file_is_its_owners_and_replaces_a_file_whole() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        fs::write(&path, "old and readable, and longer").unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        let mut held = File::open(&path).unwrap();
+        write_secret_file(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            io::read_to_string(&mut held).unwrap(),
+            "old and readable, and longer",
+            "it is another file"
+        );
+        assert_eq!(place.path().read_dir().unwrap().count(), 1);
+    }
+
+    #[test]
+    fn nothing_but_a_file_is_replaced_and_no_link_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let (target, link) = (place.path().join("target"), place.path().join("link"));
+        fs::write(&target, "untouched").unwrap();
+        symlink(&target, &link).unwrap();
+        assert!(write_secret_file(&link, b"x").unwrap_err().to_string().contains("symbolic link"));
+        assert!(link.is_symlink() && fs::read(&target).unwrap() == b"untouched");
+        assert!(write_secret_file(place.path(), b"x").is_err());
+        assert!(
+            write_secret_file(Path::new("/dev/null"), b"x").unwrap_err().to_string().contains("no regular")
+        );
+        assert!(write_secret_file(Path::new("/"), b"x").is_err());
+        assert_eq!(place.path().read_dir().unwrap().count(), 2);
+    }
+}

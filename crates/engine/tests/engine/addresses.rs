@@ -1,0 +1,137 @@
+//! Where data goes: to addresses that have answered a challenge, however early a copy of a packet comes from elsewhere.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use haul_engine::{Channel, ChannelOptions, HaulUrl, TicketFile};
+use haul_stack::Ends;
+use haul_wire::packet::WORD_KIND;
+
+use crate::associations::{client_of, flight, own_registry, recv, send, until};
+use crate::support::{PATIENCE, Relay, listener};
+
+/// Whose address an attacker writes on copies of packets.
+struct Victim {
+    socket: UdpSocket,
+    sent: usize,
+}
+
+impl Victim {
+    fn new() -> Self {
+        let socket = UdpSocket::bind("127.0.0.9:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        Self { socket, sent: 0 }
+    }
+
+    fn sends(&mut self, datagram: &[u8], to: SocketAddr) {
+        self.sent += self.socket.send_to(datagram, to).unwrap();
+    }
+
+    /// Bytes that have come, until nothing comes any more.
+    fn received(&self) -> usize {
+        let mut buffer = vec![0; 65_536];
+        std::iter::from_fn(|| self.socket.recv(&mut buffer).ok()).sum()
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.socket.local_addr().unwrap()
+    }
+}
+
+/// The first packet with a message, or what a flight begins with, that the client has sent and the server has not got.
+fn intercepted(relay: &Relay, act: impl FnOnce()) -> Vec<u8> {
+    relay.heard.lock().unwrap().clear();
+    relay.to_server.store(false, Ordering::Relaxed);
+    act();
+    let found = || relay.heard.lock().unwrap().iter().find(|packet| packet[0] != WORD_KIND).cloned();
+    until("the client has sent nothing", || found().is_some());
+    found().unwrap()
+}
+
+fn sends_much(server: &Channel) {
+    (0..30).for_each(|_| send(server, &[7; 1_000]));
+}
+
+#[test]
+fn a_packet_that_overtakes_from_elsewhere_does_not_move_the_flight() {
+    let listener = listener("127.0.0.1");
+    let relay = Relay::start(listener.local_addr());
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let client = client_of(&listener, &url);
+    send(&client, b"one");
+    let server = flight(&listener);
+    assert_eq!(recv(&server), b"one");
+    client.wait_confirmed(PATIENCE).unwrap();
+    let peer = server.peer();
+    let copy = intercepted(&relay, || send(&client, b"two"));
+    let mut victim = Victim::new();
+    victim.sends(&copy, listener.local_addr());
+    assert_eq!(recv(&server), b"two", "the copy is as good as the packet");
+    sends_much(&server);
+    let received = victim.received();
+    assert!(received <= 3 * victim.sent, "{received} bytes to a victim for {} bytes", victim.sent);
+    assert_eq!(server.peer(), peer);
+    for _ in 0..30 {
+        assert_eq!(recv(&client), [7; 1_000]);
+    }
+}
+
+#[test]
+fn a_flight_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goes_on_where_the_client_is() {
+    let listener = listener("127.0.0.1");
+    let relay = Relay::start(listener.local_addr());
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let directory = tempfile::tempdir().unwrap();
+    let ticket = TicketFile::new(directory.path().join("ticket"));
+    let mut first = client_of(&listener, &url);
+    ticket.keep(&mut first).unwrap();
+    send(&first, b"zero");
+    assert_eq!(recv(&flight(&listener)), b"zero");
+    first.close(PATIENCE).unwrap();
+    drop(first);
+    let mut again = None;
+    let copy = intercepted(&relay, || {
+        let resumed = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default());
+        let resumed = again.insert(resumed.unwrap());
+        send(resumed, b"one");
+    });
+    let mut victim = Victim::new();
+    victim.sends(&copy, listener.local_addr());
+    let server = flight(&listener);
+    assert_eq!(recv(&server), b"one");
+    sends_much(&server);
+    let received = victim.received();
+    assert!(received <= 3 * victim.sent, "{received} bytes to a victim for {} bytes", victim.sent);
+    // The client says again that it is there, answers the challenge, and gets what has waited for it.
+    relay.to_server.store(true, Ordering::Relaxed);
+    let client = again.unwrap();
+    for _ in 0..30 {
+        assert_eq!(recv(&client), [7; 1_000]);
+    }
+    assert_ne!(server.peer(), victim.address());
+    send(&client, b"two");
+    assert_eq!(recv(&server), b"two");
+}
+
+#[test]
+fn a_client_behind_a_nat_that_has_forgotten_it_is_found_again() {
+    let listener = listener("127.0.0.1");
+    let relay = Relay::start(listener.local_addr());
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let client = client_of(&listener, &url);
+    send(&client, b"one");
+    let server = flight(&listener);
+    assert_eq!(recv(&server), b"one");
+    client.wait_confirmed(PATIENCE).unwrap();
+    for round in 0..3 {
+        let before = server.peer();
+        relay.rebind.store(true, Ordering::Relaxed);
+        until("the relay has no other port", || !relay.rebind.load(Ordering::Relaxed));
+        send(&client, b"from elsewhere");
+        assert_eq!(recv(&server), b"from elsewhere");
+        until("the flight has not moved", || server.peer() != before);
+        send(&server, format!("round {round}").as_bytes());
+        assert_eq!(recv(&client), format!("round {round}").as_bytes());
+    }
+}

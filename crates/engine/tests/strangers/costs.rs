@@ -1,0 +1,149 @@
+//! The tests; one at a time, as they count what the process has.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul_engine::{ConnectOptions, HandshakeLimits, ListenOptions, Listener, connect, default_settings};
+use haul_wire::control::{ControlMessage, Fault, FaultCode, FrameDecoder, MAX_HELLO_BODY, Request};
+use rustls::ClientConfig;
+
+use crate::stranger::{self, Stranger};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The number of Refuse among the messages.
+const REFUSE: u8 = 2;
+const PLACES: usize = 8;
+/// Where strangers come from.
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
+
+/// One test at a time, as they count what the process has.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn listener(total: usize) -> Listener {
+    let addr = SocketAddr::from(([127, 0, 0, 1], 0));
+    let handshakes = HandshakeLimits { total, ..HandshakeLimits::default() };
+    Listener::bind(ListenOptions { handshakes, ..ListenOptions::new(addr) }).unwrap()
+}
+
+fn stranger(listener: &Listener, config: &Arc<ClientConfig>) -> std::io::Result<Stranger> {
+    Stranger::secure(stranger::dial(ELSEWHERE, listener.local_addr(), TIMEOUT)?, config)
+}
+
+/// Threads that serve strangers or sessions.
+fn serving_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("haul-handshake") || name.starts_with("haul-control")).count()
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let patience = Instant::now() + TIMEOUT;
+    while !done() {
+        assert!(Instant::now() < patience, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_wrong_proof_is_refused_before_the_rest_of_the_hello_has_come() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let listener = listener(PLACES);
+    let mut stranger = stranger(&listener, &stranger::config()).unwrap();
+    stranger.prove_wrongly(100_000).unwrap();
+    assert_eq!(stranger.answer().unwrap(), REFUSE);
+    assert_eq!(listener.stats().refused, 1);
+}
+
+#[test]
+fn refused_clients_that_stay_have_no_more_threads_and_sockets_than_there_are_places() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (listener, config) = (listener(PLACES), stranger::config());
+    let before = descriptors();
+    let (mut staying, mut most_threads, mut most_descriptors) = (Vec::new(), 0, 0);
+    for _ in 0..100 {
+        // Some are closed in favour of others before they have said anything.
+        if let Ok(mut stranger) = stranger(&listener, &config) {
+            let _ = stranger.prove_wrongly(34);
+            staying.push(stranger);
+        }
+        most_threads = most_threads.max(serving_threads());
+        most_descriptors = most_descriptors.max(descriptors() - staying.len());
+    }
+    assert!(staying.len() > PLACES, "{}", staying.len());
+    assert!(most_threads <= PLACES, "{most_threads} threads");
+    // Those that are closed to make room for as many new ones.
+    assert!(most_descriptors <= before + 2 * PLACES, "{most_descriptors}, at first {before}");
+    until("all of it is given back", || serving_threads() == 0 && descriptors() <= before + staying.len());
+}
+
+#[test]
+fn who_has_the_secret_gets_in_while_strangers_come_and_stay() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let listener = listener(PLACES);
+    let config = stranger::config();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut staying = Vec::new();
+                while !over.load(Ordering::Relaxed) && staying.len() < 2_000 {
+                    if let Ok(mut stranger) = stranger(&listener, &config) {
+                        let _ = stranger.prove_wrongly(34);
+                    }
+                    staying.extend(stranger::dial(ELSEWHERE, listener.local_addr(), TIMEOUT));
+                }
+            });
+        }
+        for _ in 0..5 {
+            let url = listener.url("127.0.0.1", b"");
+            let client =
+                scope.spawn(move || connect(&url, ConnectOptions::new(Request::Check, default_settings())));
+            let session = listener.accept(TIMEOUT).unwrap().map(|incoming| incoming.accept().unwrap());
+            let client = client.join().unwrap();
+            assert!(client.is_ok() && session.is_some(), "{client:?} {:?}", listener.stats());
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_hello_of_another_version_is_answered_with_both_versions() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let listener = listener(PLACES);
+    // A Hello (0) of version 4, of which this version understands no more.
+    let fault = refusal(&listener, &[0, 0, 0, 5, 0, 4, 0xff, 0xff, 0xff]);
+    assert_eq!(fault.code, FaultCode::VersionMismatch);
+    assert!(fault.message.contains("version 4") && fault.message.contains("version 3"), "{fault}");
+}
+
+#[test]
+fn what_is_no_hello_or_too_long_is_refused_by_its_first_bytes() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let listener = listener(PLACES);
+    let too_long = MAX_HELLO_BODY as u32 + 1;
+    for start in [&too_long.to_be_bytes()[..], &[0, 0, 0, 3, 200, 1, 2], &[0, 0, 0, 1, 12]] {
+        let fault = refusal(&listener, start);
+        assert_eq!(fault.code, FaultCode::Internal, "{fault}");
+    }
+    assert_eq!(listener.stats().refused, 3);
+}
+
+/// What a client is told whose connection begins with these bytes.
+fn refusal(listener: &Listener, start: &[u8]) -> Fault {
+    let mut stranger = stranger(listener, &stranger::config()).unwrap();
+    stranger.0.write_all(start).unwrap();
+    let (mut decoder, mut answer) = (FrameDecoder::new(), Vec::new());
+    stranger.0.read_to_end(&mut answer).unwrap();
+    decoder.feed(&answer);
+    match decoder.next_message() {
+        Ok(Some(ControlMessage::Refuse(fault))) => fault,
+        other => panic!("{other:?}"),
+    }
+}
