@@ -6,11 +6,19 @@ use std::sync::Arc;
 
 use haul_wire::control::{Entry, EntryKind, Fault, FaultCode};
 
+use crate::budget::{growth_of_table, growth_of_vec, make_room, of_table, of_vec};
 use crate::fault::{protocol, show};
 use crate::stream::Shape;
 
 /// More entries than this end the job: it bounds what a peer can make us remember.
 pub(crate) const MAX_ENTRIES: usize = 1 << 26;
+
+/// Bytes that each entry takes later, elsewhere: which file it became (see `receive::own`), and lists of numbers of entries
+/// in the end.
+const LATER: u64 = 48;
+
+/// Bytes for each path of a directory that is kept whole, beside its own.
+const PATH: u64 = 96;
 
 /// What an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +101,10 @@ pub(crate) struct EntryTable {
     by_name: HashMap<u64, u32, IdentityHash>,
     hasher: RandomState,
     bytes: u64,
+    /// What the shapes take.
+    shape_bytes: u64,
+    /// What the journal and others take for paths of directories.
+    path_bytes: u64,
     /// The directory of the last entry: the next one usually lies there too.
     last_directory: Option<(Vec<u8>, u32)>,
 }
@@ -106,6 +118,36 @@ impl EntryTable {
     /// The sum of the lengths of all files' streams.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes that it takes, and that will be taken for the entries that it has.
+    pub(crate) fn held(&self) -> u64 {
+        of_vec(&self.records)
+            + of_vec(&self.names)
+            + of_vec(&self.digests)
+            + of_table::<(u64, u32)>(self.by_name.capacity())
+            + of_table::<(u32, Arc<Shape>)>(self.shapes.capacity())
+            + self.shape_bytes
+            + u64::from(self.len()) * LATER
+            + self.path_bytes
+    }
+
+    /// Bytes that it takes more with this entry.
+    pub(crate) fn growth(&self, entry: &Entry) -> u64 {
+        let path = entry.path.as_bytes().len();
+        let (target, holes) = match &entry.kind {
+            EntryKind::Symlink { target } => (target.len(), 0),
+            EntryKind::File { holes, .. } => (0, holes.len()),
+            EntryKind::Directory => (path + PATH as usize, 0),
+            EntryKind::Failed(_) | EntryKind::HardLink { .. } => (0, 0),
+        };
+        growth_of_vec(&self.records, 1)
+            + growth_of_vec(&self.names, path + target)
+            + growth_of_vec(&self.digests, 1)
+            + growth_of_table::<(u64, u32)>(self.by_name.len(), self.by_name.capacity(), 1)
+            + growth_of_table::<(u32, Arc<Shape>)>(self.shapes.len(), self.shapes.capacity(), 1)
+            + Shape::bytes_with(holes)
+            + LATER
     }
 
     /// Appends an entry. `Ok(Some(fault))`: it is kept as failed, because the sender could not read it or
@@ -204,17 +246,24 @@ impl EntryTable {
             return Err(protocol("the set is larger than any set may be"));
         };
         let name_start = self.names.len() as u64;
+        make_room(&mut self.names, name.len());
         self.names.extend_from_slice(name);
         let (kind, size) = match &entry.kind {
             EntryKind::File { size, holes } => {
+                make_room(&mut self.digests, 1);
                 self.digests.push([0; 32]);
                 if !holes.is_empty() {
+                    self.shape_bytes += Shape::bytes_with(holes.len());
                     self.shapes.insert(index as u32, Arc::new(Shape::new(*size, holes)));
                 }
                 (Kind::File(self.digests.len() as u32 - 1), *size)
             }
-            EntryKind::Directory => (Kind::Directory, 0),
+            EntryKind::Directory => {
+                self.path_bytes += entry.path.as_bytes().len() as u64 + PATH;
+                (Kind::Directory, 0)
+            }
             EntryKind::Symlink { target } => {
+                make_room(&mut self.names, target.len());
                 self.names.extend_from_slice(target);
                 (Kind::Symlink, target.len() as u64)
             }
@@ -224,6 +273,7 @@ impl EntryTable {
         let attributes =
             Attributes { mtime_secs: entry.mtime_secs, mtime_nanos: entry.mtime_nanos, mode: entry.mode };
         let name_len = name.len() as u16;
+        make_room(&mut self.records, 1);
         self.records.push(Record { size, attributes, name_start, name_len, state, kind, parent });
         self.bytes = end;
         Ok(index as u32)

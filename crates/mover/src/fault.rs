@@ -1,7 +1,6 @@
 //! Faults from errors of the operating system, with paths shown so that any byte can be told.
 
-use std::fmt::Write as _;
-
+use haul_base::printable_bytes;
 use haul_wire::control::{Fault, FaultCode};
 use rustix::io::Errno;
 
@@ -109,23 +108,9 @@ pub(crate) fn protocol(what: &str) -> Fault {
     )
 }
 
-/// A path for people: control characters and bytes that are not UTF-8 as escapes.
+/// A path for people: what a terminal would obey, and bytes that are not UTF-8, as escapes.
 pub(crate) fn show(path: &[u8]) -> String {
-    let mut text = String::with_capacity(path.len());
-    for chunk in path.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() {
-                text.extend(c.escape_default());
-            } else {
-                text.push(c);
-            }
-        }
-        for byte in chunk.invalid() {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "\\x{byte:02x}");
-        }
-    }
-    text
+    printable_bytes(path)
 }
 
 #[cfg(test)]

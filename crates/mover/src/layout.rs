@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::budget::{make_room, of_vec};
+
 /// A stretch of a file's stream in the object; it ends where the next begins.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
@@ -29,6 +31,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Bytes of memory that it takes.
+    pub(crate) fn held(&self) -> u64 {
+        of_vec(&self.extents)
+    }
+
     /// Length of the object so far.
     pub(crate) fn len(&self) -> u64 {
         self.len
@@ -43,6 +50,7 @@ impl Layout {
         let continues =
             |last: &Extent| last.entry == entry && last.start + (self.len - last.at) == range.start;
         if len > 0 && !self.extents.last().is_some_and(continues) {
+            make_room(&mut self.extents, 1);
             self.extents.push(Extent { at: self.len, start: range.start, entry });
         }
         self.len = end;

@@ -15,6 +15,7 @@ pub struct Progress {
     bytes_done: AtomicU64,
     files_done: AtomicU64,
     failed: AtomicU64,
+    worked: AtomicU64,
     current: Mutex<Vec<u8>>,
     items: Items,
 }
@@ -50,6 +51,12 @@ impl Progress {
         self.failed.load(Relaxed)
     }
 
+    /// How much has been done, of whatever kind. While it stays the same, nothing happens.
+    pub fn activity(&self) -> u64 {
+        let counts = [&self.entries, &self.bytes_known, &self.bytes_done, &self.files_done, &self.failed];
+        counts.into_iter().chain([&self.worked]).fold(0, |sum, count| sum.wrapping_add(count.load(Relaxed)))
+    }
+
     /// The file that is being read or written, for people.
     pub fn current(&self) -> String {
         crate::fault::show(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
@@ -83,6 +90,11 @@ impl Progress {
 
     pub(crate) fn file_done(&self) {
         self.files_done.fetch_add(1, Relaxed);
+    }
+
+    /// Something was done that no other number shows.
+    pub(crate) fn worked(&self) {
+        self.worked.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn one_failed(&self) {

@@ -63,7 +63,7 @@ impl MoveReport {
             first.message
         );
         let code = self.failures.common_code().unwrap_or(first.code);
-        Some(Fault { message, code, retryable: self.failures.all_retryable(), hint: first.hint.clone() })
+        Some(Fault { message, code, retryable: self.failures.all_retryable(), ..first.clone() })
     }
 }
 

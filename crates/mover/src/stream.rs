@@ -18,7 +18,7 @@ pub(crate) struct Shape {
 impl Shape {
     /// Of a file of `size` bytes with these holes, which are in order and inside of it.
     pub(crate) fn new(size: u64, holes: &[Stretch]) -> Self {
-        let mut data = Vec::new();
+        let mut data = Vec::with_capacity(if holes.is_empty() { 0 } else { holes.len() + 1 });
         let (mut at, mut len) = (0, 0);
         for hole in holes {
             if hole.start > at {
@@ -35,6 +35,12 @@ impl Shape {
             len += size - at;
         }
         Self { size, data, len }
+    }
+
+    /// Bytes of memory that one with so many holes takes, in an [`Arc`](std::sync::Arc).
+    pub(crate) fn bytes_with(holes: usize) -> u64 {
+        let of_data = if holes == 0 { 0 } else { (holes + 1) * size_of::<(u64, u64)>() };
+        (of_data + size_of::<Self>() + 2 * size_of::<usize>()) as u64
     }
 
     /// Size of the file in bytes.

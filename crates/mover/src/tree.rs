@@ -53,6 +53,18 @@ impl Groups {
         if range.is_empty() { 0..0 } else { self.at(range.start)..self.at(range.end - 1) + 1 }
     }
 
+    /// The groups that have bytes in one of `ranges`, which are in order; each once.
+    pub(crate) fn touched_by(self, ranges: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = u32> {
+        ranges
+            .scan(0, move |next, range| {
+                let touched = self.touched(&range);
+                let new = touched.start.max(*next)..touched.end;
+                *next = (*next).max(touched.end);
+                Some(new)
+            })
+            .flatten()
+    }
+
     /// The groups that lie wholly in `range`.
     pub(crate) fn within(self, range: &Range<u64>) -> Range<u32> {
         let first = range.start.div_ceil(self.size) as u32;

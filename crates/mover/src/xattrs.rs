@@ -4,8 +4,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{
-    XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr, lremovexattr,
-    lsetxattr,
+    XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, getxattr, lgetxattr, listxattr, llistxattr,
+    lremovexattr, lsetxattr, removexattr, setxattr,
 };
 use rustix::io::Errno;
 
@@ -14,10 +14,15 @@ use crate::storage::{Call, repeat};
 /// Names are not longer together (`XATTR_LIST_MAX` of Linux).
 const LIST: usize = 64 << 10;
 
+/// What a program may do without being root (capabilities(7)).
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
 /// Something that may have extended attributes.
 pub(crate) enum Bearer<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
+    /// What is open as a path, with its path in `/proc`, which leads to it and no further, also to a symbolic link.
+    Path(Vec<u8>, std::marker::PhantomData<BorrowedFd<'a>>),
     /// A name that is not followed, by way of `/proc`: there is no call that takes a directory and a name
     /// on all kernels.
     Named(Vec<u8>, std::marker::PhantomData<BorrowedFd<'a>>),
@@ -31,6 +36,11 @@ impl<'a> Bearer<'a> {
         Self::Named(path, std::marker::PhantomData)
     }
 
+    /// What is open with `O_PATH`.
+    pub(crate) fn path(fd: BorrowedFd<'a>) -> Self {
+        Self::Path(format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes(), std::marker::PhantomData)
+    }
+
     /// The names of all attributes; none where the file system has none.
     pub(crate) fn list(&self) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = Vec::with_capacity(LIST);
@@ -38,6 +48,7 @@ impl<'a> Bearer<'a> {
             let spare = spare_capacity(&mut buffer);
             match self {
                 Self::Open(fd) => flistxattr(fd, spare),
+                Self::Path(path, _) => listxattr(path.as_slice(), spare),
                 Self::Named(path, _) => llistxattr(path.as_slice(), spare),
             }
         });
@@ -63,6 +74,7 @@ impl<'a> Bearer<'a> {
             let spare = spare_capacity(&mut value);
             match self {
                 Self::Open(fd) => fgetxattr(fd, name, spare),
+                Self::Path(path, _) => getxattr(path.as_slice(), name, spare),
                 Self::Named(path, _) => lgetxattr(path.as_slice(), name, spare),
             }
         })?;
@@ -72,6 +84,7 @@ impl<'a> Bearer<'a> {
     pub(crate) fn set(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
         repeat(Call::Attributes, || match self {
             Self::Open(fd) => fsetxattr(fd, name, value, XattrFlags::empty()),
+            Self::Path(path, _) => setxattr(path.as_slice(), name, value, XattrFlags::empty()),
             Self::Named(path, _) => lsetxattr(path.as_slice(), name, value, XattrFlags::empty()),
         })
     }
@@ -79,6 +92,7 @@ impl<'a> Bearer<'a> {
     pub(crate) fn remove(&self, name: &[u8]) -> Result<(), Errno> {
         repeat(Call::Attributes, || match self {
             Self::Open(fd) => fremovexattr(fd, name),
+            Self::Path(path, _) => removexattr(path.as_slice(), name),
             Self::Named(path, _) => lremovexattr(path.as_slice(), name),
         })
     }

@@ -8,15 +8,15 @@ const ID: u32 = 0x6861_756c;
 /// See [`crate::check::journal`].
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Some((&how, rest)) = bytes.split_first() else { return false };
-    let journal = if how.is_multiple_of(2) { rest.to_vec() } else { seal(rest) };
+    let journal = if how.is_multiple_of(2) { rest.to_vec() } else { seal(ID, rest) };
     let Ok(read) = replay(ID, &journal[..]) else { return false };
     holds(&journal, &read);
     read.good > HEADER_LEN
 }
 
 /// A journal of payloads, each with a length (u8) in front of it.
-fn seal(mut payloads: &[u8]) -> Vec<u8> {
-    let (mut journal, codec) = (header(ID).to_vec(), Codec::new(ID));
+pub(crate) fn seal(id: u32, mut payloads: &[u8]) -> Vec<u8> {
+    let (mut journal, codec) = (header(id).to_vec(), Codec::new(id));
     while let Some((&len, rest)) = payloads.split_first() {
         let (payload, rest) = rest.split_at(rest.len().min(len.into()));
         codec.seal(0, payload, &mut journal);

@@ -331,12 +331,19 @@ pub(crate) fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) ->
         errno => Why::Unreadable(errno),
     })?;
     let stat = fstat(&file).map_err(Why::Unreadable)?;
-    if is_ours(&stat) { Ok(file) } else { Err(Why::Foreign) }
+    match stat.st_nlink {
+        0 => Err(Why::Vanished),
+        _ if is_ours(&stat) => Ok(file),
+        _ => Err(Why::Foreign),
+    }
 }
 
-/// A regular file of this user: what others have put there is not believed.
-fn is_ours(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_uid == geteuid().as_raw()
+/// A regular file of this user without further names: what others have put there is not believed, and what has another
+/// name may be somebody's file elsewhere.
+pub(crate) fn is_ours(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_uid == geteuid().as_raw()
+        && stat.st_nlink == 1
 }
 
 /// Reads a journal from its beginning.

@@ -5,6 +5,8 @@
 //! next job adopts them, takes the claims it has use for, and removes the rest. `docs/mover.md` describes the
 //! format and what it promises.
 
+use haul_wire::control::{Fault, FaultCode};
+
 mod check;
 mod leftovers;
 mod names;
@@ -15,10 +17,11 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use check::check;
+pub(crate) use check::{check, seal};
 #[cfg(test)]
 pub(crate) use leftovers::Why;
-pub(crate) use leftovers::{Claim, Leftovers};
+pub(crate) use leftovers::{Claim, Leftovers, is_ours};
+pub(crate) use names::{journal_name, part_name};
 #[cfg(test)]
 pub(crate) use own::Ended;
 pub(crate) use own::Journal;
@@ -28,6 +31,19 @@ pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove
 /// Whether a name is that of a journal or of a temporary file, of whichever job.
 pub(crate) fn is_working_name(name: &[u8]) -> bool {
     is_journal(name) || names::parse_part(name).is_some()
+}
+
+/// Whether no peer may give this name to anything: that of a journal, which a later job would believe, or of a temporary
+/// file, which it would go on with. Also in other case, because there are file systems that do not tell it apart.
+pub(crate) fn is_reserved(name: &[u8]) -> bool {
+    is_working_name(&name.to_ascii_lowercase())
+}
+
+/// What is said of such a name.
+pub(crate) fn reserved(path: &str) -> Fault {
+    let message = format!("`{path}` is a name of the journals and temporary files of unfinished copies");
+    let hint = "rename it if it is none; `haul clean` removes what an unfinished copy has left";
+    Fault::new(FaultCode::Usage, message, hint)
 }
 
 /// Whether a name is that of a journal.

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::journal::names::{journal_name, parse_journal, parse_part, part_name};
+use crate::journal::names::{journal_name, part_name};
 use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Record, header, is_local};
 use crate::journal::tail::Tail;
 use crate::storage::{dup, fallocate, fdatasync, flock, fstat, fsync, openat, unlinkat, write_all};
@@ -112,12 +112,6 @@ impl Journal {
     /// The name of a temporary file.
     pub(crate) fn part_name(&self, number: u32) -> String {
         part_name(self.id, number)
-    }
-
-    /// Whether an entry of a set must not have this name: that of any journal, because a later job would
-    /// believe it, or of a temporary file of this job.
-    pub(crate) fn is_reserved(&self, name: &[u8]) -> bool {
-        parse_journal(name).is_some() || parse_part(name).is_some_and(|(id, _)| id == self.id)
     }
 
     /// Notes a directory, relative to the journal's, before the first temporary file is made in it.

@@ -9,7 +9,6 @@ use haul_base::Bytes;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::fault::show;
 use crate::journal::leftovers::{self, Leftover, Why};
 use crate::journal::names::{journal_name, part_name};
 use crate::journal::record::State;
@@ -47,8 +46,8 @@ pub enum JournalState {
 /// A file of which a part is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartialFile {
-    /// Relative to the directory of the journal; bytes that are no text as escapes.
-    pub path: String,
+    /// Relative to the directory of the journal.
+    pub path: Vec<u8>,
     /// Bytes that are there.
     pub have: Bytes,
     /// Length of the file. If it has holes, it is complete with fewer bytes.
@@ -129,7 +128,7 @@ pub(super) fn reason(id: u32, why: Why) -> String {
             "another version of haul has written it (format {version}); if what that was receiving is not to be resumed, \
              remove it by hand, with the files `.haul-{id:08x}-*.part` beside and below it"
         ),
-        Why::Foreign => "it is not a journal of this user".to_owned(),
+        Why::Foreign => "it is not a journal of this user, or has further names".to_owned(),
         Why::Unreadable(errno) => format!("it cannot be read: {}", io::Error::from(errno)),
         Why::Vanished => "it has gone".to_owned(),
     }
@@ -149,7 +148,7 @@ fn describe(directory: &OwnedFd, state: &State, mut report: JournalReport) -> Jo
         let have = Bytes(noted.written.total());
         if have.0 > 0 && leftovers::has_part(directory.as_fd(), &part, noted) {
             let identity = &noted.identity;
-            report.files.push(PartialFile { path: show(&identity.path), have, size: Bytes(identity.size) });
+            report.files.push(PartialFile { path: identity.path.clone(), have, size: Bytes(identity.size) });
         }
     }
     report

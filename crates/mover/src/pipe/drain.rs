@@ -19,12 +19,17 @@ use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, await_farewell};
 use crate::receive::{
     Base, FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Shared, Wants, Work, mismatch,
+    text,
 };
 use crate::report::{MoveReport, report};
+use crate::stage::Origin;
 use crate::threads;
 
 /// Zeros written at a time where a file has a hole.
 const ZEROS: usize = 16 << 10;
+
+/// Bytes of memory for each file whose digest is known, and again for what it hashes to here.
+const EXPECTED: u64 = 2 * size_of::<(u32, Result<[u8; 32], Fault>)>() as u64;
 
 /// What the bytes of a file hash to, once all are out.
 type Hashed = (u32, [u8; 32]);
@@ -40,7 +45,7 @@ pub fn receive_to(
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
     let place = Place::new(Base::nowhere()?, options.session);
-    let shared = Arc::new(Shared::new(link, place, options, Wants::new(Destination::Fresh)));
+    let shared = Arc::new(Shared::new(link, place, options, Wants::new(Destination::Fresh), Origin::Files));
     let job = shared.clone();
     let thread = threads::spawn("haul-receive", move || run(&job, output))?;
     let sink = Box::new(FileSink::new(shared.clone()));
@@ -251,6 +256,7 @@ impl Listener {
             ControlMessage::Extent(_)
             | ControlMessage::LeftOut(_)
             | ControlMessage::Withheld(_)
+            | ControlMessage::DestinationAttributes(_)
             | ControlMessage::Ping(_)
             | ControlMessage::Pong(_)
             | ControlMessage::UdpSeen { .. } => Ok(()),
@@ -274,6 +280,7 @@ impl Listener {
                 ));
             }
             let mut book = self.shared.book();
+            book.must_afford(book.table.growth(entry))?;
             if let Some(fault) = book.table.push(entry)? {
                 book.failures.add(entry.path.as_bytes(), fault);
                 self.settled += 1;
@@ -292,6 +299,8 @@ impl Listener {
         let file = known.filter(|&entry| matches!(book.table.kind(entry), Kind::File(_)));
         drop(book);
         let entry = file.ok_or_else(|| protocol("a digest of an entry that is no file"))?;
+        // Held until the end: as a digest, what could not be read as what is said of it.
+        self.shared.hold(EXPECTED + text(&digest) as u64)?;
         self.expected.insert(entry, digest.result);
         self.settle(entry)
     }

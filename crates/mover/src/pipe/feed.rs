@@ -15,6 +15,7 @@ use crate::link::ControlLink;
 use crate::pipe::STREAM;
 use crate::report::MoveReport;
 use crate::send::{BLOCK, Block, FileSource, SendHandle, SendJob, SendLimits, Shared, Wanted, listen};
+use crate::stage::Origin;
 use crate::threads;
 
 /// Permissions of the file that is made of a stream.
@@ -41,7 +42,7 @@ pub fn send_stream(
     let (proofs, _) = crossbeam_channel::unbounded();
     // Nothing can be read again: it is kept until the receiver has it.
     let limits = SendLimits { keep: u64::MAX, ..limits };
-    let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs)));
+    let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs), Origin::Pipe));
     let job = shared.clone();
     let thread = threads::spawn("haul-send", move || run(&job, input, most))?;
     let source = Box::new(FileSource::new(shared.clone()));
@@ -80,6 +81,8 @@ impl Feed {
         let mut hasher = Hasher::new();
         let mut offset = 0;
         let mut buffer = AlignedBytes::zeroed(BLOCK);
+        // Nobody knows when a pipe gives more: what it gave leaves at once.
+        self.shared.set_idle(true);
         loop {
             if !self.wait_for_room() {
                 return Ok(());

@@ -26,6 +26,7 @@ use crate::receive::{
 };
 use crate::report::{MoveReport, report};
 use crate::root::Root;
+use crate::stage::Origin;
 use crate::storage::{fsync, read_exact_at, write_all_at};
 use crate::stream::Shape;
 use crate::threads;
@@ -49,8 +50,8 @@ pub fn receive_stream(
     if base.rename.is_none() {
         return Err(Trouble::new(Side::Destination, "write to", destination, Errno::ISDIR).fault);
     }
-    let place = Place::new(base, options.session);
-    let shared = Arc::new(Shared::new(link, place, options, Wants::new(Destination::Fresh)));
+    let place = Place::new(base, options.session).keeping(options.min_free);
+    let shared = Arc::new(Shared::new(link, place, options, Wants::new(Destination::Fresh), Origin::Pipe));
     let job = shared.clone();
     let thread = threads::spawn("haul-receive", move || run(&job))?;
     let sink = Box::new(FileSink::new(shared.clone()));
@@ -112,7 +113,12 @@ impl<'a> Writer<'a> {
     fn work(mut self) -> Result<Option<Stored>, Trouble> {
         loop {
             match self.shared.queue.take(u64::MAX, false) {
-                Work::Bytes(lease) => self.write(&lease).map_err(|errno| self.trouble(errno))?,
+                Work::Bytes(lease) => {
+                    let bytes = lease.runs.iter().map(|run| run.range.len() as u64).sum();
+                    let room = self.shared.place.arrived(0, &self.file, bytes);
+                    room.map_err(|no_space| no_space.trouble("write", &self.shared.place.local(STREAM)))?;
+                    self.write(&lease).map_err(|errno| self.trouble(errno))?;
+                }
                 Work::Look => {}
                 Work::Closed => return Ok(None),
             }
@@ -263,6 +269,7 @@ impl Store {
         drop(book);
         self.shared.progress.found(1, stored.len);
         self.shared.progress.file_done();
+        self.shared.place.finish(true);
         self.shared.set_finished();
         let link = &self.shared.link;
         link.send(ControlMessage::Outcomes(vec![Outcome { entry: 0, fault: None }]))?;

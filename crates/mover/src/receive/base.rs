@@ -2,17 +2,22 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use haul_wire::control::{Fault, FaultCode, Layout, RunMode};
+use haul_wire::control::{DestinationLineage, Fault, FaultCode, Layout, RelPath, RunMode};
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::fault::{Side, Trouble, show};
-use crate::journal::Leftovers;
+use crate::foreign_links::{NotOpened, open_own};
+use crate::journal::{Leftovers, is_reserved, reserved};
+use crate::lineage::lineage;
 use crate::root::Root;
-use crate::storage::{accessat, mkdirat};
+use crate::storage::{accessat, mkdirat, unlinkat};
 
 /// Permissions of a destination that is made here, before the umask, as `mkdir` has them.
 const NEW_DIRECTORY: u32 = 0o777;
+
+/// Permissions that it has until the set is complete: what comes may be less public.
+const PRIVATE_DIRECTORY: u32 = 0o700;
 
 /// Where a set goes.
 pub(crate) struct Base {
@@ -24,6 +29,38 @@ pub(crate) struct Base {
     pub(crate) made_for: Option<Vec<u8>>,
     /// Whether the directory is there.
     pub(crate) presence: Presence,
+    /// How far what is done may reach.
+    pub(crate) reach: Reach,
+    made: Option<Made>,
+    /// The name that the destination would get if this was not a dry run.
+    missing: Option<Vec<u8>>,
+}
+
+/// How far what is done at the destination may reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// The paths are those of a person on this machine.
+    Anywhere,
+    /// They are a peer's and lead below a root. A file with several names may be somebody's outside of it, so it is left
+    /// as it is.
+    Confined,
+}
+
+impl Reach {
+    fn of(root: &Root) -> Self {
+        match root {
+            Root::Anywhere => Self::Anywhere,
+            Root::Beneath(_) => Self::Confined,
+        }
+    }
+}
+
+/// A destination that this job has made.
+struct Made {
+    parent: OwnedFd,
+    name: Vec<u8>,
+    /// The permissions that it gets if the set has none for it.
+    mode: u32,
 }
 
 /// Whether the destination's directory is there.
@@ -37,12 +74,40 @@ pub(crate) enum Presence {
 
 impl Base {
     fn plain(directory: OwnedFd, presence: Presence) -> Self {
-        Self { directory, rename: None, made_for: None, presence }
+        Self {
+            directory,
+            rename: None,
+            made_for: None,
+            presence,
+            reach: Reach::Anywhere,
+            made: None,
+            missing: None,
+        }
+    }
+
+    /// The permissions that the destination gets if this job has made it and the set has none for it.
+    pub(crate) fn mode_when_made(&self) -> Option<u32> {
+        self.made.as_ref().map(|made| made.mode)
+    }
+
+    /// Removes the destination again if this job has made it and nothing is in it.
+    pub(crate) fn remove_made(&self) {
+        if let Some(Made { parent, name, .. }) = &self.made {
+            // It is at worst an empty directory.
+            let _ = unlinkat(parent, &name[..], AtFlags::REMOVEDIR);
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn lineage(&self, removes: bool) -> DestinationLineage {
+        let name = self.rename.clone().or_else(|| self.missing.clone());
+        let name = name.and_then(|name| RelPath::new(name).ok());
+        DestinationLineage { directories: lineage(self.directory.as_fd()), name, removes }
     }
 
     /// No directory at all: nothing can be reached below it.
     pub(crate) fn nowhere() -> Result<Self, Fault> {
-        let directory = open_directory(&Root::Anywhere, b"/").map_err(|errno| fail("open", b"/", errno))?;
+        let directory = open_directory(&Root::Anywhere, b"/")?.map_err(|errno| fail("open", b"/", errno))?;
         Ok(Self::plain(directory, Presence::Missing))
     }
 }
@@ -55,49 +120,82 @@ pub(crate) fn open_base(
     layout: Layout,
     run: RunMode,
 ) -> Result<Base, Fault> {
-    let base = match (open_directory(root, destination), layout) {
-        (Ok(directory), Layout::As) => match made_for(root, destination) {
+    must_be_free(destination)?;
+    let base = match (open_directory(root, destination)?, layout) {
+        (Ok(directory), Layout::As) => match made_for(root, destination)? {
             Some(source) => Base { made_for: Some(source), ..beside(root, destination)? },
             None => Base::plain(directory, Presence::There),
         },
         (Ok(directory), Layout::Into) => Base::plain(directory, Presence::There),
         (Err(Errno::NOENT), Layout::Into) if run == RunMode::Itemise => {
-            let directory = open_parent(root, &root.split(destination).directory, destination)?;
-            Base::plain(directory, Presence::Missing)
+            let named = root.split(destination);
+            let directory = open_parent(root, &named.directory, destination)?;
+            Base { missing: Some(named.name), ..Base::plain(directory, Presence::Missing) }
         }
-        (Err(Errno::NOENT), Layout::Into) => Base::plain(make(root, destination)?, Presence::There),
+        (Err(Errno::NOENT), Layout::Into) => make(root, destination)?,
         (Err(Errno::NOENT | Errno::NOTDIR), Layout::As) => beside(root, destination)?,
         (Err(errno), _) => return Err(fail("open the destination", destination, errno)),
     };
-    writable(&base, destination)?;
-    Ok(base)
+    if run != RunMode::Itemise {
+        writable(&base, destination)?;
+    }
+    Ok(Base { reach: Reach::of(root), ..base })
+}
+
+/// Names of journals and temporary files are nobody's to give.
+fn must_be_free(destination: &[u8]) -> Result<(), Fault> {
+    let taken = destination.split(|&b| b == b'/').any(is_reserved);
+    if taken { Err(reserved(&show(destination))) } else { Ok(()) }
 }
 
 /// The source, if an earlier job made this directory to take the place of its one source and was cut off: the same
 /// command means the same again.
-fn made_for(root: &Root, destination: &[u8]) -> Option<Vec<u8>> {
+fn made_for(root: &Root, destination: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
     let named = root.split(destination);
-    let leftovers = open_directory(root, &named.directory).and_then(|d| Leftovers::adopt(d.as_fd())).ok()?;
-    leftovers.made_for(&named.name).map(<[u8]>::to_vec)
+    let leftovers = open_directory(root, &named.directory)?.and_then(|d| Leftovers::adopt(d.as_fd())).ok();
+    Ok(leftovers.and_then(|leftovers| leftovers.made_for(&named.name).map(<[u8]>::to_vec)))
 }
 
-fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, Errno> {
+/// The outer error: the path leads through another user's link.
+fn open_directory(root: &Root, path: &[u8]) -> Result<Result<OwnedFd, Errno>, Fault> {
     let flags = OFlags::DIRECTORY | OFlags::NONBLOCK;
-    match root.open(path, OFlags::RDONLY | flags) {
+    Ok(match open_at(root, path, OFlags::RDONLY | flags)? {
         // It may be entered and written although it may not be listed.
-        Err(Errno::ACCESS) => root.open(path, OFlags::PATH | flags),
+        Err(Errno::ACCESS) => open_at(root, path, OFlags::PATH | flags)?,
         opened => opened,
+    })
+}
+
+fn open_at(root: &Root, path: &[u8], flags: OFlags) -> Result<Result<OwnedFd, Errno>, Fault> {
+    match root {
+        Root::Anywhere => match open_own(path, flags) {
+            Ok(opened) => Ok(Ok(opened)),
+            Err(NotOpened::Error(errno)) => Ok(Err(errno)),
+            Err(NotOpened::Foreign(link)) => Err(link.fault(path)),
+        },
+        Root::Beneath(_) => Ok(root.open(path, flags)),
     }
 }
 
-fn make(root: &Root, destination: &[u8]) -> Result<OwnedFd, Fault> {
+fn make(root: &Root, destination: &[u8]) -> Result<Base, Fault> {
     let named = root.split(destination);
     let parent = open_parent(root, &named.directory, destination)?;
-    match mkdirat(&parent, &named.name, Mode::from_raw_mode(NEW_DIRECTORY)) {
-        Ok(()) | Err(Errno::EXIST) => {}
+    let made = match mkdirat(&parent, &named.name, Mode::from_raw_mode(PRIVATE_DIRECTORY)) {
+        Ok(()) => Some(Made { parent, name: named.name, mode: NEW_DIRECTORY & !umask() }),
+        Err(Errno::EXIST) => None,
         Err(errno) => return Err(fail("create the destination", destination, errno)),
-    }
-    open_directory(root, destination).map_err(|errno| fail("open the destination", destination, errno))
+    };
+    let opened = open_directory(root, destination)?;
+    let directory = opened.map_err(|errno| fail("open the destination", destination, errno))?;
+    Ok(Base { made, ..Base::plain(directory, Presence::There) })
+}
+
+/// What a person wants no new file to permit (`proc_pid_status(5)`); if the kernel does not say it, everything to others.
+/// umask(2) would have to change it to find it out, for all threads.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let text = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    text.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o077)
 }
 
 fn beside(root: &Root, destination: &[u8]) -> Result<Base, Fault> {
@@ -106,11 +204,11 @@ fn beside(root: &Root, destination: &[u8]) -> Result<Base, Fault> {
         return Err(fail("open the destination", destination, Errno::NOENT));
     }
     let directory = open_parent(root, &named.directory, destination)?;
-    Ok(Base { directory, rename: Some(named.name), made_for: None, presence: Presence::There })
+    Ok(Base { rename: Some(named.name), ..Base::plain(directory, Presence::There) })
 }
 
 fn open_parent(root: &Root, parent: &[u8], destination: &[u8]) -> Result<OwnedFd, Fault> {
-    open_directory(root, parent).map_err(|errno| match errno {
+    open_directory(root, parent)?.map_err(|errno| match errno {
         Errno::NOENT => Fault::new(
             FaultCode::NoSuchPath,
             format!("the directory of the destination `{}` does not exist", show(destination)),

@@ -19,6 +19,7 @@ use crate::fault::{Scope, Side, Trouble, show};
 use crate::receive::compare::READ;
 use crate::receive::extraneous;
 use crate::receive::links::Linked;
+use crate::receive::overtaken;
 use crate::receive::own::collision;
 use crate::receive::readback::read_back;
 use crate::receive::shared::{Settle, Shared};
@@ -28,6 +29,9 @@ use crate::receive::way::is_in_the_way;
 /// Files committed together at most.
 const GROUP: usize = 1024;
 
+/// Bytes of what is said of failures that wait to be told.
+const TOLD_AT_ONCE: usize = 1 << 20;
+
 /// Outcomes in one message.
 const OUTCOME_BATCH: usize = 1024;
 
@@ -36,6 +40,8 @@ pub(crate) struct Committer {
     settles: Receiver<Settle>,
     ready: Vec<u32>,
     outcomes: Vec<Outcome>,
+    /// Bytes of what is said of failures in them.
+    told: usize,
     settled: u64,
     total: Option<u64>,
     /// What is synced once, in the end.
@@ -57,6 +63,7 @@ impl Committer {
             settles,
             ready: Vec::new(),
             outcomes: Vec::new(),
+            told: 0,
             settled: 0,
             total: None,
             at_end: Syncs::default(),
@@ -95,7 +102,7 @@ impl Committer {
     fn gather(&mut self) -> Result<(), RecvError> {
         let first = self.settles.recv()?;
         self.absorb(first);
-        while self.ready.len() < GROUP && self.outcomes.len() < OUTCOME_BATCH {
+        while self.ready.len() < GROUP && self.outcomes.len() < OUTCOME_BATCH && self.told < TOLD_AT_ONCE {
             let Ok(next) = self.settles.try_recv() else { break };
             self.absorb(next);
         }
@@ -103,6 +110,8 @@ impl Committer {
     }
 
     fn absorb(&mut self, settle: Settle) {
+        self.shared.give_back(settle.bytes());
+        self.shared.progress.worked();
         match settle {
             Settle::End(total) => self.total = Some(total),
             Settle::Held => self.settled += 1,
@@ -138,6 +147,7 @@ impl Committer {
     }
 
     fn failed(&mut self, entry: u32, fault: Fault) {
+        self.told += fault.message.len() + fault.hint.len();
         self.outcomes.push(Outcome { entry: entry.into(), fault: Some(fault.clone()) });
         self.count_failure(entry, fault);
     }
@@ -322,6 +332,7 @@ impl Committer {
     }
 
     fn flush(&mut self) -> Result<(), Fault> {
+        self.told = 0;
         while !self.outcomes.is_empty() {
             let batch = next_part(&mut self.outcomes, OUTCOME_BATCH, encoded_len);
             self.shared.link.send(ControlMessage::Outcomes(batch))?;
@@ -399,9 +410,9 @@ impl Committer {
             let target = book.table.target(entry).to_vec();
             let extras = book.extras.get(entry);
             drop(book);
-            let dress = |directory: &OwnedFd, name: &[u8]| {
+            let dress = |link: BorrowedFd<'_>| {
                 if let Some(extras) = &extras {
-                    let undone = self.shared.dresser.dress_link(directory, name, extras);
+                    let undone = self.shared.dresser.dress_link(link, extras);
                     self.shared.note(&path, undone);
                 }
             };
@@ -437,6 +448,7 @@ impl Committer {
         path: &[u8],
         done: Result<Option<impl AsFd>, Trouble>,
     ) -> Result<(), Fault> {
+        self.shared.progress.worked();
         match done {
             Ok(directory) => {
                 // Another one may be mounted below the destination.
@@ -457,6 +469,18 @@ impl Committer {
         Ok(())
     }
 
+    /// The journal lies in the destination, whose time it changes when it goes: it ends before.
+    fn finish_destination(&self) {
+        let is_complete = self.shared.book().failures.is_all_special();
+        if is_complete && !self.shared.only_looks() {
+            overtaken::clear(&self.shared);
+        }
+        self.shared.place.finish(is_complete);
+        if !self.shared.only_looks() {
+            self.shared.finish_destination();
+        }
+    }
+
     fn finish(&mut self) -> Result<(), Fault> {
         self.shared.tell_the_rest()?;
         let removed = self.shared.book().removal.removed > 0;
@@ -472,6 +496,7 @@ impl Committer {
             self.at_end.finish()?;
         }
         self.flush()?;
+        self.finish_destination();
         let book = self.shared.book();
         let summary = Summary {
             entries: book.table.len().into(),

@@ -72,6 +72,7 @@ impl Comparer {
                 if job.interest.is_over() {
                     break;
                 }
+                self.shared.progress.worked();
                 let value = file.as_deref().and_then(|file| self.value(file, &shape, group));
                 if self.checks.send(Check::Held { entry: job.entry, group, value }).is_err() {
                     return;

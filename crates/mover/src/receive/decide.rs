@@ -136,7 +136,7 @@ impl Decider {
     ) -> Result<Want, Fault> {
         if !self.shared.place.keeps(path, there) {
             self.shared.book().table.set_state(entry, State::Failed);
-            self.settles.send(Settle::Failed(entry, collision(path).fault)).map_err(over)?;
+            self.shared.settle(&self.settles, Settle::Failed(entry, collision(path).fault))?;
             return Ok(Want::Nothing);
         }
         if let Some(attributes) = correct {

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
 use haul_wire::control::{Action, Equal, Extras, Keep, Owner, Ownership, Preserve, Xattr};
@@ -12,28 +12,35 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_member, is_root};
+use crate::budget::{growth_of_table, of_table};
 use crate::entries::Attributes;
-use crate::receive::attributes::{DIRECTORY_BITS, FILE_BITS, set_time};
-use crate::receive::place::Existing;
+use crate::receive::attributes::{ALL_BITS, DIRECTORY_BITS, FILE_BITS, correct_time, mode_for, set_mode};
+use crate::receive::place::{Existing, existing};
 use crate::receive::shared::Shared;
-use crate::storage::{chownat, fchmod, fchown, fstat, statat};
-use crate::xattrs::{Bearer, Space};
+use crate::storage::{chownat, fchmod, fchown, fstat};
+use crate::xattrs::{Bearer, CAPABILITY, Space};
 
-/// All bits that `chmod` takes.
-const ALL_BITS: u32 = 0o7777;
+/// Whoever has a file may write it.
+const OWNER_WRITES: u32 = 0o200;
 
-/// The extras of entries. Neighbours that have the same share them.
+/// The extras of entries, without values that are not permitted. Neighbours that have the same share them.
 #[derive(Default)]
 pub(crate) struct ExtrasMap {
     of: HashMap<u32, Arc<Extras>>,
     last: Option<Arc<Extras>>,
+    /// Bytes that the extras themselves take.
+    bytes: u64,
 }
 
 impl ExtrasMap {
-    pub(crate) fn insert(&mut self, entry: u32, extras: &Extras) {
+    /// Notes what [`Dresser::permitted`] has left.
+    pub(crate) fn insert(&mut self, entry: u32, extras: Extras) {
         let shared = match &self.last {
-            Some(last) if **last == *extras => last.clone(),
-            _ => Arc::new(extras.clone()),
+            Some(last) if **last == extras => last.clone(),
+            _ => {
+                self.bytes += bytes_of(&extras);
+                Arc::new(extras)
+            }
         };
         self.last = Some(shared.clone());
         self.of.insert(entry, shared);
@@ -42,6 +49,26 @@ impl ExtrasMap {
     pub(crate) fn get(&self, entry: u32) -> Option<Arc<Extras>> {
         self.of.get(&entry).cloned()
     }
+
+    /// Bytes of memory that they take.
+    pub(crate) fn held(&self) -> u64 {
+        of_table::<(u32, Arc<Extras>)>(self.of.capacity()) + self.bytes
+    }
+
+    /// Bytes that they take more with these.
+    pub(crate) fn growth(&self, extras: &Extras) -> u64 {
+        growth_of_table::<(u32, Arc<Extras>)>(self.of.len(), self.of.capacity(), 1) + bytes_of(extras)
+    }
+}
+
+/// Bytes of memory that an entry's extras take. An allocation has at least 32.
+fn bytes_of(extras: &Extras) -> u64 {
+    const LEAST: usize = 32;
+    let names = extras.owner.iter().flat_map(|owner| [&owner.user_name, &owner.group_name]).flatten();
+    let attributes = extras.xattrs.iter().chain(&extras.acls).flatten();
+    let of_names: usize = names.map(|name| name.len() + LEAST).sum();
+    let of_attributes: usize = attributes.map(|xattr| xattr.bytes() + 2 * LEAST + size_of::<Xattr>()).sum();
+    (size_of::<Extras>() + 2 * LEAST + of_names + of_attributes) as u64
 }
 
 /// What could not be done, for people.
@@ -58,7 +85,27 @@ impl Dresser {
         Self { permit, accounts: OnceLock::new() }
     }
 
-    /// Sets everything of an open file or directory; the time last.
+    /// What has to be held of an entry's extras: of attributes that are not permitted one name tells that there were any.
+    pub(crate) fn permitted(&self, extras: &Extras) -> Extras {
+        let told = |all: &Vec<Xattr>| {
+            let first = all.first().map(|xattr| Xattr { name: xattr.name.clone(), value: Vec::new() });
+            first.into_iter().collect()
+        };
+        let kept = |keep, all: &Option<Vec<Xattr>>, permits: &dyn Fn(&[u8]) -> bool| {
+            let all = all.as_ref()?;
+            let value = |xattr: &Xattr| if permits(&xattr.name) { xattr.value.clone() } else { Vec::new() };
+            let held = all.iter().map(|xattr| Xattr { name: xattr.name.clone(), value: value(xattr) });
+            Some(if keep == Keep::Preserve { held.collect() } else { told(all) })
+        };
+        Extras {
+            owner: extras.owner.clone(),
+            xattrs: kept(self.permit.xattrs, &extras.xattrs, &|name| self.permits(name)),
+            acls: kept(self.permit.acls, &extras.acls, &is_acl),
+            left_out: extras.left_out,
+        }
+    }
+
+    /// Sets everything of an open file or directory; the time last. What is right already is not touched.
     pub(crate) fn dress(
         &self,
         fd: BorrowedFd<'_>,
@@ -67,7 +114,7 @@ impl Dresser {
         kind: FileType,
     ) -> Result<Undone, Errno> {
         let undone = self.dress_but_time(fd, attributes, extras, kind)?;
-        set_time(fd, attributes)?;
+        correct_time(fd, attributes)?;
         Ok(undone)
     }
 
@@ -81,7 +128,7 @@ impl Dresser {
     ) -> Result<Undone, Errno> {
         let usual = if kind == FileType::Directory { DIRECTORY_BITS } else { FILE_BITS };
         let Some(extras) = extras else {
-            fchmod(fd, Mode::from_raw_mode(attributes.mode & usual))?;
+            set_mode(fd, attributes.mode, usual)?;
             return Ok(Undone::new());
         };
         let mut undone = left_out(extras);
@@ -90,7 +137,7 @@ impl Dresser {
         let bearer = Bearer::Open(fd);
         self.set_xattrs(&bearer, extras, &mut undone);
         let bits = if owned { ALL_BITS } else { usual };
-        fchmod(fd, Mode::from_raw_mode(attributes.mode & bits))?;
+        set_mode(fd, attributes.mode, bits)?;
         // The list holds the permissions of the group, so it comes after them.
         self.set_acls(&bearer, extras, &mut undone);
         Ok(undone)
@@ -109,37 +156,35 @@ impl Dresser {
             now.st_uid != user && is_root() || now.st_gid != group && is_member(group)
         });
         let bits = if owner.is_some() && is_root() { ALL_BITS } else { FILE_BITS };
-        let other_bits = (now.st_mode ^ attributes.mode) & bits != 0;
+        let mode = existing(&now).mode;
+        let other_bits = mode_for(mode, attributes.mode, bits) != mode;
         other_owner || other_bits || extras.is_some_and(|extras| self.other_xattrs(fd, extras))
     }
 
     fn other_xattrs(&self, fd: BorrowedFd<'_>, extras: &Extras) -> bool {
         let bearer = Bearer::Open(fd);
-        let differ = |keep, wanted: &Option<Vec<Xattr>>, permits: &dyn Fn(&[u8]) -> bool| {
-            let wanted = wanted.as_ref().filter(|_| keep == Keep::Preserve);
-            wanted.is_some_and(|wanted| Difference::of(&bearer, wanted, permits).is_any())
-        };
-        differ(self.permit.xattrs, &extras.xattrs, &|name| self.permits(name))
-            || differ(self.permit.acls, &extras.acls, &is_acl)
+        let xattrs = extras.xattrs.as_ref().filter(|_| self.permit.xattrs == Keep::Preserve);
+        let acl = extras.acls.as_ref().filter(|_| self.permit.acls == Keep::Preserve);
+        xattrs.is_some_and(|wanted| self.xattrs(&bearer, wanted).is_any())
+            || acl.is_some_and(|wanted| acls(&bearer, wanted).is_any())
     }
 
-    /// Sets the owner and attributes of a symbolic link, which has no permissions.
-    pub(crate) fn dress_link(&self, directory: impl AsFd, name: &[u8], extras: &Extras) -> Undone {
+    /// Labels that the system itself gives stay. A capability that the source has not goes, whoever may give one.
+    fn xattrs<'w>(&self, bearer: &Bearer<'_>, wanted: &'w [Xattr]) -> Difference<'w> {
+        let may_go =
+            |name: &[u8]| name == CAPABILITY || self.permits(name) && Space::of(name) != Space::Security;
+        Difference::of(bearer, wanted, |name| self.permits(name), may_go)
+    }
+
+    /// Sets the owner and attributes of a symbolic link that is open as a path; it has no permissions.
+    pub(crate) fn dress_link(&self, link: BorrowedFd<'_>, extras: &Extras) -> Undone {
         let mut undone = left_out(extras);
-        if let Some((user, group)) = self.wanted_owner(extras, || stat_link(&directory, name), &mut undone) {
-            let (user, group) = (is_root().then_some(user), is_member(group).then_some(group));
-            let done = chownat(
-                directory.as_fd(),
-                name,
-                user.map(Uid::from_raw),
-                group.map(Gid::from_raw),
-                AtFlags::SYMLINK_NOFOLLOW,
-            );
-            if user.is_none() || group.is_none() || done.is_err() {
-                undone.push("the owner cannot be set".to_owned());
-            }
+        if let Some(wanted) = self.wanted_owner(extras, || fstat(link), &mut undone)
+            && chown_link(link, wanted).is_err()
+        {
+            undone.push("the owner cannot be set".to_owned());
         }
-        self.set_xattrs(&Bearer::named(directory.as_fd(), name), extras, &mut undone);
+        self.set_xattrs(&Bearer::path(link), extras, &mut undone);
         undone
     }
 
@@ -189,7 +234,7 @@ impl Dresser {
 
     fn set_xattrs(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
         match (self.permit.xattrs, &extras.xattrs) {
-            (Keep::Preserve, Some(wanted)) => make_equal(bearer, wanted, |name| self.permits(name), undone),
+            (Keep::Preserve, Some(wanted)) => make_equal(bearer, self.xattrs(bearer, wanted), undone),
             (Keep::Drop, Some(wanted)) => refused("extended attributes", wanted, undone),
             (_, None) => {}
         }
@@ -197,7 +242,7 @@ impl Dresser {
 
     fn set_acls(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
         match (self.permit.acls, &extras.acls) {
-            (Keep::Preserve, Some(wanted)) => make_equal(bearer, wanted, is_acl, undone),
+            (Keep::Preserve, Some(wanted)) => make_equal(bearer, acls(bearer, wanted), undone),
             (Keep::Drop, Some(wanted)) => refused("access control lists", wanted, undone),
             (_, None) => {}
         }
@@ -222,11 +267,17 @@ impl Shared {
         if extras.is_none() && there.has_mode(attributes.mode) && is_same_time {
             return;
         }
-        let Some(file) = self.place.open_final(path) else { return };
+        let Some((file, stat)) = self.place.open_found(path, there) else { return };
         let (fd, kind) = (file.as_fd(), FileType::RegularFile);
-        let is_said = self.narrates()
-            && (!is_same_time || self.dresser.would_change(fd, attributes, extras.as_deref()));
-        let dressed = if is_same_time {
+        let differs = || !is_same_time || self.dresser.would_change(fd, attributes, extras.as_deref());
+        let is_elsewhere = self.place.may_be_elsewhere(&stat);
+        let is_said = (self.narrates() || is_elsewhere) && differs();
+        let dressed = if is_elsewhere {
+            if !is_said {
+                return;
+            }
+            Ok(self.dress_apart(entry, path, &file, attributes))
+        } else if is_same_time {
             self.dresser.dress_but_time(fd, attributes, extras.as_deref(), kind)
         } else {
             self.dresser.dress(fd, attributes, extras.as_deref(), kind)
@@ -234,10 +285,27 @@ impl Shared {
         // Not our file: its contents are right all the same.
         let Ok(undone) = dressed else { return };
         self.note(path, undone);
-        if is_said {
+        if is_said && self.narrates() {
             // A link that is broken ends the job elsewhere.
             let _ = self.narrate(path, Action::Adjust);
         }
+    }
+
+    /// A file that may have names elsewhere stays as it is there; here it becomes a file of its own.
+    fn dress_apart(&self, entry: u32, path: &[u8], there: &File, attributes: Attributes) -> Undone {
+        let extras = self.book().extras.get(entry);
+        let mut undone = Undone::new();
+        let dress = |fd: BorrowedFd<'_>| {
+            undone = self.dresser.dress(fd, attributes, extras.as_deref(), FileType::RegularFile)?;
+            Ok(())
+        };
+        if self.place.detach(entry, path, there, dress).is_err() {
+            undone.push(
+                "it has further names, and could not be made a file of its own: it stays as it was"
+                    .to_owned(),
+            );
+        }
+        undone
     }
 
     /// What [`Shared::correct`] would do.
@@ -263,8 +331,17 @@ impl Shared {
     }
 }
 
-fn stat_link(directory: impl AsFd, name: &[u8]) -> Result<Stat, Errno> {
-    statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)
+/// Changes what differs of whose a link is; what only root may change is tried by root alone.
+fn chown_link(link: BorrowedFd<'_>, (user, group): (u32, u32)) -> Result<(), Errno> {
+    let now = fstat(link)?;
+    let new_user = (now.st_uid != user).then_some(user);
+    let new_group = (now.st_gid != group).then_some(group);
+    let mine = (new_user.filter(|_| is_root()), new_group.filter(|&group| is_member(group)));
+    if mine != (None, None) {
+        let (user, group) = (mine.0.map(Uid::from_raw), mine.1.map(Gid::from_raw));
+        chownat(link, "", user, group, AtFlags::EMPTY_PATH)?;
+    }
+    if mine == (new_user, new_group) { Ok(()) } else { Err(Errno::PERM) }
 }
 
 fn refused(what: &str, wanted: &[Xattr], undone: &mut Undone) {
@@ -276,6 +353,10 @@ fn refused(what: &str, wanted: &[Xattr], undone: &mut Undone) {
 fn left_out(extras: &Extras) -> Undone {
     let text = || format!("{} extended attributes could not be read or are too long", extras.left_out);
     (extras.left_out > 0).then(text).into_iter().collect()
+}
+
+fn acls<'w>(bearer: &Bearer<'_>, wanted: &'w [Xattr]) -> Difference<'w> {
+    Difference::of(bearer, wanted, is_acl, is_acl)
 }
 
 fn is_acl(name: &[u8]) -> bool {
@@ -290,16 +371,22 @@ struct Difference<'w> {
 }
 
 impl<'w> Difference<'w> {
-    fn of(bearer: &Bearer<'_>, wanted: &'w [Xattr], permits: impl Fn(&[u8]) -> bool) -> Self {
+    /// `permits` says what may be set, `may_go` what may be removed.
+    fn of(
+        bearer: &Bearer<'_>,
+        wanted: &'w [Xattr],
+        permits: impl Fn(&[u8]) -> bool,
+        may_go: impl Fn(&[u8]) -> bool,
+    ) -> Self {
         let there = bearer.list().unwrap_or_default();
         let (permitted, refused): (Vec<_>, Vec<_>) = wanted.iter().partition(|xattr| permits(&xattr.name));
         let has = |xattr: &Xattr| {
             there.contains(&xattr.name) && bearer.get(&xattr.name).is_ok_and(|value| value == xattr.value)
         };
         let set = permitted.into_iter().filter(|xattr| !has(xattr)).collect();
-        let is_wanted = |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name);
-        // Labels that the system itself gives stay.
-        let goes = |name: &[u8]| permits(name) && !is_wanted(name) && Space::of(name) != Space::Security;
+        let stays =
+            |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name && (permits(name) || has(xattr)));
+        let goes = |name: &[u8]| may_go(name) && !stays(name);
         let remove = there.iter().filter(|name| goes(name)).cloned().collect();
         Self { remove, set, refused }
     }
@@ -310,21 +397,37 @@ impl<'w> Difference<'w> {
 }
 
 /// Sets attributes that differ, and removes those that are too many.
-fn make_equal(bearer: &Bearer<'_>, wanted: &[Xattr], permits: impl Fn(&[u8]) -> bool, undone: &mut Undone) {
+fn make_equal(bearer: &Bearer<'_>, difference: Difference<'_>, undone: &mut Undone) {
     let mut note = |name: &[u8], done: Result<(), Errno>| {
         if let Err(errno) = done {
             let why = std::io::Error::from(errno);
             undone.push(format!("the attribute {} cannot be set: {why}", crate::fault::show(name)));
         }
     };
-    let difference = Difference::of(bearer, wanted, permits);
     for name in &difference.remove {
-        note(name, bearer.remove(name));
+        note(name, insist(bearer, || bearer.remove(name)));
     }
     for xattr in difference.refused {
         note(&xattr.name, Err(Errno::PERM));
     }
     for xattr in difference.set {
-        note(&xattr.name, bearer.set(&xattr.name, &xattr.value));
+        note(&xattr.name, insist(bearer, || bearer.set(&xattr.name, &xattr.value)));
+    }
+}
+
+/// Changes an attribute. Of a file that its owner may not write that is forbidden (xattr(7)), so it is permitted for a
+/// moment.
+fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    match (change(), bearer) {
+        (Err(Errno::ACCESS), Bearer::Open(fd)) => {
+            let mode = existing(&fstat(fd)?).mode;
+            if mode & OWNER_WRITES != 0 || fchmod(fd, Mode::from_raw_mode(mode | OWNER_WRITES)).is_err() {
+                return Err(Errno::ACCESS);
+            }
+            let changed = change();
+            fchmod(fd, Mode::from_raw_mode(mode))?;
+            changed
+        }
+        (done, _) => done,
     }
 }

@@ -4,6 +4,7 @@
 //! open directory. Journals and temporary files stay, whichever job they belong to, and so does what is mounted.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, Removal};
@@ -16,7 +17,7 @@ use crate::journal::is_working_name;
 use crate::receive::shared::Shared;
 use crate::receive::spared::Spared;
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
-use crate::storage::{fstat, list, statat, unlinkat};
+use crate::storage::{Listing, fstat, list, statat, unlinkat};
 
 /// What happens to a name that was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -202,8 +203,8 @@ impl<'a> Sweep<'a> {
         }
         let names = match self.names(&local) {
             Ok(names) => names,
-            // In a dry run it may still have to be made.
-            Err(Errno::NOENT) if self.shared.only_looks() => return Ok(()),
+            // In a dry run it may still have to be made, in place of something else perhaps.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.shared.only_looks() => return Ok(()),
             Err(errno) => {
                 self.stays("list", &local, errno);
                 return Ok(());
@@ -298,8 +299,9 @@ impl<'a> Sweep<'a> {
 
     /// What it is.
     fn look(&self, parent: &[u8], name: &[u8], in_set: &[u8]) -> Result<Seen, Errno> {
+        self.shared.progress.worked();
         let directory = self.shared.place.directory(parent)?;
-        let stat = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let stat = self.within(parent, |directory| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW))?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if self.spared.has(in_set, is_directory, self.current.as_deref()) {
             return Ok(Seen::Spared);
@@ -314,24 +316,34 @@ impl<'a> Sweep<'a> {
         self.names(&join(parent, name)).map(Seen::Directory)
     }
 
-    fn names(&self, local: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+    /// Does something in a directory. If that is forbidden although the directory is ours, it is permitted for the time
+    /// of the job.
+    fn within<T>(&self, local: &[u8], act: impl Fn(&OwnedFd) -> Result<T, Errno>) -> Result<T, Errno> {
         let directory = self.shared.place.directory(local)?;
-        let mut names = Vec::new();
-        for item in list(&directory)? {
-            let name = item?.file_name().to_bytes().to_vec();
-            if !matches!(name.as_slice(), b"." | b"..") {
-                names.push(name);
+        match act(&directory) {
+            Err(Errno::ACCESS) if self.purpose == Purpose::Remove => {
+                self.shared.place.open_up(local, &directory)?;
+                act(&directory)
             }
+            done => done,
         }
-        names.sort_unstable();
-        Ok(names)
+    }
+
+    fn names(&self, local: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+        match self.within(local, |directory| list(directory)).and_then(names_of) {
+            // What is in it goes uncounted: to look, it would have to be changed.
+            Err(Errno::ACCESS) if self.purpose == Purpose::Say && self.shared.place.could_open_up(local) => {
+                Ok(Vec::new())
+            }
+            names => names,
+        }
     }
 
     /// False: it stays.
     fn remove(&mut self, path: Vec<u8>, flags: AtFlags) -> Result<bool, Fault> {
         if self.purpose == Purpose::Remove {
             let (parent, name) = parent_and_name(&path);
-            let removed = self.shared.place.directory(parent).and_then(|d| unlinkat(&d, name, flags));
+            let removed = self.within(parent, |directory| unlinkat(directory, name, flags));
             match removed {
                 Ok(()) => {}
                 Err(Errno::NOENT) => return Ok(true),
@@ -361,6 +373,18 @@ impl<'a> Sweep<'a> {
         };
         self.removal.fault.get_or_insert_with(fault);
     }
+}
+
+fn names_of(listing: Listing) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut names = Vec::new();
+    for item in listing {
+        let name = item?.file_name().to_bytes().to_vec();
+        if !matches!(name.as_slice(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
 }
 
 fn unusable(path: &[u8]) -> Fault {

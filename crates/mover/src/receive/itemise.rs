@@ -23,11 +23,14 @@ impl Place {
             Err(Errno::NOENT) => return Ok(None),
             // A directory takes its place first.
             Err(Errno::NOTDIR | Errno::LOOP) if clears => return Ok(None),
+            // It is opened up first.
+            Err(Errno::ACCESS) if self.could_open_up(parent_of(&local)) => return Ok(None),
             Err(errno) => return Err(in_the_way(path, errno)),
         };
         match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
             Err(Errno::NOENT) => Ok(None),
+            Err(Errno::ACCESS) if self.could_open_up(parent_of(&local)) => Ok(None),
             Err(errno) => Err(trouble("look at", path, errno)),
         }
     }
@@ -90,7 +93,7 @@ impl Decider {
 
     fn would_fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
         self.shared.book().table.set_state(entry, State::Failed);
-        self.settles.send(Settle::Failed(entry, fault)).map_err(over)?;
+        self.shared.settle(&self.settles, Settle::Failed(entry, fault))?;
         Ok(Want::Nothing)
     }
 

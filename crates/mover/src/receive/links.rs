@@ -12,7 +12,7 @@ use crate::entries::Attributes;
 use crate::fault::{Side, Trouble, show};
 use crate::receive::own::FileId;
 use crate::receive::place::{PRIVATE_FILE, Place, Spot, existing};
-use crate::storage::{self, linkat, openat, rename_in, statat, unlinkat};
+use crate::storage::{self, fstat, fsync, linkat, openat, rename_in, statat, unlinkat};
 
 /// How a name came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +81,33 @@ impl Place {
             }
         }
     }
+
+    /// Gives a name a file of its own with the contents of `there`, which stays as it is under its other names. `dress`
+    /// completes it.
+    pub(crate) fn detach(
+        &self,
+        entry: u32,
+        path: &[u8],
+        there: &File,
+        dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<(), Trouble> {
+        let fail = |errno| Trouble::new(Side::Destination, "copy", path, errno);
+        let (spot, name) = (self.spot(path)?, self.temporary(entry));
+        self.note_directory_of(path);
+        // What an earlier session with the same number left behind.
+        let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
+        let size = fstat(there).map_err(fail)?.st_size as u64;
+        let done = copy_of((there, size), &spot, &name, dress).and_then(|copy| {
+            // What is there is whole on the disk, and the copy takes its place.
+            fsync(&copy)?;
+            self.add_own(&fstat(&copy)?);
+            rename_in(&spot.directory, &name, &spot.name)
+        });
+        done.map_err(|errno| {
+            self.remove(&spot, &name);
+            fail(errno)
+        })
+    }
 }
 
 /// Whether what is at the name may stay, and why: it is this file, or newer than it and was to be kept.
@@ -102,8 +129,18 @@ fn copy(
 ) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let source = File::from(openat(&from.directory, &from.name, flags, Mode::empty())?);
+    copy_of((&source, size), to, name, dress).map(drop)
+}
+
+fn copy_of(
+    (source, size): (&File, u64),
+    to: &Spot,
+    name: &str,
+    dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+) -> Result<File, Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let copy = File::from(openat(&to.directory, name, flags, Mode::from_raw_mode(PRIVATE_FILE))?);
-    storage::copy(&source, &copy, size)?;
-    dress(copy.as_fd())
+    storage::copy(source, &copy, size)?;
+    dress(copy.as_fd())?;
+    Ok(copy)
 }

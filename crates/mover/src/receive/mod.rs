@@ -7,12 +7,14 @@ mod behind;
 mod commit;
 mod compare;
 mod decide;
+mod destination;
 mod dress;
 mod extend;
 mod extraneous;
 mod itemise;
 mod links;
 mod open_files;
+mod overtaken;
 mod own;
 mod peer;
 mod place;
@@ -21,6 +23,7 @@ mod readback;
 mod rooms;
 mod shared;
 mod sink;
+mod space;
 mod spared;
 mod syncs;
 mod tell;
@@ -33,7 +36,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use haul_base::{Rate, Span};
+use haul_base::{Bytes, Rate, Span};
 use haul_proto::ObjectSink;
 use haul_wire::control::{
     Destination, Durability, Extraneous, Fault, FaultCode, Layout, Manners, Preserve, RunMode,
@@ -43,17 +46,20 @@ pub use asked::Asked;
 pub(crate) use base::{Base, open_base};
 pub(crate) use place::Place;
 pub(crate) use queue::{Lease, Work};
-pub(crate) use shared::Shared;
+pub(crate) use shared::{Shared, text};
 pub(crate) use sink::FileSink;
+pub use space::MinFree;
 pub(crate) use verify::mismatch;
 pub(crate) use wants::Wants;
 
+use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
 use crate::journal::Leftovers;
 use crate::link::ControlLink;
 use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::root::Root;
+use crate::stage::{Origin, Stage};
 use crate::threads;
 use commit::Committer;
 use compare::Comparer;
@@ -82,12 +88,17 @@ pub struct ReceiveOptions {
     pub session: u32,
     /// Bytes of contents in memory at most; flow control holds the sender to it.
     pub memory: u64,
+    /// Bytes that names, links, holes and attributes of the set may take; above, the job ends with
+    /// [`FaultCode::SetTooLarge`].
+    pub set_memory: Bytes,
     /// When a file counts as received, whatever the manners say.
     pub durability: Durability,
     /// What happens to what is there.
     pub manners: Manners,
     /// What of owners, attributes and access control lists a sender may set; hard links are always kept.
     pub permit: Preserve,
+    /// What has to stay free on the disk.
+    pub min_free: MinFree,
     /// What was asked for, if this side did; a sender that says something else is not believed.
     pub asked: Option<Asked>,
 }
@@ -103,9 +114,11 @@ impl ReceiveOptions {
         Self {
             session,
             memory: *MEMORY.start(),
+            set_memory: SET_MEMORY,
             durability: manners.durability,
             manners,
             permit: Preserve::default(),
+            min_free: MinFree::Nothing,
             asked: None,
         }
     }
@@ -154,14 +167,14 @@ pub fn receive_files(
     let obstacles =
         if options.manners.extraneous == Extraneous::Keep { Obstacles::Stay } else { Obstacles::MayGo };
     let base = open_base(root, destination, layout, options.manners.run)?;
-    let place = Place::new(base, options.session).with(obstacles);
+    let place = Place::new(base, options.session).with(obstacles).keeping(options.min_free);
     let moves = options.manners.run != RunMode::Itemise;
     let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
     let leftovers = if place.is_there() { find(place.base().as_fd()).ok() } else { None };
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
-    let shared = Arc::new(Shared::new(link, place, options, Wants::new(destination)));
+    let shared = Arc::new(Shared::new(link, place, options, Wants::new(destination), Origin::Files));
     for note in &skipped {
         shared.book().notes.add(|| note.clone());
     }
@@ -211,6 +224,9 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     let joined = threads.into_iter().try_for_each(threads::join);
     remove_temporaries(shared);
     shared.place.finish(result.as_ref().is_ok_and(|report| report.failures.is_all_special()));
+    if result.is_err() {
+        shared.place.destination().remove_made();
+    }
     joined.and(result)
 }
 
@@ -221,8 +237,13 @@ fn remove_temporaries(shared: &Shared) {
         (0..table.len()).filter(started).collect()
     };
     let entries = unfinished(&shared.book().table);
-    for entry in entries.into_iter().filter(|&entry| !shared.place.is_resumable(entry)) {
-        shared.place.discard(entry, &shared.path(entry));
+    for entry in entries {
+        let path = shared.path(entry);
+        if shared.place.is_resumable(entry) {
+            shared.place.leave(entry, &path);
+        } else {
+            shared.place.discard(entry, &path);
+        }
     }
 }
 
@@ -238,6 +259,11 @@ impl ReceiveHandle {
     /// Live numbers.
     pub fn progress(&self) -> Arc<Progress> {
         self.shared.progress.clone()
+    }
+
+    /// What the job waits for, if nothing happens.
+    pub fn stage(&self) -> Stage {
+        self.shared.stage()
     }
 
     /// Names what is called, from any thread, when flow control permits materially more.

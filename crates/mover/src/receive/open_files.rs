@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::receive::own::FileId;
+
 /// Kept open at least, whatever the limit on open files is.
 const FEW: u64 = 128;
 
@@ -17,6 +19,8 @@ const SHARE: u64 = 8;
 
 /// A least-recently-used cache.
 pub(crate) struct OpenFiles {
+    /// Which files those of the temporary names are that were made or taken over, open or not.
+    ids: HashMap<u32, FileId>,
     files: HashMap<u32, (Arc<File>, u64)>,
     /// Entries by their last use.
     used: BTreeMap<u64, u32>,
@@ -34,7 +38,23 @@ impl Default for OpenFiles {
 
 impl OpenFiles {
     fn of(most: usize) -> Self {
-        Self { files: HashMap::new(), used: BTreeMap::new(), clock: 0, most }
+        Self { ids: HashMap::new(), files: HashMap::new(), used: BTreeMap::new(), clock: 0, most }
+    }
+
+    /// The temporary name of an entry is of this file.
+    pub(crate) fn expect(&mut self, entry: u32, id: FileId) {
+        self.ids.insert(entry, id);
+    }
+
+    /// Whether what was found under the temporary name of an entry is the file that was made or taken over.
+    pub(crate) fn is_expected(&self, entry: u32, id: FileId) -> bool {
+        self.ids.get(&entry) == Some(&id)
+    }
+
+    /// The entry has no temporary file any more. Gives it, if it is open.
+    pub(crate) fn forget(&mut self, entry: u32) -> Option<Arc<File>> {
+        self.ids.remove(&entry);
+        self.remove(entry)
     }
 
     pub(crate) fn get(&mut self, entry: u32) -> Option<Arc<File>> {
@@ -59,7 +79,7 @@ impl OpenFiles {
         self.files.insert(entry, (file.clone(), self.clock));
     }
 
-    pub(crate) fn remove(&mut self, entry: u32) -> Option<Arc<File>> {
+    fn remove(&mut self, entry: u32) -> Option<Arc<File>> {
         let (file, used) = self.files.remove(&entry)?;
         self.used.remove(&used);
         Some(file)
@@ -80,7 +100,7 @@ mod tests {
         open.keep(3, &file);
         assert!(open.get(2).is_none());
         assert!(open.get(1).is_some() && open.get(3).is_some());
-        assert!(open.remove(1).is_some() && open.remove(1).is_none());
+        assert!(open.forget(1).is_some() && open.forget(1).is_none());
         open.keep(3, &file);
         assert_eq!((open.files.len(), open.used.len()), (1, 1));
     }

@@ -12,6 +12,7 @@ use haul_wire::control::{
 use crate::digest::set_digest;
 use crate::entries::Kind;
 use crate::fault::{protocol, show};
+use crate::journal::{is_reserved, reserved};
 use crate::receive::Asked;
 use crate::receive::decide::Decider;
 use crate::receive::shared::{Check, Settle, Shared};
@@ -53,8 +54,9 @@ impl Peer {
     }
 
     fn listen_to_the_end(&mut self) -> Result<MoveReport, Fault> {
+        let lineage = ControlMessage::DestinationLineage(self.shared.lineage());
         let ready = ControlMessage::Ready(self.shared.wants.destination());
-        if let Err(fault) = self.shared.link.send(ready) {
+        if let Err(fault) = self.shared.link.send(lineage).and_then(|()| self.shared.link.send(ready)) {
             self.shared.end(fault, false);
         }
         let mut farewell = None;
@@ -85,6 +87,10 @@ impl Peer {
                 self.shared.book().extent = extent.min(most);
                 Ok(())
             }
+            ControlMessage::DestinationAttributes(told) if !self.ended => {
+                self.shared.take_attributes(told);
+                Ok(())
+            }
             ControlMessage::LeftOut(rules) if !self.ended => self.left_out(rules),
             ControlMessage::Withheld(withheld) if !self.ended => self.withheld(&withheld),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
@@ -112,13 +118,16 @@ impl Peer {
             entry.validate().map_err(|e| protocol(&e.to_string()))?;
             self.check_asked(entry)?;
             let refusal = self.refusal(entry);
+            let extras = entry.extras.as_ref().map(|extras| self.shared.dresser.permitted(extras));
             let mut book = self.shared.book();
+            let of_extras = extras.as_ref().map_or(0, |extras| book.extras.growth(extras));
+            book.must_afford(book.table.growth(entry) + of_extras)?;
             let index = book.table.len();
             let failed = match refusal {
                 Some(fault) => Some(book.table.push_failed(entry, fault)?),
                 None => book.table.push(entry)?,
             };
-            if let Some(extras) = entry.extras.as_ref().filter(|_| failed.is_none()) {
+            if let Some(extras) = extras.filter(|_| failed.is_none()) {
                 book.extras.insert(index, extras);
             }
             let is_special = failed.as_ref().is_some_and(|fault| fault.code == FaultCode::SpecialFile);
@@ -130,7 +139,7 @@ impl Peer {
             if let Some(fault) = failed {
                 let unread = matches!(entry.kind, EntryKind::Failed(_));
                 let settle = if unread { Settle::Unread(index, fault) } else { Settle::Failed(index, fault) };
-                self.settles.send(settle).map_err(over)?;
+                self.shared.settle(&self.settles, settle)?;
             }
             wants.push(self.decider.want(index)?);
         }
@@ -173,7 +182,9 @@ impl Peer {
         if self.shared.manners.extraneous == Extraneous::Keep {
             return Ok(());
         }
-        self.shared.book().withheld.take_in(withheld)
+        let mut book = self.shared.book();
+        book.must_afford(book.withheld.growth(withheld))?;
+        book.withheld.take_in(withheld)
     }
 
     /// A server has no say in what is taken from it.
@@ -195,10 +206,8 @@ impl Peer {
         if matches!(entry.kind, EntryKind::Failed(_)) {
             return None;
         }
-        if entry.path.components().any(|name| self.shared.place.is_reserved(name)) {
-            let message = format!("`{}` is a name of the journals of unfinished copies", entry.path);
-            let hint = "rename it if it is none; `haul clean` removes what an unfinished copy has left";
-            return Some(Fault::new(FaultCode::Usage, message, hint));
+        if entry.path.components().any(is_reserved) {
+            return Some(reserved(&show(entry.path.as_bytes())));
         }
         if !self.shared.place.renames() {
             return None;
@@ -229,7 +238,7 @@ impl Peer {
     }
 
     fn proofs(&self, proofs: Vec<Proof>) -> Result<(), Fault> {
-        self.checks.send(Check::Proofs(proofs)).map_err(over)
+        self.check(Check::Proofs(proofs))
     }
 
     fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {
@@ -242,7 +251,13 @@ impl Peer {
         if !of_files {
             return Err(protocol("a digest of an entry that is no file"));
         }
-        self.checks.send(Check::Expected(digests)).map_err(over)
+        self.check(Check::Expected(digests))
+    }
+
+    /// Gives the verifier something that is held until it comes to it.
+    fn check(&self, check: Check) -> Result<(), Fault> {
+        self.shared.hold(check.bytes())?;
+        self.checks.send(check).map_err(over)
     }
 
     fn report(&self) -> MoveReport {

@@ -8,34 +8,32 @@ mod symlinks;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::fault::{Scope, Trouble};
 use crate::journal::{FileIdentity, Journal};
-use crate::receive::base::{Base, Presence};
+use crate::receive::base::{Base, Presence, Reach};
 use crate::receive::open_files::OpenFiles;
 use crate::receive::own::{FileId, Names, Own, collision, folds, names_in};
 use crate::receive::rooms::Loosened;
+use crate::receive::space::{MinFree, Space};
 use crate::receive::verify::mismatch;
-use crate::storage::{
-    self, fallocate, fstat, fstatfs, ftruncate, mkdirat, openat, rename_in, rename_new_in, statat, unlinkat,
-};
+use crate::storage::{self, fstat, mkdirat, openat, rename_in, rename_new_in, statat, unlinkat};
 use crate::stream::Shape;
 
 pub(crate) use spot::{
-    Existing, Spot, existing, in_the_way, not_a_directory, parent_of, replaceable, trouble,
+    Existing, Spot, existing, in_the_way, not_a_directory, parent_of, replaceable, taken_away, trouble,
 };
 
 /// Permissions of directories while they fill.
 const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Permissions of files until they are complete.
 pub(super) const PRIVATE_FILE: u32 = 0o600;
-/// Files above this many bytes are allocated before they are written.
-const ALLOCATE_ABOVE: u64 = 1 << 20;
 /// Streams from this length on are journalled, so that they can be resumed; a smaller file is sent again.
 const JOURNAL_ABOVE: u64 = 1 << 20;
 /// Directories kept open.
@@ -63,10 +61,21 @@ pub(crate) struct Place {
     /// Nothing was here when the job began.
     fresh: OnceLock<bool>,
     pub(super) loosened: Loosened,
+    /// The destination itself is part of the set.
+    pub(super) is_included: AtomicBool,
+    /// The journal has ended.
+    finished: AtomicBool,
+    pub(super) space: Space,
 }
 
 impl Place {
     pub(crate) fn new(base: Base, session: u32) -> Self {
+        let loosened = Loosened::default();
+        if let Some(mode) = base.mode_when_made()
+            && let Ok(stat) = fstat(&base.directory)
+        {
+            loosened.remember(&[], FileId::of(&stat), mode);
+        }
         Self {
             base,
             session,
@@ -76,13 +85,21 @@ impl Place {
             own: Own::default(),
             obstacles: Obstacles::Stay,
             fresh: OnceLock::new(),
-            loosened: Loosened::default(),
+            loosened,
+            is_included: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+            space: Space::default(),
         }
     }
 
     /// The same in which obstacles fare so.
     pub(crate) fn with(self, obstacles: Obstacles) -> Self {
         Self { obstacles, ..self }
+    }
+
+    /// The same that keeps so much of its file system free.
+    pub(crate) fn keeping(self, min_free: MinFree) -> Self {
+        Self { space: Space::new(min_free), ..self }
     }
 
     /// Whether there is one top-level entry, which takes the destination's name.
@@ -143,6 +160,18 @@ impl Place {
         openat(&spot.directory, &spot.name, flags, Mode::empty()).ok().map(File::from)
     }
 
+    /// Opens the regular file that was found under an entry's name, if it is still that one.
+    pub(crate) fn open_found(&self, path: &[u8], there: &Existing) -> Option<(File, Stat)> {
+        let file = self.open_final(path)?;
+        let stat = fstat(&file).ok()?;
+        (FileId::of(&stat) == there.id).then_some((file, stat))
+    }
+
+    /// Whether a file or link may have names outside of what the peer may reach: nothing of it is changed then.
+    pub(crate) fn may_be_elsewhere(&self, stat: &Stat) -> bool {
+        self.base.reach == Reach::Confined && stat.st_nlink > 1
+    }
+
     /// Notes that the job keeps a file. False: it has installed or kept it under another name.
     pub(crate) fn keeps(&self, path: &[u8], there: &Existing) -> bool {
         if self.own.add(there.id) {
@@ -150,6 +179,11 @@ impl Place {
         }
         let Ok(spot) = self.spot(path) else { return true };
         !self.is_own((there.id, there.names), &spot)
+    }
+
+    /// The job has made this file.
+    pub(super) fn add_own(&self, stat: &Stat) {
+        self.own.add(FileId::of(stat));
     }
 
     /// What is at a name must give way to what is received. False: nothing is there.
@@ -269,44 +303,48 @@ impl Place {
             opened => opened,
         };
         let file = Arc::new(File::from(opened.map_err(|errno| spot.cannot_create("create", path, errno))?));
-        let sized = if shape.is_sparse() {
-            ftruncate(&file, shape.size())
-        } else if shape.size() > ALLOCATE_ABOVE {
-            reserve(&file, shape.size())
-        } else {
-            Ok(())
-        };
-        if let Err(errno) = sized {
-            self.remove(&spot, &name);
-            // Else the journal claims what is not there, and stays.
-            self.gone(entry);
-            return Err(trouble("reserve the space of", path, errno));
+        let begun = self.space.begin(entry, &file, shape);
+        match begun.and_then(|()| Ok(fstat(&file)?)) {
+            Ok(stat) => self.open_files().expect(entry, FileId::of(&stat)),
+            Err(no_space) => {
+                self.remove(&spot, &name);
+                // Else the journal claims what is not there, and stays.
+                self.gone(entry);
+                return Err(no_space.trouble("reserve the space of", path));
+            }
         }
         self.open_files().keep(entry, &file);
         Ok(file)
     }
 
-    /// The temporary file of an entry, opened again if it had to be closed.
+    /// The temporary file of an entry, opened again if it had to be closed. Then it must be the same file.
     pub(crate) fn file(&self, entry: u32, path: impl FnOnce() -> Vec<u8>) -> Result<Arc<File>, Trouble> {
         if let Some(file) = self.open_files().get(entry) {
             return Ok(file);
         }
         let path = &path();
         let spot = self.spot(path)?;
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = openat(&spot.directory, self.temporary(entry), flags, Mode::empty());
         let file = Arc::new(File::from(opened.map_err(|errno| trouble("open", path, errno))?));
+        let stat = fstat(&file).map_err(|errno| trouble("look at", path, errno))?;
+        self.must_be_expected(entry, path, &stat)?;
         self.open_files().keep(entry, &file);
         Ok(file)
     }
 
-    fn open_files(&self) -> MutexGuard<'_, OpenFiles> {
+    /// What is found under the temporary name of an entry may have been put there by somebody else.
+    fn must_be_expected(&self, entry: u32, path: &[u8], stat: &Stat) -> Result<(), Trouble> {
+        if self.open_files().is_expected(entry, FileId::of(stat)) { Ok(()) } else { Err(taken_away(path)) }
+    }
+
+    pub(super) fn open_files(&self) -> MutexGuard<'_, OpenFiles> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the temporary name of an entry, if it is there.
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
-        self.open_files().remove(entry);
+        self.open_files().forget(entry);
         match (self.spot(path), self.opened_journal()) {
             (Ok(spot), _) => self.remove(&spot, &self.temporary(entry)),
             (Err(_), Some(journal)) => journal.untidy(),
@@ -336,13 +374,12 @@ impl Place {
 
     /// Moves a complete temporary file of `size` bytes under its final name; says whether something gave way.
     pub(crate) fn install(&self, entry: u32, path: &[u8], size: u64) -> Result<(Spot, bool), Trouble> {
-        let open = self.open_files().remove(entry);
         let spot = self.spot(path)?;
-        let stat = match &open {
-            Some(file) => fstat(file),
-            None => statat(&spot.directory, self.temporary(entry), AtFlags::SYMLINK_NOFOLLOW),
-        };
-        let stat = stat.map_err(|errno| trouble("look at", path, errno))?;
+        // By its name, which is what is renamed: somebody else may have put another file there.
+        let stat = statat(&spot.directory, self.temporary(entry), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| trouble("look at", path, errno))?;
+        self.must_be_expected(entry, path, &stat)?;
+        self.open_files().forget(entry);
         if stat.st_size as u64 != size {
             return Err(Trouble { fault: mismatch(path), scope: Scope::Entry });
         }
@@ -377,11 +414,16 @@ impl Place {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = openat(&spot.directory, &spot.name, flags, Mode::empty());
         match directory.as_ref().map_err(|&errno| errno).and_then(|directory| dress(directory.as_fd())) {
-            Ok(()) => self.loosened.settled(path),
+            Ok(()) => self.loosened.settled(&self.local(path)),
             Err(Errno::PERM | Errno::ACCESS) if !made => {}
             Err(errno) => return Err(trouble("set the permissions of", path, errno)),
         }
         Ok(directory.ok())
+    }
+
+    /// What is known of the destination itself.
+    pub(crate) fn destination(&self) -> &Base {
+        &self.base
     }
 
     /// The destination itself.
@@ -394,23 +436,4 @@ fn is_empty(directory: &OwnedFd) -> bool {
     let own = |name: &[u8]| matches!(name, b"." | b"..");
     storage::list(directory)
         .is_ok_and(|mut names| names.all(|item| item.is_ok_and(|item| own(item.file_name().to_bytes()))))
-}
-
-/// File systems in memory (statfs(2)).
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-
-/// Reserves space; file systems that cannot do so find out while writing. In memory nothing is scattered, and
-/// reserving takes as long as half of the writing, while the data waits: there it is only looked whether there is
-/// room.
-fn reserve(file: &File, size: u64) -> Result<(), Errno> {
-    let there = fstatfs(file)?;
-    if there.f_type as u64 == TMPFS_MAGIC {
-        let room = there.f_bavail.saturating_mul(there.f_bsize as u64);
-        let is_limited = there.f_blocks > 0;
-        return if is_limited && size > room { Err(Errno::NOSPC) } else { Ok(()) };
-    }
-    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-        done => done,
-    }
 }

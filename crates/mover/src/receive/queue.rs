@@ -184,6 +184,11 @@ impl Queue {
         self.ready.notify_one();
     }
 
+    /// Whether something that has arrived is not taken yet.
+    pub(crate) fn holds_anything(&self) -> bool {
+        self.inner().queued > 0
+    }
+
     /// The job is over: nothing more comes in. The writer still gets what is here, because what was received
     /// need not be sent again.
     pub(crate) fn close(&self) {

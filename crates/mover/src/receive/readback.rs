@@ -28,6 +28,7 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
         if shared.ending().is_some() {
             break;
         }
+        shared.progress.worked();
         tree.set(group, hash_group(file, &shape, groups, group, buffer).map_err(trouble)?);
     }
     match tree.root() {

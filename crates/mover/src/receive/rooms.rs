@@ -1,14 +1,17 @@
 //! Directories that were there and may not be written, and what a file system makes of times.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::accounts::euid;
 use crate::entries::Attributes;
 use crate::receive::attributes::set_time;
+use crate::receive::own::FileId;
 use crate::receive::place::{Existing, PRIVATE_FILE, Place, Spot, existing, parent_of};
 use crate::storage::{fchmod, fstat, openat};
 
@@ -21,13 +24,19 @@ const USUAL: std::ops::Range<i64> = 315_619_200..2_147_483_648;
 /// The coarsest time of a file system in use is FAT's, 2 seconds.
 const COARSE_SECONDS: u64 = 2;
 
-/// Directories that were given permissions for the time of the job, by path, with what they had.
+/// Directories that were given permissions for the time of the job, by their path at the destination: which they are,
+/// and what they had.
 #[derive(Default)]
-pub(crate) struct Loosened(Mutex<HashMap<Vec<u8>, u32>>);
+pub(crate) struct Loosened(Mutex<HashMap<Vec<u8>, (FileId, u32)>>);
 
 impl Loosened {
-    fn all(&self) -> MutexGuard<'_, HashMap<Vec<u8>, u32>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<Vec<u8>, (FileId, u32)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory had, or is to have, these permissions.
+    pub(crate) fn remember(&self, local: &[u8], id: FileId, mode: u32) {
+        self.all().entry(local.to_vec()).or_insert((id, mode));
     }
 
     /// The directory has got its final permissions.
@@ -46,27 +55,55 @@ impl Place {
         make: impl Fn() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         match make() {
-            Err(Errno::ACCESS) if !spot.at_top && self.loosen(spot, path).is_ok() => make(),
+            Err(Errno::ACCESS) if self.is_of_set(spot) && self.loosen(spot, path).is_ok() => make(),
             done => done,
         }
     }
 
+    /// Whether the set says what permissions a directory gets.
+    fn is_of_set(&self, spot: &Spot) -> bool {
+        !spot.at_top || self.is_included.load(Ordering::Acquire)
+    }
+
     fn loosen(&self, spot: &Spot, path: &[u8]) -> Result<(), Errno> {
-        let mode = fstat(&spot.directory)?.st_mode & 0o7777;
+        self.open_up(parent_of(&self.local(path)), &spot.directory)
+    }
+
+    /// Permits the owner of a directory of the destination everything in it, for the time of the job.
+    ///
+    /// # Errors
+    /// The owner is permitted everything, so that it is something else, or it is not ours.
+    pub(crate) fn open_up(&self, local: &[u8], directory: &OwnedFd) -> Result<(), Errno> {
+        let there = existing(&fstat(directory)?);
+        let mode = there.mode;
         if mode & OWNER == OWNER {
             return Err(Errno::ACCESS);
         }
-        fchmod(&spot.directory, Mode::from_raw_mode(mode | OWNER))?;
-        let parent = parent_of(path).to_vec();
-        self.loosened.all().entry(parent).or_insert(mode);
+        fchmod(directory, Mode::from_raw_mode(mode | OWNER)).map_err(|_| Errno::ACCESS)?;
+        self.loosened.remember(local, there.id, mode);
         Ok(())
     }
 
-    /// Directories that did not get their final permissions get back what they had.
+    /// Whether [`Place::open_up`] would make way to this directory, or to what is above it and hides it.
+    pub(crate) fn could_open_up(&self, local: &[u8]) -> bool {
+        let mut at = local;
+        loop {
+            match self.directory(at) {
+                Ok(directory) => return fstat(&directory).is_ok_and(|stat| stat.st_uid == euid()),
+                Err(Errno::ACCESS) if !at.is_empty() => at = parent_of(at),
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Directories that did not get their final permissions get back what they had, the deepest first.
     pub(crate) fn tighten(&self) {
-        let all = std::mem::take(&mut *self.loosened.all());
-        for (path, mode) in all {
-            if let Ok(directory) = self.directory(&self.local(&path)) {
+        let mut all: Vec<_> = std::mem::take(&mut *self.loosened.all()).into_iter().collect();
+        all.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+        for (path, (id, mode)) in all {
+            if let Ok(directory) = self.directory(&path)
+                && fstat(&directory).is_ok_and(|stat| FileId::of(&stat) == id)
+            {
                 // It was ours a moment ago; more cannot be done.
                 let _ = fchmod(&directory, Mode::from_raw_mode(mode));
             }

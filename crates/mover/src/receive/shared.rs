@@ -5,11 +5,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crossbeam_channel::Sender;
 use haul_base::RangeSet;
 use haul_wire::control::{
     ControlMessage, Durability, Extent, Fault, FileDigest, Manners, Notes, Proof, Removal, Rule, RunMode,
 };
 
+use crate::budget::{Budget, of_table, of_vec};
 use crate::entries::{EntryTable, State};
 use crate::journal::FileIdentity;
 use crate::layout::Layout;
@@ -17,7 +19,9 @@ use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::receive::behind::Behind;
 use crate::receive::compare::{Held, Interest};
+use crate::receive::destination::Wanted;
 use crate::receive::dress::{Dresser, ExtrasMap, Undone};
+use crate::receive::own::FileId;
 use crate::receive::place::Place;
 use crate::receive::queue::{Loan, Queue};
 use crate::receive::spared::WithheldNames;
@@ -26,6 +30,8 @@ use crate::receive::wants::Wants;
 use crate::receive::writer::over;
 use crate::receive::{Asked, ReceiveOptions};
 use crate::report::Failures;
+use crate::send::is_small_talk;
+use crate::stage::{Origin, Stage};
 use crate::threads::Job;
 use crate::tree::Value;
 
@@ -54,13 +60,53 @@ pub(crate) struct Book {
     /// Entries in whose place something of another kind is, which may be removed.
     pub(crate) blocked: Vec<u32>,
     pub(crate) removal: Removal,
+    /// What the destination itself gets.
+    pub(crate) destination: Option<Wanted>,
+    pub(crate) budget: Budget,
+    /// Ranges of all files that are not whole.
+    ranges: usize,
+    /// Bytes that the verifier holds, and that wait for it.
+    pub(crate) verifying: u64,
 }
 
+/// Bytes of memory for each range of a set of them.
+const RANGE: u64 = 48;
+
+/// Bytes of memory for a file that is not whole: the first node of its ranges, and what is known of its temporary file.
+const STARTED: u64 = 200 + 2 * size_of::<(u32, FileId)>() as u64;
+
 impl Book {
+    /// Whether what is held, and so much more, is within the budget.
+    pub(crate) fn must_afford(&self, more: u64) -> Result<(), Fault> {
+        self.budget.holds(self.held() + more, self.table.len())
+    }
+
+    fn held(&self) -> u64 {
+        self.table.held()
+            + self.extras.held()
+            + self.layout.held()
+            + self.withheld.held()
+            + of_table::<(u32, RangeSet)>(self.partial.capacity())
+            + self.partial.len() as u64 * STARTED
+            + of_table::<(u32, u64)>(self.resumes.capacity())
+            + of_vec(&self.blocked)
+            + self.ranges as u64 * RANGE
+            + self.verifying
+    }
+
+    /// Changes what is written of a file.
+    fn change<R>(&mut self, entry: u32, change: impl FnOnce(&mut RangeSet) -> R) -> R {
+        let written = self.partial.entry(entry).or_default();
+        let before = written.len();
+        let result = change(written);
+        self.ranges = (self.ranges + written.len()).saturating_sub(before);
+        result
+    }
+
     /// A file whose temporary file is there, with these bytes of its stream.
     pub(crate) fn start_with(&mut self, entry: u32, written: RangeSet) {
         self.table.set_state(entry, State::Started);
-        self.partial.insert(entry, written);
+        self.change(entry, |there| *there = written);
     }
 
     /// Notes written bytes of a stream of `len` bytes; gives the written stretch around them.
@@ -68,11 +114,13 @@ impl Book {
         if *range == (0..len) {
             return range.clone();
         }
-        let written = self.partial.entry(entry).or_default();
-        written.insert(range.clone());
-        let around = written.containing(range.start).unwrap_or_else(|| range.clone());
+        let around = self.change(entry, |written| {
+            written.insert(range.clone());
+            written.containing(range.start).unwrap_or_else(|| range.clone())
+        });
         if around == (0..len) {
             self.partial.remove(&entry);
+            self.ranges = self.ranges.saturating_sub(1);
         }
         around
     }
@@ -87,12 +135,13 @@ impl Book {
     /// Bytes that were counted as written are void.
     pub(crate) fn forget(&mut self, entry: u32, range: Range<u64>) {
         let len = self.table.stream_len(entry);
-        let written = self.partial.entry(entry).or_insert_with(|| {
-            let mut all = RangeSet::new();
-            all.insert(0..len);
-            all
+        let is_whole = !self.partial.contains_key(&entry);
+        self.change(entry, |written| {
+            if is_whole {
+                written.insert(0..len);
+            }
+            written.remove(range);
         });
-        written.remove(range);
     }
 }
 
@@ -120,6 +169,7 @@ pub(crate) struct Shared {
     book: Mutex<Book>,
     ending: OnceLock<Ending>,
     finished: AtomicBool,
+    origin: Origin,
 }
 
 /// Work for the verifier.
@@ -136,6 +186,27 @@ pub(crate) enum Check {
     Proofs(Vec<Proof>),
     /// The writer has given a file up.
     GivenUp(u32),
+}
+
+impl Check {
+    /// Bytes of memory that the peer's words in it take.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = match self {
+            Self::Expected(digests) => {
+                digests.iter().map(|digest| size_of::<FileDigest>() + text(digest)).sum()
+            }
+            Self::Proofs(proofs) => {
+                proofs.iter().map(|proof| size_of::<Proof>() + proof.values.len() * size_of::<Value>()).sum()
+            }
+            Self::Written(_) | Self::Compare(_) | Self::Held { .. } | Self::GivenUp(_) => 0,
+        };
+        bytes as u64
+    }
+}
+
+/// Bytes of what is said of a file that could not be read.
+pub(crate) fn text(digest: &FileDigest) -> usize {
+    digest.result.as_ref().err().map_or(0, |fault| fault.message.len() + fault.hint.len())
 }
 
 /// A file of which something was there.
@@ -176,6 +247,18 @@ pub(crate) enum Settle {
     End(u64),
 }
 
+impl Settle {
+    /// Bytes of memory that what is said in it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Failed(_, fault) | Self::Unread(_, fault) => {
+                (fault.message.len() + fault.hint.len()) as u64
+            }
+            Self::Held | Self::Verified(_) | Self::Same(_) | Self::End(_) => 0,
+        }
+    }
+}
+
 impl Job for Shared {
     fn fail(&self, fault: Fault) {
         Self::fail(self, fault);
@@ -188,6 +271,7 @@ impl Shared {
         place: Place,
         options: ReceiveOptions,
         wants: Wants,
+        origin: Origin,
     ) -> Self {
         let wake = WakeSlot::default();
         Self {
@@ -203,9 +287,28 @@ impl Shared {
             untold: Untold::default(),
             dresser: Dresser::new(options.permit),
             behind: Behind::default(),
-            book: Mutex::default(),
+            book: Mutex::new(Book { budget: Budget::new(options.set_memory), ..Book::default() }),
             ending: OnceLock::new(),
             finished: AtomicBool::new(false),
+            origin,
+        }
+    }
+
+    /// What the job waits for, if nothing happens.
+    pub(crate) fn stage(&self) -> Stage {
+        let (written, known) = (self.progress.bytes_done(), self.progress.bytes_known());
+        if self.finished() {
+            Stage::Confirmation
+        } else if self.queue.holds_anything() {
+            Stage::Writing
+        } else if !self.progress.all_known() {
+            self.origin.listing()
+        } else if written < known {
+            Stage::Delivery
+        } else if self.book().object_len.is_none() {
+            Stage::Wants
+        } else {
+            Stage::Completion
         }
     }
 
@@ -221,6 +324,26 @@ impl Shared {
 
     pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The verifier, or what waits for it, takes so many bytes more.
+    pub(crate) fn hold(&self, bytes: u64) -> Result<(), Fault> {
+        let mut book = self.book();
+        book.must_afford(bytes)?;
+        book.verifying += bytes;
+        Ok(())
+    }
+
+    /// Tells the committer; what is said is held until it comes to it.
+    pub(crate) fn settle(&self, settles: &Sender<Settle>, settle: Settle) -> Result<(), Fault> {
+        self.hold(settle.bytes())?;
+        settles.send(settle).map_err(over)
+    }
+
+    /// So many bytes less.
+    pub(crate) fn give_back(&self, bytes: u64) {
+        let mut book = self.book();
+        book.verifying = book.verifying.saturating_sub(bytes);
     }
 
     /// What could not be preserved of an entry.
@@ -283,6 +406,9 @@ impl Shared {
         match received {
             Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.end(fault, false),
             Ok(Some(message)) => {
+                if !is_small_talk(&message) {
+                    self.progress.worked();
+                }
                 if let Err(fault) = handle(message) {
                     self.fail(fault);
                 }

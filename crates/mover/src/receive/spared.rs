@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use haul_wire::control::{Fault, IgnoreFiles, RelPath, Verdict, Withheld};
 
+use crate::budget::{growth_of_table, of_table};
 use crate::entries::MAX_ENTRIES;
 use crate::fault::protocol;
 use crate::receive::Asked;
@@ -18,6 +19,16 @@ pub(crate) struct WithheldNames {
 }
 
 impl WithheldNames {
+    /// Bytes of memory that they take.
+    pub(crate) fn held(&self) -> u64 {
+        of_table::<[u8; 16]>(self.hashes.capacity())
+    }
+
+    /// Bytes that they take more with these.
+    pub(crate) fn growth(&self, withheld: &Withheld) -> u64 {
+        growth_of_table::<[u8; 16]>(self.hashes.len(), self.hashes.capacity(), withheld.paths.len())
+    }
+
     /// # Errors
     /// There are more than any set may have.
     pub(crate) fn take_in(&mut self, withheld: &Withheld) -> Result<(), Fault> {

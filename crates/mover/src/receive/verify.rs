@@ -20,11 +20,32 @@ use crate::receive::shared::{Check, Comparison, Settle, Shared, Written};
 use crate::receive::writer::over;
 use crate::tree::{Groups, Tree, Value};
 
+/// Groups that are hashed while their bytes come, at most; a hasher takes 2 KiB. The others are read back.
+const MOST_IN_ORDER: usize = 1024;
+
+/// Bytes of memory for each file that is being hashed, here and where its temporary file is known.
+const IN_PROGRESS: u64 = 384;
+
+/// Bytes of memory for each file whose digest is known before it is whole.
+const EXPECTED: u64 = 2 * size_of::<(u32, Result<Value, Fault>)>() as u64;
+
+/// Bytes of memory for what is said of a file that could not be read, beside its text.
+fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
+    EXPECTED + result.as_ref().err().map_or(0, |fault| (fault.message.len() + fault.hint.len()) as u64)
+}
+
+/// Bytes of memory for a file that is compared: values of groups, and their numbers in the set of those that are not
+/// compared yet and in the list of those to hash.
+fn bytes_compared(groups: Groups) -> u64 {
+    let of_group = size_of::<Option<Value>>() as u64 + 20;
+    IN_PROGRESS + u64::from(groups.count()) * of_group
+}
+
 /// A file that is being hashed.
 struct Hashing {
     tree: Tree,
-    /// Groups that come in order so far, and up to where they have come.
-    open: HashMap<u32, (Hasher, u64)>,
+    /// Groups that come in order so far, and up to where they have come. Boxed: a table has places for more than it holds.
+    open: HashMap<u32, Box<(Hasher, u64)>>,
 }
 
 impl Hashing {
@@ -32,15 +53,24 @@ impl Hashing {
         Self { tree: Tree::new(groups), open: HashMap::new() }
     }
 
-    /// Hashes bytes of the stream where they continue their group.
-    fn feed(&mut self, offset: u64, bytes: &[u8]) {
+    /// Bytes of memory that it takes, without the open groups: of those there are few.
+    fn bytes(&self) -> u64 {
+        IN_PROGRESS + u64::from(self.tree.groups().count()) * size_of::<Option<Value>>() as u64
+    }
+
+    /// Hashes bytes of the stream where they continue their group; those of a new group if it `may_open` one.
+    fn feed(&mut self, offset: u64, bytes: &[u8], may_open: bool) {
         let groups = self.tree.groups();
         let range = offset..offset + bytes.len() as u64;
         for group in groups.touched(&range) {
+            if !may_open && !self.open.contains_key(&group) {
+                continue;
+            }
             let bounds = groups.range(group);
             let part = range.start.max(bounds.start)..range.end.min(bounds.end);
-            let (hasher, upto) =
-                self.open.entry(group).or_insert_with(|| (groups.hasher(group), bounds.start));
+            let open =
+                self.open.entry(group).or_insert_with(|| Box::new((groups.hasher(group), bounds.start)));
+            let (hasher, upto) = &mut **open;
             if *upto == part.start {
                 hasher.update(&bytes[(part.start - offset) as usize..(part.end - offset) as usize]);
                 *upto = part.end;
@@ -51,7 +81,7 @@ impl Hashing {
     /// The value of a whole group; `None` if it has not come in order.
     fn take(&mut self, group: u32) -> Option<Value> {
         let groups = self.tree.groups();
-        let (hasher, upto) = self.open.remove(&group)?;
+        let (hasher, upto) = *self.open.remove(&group)?;
         (upto == groups.range(group).end).then(|| groups.value(&hasher))
     }
 }
@@ -78,6 +108,8 @@ pub(crate) struct Verifier {
     different: HashSet<u32>,
     /// Digests of files that are not whole yet.
     expected: HashMap<u32, Result<Value, Fault>>,
+    /// Groups of all files that are hashed while their bytes come.
+    in_order: usize,
     buffer: AlignedBytes,
 }
 
@@ -91,6 +123,7 @@ impl Verifier {
             compared: HashMap::new(),
             different: HashSet::new(),
             expected: HashMap::new(),
+            in_order: 0,
             buffer: AlignedBytes::zeroed(READ),
         }
     }
@@ -108,40 +141,74 @@ impl Verifier {
     }
 
     fn check(&mut self, check: Check) -> Result<(), Fault> {
+        self.shared.give_back(check.bytes());
+        self.shared.progress.worked();
         match check {
             Check::Written(written) => self.written(&written),
             Check::Expected(digests) => digests.into_iter().try_for_each(|digest| self.expect(digest)),
-            Check::Compare(comparison) => {
-                self.compare(comparison);
-                Ok(())
-            }
+            Check::Compare(comparison) => self.compare(comparison),
             Check::Held { entry, group, value } => self.held(entry, group, value),
             Check::Proofs(proofs) => proofs.iter().try_for_each(|proof| self.proof(proof)),
             Check::GivenUp(entry) => self.drop_entry(entry),
         }
     }
 
-    fn hashing(&mut self, entry: u32, len: u64) -> &mut Hashing {
-        self.hashing.entry(entry).or_insert_with(|| Hashing::new(Groups::of(len)))
+    /// Begins with a file, unless that was done before.
+    fn begin(&mut self, entry: u32, len: u64) -> Result<(), Fault> {
+        if !self.hashing.contains_key(&entry) {
+            let hashing = Hashing::new(Groups::of(len));
+            self.shared.hold(hashing.bytes())?;
+            self.hashing.insert(entry, hashing);
+        }
+        Ok(())
+    }
+
+    /// Ends with a file.
+    fn forget(&mut self, entry: u32) {
+        if let Some(hashing) = self.hashing.remove(&entry) {
+            self.in_order -= hashing.open.len();
+            self.shared.give_back(hashing.bytes());
+        }
     }
 
     fn written(&mut self, written: &Written) -> Result<(), Fault> {
         let entry = written.entry;
-        let hashing = self.hashing(entry, written.len);
-        if let Some((loan, range)) = &written.bytes {
-            hashing.feed(written.offset, loan.bytes(range.clone()));
-        }
+        self.begin(entry, written.len)?;
+        self.feed(written);
         for group in written.groups.clone() {
-            let taken = self.hashing(entry, written.len).take(group);
+            let taken = self.take(entry, group);
             match taken.map_or_else(|| self.hash_from_disk(entry, group), Ok) {
                 Ok(value) => {
-                    self.hashing(entry, written.len).tree.set(group, value);
+                    // It may have been given up meanwhile.
+                    self.begin(entry, written.len)?;
+                    if let Some(hashing) = self.hashing.get_mut(&entry) {
+                        hashing.tree.set(group, value);
+                    }
                     self.check_group(entry, group)?;
                 }
                 Err(trouble) => self.unreadable(entry, group, trouble)?,
             }
         }
         self.try_settle(entry)
+    }
+
+    /// Hashes bytes that come in order from memory.
+    fn feed(&mut self, written: &Written) {
+        let (Some(hashing), Some((loan, range))) = (self.hashing.get_mut(&written.entry), &written.bytes)
+        else {
+            return;
+        };
+        let before = hashing.open.len();
+        hashing.feed(written.offset, loan.bytes(range.clone()), self.in_order < MOST_IN_ORDER);
+        self.in_order += hashing.open.len() - before;
+    }
+
+    fn take(&mut self, entry: u32, group: u32) -> Option<Value> {
+        let hashing = self.hashing.get_mut(&entry)?;
+        let before = hashing.open.len();
+        let taken = hashing.take(group);
+        self.in_order -= before - hashing.open.len();
+        taken
     }
 
     /// A group that did not come in order cannot be read back. What was there before may be missing: after a
@@ -162,8 +229,8 @@ impl Verifier {
 
     /// Nothing more is hashed of a file.
     fn drop_entry(&mut self, entry: u32) -> Result<(), Fault> {
-        self.hashing.remove(&entry);
-        self.expected.remove(&entry);
+        self.forget(entry);
+        self.forget_expected(entry);
         self.close(entry)
     }
 
@@ -177,7 +244,7 @@ impl Verifier {
     }
 
     /// Something of this file was there.
-    fn compare(&mut self, comparison: Comparison) {
+    fn compare(&mut self, comparison: Comparison) -> Result<(), Fault> {
         let Comparison { entry, held, claimed, interest } = comparison;
         let len = self.shared.book().table.stream_len(entry);
         let groups = Groups::of(len);
@@ -189,10 +256,12 @@ impl Verifier {
             Held::Final => 0,
             Held::Part => len - claimed.total(),
         };
-        self.hashing(entry, len);
+        self.begin(entry, len)?;
+        self.shared.hold(bytes_compared(groups))?;
         let proofs = Tree::new(groups);
         let compared = Compared { held, proofs, unchecked, asked, closed: false, interest };
         self.compared.insert(entry, compared);
+        Ok(())
     }
 
     fn held(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {
@@ -250,7 +319,7 @@ impl Verifier {
         let groups = compared.proofs.groups();
         if compared.held == Held::Final {
             compared.interest.end();
-            self.hashing.remove(&entry);
+            self.forget(entry);
             let whole = 0..self.shared.book().table.stream_len(entry);
             let looks = self.shared.only_looks();
             self.shared.wants.ask_more(
@@ -267,7 +336,7 @@ impl Verifier {
         let done = compared.unchecked.is_empty();
         if let Some(hashing) = self.hashing.get_mut(&entry) {
             hashing.tree.clear(group);
-            hashing.open.remove(&group);
+            self.in_order -= usize::from(hashing.open.remove(&group).is_some());
         }
         self.shared.book().forget(entry, range.clone());
         self.shared.wants.ask_more(&self.shared, entry, &[range])?;
@@ -277,7 +346,7 @@ impl Verifier {
     /// In a dry run: the file is different, and the sender says what it hashes to.
     fn would_replace(&mut self, entry: u32) -> Result<(), Fault> {
         self.different.insert(entry);
-        let Some(expected) = self.expected.remove(&entry) else { return Ok(()) };
+        let Some(expected) = self.forget_expected(entry) else { return Ok(()) };
         self.different.remove(&entry);
         let digest = match expected {
             Ok(digest) => digest,
@@ -306,6 +375,7 @@ impl Verifier {
     fn close(&mut self, entry: u32) -> Result<(), Fault> {
         self.end_comparison(entry)?;
         if let Some(compared) = self.compared.remove(&entry) {
+            self.shared.give_back(bytes_compared(compared.proofs.groups()));
             compared.interest.end();
         }
         Ok(())
@@ -315,12 +385,20 @@ impl Verifier {
         // The control thread has checked that the entry is a file.
         let entry = digest.entry as u32;
         if matches!(self.shared.book().table.state(entry), State::Waiting | State::Started) {
+            self.forget_expected(entry);
+            self.shared.hold(bytes_expected(&digest.result))?;
             self.expected.insert(entry, digest.result);
         }
         if self.different.contains(&entry) {
             return self.would_replace(entry);
         }
         self.try_settle(entry)
+    }
+
+    fn forget_expected(&mut self, entry: u32) -> Option<Result<Value, Fault>> {
+        let expected = self.expected.remove(&entry)?;
+        self.shared.give_back(bytes_expected(&expected));
+        Some(expected)
     }
 
     /// Settles a file that is whole and whose digest is known.
@@ -369,7 +447,7 @@ impl Verifier {
             return Ok(());
         }
         self.shared.place.discard(entry, &self.shared.path(entry));
-        self.settles.send(Settle::Failed(entry, fault)).map_err(over)
+        self.shared.settle(&self.settles, Settle::Failed(entry, fault))
     }
 }
 

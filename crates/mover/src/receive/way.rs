@@ -63,7 +63,9 @@ impl Shared {
 
     fn unlink(&self, path: &[u8]) -> Result<(), Trouble> {
         let spot = self.place.spot(path)?;
-        unlinkat(&spot.directory, &spot.name, AtFlags::empty())
+        let unlink = || unlinkat(&spot.directory, &spot.name, AtFlags::empty());
+        self.place
+            .with_room(&spot, path, unlink)
             .map_err(|errno| Trouble::new(Side::Destination, "remove", path, errno))
     }
 }

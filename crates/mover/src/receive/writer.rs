@@ -154,7 +154,9 @@ impl Writer {
             self.shared.place.discard(entry, &path);
         }
         self.unless_over(self.checks.send(Check::GivenUp(entry)))?;
-        self.unless_over(self.settles.send(Settle::Failed(entry, trouble.fault)))
+        let settle = Settle::Failed(entry, trouble.fault);
+        self.shared.hold(settle.bytes())?;
+        self.unless_over(self.settles.send(settle))
     }
 
     fn write(&mut self, lease: &Arc<Lease>) -> Result<(), Fault> {
@@ -190,6 +192,9 @@ impl Writer {
         };
         let shape = self.shared.book().table.shape(piece.entry);
         let stretch = piece.offset..piece.offset + piece.len;
+        if let Err(no_space) = self.shared.place.arrived(piece.entry, &opened, piece.len) {
+            return Ok(Err(no_space.trouble("write", &self.shared.path(piece.entry))));
+        }
         if let Err(errno) = write_stretch(&opened, &shape, stretch.clone(), lease.bytes(range.clone())) {
             let path = self.shared.path(piece.entry);
             return Ok(Err(Trouble::new(Side::Destination, "write", &path, errno)));
@@ -197,7 +202,10 @@ impl Writer {
         if self.shared.durability != Durability::Cached {
             self.behind.wrote(piece.entry, &opened, shape.len(), piece.len);
         }
-        let around = self.shared.book().note_written(piece.entry, &stretch, shape.len());
+        let mut book = self.shared.book();
+        let around = book.note_written(piece.entry, &stretch, shape.len());
+        book.must_afford(0)?;
+        drop(book);
         self.shared.place.note_written(piece.entry, stretch.clone());
         let bytes = loan.map(|loan| (loan.clone(), range));
         let groups = made_whole(Groups::of(shape.len()), &stretch, &around);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use haul_base::AlignedBytes;
 
-use crate::send::walk::Top;
+use crate::send::sections::Sections;
+use crate::send::walk::{Identity, Top};
 use crate::stream::Shape;
 
 /// Bytes that are read at a time, and the size of a block.
@@ -45,17 +46,42 @@ impl Block {
 pub(crate) struct SourceFile {
     pub(crate) top: Arc<Top>,
     pub(crate) path: Vec<u8>,
-    pub(crate) shape: Shape,
+    pub(crate) shape: Arc<Shape>,
+    /// Which file it was when it was found.
+    pub(crate) identity: Identity,
 }
 
-/// A stretch of a file's stream in the object.
+/// Which bytes of a file's stream a part is.
+#[derive(Debug)]
+pub(crate) enum Extent {
+    /// So many from the first on.
+    Whole(u64),
+    Sections(Arc<Sections>),
+}
+
+impl Extent {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Whole(len) => *len,
+            Self::Sections(sections) => sections.len(),
+        }
+    }
+
+    /// Where a byte of the part is in the stream, and how many bytes follow there with it.
+    fn locate(&self, at: u64) -> (u64, u64) {
+        match self {
+            Self::Whole(len) => (at, len - at),
+            Self::Sections(sections) => sections.locate(at),
+        }
+    }
+}
+
+/// What is sent of a file, in the object.
 #[derive(Debug)]
 pub(crate) struct SentPart {
     /// Where it begins in the object.
     pub(crate) at: u64,
-    pub(crate) len: u64,
-    /// Where it begins in the stream.
-    pub(crate) start: u64,
+    pub(crate) extent: Extent,
     pub(crate) file: Arc<SourceFile>,
     /// The file as it was opened for reading, of parts of at least [`LARGE`] bytes.
     pub(crate) opened: Option<Arc<File>>,
@@ -63,7 +89,12 @@ pub(crate) struct SentPart {
 
 impl SentPart {
     fn end(&self) -> u64 {
-        self.at + self.len
+        self.at + self.extent.len()
+    }
+
+    /// Where the byte at `offset` of the object is in the stream, and how many bytes follow there with it.
+    pub(crate) fn locate(&self, offset: u64) -> (u64, u64) {
+        self.extent.locate(offset - self.at)
     }
 }
 
@@ -147,7 +178,7 @@ impl Store {
     }
 
     pub(crate) fn add_part(&mut self, part: SentPart) {
-        if part.len > 0 {
+        if part.extent.len() > 0 {
             self.parts.push_back(Arc::new(part));
         }
     }
@@ -212,11 +243,12 @@ mod tests {
                 .unwrap(),
             ),
             path: b"f".to_vec(),
-            shape: Shape::new(0, &[]),
+            shape: Arc::new(Shape::new(0, &[])),
+            identity: Identity::of(&rustix::fs::stat(dir.path().join("f")).unwrap()),
         });
         let mut store = Store::default();
         let opened = Arc::new(File::open(dir.path().join("f")).unwrap());
-        let part = |at, len, opened| SentPart { at, len, start: 0, file: file.clone(), opened };
+        let part = |at, len, opened| SentPart { at, extent: Extent::Whole(len), file: file.clone(), opened };
         store.add_part(part(0, 15, None));
         store.add_part(part(15, 65, Some(opened.clone())));
         let keep = Keep { in_all: 1000, of_large: 10 };

@@ -64,6 +64,17 @@ fn refused(path: &[u8], what: &str) -> Found {
     with_fault(path, fault)
 }
 
+/// A file whose name is that of what an unfinished copy to this place has noted: no other copy may believe it. As with
+/// other things that are never moved, the rest is finished.
+pub(super) fn journal(path: &[u8]) -> Found {
+    let fault = Fault::new(
+        FaultCode::SpecialFile,
+        format!("`{}` has the name of the journal of an unfinished copy, and is never copied", show(path)),
+        "`haul clean` removes what an unfinished copy has left; leave it out with --exclude '.haul-*.journal', or rename it",
+    );
+    with_fault(path, fault)
+}
+
 #[expect(
     clippy::useless_conversion,
     clippy::unnecessary_cast,
@@ -99,6 +110,16 @@ pub(super) fn endless(path: &[u8]) -> Found {
         FaultCode::Unreadable,
         format!("`{}` leads back to a directory that it lies in", show(path)),
         "leave it out with --exclude, or copy without --copy-links",
+    );
+    with_fault(path, fault)
+}
+
+/// The directory that the set goes to, found among the sources.
+pub(super) fn destination(path: &[u8]) -> Found {
+    let fault = Fault::new(
+        FaultCode::Usage,
+        format!("`{}` is the destination itself", show(path)),
+        "leave it out with --exclude, or choose a destination outside of the sources",
     );
     with_fault(path, fault)
 }

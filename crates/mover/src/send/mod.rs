@@ -11,11 +11,13 @@ mod holes;
 mod ignores;
 mod listed;
 mod opened;
+mod overlap;
 mod pattern;
 mod peer;
 mod plan;
 mod proving;
 mod reader;
+mod sections;
 mod select;
 mod shared;
 mod slots;
@@ -35,7 +37,7 @@ pub(crate) use blocks::{BLOCK, Block};
 pub use claim::{is_untellable, leaves_out_unseen};
 pub(crate) use ignores::{Ignores, NAMES as IGNORE_FILES, enter as obey_ignore_files};
 pub use pattern::{BadPattern, check_pattern};
-pub(crate) use peer::listen;
+pub(crate) use peer::{is_small_talk, listen};
 pub(crate) use select::Rules;
 pub use select::check_selection;
 pub use shared::SendLimits;
@@ -47,6 +49,7 @@ use crate::link::ControlLink;
 use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::root::Root;
+use crate::stage::{Origin, Stage};
 use crate::threads;
 use claim::Claim;
 use plan::Planner;
@@ -91,7 +94,8 @@ pub fn send_files(
         .withholding(Withholder::new(&link, selection));
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
-    let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs)));
+    let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs), Origin::Files));
+    let walker = walker.watched_by(shared.progress.clone());
     let reader = Reader::new(shared.clone(), incoming);
     let prover = Prover::new(shared.clone(), to_prove);
     let job = shared.clone();
@@ -153,6 +157,11 @@ impl SendHandle {
     /// Live numbers.
     pub fn progress(&self) -> Arc<Progress> {
         self.shared.progress.clone()
+    }
+
+    /// What the job waits for, if nothing happens.
+    pub fn stage(&self) -> Stage {
+        self.shared.stage()
     }
 
     /// Names what is called, from any thread, when more of the object has become available.

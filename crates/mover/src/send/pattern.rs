@@ -64,6 +64,21 @@ pub(crate) enum Fixed<'a> {
     Path(&'a [u8]),
 }
 
+/// What a backslash in a pattern is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Backslash {
+    /// Itself, because there is nothing to escape.
+    Literal,
+    /// It takes the meaning from the byte behind it.
+    Escapes,
+}
+
+impl Backslash {
+    fn of(pattern: &[u8]) -> Self {
+        if pattern.iter().any(|b| b"*?[".contains(b)) { Self::Escapes } else { Self::Literal }
+    }
+}
+
 /// A compiled pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
@@ -89,17 +104,20 @@ pub fn check_pattern(pattern: &[u8]) -> Result<(), BadPattern> {
 impl Pattern {
     /// Compiles a pattern; `dir/***` makes two: the directory, and everything in it.
     pub(crate) fn compile(pattern: &[u8]) -> Result<Vec<Self>, BadPattern> {
-        match pattern.strip_suffix(b"/***") {
-            Some(directory) if !directory.is_empty() => {
-                let itself = Self::one(&[directory, b"/"].concat())?;
-                let contents = Self::one(&[directory, b"/**"].concat())?;
+        let (body, end) = pattern.strip_suffix(b"/").map_or((pattern, &b""[..]), |body| (body, b"/"));
+        let stars = body.iter().rev().take_while(|&&b| b == b'*').count();
+        match body[..body.len() - stars].strip_suffix(b"/") {
+            // Both escape as the pattern does, also the directory's, in which no wildcard may be left.
+            Some(directory) if stars >= 3 && !directory.is_empty() => {
+                let itself = Self::one(&[directory, b"/"].concat(), Backslash::Escapes)?;
+                let contents = Self::one(&[directory, b"/**", end].concat(), Backslash::Escapes)?;
                 Ok(vec![itself, contents])
             }
-            _ => Ok(vec![Self::one(pattern)?]),
+            _ => Ok(vec![Self::one(pattern, Backslash::of(pattern))?]),
         }
     }
 
-    fn one(pattern: &[u8]) -> Result<Self, BadPattern> {
+    fn one(pattern: &[u8], backslash: Backslash) -> Result<Self, BadPattern> {
         if pattern.contains(&0) {
             return Err(BadPattern::Nul);
         }
@@ -120,9 +138,13 @@ impl Pattern {
             (false, true) => Scope::Tail,
             (false, false) => Scope::Name,
         };
-        // A backslash is itself where there is nothing to escape.
-        let wild = rest.iter().any(|b| b"*?[".contains(b));
-        let body = if wild { Body::Wild(Automaton::new(rest)?) } else { Body::Literal(rest.to_vec()) };
+        let is_wild = Backslash::of(rest) == Backslash::Escapes;
+        let escapes = backslash == Backslash::Escapes && rest.contains(&b'\\');
+        let body = if is_wild || escapes {
+            Body::Wild(Automaton::new(rest, scope)?)
+        } else {
+            Body::Literal(rest.to_vec())
+        };
         Ok(Self { scope, only_directories, body })
     }
 
@@ -180,6 +202,9 @@ struct Automaton {
     stay_across: Vec<u64>,
     /// What the subject ends with in any case.
     ending: Vec<u8>,
+    /// What stands in front of every subject: `/` if the pattern begins with `**` and is not anchored, so that `**/a`
+    /// is also an `a` at the top (rsync(1), on patterns with `**`).
+    lead: &'static [u8],
 }
 
 /// A part of a pattern.
@@ -217,7 +242,8 @@ fn next_part(rest: &mut &[u8]) -> Result<Part, BadPattern> {
 }
 
 impl Automaton {
-    fn new(mut rest: &[u8]) -> Result<Self, BadPattern> {
+    fn new(mut rest: &[u8], scope: Scope) -> Result<Self, BadPattern> {
+        let lead: &[u8] = if scope == Scope::Tail && rest.starts_with(b"**") { b"/" } else { b"" };
         let mut takers: Vec<Part> = Vec::new();
         let (mut stars, mut crossings) = (Vec::new(), Vec::new());
         let mut ending = Vec::new();
@@ -243,12 +269,22 @@ impl Automaton {
             bits
         };
         let (row_of, rows) = rows(&takers, words);
-        Ok(Self { places, row_of, rows, words, stay: bits(&stars), stay_across: bits(&crossings), ending })
+        Ok(Self {
+            places,
+            row_of,
+            rows,
+            words,
+            stay: bits(&stars),
+            stay_across: bits(&crossings),
+            ending,
+            lead,
+        })
     }
 
     /// Whether it takes all of `subject`, or with `any_component` what is left of it from some component on.
     fn matches(&self, subject: &[u8], any_component: bool) -> bool {
-        if !subject.ends_with(&self.ending) {
+        let is_whole = |ending: &[u8]| !self.lead.is_empty() && subject == ending;
+        if !subject.ends_with(&self.ending) && !self.ending.strip_prefix(self.lead).is_some_and(is_whole) {
             return false;
         }
         if self.words == 1 {
@@ -256,7 +292,7 @@ impl Automaton {
         }
         let mut states = vec![0; self.words];
         states[0] = 1;
-        for &byte in subject {
+        for &byte in self.lead.iter().chain(subject) {
             self.step(&mut states, byte);
             states[0] |= u64::from(any_component && byte == b'/');
         }
@@ -267,7 +303,7 @@ impl Automaton {
     fn matches_short(&self, subject: &[u8], any_component: bool) -> bool {
         let (stay, across) = (self.stay[0], self.stay_across[0]);
         let mut states = 1;
-        for &byte in subject {
+        for &byte in self.lead.iter().chain(subject) {
             let takes = self.rows[usize::from(self.row_of[usize::from(byte)])];
             let held = if byte == b'/' { across } else { stay | across };
             states = (states & takes) << 1 | states & held | u64::from(any_component && byte == b'/');

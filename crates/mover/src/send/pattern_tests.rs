@@ -39,6 +39,31 @@ fn two_stars_cross_slashes() {
 }
 
 #[test]
+fn two_stars_in_front_match_at_the_top_too() {
+    assert!(hits("**/z", "z") && hits("***/z", "z") && hits("**/y/z", "y/z") && !hits("**/z", "yz"));
+    assert!(hits_directory("**/z/", "z") && !hits("**/z/", "z"));
+    assert!(
+        hits("**/z*", "z1")
+            && hits("**/[yz]", "z")
+            && hits("**/z/***", "z/x")
+            && hits_directory("**/z/***", "z")
+    );
+    // As with rsync, an anchored one does not.
+    assert!(!hits("/**/z", "z") && hits("/**/z", "y/z"));
+    let long = "z".repeat(100);
+    assert!(hits(&format!("**/{long}"), &long) && !hits(&format!("**/{long}"), &format!("a{long}")));
+}
+
+#[test]
+fn three_stars_escape_as_wildcards_do() {
+    assert!(
+        hits_directory("/a\\ b/***", "a b") && hits("/a\\ b/***", "a b/c") && !hits("/a\\ b/***", "a\\ b/c")
+    );
+    assert!(hits_directory("a/****/", "a") && hits_directory("a/***/", "a/b") && !hits("a/***/", "a/b"));
+    assert!(hits_directory("\\*/***", "*") && !hits_directory("\\*/***", "x") && hits("\\*/***", "y/*/x"));
+}
+
+#[test]
 fn a_slash_at_the_end_is_about_directories_only() {
     assert!(hits_directory("b/", "a/b") && !hits("b/", "a/b"));
     assert!(hits_directory("/a/*/", "a/b") && !hits("/a/*/", "a/b"));
@@ -118,9 +143,15 @@ fn naive_rule(pattern: &[u8], path: &[u8], is_directory: bool) -> bool {
     let starts = (0..path.len()).filter(|&i| i == 0 || path[i - 1] == b'/');
     let matched = match body.strip_prefix(b"/") {
         Some(anchored) => naive(anchored, path),
+        None if body.starts_with(b"**") => naive(body, &[b"/", path].concat()),
         None => starts.into_iter().any(|i| naive(body, &path[i..])),
     };
     matched && (is_directory || !only_directories)
+}
+
+/// Which stands for two patterns.
+fn ends_in_three_stars(pattern: &[u8]) -> bool {
+    pattern.strip_suffix(b"/").unwrap_or(pattern).ends_with(b"***")
 }
 
 /// Joins small pieces, so that patterns and paths often meet.
@@ -137,7 +168,7 @@ proptest! {
     fn the_automaton_agrees_with_trying_everything(
         pattern in text(&["a", "b", "/", "*", "**", "?", "\u{fc}"], 9), path in path(), is_directory: bool,
     ) {
-        if let Ok(compiled) = Pattern::compile(&pattern) && !pattern.ends_with(b"/***") {
+        if let Ok(compiled) = Pattern::compile(&pattern) && !ends_in_three_stars(&pattern) {
             let found = compiled.iter().any(|p| p.matches(&path, is_directory));
             prop_assert_eq!(found, naive_rule(&pattern, &path, is_directory));
         }
@@ -150,7 +181,7 @@ proptest! {
         // The same behind a stretch of other bytes, so that states lie in several words.
         let head = vec![b'x'; pad];
         let (long, subject) = ([b"/", &head[..], b"a", &pattern].concat(), [&head[..], b"a", &path].concat());
-        if let Ok(compiled) = Pattern::compile(&long) && !pattern.ends_with(b"/***") {
+        if let Ok(compiled) = Pattern::compile(&long) && !ends_in_three_stars(&pattern) {
             prop_assert_eq!(compiled[0].matches(&subject, true), naive_rule(&long, &subject, true));
         }
     }

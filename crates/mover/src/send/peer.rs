@@ -21,12 +21,16 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
             return Err(fault);
         }
         let message = shared.link.recv(LOOK_AGAIN);
+        if matches!(&message, Ok(Some(message)) if !is_small_talk(message)) {
+            shared.progress.worked();
+        }
         let handled = match message {
-            Ok(
-                None
-                | Some(ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. }),
-            ) => Ok(None),
+            Ok(None) => Ok(None),
+            Ok(Some(message)) if is_small_talk(&message) => Ok(None),
             Ok(Some(ControlMessage::Ready(destination))) => ready(shared, destination).map(|()| None),
+            Ok(Some(ControlMessage::DestinationLineage(lineage))) if shared.set_lineage(lineage.clone()) => {
+                Ok(None)
+            }
             Ok(Some(ControlMessage::Wants(runs))) => {
                 occupied(shared).and_then(|()| shared.wanted().wants(shared, &runs)).map(|()| None)
             }
@@ -62,6 +66,11 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
             Err(fault) => shared.fail(fault),
         }
     }
+}
+
+/// What says nothing of the job.
+pub(crate) fn is_small_talk(message: &ControlMessage) -> bool {
+    matches!(message, ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. })
 }
 
 /// The receiver says what it does to a name, or would do.

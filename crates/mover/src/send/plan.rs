@@ -11,7 +11,6 @@ use crate::send::hard_links::Names;
 use crate::send::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::{Found, Walker};
-use crate::stream::Shape;
 use crate::threads;
 
 /// Walks and hands on what is found.
@@ -44,12 +43,17 @@ impl Planner {
     }
 
     fn plan_all(&mut self, mut walker: Walker, claim: &Claim) -> Result<(), Fault> {
-        for found in walker.by_ref() {
+        if let Some(lineage) = self.shared.lineage() {
+            walker.check_destination(lineage)?;
+        }
+        while let Some(found) = walker.next() {
             if self.shared.stopped() {
                 return Ok(());
             }
+            self.tell_attributes(&mut walker)?;
             self.add(found)?;
         }
+        self.tell_attributes(&mut walker)?;
         self.announcer.flush()?;
         walker.finish()?;
         let mut ledger = self.shared.ledger();
@@ -65,6 +69,11 @@ impl Planner {
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
     }
 
+    fn tell_attributes(&self, walker: &mut Walker) -> Result<(), Fault> {
+        let attributes = walker.take_attributes();
+        attributes.map_or(Ok(()), |known| self.shared.link.send(ControlMessage::DestinationAttributes(known)))
+    }
+
     fn add(&mut self, found: Found) -> Result<(), Fault> {
         let Found { mut entry, mut file, names } = found;
         let mut ledger = self.shared.ledger();
@@ -72,6 +81,7 @@ impl Planner {
             entry.kind = EntryKind::Failed(fault);
             file = None;
         }
+        self.shared.must_afford(&ledger, ledger.table.growth(&entry))?;
         let index = ledger.table.len();
         let keeps_links = self.shared.limits.preserve.hard_links == HardLinks::Keep && names > 1;
         if let Some((_, identity)) = file.as_ref().filter(|_| keeps_links)
@@ -86,12 +96,13 @@ impl Planner {
             ledger.settled += 1;
             self.shared.progress.one_failed();
         }
+        let shape = ledger.table.shape(index);
         drop(ledger);
         self.shared.progress.found(1, 0);
         let planned = match (file, &entry.kind) {
-            (Some((top, identity)), EntryKind::File { size, holes }) => {
+            (Some((top, identity)), EntryKind::File { .. }) => {
                 let path = entry.path.as_bytes().to_vec();
-                let file = Arc::new(SourceFile { top, path, shape: Shape::new(*size, holes) });
+                let file = Arc::new(SourceFile { top, path, shape, identity });
                 Some(Planned { entry: index, identity, file, growth: self.shared.limits.growth })
             }
             _ => None,

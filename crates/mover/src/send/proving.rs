@@ -170,6 +170,7 @@ impl Prover {
             let len = (range.end - at).min(BLOCK as u64) as usize;
             let got = opened.read(at, &mut self.buffer[..len])?;
             hasher.update(&self.buffer[..got]);
+            self.shared.progress.worked();
             at += got as u64;
         }
         Ok(groups.value(&hasher))

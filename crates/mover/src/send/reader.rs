@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, TryRecvError};
@@ -9,14 +10,18 @@ use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, encoded_len};
 
 use crate::batch::next_part;
-use crate::send::blocks::{BLOCK, Block, LARGE, SentPart};
+use crate::send::blocks::{BLOCK, Block, Extent, LARGE, SentPart};
 use crate::send::opened::{Opened, Planned};
 use crate::send::proving::{Proofs, Proving};
+use crate::send::sections::Sections;
 use crate::send::shared::Shared;
 use crate::threads;
 
 /// Digests sent in one message.
 const DIGEST_BATCH: usize = 256;
+
+/// How long what is to be said may wait for more while contents are read: the receiver completes no file before.
+const TELL_WITHIN: Duration = Duration::from_millis(100);
 
 /// Bytes that are read and then hashed at a time: they are in the core's own cache meanwhile.
 const STEP: usize = 128 << 10;
@@ -34,8 +39,8 @@ pub(crate) enum Job {
 /// See [`Job::Stretches`].
 pub(crate) struct Stretches {
     pub(crate) planned: Arc<Planned>,
-    pub(crate) ranges: Vec<Range<u64>>,
-    /// Where the groups that the ranges touch are proved; `None` if they are already.
+    pub(crate) sections: Arc<Sections>,
+    /// Where the groups that the stretches touch are proved; `None` if they are already.
     pub(crate) proving: Option<Arc<Proving>>,
 }
 
@@ -62,6 +67,8 @@ pub(crate) struct Reader {
     offset: u64,
     digests: Vec<FileDigest>,
     proofs: Proofs,
+    /// When all that is to be said was said last.
+    told: Instant,
     scratch: AlignedBytes,
 }
 
@@ -69,7 +76,7 @@ impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
         let buffer = AlignedBytes::zeroed(BLOCK);
         let (digests, proofs, scratch) = (Vec::new(), Proofs::default(), AlignedBytes::zeroed(BLOCK));
-        Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, scratch }
+        Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, told: Instant::now(), scratch }
     }
 
     /// Reads until the object ends, or until the job is over.
@@ -109,11 +116,20 @@ impl Reader {
         }
         self.flush()?;
         self.shared.set_disk_is_slow(true);
-        Ok(self.incoming.recv().ok())
+        self.shared.set_idle(true);
+        let job = self.incoming.recv().ok();
+        self.shared.set_idle(false);
+        Ok(job)
     }
 
     fn flush(&mut self) -> Result<(), Fault> {
         self.publish();
+        self.tell()
+    }
+
+    /// Says what groups and files hash to.
+    fn tell(&mut self) -> Result<(), Fault> {
+        self.told = Instant::now();
         self.proofs.flush(&self.shared)?;
         self.flush_digests()
     }
@@ -131,7 +147,7 @@ impl Reader {
         self.shared.progress.set_current(&planned.file.path);
         let mut left = 0..planned.file.shape.len();
         let opened = Opened::open(planned);
-        self.begin(planned, opened.as_ref().ok(), &left);
+        self.begin(planned, opened.as_ref().ok(), Extent::Whole(left.end));
         let copied = opened.map_err(Halt::from).and_then(|opened| self.copy_file(opened, &mut left));
         let result = match copied {
             Ok(digest) => Ok(digest),
@@ -160,13 +176,9 @@ impl Reader {
     /// Reads stretches of a file. False: the job is over.
     fn read_stretches(&mut self, wanted: &Stretches) -> bool {
         self.shared.progress.set_current(&wanted.planned.file.path);
-        let first = self.offset + self.used as u64;
-        let mut end = first;
+        let end = self.offset + self.used as u64 + wanted.sections.len();
         let opened = Opened::open(&wanted.planned);
-        for range in &wanted.ranges {
-            self.begin_at(&wanted.planned, opened.as_ref().ok(), end, range);
-            end += range.end - range.start;
-        }
+        self.begin(&wanted.planned, opened.as_ref().ok(), Extent::Sections(wanted.sections.clone()));
         match opened.map_err(Halt::from).and_then(|opened| self.copy_stretches(opened, wanted)) {
             Ok(()) => {}
             Err(Halt::Stopped) => return false,
@@ -187,8 +199,8 @@ impl Reader {
 
     fn copy_stretches(&mut self, opened: Opened<'_>, wanted: &Stretches) -> Result<(), Halt> {
         let Some(proving) = &wanted.proving else {
-            for range in &wanted.ranges {
-                self.copy(&opened, &mut range.clone(), &mut Hasher::new())?;
+            for mut range in wanted.sections.ranges() {
+                self.copy(&opened, &mut range, &mut Hasher::new())?;
             }
             return Ok(opened.finish()?);
         };
@@ -196,7 +208,7 @@ impl Reader {
         let groups = proving.groups();
         for group in touched(wanted, groups) {
             let mut hasher = groups.hasher(group);
-            self.copy_group(&opened, groups.range(group), &wanted.ranges, &mut hasher)?;
+            self.copy_group(&opened, groups.range(group), &wanted.sections, &mut hasher)?;
             values.push((group, groups.value(&hasher)));
         }
         opened.finish()?;
@@ -212,12 +224,11 @@ impl Reader {
         &mut self,
         opened: &Opened<'_>,
         group: Range<u64>,
-        wanted: &[Range<u64>],
+        wanted: &Sections,
         hasher: &mut Hasher,
     ) -> Result<(), Halt> {
         let mut at = group.start;
-        let first = wanted.partition_point(|range| range.end <= group.start);
-        for range in wanted[first..].iter().take_while(|range| range.start < group.end) {
+        for range in wanted.ranges_after(group.start).take_while(|range| range.start < group.end) {
             self.skim(opened, at..range.start, hasher)?;
             let mut inside = at.max(range.start)..range.end.min(group.end);
             at = inside.end;
@@ -233,6 +244,7 @@ impl Reader {
             let len = (range.end - at).min(BLOCK as u64) as usize;
             let got = opened.read(at, &mut self.scratch[..len])?;
             hasher.update(&self.scratch[..got]);
+            self.shared.progress.worked();
             at += got as u64;
         }
         Ok(())
@@ -254,15 +266,11 @@ impl Reader {
         Ok(())
     }
 
-    fn begin(&self, planned: &Planned, opened: Option<&Opened<'_>>, range: &Range<u64>) {
-        self.begin_at(planned, opened, self.offset + self.used as u64, range);
-    }
-
-    /// Notes what the bytes of the object from `at` on are.
-    fn begin_at(&self, planned: &Planned, opened: Option<&Opened<'_>>, at: u64, range: &Range<u64>) {
-        let (start, len) = (range.start, range.end - range.start);
-        let opened = opened.filter(|_| len >= LARGE).map(|opened| opened.file().clone());
-        self.shared.store().add_part(SentPart { at, len, start, file: planned.file.clone(), opened });
+    /// Notes what the next bytes of the object are.
+    fn begin(&self, planned: &Planned, opened: Option<&Opened<'_>>, extent: Extent) {
+        let at = self.offset + self.used as u64;
+        let opened = opened.filter(|_| extent.len() >= LARGE).map(|opened| opened.file().clone());
+        self.shared.store().add_part(SentPart { at, extent, file: planned.file.clone(), opened });
     }
 
     /// Keeps the places of bytes that could not be read. False: the job is over.
@@ -282,8 +290,16 @@ impl Reader {
         if self.used == BLOCK {
             self.publish();
         }
-        if self.used == 0 && !self.shared.wait_for_room() {
-            return None;
+        if self.used == 0 {
+            // It may be long until there is room, or until a large file is read.
+            let is_time = !self.shared.has_room() || self.told.elapsed() >= TELL_WITHIN;
+            if let Err(fault) = if is_time { self.tell() } else { Ok(()) } {
+                self.shared.fail_silently(fault);
+                return None;
+            }
+            if !self.shared.wait_for_room() {
+                return None;
+            }
         }
         Some(BLOCK - self.used)
     }
@@ -319,7 +335,5 @@ impl Reader {
 
 /// The groups that the wanted ranges touch, in order, each once.
 pub(crate) fn touched(wanted: &Stretches, groups: crate::tree::Groups) -> Vec<u32> {
-    let mut numbers: Vec<u32> = wanted.ranges.iter().flat_map(|range| groups.touched(range)).collect();
-    numbers.dedup();
-    numbers
+    groups.touched_by(wanted.sections.ranges()).collect()
 }

@@ -4,15 +4,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use haul_wire::control::{ControlMessage, Destination, Fault, Growth, Preserve, Removal};
+use haul_base::Bytes;
+use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault, Growth, Preserve, Removal};
 
+use crate::budget::{Budget, SET_MEMORY};
 use crate::entries::EntryTable;
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::report::Failures;
 use crate::send::blocks::{Block, Keep, Store};
+use crate::send::sections::Held;
 use crate::send::slots::Slots;
 use crate::send::wanted::Wanted;
+use crate::stage::{Origin, Stage};
 use crate::threads::Job;
 
 /// Longest wait before a thread looks again whether the job is over.
@@ -40,6 +44,9 @@ pub struct SendLimits {
     /// Bytes kept for retransmission, at most; what is lost beyond is read from the files again. Of large files nothing
     /// is kept at first, and more each time that reading again had to wait for the storage.
     pub keep: u64,
+    /// Bytes that names, links, holes of the set, and what the receiver wants of it, may take; above, the job ends with
+    /// [`FaultCode::SetTooLarge`](haul_wire::control::FaultCode::SetTooLarge).
+    pub set_memory: Bytes,
     /// What happens to files that grow meanwhile.
     pub growth: Growth,
     /// What of hard links, owners, attributes and access control lists travels.
@@ -49,7 +56,7 @@ pub struct SendLimits {
 impl Default for SendLimits {
     fn default() -> Self {
         let (growth, preserve) = (Growth::default(), Preserve::default());
-        Self { read_ahead: 24 << 20, keep: 96 << 20, growth, preserve }
+        Self { read_ahead: 24 << 20, keep: 96 << 20, set_memory: SET_MEMORY, growth, preserve }
     }
 }
 
@@ -77,7 +84,10 @@ pub(crate) struct Shared {
     pub(crate) limits: SendLimits,
     pub(crate) slots: Slots,
     wanted: Mutex<Wanted>,
+    /// Bytes of memory that what is wanted takes.
+    held: Arc<AtomicU64>,
     ready: OnceLock<Destination>,
+    lineage: OnceLock<DestinationLineage>,
     upto: AtomicU64,
     /// Bytes that are read ahead at present.
     ahead: AtomicU64,
@@ -85,6 +95,8 @@ pub(crate) struct Shared {
     kept: AtomicU64,
     /// Whether the reader had to wait for the last that it read.
     disk_is_slow: AtomicBool,
+    /// See [`Shared::set_idle`].
+    idle: AtomicBool,
     ended: AtomicBool,
     sent: AtomicU64,
     stop: AtomicBool,
@@ -93,6 +105,7 @@ pub(crate) struct Shared {
     room: Condvar,
     ledger: Mutex<Ledger>,
     fault: OnceLock<Fault>,
+    origin: Origin,
 }
 
 impl Job for Shared {
@@ -102,19 +115,27 @@ impl Job for Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(link: Arc<dyn ControlLink>, limits: SendLimits, wanted: Wanted) -> Self {
+    pub(crate) fn new(
+        link: Arc<dyn ControlLink>,
+        limits: SendLimits,
+        wanted: Wanted,
+        origin: Origin,
+    ) -> Self {
         Self {
             link,
             limits,
             slots: Slots::new(PLANNED_AHEAD),
             wanted: Mutex::new(wanted),
+            held: Arc::default(),
             ready: OnceLock::new(),
+            lineage: OnceLock::new(),
             progress: Arc::default(),
             wake: WakeSlot::default(),
             upto: AtomicU64::new(0),
             ahead: AtomicU64::new(AHEAD.min(limits.read_ahead)),
             kept: AtomicU64::new(0),
             disk_is_slow: AtomicBool::new(true),
+            idle: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -123,6 +144,7 @@ impl Shared {
             room: Condvar::new(),
             ledger: Mutex::default(),
             fault: OnceLock::new(),
+            origin,
         }
     }
 
@@ -139,6 +161,16 @@ impl Shared {
         let first = self.ready.set(destination).is_ok();
         self.room.notify_all();
         first
+    }
+
+    /// Where the set goes, before the receiver is ready. False: it was said before.
+    pub(crate) fn set_lineage(&self, lineage: DestinationLineage) -> bool {
+        self.ready.get().is_none() && self.lineage.set(lineage).is_ok()
+    }
+
+    /// Where the set goes, if the receiver has said it.
+    pub(crate) fn lineage(&self) -> Option<&DestinationLineage> {
+        self.lineage.get()
     }
 
     /// What the receiver has said of its destination.
@@ -160,6 +192,18 @@ impl Shared {
 
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the set, and so much more, is within its budget.
+    pub(crate) fn must_afford(&self, ledger: &Ledger, more: u64) -> Result<(), Fault> {
+        let held = ledger.table.held() + self.held.load(Ordering::Relaxed);
+        Budget::new(self.limits.set_memory).holds(held + more, ledger.table.len())
+    }
+
+    /// What is wanted takes so many bytes more, until what it returns is dropped.
+    pub(crate) fn hold(&self, bytes: u64) -> Result<Held, Fault> {
+        self.must_afford(&self.ledger(), bytes)?;
+        Ok(Held::new(&self.held, bytes))
     }
 
     /// Ends the job with `fault`, unless it has ended already, and tells the peer.
@@ -198,6 +242,24 @@ impl Shared {
         (self.upto.load(Ordering::Acquire), ended)
     }
 
+    /// What the job waits for, if nothing happens.
+    pub(crate) fn stage(&self) -> Stage {
+        let (upto, ended) = self.available();
+        if self.destination().is_none() {
+            Stage::Destination
+        } else if self.progress.bytes_done() < upto {
+            Stage::Delivery
+        } else if ended {
+            Stage::Completion
+        } else if !self.is_idle() {
+            Stage::Reading
+        } else if self.progress.all_known() {
+            Stage::Wants
+        } else {
+            self.origin.listing()
+        }
+    }
+
     /// Whether the data path has taken all that there was.
     pub(crate) fn hungry(&self) -> bool {
         self.sent.load(Ordering::Relaxed) >= self.upto.load(Ordering::Relaxed)
@@ -213,6 +275,21 @@ impl Shared {
         self.disk_is_slow.load(Ordering::Relaxed)
     }
 
+    /// Whether all that can be read has been published, and what comes next depends on somebody else: on the walk, on
+    /// a pipe, or on the receiver, who may wait for the last bytes before it says what it wants next.
+    pub(crate) fn set_idle(&self, idle: bool) {
+        self.idle.store(idle, Ordering::Release);
+        if idle && !self.hungry() {
+            // The data path may have kept back what does not fill a packet.
+            self.wake.call();
+        }
+    }
+
+    /// See [`Shared::set_idle`].
+    pub(crate) fn is_idle(&self) -> bool {
+        self.idle.load(Ordering::Acquire)
+    }
+
     /// Makes a block available to the data path.
     pub(crate) fn publish(&self, block: Block) {
         let end = block.end();
@@ -221,6 +298,7 @@ impl Shared {
             self.read_further_ahead();
         }
         let keep = Keep { in_all: self.limits.keep, of_large: self.kept.load(Ordering::Relaxed) };
+        self.progress.worked();
         self.store().publish(block, self.sent.load(Ordering::Relaxed), keep);
         self.upto.store(end, Ordering::Release);
         self.wake.call();
@@ -257,12 +335,17 @@ impl Shared {
         }
     }
 
+    /// Whether the reader may read on.
+    pub(crate) fn has_room(&self) -> bool {
+        let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(self.sent.load(Ordering::Relaxed));
+        ahead < self.ahead.load(Ordering::Relaxed)
+    }
+
     /// Waits until the reader may read on. False: the job is over.
     pub(crate) fn wait_for_room(&self) -> bool {
         let mut store = self.store();
         while !self.stopped() {
-            let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(self.sent.load(Ordering::Relaxed));
-            if ahead < self.ahead.load(Ordering::Relaxed) {
+            if self.has_room() {
                 return true;
             }
             self.reader_waits.store(true, Ordering::Relaxed);
@@ -294,7 +377,8 @@ mod tests {
 
     fn shared(read_ahead: u64) -> Shared {
         let wanted = Wanted::new(unbounded().0, unbounded().0);
-        Shared::new(Arc::new(Nobody), SendLimits { read_ahead, ..SendLimits::default() }, wanted)
+        let limits = SendLimits { read_ahead, ..SendLimits::default() };
+        Shared::new(Arc::new(Nobody), limits, wanted, Origin::Files)
     }
 
     fn block(offset: u64) -> Block {

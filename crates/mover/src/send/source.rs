@@ -9,7 +9,8 @@ use rustix::fs::OFlags;
 
 use crate::send::blocks::{Block, SourceFile};
 use crate::send::shared::Shared;
-use crate::storage::{Inherited, read_exact_at};
+use crate::send::walk::Identity;
+use crate::storage::{Inherited, fstat, read_exact_at};
 use crate::threads;
 
 /// Files kept open for reading parts of them again.
@@ -44,9 +45,9 @@ impl FileSource {
             into.fill(0);
             return into.len();
         };
-        let in_part = offset - part.at;
-        let (in_file, run) = part.file.shape.locate(part.start + in_part);
-        let len = run.min(part.len - in_part).min(into.len() as u64) as usize;
+        let (in_stream, section) = part.locate(offset);
+        let (in_file, run) = part.file.shape.locate(in_stream);
+        let len = run.min(section).min(into.len() as u64) as usize;
         let into = &mut into[..len];
         let waits = threads::waits();
         let file = part.opened.as_deref().or_else(|| self.reopened(&part.file));
@@ -67,6 +68,10 @@ impl FileSource {
             self.again.pop_front();
         }
         let opened = file.top.open(&file.path, OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from);
+        // Of another file under its name nothing is sent.
+        let is_same =
+            |file: &File, found: &Identity| fstat(file).is_ok_and(|stat| Identity::of(&stat).is_same(found));
+        let opened = opened.filter(|opened| is_same(opened, &file.identity));
         self.again.push_back((file.clone(), opened));
         self.again.back().and_then(|(_, opened)| opened.as_ref())
     }
@@ -95,6 +100,10 @@ impl ObjectSource for FileSource {
         // Whoever holds a block keeps its memory from being used again.
         self.current.take_if(|block| block.end() <= offset);
         self.shared.note_sent(offset);
+    }
+
+    fn is_urgent(&mut self) -> bool {
+        self.shared.is_idle()
     }
 
     fn is_at_work(&mut self) -> bool {

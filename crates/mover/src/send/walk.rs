@@ -6,18 +6,24 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_wire::control::{Entry, EntryKind, Fault, FileSystems, IgnoreFiles, LinkChoice, Preserve};
+use haul_wire::control::{
+    DestinationAttributes, DestinationLineage, DirectoryId, Entry, EntryKind, Fault, FileSystems,
+    IgnoreFiles, LinkChoice, Preserve,
+};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
 
 use super::extras::Preserver;
-use super::found::{NAMELESS, endless, entry, failed, leaf, no_directory, with_fault};
+use super::found::{NAMELESS, destination, endless, entry, failed, journal, leaf, no_directory, with_fault};
 use super::ignores::{self, Ignores};
 use super::listed::Share;
+use super::overlap;
 use super::select::Chooser;
 use super::withheld::Withholder;
 use crate::confine::link_error;
 use crate::journal::is_journal;
+use crate::lineage::directory_id;
+use crate::progress::Progress;
 use crate::root::Root;
 use crate::storage::{fstat, list_each, openat, statat};
 
@@ -102,6 +108,18 @@ pub(crate) struct Walker {
     buffer: Vec<MaybeUninit<u8>>,
     preserver: Option<Preserver>,
     withholder: Option<Withholder>,
+    /// Where it is counted what was looked at.
+    progress: Option<Arc<Progress>>,
+    /// The directory that the set goes to, if it can be met.
+    destination: Option<DirectoryId>,
+    attributes: Attributes,
+}
+
+/// What the first source has that stands for what is in it.
+enum Attributes {
+    Unseen,
+    Seen(DestinationAttributes),
+    Taken,
 }
 
 impl Walker {
@@ -118,12 +136,48 @@ impl Walker {
             buffer,
             preserver: None,
             withholder: None,
+            destination: None,
+            attributes: Attributes::Unseen,
+            progress: None,
+        }
+    }
+
+    /// To be called before anything is walked.
+    ///
+    /// # Errors
+    /// The set would go into itself, or its sources would be removed.
+    pub(crate) fn check_destination(&mut self, lineage: &DestinationLineage) -> Result<(), Fault> {
+        self.destination = overlap::check(&self.root, self.sources.as_slice(), &self.chooser, lineage)?;
+        Ok(())
+    }
+
+    /// What the destination itself gets, once.
+    pub(crate) fn take_attributes(&mut self) -> Option<DestinationAttributes> {
+        let Attributes::Seen(_) = &self.attributes else { return None };
+        match std::mem::replace(&mut self.attributes, Attributes::Taken) {
+            Attributes::Seen(attributes) => Some(attributes),
+            Attributes::Unseen | Attributes::Taken => None,
+        }
+    }
+
+    /// Notes what a source has that stands for what is in it. Of a list of paths it is not part, as with rsync.
+    fn see_attributes(&mut self, directory: &OwnedFd, stat: &Stat) {
+        if matches!(self.attributes, Attributes::Unseen) && self.chooser.wanted.is_none() {
+            let found = self.with_extras(entry(NAMELESS, EntryKind::Directory, stat), directory, b".", stat);
+            let Entry { mode, mtime_secs, mtime_nanos, extras, .. } = found.entry;
+            self.attributes =
+                Attributes::Seen(DestinationAttributes { mode, mtime_secs, mtime_nanos, extras });
         }
     }
 
     /// The same with what else of the files is to travel.
     pub(crate) fn preserving(self, preserve: Preserve) -> Self {
         Self { preserver: Preserver::new(preserve), ..self }
+    }
+
+    /// The same that counts what it looks at.
+    pub(crate) fn watched_by(self, progress: Arc<Progress>) -> Self {
+        Self { progress: Some(progress), ..self }
     }
 
     /// The same that says what it leaves out.
@@ -177,9 +231,8 @@ impl Walker {
             listing.keep_for_later(path, name.below, false);
             return None;
         }
-        // What an unfinished copy to this place has noted: no file of anybody's.
-        if is_journal(&name.bytes) {
-            return None;
+        if is_journal(&name.bytes) && self.takes(&listing.inherited, &path, false) {
+            return Some(journal(&path));
         }
         let (stat, through_link) = match self.stat(listing, &name.bytes, &path) {
             Ok(seen) => seen,
@@ -263,8 +316,14 @@ impl Walker {
         if !self.descend(&mut inherited, &stat) {
             return Some(endless(&path));
         }
+        if self.destination.is_some() && self.destination == directory_id(&stat) {
+            return Some(destination(&path));
+        }
         if elsewhere {
             self.withhold(&path);
+        }
+        if path.is_empty() {
+            self.see_attributes(&directory, &stat);
         }
         let found = (!path.is_empty()).then(|| {
             let found = entry(&path, EntryKind::Directory, &stat);
@@ -393,6 +452,9 @@ impl Iterator for Walker {
                 let source = self.sources.next()?;
                 self.start(&source)
             };
+            if let Some(progress) = &self.progress {
+                progress.worked();
+            }
             if found.is_some() {
                 return found;
             }

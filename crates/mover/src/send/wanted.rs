@@ -1,7 +1,6 @@
 //! Turns what the receiver wants into work for the reader and the prover.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
@@ -13,7 +12,9 @@ use crate::fault::protocol;
 use crate::send::opened::Planned;
 use crate::send::proving::{ProveJob, Proving};
 use crate::send::reader::{Job, Stretches};
+use crate::send::sections::{Held, Sections};
 use crate::send::shared::Shared;
+use crate::tree::{Groups, Value};
 
 /// A file of which the receiver had something.
 struct Partial {
@@ -24,6 +25,16 @@ struct Partial {
     asked: u64,
     /// What the receiver had has turned out to be different, if only in a dry run.
     differs: bool,
+    /// What it takes of memory until it is settled.
+    _held: Held,
+}
+
+/// Bytes of memory for a file of which the receiver had something, with its path.
+const OF_PARTIAL: u64 = 1024;
+
+/// Bytes of memory for the values of a file's groups, and for the numbers of those that are proved apart.
+fn bytes_of_groups(groups: Groups) -> u64 {
+    u64::from(groups.count()) * (size_of::<Option<Value>>() + size_of::<u32>()) as u64
 }
 
 /// The sender's view of what is wanted.
@@ -115,24 +126,24 @@ impl Wanted {
         stretches: &[Stretch],
         without_sending: State,
     ) -> Result<(), Fault> {
-        let ranges = ranges(stretches, planned.file.shape.len())?;
+        let len = planned.file.shape.len();
+        let sections = sections(shared, stretches, len)?;
+        let held = shared.hold(OF_PARTIAL + bytes_of_groups(Groups::of(len)))?;
         let planned = Arc::new(planned);
         let proving = Arc::new(Proving::new(planned.clone()));
-        let asked = total(&ranges);
+        let asked = sections.len();
         self.grow(shared, asked)?;
         let groups = proving.groups();
-        let mut sent = ranges.iter().flat_map(|range| groups.touched(range)).peekable();
-        let mut is_sent = |group: &u32| {
-            while sent.next_if(|sent| sent < group).is_some() {}
-            sent.peek() == Some(group)
-        };
-        let proved_apart: Vec<u32> = (0..groups.count()).filter(|group| !is_sent(group)).collect();
+        let mut sent = groups.touched_by(sections.ranges()).peekable();
+        let proved_apart: Vec<u32> =
+            (0..groups.count()).filter(|group| sent.next_if_eq(group).is_none()).collect();
+        drop(sent);
         self.partial.insert(
             planned.entry,
-            Partial { proving: proving.clone(), without_sending, asked, differs: false },
+            Partial { proving: proving.clone(), without_sending, asked, differs: false, _held: held },
         );
-        if !ranges.is_empty() {
-            self.send(Job::Stretches(Stretches { planned, ranges, proving: Some(proving.clone()) }));
+        if !sections.is_empty() {
+            self.send(Job::Stretches(Stretches { planned, sections, proving: Some(proving.clone()) }));
         }
         if !proved_apart.is_empty() || groups.count() == 0 {
             let job = ProveJob { proving, groups: proved_apart };
@@ -150,15 +161,15 @@ impl Wanted {
         };
         let planned = partial.proving.planned.clone();
         let len = planned.file.shape.len();
-        let ranges = ranges(&more.stretches, len)?;
-        partial.asked += total(&ranges);
+        let sections = sections(shared, &more.stretches, len)?;
+        partial.asked += sections.len();
         partial.differs = true;
         if self.ended || partial.asked > len.saturating_mul(2) {
             return Err(protocol("more is wanted than there is"));
         }
-        self.grow(shared, total(&ranges))?;
-        if !ranges.is_empty() {
-            self.send(Job::Stretches(Stretches { planned, ranges, proving: None }));
+        self.grow(shared, sections.len())?;
+        if !sections.is_empty() {
+            self.send(Job::Stretches(Stretches { planned, sections, proving: None }));
         }
         Ok(())
     }
@@ -217,14 +228,12 @@ fn keep(shared: &Shared, entry: u32) {
     ledger.settled += 1;
 }
 
-fn total(ranges: &[Range<u64>]) -> u64 {
-    ranges.iter().map(|range| range.end - range.start).sum()
-}
-
-/// Checks stretches that came from the receiver.
-fn ranges(stretches: &[Stretch], len: u64) -> Result<Vec<Range<u64>>, Fault> {
+/// Checks stretches that came from the receiver, and takes memory for them.
+fn sections(shared: &Shared, stretches: &[Stretch], len: u64) -> Result<Arc<Sections>, Fault> {
     if !Stretch::in_order(stretches, len) {
         return Err(protocol("stretches that a file does not have are wanted"));
     }
-    Ok(stretches.iter().map(|stretch| stretch.start..stretch.start + stretch.len).collect())
+    let held = shared.hold(stretches.len() as u64 * Sections::EACH)?;
+    let ranges = stretches.iter().map(|stretch| stretch.start..stretch.start + stretch.len);
+    Ok(Arc::new(Sections::new(ranges, Some(held))))
 }

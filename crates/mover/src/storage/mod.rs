@@ -10,7 +10,7 @@ mod plain;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     Access, AtFlags, Dir, DirEntry, FallocateFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RawDirEntry,
@@ -26,7 +26,7 @@ use faults as kernel;
 use plain as kernel;
 
 pub(crate) use kernel::Inherited;
-use kernel::{decide, spelled};
+use kernel::{decide, heeded, spelled};
 
 /// What a call is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -99,6 +99,7 @@ pub(crate) fn openat2(
     mode: Mode,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd> {
+    let resolve = heeded(resolve);
     named(Call::Open, directory, name, |at, name| fs::openat2(at, name, flags, mode, resolve))
 }
 
@@ -301,8 +302,12 @@ pub(crate) fn unlinkat(directory: impl AsFd, name: impl Arg, flags: AtFlags) -> 
     named(Call::Remove, directory, name, |at, name| fs::unlinkat(at, name, flags))
 }
 
+/// Also of what could only be opened as a path, because it may not be read.
 pub(crate) fn fchmod(fd: impl AsFd, mode: Mode) -> Result<()> {
-    repeat(Call::Attributes, || fs::fchmod(fd.as_fd(), mode))
+    repeat(Call::Attributes, || match fs::fchmod(fd.as_fd(), mode) {
+        Err(Errno::BADF) => fs::chmod(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()), mode),
+        done => done,
+    })
 }
 
 pub(crate) fn fchown(fd: impl AsFd, user: Option<Uid>, group: Option<Gid>) -> Result<()> {

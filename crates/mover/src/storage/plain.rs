@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 
+use rustix::fs::ResolveFlags;
 use rustix::io::Result;
 
 use super::Call;
@@ -33,4 +34,10 @@ pub(super) fn decide(_: Call) -> Result<usize> {
 #[inline]
 pub(super) fn spelled<T>(_: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
     real(name)
+}
+
+/// The kernel keeps to what a path is kept to.
+#[inline]
+pub(super) fn heeded(resolve: ResolveFlags) -> ResolveFlags {
+    resolve
 }

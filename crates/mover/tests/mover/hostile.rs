@@ -41,7 +41,7 @@ fn outcomes(link: &Arc<Link>, early: Vec<Outcome>) -> Vec<Outcome> {
         match link.recv(Duration::from_secs(60)).unwrap() {
             Some(ControlMessage::Outcomes(some)) => all.extend(some),
             Some(ControlMessage::Finish(_)) => break,
-            Some(ControlMessage::Ready(_)) => {}
+            Some(ControlMessage::Ready(_) | ControlMessage::DestinationLineage(_)) => {}
             Some(other) => panic!("{other:?}"),
             None => panic!("the receiver is silent"),
         }
@@ -53,6 +53,7 @@ fn outcomes(link: &Arc<Link>, early: Vec<Outcome>) -> Vec<Outcome> {
 
 fn is_fresh(link: &Arc<Link>) -> bool {
     match link.recv(Duration::from_secs(60)).unwrap() {
+        Some(ControlMessage::DestinationLineage(_)) => is_fresh(link),
         Some(ControlMessage::Ready(destination)) => destination == Destination::Fresh,
         other => panic!("{other:?}"),
     }

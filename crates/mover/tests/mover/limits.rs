@@ -163,8 +163,7 @@ fn a_destination_that_may_not_be_written_ends_the_job() {
     let dst = dir.path().join("dst");
     fs::create_dir(&dst).unwrap();
     set_mode(&dst, 0o555);
-    let pair =
-        start(vec![bytes(&src.join("."))], &dst, Layout::Into, SendLimits::default(), options()).unwrap();
+    let pair = start(vec![bytes(&src)], &dst, Layout::Into, SendLimits::default(), options()).unwrap();
     let ends = pair.run(&Pump::default());
     for end in [ends.sent, ends.received] {
         assert_eq!(end.unwrap_err().code, FaultCode::ReadOnly);

@@ -7,6 +7,8 @@ mod calls;
 #[cfg(feature = "faults")]
 mod early;
 #[cfg(test)]
+mod escapes;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 #[cfg(feature = "faults")]
@@ -19,6 +21,8 @@ mod hostile;
 mod kinds;
 #[cfg(test)]
 mod limits;
+#[cfg(test)]
+mod machines;
 #[cfg(test)]
 mod manners;
 #[cfg(test)]
@@ -33,6 +37,8 @@ mod resume;
 mod round_trip;
 #[cfg(test)]
 mod selection;
+#[cfg(test)]
+mod space;
 #[cfg(test)]
 mod spared;
 #[cfg(test)]

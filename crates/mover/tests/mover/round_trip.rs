@@ -8,7 +8,7 @@ use std::path::Path;
 use haul_mover::{ReceiveOptions, Root, SendLimits, layout_for, list_entries, receive_files, send_files};
 use haul_wire::control::{FaultCode, Layout};
 
-use crate::harness::{Pump, all, assert_no_parts, bytes, copy, link_pair, name, options, start};
+use crate::harness::{Pump, all, assert_no_parts, bytes, copy, link_pair, names_below, options, start};
 use crate::trees::{assert_same, contents, odd_tree, set_mode};
 
 #[test]
@@ -208,13 +208,17 @@ fn a_server_keeps_both_directions_below_its_root() {
 }
 
 #[test]
-fn a_name_that_looks_like_a_temporary_one_of_another_session_is_just_a_name() {
+fn a_name_of_a_temporary_file_is_refused_and_all_else_is_copied() {
     let dir = tempfile::tempdir().unwrap();
     let src = dir.path().join("src");
     fs::create_dir(&src).unwrap();
-    fs::write(src.join(name(b".haul-00000001-0.part")), "x").unwrap();
-    copy(&[&src], &dir.path().join("dst"), Layout::As).clean();
-    assert_same(&src, &dir.path().join("dst"));
+    fs::write(src.join(".haul-00000001-0.part"), "a later job would go on with it").unwrap();
+    fs::write(src.join("f"), "x").unwrap();
+    let ends = copy(&[&src], &dir.path().join("dst"), Layout::As);
+    let (path, fault) = ends.one_failure();
+    assert_eq!((path, fault.code), (&b"src/.haul-00000001-0.part"[..], FaultCode::Usage));
+    assert_same(&src.join("f"), &dir.path().join("dst/f"));
+    assert_eq!(names_below(&dir.path().join("dst")).len(), 1);
 }
 
 #[test]

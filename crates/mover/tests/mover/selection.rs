@@ -127,9 +127,12 @@ fn what_is_excluded_is_not_looked_at() {
 }
 
 #[test]
-fn the_journal_of_an_unfinished_copy_to_the_source_stays_there() {
+fn the_journal_of_an_unfinished_copy_to_the_source_stays_there_and_is_named() {
     let dir = tree(&["a", "sub/b", ".haul-0000abcd.journal", "sub/.haul-0000abcd.journal", ".haul-readme"]);
-    assert_eq!(chosen(dir.path(), &Selection::default()), [".haul-readme", "a", "sub", "sub/b"]);
+    let named = ["!.haul-0000abcd.journal special_file", ".haul-readme", "a", "sub"];
+    let below = ["!sub/.haul-0000abcd.journal special_file", "sub/b"];
+    assert_eq!(chosen(dir.path(), &Selection::default()), [&named[..], &below].concat());
+    assert_eq!(chosen(dir.path(), &rules(&["- .haul-*.journal"])), [".haul-readme", "a", "sub", "sub/b"]);
 }
 
 #[test]

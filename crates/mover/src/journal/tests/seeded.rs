@@ -34,25 +34,5 @@ fn input(rng: &mut Rng) -> Vec<u8> {
 
 #[test]
 fn the_rules_hold_for_seeded_inputs() {
-    let mut rng = Rng::from_seed(SEED);
-    let (mut some, mut none) = (0, 0);
-    for round in 0..ITERATIONS {
-        let mut bytes = input(&mut rng);
-        if round % 4 == 3 {
-            bytes.resize(rng.below(200) as usize, 0);
-            rng.fill(&mut bytes);
-        } else {
-            for _ in 0..rng.below(3) {
-                let at = rng.below(bytes.len() as u64) as usize;
-                bytes[at] ^= 1 << rng.below(8);
-            }
-        }
-        if check::journal(&bytes) {
-            some += 1;
-        } else {
-            none += 1;
-        }
-    }
-    println!("seed {SEED:#x}: {some} with records, {none} without");
-    assert!(some > ITERATIONS / 4 && none > ITERATIONS / 20, "{some} with records, {none} without");
+    haul_testing::fuzz::drive("journal", ITERATIONS, input, check::journal);
 }

@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use rustix::fs::{FileType, mknodat};
 
 use super::*;
-use crate::journal::Why;
 use crate::journal::record::header;
+use crate::journal::{Why, is_reserved};
 
 #[test]
 fn what_is_no_journal_of_ours_is_left_alone() {
@@ -74,8 +74,10 @@ fn temporary_files_are_not_looked_for_through_links() {
 fn names_of_journals_and_of_own_temporary_files_are_reserved() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
-    assert!(journal.is_reserved(journal.part_name(3).as_bytes()));
-    assert!(journal.is_reserved(journal_name(journal.id() ^ 1).as_bytes()));
-    assert!(!journal.is_reserved(format!(".haul-{:08x}-3.part", journal.id() ^ 1).as_bytes()));
-    assert!(!journal.is_reserved(b".haul-readme"));
+    assert!(is_reserved(journal.part_name(3).as_bytes()));
+    assert!(is_reserved(journal_name(journal.id() ^ 1).as_bytes()));
+    // What another job would go on with, also where names are found whatever their case.
+    assert!(is_reserved(format!(".haul-{:08x}-3.part", journal.id() ^ 1).as_bytes()));
+    assert!(is_reserved(b".Haul-000000AB-3.PART"));
+    assert!(!is_reserved(b".haul-readme"));
 }

@@ -16,7 +16,7 @@ fn journals_are_found_with_what_they_hold() {
     assert_eq!((&of(cut).state, of(cut).parts), (&JournalState::LeftOver, 2));
     assert!(of(cut).occupied.0 >= 8192, "{:?}", of(cut));
     let file = &of(cut).files[0];
-    assert_eq!((file.path.as_str(), file.have.0, file.size.0), ("d/f", 50, 100));
+    assert_eq!((file.path.as_slice(), file.have.0, file.size.0), (&b"d/f"[..], 50, 100));
     assert_eq!(of(running.id()).state, JournalState::Running);
     assert!(matches!(of(7).state, JournalState::NotOurs(_)));
     // Looking changes nothing: the next job still takes it.

@@ -1,30 +1,35 @@
 //! What the journal learns of the destination, and what it says of an earlier job.
 
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsFd as _;
+use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, FileType};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::Place;
 use super::spot::parent_of;
-use crate::journal::{Claim, FileIdentity, Journal, is_journal};
-use crate::storage::{ftruncate, rename_in, statat};
+use crate::journal::{Claim, FileIdentity, Journal, is_ours};
+use crate::receive::own::FileId;
+use crate::receive::space::NoSpace;
+use crate::storage::{fstat, ftruncate, rename_in, statat};
 
 impl Place {
     pub(super) fn journal(&self) -> Option<&Journal> {
-        self.journal.get_or_init(|| Journal::create(self.base.directory.as_fd()).ok()).as_ref()
+        let create = || Journal::create(self.base.directory.as_fd());
+        let created = || match create() {
+            Err(Errno::ACCESS) if self.is_included.load(Ordering::Acquire) => {
+                self.open_up(&[], &self.base.directory).and_then(|()| create())
+            }
+            created => created,
+        };
+        self.journal.get_or_init(|| created().ok()).as_ref()
     }
 
     /// The journal, if there is one already.
     pub(super) fn opened_journal(&self) -> Option<&Journal> {
         self.journal.get().and_then(Option::as_ref)
-    }
-
-    /// Whether an entry must not have this name: that of a journal, because a later job would believe it, or
-    /// of a temporary file of this job.
-    pub(crate) fn is_reserved(&self, name: &[u8]) -> bool {
-        is_journal(name) || self.opened_journal().is_some_and(|journal| journal.is_reserved(name))
     }
 
     /// The temporary name of an entry.
@@ -33,6 +38,11 @@ impl Place {
             Some(journal) => journal.part_name(entry),
             None => format!(".haul-{:08x}-{entry}.part", self.session),
         }
+    }
+
+    /// Makes room for bytes that are about to be written to the temporary file of an entry.
+    pub(crate) fn arrived(&self, entry: u32, file: &File, bytes: u64) -> Result<(), NoSpace> {
+        self.space.arrived(entry, file, bytes)
     }
 
     /// Notes bytes of a stream that are in the temporary file.
@@ -62,9 +72,19 @@ impl Place {
         self.opened_journal().is_some_and(|journal| journal.is_claimed(entry))
     }
 
-    /// The journal ends with the job: what is in it stays for a later one.
+    /// The temporary file of an entry stays for a later job, without what was reserved for it.
+    pub(crate) fn leave(&self, entry: u32, path: &[u8]) {
+        if let Ok(file) = self.file(entry, || path.to_vec()) {
+            self.space.give_back(entry, &file);
+        }
+    }
+
+    /// The journal ends with the job: what is in it stays for a later one. Only the first call does something: that
+    /// before the sender is told of success, who may end the process then, or that after the end of a job that failed.
     pub(crate) fn finish(&self, complete: bool) {
-        self.tighten();
+        if self.finished.swap(true, Ordering::AcqRel) {
+            return;
+        }
         if let Some(journal) = self.opened_journal() {
             if complete {
                 journal.complete();
@@ -72,6 +92,7 @@ impl Place {
             // It is at worst a leftover that claims nothing.
             let _ = journal.finish();
         }
+        self.tighten();
     }
 
     /// Takes over the temporary file that an earlier job has left of an entry. False: it is of no use.
@@ -80,8 +101,8 @@ impl Place {
             return false;
         };
         let old = claim.part.as_slice();
-        let stat = statat(&spot.directory, old, AtFlags::SYMLINK_NOFOLLOW);
-        if !stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile) {
+        let Ok(part) = statat(&spot.directory, old, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        if !is_ours(&part) {
             return false;
         }
         // Noted first: whichever of both names it has when we are killed, one journal knows it.
@@ -93,9 +114,12 @@ impl Place {
             journal.gone(entry);
             return false;
         }
-        // Its length is no claim that is proved, as holes and what lies behind the end are in no stream.
-        let sized =
-            self.file(entry, || path.to_vec()).is_ok_and(|file| ftruncate(&file, identity.size).is_ok());
+        self.open_files().expect(entry, FileId::of(&part));
+        // Its length is no claim that is proved, as holes and what lies behind the end are in no stream. It may have been
+        // given another name since it was looked at.
+        let sized = self.file(entry, || path.to_vec()).is_ok_and(|file| {
+            fstat(&file).is_ok_and(|stat| is_ours(&stat)) && ftruncate(&file, identity.size).is_ok()
+        });
         if !sized {
             self.discard(entry, path);
         }
@@ -110,6 +134,7 @@ impl Place {
     }
 
     pub(super) fn gone(&self, entry: u32) {
+        self.space.forget(entry);
         if let Some(journal) = self.opened_journal() {
             journal.gone(entry);
         }

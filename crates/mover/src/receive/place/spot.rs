@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::entries::Attributes;
 use crate::fault::{Scope, Side, Trouble, show};
-use crate::receive::attributes::FILE_BITS;
+use crate::receive::attributes::{ALL_BITS, FILE_BITS, mode_for};
 use crate::receive::own::{FileId, Names};
 use crate::storage::statat;
 
@@ -21,7 +21,8 @@ pub(crate) struct Existing {
     pub(crate) mtime_nanos: u32,
     pub(crate) id: FileId,
     pub(crate) names: Names,
-    mode: u32,
+    /// Permission bits.
+    pub(crate) mode: u32,
 }
 
 impl Existing {
@@ -30,9 +31,9 @@ impl Existing {
         (self.mtime_secs, self.mtime_nanos) > (than.mtime_secs, than.mtime_nanos)
     }
 
-    /// Whether it has these permissions.
+    /// Whether it has these permissions, and none that lend rights which they do not have.
     pub(crate) fn has_mode(&self, mode: u32) -> bool {
-        (self.mode ^ mode) & FILE_BITS == 0
+        mode_for(self.mode, mode, FILE_BITS) == self.mode
     }
 
     /// Whether it was modified at this time, as far as its file system can tell.
@@ -112,7 +113,7 @@ pub(crate) fn existing(stat: &Stat) -> Existing {
         mtime_nanos: stat.st_mtime_nsec as u32,
         id: FileId::of(stat),
         names: Names::of(stat),
-        mode: stat.st_mode as u32,
+        mode: stat.st_mode as u32 & ALL_BITS,
     }
 }
 
@@ -142,5 +143,14 @@ pub(crate) fn not_a_directory(path: &[u8]) -> Trouble {
         FaultCode::NotADirectory,
         format!("`{}` needs a directory where the destination has something else", show(path)),
         "move what is in the way, let --delete remove it, or choose another destination",
+    )
+}
+
+/// Something else is under the temporary name of an entry than what was made there.
+pub(crate) fn taken_away(path: &[u8]) -> Trouble {
+    Trouble::entry(
+        FaultCode::Io,
+        format!("the temporary file of `{}` was replaced by somebody else", show(path)),
+        "find out who writes to the destination, then run the same command again",
     )
 }

@@ -1,0 +1,82 @@
+//! What lies around a job that is checked.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use super::write;
+use crate::journal::{journal_name, part_name};
+
+/// The id of the journal that is left in a root.
+pub(super) const JOURNAL: u32 = 0x6861_756c;
+/// Numbers of the temporary files that are left with it.
+const PARTS: u32 = 4;
+
+/// A root that a job may use, and what lies outside of it.
+pub(super) struct World {
+    pub(super) root: PathBuf,
+    pub(super) outside: PathBuf,
+}
+
+impl World {
+    /// An empty root but for links that lead out.
+    pub(super) fn new(directory: &Path) -> Self {
+        let [root, outside] = ["root", "outside"].map(|name| directory.join(name));
+        let made = fs::create_dir(&root)
+            .and_then(|()| fs::create_dir_all(outside.join("d")))
+            .and_then(|()| symlink("../outside", root.join("out")))
+            .and_then(|()| symlink("../outside/f", root.join("l")));
+        made.expect("the directory is empty");
+        for name in ["f", "d/f"] {
+            write(&outside.join(name), b"12345");
+        }
+        for number in 0..PARTS {
+            write(&outside.join(part_name(JOURNAL, number)), b"12345");
+        }
+        Self { root, outside }
+    }
+
+    /// Puts files into the root, and a second name of one that is outside.
+    pub(super) fn occupy(&self) {
+        fs::create_dir(self.root.join("d")).expect("the root can be written");
+        write(&self.root.join("f"), b"12345");
+        write(&self.root.join("d/f"), &vec![7; 100_000]);
+        fs::hard_link(self.outside.join("f"), self.root.join("h")).expect("it is the same file system");
+    }
+
+    /// Leaves a journal in the root, with temporary files there and in a directory below.
+    pub(super) fn leave(&self, journal: &[u8]) {
+        fs::create_dir(self.root.join("d")).expect("the root can be written");
+        write(&self.root.join(journal_name(JOURNAL)), journal);
+        for number in 0..PARTS {
+            for parent in ["", "d"] {
+                write(&self.root.join(parent).join(part_name(JOURNAL, number)), b"12345");
+            }
+        }
+    }
+}
+
+/// What is told of a name: inode, mode, time of modification, contents or target.
+type Seen = (u64, u32, (i64, i64), Vec<u8>);
+
+/// Everything below a directory, and that itself.
+pub(super) fn tree(directory: &Path) -> BTreeMap<PathBuf, Seen> {
+    let (mut seen, mut open) = (BTreeMap::new(), vec![directory.to_path_buf()]);
+    while let Some(path) = open.pop() {
+        let meta = path.symlink_metadata().expect("nobody removes it meanwhile");
+        let contents = if meta.is_dir() {
+            let listed = fs::read_dir(&path).expect("it can be listed");
+            open.extend(listed.map(|entry| entry.expect("it can be listed").path()));
+            Vec::new()
+        } else if meta.is_symlink() {
+            fs::read_link(&path).expect("it is a link").as_os_str().as_bytes().to_vec()
+        } else {
+            fs::read(&path).expect("it can be read")
+        };
+        let modified = (meta.mtime(), meta.mtime_nsec());
+        seen.insert(path, (meta.ino(), meta.mode(), modified, contents));
+    }
+    seen
+}

@@ -1,0 +1,224 @@
+//! How much of the disk a job may take. A sender can announce more than it will ever send, so space is reserved as bytes
+//! arrive and not as they are announced: at any time as much again as has come. What is reserved and not needed is
+//! given back.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FallocateFlags, StatFs};
+use rustix::io::Errno;
+
+use crate::fault::{Scope, Trouble, show};
+use crate::storage::{fallocate, fstat, fstatfs, ftruncate};
+use crate::stream::Shape;
+use haul_base::Bytes;
+use haul_wire::control::{Fault, FaultCode};
+
+/// Files above this many bytes are reserved.
+const RESERVE_ABOVE: u64 = 1 << 20;
+/// Most bytes that are reserved before they have come.
+const AHEAD: u64 = 1 << 30;
+/// Bytes that are written between two looks at how much is free.
+const LOOK_EVERY: u64 = 16 << 20;
+/// What a file takes at least: a block of most file systems.
+const BLOCK: u64 = 4 << 10;
+/// File systems in memory (statfs(2)).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// What has to stay free on the file system of the destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MinFree {
+    /// Nothing: who receives may fill the disk.
+    #[default]
+    Nothing,
+    /// A hundredth of the file system, at most 1 GiB.
+    Share,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl MinFree {
+    fn of(self, there: &StatFs) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Share => (there.f_blocks.saturating_mul(there.f_bsize as u64) / 100).min(1 << 30),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// Why there is no space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoSpace {
+    /// The file system says so.
+    Errno(Errno),
+    /// Less than this would stay free, of what is free now.
+    MinFree { min_free: Bytes, free: Bytes },
+}
+
+impl From<Errno> for NoSpace {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+impl NoSpace {
+    /// What it means for a job that was `doing` something to `path`.
+    pub(crate) fn trouble(self, doing: &str, path: &[u8]) -> Trouble {
+        match self {
+            Self::Errno(errno) => super::place::trouble(doing, path, errno),
+            Self::MinFree { min_free, free } => {
+                let message = format!(
+                    "cannot {doing} `{}`: {min_free} of the receiving disk have to stay free, and {free} are",
+                    show(path)
+                );
+                let hint = "free space there, or start `haul serve` there with a smaller --min-free";
+                Trouble { fault: Fault::new(FaultCode::DiskFull, message, hint), scope: Scope::Job }
+            }
+        }
+    }
+}
+
+/// What a job has reserved.
+#[derive(Default)]
+pub(crate) struct Space {
+    min_free: MinFree,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Files whose space is reserved as they come.
+    files: HashMap<u32, Growing>,
+    /// Bytes written since it was looked how much is free.
+    unlooked: u64,
+}
+
+/// A file that has not come whole.
+struct Growing {
+    size: u64,
+    arrived: u64,
+    /// From the file's beginning.
+    reserved: u64,
+}
+
+impl Space {
+    pub(crate) fn new(min_free: MinFree) -> Self {
+        Self { min_free, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file begins: there must be room for it.
+    pub(crate) fn begin(&self, entry: u32, file: &File, shape: &Shape) -> Result<(), NoSpace> {
+        if shape.is_sparse() {
+            ftruncate(file, shape.size())?;
+        }
+        if shape.len() <= RESERVE_ABOVE {
+            return self.look_after(file, BLOCK);
+        }
+        let there = fstatfs(file)?;
+        self.check(&there, shape.len())?;
+        // In memory nothing is scattered, and reserving takes as long as half of the writing.
+        if !shape.is_sparse() && there.f_type as u64 != TMPFS_MAGIC {
+            self.state().files.insert(entry, Growing { size: shape.size(), arrived: 0, reserved: 0 });
+        }
+        Ok(())
+    }
+
+    /// Some bytes of a file are about to be written.
+    pub(crate) fn arrived(&self, entry: u32, file: &File, bytes: u64) -> Result<(), NoSpace> {
+        let ahead = self.state().files.get_mut(&entry).and_then(|file| file.grow(bytes));
+        if let Some((offset, len)) = ahead {
+            match fallocate(file, FallocateFlags::KEEP_SIZE, offset, len) {
+                // File systems that cannot do so find out while writing.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => drop(self.state().files.remove(&entry)),
+                done => done?,
+            }
+        }
+        self.look_after(file, bytes)
+    }
+
+    /// Looks from time to time whether enough is free.
+    fn look_after(&self, file: &File, bytes: u64) -> Result<(), NoSpace> {
+        if self.min_free == MinFree::Nothing {
+            return Ok(());
+        }
+        let mut state = self.state();
+        state.unlooked += bytes;
+        if state.unlooked < LOOK_EVERY {
+            return Ok(());
+        }
+        state.unlooked = 0;
+        drop(state);
+        self.check(&fstatfs(file)?, 0)
+    }
+
+    /// Whether enough stays free if so many bytes more are written.
+    fn check(&self, there: &StatFs, bytes: u64) -> Result<(), NoSpace> {
+        // Some file systems cannot tell.
+        if there.f_blocks == 0 {
+            return Ok(());
+        }
+        let free = there.f_bavail.saturating_mul(there.f_bsize as u64);
+        if bytes > free {
+            return Err(Errno::NOSPC.into());
+        }
+        let min_free = self.min_free.of(there);
+        if free - bytes < min_free {
+            return Err(NoSpace::MinFree { min_free: Bytes(min_free), free: Bytes(free) });
+        }
+        Ok(())
+    }
+
+    /// A file is complete or gone.
+    pub(crate) fn forget(&self, entry: u32) {
+        self.state().files.remove(&entry);
+    }
+
+    /// A file stays as it is: what was reserved of it and is not written is free again.
+    pub(crate) fn give_back(&self, entry: u32, file: &File) {
+        let Some(growing) = self.state().files.remove(&entry) else { return };
+        if growing.reserved > 0 {
+            // A length that stays as it is frees what lies behind it (ext4, XFS); what remains if that fails is no
+            // more than what has come.
+            let _ = fstat(file).and_then(|stat| ftruncate(file, stat.st_size as u64));
+        }
+    }
+}
+
+impl Growing {
+    /// Which range is to be reserved now that these bytes have come.
+    fn grow(&mut self, bytes: u64) -> Option<(u64, u64)> {
+        self.arrived = self.arrived.saturating_add(bytes);
+        let from = self.reserved;
+        if from >= self.size || self.arrived <= from.max(RESERVE_ABOVE) {
+            return None;
+        }
+        self.reserved = self.arrived.saturating_add(self.arrived.min(AHEAD)).min(self.size);
+        Some((from, self.reserved - from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reserved_doubles_with_what_has_come_and_ends_with_the_file() {
+        const MIB: u64 = 1 << 20;
+        let mut file = Growing { size: 100 * MIB, arrived: 0, reserved: 0 };
+        assert_eq!(file.grow(MIB), None, "so little is not worth a call");
+        assert_eq!(file.grow(1), Some((0, 2 * MIB + 2)));
+        assert_eq!(file.grow(MIB), None);
+        assert_eq!(file.grow(2 * MIB), Some((2 * MIB + 2, 6 * MIB)));
+        assert_eq!(file.grow(60 * MIB), Some((8 * MIB + 2, 92 * MIB - 2)));
+        assert_eq!(file.grow(60 * MIB), None, "the whole file is reserved");
+        let mut huge = Growing { size: 1 << 40, arrived: 0, reserved: 0 };
+        assert_eq!(huge.grow(8 << 30), Some((0, 9 << 30)));
+        assert!((1..=64).contains(&(0..1 << 12).filter(|_| huge.grow(8 << 20).is_some()).count()));
+    }
+}

@@ -1,0 +1,166 @@
+//! What lies in the root before a transfer begins.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use haul_mover::ReceiveOptions;
+use haul_wire::control::{Durability, Equal, Extraneous, Leftovers, Manners, Preserve, RunMode};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::world::{World, leaks};
+use crate::harness::Pump;
+use crate::trees::contents;
+
+/// Puts something into the root.
+type Plant = fn(&World);
+
+fn pipe(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+}
+
+fn cut_off(world: &World) -> (std::path::PathBuf, std::path::PathBuf) {
+    world.cut_off(2 << 20, options(Manners::default()))
+}
+
+const PLANTS: [(&str, Plant); 24] = [
+    ("a link to a file", |w| symlink(w.outside.join("f"), w.root.join("f")).unwrap()),
+    ("a link upwards to a file", |w| symlink("../outside/f", w.root.join("f")).unwrap()),
+    ("a link to a new file", |w| symlink(w.outside.join("new"), w.root.join("f")).unwrap()),
+    ("a link to a directory for a file", |w| symlink(w.outside.join("d"), w.root.join("f")).unwrap()),
+    ("a link to a file for a directory", |w| symlink(w.outside.join("f"), w.root.join("d")).unwrap()),
+    ("a link to a file for a link", |w| symlink(w.outside.join("f"), w.root.join("l")).unwrap()),
+    ("a link to a file for a hard link", |w| symlink(w.outside.join("f"), w.root.join("h")).unwrap()),
+    ("a link to a directory", |w| symlink(w.outside.join("d"), w.root.join("d")).unwrap()),
+    ("a link upwards to a directory", |w| symlink("../outside/d", w.root.join("d")).unwrap()),
+    ("a link to nowhere for a directory", |w| symlink(w.outside.join("new"), w.root.join("d")).unwrap()),
+    ("links in a row", |w| {
+        symlink(w.outside.join("d"), w.root.join("one")).unwrap();
+        symlink("one", w.root.join("d")).unwrap();
+    }),
+    ("a link further down", |w| {
+        fs::create_dir(w.root.join("d")).unwrap();
+        symlink(w.outside.join("d/sub"), w.root.join("d/sub")).unwrap();
+    }),
+    ("another name of a file", |w| fs::hard_link(w.outside.join("f"), w.root.join("f")).unwrap()),
+    ("another name of an equal file", |w| fs::hard_link(w.outside.join("equal"), w.root.join("f")).unwrap()),
+    ("two names of an equal file", |w| {
+        fs::hard_link(w.outside.join("equal"), w.root.join("f")).unwrap();
+        fs::hard_link(w.outside.join("equal"), w.root.join("h")).unwrap();
+    }),
+    ("another name of an equal link", |w| fs::hard_link(w.outside.join("l"), w.root.join("l")).unwrap()),
+    ("another name of a beginning", |w| {
+        fs::hard_link(w.outside.join("beginning"), w.root.join("large")).unwrap();
+    }),
+    ("a part that is a link", |w| {
+        let (_, part) = cut_off(w);
+        fs::remove_file(&part).unwrap();
+        symlink(w.outside.join("beginning"), part).unwrap();
+    }),
+    ("a part that is another name", |w| {
+        let (_, part) = cut_off(w);
+        fs::remove_file(&part).unwrap();
+        fs::hard_link(w.outside.join("beginning"), part).unwrap();
+    }),
+    ("a part with another name", |w| {
+        let (_, part) = cut_off(w);
+        fs::hard_link(part, w.outside.join("part")).unwrap();
+    }),
+    ("a part that is a pipe", |w| {
+        let (_, part) = cut_off(w);
+        fs::remove_file(&part).unwrap();
+        pipe(&part);
+    }),
+    ("a journal that is a link", |w| {
+        let (journal, _) = cut_off(w);
+        fs::rename(&journal, w.outside.join("journal")).unwrap();
+        symlink(w.outside.join("journal"), journal).unwrap();
+    }),
+    ("a journal with another name", |w| {
+        let (journal, _) = cut_off(w);
+        fs::hard_link(journal, w.outside.join("journal")).unwrap();
+    }),
+    ("a journal, and its part with another name", |w| {
+        let (journal, part) = cut_off(w);
+        fs::rename(&part, w.outside.join("part")).unwrap();
+        fs::write(w.outside.join("part"), contents(9 << 20, 1)).unwrap();
+        fs::hard_link(w.outside.join("part"), part).unwrap();
+        assert!(journal.exists());
+    }),
+];
+
+fn options(manners: Manners) -> ReceiveOptions {
+    let manners = Manners { durability: Durability::Cached, ..manners };
+    ReceiveOptions { permit: Preserve::ALL, ..ReceiveOptions::with_manners(0xabcd, manners) }
+}
+
+/// What a client may ask for.
+fn all_manners() -> Vec<Manners> {
+    let usual = Manners::default();
+    vec![
+        usual,
+        Manners { equal: Equal::Contents, ..usual },
+        Manners { equal: Equal::Nothing, ..usual },
+        Manners { extraneous: Extraneous::Delete, ..usual },
+        Manners { extraneous: Extraneous::Delete, equal: Equal::Contents, ..usual },
+        Manners { leftovers: Leftovers::Extend, ..usual },
+        Manners { leftovers: Leftovers::Ignore, ..usual },
+        Manners { run: RunMode::Itemise, ..usual },
+        Manners { run: RunMode::Narrate, ..usual },
+    ]
+}
+
+#[test]
+fn nothing_outside_is_changed_by_way_of_what_lies_in_the_root() {
+    let mut cases = 0;
+    for (what, plant) in PLANTS {
+        for manners in all_manners() {
+            let world = World::new();
+            plant(&world);
+            let before = world.outside();
+            let ends = world.upload(b"", options(manners), &Pump::default());
+            world.assert_same_outside(&before, &format!("{what}: {manners:?}: {ends:?}"));
+            // A second run takes what is equal by now, and changes nothing either.
+            let ends = world.upload(b"", options(manners), &Pump::default());
+            world.assert_same_outside(&before, &format!("{what}, again: {manners:?}: {ends:?}"));
+            cases += 1;
+        }
+    }
+    println!("{cases} cases, 0 inodes outside changed");
+    assert!(cases >= 200, "{cases}");
+}
+
+/// A set comes whole also over files that have other names: they get files of their own.
+#[test]
+fn a_name_of_a_file_outside_becomes_a_file_of_its_own() {
+    let world = World::new();
+    for name in ["f", "h"] {
+        fs::hard_link(world.outside.join("equal"), world.root.join(name)).unwrap();
+    }
+    let before = world.outside();
+    world.upload(b"", options(Manners::default()), &Pump::default()).unwrap().clean();
+    world.assert_same_outside(&before, "");
+    for name in ["f", "h", "d/f", "large", "l"] {
+        crate::trees::assert_same(&world.src.join(name), &world.root.join(name));
+    }
+}
+
+/// What a server may send of what lies in its root.
+#[test]
+fn nothing_outside_is_read_by_way_of_what_lies_in_the_root() {
+    use haul_wire::control::{LinkChoice, Selection};
+    let mut cases = 0;
+    for (what, plant) in PLANTS.into_iter().filter(|(what, _)| !what.contains("name")) {
+        for links in [LinkChoice::Keep, LinkChoice::Follow] {
+            let world = World::new();
+            plant(&world);
+            let (before, into) = (world.outside(), world.src.join("into"));
+            let selection = Selection { links, ..Selection::default() };
+            let ends = world.download(&selection, &into, options(Manners::default()));
+            assert_eq!(leaks(&world.src), Vec::<std::path::PathBuf>::new(), "{what}: {links:?}: {ends:?}");
+            world.assert_same_outside(&before, what);
+            cases += 1;
+        }
+    }
+    println!("{cases} cases, nothing outside read");
+}

@@ -1,0 +1,210 @@
+//! Another program exchanges directories, links and files while a transfer runs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use haul_mover::ReceiveOptions;
+use haul_wire::control::{Durability, Equal, LinkChoice, Manners, Preserve, Selection};
+use rustix::fs::{Mode, OFlags, RenameFlags, open, renameat_with, symlinkat};
+
+use super::world::{World, leaks};
+use crate::harness::Pump;
+use crate::trees::contents;
+
+/// Files in each directory of the set.
+const FILES: u64 = 12;
+/// Bytes of each.
+const SIZE: usize = 200_000;
+/// Transfers against each program.
+const ROUNDS: u64 = 6;
+
+/// Does its mischief once; the number tells which time it is.
+type Mischief = fn(&World, u64);
+
+/// Exchanges `name` in `base` with a link to `to`, made beside it. `base` itself may be exchanged by another, so it is not
+/// followed.
+fn with_link(base: &Path, name: &str, to: &Path) {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let Ok(base) = open(base, flags, Mode::empty()) else { return };
+    let spare = format!("{name}.spare");
+    // What is not there at this moment may be there at the next.
+    let _ = symlinkat(to, &base, &spare);
+    let _ = renameat_with(&base, name, &base, &spare, RenameFlags::EXCHANGE);
+}
+
+fn working_files(base: &Path, suffix: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for directory in [base.to_path_buf(), base.join("d"), base.join("d/sub")] {
+        let Ok(names) = fs::read_dir(directory) else { continue };
+        let paths = names.filter_map(Result::ok).map(|name| name.path());
+        found.extend(paths.filter(|path| path.to_str().is_some_and(|path| path.ends_with(suffix))));
+    }
+    found
+}
+
+fn replace(path: &Path, with: impl FnOnce(&Path) -> std::io::Result<()>) {
+    let spare = path.with_extension("spare");
+    if with(&spare).is_ok() {
+        let _ = fs::rename(&spare, path);
+    }
+}
+
+/// At the side that writes: the parent, the final name, the temporary file, the link, the journal.
+const AT_DESTINATION: [(&str, Mischief); 9] = [
+    ("a parent and a link", |w, _| with_link(&w.root, "d", &w.outside.join("d"))),
+    ("a deeper parent and a link", |w, _| with_link(&w.root.join("d"), "sub", &w.outside.join("d/sub"))),
+    ("both parents and links", |w, n| {
+        if n.is_multiple_of(2) {
+            with_link(&w.root, "d", &w.outside.join("d"));
+        } else {
+            with_link(&w.root.join("d"), "sub", Path::new("../../../outside/d/sub"));
+        }
+    }),
+    ("final names and links", |w, n| {
+        let name = w.root.join(["f", "d/f", "d/sub/f", "large"][n as usize % 4]);
+        replace(&name, |spare| symlink(w.outside.join("f"), spare));
+    }),
+    ("final names and names of a file outside", |w, n| {
+        let name = w.root.join(["f", "h", "d/f", "d/sub/f"][n as usize % 4]);
+        replace(&name, |spare| fs::hard_link(w.outside.join("equal"), spare));
+    }),
+    ("temporary files and links", |w, _| {
+        for part in working_files(&w.root, ".part") {
+            replace(&part, |spare| symlink(w.outside.join("f"), spare));
+        }
+    }),
+    ("temporary files and names of a file outside", |w, _| {
+        for part in working_files(&w.root, ".part") {
+            replace(&part, |spare| fs::hard_link(w.outside.join("f"), spare));
+        }
+    }),
+    ("journals and links", |w, _| {
+        for journal in working_files(&w.root, ".journal") {
+            replace(&journal, |spare| symlink(w.outside.join("f"), spare));
+        }
+    }),
+    ("journals and names of a file outside", |w, _| {
+        for journal in working_files(&w.root, ".journal") {
+            replace(&journal, |spare| fs::hard_link(w.outside.join("f"), spare));
+        }
+    }),
+];
+
+/// At the side that reads.
+const AT_SOURCE: [(&str, Mischief); 5] = [
+    ("a parent and a link", |w, _| with_link(&w.root, "d", &w.outside.join("d"))),
+    ("a deeper parent and a link", |w, _| with_link(&w.root.join("d"), "sub", &w.outside.join("d/sub"))),
+    ("a parent and a link upwards", |w, _| with_link(&w.root, "d", Path::new("../outside/d"))),
+    ("files and links", |w, n| {
+        let name = ["f", "d/f", "d/sub/f", "d/0"][n as usize % 4];
+        let (base, name) = (w.root.join(name), Path::new(name).file_name().unwrap().to_str().unwrap());
+        with_link(base.parent().unwrap(), name, &w.outside.join("f"));
+    }),
+    ("all of it", |w, n| {
+        with_link(&w.root, "d", &w.outside.join("d"));
+        with_link(&w.root, ["f", "large"][n as usize % 2], &w.outside.join("f"));
+    }),
+];
+
+/// More files, so that there is time for mischief.
+fn fill(base: &Path) {
+    for directory in ["", "d", "d/sub"] {
+        for number in 0..FILES {
+            fs::write(base.join(directory).join(number.to_string()), contents(SIZE, number)).unwrap();
+        }
+    }
+}
+
+/// Runs `transfer` while somebody else does mischief; how often that was.
+fn beside(world: &World, mischief: Mischief, transfer: impl FnOnce()) -> u64 {
+    let (over, times) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                mischief(world, times.fetch_add(1, Ordering::Relaxed));
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        let end = ending(&over);
+        transfer();
+        drop(end);
+    });
+    times.into_inner()
+}
+
+/// Ends the mischief also where the transfer panics.
+fn ending(over: &AtomicBool) -> impl Drop + '_ {
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    End(over)
+}
+
+fn options(round: u64) -> ReceiveOptions {
+    let equal = [Equal::SizeAndTime, Equal::Contents, Equal::Nothing][round as usize % 3];
+    let manners = Manners { equal, durability: Durability::Cached, ..Manners::default() };
+    ReceiveOptions { permit: Preserve::ALL, ..ReceiveOptions::with_manners(0xabcd, manners) }
+}
+
+#[test]
+fn nothing_outside_is_changed_while_somebody_exchanges_names_at_the_destination() {
+    let (mut cases, mut times) = (0, 0);
+    for (what, mischief) in AT_DESTINATION {
+        for round in 0..ROUNDS {
+            let world = World::new();
+            fill(&world.src);
+            if round % 2 == 1 {
+                // There is something to go on with.
+                world.cut_off(FILES * SIZE as u64 + (2 << 20), options(0));
+            }
+            let before = world.outside();
+            times += beside(&world, mischief, || {
+                // It may fail, and be repeated, and complete.
+                for _ in 0..2 {
+                    let pump = Pump { seed: round, ..Pump::default() };
+                    let _ = world.upload(b"", options(round), &pump);
+                }
+            });
+            world.assert_same_outside(&before, what);
+            cases += 1;
+        }
+    }
+    println!("{cases} races, names exchanged {times} times, 0 inodes outside changed");
+    assert!(times > 10 * cases, "{times} times in {cases} cases: that was no race");
+}
+
+#[test]
+fn nothing_outside_is_read_while_somebody_exchanges_names_at_the_source() {
+    let (mut cases, mut times) = (0, 0);
+    for (what, mischief) in AT_SOURCE {
+        for round in 0..ROUNDS {
+            let world = World::new();
+            for directory in ["d", "d/sub"] {
+                fs::create_dir(world.root.join(directory)).unwrap();
+            }
+            for name in ["f", "d/f", "d/sub/f", "large"] {
+                fs::copy(world.src.join(name), world.root.join(name)).unwrap();
+            }
+            fill(&world.root);
+            let before = world.outside();
+            let into = world.src.join("into");
+            times += beside(&world, mischief, || {
+                let links = if round % 2 == 1 { LinkChoice::Follow } else { LinkChoice::Keep };
+                let selection = Selection { links, ..Selection::default() };
+                let _ = world.download(&selection, &into, options(round));
+            });
+            let leaked = leaks(&world.src);
+            assert!(leaked.is_empty(), "{what}, round {round}: {leaked:?}");
+            world.assert_same_outside(&before, what);
+            cases += 1;
+        }
+    }
+    println!("{cases} races, names exchanged {times} times, nothing outside read");
+    assert!(times > 10 * cases, "{times} times in {cases} cases: that was no race");
+}

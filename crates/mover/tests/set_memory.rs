@@ -1,0 +1,292 @@
+//! What a set of a hostile peer takes of memory, by every means that the peer has. Counts the allocations of the whole
+//! process, so nothing may run beside it.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::alloc::System;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded, unbounded};
+use haul_base::{Bytes, Piece};
+use haul_mover::{ControlLink, ReceiveOptions, Root, SendLimits, receive_files, send_files};
+use haul_wire::control::{
+    ControlMessage, Durability, Entry, EntryKind, Extraneous, Extras, Fault, FaultCode, FileDigest, Layout,
+    Manners, Preserve, RelPath, Selection, Stretch, Want, WantRun, Withheld, Xattr,
+};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// What the set may take.
+const BUDGET: usize = 16 << 20;
+
+fn in_use() -> usize {
+    let stats = ALLOCATOR.stats();
+    stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
+}
+
+/// A channel on which a message is sent when the one before is taken, as little memory of a connection bounds it.
+struct Narrow {
+    out: Sender<ControlMessage>,
+    inc: Receiver<ControlMessage>,
+}
+
+fn narrow_pair() -> (Arc<Narrow>, Arc<Narrow>) {
+    // What the job under test says must not wait.
+    let (to, from) = (bounded(0), unbounded());
+    (Arc::new(Narrow { out: to.0, inc: from.1 }), Arc::new(Narrow { out: from.0, inc: to.1 }))
+}
+
+fn lost() -> Fault {
+    Fault::new(FaultCode::ControlLost, "the other end is gone", "")
+}
+
+impl ControlLink for Narrow {
+    fn send(&self, message: ControlMessage) -> Result<(), Fault> {
+        self.out.send(message).map_err(|_| lost())
+    }
+
+    fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
+        match self.inc.recv_timeout(timeout) {
+            Ok(message) => Ok(Some(message)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(lost()),
+        }
+    }
+}
+
+impl Narrow {
+    /// Sends, unless the job ends before it takes the message. False: it has.
+    fn push(&self, mut message: ControlMessage, is_over: &dyn Fn() -> bool) -> bool {
+        while !is_over() {
+            match self.out.send_timeout(message, Duration::from_millis(10)) {
+                Ok(()) => return true,
+                Err(SendTimeoutError::Timeout(back)) => message = back,
+                Err(SendTimeoutError::Disconnected(_)) => return false,
+            }
+        }
+        false
+    }
+}
+
+/// The most memory in use while something runs, above what was at its beginning.
+fn peak(work: impl FnOnce()) -> usize {
+    let (before, most, over) = (in_use(), AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                most.fetch_max(in_use(), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        });
+        let ended = catch_unwind(AssertUnwindSafe(work));
+        most.fetch_max(in_use(), Ordering::Relaxed);
+        over.store(true, Ordering::Relaxed);
+        ended.unwrap_or_else(|reason| resume_unwind(reason));
+    });
+    most.into_inner().saturating_sub(before)
+}
+
+fn entry(path: String, kind: EntryKind) -> Entry {
+    let path = RelPath::new(path.into_bytes()).unwrap();
+    Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0, extras: None }
+}
+
+fn empty(path: String) -> Entry {
+    entry(path, EntryKind::File { size: 0, holes: vec![] })
+}
+
+/// Messages of a kind: the n-th, of so many entries each.
+type Flood = fn(u64) -> ControlMessage;
+
+fn entries(of: u64, number: u64, make: impl Fn(u64) -> Entry) -> ControlMessage {
+    ControlMessage::Entries((0..of).map(|at| make(number * of + at)).collect())
+}
+
+fn with_extras(number: u64, extras: &dyn Fn(Xattr) -> Extras) -> ControlMessage {
+    entries(8, number, |n| {
+        let value = vec![n as u8; 30_000];
+        let name = format!("user.{n}").into_bytes();
+        Entry { extras: Some(Box::new(extras(Xattr { name, value }))), ..empty(format!("x{n}")) }
+    })
+}
+
+const FLOODS: [(&str, Flood); 11] = [
+    ("names", |n| entries(1024, n, |n| empty(format!("{n:0>200}")))),
+    ("short names", |n| entries(1024, n, |n| empty(n.to_string()))),
+    ("targets of links", |n| {
+        entries(16, n, |n| entry(n.to_string(), EntryKind::Symlink { target: vec![b'x'; 4_000] }))
+    }),
+    ("holes", |n| {
+        entries(2, n, |n| {
+            let holes = (0..4_096).map(|at| Stretch { start: 2 * at + 1, len: 1 }).collect();
+            entry(n.to_string(), EntryKind::File { size: 1 << 20, holes })
+        })
+    }),
+    ("attributes", |n| with_extras(n, &|x| Extras { xattrs: Some(vec![x]), ..Extras::default() })),
+    ("directories", |n| {
+        let long = vec!["d".repeat(200); 20];
+        if n == 0 {
+            let above = (1..=20).map(|depth| entry(long[..depth].join("/"), EntryKind::Directory));
+            return ControlMessage::Entries(above.collect());
+        }
+        entries(64, n, |n| {
+            let path = format!("{}/{}", long.join("/"), n / 2);
+            if n % 2 == 0 { entry(path, EntryKind::Directory) } else { empty(format!("{path}/f")) }
+        })
+    }),
+    ("entries that could not be read", |n| {
+        entries(8, n, |n| {
+            let fault = Fault::new(FaultCode::Io, "x".repeat(30_000), "");
+            entry(format!("{n:0>250}"), EntryKind::Failed(fault))
+        })
+    }),
+    ("hard links", |n| {
+        entries(1024, n, |n| match n {
+            0 => empty("first".to_owned()),
+            n => entry(format!("{n:0>200}"), EntryKind::HardLink { entry: 0 }),
+        })
+    }),
+    ("names left out", |n| {
+        let path = |at| RelPath::new(format!("{}", n * 2_048 + at).into_bytes()).unwrap();
+        ControlMessage::Withheld(Withheld { paths: (0..2_048).map(path).collect(), ..Withheld::default() })
+    }),
+    ("digests of what could not be read", |n| match n {
+        0..10 => entries(1_000, n, |n| entry(n.to_string(), EntryKind::File { size: 1, holes: vec![] })),
+        n => {
+            let fault = Fault::new(FaultCode::Io, "x".repeat(30_000), "");
+            let digest = |at| FileDigest { entry: (n - 10) * 8 + at, result: Err(fault.clone()) };
+            ControlMessage::Digests((0..8).map(digest).collect())
+        }
+    }),
+    ("files of which a byte is there", |n| {
+        entries(256, n, |n| entry(format!("{n:0>100}"), EntryKind::File { size: 2, holes: vec![] }))
+    }),
+];
+
+/// Floods a receiver until it ends; what it took, and how it ended.
+fn flood(what: &str, flood: Flood) -> (usize, Fault) {
+    let dir = tempfile::tempdir().unwrap();
+    // Something is there, so that bytes come when they are asked for.
+    std::fs::write(dir.path().join("there"), "").unwrap();
+    let root = Root::beneath(dir.path()).unwrap();
+    let (peer, link) = narrow_pair();
+    let manners =
+        Manners { durability: Durability::Cached, extraneous: Extraneous::Delete, ..Manners::default() };
+    let options = ReceiveOptions {
+        set_memory: Bytes(BUDGET as u64),
+        permit: Preserve::ALL,
+        ..ReceiveOptions::with_manners(1, manners)
+    };
+    let mut job = receive_files(b"", &root, Layout::Into, link, options).unwrap();
+    // The job's own buffers are there.
+    loop {
+        match peer.recv(Duration::from_secs(30)).unwrap() {
+            Some(ControlMessage::Ready(_)) => break,
+            Some(ControlMessage::DestinationLineage(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let drips = what.contains("a byte");
+    let taken = peak(|| {
+        for number in 0..1_000_000 {
+            if !peer.push(flood(number), &|| job.handle.is_finished()) {
+                break;
+            }
+            if drips {
+                let pieces: Vec<Piece> = (0..256)
+                    .map(|at| Piece { offset: (number * 256 + at) * 2, range: at as usize..at as usize + 1 })
+                    .collect();
+                job.sink.deliver(&[7; 256], &pieces);
+                // Contents that wait to be written have a bound of their own.
+                let done = || job.handle.progress().bytes_done() >= (number + 1) * 256;
+                while !done() && !job.handle.is_finished() {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+            while let Ok(Some(_)) = peer.recv(Duration::ZERO) {}
+        }
+    });
+    (taken, job.handle.join().unwrap_err())
+}
+
+fn report(what: &str, taken: usize, fault: &Fault) {
+    println!("{what}: {:.1} MiB of {} MiB", taken as f64 / f64::from(1 << 20), BUDGET >> 20);
+    assert_eq!(fault.code, FaultCode::SetTooLarge, "{what}: {fault}");
+    assert!(taken <= BUDGET, "{what}: {taken} bytes");
+    // What is counted and not taken would keep sets out that have room. Of directories the journal takes the paths later.
+    let least = if what == "directories" { 0 } else { BUDGET / 3 };
+    assert!(taken >= least, "{what}: {taken} bytes");
+}
+
+/// Attributes that nobody may set are not kept, however many there are.
+fn attributes_that_are_not_permitted_take_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (peer, link) = narrow_pair();
+    let options = ReceiveOptions { set_memory: Bytes(BUDGET as u64), ..ReceiveOptions::new(1) };
+    let job = receive_files(b"", &Root::beneath(dir.path()).unwrap(), Layout::Into, link, options).unwrap();
+    let taken = peak(|| {
+        for number in 0..1_000 {
+            let message = with_extras(number, &|x| Extras { xattrs: Some(vec![x]), ..Extras::default() });
+            assert!(peer.push(message, &|| job.handle.is_finished()), "it has ended");
+            while let Ok(Some(_)) = peer.recv(Duration::ZERO) {}
+        }
+    });
+    assert!(!job.handle.is_finished());
+    println!("240 MB of attributes that are not permitted: {:.1} MiB", taken as f64 / f64::from(1 << 20));
+    assert!(taken < (12 << 20), "{taken}");
+    drop(peer);
+    job.handle.join().unwrap_err();
+}
+
+/// A receiver that wants bytes one by one of each file, and takes none.
+fn what_is_wanted_of_a_sender_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    for number in 0..64 {
+        let file = std::fs::File::create(dir.path().join(number.to_string())).unwrap();
+        std::io::Write::write_all(&mut &file, &vec![1; 1 << 20]).unwrap();
+    }
+    let (peer, link) = narrow_pair();
+    let limits = SendLimits { set_memory: Bytes(BUDGET as u64), ..SendLimits::default() };
+    let root = Root::beneath(dir.path()).unwrap();
+    let job = send_files(vec![b".".to_vec()], root, &Selection::default(), link, limits).unwrap();
+    peer.send(ControlMessage::Ready(haul_wire::control::Destination::Occupied)).unwrap();
+    let stretches: Vec<Stretch> = (0..1 << 16).map(|at| Stretch { start: 2 * at, len: 1 }).collect();
+    let mut known = 0;
+    let taken = peak(|| {
+        while !job.handle.is_finished() {
+            match peer.recv(Duration::from_millis(20)) {
+                Ok(Some(ControlMessage::Entries(entries))) => {
+                    for entry in entries {
+                        let is_file = matches!(entry.kind, EntryKind::File { .. });
+                        let want = if is_file { Want::Rest(stretches.clone()) } else { Want::Whole };
+                        known += 1;
+                        let wants = ControlMessage::Wants(vec![WantRun { count: 1, want }]);
+                        if !peer.push(wants, &|| job.handle.is_finished()) {
+                            return;
+                        }
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    });
+    let fault = job.handle.join().unwrap_err();
+    assert!(known > 1);
+    report("what is wanted of a sender", taken, &fault);
+}
+
+fn main() {
+    for (what, make) in FLOODS {
+        let (taken, fault) = flood(what, make);
+        report(what, taken, &fault);
+    }
+    attributes_that_are_not_permitted_take_nothing();
+    what_is_wanted_of_a_sender_is_counted();
+}
