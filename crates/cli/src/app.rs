@@ -2,17 +2,22 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use haul_base::printable_bytes;
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::args::{Cli, Command, Diagnosis, Global, RecipeArgs};
 use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, resolve};
 use crate::demo::run_tcp_flows;
-use crate::fault::{self, Fault, FaultCode, Shown};
+use crate::fault::{self, Fault, FaultCode, shown};
 use crate::logging;
-use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary, json, out, tell};
+use crate::output::{
+    EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, json, out, out_json, out_verbatim,
+    tell, without_keys,
+};
 use crate::run::{self, Context, DryRun};
 use crate::settings::{Preset, Recipe, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
@@ -39,16 +44,34 @@ fn start(argv: &[OsString]) -> u8 {
             act(argv, resolved).unwrap_or_else(|fault| fail(&global, fault))
         }
         Err(StartError::Clap(error)) => {
-            // Help that nobody reads any more is no failure.
-            let _ = error.print();
-            if error.use_stderr() && wants_json() {
-                let message = error.to_string();
-                let message = message.lines().next().unwrap_or_default().trim_start_matches("error: ");
-                out(&json(&RunReport::failed(fault::usage(message, "see --help"))));
+            let code = error.exit_code() as u8;
+            if error.use_stderr() {
+                not_understood(error, argv, wants_json());
+            } else {
+                // Help that nobody reads any more is no failure.
+                let _ = error.print();
             }
-            error.exit_code() as u8
+            code
         }
         Err(StartError::Fault(fault)) => fail(&Global { json: wants_json(), ..Global::default() }, fault),
+    }
+}
+
+/// Says what is wrong with the words of the command line, whatever they hold: a shell may have put names of files there,
+/// and clap puts them among lines of its own.
+fn not_understood(error: clap::Error, argv: &[OsString], wants_json: bool) {
+    let shown: Vec<OsString> = argv.iter().map(|word| printable_bytes(word.as_bytes()).into()).collect();
+    let error = match resolve(&shown, &Sources::of_process()) {
+        Err(StartError::Clap(again)) => again,
+        _ => error,
+    };
+    let text = error.to_string();
+    let mut lines = Lines::default();
+    text.trim_end().lines().for_each(|line| lines.push(line));
+    tell(lines);
+    if wants_json {
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        out_json(&json(&RunReport::failed(fault::usage(message, "see --help"))));
     }
 }
 
@@ -76,13 +99,20 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         Command::Man => return man(),
         // Before anything starts a thread: it may have to enter a user namespace.
         Command::DemoTcp => return demo_tcp(),
-        Command::Pipe(args) => return run::pipe(args, global.quiet, global.json),
+        Command::Pipe(args) => {
+            hide_memory();
+            return run::pipe(args, global.quiet, global.json);
+        }
         Command::Status(args) => return Ok(run::status(args, global.quiet, global.json)),
         Command::Clean(args) => return Ok(run::clean(args, global.quiet, global.json)),
-        Command::Cp(args) if args.ssh.for_ssh => return run::agent(),
+        Command::Cp(args) if args.ssh.for_ssh => {
+            hide_memory();
+            return run::agent();
+        }
         Command::Cp(args) => run::check_streams(&args.paths, &typed)?,
         Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => {}
     }
+    hide_memory();
     note_diagnosis(&global, &command.recipe());
     let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
     let items = ItemStyle::choose(&global, &command);
@@ -97,6 +127,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         growth: command.growth(),
         items: Items::new(items),
         preserve: command.preserve(),
+        set_memory: command.set_memory(),
         allotments: run::Allotments::default(),
         cancel: signals::watch(hangup(&command))?,
         events: events(&command)?,
@@ -106,6 +137,13 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         options: words,
     };
     run(argv, &global, &command, &context)
+}
+
+/// Keeps other programs of the same user from this process's memory, which holds secrets, and its core from being
+/// written (`PR_SET_DUMPABLE(2const)`). Programs that it starts are not affected.
+fn hide_memory() {
+    // Where the system refuses, it is as without it.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
 /// A server that ssh has started needs ssh only until its session stands.
@@ -147,27 +185,30 @@ fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context)
 fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 {
     let code = report.exit_code();
     if global.json {
-        out(&json(report));
+        out_json(&json(report));
     }
     if global.quiet || global.json {
         tell(Summary(report).failures());
         if let Some(error) = &report.error {
-            tell(Shown(error));
+            tell(shown(error));
         }
     } else {
         tell(Summary(report));
     }
     if let Some(argv) = argv.filter(|_| code == INTERRUPTED) {
-        tell(format_args!("Run it again with: {}", signals::command_line(argv)));
+        let command = signals::command_line(argv);
+        let is_whole = without_keys(&command) == command;
+        let rest = if is_whole { "" } else { " (with the URL's key, or @FILE in place of the URL)" };
+        tell(format_args!("Run it again with: {command}{rest}"));
     }
     code
 }
 
 fn plan(global: &Global, plan: &DryRun) -> u8 {
     if global.json {
-        out(&plan.json());
+        out_json(&plan.json());
     } else {
-        out(plan.to_string().trim_end());
+        out(plan);
     }
     0
 }
@@ -194,16 +235,16 @@ fn events(command: &Command) -> Result<EventLog, Fault> {
 
 fn show_config(global: &Global, rows: &[ConfigRow]) {
     if global.json {
-        out(&serde_json::to_string(rows).expect("texts always have a JSON form"));
+        out_json(&serde_json::to_string(rows).expect("texts always have a JSON form"));
     } else {
-        out(Show(rows).to_string().trim_end());
+        out(Show(rows));
     }
 }
 
 fn completions(shell: clap_complete::Shell) -> u8 {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "haul", &mut script);
-    out(String::from_utf8_lossy(&script).trim_end());
+    out_verbatim(String::from_utf8_lossy(&script).trim_end());
     0
 }
 
@@ -226,6 +267,6 @@ fn man() -> Result<u8, Fault> {
         man.render_description_section(&mut page).map_err(problem)?;
         man.render_options_section(&mut page).map_err(problem)?;
     }
-    out(String::from_utf8_lossy(&page).trim_end());
+    out_verbatim(String::from_utf8_lossy(&page).trim_end());
     Ok(0)
 }

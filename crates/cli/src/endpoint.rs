@@ -1,7 +1,14 @@
 //! What a source or destination on the command line means.
 
-use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use haul_engine::{HaulUrl, UrlError};
+use zeroize::Zeroizing;
 
 use crate::fault::{self, Fault};
 use crate::ssh::SshPath;
@@ -11,28 +18,39 @@ use crate::ssh::SshPath;
 pub enum Endpoint {
     /// On this machine.
     Local(PathBuf),
-    /// At a server: the URL as it was given.
-    Url(String),
+    /// At a server.
+    Url(HaulUrl),
     /// On a machine that ssh leads to.
     Ssh(SshPath),
 }
 
+/// The environment variable that may hold a URL.
+pub const VARIABLE: &str = "HAUL_URL";
+/// Where a URL comes from, other than a file of that name.
+const ENVIRONMENT: &[u8] = b"env";
+const STDIN: &[u8] = b"-";
+/// No URL is longer, in bytes: a path has 12 KiB at most, three times that with escapes.
+const LONGEST: usize = 64 << 10;
 /// The scheme of URLs that `haul serve` prints.
 const SCHEME: &str = "haul://";
 
 impl Endpoint {
     /// Tells paths, URLs and `host:path` apart, the last in the manner of scp: a colon before the first slash
-    /// makes a name remote, so that a local `a:b` is written `./a:b`.
+    /// makes a name remote, so that a local `a:b` is written `./a:b`. `@FILE`, `@-` and `@env` are a URL that stands
+    /// in a file, on the first line of stdin, or in the environment, `:PATH` behind them a place below it.
     ///
     /// # Errors
-    /// Empty names, other kinds of URL, and hosts that can be none.
+    /// Empty names, other kinds of URL, and hosts that can be none; what is wrong with a URL, without its key.
     pub fn parse(word: &OsStr) -> Result<Self, Fault> {
         if word.is_empty() {
             return Err(fault::usage("an empty name is no path", "write . for the current directory"));
         }
+        if let Some(from) = word.as_bytes().strip_prefix(b"@") {
+            return url_from(from).map(Self::Url);
+        }
         let text = word.to_str().unwrap_or_default();
         if text.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME)) {
-            return Ok(Self::Url(text.to_owned()));
+            return parse_url(text).map(Self::Url);
         }
         let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
         if let Some(scheme) = scheme.filter(|scheme| !scheme.eq_ignore_ascii_case("ssh")) {
@@ -48,6 +66,107 @@ impl Endpoint {
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Url(_) | Self::Ssh(_))
     }
+}
+
+/// The URL of a command that takes one: the word, or what the environment has.
+///
+/// # Errors
+/// There is none (`usage` says what to type), or what is wrong with it.
+pub(crate) fn url(word: Option<&OsStr>, usage: &str) -> Result<HaulUrl, Fault> {
+    match word {
+        Some(word) => match word.as_bytes().strip_prefix(b"@") {
+            Some(from) => url_from(from),
+            None => parse_url(&word.to_string_lossy()),
+        },
+        None if std::env::var_os(VARIABLE).is_some() => parse_url(&from_environment()?),
+        None => Err(fault::usage("the server's URL is missing", usage)),
+    }
+}
+
+/// Reads a server's URL.
+///
+/// # Errors
+/// What is wrong with it, without its key.
+pub(crate) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
+    text.parse().map_err(|error: UrlError| fault::usage(error.to_string(), error.hint()))
+}
+
+/// The URL that `from[:path]` behind an `@` means.
+fn url_from(from: &[u8]) -> Result<HaulUrl, Fault> {
+    let mut parts = from.splitn(2, |&b| b == b':');
+    let (from, below) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let text = match from {
+        b"" => {
+            let hint =
+                "write @FILE, @- for stdin or @env for the environment; a file of that name is written ./@";
+            return Err(fault::usage("`@` does not say where the URL is", hint));
+        }
+        ENVIRONMENT => from_environment()?,
+        STDIN => from_stdin()?,
+        file => from_file(Path::new(OsStr::from_bytes(file)))?,
+    };
+    let mut url = parse_url(&text).map_err(|wrong| {
+        let place = OsString::from_vec([b"@", from].concat());
+        Fault { message: format!("{}: {}", place.display(), wrong.message), ..wrong }
+    })?;
+    url.path = joined(&url.path, below);
+    Ok(url)
+}
+
+/// The place `below` the path of a URL.
+fn joined(path: &[u8], below: &[u8]) -> Vec<u8> {
+    let below = below.strip_prefix(b"/").unwrap_or(below);
+    match (path, below) {
+        (_, b"") => path.to_vec(),
+        (b"", _) => below.to_vec(),
+        (path, _) => [path.strip_suffix(b"/").unwrap_or(path), b"/", below].concat(),
+    }
+}
+
+fn from_environment() -> Result<Zeroizing<String>, Fault> {
+    let text = std::env::var(VARIABLE).map(Zeroizing::new);
+    text.map_err(|_| {
+        fault::usage(format!("the environment has no {VARIABLE}"), format!("export {VARIABLE}=haul://…"))
+    })
+}
+
+fn from_file(path: &Path) -> Result<Zeroizing<String>, Fault> {
+    let read = File::open(path).and_then(|file| text_of(&mut file.take(LONGEST as u64)));
+    read.map_err(|e| fault::io(format!("cannot read the URL in {}", path.display()), &e))
+}
+
+/// The first line of stdin, which is read once; what stands behind it stays there.
+fn from_stdin() -> Result<Zeroizing<String>, Fault> {
+    static FIRST_LINE: Mutex<Option<Zeroizing<String>>> = Mutex::new(None);
+    // Whole values are put in, so a panic elsewhere leaves nothing half done.
+    let mut known = FIRST_LINE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(line) = &*known {
+        return Ok(line.clone());
+    }
+    let line = text_of(&mut FirstLine { is_over: false }.take(LONGEST as u64));
+    let line = line.map_err(|e| fault::io("cannot read the URL from stdin", &e))?;
+    Ok(known.insert(line).clone())
+}
+
+/// Stdin up to its first line end, byte by byte.
+struct FirstLine {
+    is_over: bool,
+}
+
+impl Read for FirstLine {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let Some(byte) = bytes.get_mut(..1).filter(|_| !self.is_over) else { return Ok(0) };
+        let read = rustix::io::read(rustix::stdio::stdin(), &mut *byte)?;
+        self.is_over = byte == b"\n";
+        Ok(read)
+    }
+}
+
+/// All of it, in memory that does not move and is overwritten.
+fn text_of(from: &mut impl Read) -> io::Result<Zeroizing<String>> {
+    let mut text = Zeroizing::new(String::with_capacity(LONGEST));
+    from.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn is_scheme(text: &str) -> bool {
@@ -67,13 +186,44 @@ mod tests {
         Endpoint::parse(OsStr::new(text))
     }
 
+    fn url(path: &[u8]) -> HaulUrl {
+        let (host, path) = ("h".to_owned(), path.to_vec());
+        HaulUrl { host, port: 1, path, fingerprint: [1; 32], secret: [2; 32].into(), expires: None }
+    }
+
     #[test]
     fn paths_and_urls_are_told_apart() {
-        for path in ["a", "./a:b", "/x:y/z", "a/b:c", "..", "dir/", "-", "a b"] {
+        for path in ["a", "./a:b", "/x:y/z", "a/b:c", "..", "dir/", "-", "a b", "./@x", "a@b"] {
             assert_eq!(parse(path), Ok(Endpoint::Local(path.into())));
         }
-        for url in ["haul://h:1/p?k=x", "HAUL://h:1/"] {
-            assert_eq!(parse(url), Ok(Endpoint::Url(url.into())));
+        let text = url(b"p").to_string();
+        for text in [text.clone(), text.replace("haul:", "HAUL:")] {
+            assert_eq!(parse(&text), Ok(Endpoint::Url(url(b"p"))));
+        }
+    }
+
+    #[test]
+    fn a_url_may_stand_in_a_file_with_a_place_below_it() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("url");
+        let word = |below: &str| format!("@{}{below}", file.display());
+        for (inside, below, path) in [
+            ("", "", ""),
+            ("", ":a/b/", "a/b/"),
+            ("", ":/a:b", "a:b"),
+            ("in", ":x", "in/x"),
+            ("in/", ":", "in/"),
+        ] {
+            std::fs::write(&file, format!("\n {}\n", url(inside.as_bytes()))).unwrap();
+            assert_eq!(parse(&word(below)), Ok(Endpoint::Url(url(path.as_bytes()))), "{inside} {below}");
+        }
+        std::fs::write(&file, "haul://h:1/?k=AQSECRET").unwrap();
+        let wrong = parse(&word("")).unwrap_err();
+        assert!(wrong.message.contains("url: the key") && !wrong.to_string().contains("SECRET"), "{wrong}");
+        let missing = parse("@/nowhere/url:x").unwrap_err();
+        assert!(missing.message.contains("cannot read the URL in /nowhere/url:"), "{missing}");
+        for word in ["@", "@:x"] {
+            assert!(parse(word).unwrap_err().hint.contains("@FILE"), "{word}");
         }
     }
 
@@ -96,7 +246,9 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_panics_and_a_leading_dot_slash_is_always_local(text in "[^\0]{0,30}") {
-            let _ = parse(&text);
+            if !text.starts_with('@') {
+                let _ = parse(&text);
+            }
             let local = format!("./{text}");
             let is_url = local.contains("://") && is_scheme(local.split("://").next().unwrap());
             prop_assert!(is_url || parse(&local).is_ok());

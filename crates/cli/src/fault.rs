@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-pub use haul_wire::control::{Fault, FaultCode};
+pub use haul_wire::control::{Fault, FaultCode, Host};
+
+use crate::output::Lines;
 
 /// A mistake on the command line, in a configuration or in the environment.
 pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Fault {
@@ -26,30 +28,47 @@ pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Fault {
 
 /// `fault`, with `hint` if contact with the other side was lost: what is to be done then only the command knows.
 pub fn if_lost(mut fault: Fault, hint: &str) -> Fault {
-    if matches!(fault.code, FaultCode::ControlLost | FaultCode::PeerSilent) {
+    if matches!(fault.code, FaultCode::ControlLost | FaultCode::PeerSilent | FaultCode::PeerStopped) {
         hint.clone_into(&mut fault.hint);
     }
     fault
 }
 
-/// A fault on lines of its own: `error: …` and, below it, `hint: …`. Control characters are replaced,
-/// because the words may come from a peer.
-pub struct Shown<'a>(pub &'a Fault);
+/// A fault in words: `error: …` and, on a line below it, `hint: …`, with the machine that it happened on.
+pub fn shown(fault: &Fault) -> Lines {
+    let mut lines = Lines::from(format_args!("error: {}{}", place(fault), fault.message));
+    if !fault.hint.is_empty() {
+        lines.push(format_args!(" hint: {}", fault.hint));
+    }
+    lines
+}
 
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", printable(&self.0.message))?;
-        if self.0.hint.is_empty() {
-            return Ok(());
-        }
-        write!(f, "\n hint: {}", printable(&self.0.hint))
+/// The machine that a fault happened on, in front of its message; nothing if no other machine takes part.
+pub fn place(fault: &Fault) -> String {
+    match &fault.host {
+        None => String::new(),
+        Some(Host::Here) => "here: ".to_owned(),
+        Some(Host::Named(name)) => format!("on {name}: "),
     }
 }
 
-/// `text` without characters that a terminal would obey; line ends stay.
-pub fn printable(text: &str) -> String {
-    let safe = |c: char| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c };
-    text.chars().map(safe).collect()
+/// `fault`, and that it happened here if it is one of this machine's files or disks, and not said already: faults of the
+/// way between two machines name both ends themselves.
+pub(crate) fn here(fault: Fault) -> Fault {
+    use FaultCode as Code;
+    match fault.code {
+        Code::Usage
+        | Code::ControlLost
+        | Code::PeerSilent
+        | Code::Unreachable
+        | Code::UdpBlocked
+        | Code::Interrupted
+        | Code::PeerStopped
+        | Code::VersionMismatch
+        | Code::Expired
+        | Code::NotAuthorised => fault,
+        _ => fault.on(Host::Here),
+    }
 }
 
 #[cfg(test)]
@@ -58,15 +77,27 @@ mod tests {
 
     #[test]
     fn a_fault_reads_as_a_sentence_and_a_hint() {
-        let fault = usage("`x` is no option\u{1b}[2J", "try --help");
-        assert_eq!(Shown(&fault).to_string(), "error: `x` is no option\u{fffd}[2J\n hint: try --help");
-        assert_eq!(Shown(&usage("no", "")).to_string(), "error: no");
+        let fault = usage("`x` is no option\u{1b}[2J\nb", "try --help");
+        assert_eq!(shown(&fault).to_string(), "error: `x` is no option\\x1b[2J\\nb\n hint: try --help\n");
+        assert_eq!(shown(&usage("no", "")).to_string(), "error: no\n");
+    }
+
+    #[test]
+    fn a_fault_names_the_machine_that_it_happened_on() {
+        let full = || Fault::new(FaultCode::DiskFull, "no room", "");
+        let far = full().on(Host::Named("far\n".to_owned()));
+        assert_eq!(shown(&far).to_string(), "error: on far\\n: no room\n");
+        assert_eq!(here(far.clone()), far);
+        assert_eq!(shown(&here(full())).to_string(), "error: here: no room\n");
+        let lost = Fault::new(FaultCode::ControlLost, "lost", "");
+        assert_eq!(here(lost.clone()), lost);
     }
 
     #[test]
     fn a_hint_for_lost_contact_changes_no_other() {
         let hint_of = |code| if_lost(Fault::new(code, "no", "old"), "new").hint;
-        assert_eq!([FaultCode::ControlLost, FaultCode::PeerSilent].map(hint_of), ["new", "new"]);
+        let lost = [FaultCode::ControlLost, FaultCode::PeerSilent, FaultCode::PeerStopped];
+        assert_eq!(lost.map(hint_of), ["new"; 3]);
         assert_eq!([FaultCode::DiskFull, FaultCode::UdpBlocked].map(hint_of), ["old", "old"]);
     }
 

@@ -4,6 +4,7 @@
 
 mod app;
 pub mod args;
+pub mod check;
 pub mod config;
 pub mod demo;
 pub mod endpoint;

@@ -1,12 +1,18 @@
 //! Diagnostic messages on stderr.
 
+use std::fmt;
 use std::io::IsTerminal;
 
+use haul_base::Printable;
+use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::args::Global;
 use crate::fault::{self, Fault};
+use crate::output::without_keys;
 
 /// Sends messages to stderr: warnings, more with `-v`, `-vv`, `-vvv`, only errors with `--quiet`; `HAUL_LOG`
 /// chooses by module (`HAUL_LOG=haul_engine=debug`) and wins.
@@ -32,9 +38,56 @@ pub(crate) fn start(global: &Global) -> Result<(), Fault> {
     // A second call (tests) keeps the first subscriber.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .fmt_fields(debug_fn(field).delimited(" "))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && !is_plain)
         .with_target(global.verbose > 1)
         .try_init();
     Ok(())
+}
+
+/// One field of a message, escaped: some of them are a peer's words.
+fn field(to: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let value = without_keys(&Printable(format_args!("{value:?}")).to_string());
+    match field.name() {
+        "message" => to.write_str(&value),
+        name => write!(to, "{name}={value}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_logged_stays_on_its_line_and_is_not_obeyed() {
+        let (kept, peer) = (Kept::default(), "a\nforged\x1b[2J\u{202e}");
+        let writer = kept.clone();
+        let log = tracing_subscriber::fmt()
+            .fmt_fields(debug_fn(field).delimited(" "))
+            .with_writer(move || writer.clone())
+            .with_ansi(false)
+            .finish();
+        tracing::subscriber::with_default(log, || tracing::warn!(%peer, name = peer, "connected to {peer}"));
+        let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains(r"connected to a\nforged\x1b[2J\u{202e}"), "{text}");
+        assert!(text.contains(r"peer=a\nforged"), "{text}");
+        assert_eq!((text.lines().count(), text.trim_end().contains(haul_base::is_unprintable)), (1, false));
+    }
 }

@@ -1,15 +1,22 @@
 //! Ctrl-C, SIGTERM and the end of the terminal: the first asks the work to stop, a later one ends the process.
 
-use std::sync::Arc;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use haul_base::printable_bytes;
+use haul_engine::Role;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::iterator::exfiltrator::origin::{Origin, Process};
+use signal_hook::low_level::signal_name;
 
-use crate::fault::{self, Fault};
+use crate::fault::{self, Fault, FaultCode};
 
 /// Exit code of an interrupted run.
 pub const INTERRUPTED: u8 = 130;
@@ -18,9 +25,33 @@ pub const INTERRUPTED: u8 = 130;
 /// terminal's Ctrl-C may come beside what a parent sends.
 const TOGETHER: Duration = Duration::from_millis(500);
 
-/// Whether somebody has asked to stop. Clones share the answer.
+/// Whether somebody has asked to stop, and who. Clones share the answer.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel(Arc<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    is_requested: AtomicBool,
+    /// What asked, if it was a signal; it is there before the request is.
+    by: OnceLock<Stop>,
+}
+
+/// A signal that asked to stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stop {
+    signal: i32,
+    /// Who sent it; the kernel sends those of a terminal.
+    sender: Option<Sender>,
+}
+
+/// The process that sent a signal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sender {
+    pid: i32,
+    user: u32,
+    /// The name of its program, if it was still there when it was looked for.
+    program: Option<String>,
+}
 
 impl Cancel {
     /// Asked for by nobody yet.
@@ -30,13 +61,80 @@ impl Cancel {
 
     /// Asks to stop.
     pub fn request(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.is_requested.store(true, Ordering::Release);
     }
 
     /// Whether to stop.
     pub fn is_requested(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_requested.load(Ordering::Acquire)
     }
+
+    /// The end of a run that was asked to stop, as this side reports it: with the signal and its sender.
+    pub(crate) fn fault(&self, hint: &str) -> Fault {
+        let by = self.0.by.get().map_or_else(String::new, |stop| format!(" by {stop}"));
+        Fault::new(FaultCode::Interrupted, format!("interrupted{by}"), hint)
+    }
+
+    /// The same as a peer is told it, to whom this side is `role`: who sent the signal here is not for others.
+    pub(crate) fn fault_for_peer(&self, role: Role, hint: &str) -> Fault {
+        let role = match role {
+            Role::Client => "client",
+            Role::Server => "server",
+        };
+        let by = self.0.by.get().map_or_else(String::new, |stop| format!(" by {}", name(stop.signal)));
+        Fault::new(FaultCode::Interrupted, format!("the {role} was stopped{by}"), hint)
+    }
+
+    /// `fault`, but if this side was asked to stop too, that counts: a terminal's Ctrl-C reaches both sides that it has.
+    pub(crate) fn or_own(&self, fault: Fault, hint: &str) -> Fault {
+        if self.is_requested() && fault.code == FaultCode::PeerStopped { self.fault(hint) } else { fault }
+    }
+
+    /// Whether a stop is asked for now or soon: a terminal's Ctrl-C reaches all processes, the others perhaps before it
+    /// is noted here.
+    pub(crate) fn is_requested_within(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        while !self.is_requested() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.is_requested()
+    }
+
+    /// Takes note of a signal and asks to stop.
+    fn take(&self, origin: &Origin) {
+        let stop = Stop { signal: origin.signal, sender: origin.process.map(Sender::of) };
+        let said = stop.to_string();
+        let is_sent = stop.sender.is_some();
+        let _ = self.0.by.set(stop);
+        self.request();
+        if is_sent {
+            tracing::warn!("stopping: {said}");
+        } else {
+            tracing::info!("stopping: {said}");
+        }
+    }
+}
+
+impl Sender {
+    fn of(process: Process) -> Self {
+        let program = std::fs::read_to_string(format!("/proc/{}/comm", process.pid)).ok();
+        let program = program.map(|name| name.trim_end().to_owned());
+        Self { pid: process.pid, user: process.uid, program }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(name(self.signal))?;
+        let Some(Sender { pid, user, program }) = &self.sender else { return Ok(()) };
+        let program = program.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+        write!(f, " from process {pid}{program} of user {user}")
+    }
+}
+
+/// The name of a signal that is heeded.
+fn name(signal: i32) -> &'static str {
+    signal_name(signal).unwrap_or("a signal")
 }
 
 /// What SIGHUP means, which comes when a terminal is closed.
@@ -67,13 +165,14 @@ fn handle(cancel: &Cancel, hangup: Hangup) -> std::io::Result<()> {
         Hangup::Stops => heeded.push(SIGHUP),
     }
     let is_late = Arc::new(AtomicBool::new(false));
-    let mut first = Signals::new(&heeded)?;
+    let mut signals = SignalsInfo::<WithOrigin>::new(&heeded)?;
     for signal in heeded {
         flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&is_late))?;
-        flag::register(signal, Arc::clone(&cancel.0))?;
     }
+    let cancel = cancel.clone();
     let wait = move || {
-        if first.forever().next().is_some() {
+        if let Some(first) = signals.forever().next() {
+            cancel.take(&first);
             thread::sleep(TOGETHER);
             is_late.store(true, Ordering::Relaxed);
         }
@@ -92,7 +191,7 @@ fn is_ignored(signal: i32) -> bool {
 
 /// The words that the shell would need to run this command again.
 pub fn command_line(argv: &[std::ffi::OsString]) -> String {
-    let words: Vec<String> = argv.iter().map(|word| quote(&word.to_string_lossy())).collect();
+    let words: Vec<String> = argv.iter().map(|word| quote(&printable_bytes(word.as_bytes()))).collect();
     words.join(" ")
 }
 
@@ -167,5 +266,21 @@ mod tests {
         let other = cancel.clone();
         other.request();
         assert!(cancel.is_requested());
+        assert_eq!(cancel.fault("again").message, "interrupted");
+    }
+
+    #[test]
+    fn the_signal_and_its_sender_are_told_here_and_the_signal_alone_to_the_peer() {
+        let cancel = Cancel::new();
+        let sender = Sender { pid: 42, user: 7, program: Some("timeout".to_owned()) };
+        cancel.0.by.set(Stop { signal: SIGTERM, sender: Some(sender) }).unwrap();
+        cancel.request();
+        let own = cancel.fault("again");
+        assert_eq!(own.message, "interrupted by SIGTERM from process 42 (timeout) of user 7");
+        let told = cancel.fault_for_peer(Role::Server, "again");
+        assert_eq!(told.message, "the server was stopped by SIGTERM");
+        let theirs = told.from_peer();
+        assert_eq!(cancel.or_own(theirs.clone(), "again"), own);
+        assert_eq!(Cancel::new().or_own(theirs.clone(), "again"), theirs);
     }
 }

@@ -1,5 +1,7 @@
 //! What tests of several crates share. No program is built from it: it is imported by tests alone.
 
+pub mod fuzz;
+
 use std::path::Path;
 use std::pin::pin;
 use std::process::{Command, Stdio};

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use haul_base::{Rate, Span};
 
 use crate::error::{WanError, While};
-use crate::net::{Address, Namespace, Offloads, Tun, configure, kill_inside};
+use crate::net::{Address, Namespace, Offloads, Tun, configure, kill_inside, own_name};
 use crate::privilege::Privilege;
 
-/// Namespaces with names are called `haul-wan-<pid>-a` and `-b`.
+/// Namespaces with names are called `haul-wan-<pid>-<start>-a` and `-b`: the process that made them.
 pub const PREFIX: &str = "haul-wan-";
 /// What the device is called on both sides.
 const DEVICE: &str = "wan0";
@@ -116,7 +116,7 @@ impl Drop for World {
 
 impl Side {
     fn create(number: usize, names: Names, options: &WorldOptions) -> Result<Self, WanError> {
-        let name = format!("{PREFIX}{}-{}", std::process::id(), ["a", "b"][number]);
+        let name = own_name(PREFIX, ["a", "b"][number]);
         let namespace = Namespace::create(&name, names == Names::Listed)
             .while_doing("cannot make a network namespace")?;
         let offloads = Offloads { tcp: options.offload, udp: options.offload };

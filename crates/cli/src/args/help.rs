@@ -3,19 +3,19 @@
 pub(super) const EXAMPLES: &str = "\
 Start here:
   haul demo                                    see it work on this machine, no set-up
-  haul serve --root /data                      offer /data, print a URL
-  haul cp results/ 'haul://host:2640/in?k=…'   copy to that server
+  haul serve --root /data --url-file url       offer /data, write the URL to a file
+  haul cp results/ @url:in                     copy to that server
   haul cp results/ host:in                     copy over ssh, nothing to start there
 
 Every option can also stand in ~/.config/haul/config.toml or in the environment as HAUL_<OPTION>.";
 
 pub(super) const CP: &str = "\
 Examples:
-  haul cp big.h5 'haul://host:2640/in/?k=…'           upload a file into in/
-  haul cp -q 'haul://host:2640/run7?k=…' .            download a directory
-  haul cp --rate 800Mbit a b 'haul://host:2640/?k=…'  upload two, never faster than 800 Mbit/s
+  haul cp big.h5 @url:in/                             upload a file into in/; url has the server's URL
+  haul cp -q @url:run7 .                              download a directory
+  haul cp --rate 800Mbit a b @url                     upload two, never faster than 800 Mbit/s
   haul cp --json src dst > result.json                copy locally, result for a script
-  haul cp --exclude '*.o' --exclude /src/build/ src 'haul://host:2640/?k=…'
+  haul cp --exclude '*.o' --exclude /src/build/ src @url
   find src -newer stamp -printf '%P\\0' | haul cp -0 --files-from - src dst
   haul cp big.h5 me@host:in/                          over ssh, which starts haul there
   haul cp --detach hostA:/data/run7 hostB:/data/      from A to B, even if this end stops
@@ -25,12 +25,13 @@ trailing / for directories only. Without a / between, the last component is mean
 at /, ** does not; [a-z] is one character. The first match counts, and what is in an excluded
 directory is not looked at.
 
-Quote URLs: the shell would take ? and & for itself. A local name that looks like host:path is
-written ./host:path. HOST:PATH is relative to the home directory there; ssh starts haul there, and
+A URL may stand as it is (in quotes, because of its ?), but its key then shows in process lists:
+@FILE reads it from a file, @- from the first line of stdin, @env from $HAUL_URL. A local name that
+looks like one of these, or like host:path, has ./ in front. HOST:PATH is relative to the home directory there; ssh starts haul there, and
 the data goes directly, by a TCP and UDP port that has to be open (--port-range).
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 some files failed, 4 verification failed,
-5 unreachable or UDP blocked, 6 not authorised, 7 local disk or permission,
+5 unreachable, UDP blocked or the other side stopped, 6 not authorised, 7 local disk or permission,
 8 source changed while reading, 130 interrupted.";
 
 pub(super) const SERVE: &str = "\
@@ -44,9 +45,9 @@ The URL is the key: whoever has it can do what this server permits.";
 
 pub(super) const BENCH: &str = "\
 Examples:
-  haul bench 'haul://host:2640/?k=…'               send for 10 s
-  haul bench --reverse --bytes 1GiB 'haul://host:2640/?k=…'
-  haul bench --controller fixed --rate 2Gbit --time 30s --json 'haul://host:2640/?k=…'";
+  haul bench @url                                  send for 10 s; url has the server's URL
+  haul bench --reverse --bytes 1GiB @url
+  haul bench --controller fixed --rate 2Gbit --time 30s --json @url";
 
 pub(super) const PRESETS: &str = "\
 Examples:
@@ -75,15 +76,15 @@ Examples:
 
 pub(super) const PIPE: &str = "\
 Examples:
-  haul pipe --listen | tar x                       on one machine; prints a URL on stderr
-  tar c data | haul pipe 'haul://host:2640/?k=…'   on the other
-  sensor-tool | haul pipe --preset msg URL         every line a message, with the least delay
-  camera | haul pipe --preset viz --rate 50Mbit --frame 1200B URL
+  haul pipe --listen --url-file url | tar x        on one machine
+  tar c data | haul pipe @url                      on the other
+  sensor-tool | haul pipe --preset msg @url        every line a message, with the least delay
+  camera | haul pipe --preset viz --rate 50Mbit --frame 1200B @url
 
-bulk, default, fixed, fobs and rbudp carry a stream of bytes; msg, viz and sensor messages. All but
+msg, viz and sensor carry messages, the other presets a stream of bytes. All but
 viz and sensor deliver everything in order. viz repeats nothing and says at the end what was lost;
-sensor leaves out lines that equal the last one. fixed takes a --rate; fobs and rbudp send at
-900 Mbit/s without one.
+sensor leaves out lines that equal the last one. fixed takes a --rate; fobs, rbudp and
+their relatives send at 900 Mbit/s without one.
 
-Exit codes: 0 done, 1 failed, 2 usage, 5 unreachable, UDP blocked or the other side gone,
-6 not authorised, 130 interrupted here or there.";
+Exit codes: 0 done, 1 failed, 2 usage, 5 unreachable, UDP blocked, the other side gone or stopped,
+6 not authorised, 130 interrupted here.";

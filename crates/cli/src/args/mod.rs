@@ -9,6 +9,7 @@ mod storage;
 mod sync;
 mod values;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::ArgPredicate;
@@ -131,6 +132,16 @@ impl Command {
         }
     }
 
+    /// Memory that one set may take.
+    pub fn set_memory(&self) -> Bytes {
+        let asked = match self {
+            Self::Cp(args) => args.set_memory,
+            Self::Serve(args) => args.set_memory,
+            _ => None,
+        };
+        asked.unwrap_or(haul_mover::SET_MEMORY)
+    }
+
     /// What of files is preserved; of a server: what clients may set.
     pub fn preserve(&self) -> Preserve {
         match self {
@@ -158,6 +169,14 @@ impl Command {
     }
 }
 
+/// The laws that there are.
+fn controller_help() -> String {
+    format!(
+        "Control law of the rate: {}; `haul presets` says what each does",
+        haul_proto::law_names().join(", ")
+    )
+}
+
 /// Options that choose how data is carried.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "How to carry it")]
@@ -171,8 +190,8 @@ pub struct RecipeArgs {
     /// Ceiling that is never exceeded, for example 800Mbit
     #[arg(long)]
     pub rate: Option<Rate>,
-    /// Control law of the rate: delivery or fixed
-    #[arg(long, value_name = "NAME")]
+    /// Control law of the rate
+    #[arg(long, value_name = "NAME", help = controller_help())]
     pub controller: Option<String>,
     /// Diagnosis of the cause of loss: off (the others come in a later release)
     #[arg(long, value_name = "MODE", value_enum)]
@@ -199,9 +218,10 @@ pub struct TransferArgs {
 /// `haul cp`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct CpArgs {
-    /// One or more sources, then the destination: local paths, haul:// URLs, or USER@HOST:PATH over ssh
+    /// One or more sources, then the destination: local paths, @FILE with a server's URL in FILE, haul:// URLs,
+    /// or USER@HOST:PATH over ssh
     #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
-    pub paths: Vec<std::ffi::OsString>,
+    pub paths: Vec<OsString>,
     /// What is there already.
     #[command(flatten)]
     pub sync: SyncArgs,
@@ -211,6 +231,9 @@ pub struct CpArgs {
     /// What of the files travels.
     #[command(flatten)]
     pub preserve: PreserveArgs,
+    /// Memory that the names, links, holes and attributes of one set may take here [default: 1GiB]
+    #[arg(long, value_name = "SIZE", hide = true)]
+    pub set_memory: Option<Bytes>,
     /// How to transfer.
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -234,12 +257,24 @@ pub struct ServeArgs {
     /// Listen on the first free port of these instead
     #[arg(long, value_name = "A-B")]
     pub port_range: Option<PortRange>,
-    /// Also write the URL to a file that only you can read
+    /// Write the URL to a file that only you can read, and nowhere else
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,
     /// What this machine can receive altogether; uploads at the same time are allotted parts of it
     #[arg(long, value_name = "RATE")]
     pub capacity: Option<Rate>,
+    /// Sessions at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_sessions: u16,
+    /// Sessions of one address at a time
+    #[arg(long, value_name = "N", default_value_t = 48, value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_per_address: u16,
+    /// When there are too many, a session without progress for so long ends in favour of a new one
+    #[arg(long, value_name = "TIME", default_value = "1m")]
+    pub idle_timeout: Span,
+    /// Refuse what would leave less free on the disk [default: 1 % of it, at most 1 GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub min_free: Option<Bytes>,
     /// Let others read, never write
     #[arg(long)]
     pub read_only: bool,
@@ -251,6 +286,9 @@ pub struct ServeArgs {
     // Who comes by ssh may do all that this user may.
     #[arg(default_value_if("for_ssh", ArgPredicate::IsPresent, "all"))]
     pub preserve: Vec<Preserved>,
+    /// Memory that the names, links, holes and attributes of one set may take here [default: 1GiB]
+    #[arg(long, value_name = "SIZE", hide = true)]
+    pub set_memory: Option<Bytes>,
     /// Stop after the first session
     #[arg(long)]
     pub once: bool,
@@ -271,9 +309,9 @@ pub struct ServeArgs {
 /// `haul bench`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct BenchArgs {
-    /// The URL that `haul serve` printed
+    /// The URL that `haul serve` printed: @FILE, @- (stdin), or itself [default: `HAUL_URL`]
     #[arg(value_name = "URL", help_heading = "Arguments")]
-    pub url: Option<String>,
+    pub url: Option<OsString>,
     /// How long to send (10 s when neither --time nor --bytes is given)
     #[arg(long, value_name = "TIME", conflicts_with = "bytes")]
     pub time: Option<Span>,
@@ -291,13 +329,13 @@ pub struct BenchArgs {
 /// `haul pipe`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct PipeArgs {
-    /// The URL that `haul pipe --listen` printed on the other machine
+    /// The URL that `haul pipe --listen` printed on the other machine: @FILE, @- (stdin), or itself [default: `HAUL_URL`]
     #[arg(value_name = "URL", help_heading = "Arguments", conflicts_with = "listen")]
-    pub url: Option<String>,
+    pub url: Option<OsString>,
     /// Wait for the other side here, TCP and UDP alike [without a value: 0.0.0.0:2640]
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "0.0.0.0:2640")]
     pub listen: Option<ListenAddress>,
-    /// Also write the URL to a file that only you can read
+    /// Write the URL to a file that only you can read, and nowhere else
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,
     /// Name or address of this machine to put into the URL

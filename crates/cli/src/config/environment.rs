@@ -2,13 +2,15 @@
 
 use super::options::{self, Kind, OptionSpec};
 use super::{Layer, Origin, Setting, Sources};
+use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
 use haul_base::suggestion;
 
 /// What `haul-lab wan` tells its command begins so.
 const OF_THE_LAB: &str = "HAUL_WAN_";
 /// Variables that are no options.
-const OTHERS: [&str; 5] = ["HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE", "HAUL_DISK_FOLDS"];
+const OTHERS: [&str; 6] =
+    [VARIABLE, "HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE", "HAUL_DISK_FOLDS"];
 
 /// What the environment says about `options`. Remarks on names that nothing knows go to `notes`.
 pub(super) fn layer(

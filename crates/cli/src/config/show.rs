@@ -1,13 +1,13 @@
 //! `--show-config`: every value and where it came from.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use clap::ArgMatches;
 use serde::Serialize;
 
 use super::options::{self, Kind, OptionSpec};
 use super::{Origin, is_typed};
+use crate::output::Lines;
 
 /// One option or parameter, for people and as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -23,15 +23,16 @@ pub struct ConfigRow {
 /// The rows as a table.
 pub struct Show<'a>(pub &'a [ConfigRow]);
 
-impl fmt::Display for Show<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl From<Show<'_>> for Lines {
+    fn from(Show(rows): Show<'_>) -> Self {
         let shown = |row: &ConfigRow| row.value.clone().unwrap_or_else(|| "-".to_owned());
-        let keys = self.0.iter().map(|row| row.key.len()).max().unwrap_or(0);
-        let values = self.0.iter().map(|row| shown(row).chars().count()).max().unwrap_or(0);
-        for row in self.0 {
-            writeln!(f, "{:keys$}  {:values$}  {}", row.key, shown(row), row.origin)?;
+        let keys = rows.iter().map(|row| row.key.len()).max().unwrap_or(0);
+        let values = rows.iter().map(|row| shown(row).chars().count()).max().unwrap_or(0);
+        let mut lines = Self::default();
+        for row in rows {
+            lines.push(format_args!("{:keys$}  {:values$}  {}", row.key, shown(row), row.origin));
         }
-        Ok(())
+        lines
     }
 }
 

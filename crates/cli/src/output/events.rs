@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value};
 
+use super::inert;
 use crate::fault::{self, Fault};
 
 /// Where events go; without a file they go nowhere.
@@ -97,7 +98,7 @@ fn line(seconds: f64, event: &str, machine: Option<&str>, fields: Value) -> Stri
     if let Value::Object(fields) = fields {
         object.extend(fields);
     }
-    Value::Object(object).to_string()
+    inert(&Value::Object(object).to_string())
 }
 
 #[cfg(test)]

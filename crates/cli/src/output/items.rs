@@ -8,7 +8,7 @@ use haul_mover::Tell;
 use haul_wire::control::{Action, Item, Manners, RunMode};
 use serde_json::{Value, json};
 
-use super::{Voice, out, size};
+use super::{Name, Voice, out, size};
 use crate::args::{Command, Global};
 
 /// What becomes of items.
@@ -93,7 +93,7 @@ fn show(style: ItemStyle, collected: &Mutex<Vec<Item>>, voice: &Voice, item: &It
     match style {
         ItemStyle::Collect => collected.lock().unwrap_or_else(PoisonError::into_inner).push(item.clone()),
         ItemStyle::Lines if item.action == Action::Keep => {}
-        ItemStyle::Lines | ItemStyle::AllLines => out(&line(item)),
+        ItemStyle::Lines | ItemStyle::AllLines => out(line(item)),
         ItemStyle::Changes if item.action != Action::Keep => voice.say(&line(item)),
         ItemStyle::Changes | ItemStyle::Hidden => {}
     }
@@ -119,14 +119,14 @@ pub(crate) fn item_lists(items: &[Item]) -> BTreeMap<&'static str, Vec<Value>> {
     let words = ["send", "replace", "resume", "keep", "adjust", "link", "mkdir", "delete"];
     let mut lists: BTreeMap<_, Vec<Value>> = words.into_iter().map(|word| (word, Vec::new())).collect();
     for item in items {
-        let path = String::from_utf8_lossy(item.path.as_bytes());
-        let value = match item.action {
-            Action::Send { size } | Action::Replace { size } => json!({ "path": path, "size": size }),
-            Action::Resume { have, size } => json!({ "path": path, "have": have, "size": size }),
+        let mut value = match item.action {
+            Action::Send { size } | Action::Replace { size } => json!({ "size": size }),
+            Action::Resume { have, size } => json!({ "have": have, "size": size }),
             Action::Keep | Action::Adjust | Action::Link | Action::MakeDirectory | Action::Delete => {
-                json!({ "path": path })
+                json!({})
             }
         };
+        Name(item.path.as_bytes().to_vec()).put(&mut value, "path");
         lists.entry(item.action.as_str()).or_default().push(value);
     }
     lists
@@ -150,7 +150,7 @@ mod tests {
             item(b"c", Action::Delete),
         ];
         assert_eq!(line(&items[0]), "send a (1.5 kB)");
-        assert_eq!(line(&items[1]), "resume b\u{fffd} (1.0 kB of 2.0 kB)");
+        assert_eq!(line(&items[1]), "resume b\\x1b (1.0 kB of 2.0 kB)");
         assert_eq!(line(&items[2]), "delete c");
         let lists = item_lists(&items);
         assert_eq!(lists["resume"], [json!({ "path": "b\u{1b}", "have": 1000, "size": 2000 })]);

@@ -1,11 +1,13 @@
 //! The result as one JSON object: a contract with scripts (`schema` 1).
 
+use std::borrow::Cow;
+
 use haul_base::Span;
 use serde::Serialize;
 
-use super::RunReport;
+use super::{RunReport, without_keys};
 use crate::demo::TcpBeside;
-use crate::fault::Fault;
+use crate::fault::{Fault, Host};
 
 /// Version of the object's form.
 const SCHEMA: u32 = 1;
@@ -63,7 +65,10 @@ struct Cpu {
 
 #[derive(Serialize)]
 struct FailedFile<'a> {
-    path: &'a str,
+    path: Cow<'a, str>,
+    /// Where the text is not all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
     /// Where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     machine: Option<&'a str>,
@@ -78,12 +83,18 @@ pub(crate) struct ErrorObject {
     message: String,
     hint: String,
     retryable: bool,
+    /// The machine that it happened on, or `here`; nothing where no other takes part.
+    on: Option<String>,
 }
 
 impl From<Fault> for ErrorObject {
     fn from(fault: Fault) -> Self {
-        let Fault { code, message, hint, retryable } = fault;
-        Self { code: code.as_str(), message, hint, retryable }
+        let on = fault.host.map(|host| match host {
+            Host::Here => "here".to_owned(),
+            Host::Named(name) => name,
+        });
+        let (message, hint) = (without_keys(&fault.message), without_keys(&fault.hint));
+        Self { code: fault.code.as_str(), message, hint, retryable: fault.retryable, on }
     }
 }
 
@@ -140,7 +151,8 @@ fn document(report: &RunReport) -> Document<'_> {
             .failed
             .iter()
             .map(|f| FailedFile {
-                path: &f.path,
+                path: f.path.text(),
+                path_b64: f.path.base64(),
                 machine: f.machine.as_deref(),
                 error: ErrorObject::from(f.fault.clone()),
             })

@@ -3,6 +3,8 @@
 mod events;
 mod items;
 mod json;
+mod lines;
+mod name;
 mod progress;
 mod report;
 mod summary;
@@ -14,31 +16,17 @@ pub use items::{ItemStyle, Items};
 pub(crate) use items::{item_lists, line as item_line};
 pub use json::json;
 pub(crate) use json::{ErrorObject, json_value};
-pub use progress::{Progress, ProgressStyle, Snapshot, Voice};
+pub use lines::Lines;
+pub(crate) use lines::{
+    inert, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
+};
+pub use name::Name;
+pub use progress::{Progress, ProgressStyle, Snapshot, Stall, Voice};
 pub use report::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Packets, RunReport};
 pub use summary::Summary;
 pub use together::{Part, Together};
 
-use std::fmt::Display;
-use std::io::Write as _;
-
 use haul_base::{Bytes, Span};
-
-/// Writes a result to stdout. Who closed the pipe has read enough.
-pub(crate) fn out(text: &str) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
-}
-
-/// Writes words for people to stderr, as whole lines. A terminal that was closed or a reader that went away is no reason
-/// to stop the work.
-pub(crate) fn tell(words: impl Display) {
-    let lines = words.to_string();
-    let lines = lines.trim_end_matches('\n');
-    if !lines.is_empty() {
-        let _ = writeln!(std::io::stderr(), "{lines}");
-    }
-}
 
 /// A size with its decimal unit, for people.
 fn size(bytes: u64) -> String {

@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
+use haul_mover::Stage;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use super::together::Part;
@@ -18,6 +19,8 @@ const PLAIN_INTERVAL: Duration = Duration::from_secs(3);
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// Without news for this long, the line says so.
 const SILENCE: Duration = Duration::from_secs(2);
+/// With nothing done for this long, the line says what is waited for.
+const STALL_SHOWN: Duration = Duration::from_secs(5);
 /// The rate "now" is that of this last stretch.
 const WINDOW: Span = Span::from_millis(1_500);
 /// Least time between two samples of it.
@@ -34,6 +37,17 @@ pub struct Snapshot {
     pub files: Option<u64>,
     /// How long ago the other side was last heard.
     pub silent_for: Span,
+    /// Nothing has been done for long.
+    pub stall: Option<Stall>,
+}
+
+/// A transfer in which nothing is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stall {
+    /// For how long.
+    pub lasts: Span,
+    /// What it waits for.
+    pub stage: Stage,
 }
 
 /// How progress is shown.
@@ -198,6 +212,11 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
     if Duration::from(snapshot.silent_for) >= SILENCE {
         parts.push(format!("last contact {} ago", clock(snapshot.silent_for)));
     }
+    if let Some(Stall { lasts, stage }) =
+        snapshot.stall.filter(|stall| Duration::from(stall.lasts) >= STALL_SHOWN)
+    {
+        parts.push(format!("waiting for {stage} for {}", clock(lasts)));
+    }
     parts.join(" | ")
 }
 
@@ -228,6 +247,7 @@ mod tests {
             total_bytes: Some(1_000_000_000),
             files: Some(1_200),
             silent_for: Span::from_secs(5),
+            stall: None,
         };
         assert_eq!(
             line(&snapshot, &meter, Span::from_secs(2)),
@@ -252,6 +272,17 @@ mod tests {
         let snapshot = Snapshot { bytes: MIB, ..Snapshot::default() };
         let text = line(&snapshot, &Meter::default(), Span::ZERO);
         assert_eq!(text, "1.0 MB | 0 bit/s now, 0 bit/s mean");
+    }
+
+    #[test]
+    fn a_stall_says_what_is_waited_for() {
+        let after = |seconds| {
+            let stall = Stall { lasts: Span::from_secs(seconds), stage: Stage::Writing };
+            let snapshot = Snapshot { bytes: MIB, stall: Some(stall), ..Snapshot::default() };
+            line(&snapshot, &Meter::default(), Span::ZERO)
+        };
+        assert!(!after(4).contains("waiting"));
+        assert!(after(5).ends_with(" | waiting for the receiver's disk to take what has arrived for 5.0 s"));
     }
 
     #[test]

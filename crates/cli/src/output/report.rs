@@ -3,9 +3,9 @@
 use haul_base::{Rate, Span};
 use serde::{Deserialize, Serialize};
 
-use super::travel;
+use super::{Name, travel};
 use crate::demo::TcpBeside;
-use crate::fault::{Fault, FaultCode};
+use crate::fault::{Fault, FaultCode, here, place};
 
 /// Exit code when some files failed and others did not.
 const SOME_FILES_FAILED: u8 = 3;
@@ -58,8 +58,8 @@ pub struct FileFailure {
     /// The machine that it is from, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// Its path, for people.
-    pub path: String,
+    /// Its path.
+    pub path: Name,
     /// Why.
     pub fault: Fault,
     /// How many entries below it failed because of that.
@@ -77,14 +77,14 @@ impl FileFailure {
     pub(super) fn place(&self) -> String {
         match &self.machine {
             Some(machine) => format!("{} from {machine}", self.path),
-            None => self.path.clone(),
+            None => self.path.to_string(),
         }
     }
 
     /// Whether `other` is among those that this one counts below it.
     fn counts(&self, other: &Self) -> bool {
-        let rest = other.path.strip_prefix(&self.path).filter(|_| self.below > 0);
-        rest.is_some_and(|rest| rest.starts_with('/'))
+        let rest = other.path.0.strip_prefix(self.path.0.as_slice()).filter(|_| self.below > 0);
+        rest.is_some_and(|rest| rest.starts_with(b"/"))
             && self.machine == other.machine
             && haul_mover::follows_from_directory(&other.fault)
     }
@@ -167,6 +167,18 @@ impl RunReport {
         Self { error: Some(error), ..Self::default() }
     }
 
+    /// Says of what went wrong that it happened on this machine, where nothing else is known.
+    pub(crate) fn happened_here(&mut self) {
+        self.each_fault(|fault| *fault = here(fault.clone()));
+    }
+
+    /// Changes all that went wrong.
+    pub(crate) fn each_fault(&mut self, change: impl FnMut(&mut Fault)) {
+        let of_files = self.failed.iter_mut().map(|failure| &mut failure.fault);
+        let others = [&mut self.error, &mut self.files_fault, &mut self.not_deleted];
+        of_files.chain(others.into_iter().flatten()).for_each(change);
+    }
+
     /// Whether everything asked for was done.
     pub fn is_ok(&self) -> bool {
         self.error.is_none() && self.failed_files == 0 && self.not_deleted.is_none()
@@ -206,7 +218,8 @@ impl RunReport {
         let code = first.map_or(FaultCode::Io, |failure| failure.fault.code);
         let mut message = format!("{} failed", super::count(self.failed_files, "file"));
         if let Some(failure) = first {
-            message = format!("{message}; the first is {}: {}", failure.place(), failure.fault.message);
+            let on = place(&failure.fault);
+            message = format!("{message}; the first is {}: {on}{}", failure.place(), failure.fault.message);
         }
         let hint = first.map_or(String::new(), |failure| failure.fault.hint.clone());
         Some(Fault::new(code, message, hint))

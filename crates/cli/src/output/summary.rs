@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use haul_base::Span;
 
-use super::{RunReport, clock, count, grouped, percent, size};
-use crate::fault::{Fault, Shown, printable};
+use super::{Lines, RunReport, clock, count, grouped, percent, size};
+use crate::fault::{Fault, place, shown};
 
 /// The limit that names this system's shortcomings as its cause.
 const RECEIVER_HOST: &str = "receiver_host";
@@ -16,92 +16,95 @@ pub struct Summary<'a>(pub &'a RunReport);
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let report = self.0;
-        f.write_str(&self.failures())?;
-        f.write_str(&self.notes())?;
-        if report.limited_by.as_ref().is_some_and(|limit| limit.what == RECEIVER_HOST) {
-            for fallback in &report.fallbacks {
-                writeln!(f, "note: {}", printable(fallback))?;
-            }
-        }
-        if let Some(error) = &report.error {
-            writeln!(f, "{}", Shown(error))?;
-            if report.bytes == 0 {
-                return Ok(());
-            }
-        }
-        if self.is_nothing_to_do() {
-            let kept = count(report.kept_files, "file");
-            let (begin, deleted) = match report.deleted_files {
-                0 => ("Nothing to do", String::new()),
-                names => ("Nothing to send", format!(", {} deleted", count(names, "name"))),
-            };
-            return writeln!(
-                f,
-                "{begin}: {kept} there already{deleted}, looked at in {}.",
-                clock(report.elapsed)
-            );
-        }
-        if self.is_nothing_done() {
-            return writeln!(f, "Nothing was moved.");
-        }
-        self.write_details(f)?;
-        writeln!(f, "{}", self.moved())?;
-        self.write_limit(f)
+        self.lines().fmt(f)
+    }
+}
+
+impl From<Summary<'_>> for Lines {
+    fn from(summary: Summary<'_>) -> Self {
+        summary.lines()
     }
 }
 
 impl Summary<'_> {
-    /// One line for each failed file that is known by name, and one for all that failed with its directory.
-    pub fn failures(&self) -> String {
+    fn lines(&self) -> Lines {
         let report = self.0;
-        let (mut lines, mut told) = (String::new(), 0);
+        let mut lines = self.failures();
+        lines.append(&self.notes());
+        if report.limited_by.as_ref().is_some_and(|limit| limit.what == RECEIVER_HOST) {
+            report.fallbacks.iter().for_each(|fallback| lines.push(format_args!("note: {fallback}")));
+        }
+        if let Some(error) = &report.error {
+            lines.append(&shown(error));
+            if report.bytes == 0 {
+                return lines;
+            }
+        }
+        if self.is_nothing_to_do() {
+            lines.push(self.nothing_to_do());
+        } else if self.is_nothing_done() {
+            lines.push("Nothing was moved.");
+        } else {
+            lines.push(self.details());
+            lines.push(self.moved());
+            lines.push(self.limit());
+        }
+        lines
+    }
+
+    fn nothing_to_do(&self) -> String {
+        let report = self.0;
+        let kept = count(report.kept_files, "file");
+        let (begin, deleted) = match report.deleted_files {
+            0 => ("Nothing to do", String::new()),
+            names => ("Nothing to send", format!(", {} deleted", count(names, "name"))),
+        };
+        format!("{begin}: {kept} there already{deleted}, looked at in {}.", clock(report.elapsed))
+    }
+
+    /// One line for each failed file that is known by name, and one for all that failed with its directory.
+    pub fn failures(&self) -> Lines {
+        let report = self.0;
+        let (mut lines, mut told) = (Lines::default(), 0);
         for failure in report.causes() {
-            let Fault { message, hint, .. } = &failure.fault;
-            let hint = if hint.is_empty() { String::new() } else { format!(" ({})", printable(hint)) };
             let place = failure.place();
-            let place = printable(&place);
-            let _ = writeln!(lines, "failed: {place}: {}{hint}", printable(message));
-            let _ = match failure.below {
-                0 => Ok(()),
-                1 => writeln!(lines, "failed: {place}: 1 entry below it, which has no directory to lie in"),
-                below => {
-                    let below = grouped(below);
-                    writeln!(
-                        lines,
-                        "failed: {place}: {below} entries below it, which have no directory to lie in"
-                    )
-                }
-            };
+            lines.push(format_args!("failed: {place}: {}", in_a_line(&failure.fault)));
+            match failure.below {
+                0 => {}
+                1 => lines.push(format_args!(
+                    "failed: {place}: 1 entry below it, which has no directory to lie in"
+                )),
+                below => lines.push(format_args!(
+                    "failed: {place}: {} entries below it, which have no directory to lie in",
+                    grouped(below)
+                )),
+            }
             told += 1 + failure.below;
         }
         let unlisted = report.failed_files.saturating_sub(told);
         if unlisted > 0 {
-            let _ = writeln!(lines, "failed: {} more", grouped(unlisted));
+            lines.push(format_args!("failed: {} more", grouped(unlisted)));
         }
-        if let Some(Fault { message, hint, .. }) = &report.not_deleted {
-            let hint = if hint.is_empty() { String::new() } else { format!(" ({})", printable(hint)) };
-            let _ = writeln!(lines, "not deleted: {}{hint}", printable(message));
+        if let Some(fault) = &report.not_deleted {
+            lines.push(format_args!("not deleted: {}", in_a_line(fault)));
         }
         lines
     }
 
     /// One line for each thing that could not be preserved, or was left alone, and is known.
-    pub fn notes(&self) -> String {
+    pub fn notes(&self) -> Lines {
         let report = self.0;
-        let mut lines: String = report.notes.iter().fold(String::new(), |mut lines, note| {
-            let _ = writeln!(lines, "note: {}", printable(note));
-            lines
-        });
+        let mut lines = Lines::default();
+        report.notes.iter().for_each(|note| lines.push(format_args!("note: {note}")));
         let unlisted = report.noted.saturating_sub(report.notes.len() as u64);
         if unlisted > 0 {
-            let _ = writeln!(lines, "note: {} more", grouped(unlisted));
+            lines.push(format_args!("note: {} more", grouped(unlisted)));
         }
         lines
     }
 
-    /// One line about how it was done.
-    fn write_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// How it was done.
+    fn details(&self) -> String {
         let report = self.0;
         let mut parts =
             vec![format!("preset {}", report.preset), format!("controller {}", report.controller)];
@@ -119,7 +122,7 @@ impl Summary<'_> {
         if let Some(digest) = &report.digest {
             parts.push(format!("blake3 {}", digest.get(..16).unwrap_or(digest)));
         }
-        writeln!(f, "{}", parts.join(", "))
+        parts.join(", ")
     }
 
     /// What was moved, at what rate and share of the path, what was resent, and whether it was verified.
@@ -186,20 +189,19 @@ impl Summary<'_> {
         if self.0.files > 0 || self.0.digest.is_some() { "Moved" } else { "Carried" }
     }
 
-    fn write_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn limit(&self) -> String {
         match &self.0.limited_by {
-            Some(limit) => {
-                writeln!(
-                    f,
-                    "Limited by: {} ({})",
-                    printable(&limit.what).replace('_', " "),
-                    printable(&limit.evidence)
-                )
-            }
-            None if self.0.error.is_some() => writeln!(f, "Limited by: unknown (it did not come to its end)"),
-            None => writeln!(f, "Limited by: unknown (too short a run to tell)"),
+            Some(limit) => format!("Limited by: {} ({})", limit.what.replace('_', " "), limit.evidence),
+            None if self.0.error.is_some() => "Limited by: unknown (it did not come to its end)".to_owned(),
+            None => "Limited by: unknown (too short a run to tell)".to_owned(),
         }
     }
+}
+
+/// A fault with its machine and its hint.
+fn in_a_line(fault: &Fault) -> String {
+    let hint = if fault.hint.is_empty() { String::new() } else { format!(" ({})", fault.hint) };
+    format!("{}{}{hint}", place(fault), fault.message)
 }
 
 fn milliseconds(span: Span) -> String {

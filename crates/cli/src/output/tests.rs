@@ -1,7 +1,8 @@
 use haul_base::{Rate, Span};
+use proptest::prelude::*;
 
 use super::*;
-use crate::fault::{Fault, FaultCode};
+use crate::fault::{Fault, FaultCode, Host};
 
 fn finished() -> RunReport {
     RunReport {
@@ -34,7 +35,7 @@ fn broken() -> RunReport {
 
 fn partly() -> RunReport {
     let fault = Fault::new(FaultCode::Unreadable, "permission denied", "check the permissions");
-    let failed = vec![FileFailure { machine: None, path: "a/b\u{1b}".to_owned(), fault, below: 0 }];
+    let failed = vec![FileFailure { machine: None, path: "a/b\u{1b}".into(), fault, below: 0 }];
     RunReport { failed, failed_files: 3, limited_by: None, ..finished() }
 }
 
@@ -102,8 +103,12 @@ fn the_summary_of_a_bench() {
 
 /// What failed by itself, and entries `0` to `named` below it that failed with it, out of `below`.
 fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<FileFailure> {
-    let failure =
-        |path: String, fault, below| FileFailure { machine: machine.map(str::to_owned), path, fault, below };
+    let failure = |path: String, fault, below| FileFailure {
+        machine: machine.map(str::to_owned),
+        path: path.as_str().into(),
+        fault,
+        below,
+    };
     let cause = Fault::new(FaultCode::Unreadable, "permission denied", "check the permissions");
     // As the receiver says it.
     let follows = || Fault::new(FaultCode::NotADirectory, "no directory", "see the failure of its directory");
@@ -116,7 +121,7 @@ fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<Fil
 fn what_fails_with_its_directory_takes_one_line() {
     let failed = [blocked(None, "x", 3, 301), blocked(None, "x2", 1, 1), blocked(None, "y", 0, 0)].concat();
     let report = RunReport { failed, failed_files: 306, ..finished() };
-    let lines = Summary(&report).failures();
+    let lines = Summary(&report).failures().to_string();
     assert_eq!(
         lines,
         "failed: x: permission denied (check the permissions)\n\
@@ -138,7 +143,7 @@ fn what_failed_with_a_directory_of_another_machine_or_an_unknown_one_is_named() 
     // Its failure is not known.
     failed.remove(1);
     let report = RunReport { failed, failed_files: 7, ..finished() };
-    let lines = Summary(&report).failures();
+    let lines = Summary(&report).failures().to_string();
     assert!(lines.contains("failed: x/0 from b: no directory"), "{lines}");
     assert_eq!((lines.lines().count(), lines.contains("more")), (3, false), "{lines}");
 }
@@ -162,4 +167,61 @@ fn quantities_for_people() {
     assert_eq!(percent(0.00001), "<0.01 %");
     assert_eq!(percent(0.0018), "0.2 %");
     assert_eq!(percent(0.0), "0 %");
+}
+
+/// Words that people must not be deceived by.
+fn hostile() -> impl Strategy<Value = String> {
+    const THREATS: [&str; 9] = [
+        "\n",
+        "\r",
+        "\u{1b}[2J",
+        "\u{1b}]0;title\u{7}",
+        "\u{9b}2K",
+        "\u{85}",
+        "\u{202e}",
+        "\u{2066}",
+        "\u{2028}",
+    ];
+    let forged = "\nMoved 9.9 GB in 1 file, all verified\n";
+    let word = prop_oneof![
+        Just(forged.to_owned()),
+        proptest::sample::select(&THREATS[..]).prop_map(str::to_owned),
+        ".*"
+    ];
+    prop::collection::vec(word, 1..4).prop_map(|words| format!("x{}", words.concat()))
+}
+
+/// A report in which `word` stands wherever a peer, a file or another program can put a text.
+fn all_of(word: &str) -> RunReport {
+    let text = || word.to_owned();
+    let fault = || Fault::new(FaultCode::Io, text(), text()).on(Host::Named(text()));
+    let failure = |machine, below| FileFailure { machine, path: Name::from(word), fault: fault(), below };
+    RunReport {
+        preset: text(),
+        controller: text(),
+        cipher: text(),
+        limited_by: Some(LimitedBy { what: text(), evidence: text() }),
+        digest: Some(text()),
+        notes: vec![text(); 2],
+        noted: 2,
+        fallbacks: vec![text()],
+        failed: vec![failure(None, 7), failure(Some(text()), 1)],
+        failed_files: 20,
+        not_deleted: Some(fault()),
+        error: Some(fault()),
+        ..finished()
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_of_a_report_forges_a_line_or_is_obeyed(word in hostile()) {
+        let (said, plain) = (Summary(&all_of(&word)).to_string(), Summary(&all_of("x")).to_string());
+        prop_assert_eq!(said.lines().count(), plain.lines().count(), "{}", said);
+        prop_assert!(!said.replace('\n', "").contains(haul_base::is_unprintable), "{:?}", said);
+        let object = inert(&json(&all_of(&word)));
+        prop_assert!(!object.contains(haul_base::is_unprintable), "{:?}", object);
+        let value: serde_json::Value = serde_json::from_str(&object).unwrap();
+        prop_assert_eq!(value["failures"][0]["path"].as_str(), Some(word.as_str()), "names are exact");
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_base::Span;
 
-use super::{Progress, ProgressStyle, Snapshot};
+use super::{Progress, ProgressStyle, Snapshot, Stall};
 
 /// Shows several transfers as one.
 #[derive(Debug)]
@@ -83,11 +83,13 @@ fn lock(sums: &Mutex<Sums>) -> MutexGuard<'_, Sums> {
 fn sum(parts: &[State]) -> Snapshot {
     let mut sum = Snapshot { total_bytes: Some(0), files: Some(0), ..Snapshot::default() };
     let mut silences: Vec<Span> = Vec::new();
+    let mut stalls: Vec<Option<Stall>> = Vec::new();
     for part in parts {
         let (snapshot, total) = match *part {
             State::Waiting => (Snapshot::default(), None),
             State::Running(snapshot) => {
                 silences.push(snapshot.silent_for);
+                stalls.push(snapshot.stall);
                 (snapshot, snapshot.total_bytes)
             }
             State::Over(snapshot) => (snapshot, Some(snapshot.bytes)),
@@ -97,6 +99,9 @@ fn sum(parts: &[State]) -> Snapshot {
         sum.files = sum.files.map(|all| all + snapshot.files.unwrap_or_default());
     }
     sum.silent_for = silences.into_iter().min().unwrap_or(Span::ZERO);
+    // What one still does is progress of all.
+    let all_stall: Option<Vec<Stall>> = stalls.into_iter().collect();
+    sum.stall = all_stall.and_then(|stalls| stalls.into_iter().min_by_key(|stall| stall.lasts));
     sum
 }
 
@@ -105,7 +110,8 @@ mod tests {
     use super::*;
 
     fn at(bytes: u64, total: u64, silent_ms: u64) -> Snapshot {
-        Snapshot { bytes, total_bytes: Some(total), files: Some(1), silent_for: Span::from_millis(silent_ms) }
+        let silent_for = Span::from_millis(silent_ms);
+        Snapshot { bytes, total_bytes: Some(total), files: Some(1), silent_for, stall: None }
     }
 
     #[test]

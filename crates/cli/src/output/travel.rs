@@ -76,7 +76,7 @@ mod tests {
     use haul_base::{Rate, Span};
 
     use crate::fault;
-    use crate::output::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Packets, RunReport};
+    use crate::output::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Name, Packets, RunReport};
 
     #[test]
     fn a_report_arrives_as_it_was() {
@@ -93,7 +93,7 @@ mod tests {
             cpu: CpuSeconds { sender: Some(0.1), receiver: None },
             failed: vec![FileFailure {
                 machine: None,
-                path: "x".to_owned(),
+                path: Name(b"x\xff".to_vec()),
                 fault: fault::usage("no", "yes"),
                 below: 7,
             }],

@@ -22,7 +22,7 @@ use super::teller::Teller;
 use crate::args::Command;
 use crate::config::{Origin, Resolved, Sources, StartError, resolve};
 use crate::fault;
-use crate::output::{EventLog, ItemStyle, Items, ProgressStyle, RunReport, Summary, item_line, tell};
+use crate::output::{EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, item_line, tell};
 use crate::settings::{Preset, Recipe, Settings};
 use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, ItemThere, Job, MAX_JOB};
@@ -88,16 +88,16 @@ fn log_path() -> PathBuf {
 }
 
 fn run(job: &Job, cancel: Cancel, teller: &Teller) -> RunReport {
-    let log = |words: &str| {
+    let log = |lines: Lines| {
         if job.detach {
             // Stderr is the log file.
-            tell(words);
+            tell(lines);
         }
     };
-    job.actions.iter().for_each(|action| log(action));
+    job.actions.iter().for_each(|action| log(action.as_str().into()));
     let report = prepare(job, cancel, teller).and_then(|prepared| prepared.run(job, teller));
     let report = report.unwrap_or_else(RunReport::failed);
-    log(Summary(&report).to_string().trim_end());
+    log(Summary(&report).into());
     report
 }
 
@@ -134,6 +134,7 @@ fn prepare(job: &Job, cancel: Cancel, teller: &Teller) -> Result<Prepared, Fault
         manners: Manners { run, ..args.sync.manners(args.transfer.no_resume, &args.storage) },
         growth: args.sync.growth(),
         preserve: args.preserve.preserve(),
+        set_memory: args.set_memory.unwrap_or(haul_mover::SET_MEMORY),
         allotments: super::Allotments::default(),
         items: items(job, teller),
         cancel,

@@ -4,19 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_engine::{Control, Counters, Session, Transfer, Waker};
+use haul_engine::{Control, Counters, HaulUrl, Role, Session, Transfer, Waker};
 use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Request, Summary};
 use serde_json::json;
 
 use super::Context;
 use super::copy::{negotiate, open};
-use super::drive::{Contact, Watch, counters_json, interrupted, stop};
+use super::drive::{Contact, Watch, counters_json, for_peer, interrupted, stop};
 use super::link::Sides;
 use super::memory::{Gauge, MemorySource, NullSink};
 use super::outcome::{self, Cpu, Facts};
-use super::plan::{DryRun, parse_url};
+use super::plan::DryRun;
+use super::sessions::Pulse;
 use crate::args::BenchArgs;
-use crate::fault;
+use crate::endpoint;
 use crate::output::{Progress, RunReport, Snapshot};
 
 /// How long a bench lasts if nobody says.
@@ -53,18 +54,20 @@ pub(crate) fn bench(context: &Context, args: &BenchArgs) -> RunReport {
 }
 
 fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
-    let url = parse_url(url_of(args)?)?;
+    let url = url_of(args)?;
     let limit = limit_of(args);
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let mut session = open(context, &url, request, limit)?;
-    let sides = Sides::new(Facts::of(&session, Cpu::ALL));
+    let sides = Sides::new(Facts::of(&session, Cpu::ALL, &url.host));
     let watch = Watch {
         cancel: &context.cancel,
+        role: Role::Client,
         style: context.style.clone(),
         events: Some(&context.events),
         items: None,
         allotments: super::Allotments::default(),
+        pulse: Pulse::default(),
     };
     let carried = if args.reverse {
         receive(&mut session, &sides, &watch)
@@ -81,7 +84,7 @@ fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
 /// # Errors
 /// What would keep it from being done.
 pub(crate) fn plan_bench(context: &Context, args: &BenchArgs) -> Result<DryRun, Fault> {
-    let url = parse_url(url_of(args)?)?;
+    let url = url_of(args)?;
     let amount = match limit_of(args) {
         BenchLimit::Bytes(bytes) => haul_base::Bytes(bytes).to_string(),
         BenchLimit::Micros(micros) => format!("for {}", Span::from_micros(micros)),
@@ -92,8 +95,8 @@ pub(crate) fn plan_bench(context: &Context, args: &BenchArgs) -> Result<DryRun, 
     Ok(DryRun { actions, negotiated: negotiate(context, &url)? })
 }
 
-fn url_of(args: &BenchArgs) -> Result<&str, Fault> {
-    args.url.as_deref().ok_or_else(|| fault::usage("the server's URL is missing", "haul bench [OPTIONS] URL"))
+fn url_of(args: &BenchArgs) -> Result<HaulUrl, Fault> {
+    endpoint::url(args.url.as_deref(), "haul bench [OPTIONS] URL")
 }
 
 fn limit_of(args: &BenchArgs) -> BenchLimit {
@@ -118,7 +121,7 @@ pub(super) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, watc
         _ => None,
     };
     sides.watch(&transfer);
-    let delivered = wait(&transfer, session.control(), &gauge, total, watch);
+    let delivered = wait((&transfer, sides), session.control(), &gauge, total, watch);
     let elapsed = started.elapsed().into();
     let bytes = delivered.and_then(|()| {
         let bytes = match transfer.counters() {
@@ -127,7 +130,7 @@ pub(super) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, watc
         };
         agree_as_sender(session.control(), sides, bytes)
     });
-    finish(session.control(), transfer, bytes, elapsed)
+    finish(session.control(), transfer, bytes, elapsed, watch)
 }
 
 /// Receives memory until everything has arrived.
@@ -141,10 +144,10 @@ pub(super) fn receive(session: &mut Session, sides: &Sides, watch: &Watch<'_>) -
         Err(error) => return give_up(session.control(), error.into()),
     };
     sides.watch(&transfer);
-    let complete = wait(&transfer, session.control(), &gauge, None, watch);
+    let complete = wait((&transfer, sides), session.control(), &gauge, None, watch);
     let elapsed = started.elapsed().into();
     let bytes = complete.and_then(|()| agree_as_receiver(session.control(), sides, gauge.bytes()));
-    finish(session.control(), transfer, bytes, elapsed)
+    finish(session.control(), transfer, bytes, elapsed, watch)
 }
 
 fn give_up(control: &Control, fault: Fault) -> Carried {
@@ -152,19 +155,26 @@ fn give_up(control: &Control, fault: Fault) -> Carried {
     Carried::failed(fault)
 }
 
-fn finish(control: &Control, transfer: Arc<Transfer>, bytes: Result<u64, Fault>, elapsed: Span) -> Carried {
+fn finish(
+    control: &Control,
+    transfer: Arc<Transfer>,
+    bytes: Result<u64, Fault>,
+    elapsed: Span,
+    watch: &Watch<'_>,
+) -> Carried {
     match &bytes {
         // The numbers are agreed on; how the goodbye goes changes nothing.
         Ok(_) => drop(control.close()),
-        Err(fault) => control.abort(fault.clone()),
+        Err(fault) => control.abort(for_peer(fault, watch)),
     }
     let data_cpu = transfer.cpu();
+    let bytes = bytes.map_err(|fault| watch.cancel.or_own(fault, ""));
     Carried { bytes, counters: stop(transfer), data_cpu, elapsed }
 }
 
 /// Shows how it goes until every byte has arrived.
 fn wait(
-    transfer: &Transfer,
+    (transfer, sides): (&Transfer, &Sides),
     control: &Control,
     gauge: &Gauge,
     total_bytes: Option<u64>,
@@ -180,16 +190,19 @@ fn wait(
             Ok(false) => {}
             Err(error) => break Err(error.into()),
         }
-        if watch.cancel.is_requested() {
-            break Err(interrupted());
+        watch.pulse.note(gauge.bytes());
+        if let Some(fault) =
+            watch.cancel.is_requested().then(|| interrupted(watch.cancel)).or_else(|| watch.pulse.given_up())
+        {
+            break Err(fault);
         }
         if let Some(error) = control.failure() {
-            break Err(error.into());
+            break Err(sides.fault(error));
         }
         // The source ends by the clock, which nothing else tells the data thread.
         waker.wake();
         let silent_for = contact.silent_for(transfer);
-        progress.update(&Snapshot { bytes: gauge.bytes(), total_bytes, silent_for, files: None });
+        progress.update(&Snapshot { bytes: gauge.bytes(), total_bytes, silent_for, ..Snapshot::default() });
         if traced.elapsed() >= TRACE_INTERVAL {
             traced = Instant::now();
             trace(watch, gauge, transfer);
@@ -211,7 +224,7 @@ fn agree_as_sender(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, 
     control.send(ControlMessage::Counted(sides.ours()))?;
     control.send(ControlMessage::ObjectSent { bytes })?;
     let theirs = loop {
-        match sides.take(control.recv(Some(LAST_WORDS))?) {
+        match sides.take(control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?) {
             Some(ControlMessage::Finish(summary)) => break summary.bytes,
             None => {}
             Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
@@ -222,7 +235,7 @@ fn agree_as_sender(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, 
 
 fn agree_as_receiver(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
     let theirs = loop {
-        match sides.take(control.recv(Some(LAST_WORDS))?) {
+        match sides.take(control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?) {
             Some(ControlMessage::ObjectSent { bytes }) => break bytes,
             None => {}
             Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),

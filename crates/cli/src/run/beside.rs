@@ -13,7 +13,6 @@ use serde_json::json;
 
 use super::Context;
 use crate::demo::{CONGESTIONS, PathSpec, TcpBeside, TcpFlow, TcpJob, TcpNews};
-use crate::fault::FaultCode;
 use crate::output::{Progress, RunReport, Snapshot, clock, percent};
 
 /// How soon Ctrl-C is noticed.
@@ -86,12 +85,12 @@ fn follow(
     let mut progress: Option<(String, Progress)> = None;
     loop {
         if context.cancel.is_requested() {
-            return Err(Fault::new(FaultCode::Interrupted, "interrupted", ""));
+            return Err(context.cancel.fault(""));
         }
         match news.recv_timeout(LOOK) {
             Ok(TcpNews::Progress { congestion, bytes: there }) => {
                 if progress.as_ref().is_none_or(|(shown, _)| *shown != congestion) {
-                    context.say(&format!("Now {} alone on this path, 10 s at most", name(&congestion)));
+                    context.say(format!("Now {} alone on this path, 10 s at most", name(&congestion)));
                     progress = Some((congestion, Progress::start(&context.style)));
                 }
                 if let Some((_, progress)) = &mut progress {
@@ -111,7 +110,7 @@ fn follow(
     }
     // Ctrl-C reaches the helper as well, and may end it first.
     if context.cancel.is_requested() {
-        return Err(Fault::new(FaultCode::Interrupted, "interrupted", ""));
+        return Err(context.cancel.fault(""));
     }
     let told = beside.flows.len() + beside.missing.len();
     if beside.left_out.is_none() && told < CONGESTIONS.len() {
@@ -129,18 +128,18 @@ fn name(congestion: &str) -> String {
 fn show(context: &Context, beside: &TcpBeside, ours: &RunReport) {
     if !beside.flows.is_empty() {
         context.say("Each alone on this path:  goodput        share of it");
-        context.say(&row("haul", ours.goodput, beside.path, ""));
+        context.say(row("haul", ours.goodput, beside.path, ""));
     }
     for flow in &beside.flows {
-        context.say(&row(&name(&flow.congestion), flow.goodput(), beside.path, &remark(flow, ours)));
+        context.say(row(&name(&flow.congestion), flow.goodput(), beside.path, &remark(flow, ours)));
         context.events.write("tcp", flow.json(beside.path));
     }
     for (congestion, why) in &beside.missing {
-        context.say(&format!("  {:<22}  not shown: {why}", name(congestion)));
+        context.say(format!("  {:<22}  not shown: {why}", name(congestion)));
         context.events.write("tcp", json!({ "congestion": congestion, "missing": why }));
     }
     if let Some(why) = &beside.left_out {
-        context.say(&format!("TCP on this path is left out: {why}"));
+        context.say(format!("TCP on this path is left out: {why}"));
         context.events.write("tcp", json!({ "left_out": why }));
     }
 }

@@ -5,10 +5,11 @@ use haul_wire::control::Fault;
 
 use super::copy::How;
 use super::outcome::Cpu;
-use super::plan::{parse_url, path_bytes};
+use super::plan::path_bytes;
 use super::reach::{reach, with_way_out};
 use super::{Context, copy, third};
 use crate::args::SshArgs;
+use crate::endpoint;
 use crate::fault;
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost, SshPlan};
@@ -35,7 +36,8 @@ impl Served {
     ) -> Result<Self, Fault> {
         let mut remote = Remote::start(command, host, command.serve(host), &context.cancel)?;
         let url = remote.announcement.url.as_deref();
-        let url = parse_url(url.ok_or_else(|| fault::usage(format!("{host} announced no server"), ""))?)?;
+        let url =
+            endpoint::parse_url(url.ok_or_else(|| fault::usage(format!("{host} announced no server"), ""))?)?;
         remote.tell(permit)?;
         let mut hosts = vec![command.hostname(host)];
         hosts.extend(remote.announcement.hosts.iter().cloned());
@@ -106,7 +108,7 @@ pub(super) fn with_host<R: MayFail>(
     });
     if let Some(note) = server.remote.early_end() {
         let rest = if is_done { "; the transfer did not need it" } else { "" };
-        context.say(&format!("note: {note}{rest}"));
+        context.say(format!("note: {note}{rest}"));
     }
     Ok(result)
 }

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_engine::{ConnectOptions, HaulUrl, Session, connect};
+use haul_engine::{ConnectOptions, EngineError, HaulUrl, Role, Session, connect};
 use haul_mover::{Asked, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
-use haul_wire::control::{BenchLimit, Fault, FaultCode, Request, RunMode, Selection};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Host, Request, RunMode, Selection};
 use serde_json::json;
 
 use super::drive::{self, Watch};
@@ -20,6 +20,7 @@ use super::plan::{CopyPlan, path_bytes};
 use super::policy::Policy;
 use super::select::chosen;
 use super::server::{job_number, name, with_own_server};
+use super::sessions::Pulse;
 use super::{Context, by_ssh, many, stdio, wire};
 use crate::args::{CpArgs, SshArgs};
 use crate::fault;
@@ -133,6 +134,7 @@ pub(super) fn open(
 /// Connects on a thread of its own, so that an interruption does not have to wait for an answer.
 fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Result<Session, Fault> {
     let (sender, answer) = channel();
+    let host = url.host.clone();
     let connecting = move || {
         // Nobody listens any more after an interruption; the session then closes by itself.
         let _ = sender.send(connect(&url, options));
@@ -143,14 +145,16 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
         .map_err(|e| fault::io("cannot start a thread", &e))?;
     while !cancel.is_requested() {
         match answer.recv_timeout(TICK) {
-            Ok(session) => return Ok(session?),
+            Ok(Ok(session)) => return Ok(session),
+            Ok(Err(EngineError::Peer(fault))) => return Err(fault.on(Host::Named(host))),
+            Ok(Err(error)) => return Err(error.into()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Fault::new(FaultCode::Internal, "connecting has crashed", ""));
             }
         }
     }
-    Err(drive::interrupted())
+    Err(drive::interrupted(cancel))
 }
 
 /// Sends files to the place that `url` names.
@@ -165,8 +169,8 @@ pub(super) fn upload(
     let request = Request::Put { destination: url.path.clone(), layout, manners: context.manners };
     over(context, url, request, cpu, |session, sides, watch| {
         let channel = link(session.control(), sides);
-        let (growth, preserve) = (context.growth, context.preserve);
-        let limits = SendLimits { growth, preserve, ..SendLimits::default() };
+        let (growth, preserve, set_memory) = (context.growth, context.preserve, context.set_memory);
+        let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
         let job = send_files(sources, Root::Anywhere, selection, channel, limits)?;
         Ok(drive::send(session, job, sides, watch).resumable())
     })
@@ -191,6 +195,7 @@ pub(super) fn download(
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
         let options = ReceiveOptions {
             permit: context.preserve,
+            set_memory: context.set_memory,
             asked: Some(Asked::new(sources, selection)),
             ..ReceiveOptions::with_manners(job_number(), context.manners).for_round_trip(session.round_trip())
         };
@@ -221,19 +226,22 @@ pub(super) fn over(
         Ok(session) => session,
         Err(fault) => return context.failed(fault),
     };
-    let sides = Sides::new(Facts::of(&session, cpu));
+    let sides = Sides::new(Facts::of(&session, cpu, &url.host));
     let watch = Watch {
         cancel: &context.cancel,
+        role: Role::Client,
         style: context.style.clone(),
         events: Some(&context.events),
         items: Some(&context.items),
         allotments: context.allotments.clone(),
+        pulse: Pulse::default(),
     };
     let moved = match work(&mut session, &sides, &watch) {
         Ok(moved) => moved,
         Err(fault) => {
             session.control().abort(fault.clone());
-            return context.failed(fault);
+            let is_local = sides.facts().other.is_none();
+            return context.failed(if is_local { fault } else { fault::here(fault) });
         }
     };
     let elapsed = started.elapsed().into();

@@ -39,7 +39,7 @@ fn try_demo(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
     let scratch = scratch_directory()?;
     let source = source(context, args, scratch.path())?;
     let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, mtu: MTU, seed: args.seed };
-    context.say(&describe(&spec));
+    context.say(describe(&spec));
     context.events.write(
         "start",
         json!({
@@ -80,7 +80,7 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     let root = scratch.join("demo");
     std::fs::create_dir(&root).map_err(|e| fault::io(format!("cannot make {}", root.display()), &e))?;
     set.write(&root, &context.cancel)?;
-    context.say(&format!("Files: {} in {} files (seed {})", set.total(), set.files.len(), args.seed));
+    context.say(format!("Files: {} in {} files (seed {})", set.total(), set.files.len(), args.seed));
     Ok(root)
 }
 
@@ -112,7 +112,7 @@ fn over_path(
 /// What the path did to the packets: the truth that the report can be held against.
 fn show_counts(context: &Context, counts: &PathCounts) {
     for (name, direction) in [("Data", &counts.up), ("Back", &counts.down)] {
-        context.say(&format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
+        context.say(format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
         context.events.write("path", path_event(name, direction));
     }
 }

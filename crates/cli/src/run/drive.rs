@@ -4,23 +4,32 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::Span;
-use haul_engine::{Control, Counters, Session, Transfer, Waker};
-use haul_mover::{MoveReport, Progress as JobProgress, ReceiveHandle, ReceiveJob, SendHandle, SendJob, Wake};
+use haul_engine::{Control, Counters, Role, Session, Transfer, Waker};
+use haul_mover::{
+    MoveReport, Progress as JobProgress, ReceiveHandle, ReceiveJob, SendHandle, SendJob, Stage, Wake,
+};
 use haul_wire::control::{Fault, FaultCode};
 use serde_json::json;
 
 use super::allot::{Allotments, Part};
 use super::link::{Sides, wake};
+use super::sessions::Pulse;
+use super::stall::{self, StallClock};
 use crate::fault;
-use crate::output::{EventLog, Items, Progress, ProgressStyle, Snapshot};
+use crate::output::{EventLog, Items, Progress, ProgressStyle, Snapshot, Stall};
 use crate::signals::Cancel;
 
 /// How often a run is looked after.
 const TICK: Duration = Duration::from_millis(5);
+/// The same after some seconds.
+const LONGEST_TICK: Duration = Duration::from_millis(50);
 /// How often the trace gets a line of numbers.
 const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 /// What to do when a copy of files has lost the other side.
 const GOES_ON: &str = "run the same command again: it goes on where it stopped";
+
+/// What to do about an interruption.
+const REST: &str = "what is complete is in place; run it again for the rest";
 
 /// A job of either side.
 pub(super) trait Job {
@@ -28,6 +37,8 @@ pub(super) trait Job {
     fn on_wake(&self, wake: Wake);
     fn abort(&self, fault: Fault);
     fn is_finished(&self) -> bool;
+    /// What it waits for, if nothing happens.
+    fn stage(&self) -> Stage;
     /// What a person should know if it fails.
     fn notes(&self) -> Vec<String>;
     fn join(self) -> Result<MoveReport, Fault>;
@@ -48,6 +59,9 @@ macro_rules! job {
             fn is_finished(&self) -> bool {
                 self.is_finished()
             }
+            fn stage(&self) -> Stage {
+                self.stage()
+            }
             fn notes(&self) -> Vec<String> {
                 $notes(self)
             }
@@ -64,6 +78,8 @@ job!(ReceiveHandle, ReceiveHandle::notes);
 /// Who looks on.
 pub(super) struct Watch<'a> {
     pub cancel: &'a Cancel,
+    /// What this side is to the other one.
+    pub role: Role,
     pub style: ProgressStyle,
     /// The trace; a server has none.
     pub events: Option<&'a EventLog>,
@@ -71,6 +87,8 @@ pub(super) struct Watch<'a> {
     pub items: Option<&'a Items>,
     /// How what is received here is divided among those who send.
     pub allotments: Allotments,
+    /// Whether it gets on, for a server that has no place left.
+    pub pulse: Pulse,
 }
 
 /// How a job ended.
@@ -142,11 +160,30 @@ fn run<J: Job>(
     let stopped_by = look_after(&job, &transfer, watch, part.as_ref(), progress);
     drop(part);
     let notes = job.notes();
-    let joined = job.join();
+    let joined = join(job, stopped_by);
     let elapsed = started.elapsed().into();
     let data_cpu = transfer.cpu();
     let counters = stop(transfer);
-    Moved { result: stopped_by.map_or(joined, Err), notes, counters, data_cpu, elapsed }
+    let result = joined.map_err(|fault| watch.cancel.or_own(fault, REST));
+    Moved { result, notes, counters, data_cpu, elapsed }
+}
+
+/// The result of a job that has ended, or was ended from here. One that cannot end is left to itself: a thread of it
+/// waits for a disk that does not answer, and ends with the process.
+fn join<J: Job>(job: J, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> {
+    match stopped_by {
+        None => job.join(),
+        Some(fault) if job.is_finished() => {
+            // The job's own words are those that the other side was told.
+            let _ = job.join();
+            Err(fault)
+        }
+        Some(fault) => {
+            let fault = stall::unended(fault, job.stage());
+            std::mem::forget(job);
+            Err(fault)
+        }
+    }
 }
 
 /// Ends the data path and gives its last counters.
@@ -165,51 +202,78 @@ fn look_after(
     mut progress: Progress,
 ) -> Option<Fault> {
     let numbers = job.progress();
-    let mut traced = Instant::now();
+    let started = Instant::now();
+    let mut traced = started;
     let mut contact = Contact::new();
-    let mut stopped_by = None;
-    while !job.is_finished() {
-        std::thread::sleep(TICK);
-        progress.update(&snapshot(&numbers, contact.silent_for(transfer)));
+    let mut clock = StallClock::new();
+    let mut stopped_by: Option<(Fault, Instant)> = None;
+    while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < stall::ENDING) {
+        std::thread::sleep(tick(started.elapsed()));
+        let stall = Stall { lasts: clock.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
+        progress.update(&snapshot(&numbers, contact.silent_for(transfer), stall));
+        watch.pulse.note(done(&numbers, transfer));
         part.inspect(|part| part.look());
         if traced.elapsed() >= TRACE_INTERVAL {
             traced = Instant::now();
             trace(watch, &numbers, transfer);
         }
         if stopped_by.is_none() {
-            stopped_by = reason_to_stop(transfer, watch.cancel);
-            if let Some(fault) = &stopped_by {
-                job.abort(fault.clone());
+            let fault = reason_to_stop(transfer, watch).or_else(|| stall::too_long(stall));
+            if let Some(fault) = &fault {
+                job.abort(for_peer(fault, watch));
             }
+            stopped_by = fault.map(|fault| (fault, Instant::now()));
         }
     }
     progress.finish();
     trace(watch, &numbers, transfer);
-    stopped_by
+    stopped_by.map(|(fault, _)| fault)
 }
 
-fn reason_to_stop(transfer: &Transfer, cancel: &Cancel) -> Option<Fault> {
-    if cancel.is_requested() {
-        return Some(interrupted());
+/// How long to look away: a fiftieth of the time that has passed, so that the end is noticed in time, and a long copy
+/// is woken no more than 20 times a second.
+fn tick(elapsed: Duration) -> Duration {
+    (elapsed / 50).clamp(TICK, LONGEST_TICK)
+}
+
+fn reason_to_stop(transfer: &Transfer, watch: &Watch<'_>) -> Option<Fault> {
+    if watch.cancel.is_requested() {
+        return Some(interrupted(watch.cancel));
     }
-    transfer.failure().map(Fault::from)
+    transfer.failure().map(Fault::from).or_else(|| watch.pulse.given_up())
 }
 
-/// What an interruption is called on both sides.
-pub(super) fn interrupted() -> Fault {
-    Fault::new(
-        FaultCode::Interrupted,
-        "interrupted",
-        "what is complete is in place; run it again for the rest",
-    )
+/// A number that rises with everything that is done.
+fn done(numbers: &JobProgress, transfer: &Transfer) -> u64 {
+    let carried = match transfer.counters() {
+        Some(Counters::Sending(sending)) => sending.stats.object_acked,
+        Some(Counters::Receiving(stats)) => stats.object_bytes,
+        None => 0,
+    };
+    let entries = numbers.files_done() + numbers.failed();
+    [numbers.bytes_done(), numbers.bytes_known(), entries].into_iter().fold(carried, u64::wrapping_add)
 }
 
-fn snapshot(numbers: &JobProgress, silent_for: Span) -> Snapshot {
+/// What an interruption is called.
+pub(super) fn interrupted(cancel: &Cancel) -> Fault {
+    cancel.fault(REST)
+}
+
+/// What the other side is told of a fault that ends the session from here.
+pub(super) fn for_peer(fault: &Fault, watch: &Watch<'_>) -> Fault {
+    match fault.code {
+        FaultCode::Interrupted => watch.cancel.fault_for_peer(watch.role, REST),
+        _ => fault.clone(),
+    }
+}
+
+fn snapshot(numbers: &JobProgress, silent_for: Span, stall: Stall) -> Snapshot {
     Snapshot {
         bytes: numbers.bytes_done(),
         total_bytes: Some(numbers.bytes_known()).filter(|&bytes| bytes > 0),
         files: Some(numbers.files_done()),
         silent_for,
+        stall: Some(stall),
     }
 }
 

@@ -7,8 +7,8 @@ use super::copy::{How, negotiate, parse, run, traced};
 use super::plan::{CopyPlan, DryRun};
 use super::{Context, by_ssh, stdio, third};
 use crate::args::CpArgs;
-use crate::fault::Shown;
-use crate::output::{RunReport, Summary, item_lists, json_value, out, tell};
+use crate::fault::shown;
+use crate::output::{RunReport, Summary, item_lists, json_value, out, out_json, tell};
 use crate::ssh::SshPlan;
 
 /// Looks, and prints what it sees on stdout. Returns the exit code.
@@ -22,7 +22,7 @@ pub(crate) fn itemise(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     let mut say = |negotiated| {
         dry.negotiated = negotiated;
         if !context.json {
-            out(dry.to_string().trim_end());
+            out(&dry);
         }
     };
     let report = if let CopyPlan::Ssh(SshPlan::Third(third)) = &plan {
@@ -43,14 +43,14 @@ pub(crate) fn itemise(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
         return Err(error);
     }
     if context.json {
-        out(&object(&dry, context, &report).to_string());
+        out_json(&object(&dry, context, &report).to_string());
     } else {
         tell(Summary(&report).failures());
-        context.say(Summary(&report).notes().trim_end());
+        context.say(Summary(&report).notes());
         if let Some(error) = &report.error {
-            tell(Shown(error));
+            tell(shown(error));
         }
-        out(&Summary(&report).would_move());
+        out(Summary(&report).would_move());
     }
     Ok(report.exit_code())
 }

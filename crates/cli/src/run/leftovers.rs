@@ -4,17 +4,18 @@ mod words;
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use haul_base::Span;
+use haul_base::{Span, printable_bytes};
 use haul_mover::{JournalReport, JournalState, find_journals, remove_journal};
 use serde_json::{Value, json};
 
 use self::words::{as_json, line, row};
 use crate::args::{CleanArgs, StatusArgs};
-use crate::fault::{self, Fault, Shown};
-use crate::output::{ErrorObject, out, tell};
+use crate::fault::{self, Fault, shown};
+use crate::output::{ErrorObject, out, out_json, tell};
 
 /// A journal and the directory that it lies in.
 struct Found {
@@ -41,10 +42,10 @@ pub(crate) fn status(args: &StatusArgs, quiet: bool, as_object: bool) -> u8 {
     let search = Search::run(&args.place.directories, args.place.recursive);
     if as_object {
         let journals: Vec<Value> = search.found.iter().map(as_json).collect();
-        out(&search.object(&json!({ "journals": journals })));
+        out_json(&search.object(&json!({ "journals": journals })));
     } else {
         for found in &search.found {
-            out(&row(found));
+            out(row(found));
         }
     }
     if search.found.is_empty() && search.faults.is_empty() && !quiet && !as_object {
@@ -74,11 +75,11 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
         let removed: Vec<Value> = removed.iter().map(as_json).collect();
         let left: Vec<Value> =
             left.iter().map(|(found, why)| with(as_json(found), "why", json!(why))).collect();
-        out(&search.object(&json!({ "dry_run": args.dry_run, "removed": removed, "left": left })));
+        out_json(&search.object(&json!({ "dry_run": args.dry_run, "removed": removed, "left": left })));
         return search.end();
     }
     for found in &removed {
-        out(&line(found, args.dry_run));
+        out(line(found, args.dry_run));
     }
     for (found, why) in left.iter().filter(|_| !quiet) {
         tell(format_args!("left alone: {}: {why}", found.shown()));
@@ -116,7 +117,7 @@ fn fate(found: &Found, args: &CleanArgs) -> Result<Fate, Fault> {
 impl Found {
     /// The journal's path for people.
     fn shown(&self) -> String {
-        fault::printable(&self.directory.join(&self.journal.name).display().to_string())
+        printable_bytes(self.directory.join(&self.journal.name).as_os_str().as_bytes())
     }
 }
 
@@ -157,7 +158,7 @@ impl Search {
     /// Says what went wrong and gives the exit code.
     fn end(&self) -> u8 {
         for fault in &self.faults {
-            tell(Shown(fault));
+            tell(shown(fault));
         }
         self.faults.first().map_or(0, |fault| fault.code.exit_code())
     }

@@ -1,15 +1,20 @@
 //! The engine's control channel as the mover wants it. Beside the mover's messages it carries what each side has
 //! counted, so that either side's report has both.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
-use haul_engine::{Control, Transfer, Waker};
+use haul_engine::{Control, EngineError, Transfer, Waker};
 use haul_mover::{ControlLink, Wake};
-use haul_wire::control::{ControlMessage, Counted, Fault};
+use haul_wire::control::{ControlMessage, Counted, Fault, Host};
 
 use super::outcome::{Facts, counted};
+
+/// Faults that are remembered: more than a report names.
+const MOST_TOLD: usize = 10_000;
 
 /// What this side will tell of itself, and what the other side has told.
 #[derive(Debug)]
@@ -20,6 +25,10 @@ pub(super) struct Sides {
     theirs: Mutex<Option<Counted>>,
     /// What the receiver has allotted before there was a transfer.
     allotted: Mutex<Option<Rate>>,
+    /// Faults that this side has told the other one, of the first so many, by their hashes: a receiver says of an entry
+    /// that the sender could not read why it failed.
+    told: Mutex<HashSet<u64>>,
+    hasher: RandomState,
 }
 
 impl Sides {
@@ -31,6 +40,8 @@ impl Sides {
             transfer: Mutex::default(),
             theirs: Mutex::default(),
             allotted: Mutex::default(),
+            told: Mutex::default(),
+            hasher: RandomState::new(),
         })
     }
 
@@ -67,6 +78,41 @@ impl Sides {
         }
     }
 
+    /// An error of the session; one that the other side has told happened there.
+    pub(super) fn fault(&self, error: EngineError) -> Fault {
+        let is_theirs = matches!(error, EngineError::Peer(_));
+        let mut fault = Fault::from(error);
+        if is_theirs {
+            self.place(&mut fault);
+        }
+        fault
+    }
+
+    /// A fault that the other side has told, with the machine that it happened on.
+    pub(super) fn place(&self, fault: &mut Fault) {
+        let Some(other) = &self.facts.other else { return };
+        let told = lock(&self.told);
+        if told.contains(&self.hash(fault)) {
+            fault.host = Some(Host::Here);
+        } else if told.len() < MOST_TOLD {
+            fault.host = Some(Host::Named(other.clone()));
+        }
+    }
+
+    fn hash(&self, fault: &Fault) -> u64 {
+        self.hasher.hash_one((fault.code, &fault.message, &fault.hint))
+    }
+
+    fn note(&self, mut message: ControlMessage) -> ControlMessage {
+        let mut told = lock(&self.told);
+        for fault in message.faults() {
+            if told.len() < MOST_TOLD {
+                told.insert(self.hash(fault));
+            }
+        }
+        message
+    }
+
     /// What the session is.
     pub(super) fn facts(&self) -> &Facts {
         &self.facts
@@ -93,12 +139,14 @@ impl ControlLink for Link {
         if matches!(message, ControlMessage::Finish(_) | ControlMessage::Bye) {
             self.control.send(ControlMessage::Counted(self.sides.ours()))?;
         }
-        Ok(self.control.send(message)?)
+        Ok(self.control.send(self.sides.note(message))?)
     }
 
     fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
-        let message = self.control.try_recv(timeout)?;
-        Ok(message.and_then(|message| self.sides.take(message)))
+        let received = self.control.try_recv(timeout).map_err(|error| self.sides.fault(error))?;
+        let Some(mut message) = received else { return Ok(None) };
+        message.faults().into_iter().for_each(|fault| self.sides.place(fault));
+        Ok(self.sides.take(message))
     }
 }
 

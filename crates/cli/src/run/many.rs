@@ -11,7 +11,7 @@ use super::Context;
 use super::allot::Allotments;
 use super::copy::{self, How};
 use super::plan::CopyPlan;
-use crate::fault::printable;
+use crate::fault::place;
 use crate::output::{ProgressStyle, RunReport, Summary, Together};
 use crate::ssh::SshPlan;
 
@@ -83,7 +83,7 @@ fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
     let what = plan.actions().first().cloned().unwrap_or_default();
     let summary = Summary(report);
     match &report.error {
-        Some(error) => format!("{what}: failed: {}", printable(&error.message)),
+        Some(error) => format!("{what}: failed: {}{}", place(error), error.message),
         None if summary.is_nothing_done() => format!("{what}: failed, nothing was moved"),
         None if summary.is_nothing_to_do() => format!("{what}: nothing to do"),
         None => format!("{what}: {}", summary.moved()),

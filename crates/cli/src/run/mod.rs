@@ -8,6 +8,7 @@ mod by_ssh;
 mod copy;
 mod demo;
 mod drive;
+mod filesystem;
 mod itemise;
 mod leftovers;
 mod limits;
@@ -24,7 +25,9 @@ mod reach;
 mod select;
 mod serve;
 mod server;
+mod sessions;
 mod ssh_server;
+mod stall;
 mod stdio;
 mod teller;
 mod third;
@@ -35,7 +38,7 @@ use std::ffi::OsString;
 
 use haul_wire::control::{Growth, Manners, Preserve};
 
-use crate::output::{EventLog, Items, ProgressStyle, RunReport, json_value, tell};
+use crate::output::{EventLog, Items, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 
@@ -67,6 +70,8 @@ pub struct Context {
     pub items: Items,
     /// What of files is preserved.
     pub preserve: Preserve,
+    /// Memory that the names, links, holes and attributes of one set may take.
+    pub set_memory: haul_base::Bytes,
     /// How what is received here is divided among those who send.
     pub allotments: Allotments,
     /// Whether to stop.
@@ -101,7 +106,7 @@ impl Context {
     }
 
     /// Says something to people, unless they do not want it or it is nothing.
-    fn say(&self, words: &str) {
+    fn say(&self, words: impl Into<Lines>) {
         if !self.quiet {
             tell(words);
         }

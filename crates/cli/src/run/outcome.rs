@@ -11,7 +11,7 @@ use super::drive::Moved;
 use super::limits::{self, SenderEvidence};
 use super::link::Sides;
 use super::{Context, usage};
-use crate::output::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Packets, RunReport};
+use crate::output::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Name, Packets, RunReport};
 
 /// Whose processor time the report gives for this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub(super) struct Facts {
     round_trip: Span,
     ceiling: Option<Rate>,
     cpu: Cpu,
+    /// The other machine, by the name or address that it was reached by; `None` if both sides are on this one.
+    pub(super) other: Option<String>,
 }
 
 /// What was measured of the data path, and for how long it ran.
@@ -60,9 +62,10 @@ impl Cpu {
 }
 
 impl Facts {
-    pub(super) fn of(session: &Session, cpu: Cpu) -> Self {
+    pub(super) fn of(session: &Session, cpu: Cpu, other: &impl ToString) -> Self {
         Self {
             cpu,
+            other: (cpu != Cpu::DataThread).then(|| other.to_string()),
             cipher: session.cipher().to_string(),
             controller: session.settings().controller.clone(),
             round_trip: session.round_trip(),
@@ -86,6 +89,9 @@ pub(super) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: 
         }
     }
     report.goodput = Rate::from_transfer(report.bytes - report.resumed_bytes.min(report.bytes), elapsed);
+    if facts.other.is_some() {
+        report.happened_here();
+    }
     complete(report, sides, counters)
 }
 
@@ -240,8 +246,7 @@ fn add_files(report: &mut RunReport, done: &MoveReport) {
 }
 
 fn failure((path, fault): &(Vec<u8>, Fault), all: &Failures) -> FileFailure {
-    let (text, below) = (String::from_utf8_lossy(path).into_owned(), all.below(path));
-    FileFailure { machine: None, path: text, fault: fault.clone(), below }
+    FileFailure { machine: None, path: Name(path.clone()), fault: fault.clone(), below: all.below(path) }
 }
 
 fn fail(report: &mut RunReport, fault: Fault, counters: Option<Counters>) {

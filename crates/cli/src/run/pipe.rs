@@ -5,25 +5,28 @@ mod output;
 mod way;
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Rate, Span};
+use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
     Accepted, ByteReader, ByteWriter, Connection, Error, ListenOptions, Listener, Options, StreamStatistics,
     StreamsPermitted,
 };
+use zeroize::Zeroizing;
 
 use self::input::{Cut, Input};
 use self::output::Output;
 use self::way::Way;
-use super::serve::{own_address, write_secret};
+use super::serve::{own_address, write_url};
 use super::usage;
 use crate::args::PipeArgs;
-use crate::fault::{self, Shown};
-use crate::output::{CpuSeconds, Packets, RunReport, json, tell};
+use crate::endpoint;
+use crate::fault::{self, shown};
+use crate::output::{CpuSeconds, Packets, RunReport, json, out_json, tell, tell_json, tell_url};
 use crate::signals::{self, Cancel};
 
 /// How often a wait looks whether it should end.
@@ -65,7 +68,7 @@ impl Known {
         let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
         let name = connection.recipe().name;
         let bare = name.strip_prefix(SENDING).or_else(|| name.strip_prefix(RECEIVING)).unwrap_or(&name);
-        let recipe = fault::printable(bare);
+        let recipe = bare.to_owned();
         Self { recipe, rtt: Some(statistics.rtt), packets: Packets { sent, resent } }
     }
 
@@ -77,7 +80,7 @@ impl Known {
 
     /// Of a stream of bytes, at the end that receives.
     fn of_received(recipe: &str, statistics: &StreamStatistics) -> Self {
-        Self { recipe: fault::printable(recipe), rtt: statistics.rtt, packets: Packets::default() }
+        Self { recipe: recipe.to_owned(), rtt: statistics.rtt, packets: Packets::default() }
     }
 }
 
@@ -101,7 +104,7 @@ pub(crate) fn pipe(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault
         Ok(tally) => pipe.summary(&tally, elapsed),
         Err(fault) if json && pipe.writes_stdout() => {
             let report = RunReport::failed(fault.clone());
-            tell(Shown(&fault));
+            tell(shown(&fault));
             pipe.print(&report);
             return Ok(report.exit_code());
         }
@@ -113,10 +116,9 @@ pub(crate) fn pipe(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault
 impl Pipe<'_> {
     fn run(&self) -> Result<Tally, Fault> {
         way::check_frame(self.args.frame)?;
-        match (&self.args.url, self.args.listen) {
-            (Some(url), None) => self.connect(url),
-            (None, Some(address)) => self.listen(address.0),
-            _ => Err(fault::usage("a URL or --listen is needed", "haul pipe --listen, on the other machine")),
+        match self.args.listen {
+            Some(address) => self.listen(address.0),
+            None => self.connect(&self.url()?),
         }
     }
 
@@ -127,12 +129,11 @@ impl Pipe<'_> {
 
     /// Prints the object where no data is: on stdout of the side that reads, on stderr of the side that writes.
     fn print(&self, report: &RunReport) {
-        // A reader that is gone misses nothing that it wanted.
-        let _ = if self.writes_stdout() {
-            writeln!(io::stderr(), "{}", json(report))
+        if self.writes_stdout() {
+            tell_json(&json(report));
         } else {
-            writeln!(io::stdout(), "{}", json(report))
-        };
+            out_json(&json(report));
+        }
     }
 
     fn report(&self, tally: Tally, elapsed: Span) -> RunReport {
@@ -171,7 +172,15 @@ impl Pipe<'_> {
         self.say(&words);
     }
 
-    fn connect(&self, url: &str) -> Result<Tally, Fault> {
+    fn url(&self) -> Result<HaulUrl, Fault> {
+        let url = self.args.url.as_deref();
+        endpoint::url(url, "haul pipe [OPTIONS] URL, or haul pipe --listen on the other machine")
+    }
+
+    fn connect(&self, url: &HaulUrl) -> Result<Tally, Fault> {
+        // The library takes text.
+        let url = Zeroizing::new(url.to_string());
+        let url = url.as_str();
         let options = Options { keep_alive: Some(KEEP_ALIVE), ..Options::default() };
         match Way::choose(self.args, &options)? {
             Way::Bytes(recipe, options) if self.args.reverse => {
@@ -230,14 +239,12 @@ impl Pipe<'_> {
     fn announce(&self, listener: &Listener) -> Result<(), Fault> {
         let host = self.args.host.clone();
         let host = host.unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
-        let url = listener.url(&host);
+        let url = endpoint::parse_url(&Zeroizing::new(listener.url(&host)))?;
         if let Some(path) = &self.args.url_file {
-            write_secret(path, &format!("{url}\n"))
-                .map_err(|e| fault::io(format!("cannot write the URL to {}", path.display()), &e))?;
-        } else {
-            // Even a quiet listener has to say where it is.
-            tell(url);
+            return write_url(path, &url);
         }
+        // Even a quiet listener has to say where it is.
+        tell_url(&url);
         Ok(())
     }
 
@@ -276,7 +283,7 @@ impl Pipe<'_> {
 
     /// Unless it should end.
     fn go_on(&self) -> Result<(), Fault> {
-        if self.cancel.is_requested() { Err(interrupted()) } else { Ok(()) }
+        if self.cancel.is_requested() { Err(self.cancel.fault("")) } else { Ok(()) }
     }
 
     /// Writes all of it; gives up when asked to.
@@ -354,7 +361,9 @@ impl Pipe<'_> {
             match connection.send_with(message, haulage::SendOptions::default(), Some(LOOK)) {
                 Ok(_) => return Ok(()),
                 Err(Error::TimedOut { what: "room for the message", .. }) if !self.cancel.is_requested() => {}
-                Err(Error::TimedOut { what: "room for the message", .. }) => return Err(interrupted()),
+                Err(Error::TimedOut { what: "room for the message", .. }) => {
+                    return Err(self.cancel.fault(""));
+                }
                 Err(error) => return Err(gone(&error)),
             }
         }
@@ -406,10 +415,6 @@ impl Pipe<'_> {
 
 fn rate(bytes: u64, elapsed: Span) -> Rate {
     Rate::from_bps((bytes as f64 * 8.0 / elapsed.as_secs_f64().max(1e-6)) as u64)
-}
-
-fn interrupted() -> Fault {
-    Fault::new(FaultCode::Interrupted, "interrupted", "")
 }
 
 /// An end of a conversation that is no end of the data.

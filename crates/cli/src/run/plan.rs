@@ -1,14 +1,15 @@
 //! What a copy amounts to, before anything is done: which way, and from where to where.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use haul_engine::HaulUrl;
+use haul_base::printable_bytes;
+use haul_engine::{HaulUrl, Secret};
 
 use crate::endpoint::Endpoint;
 use crate::fault::{self, Fault};
+use crate::output::Lines;
 use crate::ssh::{SshHost, SshPlan};
 
 /// A copy in one of the ways there are.
@@ -50,7 +51,7 @@ enum Machine {
     Ssh(SshHost),
     Server {
         authority: String,
-        secret: [u8; 32],
+        secret: Secret,
     },
 }
 
@@ -80,7 +81,7 @@ impl CopyPlan {
         }
         match destination {
             Endpoint::Ssh(_) => Err(not_here()),
-            Endpoint::Url(url) => Ok(Self::Upload { to: parse_url(&url)?, sources: all_local(sources)? }),
+            Endpoint::Url(url) => Ok(Self::Upload { to: url, sources: all_local(sources)? }),
             Endpoint::Local(to) if sources.iter().any(Endpoint::is_remote) => Self::download(sources, to),
             Endpoint::Local(to) => Ok(Self::Local { sources: all_local(sources)?, to }),
         }
@@ -94,8 +95,7 @@ impl CopyPlan {
                 Endpoint::Local(_) => return Ok(None),
                 Endpoint::Ssh(path) => Machine::Ssh(path.host.clone()),
                 Endpoint::Url(url) => {
-                    let url = parse_url(url)?;
-                    Machine::Server { authority: url.authority(), secret: url.secret }
+                    Machine::Server { authority: url.authority(), secret: url.secret.clone() }
                 }
             };
             match machines.iter_mut().find(|(known, _)| *known == machine) {
@@ -117,7 +117,7 @@ impl CopyPlan {
 
     fn download(sources: Vec<Endpoint>, to: PathBuf) -> Result<Self, Fault> {
         let urls = sources.into_iter().map(|source| match source {
-            Endpoint::Url(url) => parse_url(&url),
+            Endpoint::Url(url) => Ok(url),
             Endpoint::Ssh(_) => Err(not_here()),
             Endpoint::Local(path) => Err(fault::usage(
                 format!("sources on this machine ({}) and on a server are mixed", path.display()),
@@ -126,7 +126,7 @@ impl CopyPlan {
         });
         let urls: Vec<HaulUrl> = urls.collect::<Result<_, _>>()?;
         let from = urls[0].clone();
-        if urls.iter().any(|url| (url.authority(), url.secret) != (from.authority(), from.secret)) {
+        if urls.iter().any(|url| (url.authority(), &url.secret) != (from.authority(), &from.secret)) {
             return Err(fault::usage(
                 "the sources are on different servers",
                 "use one command for each server",
@@ -148,9 +148,7 @@ impl CopyPlan {
 
     /// What would be done, for people.
     pub fn actions(&self) -> Vec<String> {
-        let server = |url: &HaulUrl, path: &[u8]| {
-            format!("{}:/{}", url.authority(), fault::printable(&String::from_utf8_lossy(path)))
-        };
+        let server = |url: &HaulUrl, path: &[u8]| format!("{}:/{}", url.authority(), printable_bytes(path));
         match self {
             Self::Upload { sources, to } => {
                 let to_server = |s: &PathBuf| format!("send {} to {}", s.display(), server(to, &to.path));
@@ -167,14 +165,6 @@ impl CopyPlan {
             }
         }
     }
-}
-
-/// Reads a server's URL.
-///
-/// # Errors
-/// What is wrong with it, without its secret.
-pub(super) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
-    text.parse().map_err(|error: haul_engine::UrlError| fault::usage(error.to_string(), error.hint()))
 }
 
 fn all_local(endpoints: Vec<Endpoint>) -> Result<Vec<PathBuf>, Fault> {
@@ -224,15 +214,12 @@ impl DryRun {
     }
 }
 
-impl fmt::Display for DryRun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for action in &self.actions {
-            writeln!(f, "would {action}")?;
-        }
-        for (key, value) in &self.negotiated {
-            writeln!(f, "{key}: {}", fault::printable(value))?;
-        }
-        Ok(())
+impl From<&DryRun> for Lines {
+    fn from(dry: &DryRun) -> Self {
+        let mut lines = Self::default();
+        dry.actions.iter().for_each(|action| lines.push(format_args!("would {action}")));
+        dry.negotiated.iter().for_each(|(key, value)| lines.push(format_args!("{key}: {value}")));
+        lines
     }
 }
 
@@ -241,7 +228,7 @@ mod tests {
     use super::*;
 
     fn url(port: u16, path: &str) -> String {
-        let (fingerprint, secret) = ([1; 32], [2; 32]);
+        let (fingerprint, secret) = ([1; 32], [2; 32].into());
         let path = path.as_bytes().to_vec();
         HaulUrl { host: "h".to_owned(), port, path, fingerprint, secret, expires: None }.to_string()
     }
@@ -297,7 +284,7 @@ mod tests {
             actions: vec!["copy a to b".to_owned()],
             negotiated: vec![("cipher", "aes-128-gcm".to_owned())],
         };
-        assert_eq!(plan.to_string(), "would copy a to b\ncipher: aes-128-gcm\n");
+        assert_eq!(Lines::from(&plan).to_string(), "would copy a to b\ncipher: aes-128-gcm\n");
         let json: serde_json::Value = serde_json::from_str(&plan.json()).unwrap();
         assert_eq!(json["negotiated"]["cipher"], "aes-128-gcm");
     }

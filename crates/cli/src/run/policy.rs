@@ -1,6 +1,7 @@
 //! What a server permits and prefers.
 
-use haul_mover::{Root, check_selection};
+use haul_base::Bytes;
+use haul_mover::{MinFree, Root, check_selection};
 use haul_wire::control::{
     Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
 };
@@ -21,6 +22,10 @@ pub(super) struct Policy {
     durability: Durability,
     /// What clients may set of files that they send.
     pub permit: Preserve,
+    /// What has to stay free on the disk.
+    pub min_free: MinFree,
+    /// Memory that the names, links, holes and attributes of one client's set may take.
+    pub set_memory: Bytes,
     settings: Settings,
     named: Vec<String>,
 }
@@ -30,7 +35,9 @@ impl Policy {
         let durability = Durability::Cached;
         let (settings, named) = (context.settings.clone(), context.named.clone());
         let allotments = super::Allotments::default();
-        Self { allotments, root, read_only, durability, permit: context.preserve, settings, named }
+        let (permit, min_free) = (context.preserve, MinFree::Nothing);
+        let set_memory = context.set_memory;
+        Self { allotments, root, read_only, durability, permit, min_free, set_memory, settings, named }
     }
 
     /// What clients send altogether stays below `capacity`, and each has its part of it.
@@ -41,6 +48,11 @@ impl Policy {
     /// The same, where files count as received only when this is fulfilled.
     pub(super) fn insisting_on(self, durability: Durability) -> Self {
         Self { durability, ..self }
+    }
+
+    /// The same, where so much of the disk stays free.
+    pub(super) fn keeping_free(self, min_free: MinFree) -> Self {
+        Self { min_free, ..self }
     }
 
     /// The same, where of what clients may set of files only this is left.
@@ -134,6 +146,8 @@ mod tests {
             read_only: true,
             durability,
             permit,
+            min_free: MinFree::Nothing,
+            set_memory: haul_mover::SET_MEMORY,
             settings,
             named,
         }

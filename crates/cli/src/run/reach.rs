@@ -6,7 +6,6 @@ use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
 
 use super::{Context, copy};
-use crate::fault::printable;
 
 /// The URL with the first of `hosts` by which the server can be reached, by TCP and by UDP.
 ///
@@ -39,7 +38,7 @@ fn is_of_the_way(fault: &Fault) -> bool {
 
 fn none(faults: &[(String, Fault)]) -> Fault {
     let tried: Vec<String> =
-        faults.iter().map(|(host, fault)| format!("by {}: {}", printable(host), fault.message)).collect();
+        faults.iter().map(|(host, fault)| format!("by {host}: {}", fault.message)).collect();
     let is_udp = |fault: &Fault| fault.code == FaultCode::UdpBlocked;
     let code = if faults.iter().any(|(_, fault)| is_udp(fault)) {
         FaultCode::UdpBlocked

@@ -1,18 +1,18 @@
 //! What of the sources is to be sent: the options and the files that they name, made into a selection.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use haul_mover::{check_pattern, is_untellable, leaves_out_unseen};
+use haul_base::printable_bytes;
+use haul_mover::{check_pattern, is_untellable, leaves_out_unseen, open_named};
 use haul_wire::control::{
     FileSystems, IgnoreFiles, LeftOutNames, LinkChoice, MAX_RULES, MAX_SELECTION_BYTES, RelPath, Rule,
     Selection, Verdict,
 };
 
 use crate::args::{CpArgs, RuleArg, SelectArgs};
-use crate::fault::{self, Fault, printable};
+use crate::fault::{self, Fault};
 
 /// What stands for standard input.
 const STDIN: &str = "-";
@@ -132,7 +132,7 @@ fn paths(file: &Path, separator: u8) -> Result<Vec<RelPath>, Fault> {
 }
 
 fn at_line(option: &str, file: &Path, number: usize, line: &[u8], why: &str) -> Fault {
-    let line = printable(&String::from_utf8_lossy(line));
+    let line = printable_bytes(line);
     fault::usage(format!("{option} {}, entry {number} (`{line}`): {why}", file.display()), "correct the file")
 }
 
@@ -151,7 +151,7 @@ fn contents(file: &Path, option: &str) -> Result<Vec<u8>, Fault> {
     let read = if file.as_os_str().as_bytes() == STDIN.as_bytes() {
         io::stdin().lock().read_to_end(&mut text)
     } else {
-        File::open(file).and_then(|mut opened| opened.read_to_end(&mut text))
+        open_named(file).and_then(|mut opened| opened.read_to_end(&mut text))
     };
     read.map_err(|e| {
         fault::usage(format!("cannot read {} of {option}: {e}", file.display()), "check the name")

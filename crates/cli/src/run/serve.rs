@@ -1,29 +1,28 @@
 //! `haul serve`.
 
-use std::fs::OpenOptions;
-use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
 
-use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener};
-use haul_mover::Root;
-use haul_wire::control::{Fault, FaultCode, Request, RunMode};
+use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, write_secret_file};
+use haul_mover::{MinFree, Root};
+use haul_wire::control::{Fault, Request, RunMode};
 use serde_json::json;
+use zeroize::Zeroizing;
 
+use super::filesystem::{self, Offer};
 use super::outcome::Cpu;
 use super::policy::Policy;
 use super::server::{POLL, answer, listen_options, name};
+use super::sessions::{Pulse, SessionLimits, Sessions};
 use super::{Context, ports, ssh_server};
 use crate::args::ServeArgs;
-use crate::fault::{self, Shown};
-use crate::output::{RunReport, Summary, json_value, tell};
+use crate::fault::{self, shown};
+use crate::output::{RunReport, Summary, json_value, out_json, out_url, out_verbatim, tell};
 use crate::signals::INTERRUPTED;
 
-/// Sessions at a time; more are sent away and can come again.
-const MAX_SESSIONS: usize = 64;
 /// An address from the block for documentation (RFC 5737); nothing is sent there.
 const ELSEWHERE: (&str, u16) = ("192.0.2.1", 9);
 
@@ -35,27 +34,41 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     if args.for_ssh {
         return ssh_server::serve(context, args);
     }
-    let policy = Policy::new(Root::beneath(&args.root)?, args.read_only, context)
+    let root = Root::beneath(&args.root)?;
+    let policy = Policy::new(root.clone(), args.read_only, context)
         .insisting_on(args.sync.into())
+        .keeping_free(args.min_free.map_or(MinFree::Share, |bytes| MinFree::Bytes(bytes.0)))
         .dividing(args.capacity);
     let options =
         ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen.0, &policy) };
+    let url_file = args.url_file.as_deref().map(UrlFile::will_be).transpose()?;
+    // Before the first thread that hears strangers is started.
+    let offer = if args.read_only { Offer::Reading } else { Offer::ReadingAndWriting };
+    let confinement = filesystem::restrict(&root, offer);
     let listener = match args.port_range {
         Some(range) => ports::bind_within(&options, &[args.listen.0.ip()], range)?,
         None => Listener::bind(options)?,
     };
     let host = args.host.clone().unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
     let url = listener.url(&host, b"");
-    announce(context, args, &listener, &url)?;
-    let server =
-        Server { context, policy: &policy, sessions: AtomicUsize::new(0), was_cut: AtomicBool::new(false) };
+    if let Some(file) = url_file {
+        file.write(&url)?;
+    }
+    announce(context, args, &listener, &url);
+    context.say(confinement.words(&args.root));
+    let sessions = Sessions::new(SessionLimits {
+        total: args.max_sessions.into(),
+        per_address: args.max_per_address.into(),
+        idle: args.idle_timeout,
+    });
+    let server = Server { context, policy: &policy, sessions, was_cut: AtomicBool::new(false) };
     if args.once { server.once(&listener) } else { server.forever(&listener) }
 }
 
 struct Server<'a> {
     context: &'a Context,
     policy: &'a Policy,
-    sessions: AtomicUsize,
+    sessions: Sessions,
     /// The end of this server has cut a session off.
     was_cut: AtomicBool,
 }
@@ -65,7 +78,7 @@ impl Server<'_> {
     fn once(&self, listener: &Listener) -> Result<u8, Fault> {
         while let Some(incoming) = self.next(listener)? {
             let is_check = only_looks(incoming.request());
-            let report = self.serve(incoming);
+            let report = self.serve(incoming, &Pulse::default());
             if !is_check {
                 return Ok(report.exit_code());
             }
@@ -76,20 +89,18 @@ impl Server<'_> {
     fn forever(&self, listener: &Listener) -> Result<u8, Fault> {
         thread::scope(|scope| {
             while let Some(incoming) = self.next(listener)? {
-                if self.sessions.fetch_add(1, Ordering::Relaxed) >= MAX_SESSIONS {
-                    self.sessions.fetch_sub(1, Ordering::Relaxed);
-                    incoming.refuse(busy());
-                    continue;
-                }
-                let session = move || {
-                    self.serve(incoming);
-                    self.sessions.fetch_sub(1, Ordering::Relaxed);
+                let place = match self.sessions.enter(incoming.peer().ip()) {
+                    Ok(place) => place,
+                    Err(fault) => {
+                        incoming.refuse(fault);
+                        continue;
+                    }
                 };
+                let session = move || drop(self.serve(incoming, &place.pulse));
                 let started =
                     thread::Builder::new().name("haul-session".to_owned()).spawn_scoped(scope, session);
                 if let Err(error) = started {
-                    self.sessions.fetch_sub(1, Ordering::Relaxed);
-                    tell(Shown(&fault::io("cannot start a session", &error)));
+                    tell(shown(&fault::io("cannot start a session", &error)));
                 }
             }
             Ok::<(), Fault>(())
@@ -111,102 +122,114 @@ impl Server<'_> {
         Ok(None)
     }
 
-    fn serve(&self, incoming: Incoming) -> RunReport {
+    fn serve(&self, incoming: Incoming, pulse: &Pulse) -> RunReport {
         let (peer, request) = (incoming.peer(), name(incoming.request()));
-        self.context.say(&format!("{peer} {request}: begins"));
-        let report = answer(incoming, self.policy, self.context, Cpu::from_now());
+        let is_dry = is_dry_run(incoming.request());
+        self.context.say(format!("{peer} {request}: begins"));
+        let report = answer(incoming, self.policy, self.context, Cpu::from_now(), pulse);
         // Clients interrupt theirs too.
         if report.exit_code() == INTERRUPTED && self.context.cancel.is_requested() {
             self.was_cut.store(true, Ordering::Relaxed);
         }
-        self.log(peer, request, &report);
+        self.log(peer, request, is_dry, &report);
         report
     }
 
-    fn log(&self, peer: SocketAddr, request: &str, report: &RunReport) {
+    fn log(&self, peer: SocketAddr, request: &str, is_dry: bool, report: &RunReport) {
         if self.context.json {
             let line = json!({
                 "schema": 1, "event": "session", "peer": peer.to_string(), "request": request,
-                "result": json_value(report),
+                "dry_run": is_dry, "result": json_value(report),
             });
-            print_line(&line.to_string());
+            out_json(&line.to_string());
         }
-        let summary = Summary(report);
-        for failure in summary.failures().lines() {
-            tell(format_args!("{peer} {request}: {failure}"));
-        }
+        let (summary, session) = (Summary(report), format!("{peer} {request}: "));
+        tell(summary.failures().behind(&session));
         if report.error.is_some() {
             // The client has not got them.
-            summary.notes().lines().for_each(|note| self.context.say(&format!("{peer} {request}: {note}")));
+            self.context.say(summary.notes().behind(&session));
         }
         match &report.error {
-            Some(fault) => tell(format_args!("{peer} {request}: {}", Shown(fault))),
+            Some(fault) => tell(shown(fault).behind(&session)),
+            None if is_dry => self.context.say(format!("{peer} {request}: dry run, nothing was moved")),
             None if summary.is_nothing_done() => {
-                self.context.say(&format!("{peer} {request}: nothing was moved"));
+                self.context.say(format!("{peer} {request}: nothing was moved"));
             }
             None if report.bytes == 0 && report.files == 0 => {
-                self.context.say(&format!("{peer} {request}: done"));
+                self.context.say(format!("{peer} {request}: done"));
             }
-            None => self.context.say(&format!("{peer} {request}: {}", summary.moved())),
+            None => self.context.say(format!("{peer} {request}: {}", summary.moved())),
         }
     }
 }
 
 /// Whether a session will move nothing.
 fn only_looks(request: &Request) -> bool {
+    matches!(request, Request::Check) || is_dry_run(request)
+}
+
+/// Whether it is only said what would be moved.
+fn is_dry_run(request: &Request) -> bool {
     match request {
-        Request::Check => true,
         Request::Put { manners, .. } => manners.run == RunMode::Itemise,
         Request::Get { run, .. } => *run == RunMode::Itemise,
         _ => false,
     }
 }
 
-fn busy() -> Fault {
-    let message = format!("this server has {MAX_SESSIONS} sessions already");
-    Fault::new(FaultCode::Busy, message, "try again later")
-}
-
 /// Prints the URL, which is the result that people and scripts wait for.
-fn announce(context: &Context, args: &ServeArgs, listener: &Listener, url: &HaulUrl) -> Result<(), Fault> {
-    if let Some(path) = &args.url_file {
-        write_secret(path, &format!("{url}\n"))
-            .map_err(|e| fault::io(format!("cannot write the URL to {}", path.display()), &e))?;
-    }
+fn announce(context: &Context, args: &ServeArgs, listener: &Listener, url: &HaulUrl) {
+    let file = args.url_file.as_deref();
     let address = listener.local_addr();
-    if context.json {
-        let line = json!({
-            "schema": 1, "event": "listening", "url": url.to_string(), "address": address.to_string(),
-        });
-        print_line(&line.to_string());
-    } else {
-        print_line(&url.to_string());
+    match (context.json, file) {
+        (true, None) => out_verbatim(&listening(address, "url", &url.to_string())),
+        (true, Some(path)) => out_json(&listening(address, "url_file", &path.to_string_lossy())),
+        (false, None) => out_url(url),
+        (false, Some(path)) => context.say(format!("the URL is in {}", path.display())),
     }
     let access = if args.read_only { "for reading" } else { "for reading and writing" };
-    context.say(&format!(
+    context.say(format!(
         "serving {} {access} on {address}, TCP and UDP; whoever has the URL has access; Ctrl-C stops",
         args.root.display()
     ));
-    Ok(())
 }
 
-fn print_line(line: &str) {
-    let mut stdout = io::stdout().lock();
-    // Nobody may be reading; the URL file and stderr remain.
-    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+/// What a server says when it listens, for scripts. With a file for the URL, the URL stands nowhere else.
+fn listening(address: SocketAddr, key: &str, place: &str) -> String {
+    let line = json!({ "schema": 1, "event": "listening", key: place, "address": address.to_string() });
+    line.to_string()
 }
 
-/// Writes a file that only its owner can read; what was there is replaced whole.
-pub(super) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&temporary);
+/// A file that the URL will be written to, by a thread from before the filesystem was restricted: it need not lie where
+/// clients may write. The thread hears no client, and ends with that.
+struct UrlFile {
+    url: Sender<HaulUrl>,
+    written: JoinHandle<Result<(), Fault>>,
+}
+
+impl UrlFile {
+    fn will_be(path: &Path) -> Result<Self, Fault> {
+        let (url, urls) = channel::<HaulUrl>();
+        let path = path.to_owned();
+        // Without a URL, the server could not begin.
+        let write = move || urls.recv().map_or(Ok(()), |url| write_url(&path, &url));
+        let started = thread::Builder::new().name("haul-url".to_owned()).spawn(write);
+        let written = started.map_err(|e| fault::io("cannot start a thread", &e))?;
+        Ok(Self { url, written })
     }
-    written
+
+    fn write(self, url: &HaulUrl) -> Result<(), Fault> {
+        // If it has ended, joining it says why.
+        let _ = self.url.send(url.clone());
+        self.written.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+/// Writes a URL to a file that only its owner can read.
+pub(super) fn write_url(path: &Path, url: &HaulUrl) -> Result<(), Fault> {
+    let text = Zeroizing::new(format!("{url}\n"));
+    let written = write_secret_file(path, text.as_bytes());
+    written.map_err(|e| fault::io(format!("cannot write the URL to {}", path.display()), &e))
 }
 
 /// The address to put into the URL: the one listened on, or for all addresses the one that this machine
@@ -225,21 +248,7 @@ pub(super) fn own_address(listening: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
-
-    #[test]
-    fn the_url_file_is_for_its_owner_only_whatever_was_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("url");
-        std::fs::write(&path, "old and readable").unwrap();
-        write_secret(&path, "new\n").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new\n");
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(dir.path().read_dir().unwrap().count(), 1);
-        assert!(write_secret(Path::new("/dev/null/x"), "").is_err());
-    }
 
     #[test]
     fn the_url_never_names_all_addresses() {

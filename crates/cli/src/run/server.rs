@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Session, controller_for};
+use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Role, Session, controller_for};
 use haul_mover::{ReceiveOptions, SendLimits, receive_files, receive_stream, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, Manners, Request};
 
@@ -15,6 +15,7 @@ use super::drive::{self, Watch};
 use super::link::{Sides, link};
 use super::outcome::{self, Cpu, Facts};
 use super::policy::Policy;
+use super::sessions::Pulse;
 use super::{Context, bench, wire};
 use crate::fault;
 use crate::output::{ProgressStyle, RunReport};
@@ -42,7 +43,13 @@ pub(super) fn name(request: &Request) -> &'static str {
 }
 
 /// Serves one client to the end of its session.
-pub(super) fn answer(incoming: Incoming, policy: &Policy, context: &Context, cpu: Cpu) -> RunReport {
+pub(super) fn answer(
+    incoming: Incoming,
+    policy: &Policy,
+    context: &Context,
+    cpu: Cpu,
+    pulse: &Pulse,
+) -> RunReport {
     let started = Instant::now();
     let request = incoming.request().clone();
     let settings = policy.settle(incoming.settings());
@@ -54,13 +61,15 @@ pub(super) fn answer(incoming: Incoming, policy: &Policy, context: &Context, cpu
         Ok(session) => session,
         Err(error) => return context.failed(error.into()),
     };
-    let sides = Sides::new(Facts::of(&session, cpu));
+    let sides = Sides::new(Facts::of(&session, cpu, &session.peer().ip()));
     let watch = Watch {
         cancel: &context.cancel,
+        role: Role::Server,
         style: ProgressStyle::Hidden,
         events: None,
         items: None,
         allotments: policy.allotments.clone(),
+        pulse: pulse.clone(),
     };
     let report = match serve_request(&mut session, &request, policy, &sides, &watch) {
         Ok(Done::Files(moved)) => outcome::of_files(context, &sides, *moved, started.elapsed().into()),
@@ -111,6 +120,7 @@ fn serve_request(
         Request::PutStream { destination, durability } => {
             let options = ReceiveOptions {
                 durability: policy.at_least(*durability),
+                min_free: policy.min_free,
                 ..ReceiveOptions::new(job_number()).for_round_trip(session.round_trip())
             };
             let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
@@ -119,7 +129,8 @@ fn serve_request(
         Request::Get { sources, selection, growth, preserve, .. } => {
             let channel = link(session.control(), sides);
             let (sources, root) = (sources.clone(), policy.root.clone());
-            let limits = SendLimits { growth: *growth, preserve: *preserve, ..SendLimits::default() };
+            let (growth, preserve, set_memory) = (*growth, *preserve, policy.set_memory);
+            let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
             let job = send_files(sources, root, selection, channel, limits)?;
             Ok(Done::Files(Box::new(drive::send(session, job, sides, watch))))
         }
@@ -141,6 +152,8 @@ fn receive(
     let durability = policy.at_least(manners.durability);
     let options = ReceiveOptions {
         permit: policy.permit,
+        min_free: policy.min_free,
+        set_memory: policy.set_memory,
         ..ReceiveOptions::with_manners(job_number(), Manners { durability, ..manners })
             .for_round_trip(session.round_trip())
     };
@@ -189,7 +202,7 @@ pub(super) fn with_own_server<R: Send>(
     let serve_one = || {
         while !is_over.load(Ordering::Relaxed) {
             if let Ok(Some(incoming)) = listener.accept(POLL) {
-                answer(incoming, policy, context, Cpu::DataThread);
+                answer(incoming, policy, context, Cpu::DataThread, &Pulse::default());
                 return;
             }
         }

@@ -9,12 +9,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use haul_engine::{EngineError, ListenOptions, Listener};
-use haul_mover::Root;
+use haul_mover::{MinFree, Root};
 use haul_wire::control::{Fault, Request};
 
 use super::outcome::Cpu;
 use super::policy::Policy;
 use super::server::{POLL, answer, listen_options};
+use super::sessions::Pulse;
 use super::{Context, ports};
 use crate::args::ServeArgs;
 use crate::fault;
@@ -32,7 +33,9 @@ const SOME_HOST: &str = "by-ssh";
 /// When it cannot begin; the other side of ssh has been told.
 pub(super) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     go_home();
-    let policy = Policy::new(Root::Anywhere, args.read_only, context);
+    // A copy by ssh may fill the disk as its user may, unless that one has said otherwise.
+    let min_free = args.min_free.map_or(MinFree::Nothing, |bytes| MinFree::Bytes(bytes.0));
+    let policy = Policy::new(Root::Anywhere, args.read_only, context).keeping_free(min_free);
     let options = ListenOptions { expires: args.expires.map(Into::into), ..listen_options(any(0), &policy) };
     let listener = bind(&options, args).inspect_err(|fault| {
         say(&Announcement { fault: Some(fault.clone()), ..Announcement::ours() });
@@ -117,7 +120,7 @@ fn one_session(
             continue;
         }
         let is_check = matches!(incoming.request(), Request::Check);
-        let report = answer(incoming, policy, context, Cpu::from_now());
+        let report = answer(incoming, policy, context, Cpu::from_now(), &Pulse::default());
         if !is_check {
             return Ok(report.exit_code());
         }

@@ -191,7 +191,10 @@ fn receive(
     let gone = Arc::new(AtomicBool::new(false));
     let output = Output { stdout: io::stdout(), gone: gone.clone() };
     let mut report = over(context, from, request, cpu, |session, sides, watch| {
-        let options = ReceiveOptions::new(job_number()).for_round_trip(session.round_trip());
+        let options = ReceiveOptions {
+            set_memory: context.set_memory,
+            ..ReceiveOptions::new(job_number()).for_round_trip(session.round_trip())
+        };
         let job = receive_to(Box::new(output), link(session.control(), sides), options)?;
         Ok(drive::receive(session, job, sides, watch))
     });

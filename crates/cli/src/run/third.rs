@@ -5,19 +5,21 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use haul_engine::HaulUrl;
-use haul_wire::control::{Fault, FaultCode, RunMode};
+use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
 use super::Context;
 use super::by_ssh::Served;
-use super::plan::parse_url;
 use crate::args::SshArgs;
-use crate::fault::{self, printable};
+use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
+use crate::signals::Cancel;
 use crate::ssh::{Heard, ItemThere, Job, Permit, Place, Remote, SshCommand, SshHost, Third};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
+/// By then a signal that ended ssh has been noted here too, on a busy machine as well.
+const NOTICED: Duration = Duration::from_millis(500);
 /// How long the other machine may take to stop.
 const STOPPING: Duration = Duration::from_secs(10);
 
@@ -81,17 +83,23 @@ fn run(
     let mut parties = Parties::start(context, args, third, purpose)?;
     let report = parties.follow(context, args.detach && purpose == Purpose::Copy, agreed)?;
     let preset = context.settings.preset.clone();
-    let error = report.error.map(|fault| seen_from(&third.at, fault));
-    Ok(RunReport { preset, error, ..report })
+    let mut report = RunReport { preset, ..report };
+    report.each_fault(|fault| *fault = seen_from(&third.at, fault.clone(), &context.cancel));
+    Ok(report)
 }
 
-/// Says of a failure on the way which machine has met it.
-fn seen_from(host: &SshHost, fault: Fault) -> Fault {
+/// A fault as the other machine reports it, as it is seen from here.
+fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
     use FaultCode::{ControlLost, PeerSilent, UdpBlocked, Unreachable};
-    if !matches!(fault.code, ControlLost | PeerSilent | UdpBlocked | Unreachable) {
-        return fault;
+    if fault.host.as_ref().is_none_or(|there| *there == Host::Here) {
+        fault.host = Some(Host::Named(host.name().to_owned()));
     }
-    Fault { message: format!("seen from {host}: {}", fault.message), ..fault }
+    if matches!(fault.code, ControlLost | PeerSilent | UdpBlocked | Unreachable) {
+        fault.host = None;
+        fault.message = format!("seen from {host}: {}", fault.message);
+    }
+    // Who stopped that one has not stopped this one.
+    if cancel.is_requested() { fault } else { fault.from_peer() }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,10 +170,12 @@ impl Parties {
                 Heard::Line(line) => watched.take(&line, &self.client, context, progress),
                 Heard::Nothing => {}
                 // Ctrl-C at a terminal reaches ssh as well.
-                Heard::End if context.cancel.is_requested() && detach => {
+                Heard::End if context.cancel.is_requested_within(NOTICED) && detach => {
                     return Err(watched.left(&self.client));
                 }
-                Heard::End if context.cancel.is_requested() => return Err(super::drive::interrupted()),
+                Heard::End if context.cancel.is_requested() => {
+                    return Err(super::drive::interrupted(&context.cancel));
+                }
                 Heard::End => return Err(watched.lost(&self.client)),
             }
             if let Some(negotiated) = watched.negotiated.take() {
@@ -183,7 +193,7 @@ impl Parties {
                 asked_to_stop = Some(Instant::now());
             }
             if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
-                return Err(super::drive::interrupted());
+                return Err(super::drive::interrupted(&context.cancel));
             }
         }
     }
@@ -209,7 +219,7 @@ fn words(mut words: Vec<OsString>, third: &Third, server: Option<&Served>) -> Re
     for place in third.sources.iter().chain([&third.to]) {
         words.push(match place {
             Place::There(path) => Place::local_word(path),
-            Place::Url(url) => parse_url(url)?.to_string().into(),
+            Place::Url(url) => url.to_string().into(),
             Place::Served(path) => {
                 let server = server.ok_or_else(|| fault::usage("no machine is to serve", ""))?;
                 HaulUrl { path: path.clone(), ..server.url.clone() }.to_string().into()
@@ -273,7 +283,7 @@ impl Watched {
                 return;
             }
             "detached" => {
-                let log = printable(event["log"].as_str().unwrap_or("?"));
+                let log = event["log"].as_str().unwrap_or("?").to_owned();
                 self.loose = Some(Loose { log, pid: event["pid"].as_u64().unwrap_or_default() });
             }
             // The run has its own here.

@@ -24,7 +24,7 @@ pub(super) fn settings(settings: &Settings, bench_limit: BenchLimit) -> WireSett
 /// What the recipe is called that a session runs, if one was negotiated.
 pub(super) fn recipe_name(settings: &WireSettings) -> Option<String> {
     let recipe = haulage::Recipe::parse(&settings.recipe.as_ref()?.text).ok()?;
-    Some(crate::fault::printable(&recipe.name))
+    Some(recipe.name)
 }
 
 /// The ciphers that a client offers, most wanted first.

@@ -51,7 +51,7 @@ impl Crypto {
 pub struct Settings {
     /// The preset that the other values started from.
     pub preset: String,
-    /// Name of the control law of the rate, one of [`haul_proto::CONTROLLERS`].
+    /// Name of the control law of the rate, one of [`haul_proto::laws`].
     pub controller: &'static str,
     /// The ceiling of the rate; with `fixed` the rate itself.
     pub rate: Option<Rate>,
@@ -135,13 +135,11 @@ impl Recipe {
 
     /// Sets what only a micro-protocol has.
     fn set_in_stack(&mut self, origin: &Origin, key: &str, value: &str) -> Result<(), Fault> {
-        let Settings { preset, stack, .. } = &mut self.settings;
-        let Some(stack) = stack else {
-            return Err(fault::usage(
-                format!("{origin}: the preset {preset} names no micro-protocols, so there is no `{key}`"),
-                STACKS,
-            ));
-        };
+        if self.settings.stack.is_none() {
+            // What `bulk` does not have, `haul presets bulk` shows.
+            self.settings.stack = Some(haulage::preset("bulk")?);
+        }
+        let Some(stack) = &mut self.settings.stack else { return Ok(()) };
         stack.set(key, value).map_err(|error| fault::usage(format!("{origin}: {error}"), STACKS))
     }
 
@@ -173,6 +171,9 @@ impl Recipe {
             check_object_recipe(stack, TAG_LEN)
                 .map_err(|error| fault::usage(format!("preset {}: {error}", self.settings.preset), STACKS))?;
         }
+        if self.settings.stack.is_some() {
+            return Ok(());
+        }
         let Settings { controller, rate, feedback_interval, .. } = self.settings;
         let config =
             ControllerConfig { ceiling: rate, initial_rtt: Span::from_millis(100), feedback_interval };
@@ -191,7 +192,7 @@ fn at(origin: &Origin, mut failure: Fault) -> Fault {
 fn value_problem(origin: &Origin, parameter: &Parameter, value: &str, problem: &str) -> Fault {
     fault::usage(
         format!("{origin}: {} = {value:?}: {problem}", parameter.key),
-        format!("{} is {}", parameter.key, parameter.help),
+        format!("{} is {}", parameter.key, (parameter.help)()),
     )
 }
 

@@ -1,7 +1,7 @@
 //! The table of recipe parameters: one line each.
 
 use haul_base::{Bytes, Rate, Span, UnitError};
-use haul_proto::CONTROLLERS;
+use haul_proto::law_names;
 
 use super::{Crypto, Settings};
 use crate::config::truth;
@@ -13,7 +13,7 @@ pub struct Parameter {
     /// Its name in recipes and with `--set`.
     pub key: &'static str,
     /// What it is, for error messages and help.
-    pub help: &'static str,
+    pub help: fn() -> String,
     set: fn(&mut Settings, &str) -> Result<(), String>,
     show: fn(&Settings) -> String,
 }
@@ -22,17 +22,16 @@ pub struct Parameter {
 pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "controller",
-        help: "the control law of the rate: delivery or fixed",
+        help: || format!("the control law of the rate: {}", law_names().join(", ")),
         set: |s, v| {
-            let names: Vec<&str> = CONTROLLERS.iter().map(|law| law.0).collect();
-            s.controller = one_of(v, &names, |name| name)?;
+            s.controller = one_of(v, &law_names(), |name| name)?;
             Ok(())
         },
         show: |s| s.controller.to_owned(),
     },
     Parameter {
         key: "rate",
-        help: "a ceiling such as 800Mbit, or unlimited",
+        help: || "a ceiling such as 800Mbit, or unlimited".to_owned(),
         set: |s, v| {
             s.rate = if v == "unlimited" { None } else { Some(v.parse().map_err(text)?) };
             Ok(())
@@ -41,7 +40,7 @@ pub const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "chunk",
-        help: "the size of a disk read or write, 64KiB to 4GiB",
+        help: || "the size of a disk read or write, 64KiB to 4GiB".to_owned(),
         set: |s, v| {
             s.chunk = within(v, Bytes(64 << 10), Bytes(4 << 30))?;
             Ok(())
@@ -50,7 +49,7 @@ pub const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "feedback_interval",
-        help: "the time between two reports of the receiver, 100us to 1s",
+        help: || "the time between two reports of the receiver, 100us to 1s".to_owned(),
         set: |s, v| {
             s.feedback_interval = within(v, Span::from_micros(100), Span::from_secs(1))?;
             Ok(())
@@ -59,7 +58,7 @@ pub const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "crypto",
-        help: "auto, aes-128-gcm, aes-256-gcm, chacha20-poly1305 or none",
+        help: || "auto, aes-128-gcm, aes-256-gcm, chacha20-poly1305 or none".to_owned(),
         set: |s, v| {
             use Crypto::{Aes128Gcm, Aes256Gcm, Auto, ChaCha20Poly1305, None};
             s.crypto = one_of(v, &[Auto, Aes128Gcm, Aes256Gcm, ChaCha20Poly1305, None], Crypto::name)?;
@@ -69,7 +68,7 @@ pub const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "offload",
-        help: "whether the kernel cuts and joins datagrams: on or off",
+        help: || "whether the kernel cuts and joins datagrams: on or off".to_owned(),
         set: |s, v| {
             s.offload = truth(v).filter(|_| !v.is_empty()).ok_or("write on or off")?;
             Ok(())
@@ -78,7 +77,7 @@ pub const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "socket_buffer",
-        help: "the socket buffer to ask the kernel for, 64KiB to 1GiB",
+        help: || "the socket buffer to ask the kernel for, 64KiB to 1GiB".to_owned(),
         set: |s, v| {
             s.socket_buffer = within(v, Bytes(64 << 10), Bytes(1 << 30))?;
             Ok(())

@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::fault::{self, Fault, printable};
+use haul_base::printable_bytes;
+
+use crate::fault::{self, Fault};
 
 /// The scheme of the longer form, which can name a port.
 const SCHEME: &str = "ssh://";
@@ -42,7 +44,7 @@ impl SshPath {
         // A host is text; what is none is a local name with a colon in it.
         let Ok(host) = std::str::from_utf8(host) else { return Ok(None) };
         if host.is_empty() {
-            let shown = word.to_string_lossy();
+            let shown = printable_bytes(word.as_bytes());
             return Err(fault::usage(
                 format!("`{shown}` names no host"),
                 format!("a file of this machine is written ./{shown}"),
@@ -74,7 +76,7 @@ fn without_brackets(host: &str) -> String {
 /// `[user@]host[:port]/path`; `/~/path` is relative to the home directory, as with git.
 fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
     let wrong = |what: &str| {
-        let shown = printable(&String::from_utf8_lossy(rest));
+        let shown = printable_bytes(rest);
         fault::usage(format!("`{SCHEME}{shown}`: {what}"), "write ssh://[USER@]HOST[:PORT]/PATH")
     };
     let slash = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
@@ -116,7 +118,7 @@ fn from_home(path: &[u8]) -> Result<Vec<u8>, Fault> {
         [b'~'] => b"",
         [b'~', b'/', rest @ ..] => rest,
         [b'~', ..] => {
-            let shown = String::from_utf8_lossy(path);
+            let shown = printable_bytes(path);
             return Err(fault::usage(
                 format!("`{shown}`: the homes of other users are not looked up"),
                 "write the whole path; a file whose name begins with ~ is written HOST:./~NAME",
@@ -158,7 +160,7 @@ impl SshHost {
 
 fn not_a_host(text: &str) -> Fault {
     fault::usage(
-        format!("`{}` cannot be a host", printable(text)),
+        format!("`{text}` cannot be a host"),
         "write [USER@]HOST:PATH; a file of this machine with a colon in its name is written ./NAME",
     )
 }
@@ -171,7 +173,7 @@ impl fmt::Display for SshHost {
 
 impl fmt::Display for SshPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = printable(&String::from_utf8_lossy(&self.path));
+        let path = printable_bytes(&self.path);
         write!(f, "{}:{path}", self.host.in_brackets())
     }
 }

@@ -5,14 +5,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::SshHost;
-use crate::fault::printable;
 
 /// What stands before the announcement in its line.
 const MARKER: &[u8] = b"#haul-over-ssh# ";
 /// What a login shell may print before it, the announcement included.
-const MOST: usize = 64 << 10;
+pub(super) const MOST: usize = 64 << 10;
 /// Addresses that are taken from an announcement.
-const MOST_HOSTS: usize = 8;
+pub(super) const MOST_HOSTS: usize = 8;
 
 /// What the other side says when it is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,9 +76,8 @@ fn other_version(program: &str, protocol: u64, host: &SshHost) -> Fault {
     Fault::new(
         FaultCode::VersionMismatch,
         format!(
-            "haul on {host} is {} with version {protocol} of the protocol, haul here is {ours} with version \
-             {PROTOCOL_VERSION}",
-            printable(program)
+            "haul on {host} is {program} with version {protocol} of the protocol, haul here is {ours} with version \
+             {PROTOCOL_VERSION}"
         ),
         "upgrade the older side; --remote-binary names another haul there",
     )
@@ -123,7 +121,7 @@ impl Scanner {
     pub(super) fn first_line(&self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.heard[..self.heard.len().min(400)]);
         let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-        Some(printable(&line.chars().take(120).collect::<String>()))
+        Some(line.chars().take(120).collect())
     }
 }
 

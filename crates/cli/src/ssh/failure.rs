@@ -5,7 +5,6 @@ use std::process::ExitStatus;
 use haul_wire::control::{Fault, FaultCode};
 
 use super::{SshCommand, SshHost};
-use crate::fault::printable;
 
 /// The exit code by which ssh says that the failure is its own.
 const SSH_FAILED: i32 = 255;
@@ -108,7 +107,7 @@ impl Ended {
             .lines()
             .map(str::trim)
             .rfind(|line| !line.is_empty() && !line.starts_with("hint:"))?;
-        Some(printable(&line.chars().take(200).collect::<String>()))
+        Some(line.chars().take(200).collect())
     }
 }
 

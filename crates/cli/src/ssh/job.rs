@@ -1,51 +1,24 @@
 //! What this side tells another machine to copy. It travels through ssh to the other side's stdin, because it
 //! holds a server's secret and any process there can read command lines.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-
 use haul_wire::control::{Action, Item, PathError, RelPath};
 use serde::{Deserialize, Serialize};
+
+use crate::output::Name;
 
 /// The longest line that is read as a job, in bytes.
 pub(crate) const MAX_JOB: u64 = 64 << 20;
 
-/// A word of a command line: text, or else its bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum Word {
-    /// Nearly always.
-    Text(String),
-    /// What is not UTF-8.
-    Bytes(Vec<u8>),
-}
-
-impl From<&OsStr> for Word {
-    fn from(word: &OsStr) -> Self {
-        word.to_str()
-            .map_or_else(|| Self::Bytes(word.as_bytes().to_vec()), |text| Self::Text(text.to_owned()))
-    }
-}
-
-impl From<Word> for OsString {
-    fn from(word: Word) -> Self {
-        match word {
-            Word::Text(text) => text.into(),
-            Word::Bytes(bytes) => Self::from_vec(bytes),
-        }
-    }
-}
-
 /// What is or would be done to one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ItemThere {
-    path: Word,
+    path: Name,
     action: Action,
 }
 
 impl From<&Item> for ItemThere {
     fn from(item: &Item) -> Self {
-        Self { path: OsStr::from_bytes(item.path.as_bytes()).into(), action: item.action }
+        Self { path: Name(item.path.as_bytes().to_vec()), action: item.action }
     }
 }
 
@@ -53,7 +26,7 @@ impl TryFrom<ItemThere> for Item {
     type Error = PathError;
 
     fn try_from(there: ItemThere) -> Result<Self, PathError> {
-        let path = RelPath::new(OsString::from(there.path).into_vec())?;
+        let path = RelPath::new(there.path.0)?;
         Ok(Self { path, action: there.action })
     }
 }
@@ -62,7 +35,7 @@ impl TryFrom<ItemThere> for Item {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The words of `haul cp`: options, `--`, sources, destination.
-    pub words: Vec<Word>,
+    pub words: Vec<Name>,
     /// Where the server may be found; empty: where its URL says.
     pub hosts: Vec<String>,
     /// Say what would be done.
@@ -81,6 +54,9 @@ pub(crate) struct Job {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
     use proptest::prelude::*;
 
     use super::*;

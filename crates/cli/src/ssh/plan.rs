@@ -4,9 +4,12 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use haul_base::printable_bytes;
+use haul_engine::HaulUrl;
+
 use super::{SshHost, SshPath};
 use crate::endpoint::Endpoint;
-use crate::fault::{self, Fault, printable};
+use crate::fault::{self, Fault};
 
 /// A copy with at least one `HOST:PATH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +56,7 @@ pub enum Place {
     /// A path on the machine that serves.
     Served(Vec<u8>),
     /// The URL of a server.
-    Url(String),
+    Url(HaulUrl),
 }
 
 impl SshPlan {
@@ -139,8 +142,8 @@ impl Third {
         match (place, &self.serves) {
             (Place::There(path), _) => on(&self.at, path),
             (Place::Served(path), Some(host)) => on(host, path),
-            (Place::Served(path), None) => printable(&String::from_utf8_lossy(path)),
-            (Place::Url(url), _) => url.split('?').next().unwrap_or_default().to_owned(),
+            (Place::Served(path), None) => printable_bytes(path),
+            (Place::Url(url), _) => url.without_key(),
         }
     }
 }
@@ -160,7 +163,7 @@ impl Place {
 enum Group {
     Local(Vec<PathBuf>),
     Ssh(SshHost, Vec<Vec<u8>>),
-    Urls(Vec<String>),
+    Urls(Vec<HaulUrl>),
 }
 
 impl Group {
@@ -197,6 +200,13 @@ mod tests {
 
     use super::*;
 
+    /// The URL of a path on a server.
+    fn url(path: &str) -> String {
+        let path = path.as_bytes().to_vec();
+        let (host, fingerprint, secret) = ("h".to_owned(), [1; 32], [2; 32].into());
+        HaulUrl { host, port: 1, path, fingerprint, secret, expires: None }.to_string()
+    }
+
     fn plan(words: &[&str]) -> Result<SshPlan, Fault> {
         let mut ends: Vec<_> = words.iter().map(|word| Endpoint::parse(OsStr::new(word)).unwrap()).collect();
         let destination = ends.pop().unwrap();
@@ -215,21 +225,18 @@ mod tests {
         assert!(
             matches!(&third, SshPlan::Third(third) if third.at.destination == "a" && third.serves.is_some())
         );
-        let to_server = plan(&["a:x", "haul://h:1/in?k=SECRET"]).unwrap();
+        let to_server = plan(&["a:x", &url("in")]).unwrap();
         assert_eq!(to_server.actions(), ["copy a:x to haul://h:1/in"]);
-        let from_server = plan(&["haul://h:1/x?k=SECRET", "b:y"]).unwrap();
+        let from_server = plan(&[&url("x"), "b:y"]).unwrap();
         assert!(matches!(&from_server, SshPlan::Third(third) if third.at.destination == "b"));
         assert_eq!(from_server.actions(), ["copy haul://h:1/x to b:y"]);
     }
 
     #[test]
     fn mixtures_are_refused() {
-        for words in [
-            &["a", "far:x", "."][..],
-            &["a", "far:x", "b:"],
-            &["a:x", "b:x", "."],
-            &["haul://h/?k", "a:x", "."],
-        ] {
+        for words in
+            [&["a", "far:x", "."][..], &["a", "far:x", "b:"], &["a:x", "b:x", "."], &[&url(""), "a:x", "."]]
+        {
             let fault = plan(words).unwrap_err();
             assert!(fault.message.contains("machines") && !fault.hint.is_empty(), "{words:?}: {fault}");
         }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use haul_base::printable_bytes;
 use haul_wire::control::{Fault, FaultCode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
@@ -15,11 +16,15 @@ use serde_json::Value;
 use super::announcement::{Scan, Scanner};
 use super::failure::{self, Ended};
 use super::{Announcement, SshCommand, SshHost};
+use crate::endpoint::VARIABLE;
 use crate::fault;
+use crate::output::tell;
 use crate::signals::Cancel;
 
 /// How soon an interruption or an end is noticed.
 const TICK: Duration = Duration::from_millis(20);
+/// How long ssh may take to get there, with all that it asks a person.
+const READY_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// How long ssh may take to end when its work is done, and its last words to come when it has ended.
 const GRACE: Duration = Duration::from_secs(2);
 /// How much is remembered of stderr.
@@ -75,13 +80,14 @@ impl Remote {
         mut started: Command,
         cancel: &Cancel,
     ) -> Result<Self, Fault> {
+        started.env_remove(VARIABLE);
         started.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = started.spawn().map_err(|e| failure::no_ssh(command, &e))?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let tail = Arc::new(Mutex::new(Vec::new()));
         let (sender, out) = sync_channel(QUEUE);
         let (closed, errors) = sync_channel(1);
-        let kept = Arc::clone(&tail);
+        let (kept, name) = (Arc::clone(&tail), host.name().to_owned());
         in_thread("haul-ssh-out", move || {
             if let Some(stdout) = stdout {
                 read_out(stdout, &sender);
@@ -89,7 +95,7 @@ impl Remote {
         })?;
         in_thread("haul-ssh-err", move || {
             if let Some(stderr) = stderr {
-                pass_on(stderr, &kept);
+                pass_on(stderr, &name, &kept);
             }
             let _ = closed.send(());
         })?;
@@ -114,7 +120,11 @@ impl Remote {
         command: &SshCommand,
         cancel: &Cancel,
     ) -> Result<Announcement, Fault> {
+        let until = Instant::now() + READY_WITHIN;
         while !cancel.is_requested() {
+            if Instant::now() >= until {
+                return Err(self.not_ready());
+            }
             match self.out.recv_timeout(TICK) {
                 Ok(Out::Announced(json)) => return Announcement::read(&json, &self.host),
                 Ok(Out::Flood(line)) => return Err(failure::flood(command, &self.host, line.as_deref())),
@@ -130,6 +140,16 @@ impl Remote {
         let ended = self.ended(stdout);
         // Ctrl-C at a terminal reaches ssh as well.
         if cancel.is_requested() { self.interrupted() } else { ended.fault(command, &self.host) }
+    }
+
+    fn not_ready(&self) -> Fault {
+        let minutes = READY_WITHIN.as_secs() / 60;
+        let message = format!("haul was not ready at {} within {minutes} minutes: waited for ssh", self.host);
+        Fault::new(
+            FaultCode::Unreachable,
+            message,
+            "answer what ssh asks, and look whether it gets there by itself",
+        )
     }
 
     fn interrupted(&self) -> Fault {
@@ -285,20 +305,33 @@ fn read_lines(mut from: impl BufRead, to: &SyncSender<Out>) {
     }
 }
 
-/// Passes stderr on as it comes and remembers its end.
-fn pass_on(mut stderr: ChildStderr, tail: &Mutex<Vec<u8>>) {
-    let mut buffer = [0; 4096];
+/// Passes stderr on, line by line behind the name of the machine that it may be from, and remembers its end.
+fn pass_on(mut stderr: ChildStderr, name: &str, tail: &Mutex<Vec<u8>>) {
+    let (mut buffer, mut line) = ([0; 4096], Vec::new());
     loop {
         let len = match stderr.read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Ok(0) | Err(_) => return,
+            Ok(0) | Err(_) => return show(&mut line, name),
             Ok(len) => len,
         };
-        // Whoever closed our stderr does not want to know.
-        let _ = io::stderr().write_all(&buffer[..len]);
+        for piece in buffer[..len].split_inclusive(|&b| b == b'\n') {
+            line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || line.len() >= TAIL {
+                show(&mut line, name);
+            }
+        }
         let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.extend_from_slice(&buffer[..len]);
         let surplus = tail.len().saturating_sub(TAIL);
         tail.drain(..surplus);
     }
+}
+
+/// Shows a line of ssh, of the other machine's shell or of the program there, and empties it.
+fn show(line: &mut Vec<u8>, name: &str) {
+    let text = line.trim_ascii_end();
+    if !text.is_empty() {
+        tell(format_args!("{name}: {}", printable_bytes(text)));
+    }
+    line.clear();
 }

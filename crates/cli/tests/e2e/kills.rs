@@ -152,8 +152,9 @@ impl Copy<'_> {
                 copy.wait(LIMIT);
             } else {
                 server.process.signal(Signal::KILL);
-                let code = copy.wait(LIMIT).code;
-                assert!(matches!(code, Some(0 | 5)), "exit code {code:?}");
+                let outcome = copy.wait(LIMIT);
+                // Whoever else stops one of them is named.
+                assert!(matches!(outcome.code, Some(0 | 5)), "{outcome:?} {}", server.process.stderr());
                 server = Server::start(self.emulator, self.root());
             }
         }

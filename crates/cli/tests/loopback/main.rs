@@ -2,11 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+mod hard_trees;
 mod leftovers;
 mod machines;
 mod manners;
+mod overlap;
 mod program;
+mod restricted;
+mod resumes;
+mod secrets;
 mod selection;
+mod serving;
 mod shares;
 mod signals;
 mod support;
+mod terminal;

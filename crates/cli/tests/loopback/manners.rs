@@ -267,7 +267,7 @@ fn verbose_names_what_was_made_and_changed() {
             lines
         };
         let (out, words) = said(&["-v"]);
-        let odd = "send odd\u{fffd}\u{fffd} (1 B)";
+        let odd = r"send odd\x1b\n (1 B)";
         assert_eq!(names(&words), ["send a (3 B)", odd, "send sub/b (4 B)"], "{way:?} {words}");
         assert_eq!(out, "");
         assert_eq!(names(&said(&["-v"]).1), [""; 0], "{way:?}");

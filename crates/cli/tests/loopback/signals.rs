@@ -124,6 +124,8 @@ fn a_closed_terminal_stops_a_copy_as_sigterm_does() {
     copy.tell(Signal::HUP);
     let (output, events) = copy.output();
     exits(&output, 130);
+    let sender = format!("interrupted by SIGHUP from process {} (", std::process::id());
+    assert!(lossy(&output.stderr).contains(&sender), "{}", lossy(&output.stderr));
     assert!(lossy(&output.stderr).contains("Run it again with: "), "{}", lossy(&output.stderr));
     assert_eq!(events.last().unwrap()["event"], "end", "{events:?}");
 }
@@ -148,13 +150,24 @@ fn a_server_says_by_its_exit_code_whether_its_end_cut_a_session_off() {
         let mut copy = Copy::start();
         copy.tell(Signal::INT);
         assert_eq!(ended(&mut copy.client).code(), Some(130));
-        assert_eq!(copy.session()["result"]["error"]["code"], "interrupted");
+        let error = copy.session()["result"]["error"].clone();
+        assert_eq!((&error["code"], &error["on"]), (&"peer_stopped".into(), &"127.0.0.1".into()), "{error}");
+        assert_eq!(error["message"], "the client was stopped by SIGINT");
         kill(&copy.server.child, signal);
         assert_eq!(ended(&mut copy.server.child).code(), Some(0), "it was idle");
         let mut copy = Copy::start();
         kill(&copy.server.child, signal);
         assert_eq!(ended(&mut copy.server.child).code(), Some(130), "it was at work");
-        assert_ne!(ended(&mut copy.client).code(), Some(0));
+        let session = copy.session();
+        let said = session["result"]["error"]["message"].as_str().unwrap();
+        let sender = format!("from process {} (", std::process::id());
+        assert!(said.starts_with("interrupted by SIG") && said.contains(&sender), "{session}");
+        // Nobody has stopped the client.
+        let (output, _) = copy.output();
+        exits(&output, 5);
+        let said = lossy(&output.stderr);
+        assert!(said.contains("error: on 127.0.0.1: the server was stopped by SIG"), "{said}");
+        assert!(said.contains("it goes on where it stopped") && !said.contains(&sender), "{said}");
     }
 }
 

@@ -59,9 +59,15 @@ impl Server {
     pub(crate) fn started_by(starter: &[&str], root: &Path, options: &[&str]) -> Self {
         let mut command = starting(starter);
         command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root).args(options);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        Self::of(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    /// One that has been started; without a URL, if its stdout is not read.
+    pub(crate) fn of(mut child: Child) -> Self {
         let mut url = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
+        if let Some(stdout) = child.stdout.as_mut() {
+            BufReader::new(stdout).read_line(&mut url).unwrap();
+        }
         Self { child, url: url.trim().to_owned() }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use haul_base::{Rate, Span, Time};
 use haul_proto::{
-    CONTROLLERS, ControllerConfig, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig,
+    ControllerConfig, ControllerError, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig,
     SenderEvent, SenderStats, build_controller,
 };
 use haul_sim::tcp::{
@@ -116,14 +116,11 @@ fn controller_of(
     let ceiling = entry.rate.map(|rate| rate.0);
     let config = ControllerConfig { ceiling, initial_rtt: rtt, feedback_interval: interval };
     build_controller(&entry.controller, &config).map_err(|error| {
-        let known = CONTROLLERS.iter().any(|(name, ..)| *name == entry.controller);
-        let message = if known {
-            format!(
-                "controller `{}` needs a rate in this session, for example rate = \"950Mbit\"",
-                entry.controller
-            )
-        } else {
-            error.to_string()
+        let message = match error {
+            ControllerError::NeedsRate(name) => {
+                format!("controller `{name}` needs a rate in this session, for example rate = \"950Mbit\"")
+            }
+            other => other.to_string(),
         };
         Fault::of("session", index, "controller", message)
     })

@@ -61,7 +61,11 @@ impl Wan {
 
     /// The name of a side's namespace.
     pub(crate) fn namespace(&self, side: char) -> PathBuf {
-        PathBuf::from(format!("/run/netns/haul-wan-{}-{side}", self.child.id()))
+        let (begin, end) = (format!("haul-wan-{}-", self.child.id()), format!("-{side}"));
+        let names = fs::read_dir("/run/netns").unwrap().map(|entry| entry.unwrap().file_name());
+        let is_its = |name: &String| name.starts_with(&begin) && name.ends_with(&end);
+        let name = names.filter_map(|name| name.into_string().ok()).find(is_its);
+        PathBuf::from("/run/netns").join(name.unwrap())
     }
 
     /// Does something on a side, on a thread of its own.

@@ -57,11 +57,25 @@ fn reap() {
     while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
 }
 
-/// Removes namespaces `<prefix><pid>-…` whose process is gone; returns their names.
+/// A process for as long as it runs: another one that gets the number of a dead one starts at another time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owner {
+    pid: u32,
+    /// In clock ticks since the machine was started.
+    started: u64,
+}
+
+/// The name of a namespace of this process: `<prefix><pid>-<start>-<side>`.
+pub(crate) fn own_name(prefix: &str, side: &str) -> String {
+    let pid = std::process::id();
+    format!("{prefix}{pid}-{}-{side}", start_of(pid).unwrap_or_default())
+}
+
+/// Removes namespaces `<prefix><pid>-<start>-…` whose process is gone; returns their names.
 pub fn sweep(prefix: &str) -> Vec<String> {
     let entries = fs::read_dir(NAMES).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let stale = names.filter(|name| owner(name, prefix).is_some_and(|pid| !is_alive(pid)));
+    let stale = names.filter(|name| owner(name, prefix).is_some_and(|owner| !is_alive(owner)));
     stale.filter(|name| remove(&Path::new(NAMES).join(name))).collect()
 }
 
@@ -74,32 +88,57 @@ fn remove(path: &Path) -> bool {
 }
 
 /// The process that a name belongs to.
-fn owner(name: &str, prefix: &str) -> Option<u32> {
-    let (pid, _side) = name.strip_prefix(prefix)?.split_once('-')?;
-    pid.parse().ok()
+fn owner(name: &str, prefix: &str) -> Option<Owner> {
+    let mut parts = name.strip_prefix(prefix)?.splitn(3, '-');
+    let mut number = || parts.next()?.parse::<u64>().ok();
+    let owner = Owner { pid: number()?.try_into().ok()?, started: number()? };
+    parts.next().map(|_side| owner)
 }
 
-/// Whether the process is one of ours and runs. Another program may have got the number of a dead one.
-fn is_alive(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("haul"))
+/// Whether the process runs, whatever its program is called: tests make namespaces too.
+fn is_alive(owner: Owner) -> bool {
+    start_of(owner.pid) == Some(owner.started)
+}
+
+/// When a process was started, in clock ticks since the machine was (`proc_pid_stat(5)`, field 22).
+fn start_of(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program, field 2, may hold anything, also blanks and parentheses.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
     fn names_tell_their_owner() {
-        assert_eq!(owner("haul-wan-123-a", "haul-wan-"), Some(123));
-        assert_eq!(owner("haul-wan-x-a", "haul-wan-"), None);
-        assert_eq!(owner("haul-e2e-123-0-c", "haul-wan-"), None);
-        assert_eq!(owner("haul-wan-123", "haul-wan-"), None);
+        let known = Some(Owner { pid: 123, started: 4567 });
+        assert_eq!(owner("haul-wan-123-4567-a", "haul-wan-"), known);
+        let own = owner(&own_name("haul-wan-", "b"), "haul-wan-").unwrap();
+        assert_eq!(own.pid, std::process::id());
+        assert!(is_alive(own));
+        for other in
+            ["haul-wan-x-1-a", "haul-wan-1-x-a", "haul-e2e-123-0-c", "haul-wan-123-a", "haul-wan-123-4"]
+        {
+            assert_eq!(owner(other, "haul-wan-"), None, "{other}");
+        }
     }
 
+    /// The sweep of another run took the namespaces of the test program `e2e` for left over, because its name does not
+    /// begin with `haul`, and ended what ran inside of them by SIGTERM.
     #[test]
-    fn only_programs_of_this_project_own_namespaces() {
-        // Cargo names this one haul_wan-HASH.
-        assert!(is_alive(std::process::id()));
-        assert!(!is_alive(1) && !is_alive(u32::MAX));
+    fn whoever_runs_keeps_its_namespaces_whatever_its_name_is() {
+        let mut other = Command::new("sleep").arg("100").spawn().unwrap();
+        let alive = Owner { pid: other.id(), started: start_of(other.id()).unwrap() };
+        let its_number = Owner { started: alive.started + 1, ..alive };
+        let seen = (is_alive(alive), is_alive(its_number));
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(seen, (true, false));
+        assert!(!is_alive(alive) && !is_alive(Owner { pid: u32::MAX, started: 0 }));
     }
 }

@@ -1,41 +1,40 @@
 //! Journals in words and in JSON.
 
-use std::fmt::Write as _;
-
-use haul_base::Span;
+use haul_base::{Span, printable_bytes};
 use haul_mover::JournalState;
 use serde_json::{Value, json};
 
 use super::Found;
-use crate::output::count;
+use crate::output::{Lines, Name, count};
 
 /// Files that are named; the others are counted.
 const NAMED: usize = 20;
 
 /// A journal and its files, on lines of their own.
-pub(super) fn row(found: &Found) -> String {
+pub(super) fn row(found: &Found) -> Lines {
     let journal = &found.journal;
     let state = match &journal.state {
-        JournalState::NotOurs(why) => return format!("{}  left alone: {why}", found.shown()),
+        JournalState::NotOurs(why) => {
+            return Lines::from(format_args!("{}  left alone: {why}", found.shown()));
+        }
         JournalState::Running => "running",
         JournalState::LeftOver if journal.files.is_empty() => "left over, nothing to resume",
         JournalState::LeftOver => "left over, can be resumed",
     };
-    let mut text = format!(
+    let mut lines = Lines::from(format_args!(
         "{}  {state}, {} old, {} taking {}",
         found.shown(),
         age(found.age),
         count(journal.parts, "temporary file"),
         journal.occupied
-    );
+    ));
     for file in journal.files.iter().take(NAMED) {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "\n    {}  {} of {}", file.path, file.have, file.size);
+        lines.push(format_args!("    {}  {} of {}", printable_bytes(&file.path), file.have, file.size));
     }
     if let Some(more) = journal.files.len().checked_sub(NAMED).filter(|&more| more > 0) {
-        let _ = write!(text, "\n    and {} more", count(more as u64, "file"));
+        lines.push(format_args!("    and {} more", count(more as u64, "file")));
     }
-    text
+    lines
 }
 
 /// What is removed with a journal.
@@ -57,10 +56,13 @@ pub(super) fn as_json(found: &Found) -> Value {
         JournalState::LeftOver => ("left_over", None),
         JournalState::NotOurs(why) => ("not_ours", Some(why)),
     };
-    let file = |file: &haul_mover::PartialFile| json!({ "path": file.path, "have": file.have.0, "size": file.size.0 });
+    let file = |file: &haul_mover::PartialFile| {
+        let mut object = json!({ "have": file.have.0, "size": file.size.0 });
+        Name(file.path.clone()).put(&mut object, "path");
+        object
+    };
     let have: u64 = journal.files.iter().map(|file| file.have.0).sum();
-    json!({
-        "directory": found.directory.to_string_lossy(),
+    let mut object = json!({
         "journal": journal.name,
         "state": state,
         "why": why,
@@ -69,7 +71,9 @@ pub(super) fn as_json(found: &Found) -> Value {
         "temporary_files": journal.parts,
         "occupied_bytes": journal.occupied.0,
         "files": journal.files.iter().map(file).collect::<Vec<_>>(),
-    })
+    });
+    Name::from(found.directory.as_os_str()).put(&mut object, "directory");
+    object
 }
 
 /// A time for people, in the largest unit of which there is at least one.
@@ -102,13 +106,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(".haul-00000001.journal"), "").unwrap();
         let mut journal = haul_mover::find_journals(dir.path()).unwrap().remove(0);
-        let file =
-            |n: u64| haul_mover::PartialFile { path: format!("f{n}"), have: Bytes(n), size: Bytes(100) };
+        let file = |n: u64| haul_mover::PartialFile {
+            path: format!("f{n}").into_bytes(),
+            have: Bytes(n),
+            size: Bytes(100),
+        };
         journal.files = (0..23).map(file).collect();
         let found = Found { directory: PathBuf::from("d"), journal, age: Span::from_secs(5) };
-        let text = row(&found);
+        let text = row(&found).to_string();
         assert!(text.starts_with("d/.haul-00000001.journal  left over, can be resumed, 5 s old"), "{text}");
-        assert!(text.ends_with("f19  19 B of 100 B\n    and 3 files more"), "{text}");
+        assert!(text.ends_with("f19  19 B of 100 B\n    and 3 files more\n"), "{text}");
         assert_eq!(as_json(&found)["have_bytes"], 253);
     }
 }

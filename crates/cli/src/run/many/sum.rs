@@ -188,7 +188,7 @@ mod tests {
         let fault = Fault::new(FaultCode::Unreadable, "closed", "");
         let mut of = well(machine, 1);
         of.report.failed =
-            vec![FileFailure { machine: None, path: "x".to_owned(), fault: fault.clone(), below: 0 }];
+            vec![FileFailure { machine: None, path: "x".into(), fault: fault.clone(), below: 0 }];
         (of.report.failed_files, of.report.files_exit_code) = (1, Some(exit_code));
         of.report.files_fault = Some(fault);
         of
@@ -255,7 +255,7 @@ mod tests {
         assert!(report.files_fault.is_none());
         let machines: Vec<_> = report.failed.iter().map(|of| of.machine.as_deref()).collect();
         assert_eq!(machines, [Some("a"), Some("b")]);
-        assert!(Summary(&report).failures().starts_with("failed: x from a: closed\n"));
+        assert!(Summary(&report).failures().to_string().starts_with("failed: x from a: closed\n"));
     }
 
     #[test]

@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn every_preset_is_bytes_or_messages_and_takes_a_rate() {
         let rate = Some(Rate::from_mbps(7));
-        for name in ["default", "fixed", "bulk", "fobs", "rbudp"] {
+        for name in ["default", "fixed", "bulk", "fobs", "fobs-classifier", "rbudp", "rapid+", "proactive"] {
             let Way::Bytes(recipe, _) = choose(name, rate).unwrap() else { panic!("{name}") };
             assert_eq!(recipe.name, name);
             assert_eq!(recipe.get("rate_control", "rate").unwrap().parse(), Ok(Rate::from_mbps(7)), "{name}");

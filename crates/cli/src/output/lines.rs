@@ -1,0 +1,193 @@
+//! The one door through which words for people leave: to a terminal, a log, or a file.
+
+use std::fmt::{self, Display, Write as _};
+use std::io::Write as _;
+
+use haul_base::{Printable, is_unprintable};
+use haul_engine::HaulUrl;
+
+/// What stands in front of the secret in a URL, and how long the shortest secret is that is looked for: that of a whole
+/// URL has 87 characters or more.
+const KEY: &str = "k=";
+const SHORTEST: usize = 32;
+
+/// Lines for people. Whatever is put into a line stays within it, and a terminal shows all of it and obeys none of it,
+/// whoever chose the words: names of files and peers cannot forge a line. Keys of URLs are left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lines(String);
+
+impl Lines {
+    /// Adds one line.
+    pub fn push(&mut self, line: impl Display) {
+        self.0.push_str(&without_keys(&Printable(line).to_string()));
+        self.0.push('\n');
+    }
+
+    /// Adds other lines.
+    pub fn append(&mut self, others: &Self) {
+        self.0.push_str(&others.0);
+    }
+
+    /// The same lines with `words` in front of each.
+    #[must_use]
+    pub fn behind(&self, words: &impl Display) -> Self {
+        self.each().fold(Self::default(), |mut lines, line| {
+            lines.push(format_args!("{words}{line}"));
+            lines
+        })
+    }
+
+    /// The lines, without their ends.
+    pub fn each(&self) -> impl Iterator<Item = &str> {
+        self.0.lines()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Display for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<&str> for Lines {
+    fn from(line: &str) -> Self {
+        Self::from(format_args!("{line}"))
+    }
+}
+
+impl From<String> for Lines {
+    fn from(line: String) -> Self {
+        Self::from(line.as_str())
+    }
+}
+
+impl From<fmt::Arguments<'_>> for Lines {
+    fn from(line: fmt::Arguments<'_>) -> Self {
+        let mut lines = Self::default();
+        lines.push(line);
+        lines
+    }
+}
+
+/// `text` with `k=...` for every key of a URL in it.
+pub(crate) fn without_keys(text: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find(KEY) {
+        let (before, behind) = rest.split_at(at + KEY.len());
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let secret = behind.find(|c| !is_part(c)).unwrap_or(behind.len());
+        out.push_str(before);
+        if secret < SHORTEST {
+            out.push_str(&behind[..secret]);
+        } else {
+            out.push_str("...");
+        }
+        rest = &behind[secret..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Writes a result for people to stdout. Who closed the pipe has read enough.
+pub(crate) fn out(lines: impl Into<Lines>) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(lines.into().0.as_bytes()).and_then(|()| stdout.flush());
+}
+
+/// Writes a result for scripts to stdout: one line of JSON, which means the same whatever a terminal would obey in it.
+pub(crate) fn out_json(json: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = writeln!(stdout, "{}", inert(json)).and_then(|()| stdout.flush());
+}
+
+/// Likewise to stderr, where stdout is for data.
+pub(crate) fn tell_json(json: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", inert(json));
+}
+
+/// Writes to stdout what this program has generated, or the contents of a file of the person who runs it, as it is.
+pub(crate) fn out_verbatim(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+}
+
+/// Writes the URL of a server to stdout, with its key: that is what it is for.
+pub(crate) fn out_url(url: &HaulUrl) {
+    out_verbatim(&url.to_string());
+}
+
+/// Writes the URL of a server to stderr, with its key, where stdout is for data.
+pub(crate) fn tell_url(url: &HaulUrl) {
+    let _ = writeln!(std::io::stderr(), "{url}");
+}
+
+/// Writes words for people to stderr, as whole lines. A terminal that was closed or a reader that went away is no reason
+/// to stop the work.
+pub(crate) fn tell(lines: impl Into<Lines>) {
+    let _ = std::io::stderr().write_all(lines.into().0.as_bytes());
+}
+
+/// JSON that means the same, without characters that a terminal would obey. Outside of texts it has none of them, and in
+/// texts serde escapes those below U+0020.
+pub(crate) fn inert(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_unprintable(c) {
+            // All of them are in the basic multilingual plane. Writing to a String cannot fail.
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_left_out_wherever_it_stands() {
+        let key = "AYmS9th9Jqwkhtyr02VkkZxZ_DL96lOLkxBl6-x4hprLYiPFH5KvH4U27UOM25Vau5Msk7XfJecUKov7BaLPdgY";
+        let line = format!("Run: haul cp a 'haul://h:1/p?k={key}' 'haul://h:1/?x=1&k={key}#y' k=v");
+        assert_eq!(
+            Lines::from(line).to_string(),
+            "Run: haul cp a 'haul://h:1/p?k=...' 'haul://h:1/?x=1&k=...#y' k=v\n"
+        );
+        assert_eq!(without_keys("k=k=k="), "k=k=k=");
+    }
+
+    #[test]
+    fn lines_stay_lines_behind_others_words() {
+        let mut lines = Lines::from("a\nb");
+        lines.push("c");
+        assert_eq!(lines.behind(&"x\n: ").to_string(), "x\\n: a\\nb\nx\\n: c\n");
+        assert_eq!(lines.each().count(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_is_said_forges_a_line_or_is_obeyed(words in prop::collection::vec(".*", 0..5)) {
+            let mut lines = Lines::default();
+            for word in &words {
+                lines.push(word);
+            }
+            prop_assert_eq!(lines.to_string().matches('\n').count(), words.len());
+            prop_assert!(!lines.to_string().replace('\n', "").contains(is_unprintable));
+        }
+
+        #[test]
+        fn json_means_the_same_and_is_inert(text in ".*") {
+            let json = serde_json::to_string(&text).unwrap();
+            prop_assert!(!inert(&json).contains(is_unprintable));
+            prop_assert_eq!(serde_json::from_str::<String>(&inert(&json)).unwrap(), text);
+        }
+    }
+}

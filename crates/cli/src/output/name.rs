@@ -1,0 +1,117 @@
+//! Names of files, which may hold any bytes, in JSON.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use data_encoding::BASE64;
+use haul_base::printable_bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+/// The name of a file, byte by byte.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Name(pub Vec<u8>);
+
+impl Name {
+    /// As text; what is not UTF-8 is replaced.
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
+    }
+
+    /// All of its bytes in base64 (RFC 4648, section 4), if the text is not all of it.
+    pub fn base64(&self) -> Option<String> {
+        std::str::from_utf8(&self.0).is_err().then(|| BASE64.encode(&self.0))
+    }
+
+    /// Puts the name into a JSON object: as text under `key`, and, if that is not all of it, in base64 under `key` with
+    /// `_b64` behind it.
+    pub(crate) fn put(&self, object: &mut Value, key: &str) {
+        object[key] = Value::from(self.text());
+        if let Some(base64) = self.base64() {
+            object[format!("{key}_b64")] = Value::from(base64);
+        }
+    }
+}
+
+impl From<&str> for Name {
+    fn from(text: &str) -> Self {
+        Self(text.as_bytes().to_vec())
+    }
+}
+
+impl From<&OsStr> for Name {
+    fn from(word: &OsStr) -> Self {
+        Self(word.as_bytes().to_vec())
+    }
+}
+
+impl From<Name> for OsString {
+    fn from(name: Name) -> Self {
+        Self::from_vec(name.0)
+    }
+}
+
+/// For people.
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&printable_bytes(&self.0))
+    }
+}
+
+/// As it travels between two programs of this project.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Travelling<'a> {
+    Text(Cow<'a, str>),
+    Bytes(Cow<'a, [u8]>),
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let travelling = std::str::from_utf8(&self.0)
+            .map_or_else(|_| Travelling::Bytes(Cow::from(&self.0)), |text| Travelling::Text(text.into()));
+        travelling.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Self(match Travelling::deserialize(from)? {
+            Travelling::Text(text) => text.into_owned().into_bytes(),
+            Travelling::Bytes(bytes) => bytes.into_owned(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_no_text_has_its_bytes_beside_it() {
+        let mut object = serde_json::json!({});
+        Name(b"a\xff".to_vec()).put(&mut object, "path");
+        Name::from("b\n").put(&mut object, "other");
+        assert_eq!(object, serde_json::json!({ "path": "a\u{fffd}", "path_b64": "Yf8=", "other": "b\n" }));
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_can_be_told_from_json(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let name = Name(bytes.clone());
+            let mut object = serde_json::json!({});
+            name.put(&mut object, "path");
+            let told = object.get("path_b64").map_or_else(
+                || object["path"].as_str().unwrap().as_bytes().to_vec(),
+                |base64| BASE64.decode(base64.as_str().unwrap().as_bytes()).unwrap(),
+            );
+            prop_assert_eq!(told, bytes);
+            let travelled = serde_json::to_string(&name).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Name>(&travelled).unwrap(), name);
+        }
+    }
+}

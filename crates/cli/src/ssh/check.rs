@@ -1,0 +1,68 @@
+//! What must hold for the reading of any announcement.
+
+use std::ffi::OsStr;
+
+use serde_json::Value;
+
+use super::announcement::{Announcement, MOST, MOST_HOSTS, Scan, Scanner};
+use super::{SshHost, SshPath};
+
+/// See [`crate::check::announcement`].
+pub(crate) fn check(bytes: &[u8]) -> bool {
+    let Some((&size, said)) = bytes.split_first() else { return false };
+    let found = scan(said, said.len().max(1));
+    assert_eq!(scan(said, usize::from(size).max(1)), found, "in pieces of {size}");
+    let Some((json, behind)) = found else { return false };
+    assert!(said.ends_with(&behind) && json.is_object());
+    read(&json)
+}
+
+/// What is found, and all that comes behind it.
+fn scan(said: &[u8], size: usize) -> Option<(Value, Vec<u8>)> {
+    let mut scanner = Scanner::default();
+    let mut at = 0;
+    for piece in said.chunks(size) {
+        at += piece.len();
+        match scanner.feed(piece) {
+            Scan::More => assert!(at <= MOST, "it does not give up"),
+            Scan::TooMuch => return None,
+            Scan::Found(json, behind) => return Some((json, [&behind, &said[at..]].concat())),
+        }
+        assert!(scanner.first_line().is_none_or(|line| line.chars().count() <= 120));
+    }
+    None
+}
+
+fn host() -> SshHost {
+    let parsed = SshPath::parse(OsStr::new("far:x"));
+    parsed.ok().flatten().expect("it names a host").host
+}
+
+fn read(json: &Value) -> bool {
+    let Ok(read) = Announcement::read(json, &host()) else { return false };
+    assert!(read.hosts.len() <= MOST_HOSTS && read.fault.is_none());
+    let (again, behind) = scan(&read.line(), 7).expect("what was written can be found");
+    assert!(behind.is_empty());
+    assert_eq!(Announcement::read(&again, &host()), Ok(read), "the announcement changed");
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Rng;
+
+    use super::*;
+
+    #[test]
+    fn announcement() {
+        let valid = |rng: &mut Rng| {
+            let hosts = (0..rng.below(10)).map(|at| format!("192.0.2.{at}")).collect();
+            let url = rng.chance(0.7).then(|| "haul://h:1/?k=x".to_owned());
+            let said = Announcement { url, hosts, ..Announcement::ours() };
+            let banner =
+                ["", "Welcome!\n", "#haul-over-ssh# nonsense\n", "#haul-over"][rng.below(4) as usize];
+            [&[rng.next_u64() as u8], banner.as_bytes(), &said.line(), b"{}\n"].concat()
+        };
+        haul_testing::fuzz::drive("announcement", 10_000, valid, check);
+    }
+}

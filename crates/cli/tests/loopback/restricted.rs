@@ -1,0 +1,129 @@
+//! What the kernel keeps a server from, and what a server does within that.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::Path;
+
+use crate::serving::{Talking, idle, until};
+use crate::support::{exits, lossy, run};
+
+/// A server that has said that it is restricted, and to what; `None` where the kernel cannot.
+fn restricted(starter: &[&str], root: &Path, options: &[&str]) -> Option<Talking> {
+    let mut talking = Talking::started_by(starter, root, options);
+    let said = talking.says_until("restricted by Landlock");
+    let line = said.lines().last().unwrap();
+    if line.starts_with("not restricted") {
+        eprintln!("SKIPPED a server in {}: {line}", root.display());
+        return None;
+    }
+    let offer = if options.contains(&"--read-only") { "reading" } else { "reading and writing" };
+    let within = format!("restricted by Landlock to {offer} in {} (ABI ", root.display());
+    assert!(line.starts_with(&within), "{said}");
+    Some(talking)
+}
+
+/// A tree with directories in each other, a file in many packets, and a name that is a hard link of it elsewhere.
+fn tree(root: &Path) {
+    fs::create_dir_all(root.join("a/b/c")).unwrap();
+    fs::create_dir(root.join("d")).unwrap();
+    fs::write(root.join("a/b/c/file"), vec![7; 3_000_000]).unwrap();
+    fs::write(root.join("a/old"), "old").unwrap();
+    fs::hard_link(root.join("a/b/c/file"), root.join("d/again")).unwrap();
+    symlink("../a/old", root.join("d/link")).unwrap();
+}
+
+#[track_caller]
+fn is_tree(root: &Path) {
+    assert_eq!(fs::read(root.join("a/b/c/file")).unwrap(), vec![7; 3_000_000]);
+    let inode = |name: &str| fs::metadata(root.join(name)).unwrap().ino();
+    assert_eq!(inode("a/b/c/file"), inode("d/again"));
+    assert_eq!(fs::read_link(root.join("d/link")).unwrap(), Path::new("../a/old"));
+}
+
+#[test]
+fn a_restricted_server_is_sent_to_is_read_from_and_deletes() {
+    let [here, root, beside] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let (source, url_file) = (here.path().join("tree"), beside.path().join("url"));
+    tree(&source);
+    let options = ["--url-file", url_file.to_str().unwrap(), "--min-free", "1MB"];
+    let Some(mut talking) = restricted(&[], root.path(), &options) else { return };
+    talking.server.url = fs::read_to_string(&url_file).unwrap().trim().to_owned();
+    let (contents, there) = (format!("{}/.", source.display()), talking.server.at("copy"));
+    exits(&run(&["cp", "-a", &contents, &there]), 0);
+    is_tree(&root.path().join("copy"));
+    let back = here.path().join("back");
+    exits(&run(&["cp", "-a", &talking.server.at("copy/."), back.to_str().unwrap()]), 0);
+    is_tree(&back);
+    fs::remove_file(source.join("a/old")).unwrap();
+    fs::rename(source.join("a/b/c"), source.join("d/c")).unwrap();
+    exits(&run(&["cp", "-a", "--delete", &contents, &there]), 0);
+    let gone = |name: &str| !root.path().join("copy").join(name).exists();
+    assert!(gone("a/old") && gone("a/b/c") && !gone("d/c/file"));
+    assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1, "nothing but the URL");
+}
+
+#[test]
+fn a_restricted_server_for_reading_is_read_from() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    tree(&root.path().join("tree"));
+    let Some(talking) = restricted(&[], root.path(), &["--read-only"]) else { return };
+    let back = here.path().join("back");
+    exits(&run(&["cp", "-a", &talking.server.at("tree/."), back.to_str().unwrap()]), 0);
+    is_tree(&back);
+}
+
+#[test]
+fn all_threads_that_hear_clients_are_restricted() {
+    let root = tempfile::tempdir().unwrap();
+    let Some(talking) = restricted(&[], root.path(), &[]) else { return };
+    let _session = idle(&talking.server.url).unwrap();
+    let tasks = format!("/proc/{}/task", talking.server.child.id());
+    // Without it, a thread can have no restriction (landlock_restrict_self(2)).
+    let is_free = |task: &Path| {
+        let status = fs::read_to_string(task.join("status")).unwrap_or_default();
+        status.contains("NoNewPrivs:\t0")
+    };
+    if !is_free(Path::new("/proc/self")) {
+        eprintln!(
+            "SKIPPED all_threads_that_hear_clients_are_restricted: these tests have no new privileges either"
+        );
+        return;
+    }
+    let names = |wanted: &dyn Fn(&Path) -> bool| {
+        let tasks =
+            fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().path()).filter(|task| wanted(task));
+        tasks.map(|task| fs::read_to_string(task.join("comm")).unwrap_or_default()).collect::<Vec<_>>()
+    };
+    until("a session", || names(&|_| true).iter().any(|name| name.starts_with("haul-session")));
+    assert_eq!(names(&is_free), ["haul-signals\n"]);
+}
+
+/// The program is made to follow links wherever they lead; the kernel alone stands in the way.
+#[cfg(feature = "faults")]
+#[test]
+fn a_defect_does_not_lead_out_of_the_root() {
+    let [here, root, elsewhere] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    fs::create_dir(root.path().join("inside")).unwrap();
+    fs::write(root.path().join("inside/file"), "offered").unwrap();
+    fs::write(elsewhere.path().join("file"), "secret").unwrap();
+    // Both lead to absolute paths, which the program itself never follows.
+    symlink(root.path().join("inside"), root.path().join("within")).unwrap();
+    symlink(elsewhere.path(), root.path().join("out")).unwrap();
+    let Some(talking) = restricted(&["env", "HAUL_DISK_ESCAPES=1"], root.path(), &[]) else { return };
+    let got = here.path().join("got");
+    let get = |path: &str| run(&["cp", &talking.server.at(path), got.to_str().unwrap()]);
+    exits(&get("within/file"), 0);
+    assert_eq!(fs::read(&got).unwrap(), b"offered", "the defect is there");
+    fs::remove_file(&got).unwrap();
+    let refused = get("out/file");
+    assert!(!refused.status.success() && !got.exists());
+    assert!(lossy(&refused.stderr).contains("Permission denied"), "{}", lossy(&refused.stderr));
+    let new = here.path().join("new");
+    fs::write(&new, "new").unwrap();
+    let put = |path: &str| run(&["cp", new.to_str().unwrap(), &talking.server.at(path)]);
+    exits(&put("within/new"), 0);
+    assert!(!put("out/new").status.success());
+    assert!(!put("out/file").status.success());
+    assert_eq!(fs::read(elsewhere.path().join("file")).unwrap(), b"secret");
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1);
+}

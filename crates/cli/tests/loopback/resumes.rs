@@ -1,0 +1,252 @@
+//! Copies of one file that are interrupted twice in a row, on either side, and resumed by the same command: each ends
+//! within [`MARGIN`] of the time that the link needs, and the file is the same.
+//!
+//! 20 at random, or as many as `HAUL_RESUMES` says; `HAUL_RESUME_SEED` is where their seeds begin.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use haul_base::{Rate, Rng};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Server, haul, lossy};
+
+/// What a copy may take beyond the link's time: set-up, noticing a dead peer, syncing.
+const MARGIN: Duration = Duration::from_secs(20);
+/// How often a client is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+/// The slowest link.
+const SLOWEST: Rate = Rate::from_bps(4_000_000);
+/// How long the link needs for a large file.
+const LINK_TIME_MS: u64 = 1_500;
+/// Largest file of those at random, bytes.
+const LARGEST: u64 = 64 << 20;
+/// Bytes that are hashed as one: the sizes at random are often near a multiple.
+const GROUP: u64 = 1 << 20;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Who is interrupted, and how.
+#[derive(Clone, Copy, Debug)]
+struct Interruption {
+    server: bool,
+    signal: Signal,
+    after: Duration,
+}
+
+/// One copy of one file. Its client is killed when a test fails.
+struct Copy {
+    size: u64,
+    upload: bool,
+    rate: Rate,
+    from: PathBuf,
+    to: PathBuf,
+    server: Server,
+}
+
+/// A client, killed when dropped.
+struct Client(Option<Child>);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Client {
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child().try_wait().unwrap().is_some()
+    }
+
+    /// Its exit code, if no signal ended it, and what it said.
+    #[track_caller]
+    fn ends_within(mut self, bound: Duration, what: &str) -> (Option<i32>, String) {
+        let begun = Instant::now();
+        while !self.has_ended() {
+            if begun.elapsed() >= bound {
+                self.child().kill().unwrap();
+                let output = self.0.take().unwrap().wait_with_output().unwrap();
+                panic!("{what}: not ended after {bound:?}: {}", lossy(&output.stderr));
+            }
+            sleep(LOOK);
+        }
+        let output = self.0.take().unwrap().wait_with_output().unwrap();
+        (output.status.code(), lossy(&output.stderr))
+    }
+}
+
+fn kill(child: &Child, signal: Signal) {
+    kill_process(Pid::from_raw(child.id().cast_signed()).unwrap(), signal).unwrap();
+}
+
+impl Copy {
+    /// The file is made, and its server started.
+    fn new(place: &Path, (size, salt): (u64, u64), upload: bool) -> Self {
+        let (from, to) = (place.join("from"), place.join("to"));
+        fs::create_dir(&from).unwrap();
+        fs::create_dir(&to).unwrap();
+        let mut bytes = vec![0; usize::try_from(size).unwrap()];
+        Rng::from_seed(salt).fill(&mut bytes);
+        fs::write(from.join("file"), bytes).unwrap();
+        let rate = Rate::from_bps(size * 8 * 1_000 / LINK_TIME_MS).max(SLOWEST);
+        let server = Server::start(if upload { &to } else { &from }, &[]);
+        Self { size, upload, rate, from, to, server }
+    }
+
+    fn start(&self) -> Client {
+        let mut command = haul();
+        command.args(["cp", "--rate", &format!("{}kbit", self.rate.as_bps() / 1_000)]);
+        if self.upload {
+            command.arg(self.from.join("file")).arg(self.server.at(""));
+        } else {
+            command.arg(self.server.at("file")).arg(&self.to);
+        }
+        Client(Some(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()))
+    }
+
+    /// What an attempt may take.
+    fn bound(&self) -> Duration {
+        Duration::from(self.rate.time_for(self.size)) + MARGIN
+    }
+
+    /// Starts the copy and interrupts it; both sides end in time. Whether it was over before.
+    fn interrupt(&mut self, how: Interruption, what: &str) -> bool {
+        let mut client = self.start();
+        sleep(how.after);
+        if client.has_ended() {
+            return true;
+        }
+        if how.server {
+            kill(&self.server.child, how.signal);
+        } else {
+            kill(client.child(), how.signal);
+        }
+        client.ends_within(self.bound(), what);
+        if how.server {
+            let begun = Instant::now();
+            while self.server.child.try_wait().unwrap().is_none() {
+                assert!(begun.elapsed() < MARGIN, "{what}: the server does not end");
+                sleep(LOOK);
+            }
+            self.server = Server::start(if self.upload { &self.to } else { &self.from }, &[]);
+        }
+        false
+    }
+
+    /// The same command once more: it ends in time, the file is the same, and nothing else is left. What the client said.
+    #[track_caller]
+    fn complete(&self, what: &str) -> String {
+        println!("{what}: at {} within {:?}", self.rate, self.bound());
+        let (code, said) = self.start().ends_within(self.bound(), what);
+        assert_eq!(code, Some(0), "{what}: {said}");
+        assert!(
+            fs::read(self.from.join("file")).unwrap() == fs::read(self.to.join("file")).unwrap(),
+            "{what}: the file differs"
+        );
+        let names: Vec<_> = fs::read_dir(&self.to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["file"], "{what}");
+        said
+    }
+}
+
+/// Interrupted at a fifth, half and four fifths of the link's time, by Ctrl-C and by a kill of the retry.
+#[test]
+fn interrupted_copies_of_odd_sizes_end() {
+    let sizes = [GROUP, GROUP + 1, 1_500_000, 2 * GROUP, 3 * GROUP + 1, 100_000_000];
+    let mut resumed = 0;
+    for (salt, size) in (0..).zip(sizes) {
+        for upload in [true, false] {
+            let place = tempfile::tempdir().unwrap();
+            let mut copy = Copy::new(place.path(), (size, salt), upload);
+            let part = |percent: u32| Duration::from(copy.rate.time_for(size)) * percent / 100;
+            let first =
+                Interruption { server: false, signal: Signal::INT, after: part(60 + 10 * (salt as u32 % 3)) };
+            let second = Interruption { server: false, signal: Signal::KILL, after: part(20) };
+            let what = format!("{size} bytes, upload {upload}");
+            copy.interrupt(first, &what);
+            copy.interrupt(second, &what);
+            let said = copy.complete(&what);
+            resumed += u32::from(said.contains(" resumed"));
+        }
+    }
+    // Some moments may fall before the first byte or behind the last one, where the machine is busy.
+    assert!(resumed >= 6, "{resumed} of 12 were interrupted amid their bytes");
+}
+
+/// Any size, but often one near a boundary of what is hashed as one.
+fn any_size(rng: &mut Rng) -> u64 {
+    match rng.below(4) {
+        0 => rng.below(LARGEST + 1),
+        1 => rng.below(2 * GROUP),
+        2 => (1 + rng.below(8)) * GROUP + rng.below(3) - 1,
+        _ => rng.below(8 * GROUP),
+    }
+}
+
+#[test]
+fn interrupted_copies_at_random_end() {
+    let (count, first) = (number("HAUL_RESUMES", 20), number("HAUL_RESUME_SEED", 1));
+    let mut resumed = 0;
+    for seed in first..first + count {
+        let mut rng = Rng::from_seed(seed);
+        let (size, upload) = (any_size(&mut rng), rng.chance(0.5));
+        let place = tempfile::tempdir().unwrap();
+        let mut copy = Copy::new(place.path(), (size, seed), upload);
+        let link_ms = copy.rate.time_for(size).as_millis_f64() as u64;
+        let mut interruptions = Vec::new();
+        for _ in 0..2 {
+            let how = Interruption {
+                server: rng.chance(0.5),
+                signal: if rng.chance(0.5) { Signal::INT } else { Signal::KILL },
+                after: Duration::from_millis(rng.below(300 + link_ms)),
+            };
+            interruptions.push(how);
+        }
+        let what = format!("seed {seed}: {size} bytes, upload {upload}, {interruptions:?}");
+        for how in interruptions {
+            if copy.interrupt(how, &what) {
+                break;
+            }
+        }
+        let said = copy.complete(&what);
+        resumed += u32::from(said.contains(" resumed"));
+    }
+    println!("{count} copies, of which {resumed} went on with what was there");
+}
+
+#[test]
+fn a_stall_shows_what_is_waited_for() {
+    let place = tempfile::tempdir().unwrap();
+    let copy = Copy::new(place.path(), (2 * GROUP, 1), true);
+    let said = place.path().join("said");
+    let mut command = haul();
+    command.args(["cp", "--rate", "2Mbit"]).arg(copy.from.join("file")).arg(copy.server.at(""));
+    let stderr = fs::File::create(&said).unwrap();
+    let mut client = Client(Some(command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap()));
+    let until = |what: &str| {
+        let begun = Instant::now();
+        while !fs::read_to_string(&said).unwrap().contains(what) {
+            assert!(begun.elapsed() < MARGIN, "no `{what}` in {}", fs::read_to_string(&said).unwrap());
+            sleep(LOOK);
+        }
+    };
+    until(" of 2.1 MB");
+    kill(&copy.server.child, Signal::STOP);
+    until("waiting for contents to arrive at the receiver for ");
+    kill(&copy.server.child, Signal::CONT);
+    assert!(!client.has_ended());
+    let (code, _) = client.ends_within(MARGIN, "a copy that was stopped for a while");
+    assert_eq!(code, Some(0), "{}", fs::read_to_string(&said).unwrap());
+}

@@ -1,0 +1,154 @@
+//! What a server says of those who come, and how many it lets in.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{ChildStderr, Stdio};
+use std::time::{Duration, Instant};
+
+use haul_engine::{ConnectOptions, HaulUrl, Session, connect, default_settings};
+use haul_wire::control::{FaultCode, Layout, Manners, Request};
+use serde_json::Value;
+
+use crate::support::{Server, exits, lossy, object, run, starting};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A server, and what it says on stderr.
+pub(crate) struct Talking {
+    pub(crate) server: Server,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Talking {
+    fn start(root: &Path, options: &[&str]) -> Self {
+        Self::started_by(&[], root, options)
+    }
+
+    /// By these words in front of the program.
+    pub(crate) fn started_by(starter: &[&str], root: &Path, options: &[&str]) -> Self {
+        let mut command = starting(starter);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root).args(options);
+        // One that writes its URL to a file says nothing on stdout.
+        let stdout = if options.contains(&"--url-file") { Stdio::null() } else { Stdio::piped() };
+        let child = command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap();
+        let mut server = Server::of(child);
+        let stderr = BufReader::new(server.child.stderr.take().unwrap());
+        Self { server, stderr }
+    }
+
+    /// What it says up to a line with `end` in it.
+    pub(crate) fn says_until(&mut self, end: &str) -> String {
+        let mut said = String::new();
+        while !said.lines().last().is_some_and(|line| line.contains(end)) {
+            assert!(self.stderr.read_line(&mut said).unwrap() > 0, "{said}");
+        }
+        said
+    }
+
+    /// What else it says before it is stopped.
+    fn said(mut self) -> String {
+        self.server.child.kill().unwrap();
+        let mut said = Vec::new();
+        self.stderr.read_to_end(&mut said).unwrap();
+        lossy(&said)
+    }
+}
+
+/// An authenticated client that never says anything again.
+pub(crate) fn idle(url: &str) -> Result<Session, haul_engine::EngineError> {
+    let url: HaulUrl = url.parse().unwrap();
+    let (destination, manners) = (b"idle".to_vec(), Manners::default());
+    let request = Request::Put { destination, layout: Layout::Into, manners };
+    connect(&url, ConnectOptions::new(request, default_settings()))
+}
+
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let patience = Instant::now() + TIMEOUT;
+    while !done() {
+        assert!(Instant::now() < patience, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_dry_run_is_not_logged_as_a_move() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = here.path().join("file");
+    fs::write(&file, vec![1; 100_000]).unwrap();
+    let mut talking = Talking::start(root.path(), &[]);
+    exits(&run(&["cp", "-n", file.to_str().unwrap(), &talking.server.at("copy")]), 0);
+    talking.says_until("put: begins");
+    let said = talking.says_until("put: ");
+    assert!(said.contains("put: dry run, nothing was moved"), "{said}");
+    assert!(!said.contains("Moved"), "{said}");
+}
+
+#[test]
+fn wrong_secrets_are_logged_with_time_and_address_and_a_flood_in_few_lines() {
+    let root = tempfile::tempdir().unwrap();
+    let talking = Talking::start(root.path(), &[]);
+    let right: HaulUrl = talking.server.url.parse().unwrap();
+    let wrong = HaulUrl { secret: [9; 32].into(), ..right };
+    for _ in 0..15 {
+        let refused = connect(&wrong, ConnectOptions::new(Request::Check, default_settings()));
+        assert_eq!(refused.unwrap_err().fault().code, FaultCode::NotAuthorised);
+    }
+    let said = talking.said();
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("client refused")).collect();
+    assert_eq!(lines.len(), 10, "{said}");
+    for line in lines {
+        // As RFC 3339 has it.
+        assert!(line.starts_with("20") && line[..20].contains('T'), "{line}");
+        assert!(line.contains("127.0.0.1:") && line.contains("secret"), "{line}");
+    }
+}
+
+#[test]
+fn idle_sessions_do_not_shut_others_out() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = here.path().join("file");
+    fs::write(&file, vec![1; 100_000]).unwrap();
+    let options = ["--max-sessions", "2", "--idle-timeout", "1s"];
+    let server = Server::start(root.path(), &options);
+    let idle = [idle(&server.url).unwrap(), idle(&server.url).unwrap()];
+    until("a place", || {
+        let copied = run(&["cp", "--json", file.to_str().unwrap(), &server.at("copy")]);
+        let report: Value = object(&copied);
+        assert!(copied.status.success() || report["error"]["code"] == "busy", "{report}");
+        copied.status.success()
+    });
+    until("the end of one of them", || idle.iter().any(|session| session.control().failure().is_some()));
+    let ended = idle.iter().filter_map(|session| session.control().failure());
+    let codes: Vec<_> = ended.map(|error| error.fault().code).collect();
+    assert_eq!(codes, [FaultCode::Busy], "only as many as are needed");
+}
+
+#[test]
+fn one_address_has_its_share_of_the_sessions() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = here.path().join("file");
+    fs::write(&file, "contents").unwrap();
+    let server = Server::start(root.path(), &["--max-per-address", "1"]);
+    let _idle = idle(&server.url).unwrap();
+    let refused = run(&["cp", "--json", file.to_str().unwrap(), &server.at("copy")]);
+    exits(&refused, 1);
+    let error = &object(&refused)["error"];
+    assert_eq!((&error["code"], &error["retryable"]), (&Value::from("busy"), &Value::from(true)));
+    assert!(error["message"].as_str().unwrap().contains("1 sessions of 127.0.0.1"), "{error}");
+}
+
+#[test]
+fn a_server_keeps_the_disk_as_free_as_it_was_told() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = here.path().join("file");
+    fs::write(&file, vec![1; 3_000_000]).unwrap();
+    let server = Server::start(root.path(), &["--min-free", "1000000GB"]);
+    let refused = run(&["cp", "--json", file.to_str().unwrap(), &server.at("copy")]);
+    exits(&refused, 7);
+    let error = &object(&refused)["error"];
+    assert_eq!(error["code"], "disk_full");
+    assert!(error["hint"].as_str().unwrap().contains("--min-free"), "{error}");
+    let reading = run(&["cp", "--json", &server.at("copy"), here.path().to_str().unwrap()]);
+    assert_eq!(object(&reading)["error"]["code"], "no_such_path", "what is read needs no room there");
+}

@@ -1,0 +1,27 @@
+//! What is shipped beside the program.
+
+use std::path::Path;
+use std::process::Command;
+
+/// The exposure that `systemd-analyze security` may find, in tenths: 0 is none, 100 is a service of root that nothing
+/// keeps from anything.
+const MOST_EXPOSED: &str = "--threshold=20";
+
+#[test]
+fn the_systemd_unit_is_hardened() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/haul-serve.service");
+    let analysis = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--no-pager", MOST_EXPOSED])
+        .arg(&unit)
+        .output();
+    let Ok(analysis) = analysis else {
+        eprintln!("SKIPPED the_systemd_unit_is_hardened: systemd-analyze is missing");
+        return;
+    };
+    let said = String::from_utf8_lossy(&analysis.stderr).into_owned();
+    if said.contains("unrecognized option") || said.contains("Unknown") {
+        eprintln!("SKIPPED the_systemd_unit_is_hardened: systemd-analyze is too old: {said}");
+        return;
+    }
+    assert!(analysis.status.success(), "{}{said}", String::from_utf8_lossy(&analysis.stdout));
+}
