@@ -3,13 +3,13 @@
 CARGO ?= cargo
 # Builds with HAUL_FAULTS, for the end-to-end tests only.
 FAULTS := --features haul-cli/faults
-FUZZ_SECONDS ?= 30
+FUZZ_SECONDS ?= 20
 
-.PHONY: help demo test setup lint docs smoke unit bench fuzz
+.PHONY: help demo test setup lint docs deny smoke unit bench fuzz fuzz-if-installed
 
 help:
 	@echo 'make demo    build, and show a verified copy over an emulated long path'
-	@echo 'make test    everything that must hold: format, lints, documents, import rules, tests'
+	@echo 'make test    everything that must hold: format, lints, documents, dependencies, import rules, tests'
 	@echo 'make bench   the figures of docs/performance.md (root, an idle machine, some minutes)'
 	@echo 'make fuzz    every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)'
 	@echo 'make setup   install what is missing (root), or say what it is'
@@ -21,7 +21,7 @@ demo: setup
 	$(CARGO) run --release --package haul-cli --bin haul -- demo
 
 # The tests come last, so that their summary is the last thing to be seen.
-test: setup lint docs smoke unit
+test: setup lint docs deny smoke fuzz-if-installed unit
 
 lint:
 	$(CARGO) fmt --all --check
@@ -30,6 +30,9 @@ lint:
 
 docs:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps $(FAULTS)
+
+deny:
+	scripts/deny.sh
 
 smoke:
 	scripts/smoke.sh
@@ -43,3 +46,6 @@ bench: setup
 
 fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+fuzz-if-installed:
+	scripts/fuzz.sh --if-installed $(FUZZ_SECONDS)

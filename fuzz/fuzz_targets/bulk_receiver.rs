@@ -1,0 +1,6 @@
+//! Packets to the receiving end of an object.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    haul_proto::check::bulk_receiver(bytes);
+});

@@ -1,0 +1,6 @@
+//! Sequences of control messages to a control channel.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    haul_engine::check::control_sequence(bytes);
+});

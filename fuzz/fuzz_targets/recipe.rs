@@ -1,0 +1,6 @@
+//! Texts of recipes, through the registry.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    haul_proto::check::recipe(bytes);
+});
