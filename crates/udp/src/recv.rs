@@ -131,6 +131,11 @@ impl Receiver {
         Ok(usable)
     }
 
+    /// Whether the last [`recv`](Self::recv) took all that was waiting: it left buffers empty.
+    pub fn took_all(&self) -> bool {
+        self.filled < self.slots.len()
+    }
+
     /// What the last [`recv`](Self::recv) has received, in order of arrival.
     pub fn datagrams(&mut self) -> impl Iterator<Item = Datagrams<'_>> {
         let parts = self.buffer.chunks_exact_mut(self.size);

@@ -28,7 +28,7 @@ const PUBLISH: Span = Span::from_millis(50);
 const HELLO_POLL: Span = Span::from_millis(1);
 /// A pause of the pacer up to this length is slept through: what arrives meanwhile waits in the socket, and costs
 /// no wake-up of its own. The machine has nothing to send before the pause ends.
-const PACED_SLEEP: Span = Span::from_millis(3);
+const PACED_SLEEP: Span = Span::from_millis(5);
 /// Longest sleep: stop flags are also set with a wake-up, so this only bounds the unforeseen.
 const LONGEST_WAIT: Span = Span::from_millis(500);
 
@@ -160,7 +160,12 @@ impl<'a, M: Driven> Driver<'a, M> {
     fn receive(&mut self) -> Result<bool, EngineError> {
         for _ in 0..ROUNDS {
             match self.buffers.recv(self.socket) {
-                Ok(_) => self.hand_over(),
+                Ok(_) => {
+                    self.hand_over();
+                    if self.buffers.took_all() {
+                        return Ok(false);
+                    }
+                }
                 Err(RecvError::WouldBlock) => return Ok(false),
                 Err(RecvError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
                 // What ICMP says of earlier packets is counted by the socket; silence is what ends a session.
