@@ -28,7 +28,7 @@ const PUBLISH: Span = Span::from_millis(50);
 const HELLO_POLL: Span = Span::from_millis(1);
 /// A pause of the pacer up to this length is slept through: what arrives meanwhile waits in the socket, and costs
 /// no wake-up of its own. The machine has nothing to send before the pause ends.
-const PACED_SLEEP: Span = Span::from_millis(5);
+const PACED_SLEEP: Span = Span::from_millis(3);
 /// Longest sleep: stop flags are also set with a wake-up, so this only bounds the unforeseen.
 const LONGEST_WAIT: Span = Span::from_millis(500);
 

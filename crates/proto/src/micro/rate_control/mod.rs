@@ -81,18 +81,6 @@ impl Allotted {
     }
 }
 
-/// Datagrams in the burst that any path takes: the initial window of RFC 9002, section 7.2.
-const INITIAL_WINDOW: u64 = 10;
-
-/// How long pauses between bursts may be at a low rate: each of them costs the processor a wake-up.
-const LONGEST_PAUSE: Span = Span::from_millis(5);
-
-/// Bytes of a burst that keeps wake-ups few where `datagram` bytes make one. Queues count datagrams, so large ones may be
-/// more bytes.
-fn few_wakes(rate: Rate, datagram: u64) -> u64 {
-    rate.bytes_in(LONGEST_PAUSE).min(INITIAL_WINDOW * datagram)
-}
-
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
 struct Handles {
@@ -291,8 +279,7 @@ impl RateControl {
         }
         match self.allowance(grant.datagram as u64, context) {
             Ok(packets) => {
-                let few_wakes = few_wakes(self.limits.rate, grant.datagram as u64);
-                grant.burst = grant.burst.min(self.limits.burst.max(few_wakes));
+                grant.burst = grant.burst.min(self.limits.burst);
                 grant.at_most(packets.min(self.max_batch));
             }
             Err(reason) => {
@@ -399,8 +386,6 @@ impl RateControl {
         let (now, handles) = (context.now(), self.handles());
         let (packets, bytes) = (batch.len() as u64, batch.bytes() as u64);
         self.probe_credit = self.probe_credit.saturating_sub(batch.len() as u32);
-        // A late wake-up at a low rate costs a pause and not the rate.
-        self.pacer.set_slack(self.limits.rate.time_for(bytes).min(LONGEST_PAUSE));
         self.pacer.on_sent(now, bytes, self.limits.rate);
         if self.allotted.binds {
             self.allotted.bound_below = context.next_pn();
