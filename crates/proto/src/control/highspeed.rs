@@ -6,27 +6,13 @@
 //! otherwise:                w = 1.2 / sqrt(p)
 //! ```
 //!
-//! Choices where the sources are silent:
-//! - `p` is one over the mean interval between loss events, weighted as TFRC does (RFC 5348, section 5.4), where losses of
-//!   one round trip are one event; with `loss = "packets"` it is the share of lost packets, older ones forgotten
-//!   exponentially. For single losses both are the same.
-//! - Until the first loss the window grows as in slow start (RFC 5681, section 3.1). The first interval is the one that
-//!   gives half the window in use (RFC 5348, section 6.3.1, has the same idea).
-//! - The window is decided anew each round trip (TFRC), at loss events only (FOBS as a rate-based system), or at the end of
-//!   each transmission window (FOBS as a window-based one).
-//! - After silence the window is halved, as TFRC's no-feedback timer does (RFC 5348, section 4.4), and doubles each round
-//!   trip until it is what the equation gives. What was lost meanwhile is one event.
+//! What the sources are silent about is in [`super::equation`].
 
-use std::collections::VecDeque;
+use haul_stack::{ParameterKind, ParameterSpec};
 
-use haul_base::{Rate, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
-
-use super::reaction::clamped;
-use super::{
-    Boundary, ControllerConfig, FeedbackSample, LawRegistration, Limits, LossRuns, MIN_WINDOW, Permit,
-    RateController, RateState, Unit, burst_for,
-};
+use super::LawRegistration;
+use super::equation::{Decide, Equation, Response};
+use super::window::{INITIAL_WINDOW, MOST};
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -41,12 +27,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             default: "38",
             help: "packets: below it the response is that of TCP Reno (RFC 3649: `Low_Window`)",
         },
-        ParameterSpec {
-            name: "initial_window",
-            kind: ParameterKind::Integer(2, 1_000_000),
-            default: "10",
-            help: "packets in flight at the start (RFC 6928: 10)",
-        },
+        INITIAL_WINDOW,
         ParameterSpec {
             name: "decide",
             kind: ParameterKind::Choice(&["round_trip", "event", "window"]),
@@ -72,7 +53,18 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             help: "packets after which a lost one counts for 1/e, with `loss = \"packets\"`",
         },
     ],
-    build: |parameters, config| Ok(Box::new(HighSpeed::new(parameters, config))),
+    build: |parameters, config| {
+        let decide = match parameters.text("decide") {
+            "event" => Decide::Event,
+            "window" => Decide::Window,
+            _ => Decide::RoundTrip,
+        };
+        let response = HighSpeed { low_window: parameters.number("low_window") };
+        let intervals = parameters.integer("intervals") as usize;
+        let law = Equation::new(response, intervals, parameters, config).deciding(decide);
+        let is_by_packets = parameters.text("loss") == "packets";
+        Ok(Box::new(if is_by_packets { law.by_packets(parameters.integer("memory") as f64) } else { law }))
+    },
 };
 
 /// RFC 3649, section 5: `w = 0.12 / p^0.835` passes through 38 packets at 10^-3 and 83,000 at 10^-7.
@@ -80,8 +72,6 @@ const HIGH_FACTOR: f64 = 0.12;
 const HIGH_EXPONENT: f64 = 0.835;
 /// RFC 3649: the response of standard TCP.
 const LOW_FACTOR: f64 = 1.2;
-/// More than any path holds, packets.
-const MOST: f64 = 1e9;
 
 /// Packets in flight at the loss rate `p`.
 fn response(p: f64, low_window: f64) -> f64 {
@@ -100,245 +90,31 @@ fn loss_for(window: f64, low_window: f64) -> f64 {
     p.clamp(1e-12, 1.0)
 }
 
-/// The mean interval between loss events (RFC 5348, section 5.4).
-#[derive(Debug)]
-struct Intervals {
-    kept: usize,
-    /// Packets since the last event.
-    open: f64,
-    /// Packets between events, newest first.
-    closed: VecDeque<f64>,
-}
-
-impl Intervals {
-    fn weight(&self, i: usize) -> f64 {
-        let n = self.kept as f64;
-        (2.0 * (n - i as f64) / (n + 2.0)).min(1.0)
-    }
-
-    fn weighted(&self, intervals: impl Iterator<Item = f64>) -> f64 {
-        let used = self.closed.len().min(self.kept);
-        let whole: f64 = (0..used).map(|i| self.weight(i)).sum();
-        intervals.take(used).enumerate().map(|(i, packets)| packets * self.weight(i)).sum::<f64>() / whole
-    }
-
-    fn close(&mut self, packets: f64) {
-        self.closed.push_front(packets.max(1.0));
-        self.closed.truncate(self.kept);
-        self.open = 0.0;
-    }
-
-    /// `None` before the first event.
-    fn mean(&self) -> Option<f64> {
-        if self.closed.is_empty() {
-            return None;
-        }
-        let closed = self.weighted(self.closed.iter().copied());
-        let with_open = self.weighted(std::iter::once(self.open).chain(self.closed.iter().copied()));
-        Some(closed.max(with_open))
-    }
-}
-
-/// The share of lost packets, older ones forgotten exponentially.
-#[derive(Debug)]
-struct Share {
-    memory: f64,
-    lost: f64,
-    packets: f64,
-}
-
-impl Share {
-    fn add(&mut self, lost: f64, packets: f64) {
-        let left = (-packets / self.memory).exp();
-        self.lost = self.lost * left + lost;
-        self.packets = self.packets * left + packets;
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Decide {
-    RoundTrip,
-    Event,
-    Window,
-}
-
-/// See the module's text.
 #[derive(Debug)]
 struct HighSpeed {
-    ceiling: Option<Rate>,
     low_window: f64,
-    decide: Decide,
-    by_packets: bool,
-    intervals: Intervals,
-    share: Share,
-    /// Packets in flight as decided last, and the rate from that.
-    window: f64,
-    rate: Rate,
-    /// What silence has left of the window.
-    bound: Option<f64>,
-    datagram: f64,
-    rtt: Span,
-    /// Losses of packets below this number belong to the last event.
-    event_until_pn: u64,
-    next_pn: u64,
-    in_silence: bool,
-    decide_at: Time,
 }
 
-impl HighSpeed {
-    fn new(parameters: &Parameters, config: &ControllerConfig) -> Self {
-        let mut law = Self {
-            ceiling: config.ceiling,
-            low_window: parameters.number("low_window"),
-            decide: match parameters.text("decide") {
-                "event" => Decide::Event,
-                "window" => Decide::Window,
-                _ => Decide::RoundTrip,
-            },
-            by_packets: parameters.text("loss") == "packets",
-            intervals: Intervals {
-                kept: parameters.integer("intervals") as usize,
-                open: 0.0,
-                closed: VecDeque::new(),
-            },
-            share: Share { memory: parameters.integer("memory") as f64, lost: 0.0, packets: 0.0 },
-            window: parameters.integer("initial_window") as f64,
-            rate: Rate::ZERO,
-            bound: None,
-            datagram: 1_472.0,
-            rtt: config.initial_rtt,
-            event_until_pn: 0,
-            next_pn: 0,
-            in_silence: false,
-            decide_at: Time::ZERO,
-        };
-        law.set_rate();
-        law
+impl Response for HighSpeed {
+    fn window(&self, p: f64) -> f64 {
+        response(p, self.low_window)
     }
 
-    fn in_use(&self) -> f64 {
-        self.bound.map_or(self.window, |bound| bound.min(self.window))
+    fn loss_for(&self, window: f64) -> f64 {
+        loss_for(window, self.low_window)
     }
 
-    fn set_rate(&mut self) {
-        let bytes = (self.in_use() * self.datagram) as u64;
-        self.rate = clamped(Rate::from_transfer(bytes, self.rtt.max(Span::from_micros(1))), self.ceiling);
-    }
-
-    fn is_event(&self, sample: &FeedbackSample<'_>) -> bool {
-        let last = sample.loss.listed().last();
-        let newest = match last.filter(|_| sample.loss.count() <= LossRuns::LISTED as u64) {
-            Some(run) => run.first_pn.saturating_add(run.packets),
-            // Of so many, the newest is about the newest known.
-            None => sample.largest_acked_pn,
-        };
-        sample.lost_packets > 0 && newest > self.event_until_pn
-    }
-
-    fn on_event(&mut self, next_pn: u64) {
-        let first = 1.0 / loss_for((self.in_use() / 2.0).max(1.0), self.low_window);
-        let packets = if self.intervals.closed.is_empty() { first } else { self.intervals.open };
-        if self.intervals.closed.is_empty() {
-            // As if that had been the first interval.
-            (self.share.lost, self.share.packets) = (1.0, first);
-        }
-        self.intervals.close(packets);
-        self.event_until_pn = next_pn;
-    }
-
-    /// The window that the long-term loss rate gives; `None` before the first loss.
-    fn decided(&self) -> Option<f64> {
-        let mean = self.intervals.mean()?;
-        let p = if self.by_packets { self.share.lost / self.share.packets.max(1.0) } else { 1.0 / mean };
-        Some(response(p.clamp(1e-12, 1.0), self.low_window))
-    }
-
-    fn grow(&mut self, acked: f64, may_grow: bool) {
-        if let Some(bound) = self.bound {
-            self.bound = Some(bound + acked).filter(|&bound| bound < self.window);
-        } else if self.intervals.closed.is_empty() && may_grow {
-            // More than twice what the ceiling needs is never used.
-            let most = self.ceiling.map_or(MOST, |ceiling| {
-                (2.0 * ceiling.bytes_in(self.rtt) as f64 / self.datagram).clamp(self.window, MOST)
-            });
-            self.window = (self.window + acked).min(most);
-        }
-    }
-}
-
-impl RateController for HighSpeed {
-    fn permit(&self) -> Permit {
-        // Twice the window: it never binds while feedback comes, and bounds what leaves into an outage.
-        let window = ((2.0 * self.in_use() * self.datagram) as u64).max(MIN_WINDOW);
-        Permit::Go(Limits { rate: self.rate, window: Some(window), burst: burst_for(self.rate) })
-    }
-
-    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
-        (self.datagram, self.rtt) = (sample.datagram.max(1) as f64, sample.rtt.smoothed());
-        self.next_pn = sample.next_pn;
-        let (acked, lost) = (sample.acked_packets as f64, sample.lost_packets as f64);
-        self.intervals.open += acked + lost;
-        self.share.add(lost, acked + lost);
-        let is_event = self.is_event(sample);
-        if is_event {
-            self.on_event(sample.next_pn);
-        }
-        if acked > 0.0 && std::mem::take(&mut self.in_silence) {
-            self.event_until_pn = sample.next_pn;
-        }
-        self.grow(acked, !sample.app_limited);
-        let is_due = self.decide == Decide::RoundTrip && sample.now >= self.decide_at;
-        let is_first = self.intervals.closed.len() == 1 && is_event;
-        if let Some(window) = self.decided()
-            && (is_due || is_first || (is_event && self.decide != Decide::Window))
-        {
-            self.window = window;
-            self.decide_at = sample.now + self.rtt;
-        }
-        // In between the rate is constant, though the round-trip time moves.
-        if is_due || is_event || self.bound.is_some() || self.intervals.closed.is_empty() {
-            self.set_rate();
-        }
-    }
-
-    fn on_boundary(&mut self, end: &Boundary) {
-        if end.unit == Unit::Window
-            && self.decide == Decide::Window
-            && let Some(window) = self.decided()
-        {
-            self.window = window;
-            self.set_rate();
-        }
-    }
-
-    fn on_silence(&mut self, _: Time, _: u32) {
-        self.bound = Some((self.in_use() / 2.0).max(2.0));
-        self.in_silence = true;
-        self.set_rate();
-    }
-
-    fn ceiling(&self) -> Option<Rate> {
-        self.ceiling
-    }
-
-    fn state(&self) -> RateState {
-        let phase = if self.bound.is_some() {
-            "silence"
-        } else if self.intervals.closed.is_empty() {
-            "start"
-        } else if self.window > self.low_window {
-            "high"
-        } else {
-            "low"
-        };
-        RateState { phase, rate: self.rate }
+    fn phase(&self, window: f64) -> &'static str {
+        if window > self.low_window { "high" } else { "low" }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Harness, Loss, PathModel, assert_near, boundary, built, feedback};
-    use super::super::{LossRuns, RateController};
+    use haul_base::{Rate, Span, Time};
+
+    use super::super::{FeedbackSample, LossRuns, Permit, RateController, Unit};
     use super::*;
     use crate::rtt::RttEstimator;
 
@@ -356,23 +132,6 @@ mod tests {
         assert_near(response(0.0025, 38.0), 24.0, 1e-9);
         assert_near(loss_for(24.0, 38.0), 0.0025, 1e-9);
         assert_near(response(1e-4, 1e6), 120.0, 1e-9);
-    }
-
-    #[test]
-    fn the_mean_interval_is_weighted_as_in_tfrc_and_a_long_open_one_counts() {
-        let mut intervals = Intervals { kept: 8, open: 0.0, closed: VecDeque::new() };
-        let weights: Vec<_> = (0..8).map(|i| intervals.weight(i)).collect();
-        for (weight, wanted) in weights.iter().zip([1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]) {
-            assert_near(*weight, wanted, 1e-12);
-        }
-        assert_eq!(intervals.mean(), None);
-        for packets in [600.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0] {
-            intervals.close(packets);
-        }
-        // The oldest has the weight 0.2 of 6.
-        assert_near(intervals.mean().unwrap(), 100.0 + 500.0 * 0.2 / 6.0, 1e-9);
-        intervals.open = 1_300.0;
-        assert_near(intervals.mean().unwrap(), (1_300.0 + 3.0 * 100.0 + 2.0 * 100.0) / 6.0, 1e-9);
     }
 
     #[test]

@@ -6,8 +6,19 @@ use super::testing::{Harness, PathModel, boundary, built, literal_sample};
 use super::{FeedbackSample, LossRuns, Permit, Unit};
 use crate::rtt::RttEstimator;
 
-const LAWS: [&str; 7] =
-    ["highspeed", "rapid_plus", "asynch", "proactive", "stop_and_go", "non_aggressive", "state_based"];
+const LAWS: [&str; 11] = [
+    "highspeed",
+    "rapid_plus",
+    "asynch",
+    "proactive",
+    "stop_and_go",
+    "non_aggressive",
+    "state_based",
+    "reno",
+    "scalable",
+    "tfrc",
+    "fast",
+];
 const CEILING: Rate = Rate::from_mbps(95);
 
 fn running(law: &str) -> Harness {

@@ -6,18 +6,23 @@
 mod asynch;
 mod cause_aware;
 mod delivery;
+mod equation;
+mod fast;
 mod fixed;
 mod highspeed;
 pub(crate) mod ledger;
 #[cfg(test)]
 mod lies;
+mod loss_events;
 mod non_aggressive;
 mod predictor;
 mod proactive;
 mod rapid_plus;
 mod reaction;
 mod registry;
+mod reno;
 mod sample;
+mod scalable;
 mod state_based;
 mod stop_and_go;
 pub mod suspension;
@@ -25,6 +30,8 @@ pub mod suspension;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod tfrc;
+mod window;
 
 use std::fmt::Debug;
 

@@ -6,8 +6,8 @@ use haul_base::{Rate, Span};
 use haul_stack::{ParameterSpec, Parameters, Part, RecipeError};
 
 use super::{
-    RateController, asynch, delivery, fixed, highspeed, non_aggressive, proactive, rapid_plus, state_based,
-    stop_and_go,
+    RateController, asynch, delivery, fast, fixed, highspeed, non_aggressive, proactive, rapid_plus, reno,
+    scalable, state_based, stop_and_go, tfrc,
 };
 
 /// Makes a law from its checked parameters.
@@ -125,6 +125,10 @@ static OWN: &[&LawRegistration] = &[
     &stop_and_go::LAW,
     &non_aggressive::LAW,
     &state_based::LAW,
+    &reno::LAW,
+    &scalable::LAW,
+    &tfrc::LAW,
+    &fast::LAW,
 ];
 
 /// Those of users' crates, in the order in which they were registered.

@@ -206,6 +206,11 @@ impl Harness {
         }
     }
 
+    /// The cuts that lowered the window; in others only the paced rate followed the round trip.
+    pub(crate) fn window_cuts(&self) -> Vec<Cut> {
+        self.cuts.iter().copied().filter(|cut| cut.after.window < cut.before.window).collect()
+    }
+
     /// The limits in force; `None` while the law holds.
     pub(crate) fn limits(&self) -> Option<Limits> {
         match self.law.permit() {

@@ -1,0 +1,229 @@
+//! Laws whose window follows from the long-term loss rate `p` alone, and whose rate is that window a round trip.
+//!
+//! Choices where the sources are silent:
+//! - `p` is one over the mean interval between loss events, weighted as TFRC does (RFC 5348, section 5.4), where losses of
+//!   one round trip are one event; or it is the share of lost packets, older ones forgotten exponentially. For single losses
+//!   both are the same.
+//! - Until the first loss the window grows as in slow start (RFC 5681, section 3.1). The first interval is the one that
+//!   gives half the window in use (RFC 5348, section 6.3.1, has the same idea).
+//! - The window is decided anew each round trip (TFRC), at loss events only (FOBS as a rate-based system), or at the end of
+//!   each transmission window (FOBS as a window-based one).
+//! - After silence the window is halved, as TFRC's no-feedback timer does (RFC 5348, section 4.4), and doubles each round
+//!   trip until it is what the equation gives. What was lost meanwhile is one event.
+
+use std::fmt::Debug;
+
+use haul_base::{Rate, Span, Time};
+use haul_stack::Parameters;
+
+use super::loss_events::{Intervals, LossEvents};
+use super::reaction::clamped;
+use super::window::{INITIAL_WINDOW, MOST};
+use super::{
+    Boundary, ControllerConfig, FeedbackSample, Limits, MIN_WINDOW, Permit, RateController, RateState, Unit,
+    burst_for,
+};
+
+/// A response function.
+pub(super) trait Response: Debug + Send {
+    /// Packets in flight at the loss rate `p`, above 0 and at most 1.
+    fn window(&self, p: f64) -> f64;
+
+    /// The loss rate at which that many packets are in flight.
+    fn loss_for(&self, window: f64) -> f64;
+
+    /// The name of the part of the function that gave this window.
+    fn phase(&self, window: f64) -> &'static str;
+}
+
+/// The share of lost packets, older ones forgotten exponentially.
+#[derive(Debug)]
+struct Share {
+    memory: f64,
+    lost: f64,
+    packets: f64,
+}
+
+impl Share {
+    fn add(&mut self, lost: f64, packets: f64) {
+        let left = (-packets / self.memory).exp();
+        self.lost = self.lost * left + lost;
+        self.packets = self.packets * left + packets;
+    }
+}
+
+/// When the window is decided anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decide {
+    RoundTrip,
+    Event,
+    Window,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Equation<R> {
+    response: R,
+    ceiling: Option<Rate>,
+    decide: Decide,
+    by_packets: bool,
+    intervals: Intervals,
+    share: Share,
+    /// Packets in flight as decided last, and the rate from that.
+    window: f64,
+    rate: Rate,
+    /// What silence has left of the window.
+    bound: Option<f64>,
+    datagram: f64,
+    rtt: Span,
+    events: LossEvents,
+    next_pn: u64,
+    in_silence: bool,
+    decide_at: Time,
+}
+
+impl<R: Response> Equation<R> {
+    /// From the parameter [`INITIAL_WINDOW`]; it decides each round trip, from the mean of so many intervals.
+    pub(super) fn new(
+        response: R,
+        intervals: usize,
+        parameters: &Parameters,
+        config: &ControllerConfig,
+    ) -> Self {
+        let mut law = Self {
+            response,
+            ceiling: config.ceiling,
+            decide: Decide::RoundTrip,
+            by_packets: false,
+            intervals: Intervals::new(intervals),
+            share: Share { memory: 1.0, lost: 0.0, packets: 0.0 },
+            window: parameters.integer(INITIAL_WINDOW.name) as f64,
+            rate: Rate::ZERO,
+            bound: None,
+            datagram: 1_472.0,
+            rtt: config.initial_rtt,
+            events: LossEvents::default(),
+            next_pn: 0,
+            in_silence: false,
+            decide_at: Time::ZERO,
+        };
+        law.set_rate();
+        law
+    }
+
+    /// Decides when it is told to.
+    pub(super) fn deciding(self, decide: Decide) -> Self {
+        Self { decide, ..self }
+    }
+
+    /// The loss rate is the share of lost packets, of which those before `memory` packets count for 1/e.
+    pub(super) fn by_packets(self, memory: f64) -> Self {
+        Self { by_packets: true, share: Share { memory, lost: 0.0, packets: 0.0 }, ..self }
+    }
+
+    fn in_use(&self) -> f64 {
+        self.bound.map_or(self.window, |bound| bound.min(self.window))
+    }
+
+    fn set_rate(&mut self) {
+        let bytes = (self.in_use() * self.datagram) as u64;
+        self.rate = clamped(Rate::from_transfer(bytes, self.rtt.max(Span::from_micros(1))), self.ceiling);
+    }
+
+    fn on_event(&mut self, next_pn: u64) {
+        let first = 1.0 / self.response.loss_for((self.in_use() / 2.0).max(1.0));
+        let packets = if self.intervals.count() == 0 { first } else { self.intervals.open };
+        if self.intervals.count() == 0 {
+            // As if that had been the first interval.
+            (self.share.lost, self.share.packets) = (1.0, first);
+        }
+        self.intervals.close(packets);
+        self.events.close(next_pn);
+    }
+
+    /// The window that the long-term loss rate gives; `None` before the first loss.
+    fn decided(&self) -> Option<f64> {
+        let mean = self.intervals.mean()?;
+        let p = if self.by_packets { self.share.lost / self.share.packets.max(1.0) } else { 1.0 / mean };
+        Some(self.response.window(p.clamp(1e-12, 1.0)))
+    }
+
+    fn grow(&mut self, acked: f64, may_grow: bool) {
+        if let Some(bound) = self.bound {
+            self.bound = Some(bound + acked).filter(|&bound| bound < self.window);
+        } else if (self.intervals.count() == 0) && may_grow {
+            // More than twice what the ceiling needs is never used.
+            let most = self.ceiling.map_or(MOST, |ceiling| {
+                (2.0 * ceiling.bytes_in(self.rtt) as f64 / self.datagram).clamp(self.window, MOST)
+            });
+            self.window = (self.window + acked).min(most);
+        }
+    }
+}
+
+impl<R: Response> RateController for Equation<R> {
+    fn permit(&self) -> Permit {
+        // Twice the window: it never binds while feedback comes, and bounds what leaves into an outage.
+        let window = ((2.0 * self.in_use() * self.datagram) as u64).max(MIN_WINDOW);
+        Permit::Go(Limits { rate: self.rate, window: Some(window), burst: burst_for(self.rate) })
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        (self.datagram, self.rtt) = (sample.datagram.max(1) as f64, sample.rtt.smoothed());
+        self.next_pn = sample.next_pn;
+        let (acked, lost) = (sample.acked_packets as f64, sample.lost_packets as f64);
+        self.intervals.open += acked + lost;
+        self.share.add(lost, acked + lost);
+        let is_event = self.events.is_new(sample);
+        if is_event {
+            self.on_event(sample.next_pn);
+        }
+        if acked > 0.0 && std::mem::take(&mut self.in_silence) {
+            self.events.close(sample.next_pn);
+        }
+        self.grow(acked, !sample.app_limited);
+        let is_due = self.decide == Decide::RoundTrip && sample.now >= self.decide_at;
+        let is_first = self.intervals.count() == 1 && is_event;
+        if let Some(window) = self.decided()
+            && (is_due || is_first || (is_event && self.decide != Decide::Window))
+        {
+            self.window = window;
+            self.decide_at = sample.now + self.rtt;
+        }
+        // In between the rate is constant, though the round-trip time moves.
+        if is_due || is_event || self.bound.is_some() || (self.intervals.count() == 0) {
+            self.set_rate();
+        }
+    }
+
+    fn on_boundary(&mut self, end: &Boundary) {
+        if end.unit == Unit::Window
+            && self.decide == Decide::Window
+            && let Some(window) = self.decided()
+        {
+            self.window = window;
+            self.set_rate();
+        }
+    }
+
+    fn on_silence(&mut self, _: Time, _: u32) {
+        self.bound = Some((self.in_use() / 2.0).max(2.0));
+        self.in_silence = true;
+        self.set_rate();
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.ceiling
+    }
+
+    fn state(&self) -> RateState {
+        let phase = if self.bound.is_some() {
+            "silence"
+        } else if self.intervals.count() == 0 {
+            "start"
+        } else {
+            self.response.phase(self.window)
+        };
+        RateState { phase, rate: self.rate }
+    }
+}

@@ -1,0 +1,122 @@
+//! FAST TCP (Wei, Jin, Low, Hegde: IEEE/ACM Transactions on Networking 14(6), 2006, equation 3): each round trip
+//! `w = min(2 w, (1 - g) w + g (baseRTT / RTT w + a))`. In equilibrium each flow has `a` packets in the queue.
+//!
+//! `baseRTT` is the least round trip ever seen, as the paper has it, so that a route that becomes longer looks like a queue. Losses halve
+//! the window, as in the authors' implementation. `RTT` is the smoothed one, of which the paper says only that it is an average.
+
+use haul_base::{Span, Time};
+use haul_stack::{ParameterKind, ParameterSpec};
+
+use super::LawRegistration;
+use super::window::{Formula, INITIAL_WINDOW, Seen, Windowed};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "fast",
+    version: 1,
+    summary: "keeps a given number of its packets in the queue, by the round trip",
+    source: "FAST TCP (Wei et al., IEEE/ACM Trans. Networking 14(6), 2006)",
+    parameters: &[
+        INITIAL_WINDOW,
+        ParameterSpec {
+            name: "alpha",
+            kind: ParameterKind::Number(1.0, 1e6),
+            default: "200",
+            help: "packets that it keeps in the queue (the paper's a)",
+        },
+        ParameterSpec {
+            name: "gamma",
+            kind: ParameterKind::Number(0.01, 1.0),
+            default: "0.5",
+            help: "share of the way to the wanted window that it goes in a round trip",
+        },
+    ],
+    build: |parameters, config| {
+        let formula = Fast {
+            alpha: parameters.number("alpha"),
+            gamma: parameters.number("gamma"),
+            base: Span::MAX,
+            update_at: Time::ZERO,
+        };
+        Ok(Box::new(Windowed::new(formula, parameters, config)))
+    },
+};
+
+#[derive(Debug)]
+struct Fast {
+    alpha: f64,
+    gamma: f64,
+    base: Span,
+    update_at: Time,
+}
+
+impl Fast {
+    fn next(&self, window: f64, base: f64, rtt: f64) -> f64 {
+        let wanted = base / rtt * window + self.alpha;
+        ((1.0 - self.gamma) * window + self.gamma * wanted).min(2.0 * window)
+    }
+}
+
+impl Formula for Fast {
+    fn observe(&mut self, seen: &Seen<'_>) {
+        self.base = self.base.min(seen.rtt.min()).max(Span::from_micros(1));
+    }
+
+    fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64 {
+        if seen.now < self.update_at {
+            return window;
+        }
+        let rtt = seen.rtt.smoothed().max(self.base);
+        self.update_at = seen.now + rtt;
+        self.next(window, self.base.as_secs_f64(), rtt.as_secs_f64())
+    }
+
+    fn shrink(&mut self, window: f64) -> f64 {
+        window / 2.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Rate;
+
+    use super::super::testing::{Harness, PathModel, assert_near, built};
+    use super::*;
+
+    #[test]
+    fn the_update_is_that_of_the_paper() {
+        let fast = Fast { alpha: 200.0, gamma: 0.5, base: Span::MAX, update_at: Time::ZERO };
+        assert_near(fast.next(1_000.0, 0.1, 0.125), 500.0 + 0.5 * (800.0 + 200.0), 1e-9);
+        assert_near(fast.next(10.0, 0.1, 0.1), 20.0, 1e-9);
+        assert_near(fast.next(1_000.0, 0.1, 0.1), 1_100.0, 1e-9);
+    }
+
+    #[test]
+    fn in_equilibrium_alpha_packets_are_queued_and_none_is_lost() {
+        for (alpha, mbps) in [(50.0, 100), (200.0, 1_000)] {
+            let path = PathModel::bottleneck(Rate::from_mbps(mbps), Span::from_millis(50), 1.0);
+            let given = alpha.to_string();
+            let law = built("fast", &[("alpha", &given)], Rate::from_mbps(100_000));
+            let mut run = Harness::new(law, path.clone());
+            run.run_for(Span::from_secs(60));
+            let steady = run.measure(Span::from_secs(60));
+            let queued = steady.mean_rtt.saturating_sub(path.rtt).as_secs_f64()
+                * path.capacity.as_bps() as f64
+                / 8.0
+                / 1_472.0;
+            assert_near(queued, alpha, 0.05);
+            assert_eq!(steady.lost, 0);
+            assert!(steady.goodput > path.capacity.mul_f64(0.99), "{steady:?}");
+        }
+    }
+
+    #[test]
+    fn losses_halve_it() {
+        let mut run = Harness::new(built("fast", &[], Rate::from_mbps(1_000_000)), PathModel::lossy(100_000));
+        run.run_for(Span::from_secs(60));
+        run.cuts.clear();
+        run.run_for(Span::from_secs(60));
+        assert!(!run.window_cuts().is_empty());
+        run.window_cuts().iter().for_each(|cut| assert_near(cut.window_factor().unwrap(), 0.5, 1e-3));
+    }
+}

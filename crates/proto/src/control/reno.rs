@@ -1,0 +1,77 @@
+//! TCP Reno's response as QUIC has it (RFC 5681, RFC 6582; RFC 9002, section 7): a packet more each round trip, half after a
+//! loss event. With one loss each `1/p` packets the mean window is `sqrt(3 / (2 p))` (RFC 5681's growth by bytes acknowledged:
+//! `b` = 1 in the formula of Mathis et al., 1997).
+
+use haul_stack::{ParameterKind, ParameterSpec};
+
+use super::LawRegistration;
+use super::window::{Formula, INITIAL_WINDOW, Seen, Windowed};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "reno",
+    version: 1,
+    summary: "a packet more each round trip, half after losses",
+    source: "RFC 5681, RFC 6582 and RFC 9002, section 7",
+    parameters: &[
+        INITIAL_WINDOW,
+        ParameterSpec {
+            name: "increase",
+            kind: ParameterKind::Number(0.001, 1_000.0),
+            default: "1",
+            help: "packets by which the window grows in a round trip",
+        },
+        ParameterSpec {
+            name: "decrease",
+            kind: ParameterKind::Number(0.01, 0.99),
+            default: "0.5",
+            help: "what the window is multiplied by after a loss event",
+        },
+    ],
+    build: |parameters, config| {
+        let formula =
+            Reno { increase: parameters.number("increase"), decrease: parameters.number("decrease") };
+        Ok(Box::new(Windowed::new(formula, parameters, config)))
+    },
+};
+
+#[derive(Debug)]
+struct Reno {
+    increase: f64,
+    decrease: f64,
+}
+
+impl Formula for Reno {
+    fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64 {
+        window + self.increase * seen.acked / window
+    }
+
+    fn shrink(&mut self, window: f64) -> f64 {
+        window * self.decrease
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Rate, Span};
+
+    use super::super::testing::{Harness, PathModel, assert_near, built};
+
+    const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
+
+    #[test]
+    fn its_window_is_the_square_root_of_three_over_two_p() {
+        for n in [1_000, 10_000, 100_000] {
+            let wanted = (1.5 * n as f64).sqrt();
+            let mut run = Harness::new(built("reno", &[], UNBOUNDED), PathModel::lossy(n));
+            run.run_for(Span::from_secs_f64(wanted * 2.0));
+            run.cuts.clear();
+            let steady = run.measure(Span::from_secs_f64(wanted * 2.0));
+            assert_near(steady.mean_window.unwrap(), wanted, 0.05);
+            assert!(run.window_cuts().len() > 5, "{:?}", run.window_cuts().len());
+            for cut in &run.window_cuts() {
+                assert_near(cut.window_factor().unwrap(), 0.5, 1e-3);
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Scalable TCP (Kelly, CCR 33(2), 2003): `w += a` for each acknowledged packet, `w -= b w` after a loss event, so that
+//! recovery takes the same number of round trips at each rate.
+//!
+//! With one loss each `1/p` packets the window before a loss is `(a / b) / p`, 0.08 / p, and its mean over time less by the
+//! factor `b / -ln(1 - b)`, 0.0749 / p. Both hold if packets acknowledged during recovery count, which they do here: the
+//! derivation counts them, the text of the paper ("a round trip in which congestion has not been detected") does not say.
+//! Below the legacy window it is Reno (section 3 of the paper).
+
+use haul_stack::{ParameterKind, ParameterSpec};
+
+use super::LawRegistration;
+use super::window::{Formula, INITIAL_WINDOW, Seen, Windowed};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "scalable",
+    version: 1,
+    summary: "a hundredth of a packet more for each acknowledged, an eighth less after losses",
+    source: "Scalable TCP (Kelly, CCR 33(2), 2003)",
+    parameters: &[
+        INITIAL_WINDOW,
+        ParameterSpec {
+            name: "gain",
+            kind: ParameterKind::Number(0.0001, 1.0),
+            default: "0.01",
+            help: "packets by which the window grows for each acknowledged packet (the paper's a)",
+        },
+        ParameterSpec {
+            name: "reduction",
+            kind: ParameterKind::Number(0.01, 0.99),
+            default: "0.125",
+            help: "share of the window that a loss event takes (the paper's b)",
+        },
+        ParameterSpec {
+            name: "legacy_window",
+            kind: ParameterKind::Number(0.0, 1e6),
+            default: "16",
+            help: "packets: up to it the response is that of TCP Reno",
+        },
+    ],
+    build: |parameters, config| {
+        let formula = Scalable {
+            gain: parameters.number("gain"),
+            reduction: parameters.number("reduction"),
+            legacy: parameters.number("legacy_window"),
+        };
+        Ok(Box::new(Windowed::new(formula, parameters, config)))
+    },
+};
+
+#[derive(Debug)]
+struct Scalable {
+    gain: f64,
+    reduction: f64,
+    legacy: f64,
+}
+
+impl Formula for Scalable {
+    fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64 {
+        let gain = if window > self.legacy { self.gain } else { 1.0 / window };
+        window + gain * seen.acked
+    }
+
+    fn shrink(&mut self, window: f64) -> f64 {
+        window * if window > self.legacy { 1.0 - self.reduction } else { 0.5 }
+    }
+
+    fn grows_in_recovery(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Rate, Span};
+
+    use super::super::testing::{Harness, PathModel, assert_near, built};
+
+    const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
+
+    #[test]
+    fn its_window_before_a_loss_is_a_over_b_p_and_each_loss_takes_an_eighth() {
+        for n in [1_000, 10_000, 100_000] {
+            let mut run = Harness::new(built("scalable", &[], UNBOUNDED), PathModel::lossy(n));
+            run.run_for(Span::from_secs(60));
+            run.cuts.clear();
+            let steady = run.measure(Span::from_secs(60));
+            let wanted = 0.01 / 0.125 * n as f64;
+            assert_near(steady.mean_window.unwrap(), wanted * 0.125 / -(0.875f64.ln()), 0.05);
+            assert!(run.window_cuts().len() > 20, "{}", run.window_cuts().len());
+            for cut in &run.window_cuts() {
+                assert_near(cut.before.window.unwrap() as f64 / 1_472.0, wanted, 0.05);
+                assert_near(cut.window_factor().unwrap(), 0.875, 2e-3);
+            }
+        }
+    }
+
+    #[test]
+    fn below_the_legacy_window_it_is_reno() {
+        let mut run = Harness::new(built("scalable", &[], UNBOUNDED), PathModel::lossy(20));
+        run.run_for(Span::from_secs(30));
+        run.cuts.clear();
+        run.run_for(Span::from_secs(30));
+        assert!(!run.window_cuts().is_empty());
+        assert!(run.window_cuts().iter().all(|cut| cut.window_factor().unwrap() < 0.55), "{:?}", run.cuts);
+    }
+}

@@ -1,0 +1,109 @@
+//! TFRC (RFC 5348): the rate that TCP Reno has at the loss event rate, by the equation of section 3.1.
+//!
+//! ```text
+//! X = s / (R sqrt(2 b p / 3) + t_RTO (3 sqrt(3 b p / 8)) p (1 + 32 p^2)),  t_RTO = 4 R, b = 1
+//! ```
+//!
+//! Loss intervals as in section 5.4; what is the same for other equations is in [`super::equation`]. Left out, as the RFC allows:
+//! history discounting (section 5.5) and the reduction of oscillation (section 4.5).
+
+use haul_stack::{ParameterKind, ParameterSpec};
+
+use super::LawRegistration;
+use super::equation::{Equation, Response};
+use super::window::{INITIAL_WINDOW, MOST};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "tfrc",
+    version: 1,
+    summary: "the rate that TCP Reno has at the long-term loss rate, smooth",
+    source: "RFC 5348",
+    parameters: &[
+        INITIAL_WINDOW,
+        ParameterSpec {
+            name: "intervals",
+            kind: ParameterKind::Integer(2, 1_000),
+            default: "8",
+            help: "intervals between loss events that the mean is of (RFC 5348, section 5.4: 8)",
+        },
+        ParameterSpec {
+            name: "timeout",
+            kind: ParameterKind::Number(1.0, 100.0),
+            default: "4",
+            help: "TCP's retransmission timeout in round trips (RFC 5348, section 3.1: 4)",
+        },
+    ],
+    build: |parameters, config| {
+        let response = Tfrc { timeout: parameters.number("timeout") };
+        let intervals = parameters.integer("intervals") as usize;
+        Ok(Box::new(Equation::new(response, intervals, parameters, config)))
+    },
+};
+
+#[derive(Debug)]
+struct Tfrc {
+    /// In round trips.
+    timeout: f64,
+}
+
+impl Response for Tfrc {
+    fn window(&self, p: f64) -> f64 {
+        let timeouts = self.timeout * 3.0 * (3.0 * p / 8.0).sqrt() * p * (1.0 + 32.0 * p * p);
+        // A window of less than a packet is a rate that low.
+        (1.0 / ((2.0 * p / 3.0).sqrt() + timeouts)).clamp(0.001, MOST)
+    }
+
+    /// By bisection of the exponent, since the window falls with `p`.
+    fn loss_for(&self, window: f64) -> f64 {
+        let (mut low, mut high) = (-12.0, 0.0);
+        for _ in 0..60 {
+            let middle = f64::midpoint(low, high);
+            if self.window(10f64.powf(middle)) > window { low = middle } else { high = middle }
+        }
+        10f64.powf(high)
+    }
+
+    fn phase(&self, _: f64) -> &'static str {
+        "equation"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Rate, Span};
+
+    use super::super::testing::{Harness, PathModel, assert_near, built};
+    use super::*;
+
+    const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
+
+    /// RFC 5348, section 3.1, written out for s = 1 packet and R = 1 s.
+    fn equation(p: f64) -> f64 {
+        1.0 / ((2.0 * p / 3.0).sqrt() + 12.0 * (3.0 * p / 8.0).sqrt() * p * (1.0 + 32.0 * p.powi(2)))
+    }
+
+    #[test]
+    fn the_equation_and_its_inverse() {
+        let tfrc = Tfrc { timeout: 4.0 };
+        // Where losses are rare it is Reno's; at 1 % the timeouts take 9 % of it.
+        assert_near(tfrc.window(1e-6), 1.5e6f64.sqrt(), 1e-4);
+        assert_near(tfrc.window(0.01), 11.23, 1e-3);
+        for p in [1e-6, 1e-4, 1e-2, 0.1, 0.5] {
+            assert_near(tfrc.window(p), equation(p), 1e-9);
+            assert_near(tfrc.loss_for(tfrc.window(p)), p, 1e-6);
+        }
+    }
+
+    #[test]
+    fn its_rate_is_the_equation_s_at_one_loss_each_so_many_packets() {
+        for n in [100, 1_000, 10_000, 100_000] {
+            let mut run = Harness::new(built("tfrc", &[], UNBOUNDED), PathModel::lossy(n));
+            let wanted = equation(1.0 / n as f64);
+            run.run_for(Span::from_secs_f64(20.0 + 14.0 * n as f64 / wanted * 0.1));
+            let steady = run.measure(Span::from_secs(60));
+            let in_flight = steady.mean_rate.bytes_in(Span::from_millis(100)) as f64 / 1_472.0;
+            assert_near(in_flight, wanted, 0.05);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What the laws of a window share, so that each is its formula: slow start that ends before it overshoots (`HyStart`++,
+//! RFC 9406), one reaction to the losses of a round trip (RFC 6582, RFC 9002, section 7.3.2), growth by what was acknowledged
+//! (RFC 3465), none while the window is not used (RFC 9002, section 7.8), a restart after silence (RFC 9002, section 7.6) and
+//! after idleness (RFC 5681, section 4.1), and pacing (RFC 9002, section 7.7).
+//!
+//! Windows are counted in packets, so that the formulas are those of the papers. Marks of congestion (ECN CE) count as loss
+//! (RFC 9002, section 7.1).
+
+use std::fmt::Debug;
+
+use haul_base::{Rate, Span, Time};
+use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+
+use super::loss_events::LossEvents;
+use super::{ControllerConfig, FeedbackSample, Limits, Permit, RateController, RateState, SentBatch};
+use crate::rtt::RttEstimator;
+
+/// The window of the start, for laws that have one.
+pub(super) const INITIAL_WINDOW: ParameterSpec = ParameterSpec {
+    name: "initial_window",
+    kind: ParameterKind::Integer(2, 1_000_000),
+    default: "10",
+    help: "packets in flight at the start (RFC 6928: 10)",
+};
+
+/// More than any path holds, packets.
+pub(super) const MOST: f64 = 1e9;
+/// The least window, packets (RFC 9002, section 7.2).
+pub(super) const LEAST: f64 = 2.0;
+/// RFC 9002, section 7.7, recommends a rate of 1.25 windows a round trip; slow start doubles the window in one.
+const PACING: f64 = 1.25;
+const START_PACING: f64 = 2.0;
+/// A window counts as used if so much of it was in flight. A choice: with less pacing would be taken for idleness.
+const USED: f64 = 0.75;
+/// Silent probe timeouts in a row that are persistent congestion: the second comes after three times the first (RFC 9002,
+/// section 7.6.1).
+const PERSISTENT: u32 = 2;
+/// RFC 7661, section 4.4.2 (after RFC 2861): what an idle sender remembers of its window.
+const REMEMBERED: f64 = 0.75;
+
+/// What a formula sees of one feedback.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'a> {
+    pub(super) now: Time,
+    /// Packets newly acknowledged, above 0.
+    pub(super) acked: f64,
+    pub(super) rtt: &'a RttEstimator,
+    /// A round trip has ended since the last feedback.
+    pub(super) is_round: bool,
+    /// The window is in use: if it is not, the formula may lower it and no more.
+    pub(super) is_used: bool,
+}
+
+/// The formula of a law, windows in packets.
+pub(super) trait Formula: Debug + Send {
+    /// The window after an acknowledgement in congestion avoidance.
+    fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64;
+
+    /// The window after a loss event.
+    fn shrink(&mut self, window: f64) -> f64;
+
+    /// Whether the window grows while the losses of an event are being repaired; RFC 9002, section 7.3.2, forbids it.
+    fn grows_in_recovery(&self) -> bool {
+        false
+    }
+
+    /// Slow start has ended without a loss, or has come to its threshold again.
+    fn on_avoidance(&mut self, window: f64, now: Time) {
+        let _ = (window, now);
+    }
+
+    /// Looks at a feedback, whatever the phase.
+    fn observe(&mut self, seen: &Seen<'_>) {
+        let _ = seen;
+    }
+}
+
+/// RFC 9406, section 4.2 and 4.3: slow start becomes conservative when the round trip grows, and ends if it stays so.
+#[derive(Debug)]
+struct HyStart {
+    last_min: Span,
+    current_min: Span,
+    packets: u64,
+    /// The least round trip as conservative slow start began, and its rounds since.
+    conservative: Option<(Span, u32)>,
+}
+
+impl HyStart {
+    const MIN_THRESHOLD: Span = Span::from_millis(4);
+    const MAX_THRESHOLD: Span = Span::from_millis(16);
+    const DIVISOR: u64 = 8;
+    const SAMPLES: u64 = 8;
+    const GROWTH_DIVISOR: f64 = 4.0;
+    const ROUNDS: u32 = 5;
+
+    const fn new() -> Self {
+        Self { last_min: Span::MAX, current_min: Span::MAX, packets: 0, conservative: None }
+    }
+
+    /// A round trip has ended; gives whether slow start has.
+    fn on_round(&mut self) -> bool {
+        (self.last_min, self.current_min, self.packets) = (self.current_min, Span::MAX, 0);
+        if let Some((_, rounds)) = &mut self.conservative {
+            *rounds += 1;
+        }
+        self.conservative.is_some_and(|(_, rounds)| rounds >= Self::ROUNDS)
+    }
+
+    /// What slow start is divided by. A round trip counts for each of the packets that it acknowledges.
+    fn growth_divisor(&mut self, rtt: Span, packets: u64) -> f64 {
+        self.current_min = self.current_min.min(rtt);
+        self.packets = self.packets.saturating_add(packets);
+        if self.packets >= Self::SAMPLES && self.last_min < Span::MAX {
+            match self.conservative {
+                Some((base, _)) if self.current_min < base => self.conservative = None,
+                None if self.current_min >= self.last_min + self.threshold() => {
+                    self.conservative = Some((self.current_min, 0));
+                }
+                _ => {}
+            }
+        }
+        if self.conservative.is_some() { Self::GROWTH_DIVISOR } else { 1.0 }
+    }
+
+    fn threshold(&self) -> Span {
+        (self.last_min / Self::DIVISOR).max(Self::MIN_THRESHOLD).min(Self::MAX_THRESHOLD)
+    }
+}
+
+/// A law of a window.
+#[derive(Debug)]
+pub(super) struct Windowed<F> {
+    formula: F,
+    ceiling: Option<Rate>,
+    initial: f64,
+    window: f64,
+    /// Slow start ends there; infinite before the first event.
+    threshold: f64,
+    events: LossEvents,
+    hystart: HyStart,
+    datagram: f64,
+    rtt: Span,
+    /// The round trip ends when this packet has arrived.
+    round_end_pn: u64,
+    /// Most bytes in flight in this round trip and in the one before.
+    peak: u64,
+    peak_before: u64,
+    idle_after: Span,
+    sent_at: Option<Time>,
+    in_silence: bool,
+    in_recovery: bool,
+}
+
+impl<F: Formula> Windowed<F> {
+    /// At the start, with the parameter [`INITIAL_WINDOW`].
+    pub(super) fn new(formula: F, parameters: &Parameters, config: &ControllerConfig) -> Self {
+        let initial = parameters.integer(INITIAL_WINDOW.name) as f64;
+        Self {
+            formula,
+            ceiling: config.ceiling,
+            initial,
+            window: initial,
+            threshold: f64::INFINITY,
+            events: LossEvents::default(),
+            hystart: HyStart::new(),
+            datagram: 1_472.0,
+            rtt: config.initial_rtt,
+            round_end_pn: 0,
+            peak: 0,
+            peak_before: 0,
+            idle_after: Span::from_secs(1),
+            sent_at: None,
+            in_silence: false,
+            in_recovery: false,
+        }
+    }
+
+    fn in_start(&self) -> bool {
+        self.window < self.threshold
+    }
+
+    /// Whether a round trip has ended: what left after the end of the one before has arrived.
+    fn is_round(&mut self, sample: &FeedbackSample<'_>) -> bool {
+        if sample.largest_acked_pn < self.round_end_pn {
+            return false;
+        }
+        self.round_end_pn = sample.next_pn;
+        (self.peak_before, self.peak) = (self.peak, sample.in_flight);
+        true
+    }
+
+    fn is_used(&self) -> bool {
+        self.peak.max(self.peak_before) as f64 + self.datagram >= USED * self.window * self.datagram
+    }
+
+    fn on_event(&mut self, next_pn: u64) {
+        self.window = self.formula.shrink(self.window).clamp(LEAST, MOST);
+        self.threshold = self.window;
+        self.events.close(next_pn);
+    }
+
+    fn on_acked(&mut self, seen: &Seen<'_>) {
+        self.formula.observe(seen);
+        if self.in_recovery && !self.formula.grows_in_recovery() {
+            return;
+        }
+        if self.in_start() {
+            self.start(seen);
+        } else {
+            let wanted = self.formula.avoid(self.window, seen);
+            self.window = if seen.is_used { wanted } else { wanted.min(self.window) };
+            self.threshold = self.threshold.min(self.window);
+        }
+        self.window = self.window.clamp(LEAST, MOST);
+    }
+
+    fn start(&mut self, seen: &Seen<'_>) {
+        let is_first = self.threshold.is_infinite();
+        if is_first && seen.is_round && self.hystart.on_round() {
+            return self.end_start(seen.now);
+        }
+        let packets = seen.acked as u64;
+        let divisor = if is_first { self.hystart.growth_divisor(seen.rtt.latest(), packets) } else { 1.0 };
+        if seen.is_used {
+            self.window += seen.acked / divisor;
+        }
+        if self.window >= self.threshold {
+            self.window = self.threshold;
+            self.end_start(seen.now);
+        }
+    }
+
+    fn end_start(&mut self, now: Time) {
+        self.threshold = self.window;
+        self.formula.on_avoidance(self.window, now);
+    }
+}
+
+impl<F: Formula> RateController for Windowed<F> {
+    fn permit(&self) -> Permit {
+        let gain = if self.in_start() { START_PACING } else { PACING };
+        let ceiling = self.ceiling.unwrap_or(Rate::MAX);
+        Permit::Go(Limits::of_window(self.window * self.datagram, self.rtt, gain, ceiling))
+    }
+
+    fn on_sent(&mut self, sent: &SentBatch) {
+        self.peak = self.peak.max(sent.in_flight);
+        let was_idle = sent.in_flight <= sent.bytes;
+        if was_idle && self.sent_at.is_some_and(|at| sent.now.since(at) > self.idle_after) {
+            // What was known of the path is old.
+            self.threshold = self.threshold.max(REMEMBERED * self.window);
+            self.window = self.window.min(self.initial);
+        }
+        self.sent_at = Some(sent.now);
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        (self.datagram, self.rtt) = (sample.datagram.max(1) as f64, sample.rtt.smoothed());
+        self.idle_after = sample.rtt.probe_timeout(Span::ZERO);
+        let acked = sample.acked_packets as f64;
+        if acked > 0.0 && std::mem::take(&mut self.in_silence) {
+            self.events.close(sample.next_pn);
+        }
+        let is_marked = sample.ecn_ce > 0 && !self.events.in_recovery(sample);
+        let is_used = !sample.app_limited && self.is_used();
+        let is_round = self.is_round(sample);
+        if self.events.is_new(sample) || is_marked {
+            self.on_event(sample.next_pn);
+        }
+        self.in_recovery = self.events.in_recovery(sample);
+        if acked > 0.0 {
+            self.on_acked(&Seen { now: sample.now, acked, rtt: sample.rtt, is_round, is_used });
+        }
+    }
+
+    fn on_silence(&mut self, _: Time, count: u32) {
+        if count < PERSISTENT || std::mem::replace(&mut self.in_silence, true) {
+            return;
+        }
+        self.threshold = self.formula.shrink(self.window).clamp(LEAST, MOST);
+        self.window = LEAST;
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.ceiling
+    }
+
+    fn state(&self) -> RateState {
+        let phase = match () {
+            () if self.in_silence => "silence",
+            () if self.in_start() => "slow start",
+            () if self.in_recovery => "recovery",
+            () => "avoidance",
+        };
+        let Permit::Go(limits) = self.permit() else { return RateState { phase, rate: super::MIN_RATE } };
+        RateState { phase, rate: limits.rate }
+    }
+}
