@@ -6,6 +6,8 @@
 //!
 //! Loss intervals as in section 5.4; what is the same for other equations is in [`super::equation`]. Left out, as the RFC allows:
 //! history discounting (section 5.5) and the reduction of oscillation (section 4.5).
+//! The limit of twice the receive rate (section 4.3) is not there either, which the RFC asks for: the window in flight bounds what a
+//! path that delivers less can be sent.
 
 use haul_stack::{ParameterKind, ParameterSpec};
 
