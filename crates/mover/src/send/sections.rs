@@ -35,7 +35,7 @@ struct Section {
 /// See the module's text. There may be very many, so they stand in memory once, for the reader and for the data path.
 #[derive(Debug)]
 pub(crate) struct Sections {
-    sections: Vec<Section>,
+    each: Vec<Section>,
     len: u64,
     _held: Option<Held>,
 }
@@ -52,8 +52,8 @@ impl Sections {
             len += range.end - range.start;
             Section { start: range.start, at }
         };
-        let sections = ranges.map(section).collect();
-        Self { sections, len, _held: held }
+        let each = ranges.map(section).collect();
+        Self { each, len, _held: held }
     }
 
     /// Bytes of all stretches.
@@ -62,33 +62,33 @@ impl Sections {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.sections.is_empty()
+        self.each.is_empty()
     }
 
     /// The ranges of the stream, in order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
-        (0..self.sections.len()).map(|index| self.range(index))
+        (0..self.each.len()).map(|index| self.range(index))
     }
 
     /// Those of them that end after `offset` of the stream.
     pub(crate) fn ranges_after(&self, offset: u64) -> impl Iterator<Item = Range<u64>> {
-        let behind = self.sections.partition_point(|section| section.start <= offset);
+        let behind = self.each.partition_point(|section| section.start <= offset);
         let first = behind.checked_sub(1).filter(|&before| self.range(before).end > offset);
-        (first.unwrap_or(behind)..self.sections.len()).map(|index| self.range(index))
+        (first.unwrap_or(behind)..self.each.len()).map(|index| self.range(index))
     }
 
     /// Where the byte `at` of all stretches is in the stream, and how many bytes follow there with it. `at` must be
     /// less than [`Sections::len`].
     pub(crate) fn locate(&self, at: u64) -> (u64, u64) {
-        let index = self.sections.partition_point(|section| section.at <= at) - 1;
+        let index = self.each.partition_point(|section| section.at <= at) - 1;
         let range = self.range(index);
-        let start = range.start + (at - self.sections[index].at);
+        let start = range.start + (at - self.each[index].at);
         (start, range.end - start)
     }
 
     fn range(&self, index: usize) -> Range<u64> {
-        let Section { start, at } = self.sections[index];
-        let end = self.sections.get(index + 1).map_or(self.len, |next| next.at);
+        let Section { start, at } = self.each[index];
+        let end = self.each.get(index + 1).map_or(self.len, |next| next.at);
         start..start + (end - at)
     }
 }
