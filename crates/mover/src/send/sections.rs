@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn what_is_held_is_given_back_when_the_last_user_has_gone() {
         let counter = Arc::default();
-        let sections = Arc::new(Sections::new([0..5].into_iter(), Some(Held::new(&counter, 16))));
+        let sections = Arc::new(Sections::new(std::iter::once(0..5), Some(Held::new(&counter, 16))));
         let other = sections.clone();
         drop(sections);
         assert_eq!(counter.load(Ordering::Relaxed), 16);
