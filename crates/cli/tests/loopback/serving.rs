@@ -64,9 +64,9 @@ pub(crate) fn idle(url: &str) -> Result<Session, haul_engine::EngineError> {
 }
 
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let patience = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
-        assert!(Instant::now() < patience, "{what}");
+        assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

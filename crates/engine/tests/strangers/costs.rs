@@ -44,9 +44,9 @@ fn descriptors() -> usize {
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let patience = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
-        assert!(Instant::now() < patience, "{what}");
+        assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -11,7 +11,7 @@ use super::{
 /// From this share on all of a loss counts as the host's (dickens-classifier: no reduction from P(CPU) = 0.95 on).
 const CERTAIN: f64 = 0.95;
 /// Packets that wait longer to be read, or than half a round trip, show that the host is behind still.
-const LEAST_PATIENCE: Span = Span::from_millis(10);
+const LEAST_READ_DELAY: Span = Span::from_millis(10);
 /// Growth of the bound in each round trip without a loss of the host: our choice, slow enough that a host that is busy
 /// again and again loses little, and fast enough that one that is idle again is used within 3 s at 100 ms.
 const RECOVERY: f64 = 1.125;
@@ -46,8 +46,8 @@ impl CauseAware {
     }
 
     fn set_bound(&mut self, sample: &FeedbackSample<'_>, lost_by_host: u64) {
-        let patience = (sample.rtt.smoothed() / 2).max(LEAST_PATIENCE);
-        let is_behind = sample.read_delay.is_none_or(|delay| delay > patience);
+        let tolerated = (sample.rtt.smoothed() / 2).max(LEAST_READ_DELAY);
+        let is_behind = sample.read_delay.is_none_or(|delay| delay > tolerated);
         if lost_by_host > 0 || (self.bound.is_some() && is_behind) {
             self.grows_at = sample.now + sample.rtt.smoothed();
             if let Some(drain) = sample.drain_rate {

@@ -64,11 +64,6 @@ pub(super) trait Formula: Debug + Send {
         false
     }
 
-    /// Slow start has ended without a loss, or has come to its threshold again.
-    fn on_avoidance(&mut self, window: f64, now: Time) {
-        let _ = (window, now);
-    }
-
     /// Looks at a feedback, whatever the phase.
     fn observe(&mut self, seen: &Seen<'_>) {
         let _ = seen;
@@ -217,7 +212,8 @@ impl<F: Formula> Windowed<F> {
     fn start(&mut self, seen: &Seen<'_>) {
         let is_first = self.threshold.is_infinite();
         if is_first && seen.is_round && self.hystart.on_round() {
-            return self.end_start(seen.now);
+            self.threshold = self.window;
+            return;
         }
         let packets = seen.acked as u64;
         let divisor = if is_first { self.hystart.growth_divisor(seen.rtt.latest(), packets) } else { 1.0 };
@@ -226,13 +222,7 @@ impl<F: Formula> Windowed<F> {
         }
         if self.window >= self.threshold {
             self.window = self.threshold;
-            self.end_start(seen.now);
         }
-    }
-
-    fn end_start(&mut self, now: Time) {
-        self.threshold = self.window;
-        self.formula.on_avoidance(self.window, now);
     }
 }
 
