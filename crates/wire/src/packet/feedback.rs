@@ -6,7 +6,7 @@ use super::{LAST_WORD_BITS, MAX_SEQ, PacketError, SEGMENT_PACKETS, SEGMENT_WORDS
 /// Bytes of the fields that all feedback has; the host's sample, where there is one, and the blocks follow.
 pub const FEEDBACK_HEADER_LEN: usize = 77;
 /// Bytes of a host's sample.
-pub const HOST_SAMPLE_LEN: usize = 20;
+pub const HOST_SAMPLE_LEN: usize = 22;
 /// Bytes of a block in front of its words.
 pub const BLOCK_HEADER_LEN: usize = 7;
 
@@ -167,6 +167,7 @@ fn read_host(known: u8, sample: &[u8; HOST_SAMPLE_LEN]) -> HostSample {
         cpu_pressure: Some(fields.u16()).filter(|_| is_known()),
         steal: Some(span(fields.u32())).filter(|_| is_known()),
         sleep_average: Some(span(fields.u32())).filter(|_| is_known()),
+        disk_pressure: Some(fields.u16()).filter(|_| is_known()),
     }
 }
 
@@ -181,7 +182,8 @@ fn write_host(host: &HostSample, into: &mut [u8]) -> u8 {
         .u32(host.involuntary_switches.unwrap_or(0))
         .u16(host.cpu_pressure.unwrap_or(0))
         .u32(micros(host.steal))
-        .u32(micros(host.sleep_average));
+        .u32(micros(host.sleep_average))
+        .u16(host.disk_pressure.unwrap_or(0));
     let known = [
         true,
         host.run_delay.is_some(),
@@ -190,6 +192,7 @@ fn write_host(host: &HostSample, into: &mut [u8]) -> u8 {
         host.cpu_pressure.is_some(),
         host.steal.is_some(),
         host.sleep_average.is_some(),
+        host.disk_pressure.is_some(),
     ];
     known.iter().enumerate().fold(0, |bits, (i, &known)| bits | u8::from(known) << i)
 }
@@ -476,7 +479,7 @@ mod tests {
         let known = HostSample { socket_fill: Some(9), ..HostSample::default() };
         assert_eq!(FeedbackView::parse(&body).unwrap().header.host, Some(known));
         assert!(FeedbackView::parse(&body[..body.len() - 1]).is_err(), "cut");
-        for known in [0b1, 0b1000_0101, 0b100] {
+        for known in [0b1, 0b1000_0001, 0b100, 0b1000_0100] {
             body[FEEDBACK_HEADER_LEN - 1] = known;
             assert!(FeedbackView::parse(&body).is_err(), "{known:b}");
         }
