@@ -28,7 +28,7 @@ pub use control::{
     RateState, SentBatch, Unit, build_controller, burst_for, law, law_names, laws, register_law,
 };
 pub use link::Link;
-pub use micro::shared::{Waiting, WaitingFor};
+pub use micro::shared::{PeerHost, Waiting, WaitingFor};
 pub use mtu::{BASE_DATAGRAM, MtuSearch};
 pub use pacer::Pacer;
 pub use rtt::{MIN_RTT_WINDOW, RttEstimator};

@@ -88,6 +88,13 @@ impl SocketMemory {
     /// How many integers of `SO_MEMINFO` are read.
     pub(crate) const WORDS: usize = 9;
 
+    /// How full the receive buffer is, thousandths: 1,000 also where the kernel let it take more. `None` if it has no limit that
+    /// could be reached.
+    pub fn receive_fill(&self) -> Option<u16> {
+        let thousandths = self.receive_used.0.saturating_mul(1_000).checked_div(self.receive_limit.0)?;
+        Some(thousandths.min(1_000) as u16)
+    }
+
     /// From the words of `SO_MEMINFO`; `None` if the kernel wrote too few.
     pub(crate) fn from_words(words: &[u32]) -> Option<Self> {
         let [receive_used, receive_limit, send_used, send_limit, _, _, _, _, drops] = *words else {
@@ -100,5 +107,21 @@ impl SocketMemory {
             send_limit: Bytes(send_limit.into()),
             drops,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fill_is_the_share_of_the_receive_buffer() {
+        let fill = |used, limit| {
+            SocketMemory::from_words(&[used, limit, 7, 9, 0, 0, 0, 0, 3]).unwrap().receive_fill()
+        };
+        assert_eq!(fill(0, 212_992), Some(0));
+        assert_eq!(fill(53_248, 212_992), Some(250));
+        assert_eq!(fill(u32::MAX, 1), Some(1_000), "Linux before 6.15 takes one buffer too many");
+        assert_eq!(fill(5, 0), None);
     }
 }

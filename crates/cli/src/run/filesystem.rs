@@ -14,8 +14,8 @@ use landlock::{
 /// The newest that this was tried with; of an older kernel's, what it has is used.
 const NEWEST: ABI = ABI::V7;
 /// What is read for names of users and groups, shared libraries that look them up, the time zone, the number of
-/// processors, and what the kernel says of this process. What does not exist is left out.
-const READ: [&str; 16] = [
+/// processors, and what the kernel says of this process and of the machine's load. What does not exist is left out.
+const READ: [&str; 18] = [
     "/etc/group",
     "/etc/ld.so.cache",
     "/etc/localtime",
@@ -24,7 +24,9 @@ const READ: [&str; 16] = [
     "/etc/userdb",
     "/lib",
     "/lib64",
+    "/proc/pressure",
     "/proc/self",
+    "/proc/stat",
     "/proc/sys/kernel/random/boot_id",
     "/run/systemd/userdb",
     "/sys/devices/system/cpu/online",
@@ -173,6 +175,8 @@ mod tests {
             fs::remove_dir_all(at("c")).unwrap();
             // What looks up names, and what the kernel says of this process, is still read.
             assert!(fs::read("/etc/passwd").is_ok() && fs::read("/proc/self/status").is_ok());
+            assert!(fs::read("/proc/thread-self/schedstat").is_ok() && fs::read("/proc/stat").is_ok());
+            assert!(!Path::new("/proc/pressure/cpu").exists() || fs::read("/proc/pressure/cpu").is_ok());
         });
         assert_eq!(fs::read(&secret).unwrap(), b"secret");
     }

@@ -4,11 +4,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use haul_base::{
-    AlignedBytes, Deadline, DeadlineReason, Machine, PathId, Rate, Received, Span, Time, Transmit,
+    AlignedBytes, Deadline, DeadlineReason, HostSample, Machine, PathId, Rate, Received, Span, Time, Transmit,
 };
 use haul_udp::{ArrivalClock, Full, Receiver as Buffers, RecvError, SendError, UdpSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::host::HostWatch;
 use super::line::Line;
 use super::shared::Shared;
 use super::wake::Waker;
@@ -34,6 +35,8 @@ const LONGEST_WAIT: Span = Span::from_millis(500);
 
 /// What the loop needs to know about its machine beside the [`Machine`] contract.
 pub(super) trait Driven: Machine {
+    /// Whether the machine wants to know the load of this host.
+    const LOOKS_AT_HOST: bool;
     /// The counters, to be published.
     fn publish(&self, shared: &Shared);
     /// Whether the loop should end by itself, or has failed.
@@ -44,6 +47,8 @@ pub(super) trait Driven: Machine {
     fn on_allotted(&mut self, now: Time, rate: Rate);
     /// Datagrams of this size are known to pass to the peer.
     fn on_size_passed(&mut self, now: Time, size: u16);
+    /// The load of this host, if [`Driven::LOOKS_AT_HOST`].
+    fn on_host_sample(&mut self, now: Time, host: HostSample);
 }
 
 /// What a data thread knows of its session beside the socket.
@@ -79,9 +84,11 @@ pub(super) struct Driver<'a, M> {
     /// When the HELLO exchange was last asked what it has to send.
     hello_polled: Time,
     allotted: Rate,
+    host: HostWatch,
 }
 
 impl<'a, M: Driven> Driver<'a, M> {
+    /// A driver for the thread that calls this.
     pub(super) fn new(
         machine: M,
         socket: &'a UdpSocket,
@@ -104,6 +111,7 @@ impl<'a, M: Driven> Driver<'a, M> {
             published: Time::ZERO,
             hello_polled: Time::ZERO,
             allotted: Rate::MAX,
+            host: if M::LOOKS_AT_HOST { HostWatch::of_this_thread() } else { HostWatch::absent() },
         }
     }
 
@@ -119,6 +127,7 @@ impl<'a, M: Driven> Driver<'a, M> {
             if self.shared.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
+            self.look_at_host();
             let received = self.receive()?;
             let now = self.peer.clock.now();
             if self.machine.deadline().is_some_and(|d| d.at <= now) {
@@ -144,6 +153,17 @@ impl<'a, M: Driven> Driver<'a, M> {
             if !received && !sent {
                 self.wait()?;
             }
+        }
+    }
+
+    /// Tells the machine of the host's load now and then. Nobody is woken for it: a thread that sleeps is not behind.
+    fn look_at_host(&mut self) {
+        if !M::LOOKS_AT_HOST {
+            return;
+        }
+        let now = self.peer.clock.now();
+        if let Some(sample) = self.host.look(now, self.socket) {
+            self.machine.on_host_sample(now, sample);
         }
     }
 

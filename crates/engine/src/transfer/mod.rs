@@ -3,6 +3,7 @@
 mod driver;
 #[cfg(feature = "faults")]
 mod faults;
+mod host;
 mod line;
 mod shared;
 mod start;
@@ -14,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use haul_base::{Rate, Span, Time};
+use haul_base::{HostSample, Rate, Span, Time};
 use haul_proto::{Receiver, ReceiverEvent, Sender, SenderEvent};
 use haul_udp::{Capabilities, UdpSocket};
 use rustix::time::{ClockId, clock_gettime};
@@ -130,6 +131,8 @@ fn thread_cpu() -> Span {
 }
 
 impl Driven for Sender {
+    const LOOKS_AT_HOST: bool = false;
+
     fn publish(&self, shared: &Shared) {
         let state = self.rate_state();
         let sending = Sending {
@@ -168,9 +171,13 @@ impl Driven for Sender {
     fn on_allotted(&mut self, now: Time, rate: Rate) {
         self.allot(now, rate);
     }
+
+    fn on_host_sample(&mut self, _: Time, _: HostSample) {}
 }
 
 impl Driven for Receiver {
+    const LOOKS_AT_HOST: bool = true;
+
     fn publish(&self, shared: &Shared) {
         shared.set_counters(Counters::Receiving(self.stats()), thread_cpu());
     }
@@ -193,6 +200,10 @@ impl Driven for Receiver {
     fn on_size_passed(&mut self, _: Time, _: u16) {}
 
     fn on_allotted(&mut self, _: Time, _: Rate) {}
+
+    fn on_host_sample(&mut self, now: Time, host: HostSample) {
+        Receiver::on_host_sample(self, now, host);
+    }
 }
 
 fn silent(what: &'static str, span: Span) -> EngineError {

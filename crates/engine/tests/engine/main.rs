@@ -8,6 +8,7 @@ mod associations;
 mod endings;
 #[cfg(test)]
 mod failures;
+mod host;
 #[cfg(test)]
 mod interleavings;
 #[cfg(test)]

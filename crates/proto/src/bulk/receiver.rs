@@ -52,6 +52,8 @@ pub struct ReceiverStats {
     pub feedback_sent: u64,
     /// Length of the object once it is known.
     pub object_len: Option<u64>,
+    /// The load of this host when it was looked at last, totals since the session began.
+    pub host: Option<HostSample>,
 }
 
 impl ReceiverStats {
@@ -73,6 +75,7 @@ impl ReceiverStats {
 pub struct Receiver {
     stack: Stack,
     complete: bool,
+    host: Option<HostSample>,
 }
 
 impl fmt::Debug for Receiver {
@@ -125,7 +128,7 @@ impl Receiver {
         setup.keys = Some((link.seal, link.open));
         setup.datagram = config.feedback_datagram;
         setup.ends = Ends { object_sink: Some(sink), ..Ends::default() };
-        Ok(Self { stack: build(recipe, setup)?, complete: false })
+        Ok(Self { stack: build(recipe, setup)?, complete: false, host: None })
     }
 
     /// The counters so far.
@@ -134,6 +137,7 @@ impl Receiver {
         let mut stats = ReceiverStats {
             rejected: stack.unauthentic + stack.violations,
             socket_drops: self.stack.arrival().socket_drops,
+            host: self.host,
             ..ReceiverStats::default()
         };
         self.stack.statistics(|part, counter, value| stats.take(part, counter, value));
@@ -142,6 +146,7 @@ impl Receiver {
 
     /// The load of this host, which the sender is told with the next report.
     pub fn on_host_sample(&mut self, now: Time, mut host: HostSample) {
+        self.host = Some(host);
         self.stack.raise(now, HOST_SAMPLE, &mut host);
     }
 

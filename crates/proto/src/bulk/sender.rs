@@ -9,7 +9,7 @@ use super::{build, bytes, failure, shipped, span};
 use crate::control::{RateController, RateState};
 use crate::link::Link;
 use crate::micro::events::{ALLOTTED, Allotment, SIZE_PASSED, SIZE_REFUSED, VERDICT};
-use crate::micro::shared::{Clock, Flight, RateNow, Waiting};
+use crate::micro::shared::{Clock, Flight, PeerHost, RateNow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
 
 /// How a sender works.
@@ -120,6 +120,8 @@ pub struct SenderStats {
     pub peak_delivery_bps: u64,
     /// Where time went while nothing could be sent.
     pub waiting: Waiting,
+    /// What the receiving host does, as it last said.
+    pub receiver_host: PeerHost,
 }
 
 impl SenderStats {
@@ -241,6 +243,7 @@ impl Sender {
             rtt: path.rtt,
             min_rtt: path.min_rtt,
             waiting: self.stack.shared::<Clock>().map(Clock::waiting).unwrap_or_default(),
+            receiver_host: self.stack.shared::<PeerHost>().copied().unwrap_or_default(),
             ..SenderStats::default()
         };
         self.stack.statistics(|part, counter, value| stats.take(part, counter, value));

@@ -1,6 +1,6 @@
 //! Values that several micro-protocols of one stack use. Each has one that writes it.
 
-use haul_base::{Rate, Span, Time};
+use haul_base::{HostSample, Rate, Span, Time};
 
 use crate::control::RateState;
 
@@ -39,6 +39,19 @@ impl Default for RateNow {
     fn default() -> Self {
         Self(RateState { phase: "start", rate: Rate::ZERO })
     }
+}
+
+/// What the receiving host is known to do. Written by `rate_control`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerHost {
+    /// Its load as it was told last, totals since the session began. `None` if it never was.
+    pub sample: Option<HostSample>,
+    /// The rate at which data packets came to its kernel, UDP payload, over about one round trip.
+    pub arrival_rate: Option<Rate>,
+    /// The rate at which they were read.
+    pub drain_rate: Option<Rate>,
+    /// How long the packet that came last waited to be read.
+    pub read_delay: Option<Span>,
 }
 
 /// What the sender waits for.

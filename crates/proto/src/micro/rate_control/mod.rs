@@ -16,7 +16,7 @@ use super::events::{
     ALLOTTED, Allotment, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, ROUND_ENDED, VERDICT,
 };
 use super::object::carries_data;
-use super::shared::{ChunkNow, Clock, Flight, RateNow, ReportDelay, WaitingFor};
+use super::shared::{ChunkNow, Clock, Flight, PeerHost, RateNow, ReportDelay, WaitingFor};
 use crate::control::ledger::{Known, LossLedger, Sent};
 use crate::control::{
     CauseAware, ControllerConfig, ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW,
@@ -89,6 +89,7 @@ struct Handles {
     delay: SharedValue<ReportDelay>,
     clock: SharedValue<Clock>,
     rate: SharedValue<RateNow>,
+    peer_host: SharedValue<PeerHost>,
     chunk: SharedValue<ChunkNow>,
     ledger: SharedValue<LossLedger>,
     peer_report: Event<PeerReport>,
@@ -425,7 +426,16 @@ impl RateControl {
         let mut sample = self.observer.observe(report, &own, &rtt, &self.losses);
         sample.app_limited = report.largest_pn < self.app_limited_below
             || self.allotted.explains(sample.arrival_rate, report.largest_pn);
+        let (arrival_rate, drain_rate, read_delay) =
+            (sample.arrival_rate, sample.drain_rate, sample.read_delay);
         self.controller.on_feedback(&sample);
+        let known = context.shared(handles.peer_host);
+        *known = PeerHost {
+            sample: self.observer.host(),
+            arrival_rate: arrival_rate.or(known.arrival_rate),
+            drain_rate: drain_rate.or(known.drain_rate),
+            read_delay: read_delay.or(known.read_delay),
+        };
         self.judge_units(report, context);
         self.tell(context);
         self.schedule(context);
@@ -481,6 +491,7 @@ impl MicroProtocol for RateControl {
             delay: declaration.shared(ReportDelay::default),
             clock: declaration.shared(Clock::default),
             rate: declaration.shared(RateNow::default),
+            peer_host: declaration.shared(PeerHost::default),
             chunk: declaration.shared(ChunkNow::default),
             ledger: declaration.shared(LossLedger::default),
             peer_report: declaration.event(PEER_REPORT),

@@ -77,6 +77,11 @@ impl Observer {
         self.peak
     }
 
+    /// The load of the receiving host as it was told last.
+    pub(crate) fn host(&self) -> Option<HostSample> {
+        self.host
+    }
+
     /// What the diagnosis says of losses from now on.
     pub(crate) fn set_verdict(&mut self, verdict: Option<Verdict>) {
         self.verdict = verdict;

@@ -348,6 +348,10 @@ fn the_hosts_load_and_the_verdict_reach_the_law() {
     let delays: Vec<_> = hosts.iter().map(|host| host.run_delay).collect();
     assert_eq!(delays, [None, Some(Span::from_millis(7))]);
     assert!(hosts.iter().all(|host| host.socket_fill == Some(300) && host.steal.is_none()));
+    // Whoever runs the stack sees totals.
+    let known = pair.a.shared::<crate::PeerHost>().unwrap();
+    assert_eq!(known.sample, Some(host(17)));
+    assert!(known.drain_rate.is_some() && known.read_delay.is_some(), "{known:?}");
 }
 
 #[test]

@@ -1,0 +1,114 @@
+//! The load of the receiving host, as the sender learns of it in a running transfer.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use haul_base::{HostSample, Piece, Span};
+use haul_engine::{ConnectOptions, Counters, Waker};
+use haul_proto::{Available, ObjectSink, ObjectSource, PeerHost};
+use haul_wire::control::{Request, Settings};
+
+use crate::support::{PATIENCE, listener, session_pair, settings};
+
+/// 1.6 s at the rate below: some thirty looks.
+const LEN: u64 = 40_000_000;
+const RATE_BPS: u64 = 200_000_000;
+
+struct Zeros;
+
+impl ObjectSource for Zeros {
+    fn available(&mut self) -> Available {
+        Available { upto: LEN, end: true }
+    }
+
+    fn read(&mut self, _: u64, into: &mut [u8]) {
+        into.fill(0);
+    }
+
+    fn release(&mut self, _: u64) {}
+}
+
+struct Nowhere;
+
+impl ObjectSink for Nowhere {
+    fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
+
+    fn limit(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    fn complete(&mut self, _: u64) {}
+}
+
+/// Moves the object while each processor has so many threads that only compute: what the sender knows of the receiver's
+/// host then, and what the receiver knows itself.
+fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
+    let listener = listener("127.0.0.1");
+    let url = listener.url("127.0.0.1", b"");
+    let settings = Settings { controller: "fixed".to_owned(), rate_bps: Some(RATE_BPS), ..settings() };
+    let (mut client, mut server) =
+        session_pair(&listener, &url, ConnectOptions::new(Request::BenchSend, settings));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..busy_threads * std::thread::available_parallelism().unwrap().get() {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    black_box(());
+                }
+            });
+        }
+        let sending = client.start_sending(Box::new(Zeros), Waker::new().unwrap()).unwrap();
+        let receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
+        let arrived = sending.wait_delivered(PATIENCE);
+        over.store(true, Ordering::Relaxed);
+        assert!(arrived.unwrap(), "it took too long");
+        let Some(Counters::Sending(sent)) = sending.stop() else { panic!("the sender has counters") };
+        let Some(Counters::Receiving(received)) = receiving.stop() else { panic!("the receiver has, too") };
+        (sent.stats.receiver_host, received.host.expect("it looked"))
+    })
+}
+
+#[test]
+fn a_sender_learns_that_the_receiver_waits_for_its_processor() {
+    let (told, own) = transfer(3);
+    println!("beside three busy threads a core: {told:?}");
+    let sample = told.sample.expect("the receiver has told");
+    assert_eq!(sample.run_delay.is_some(), std::fs::read("/proc/thread-self/schedstat").is_ok());
+    if let Some(delay) = sample.run_delay {
+        assert!((Span::from_millis(1)..Span::from_secs(60)).contains(&delay), "{sample:?}");
+        // Totals: what was told is no more than what is known there.
+        assert!(Some(delay) <= own.run_delay, "{sample:?}, {own:?}");
+    }
+    // At this rate it gives its processor up by itself, and waits to get it back: there need be none.
+    assert!(sample.involuntary_switches.is_some(), "{sample:?}");
+    assert!(sample.socket_fill.is_some_and(|fill| fill <= 1_000), "{sample:?}");
+    assert!(sample.sleep_average.is_none(), "no kernel of today has one");
+    assert!(
+        told.drain_rate.is_some() && told.arrival_rate.is_some() && told.read_delay.is_some(),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn what_is_told_of_a_host_is_what_its_kernel_says_there() {
+    let (told, own) = transfer(0);
+    println!("no load of our own: {told:?}");
+    let sample = told.sample.expect("the receiver has told");
+    let has = |sample: HostSample| {
+        [
+            sample.run_delay.is_some(),
+            sample.involuntary_switches.is_some(),
+            sample.cpu_pressure.is_some(),
+            sample.disk_pressure.is_some(),
+            sample.steal.is_some(),
+            sample.socket_fill.is_some(),
+        ]
+    };
+    assert_eq!(has(sample), has(own));
+    let is_there = |path: &str| std::fs::read(path).is_ok();
+    assert_eq!(sample.cpu_pressure.is_some(), is_there("/proc/pressure/cpu"));
+    assert!(sample.cpu_pressure.is_none_or(|share| share <= 1_000), "{sample:?}");
+    // Over a round trip of well below a millisecond, so it is a rate of few packets.
+    let drained = told.drain_rate.unwrap().as_bps();
+    assert!((RATE_BPS / 100..RATE_BPS * 100).contains(&drained), "{drained} bit/s");
+}

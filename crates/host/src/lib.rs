@@ -1,0 +1,147 @@
+//! What a Linux host says of its own load, as one [`HostSample`].
+//!
+//! A receiver loses packets when nobody reads its socket in time. The kernel knows why: the thread waited for a processor, other
+//! tasks wait for one or for a disk, or the hypervisor has taken it. [`Sensors`] ask it, for the thread that they belong to.
+//!
+//! | field | source |
+//! |---|---|
+//! | `run_delay` | `/proc/thread-self/schedstat`, second number |
+//! | `involuntary_switches` | `getrusage(RUSAGE_THREAD)`, `ru_nivcsw` |
+//! | `cpu_pressure`, `disk_pressure` | `/proc/pressure/cpu` and `/proc/pressure/io`, `some avg10` |
+//! | `steal` | `/proc/stat`, first line, eighth number |
+//!
+//! `socket_fill` is for whoever has the socket (`haul_udp::SocketMemory`), and `sleep_average` no kernel since Linux 2.6.22 has.
+//!
+//! Files stay open and are read again with `pread`. No look costs more than a thousandth of a core, whatever the machine:
+//! each measures its own processor time, and the next one is put off until that share is kept.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("haul-host reads what Linux has in /proc");
+
+mod pace;
+mod parse;
+mod source;
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use haul_base::{HostSample, Span, Time};
+use nix::sys::resource::{UsageWho, getrusage};
+use rustix::time::{ClockId, clock_gettime};
+
+use pace::Pace;
+use source::Source;
+
+pub use source::SensorError;
+
+/// How often pressures and steal are read: the kernel averages the former anew every 2 s and counts the latter in
+/// hundredths of a second, and its text of `/proc/stat` takes long to make where there are many cores.
+const SLOW_INTERVAL: Span = Span::from_secs(1);
+
+/// What this thread's kernel tells of it and of the host. Totals count from the start of the sensors.
+pub struct Sensors {
+    schedstat: Option<Source>,
+    slow: SlowSensors,
+    /// The totals when the sensors were made.
+    start: HostSample,
+    pace: Pace,
+    /// Other threads have other counters.
+    of_one_thread: PhantomData<*const ()>,
+}
+
+impl fmt::Debug for Sensors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sensors")
+            .field("start", &self.start)
+            .field("pace", &self.pace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sensors {
+    /// The sensors of the thread that calls this. What the kernel lacks or does not permit to read is no error: its field of
+    /// each sample is `None`.
+    ///
+    /// # Errors
+    /// If a file that is there cannot be opened, for example because the process has too many open.
+    pub fn of_this_thread() -> Result<Self, SensorError> {
+        let mut sensors = Self {
+            schedstat: Source::open("/proc/thread-self/schedstat")?,
+            slow: SlowSensors::open()?,
+            start: HostSample::default(),
+            pace: Pace::new(HostSample::INTERVAL),
+            of_one_thread: PhantomData,
+        };
+        sensors.slow.read();
+        sensors.start = sensors.totals();
+        Ok(sensors)
+    }
+
+    /// Whether it is time for the next look.
+    pub fn is_due(&self, now: Time) -> bool {
+        self.pace.is_due(now)
+    }
+
+    /// Looks at the host, on the thread that the sensors belong to. Pressures and steal are up to a second old.
+    pub fn sample(&mut self, now: Time) -> HostSample {
+        let begun = thread_time();
+        let totals = self.totals();
+        let read = thread_time();
+        self.pace.looked(now, read.saturating_sub(begun));
+        if self.slow.pace.is_due(now) {
+            self.slow.read();
+            self.slow.pace.looked(now, thread_time().saturating_sub(read));
+        }
+        HostSample { steal: self.slow.known.steal, ..totals }.since(&self.start)
+    }
+
+    /// What changes fast, beside the last that is known of the rest.
+    fn totals(&mut self) -> HostSample {
+        let switches = getrusage(UsageWho::RUSAGE_THREAD).ok();
+        HostSample {
+            run_delay: self.schedstat.as_mut().and_then(|file| file.read(parse::run_delay)),
+            // The kernel's long, of which the low half wraps as the field does.
+            involuntary_switches: switches.map(|usage| usage.involuntary_context_switches() as u32),
+            ..self.slow.known
+        }
+    }
+}
+
+/// What changes slowly or costs much.
+struct SlowSensors {
+    cpu_pressure: Option<Source>,
+    disk_pressure: Option<Source>,
+    stat: Option<Source>,
+    /// Length of the clock ticks in which `/proc/stat` counts.
+    tick: Span,
+    known: HostSample,
+    pace: Pace,
+}
+
+impl SlowSensors {
+    fn open() -> Result<Self, SensorError> {
+        let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
+        Ok(Self {
+            cpu_pressure: Source::open("/proc/pressure/cpu")?,
+            disk_pressure: Source::open("/proc/pressure/io")?,
+            stat: Source::open("/proc/stat")?,
+            tick: Span::from_secs(1) / ticks_per_second,
+            known: HostSample::default(),
+            pace: Pace::new(SLOW_INTERVAL),
+        })
+    }
+
+    fn read(&mut self) {
+        let read = |file: &mut Option<Source>| file.as_mut().and_then(|file| file.read(parse::pressure));
+        self.known.cpu_pressure = read(&mut self.cpu_pressure);
+        self.known.disk_pressure = read(&mut self.disk_pressure);
+        let ticks = self.stat.as_mut().and_then(|file| file.read(parse::steal_ticks));
+        self.known.steal = ticks.map(|ticks| Span::from_nanos(self.tick.as_nanos().saturating_mul(ticks)));
+    }
+}
+
+/// Processor time of this thread.
+fn thread_time() -> Span {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Span::from_nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+}

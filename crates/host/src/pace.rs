@@ -1,0 +1,46 @@
+//! How often a look may be taken.
+
+use haul_base::{Span, Time};
+
+/// A look costs no more than one part in so many of the time to the next one. There are two kinds of looks, so that both together
+/// stay below 0.1 % of a core.
+const RARITY: u64 = 2_000;
+
+/// When the next look is due.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    interval: Span,
+    due: Time,
+}
+
+impl Pace {
+    /// Looks at this interval or more rarely, the first at once.
+    pub(crate) fn new(interval: Span) -> Self {
+        Self { interval, due: Time::ZERO }
+    }
+
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        now >= self.due
+    }
+
+    /// A look was taken at `now`, and took this much processor time.
+    pub(crate) fn looked(&mut self, now: Time, took: Span) {
+        self.due = now + self.interval.max(Span::from_nanos(took.as_nanos().saturating_mul(RARITY)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_costs_more_is_done_more_rarely() {
+        let at = |ms| Time::ZERO + Span::from_millis(ms);
+        let mut pace = Pace::new(Span::from_millis(50));
+        assert!(pace.is_due(at(0)));
+        pace.looked(at(10), Span::from_micros(5));
+        assert!(!pace.is_due(at(59)) && pace.is_due(at(60)));
+        pace.looked(at(60), Span::from_micros(200));
+        assert!(!pace.is_due(at(459)) && pace.is_due(at(460)), "200 us in 400 ms");
+    }
+}

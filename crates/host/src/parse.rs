@@ -1,0 +1,113 @@
+//! The kernel's texts.
+
+use std::str::FromStr;
+
+use haul_base::Span;
+
+/// A decimal number, digits and nothing else.
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The first line; `None` if what was read ends before it does.
+fn first_line(text: &[u8]) -> Option<&str> {
+    let end = text.iter().position(|&byte| byte == b'\n')?;
+    std::str::from_utf8(&text[..end]).ok()
+}
+
+/// Time for which a task was ready and had no processor, of `/proc/PID/schedstat`: nanoseconds on a processor, nanoseconds
+/// waiting for one, and how often it got one (`Documentation/scheduler/sched-stats.rst` of Linux). A task that reads this has got
+/// one at least once, so that a zero there says that this kernel does not count.
+pub(crate) fn run_delay(text: &[u8]) -> Option<Span> {
+    let mut fields = first_line(text)?.split(' ');
+    let (_, waited, times) = (number::<u64>(fields.next()?)?, number(fields.next()?)?, fields.next()?);
+    let counts = number::<u64>(times)? > 0 && fields.next().is_none();
+    counts.then(|| Span::from_nanos(waited))
+}
+
+/// Thousandths of the last 10 s in which some task waited, of `/proc/pressure/*`: `some avg10=12.34 ...`, percent
+/// (`Documentation/accounting/psi.rst` of Linux).
+pub(crate) fn pressure(text: &[u8]) -> Option<u16> {
+    let share = first_line(text)?.strip_prefix("some avg10=")?.split(' ').next()?;
+    let (percent, hundredths) = share.split_once('.')?;
+    let hundredths = number::<u16>(hundredths).filter(|_| hundredths.len() == 2)?;
+    let share = number::<u16>(percent)?.checked_mul(100)?.checked_add(hundredths)?;
+    (share <= 10_000).then_some((share + 5) / 10)
+}
+
+/// Ticks that the hypervisor gave to others, of all processors: the eighth number of the first line of `/proc/stat` (proc(5)).
+pub(crate) fn steal_ticks(text: &[u8]) -> Option<u64> {
+    let mut fields = first_line(text)?.strip_prefix("cpu ")?.split_ascii_whitespace();
+    number(fields.nth(7)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn texts_of_linux_6_18() {
+        assert_eq!(run_delay(b"120493 56605 7\n"), Some(Span::from_nanos(56_605)));
+        let text = b"some avg10=12.34 avg60=0.01 avg300=1.32 total=456457770\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        assert_eq!(pressure(text), Some(123));
+        let text = b"cpu  402297 319 61132 1706445 4790 0 1802 235 0 0\ncpu0 193074 175 28191 866118 958 0 749 115 0 0\n";
+        assert_eq!(steal_ticks(text), Some(235));
+    }
+
+    #[test]
+    fn what_a_kernel_does_not_count_is_not_known() {
+        assert_eq!(run_delay(b"0 0 0\n"), None, "sched_info is off");
+        assert_eq!(steal_ticks(b"cpu  1 2 3 4 5 6 7\n"), None, "before Linux 2.6.11");
+        assert_eq!(pressure(b""), None);
+    }
+
+    #[test]
+    fn shares_beyond_the_whole_and_other_texts_are_not_believed() {
+        for share in ["100.01", "700.00", "1.5", "-1.00", "+1.00", "nan", "1e1.00", "65535.99", ".50"] {
+            let text = format!("some avg10={share} avg60=0.00 avg300=0.00 total=0\n");
+            assert_eq!(pressure(text.as_bytes()), None, "{share}");
+        }
+        assert_eq!(pressure(b"full avg10=1.00 avg60=0.00 avg300=0.00 total=0\n"), None);
+        assert_eq!(run_delay(b"1 +2 3\n"), None);
+        assert_eq!(run_delay(b"1 2 3 4\n"), None);
+        assert_eq!(steal_ticks(b"cpu0 1 2 3 4 5 6 7 8 9 10\n"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_the_kernel_prints_is_read(on: u64, waited: u64, times in 1u64.., share in 0u16..=10_000, ticks: [u64; 10]) {
+            prop_assert_eq!(run_delay(format!("{on} {waited} {times}\n").as_bytes()), Some(Span::from_nanos(waited)));
+            let text = format!("some avg10={}.{:02} avg60=1.00 avg300=2.00 total={on}\n", share / 100, share % 100);
+            let read = pressure(text.as_bytes()).unwrap();
+            prop_assert!((f64::from(read) - f64::from(share) / 10.0).abs() <= 0.5, "{} of {}", read, text);
+            let numbers: Vec<String> = ticks.iter().map(u64::to_string).collect();
+            let text = format!("cpu  {}\ncpu0 1 2 3\n", numbers.join(" "));
+            prop_assert_eq!(steal_ticks(text.as_bytes()), Some(ticks[7]));
+        }
+
+        #[test]
+        fn what_is_cut_off_is_not_read(waited: u64, share in 0u16..=10_000, ticks: [u64; 10]) {
+            let numbers: Vec<String> = ticks.iter().map(u64::to_string).collect();
+            let texts = [
+                format!("1 {waited} 3\n"),
+                format!("some avg10={}.{:02} avg60=1.00 avg300=2.00 total=1\n", share / 100, share % 100),
+                format!("cpu  {}\n", numbers.join(" ")),
+            ];
+            for (i, text) in texts.iter().enumerate() {
+                for end in 0..text.len() {
+                    let cut = &text.as_bytes()[..end];
+                    let read = [run_delay(cut).is_some(), pressure(cut).is_some(), steal_ticks(cut).is_some()];
+                    prop_assert!(!read[i], "{:?}", &text[..end]);
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_borne(text in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(pressure(&text).is_none_or(|share| share <= 1_000));
+            let _ = (run_delay(&text), steal_ticks(&text));
+        }
+    }
+}

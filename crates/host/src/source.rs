@@ -1,0 +1,72 @@
+//! Files of `/proc` that are read again and again.
+
+use std::io;
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, pread};
+
+/// What is read of a file: the first line of `/proc/stat` and both lines of a pressure file are shorter.
+const READ: usize = 256;
+
+/// Why sensors cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SensorError {
+    /// A file is there and cannot be opened.
+    #[error("cannot open {path}: {source}")]
+    Open {
+        /// Which.
+        path: &'static str,
+        /// What the kernel says.
+        source: io::Error,
+    },
+}
+
+/// A file of `/proc`, open for as long as it is needed.
+pub(crate) struct Source {
+    file: OwnedFd,
+    buffer: [u8; READ],
+}
+
+impl Source {
+    /// `None` if the kernel has no such file, or does not let this process read it.
+    pub(crate) fn open(path: &'static str) -> Result<Option<Self>, SensorError> {
+        match open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => Ok(Some(Self { file, buffer: [0; READ] })),
+            // Pressure is switched off on some kernels (EOPNOTSUPP), and sandboxes hide files in either way.
+            Err(
+                Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP | Errno::NXIO,
+            ) => Ok(None),
+            Err(error) => Err(SensorError::Open { path, source: error.into() }),
+        }
+    }
+
+    /// What `parse` makes of the beginning of the file; `None` if it cannot be read, or says something else.
+    pub(crate) fn read<T>(&mut self, parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+        let len = pread(&self.file, &mut self.buffer, 0).ok()?;
+        parse(&self.buffer[..len])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_lacks_is_none_and_what_cannot_be_opened_is_an_error() {
+        assert!(Source::open("/proc/no-such-file").unwrap().is_none());
+        assert!(Source::open("/proc/version/no-such-file").unwrap().is_none());
+        let error = Source::open("/proc/self/cwd/\u{1}".repeat(300).leak());
+        assert!(error.is_err_and(|error| error.to_string().starts_with("cannot open /proc/self/cwd")));
+    }
+
+    #[test]
+    fn a_file_is_read_anew_each_time() {
+        let mut uptime = Source::open("/proc/uptime").unwrap().expect("each Linux has it");
+        let mut read = || uptime.read(|text| String::from_utf8(text.to_vec()).ok()).unwrap();
+        let first = read();
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        assert_ne!(read(), first);
+        assert!(uptime.read(|_| None::<u32>).is_none());
+    }
+}

@@ -1,0 +1,121 @@
+//! The sensors on this machine.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use haul_base::{HostSample, Span, Time};
+use haul_host::Sensors;
+use rustix::time::{ClockId, clock_gettime};
+
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn at(begun: Instant) -> Time {
+    Time::ZERO + Span::from(begun.elapsed())
+}
+
+/// Lets `act` run while each processor has two threads that only compute.
+fn beside_load(act: impl FnOnce()) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 * std::thread::available_parallelism().unwrap().get() {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    black_box(());
+                }
+            });
+        }
+        act();
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn what_this_kernel_has_is_told_and_the_rest_is_not() {
+    let mut sensors = Sensors::of_this_thread().unwrap();
+    let sample = sensors.sample(Time::ZERO);
+    let is_there = |path: &str| std::fs::read(path).is_ok();
+    assert_eq!(sample.cpu_pressure.is_some(), is_there("/proc/pressure/cpu"));
+    assert_eq!(sample.disk_pressure.is_some(), is_there("/proc/pressure/io"));
+    assert_eq!(sample.steal.is_some(), is_there("/proc/stat"));
+    assert!(sample.involuntary_switches.is_some());
+    assert_eq!((sample.socket_fill, sample.sleep_average), (None, None));
+    // Totals begin with the sensors.
+    assert!(sample.steal.is_none_or(|steal| steal < Span::from_secs(1)), "{sample:?}");
+    assert!(sample.run_delay.is_none_or(|delay| delay < Span::from_secs(5)), "{sample:?}");
+}
+
+#[test]
+fn a_thread_that_shares_its_processor_waits_for_it_and_loses_it() {
+    beside_load(|| {
+        let begun = Instant::now();
+        let mut sensors = Sensors::of_this_thread().unwrap();
+        let first = sensors.sample(at(begun));
+        while begun.elapsed() < Duration::from_millis(600) {
+            black_box(());
+        }
+        let change = sensors.sample(at(begun)).since(&first);
+        println!("600 ms beside two busy threads a core: {change:?}");
+        assert!(change.involuntary_switches.unwrap() > 0, "{change:?}");
+        if let Some(delay) = change.run_delay {
+            assert!((Span::from_millis(50)..Span::from_millis(700)).contains(&delay), "{change:?}");
+        }
+    });
+}
+
+#[test]
+fn each_thread_has_sensors_of_its_own() {
+    beside_load(|| {
+        let mut ours = Sensors::of_this_thread().unwrap();
+        let before = ours.sample(Time::ZERO);
+        let theirs = std::thread::spawn(|| {
+            let mut theirs = Sensors::of_this_thread().unwrap();
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(300) {
+                black_box(());
+            }
+            theirs.sample(Time::ZERO)
+        });
+        let theirs = theirs.join().unwrap();
+        // This thread slept, and waits at most for the look.
+        let ours = ours.sample(Time::ZERO).since(&before);
+        assert!(theirs.involuntary_switches.unwrap() > ours.involuntary_switches.unwrap());
+    });
+}
+
+/// The interval is chosen by this number: 0.1 % of a core are 50 us in 50 ms.
+#[test]
+fn looks_cost_less_than_a_thousandth_of_a_core() {
+    const LOOKS: u32 = 2_000;
+    let mut sensors = Sensors::of_this_thread().unwrap();
+    let mut cost = |gap: Span| {
+        let mut now = Time::ZERO + Span::from_secs(10);
+        let begun = thread_time();
+        for _ in 0..LOOKS {
+            now += gap;
+            black_box(sensors.sample(now));
+        }
+        thread_time().saturating_sub(begun) / LOOKS
+    };
+    // Once warm. With a gap of 1 ms, one in a thousand also reads what changes slowly.
+    cost(Span::from_millis(1));
+    let (fast, all) = (cost(Span::from_millis(1)), cost(Span::from_secs(3_600)));
+    println!("a look takes {fast:?}, with pressures and steal {all:?}");
+    let share = fast.as_secs_f64() / HostSample::INTERVAL.as_secs_f64() + all.as_secs_f64();
+    println!("{:.4} % of a core at an interval of {}", share * 100.0, HostSample::INTERVAL);
+    assert!(share < 0.001, "{share}");
+}
+
+#[test]
+fn a_look_is_due_no_sooner_than_after_its_interval() {
+    let mut sensors = Sensors::of_this_thread().unwrap();
+    assert!(sensors.is_due(Time::ZERO));
+    sensors.sample(Time::ZERO);
+    assert!(!sensors.is_due(Time::ZERO + HostSample::INTERVAL - Span::from_nanos(1)));
+    assert!(sensors.is_due(Time::ZERO + Span::from_secs(60)), "unless it took 30 ms");
+}
