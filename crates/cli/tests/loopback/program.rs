@@ -100,6 +100,39 @@ fn the_demo_crosses_its_path_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn the_trace_tells_the_load_of_the_receiving_host_at_either_end() {
+    let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(root.path(), &[]);
+    let (file, events) = (here.path().join("file"), here.path().join("events"));
+    fs::write(&file, vec![7; 8_000_000]).unwrap();
+    let (file, back) = (file.to_str().unwrap(), here.path().join("back"));
+    let copies = [(file, server.at("file")), (&server.at("file"), back.to_str().unwrap().to_owned())];
+    for (source, destination) in copies {
+        let arguments =
+            ["cp", "--rate", "100Mbit", "--events", events.to_str().unwrap(), source, &destination];
+        exits(&run(&arguments), 0);
+        let trace = fs::read_to_string(&events).unwrap();
+        let lines = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let hosts: Vec<Value> =
+            lines.map(|line| line["data"]["receiver_host"].clone()).filter(|host| !host.is_null()).collect();
+        let last = hosts.last().unwrap_or_else(|| panic!("no host in {trace}"));
+        assert!(last["involuntary_switches"].is_u64(), "{last}");
+        let fill = last["socket_fill_percent"].as_f64().unwrap();
+        assert!((0.0..=100.0).contains(&fill), "{last}");
+        // Landlock lets a server read them, too.
+        for (key, path) in [
+            ("run_delay_ms", "/proc/thread-self/schedstat"),
+            ("steal_ms", "/proc/stat"),
+            ("cpu_pressure_percent", "/proc/pressure/cpu"),
+            ("disk_pressure_percent", "/proc/pressure/io"),
+        ] {
+            assert_eq!(last[key].is_number(), fs::read(path).is_ok(), "{key} of {last}");
+        }
+        assert!(last["sleep_average_ms"].is_null(), "{last}");
+    }
+}
+
+#[test]
 fn failures_have_their_exit_codes_and_their_place_in_the_json() {
     let (here, root) = (tree(), tempfile::tempdir().unwrap());
     let read_only = Server::start(root.path(), &["--read-only"]);

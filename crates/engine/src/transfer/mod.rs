@@ -141,7 +141,7 @@ impl Driven for Sender {
             phase: state.phase,
             in_flight: self.in_flight(),
         };
-        shared.set_counters(Counters::Sending(sending), thread_cpu());
+        shared.set_counters(&Counters::Sending(sending), thread_cpu());
     }
 
     fn on_event(&mut self, event: SenderEvent, shared: &Shared) -> Result<Flow, EngineError> {
@@ -179,7 +179,7 @@ impl Driven for Receiver {
     const LOOKS_AT_HOST: bool = true;
 
     fn publish(&self, shared: &Shared) {
-        shared.set_counters(Counters::Receiving(self.stats()), thread_cpu());
+        shared.set_counters(&Counters::Receiving(self.stats()), thread_cpu());
     }
 
     fn on_event(&mut self, event: ReceiverEvent, shared: &Shared) -> Result<Flow, EngineError> {

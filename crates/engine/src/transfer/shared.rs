@@ -73,9 +73,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_counters(&self, counters: Counters, cpu: Span) {
+    pub(super) fn set_counters(&self, counters: &Counters, cpu: Span) {
         let mut state = self.lock();
-        state.counters = Some(counters);
+        state.counters = Some(*counters);
         state.cpu = cpu;
     }
 

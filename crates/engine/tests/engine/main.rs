@@ -8,6 +8,7 @@ mod associations;
 mod endings;
 #[cfg(test)]
 mod failures;
+#[cfg(test)]
 mod host;
 #[cfg(test)]
 mod interleavings;
