@@ -1,6 +1,6 @@
 //! What travels: packets, alone or as a batch of neighbours that share one event.
 
-use haul_base::Ecn;
+use haul_base::{Cause, Ecn};
 use serde::{Deserialize, Serialize};
 
 /// The most packets of one parcel; as many as every kernel with GSO takes (`UDP_MAX_SEGMENTS` of Linux 4.18).
@@ -69,6 +69,19 @@ impl DropReason {
         Self::NoReceiver,
         Self::Carrier,
     ];
+
+    /// What a perfect diagnosis would say. `None` for packets that were too large: most are probes of the path MTU, which
+    /// no rate law counts as lost.
+    pub const fn cause(self) -> Option<Cause> {
+        Some(match self {
+            Self::QueueFull | Self::Red | Self::Codel => Cause::Congestion,
+            Self::Random | Self::GilbertElliott | Self::Corrupted => Cause::Random,
+            Self::Outage => Cause::Outage,
+            Self::NicRing | Self::SocketBuffer => Cause::ReceiverHost,
+            Self::NoReceiver | Self::Carrier => Cause::Inconclusive,
+            Self::TooLarge => return None,
+        })
+    }
 
     /// The name in reports and scenario files.
     pub const fn name(self) -> &'static str {

@@ -2,6 +2,7 @@
 
 mod common;
 mod hosts;
+mod senses;
 
 use common::{Channel, Job, Run, Session};
 use haul_base::{PathId, Rate, Span, Time};

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use haul_base::{Machine, Piece, Time};
+use haul_base::{HostSample, Machine, Piece, Time, Verdict};
 use haul_proto::{Available, Link, ObjectSink, ObjectSource, Open, Seal, Unauthentic};
 use haul_sim::{Arrival, Node, Outbox, SessionNode};
 
@@ -180,6 +180,14 @@ where
 
     fn deadline(&self) -> Option<Time> {
         self.node.deadline().map(|at| at.max(self.start))
+    }
+
+    fn on_host_sample(&mut self, now: Time, host: HostSample) {
+        self.node.on_host_sample(now, host);
+    }
+
+    fn on_verdict(&mut self, now: Time, verdict: Verdict) {
+        self.node.on_verdict(now, verdict);
     }
 
     fn goodput_bytes(&self) -> Option<u64> {

@@ -169,8 +169,11 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     let receiver = Receiver::new(start, receiver_config, link(damages), Box::new(Bin::new(complete.clone())));
     let received = |machine: &Receiver| Some(machine.stats().object_bytes);
     let world = &mut *site.world;
-    let sender = world.add_node(&entry.name, Late::new(start, SessionNode::new(sender)));
-    let node = Late::new(start, SessionNode::new(receiver).with_progress(received));
+    let sender = SessionNode::new(sender).with_verdict(Sender::on_verdict);
+    let sender = world.add_node(&entry.name, Late::new(start, sender));
+    let receiver =
+        SessionNode::new(receiver).with_progress(received).with_host_sample(Receiver::on_host_sample);
+    let node = Late::new(start, receiver);
     let receiver = world.add_node(&format!("{} receiver", entry.name), node);
     if let Some(time) = entry.time {
         world.at(start + time.0, move |_| stop.store(true, Ordering::Relaxed));

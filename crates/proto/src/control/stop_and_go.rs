@@ -224,7 +224,8 @@ impl RateController for StopAndGo {
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.advance(sample.now);
-        self.has_lost |= sample.lost_packets > 0;
+        // What its socket drops, the receiving host knows before the sender can find out.
+        self.has_lost |= sample.lost_packets > 0 || sample.socket_drops > 0;
         let Some(host) = sample.host else { return };
         match &mut self.guess {
             Guess::Rapid(rapid, factor) => {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use haul_base::{Span, Time};
+use haul_base::{HostSample, Span, Time};
 
 use super::cpu::Cpu;
 use super::load::{Load, LoadId, LoadSet};
@@ -166,6 +166,25 @@ impl ReceivingHost {
     pub fn socket_memory(&self, socket: u16) -> (u64, u64) {
         let buffer = &self.receivers[usize::from(socket)].buffer;
         (buffer.charged(), buffer.drops())
+    }
+
+    /// What the program of receiver `socket` would find if it looked at the host now. Pressure averages, steal and disks are not
+    /// modelled.
+    ///
+    /// # Panics
+    /// If there is no such receiver.
+    pub fn sample(&self, socket: u16) -> HostSample {
+        let (receiver, now) = (&self.receivers[usize::from(socket)], self.cpu.now());
+        let scheduler = self.cpu.scheduler();
+        let buffer = &receiver.buffer;
+        let thousandths = buffer.charged().saturating_mul(1_000) / buffer.rcvbuf().max(1);
+        HostSample {
+            run_delay: Some(scheduler.ledger().run_delay(receiver.task, now)),
+            socket_fill: Some(thousandths.min(1_000) as u16),
+            involuntary_switches: Some(scheduler.ledger().involuntary_switches(receiver.task)),
+            sleep_average: scheduler.sleep_average(now, receiver.task),
+            ..HostSample::default()
+        }
     }
 
     /// The loads, to look at.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use haul_base::Time;
+use haul_base::{HostSample, Time};
 
 use super::receiver::{HostConfig, ReceiverConfig, ReceivingHost};
 use super::{Admission, HostDrop, HostOutput, Incoming};
@@ -159,6 +159,10 @@ impl HostModel for SimulatedHost {
     fn advance(&mut self, now: Time, sink: &mut dyn FnMut(Time, HostExit)) {
         self.catch_up(now);
         self.left.drain(..).for_each(|exit| sink(now, exit));
+    }
+
+    fn sample(&self, node: NodeId) -> Option<HostSample> {
+        self.sockets.get(&node).map(|&socket| self.host.sample(socket))
     }
 
     fn inside(&self) -> u64 {

@@ -1,8 +1,9 @@
 //! Packets from place to place.
 
-use haul_base::{PathId, Received, Span, Time};
+use haul_base::{HostSample, PathId, Received, Span, Time};
 
 use super::flights::Launch;
+use super::truth::Tally;
 use super::{
     Arrival, DropReason, Exit, HostExit, HostId, LAUNCHES, LinkId, NodeId, Outbox, Parcel, Place, TraceEvent,
     World,
@@ -28,7 +29,11 @@ impl World {
 
     fn die(&mut self, place: Place, parcel: &Parcel, reason: DropReason) {
         self.tell(place, parcel, Exit::Dropped(reason));
-        self.flows[parcel.flow().0 as usize].truth.drops.add(reason, parcel);
+        let flow = &mut self.flows[parcel.flow().0 as usize];
+        flow.truth.drops.add(reason, parcel);
+        if let Some(cause) = reason.cause() {
+            flow.losses.add(self.now, cause, u64::from(parcel.packets()));
+        }
         self.flights.finish(parcel);
     }
 
@@ -139,7 +144,34 @@ impl World {
         self.flights.finish(parcel);
     }
 
+    /// The node's process has the CPU: now and then it looks at what its host does.
+    fn look_at_host(&mut self, id: NodeId) {
+        let slot = &mut self.nodes[id.0 as usize];
+        let Some(host) = slot.host.filter(|_| self.now >= slot.looks_at) else { return };
+        if let Some(sample) = self.hosts[host.0 as usize].model.sample(id) {
+            slot.looks_at = self.now + HostSample::INTERVAL;
+            slot.node.on_host_sample(self.now, sample);
+        }
+    }
+
+    /// Tells the node why more of what it has sent has died, if more has.
+    fn tell_verdict(&mut self, id: NodeId) {
+        let slot = &mut self.nodes[id.0 as usize];
+        let mut tally = Tally::default();
+        let mut is_news = false;
+        for (_, flow) in &slot.ports {
+            let losses = &mut self.flows[flow.0 as usize].losses;
+            is_news |= losses.take_news();
+            tally.add_all(losses);
+        }
+        if let Some(verdict) = tally.verdict().filter(|_| is_news) {
+            slot.node.on_verdict(self.now, verdict);
+        }
+    }
+
     fn hand_over(&mut self, id: NodeId, arrival: &mut Arrival<'_>) {
+        self.look_at_host(id);
+        self.tell_verdict(id);
         let slot = &mut self.nodes[id.0 as usize];
         let before = slot.node.happenings();
         let mut out = Outbox { now: self.now, flights: &mut self.flights, launches: &mut self.launches };
@@ -160,6 +192,8 @@ impl World {
             return;
         }
         slot.waits_for_cpu = false;
+        self.look_at_host(id);
+        let slot = &mut self.nodes[id.0 as usize];
         let before = slot.node.happenings();
         let mut out = Outbox { now: self.now, flights: &mut self.flights, launches: &mut self.launches };
         slot.node.on_deadline(self.now, &mut out);

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 
-use haul_base::Time;
+use haul_base::{HostSample, Time};
 
 use super::NodeId;
 use crate::parcel::{DropReason, FlowId, Parcel};
@@ -48,6 +48,12 @@ pub trait HostModel: Any + Debug + Send {
     /// Lets time pass and hands over what has left the host up to `now`, in order. Nothing may be handed over
     /// with a time below that of an earlier call's `now`.
     fn advance(&mut self, now: Time, sink: &mut dyn FnMut(Time, HostExit));
+
+    /// What the process that runs `node` would find if it looked at the host's load now, when it has the CPU. `None` if
+    /// there is nothing to see.
+    fn sample(&self, _node: NodeId) -> Option<HostSample> {
+        None
+    }
 
     /// Packets that are in the host now.
     fn inside(&self) -> u64;

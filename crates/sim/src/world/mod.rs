@@ -8,6 +8,7 @@ mod node;
 mod record;
 mod session;
 mod summary;
+mod truth;
 
 use std::any::Any;
 use std::fmt;
@@ -22,6 +23,7 @@ use crate::stage::{PathSpec, SpecError, StageChange, StageRef};
 use agenda::Agenda;
 use flights::{Flights, Launch};
 use record::Recorder;
+use truth::RecentLosses;
 
 pub use host::{HostExit, HostModel};
 pub use node::{Arrival, Node, Outbox};
@@ -117,6 +119,8 @@ struct NodeSlot {
     actor: u32,
     /// Its timer is due and its process has not the CPU.
     waits_for_cpu: bool,
+    /// When its process looks at the host's load again.
+    looks_at: Time,
 }
 
 #[derive(Debug)]
@@ -132,6 +136,7 @@ struct Flow {
     to: NodeId,
     port: PathId,
     truth: FlowTruth,
+    losses: RecentLosses,
 }
 
 /// Who an event of the agenda is for.
@@ -260,6 +265,7 @@ impl World {
             ports: Vec::new(),
             actor,
             waits_for_cpu: false,
+            looks_at: Time::ZERO,
         };
         self.nodes.push(slot);
         self.agenda.set(actor, Some(self.now));
@@ -319,6 +325,7 @@ impl World {
             to: to.0,
             port: to.1,
             truth: FlowTruth::default(),
+            losses: RecentLosses::default(),
         });
         Ok(flow)
     }

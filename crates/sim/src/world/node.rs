@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt::{self, Debug};
 
-use haul_base::{Ecn, PathId, Received, Time, Transmit};
+use haul_base::{Ecn, HostSample, PathId, Received, Time, Transmit, Verdict};
 
 use super::flights::{Flights, Launch};
 
@@ -36,6 +36,13 @@ pub trait Node: Any + Debug + Send {
 
     /// When to call [`Node::on_deadline`].
     fn deadline(&self) -> Option<Time>;
+
+    /// The load of the host on which the node's process runs, before one of the calls above, at most once in
+    /// [`HostSample::INTERVAL`].
+    fn on_host_sample(&mut self, _now: Time, _host: HostSample) {}
+
+    /// Why packets that the node has sent died lately, before [`Node::on_arrival`], whenever more have died.
+    fn on_verdict(&mut self, _now: Time, _verdict: Verdict) {}
 
     /// Bytes that have served their purpose so far, if the node counts them.
     fn goodput_bytes(&self) -> Option<u64> {

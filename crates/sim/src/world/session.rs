@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use haul_base::{Machine, Span, Time};
+use haul_base::{HostSample, Machine, Span, Time, Verdict};
 
 use super::node::{Arrival, Node, Outbox};
 
@@ -22,6 +22,8 @@ pub struct SessionNode<M: Machine> {
     events: Vec<(Time, M::Event)>,
     overhead: u32,
     progress: fn(&M) -> Option<u64>,
+    host_sample: fn(&mut M, Time, HostSample),
+    verdict: fn(&mut M, Time, Option<Verdict>),
     wake: Option<Time>,
 }
 
@@ -33,6 +35,8 @@ impl<M: Machine> SessionNode<M> {
             events: Vec::new(),
             overhead: UDP_OVERHEAD,
             progress: |_| None,
+            host_sample: |_, _, _| {},
+            verdict: |_, _, _| {},
             wake: Some(Time::ZERO),
         }
     }
@@ -41,6 +45,20 @@ impl<M: Machine> SessionNode<M> {
     #[must_use]
     pub fn with_progress(mut self, progress: fn(&M) -> Option<u64>) -> Self {
         self.progress = progress;
+        self
+    }
+
+    /// Says how to tell the machine of the load of the host on which it runs.
+    #[must_use]
+    pub fn with_host_sample(mut self, tell: fn(&mut M, Time, HostSample)) -> Self {
+        self.host_sample = tell;
+        self
+    }
+
+    /// Says how to tell the machine why packets that it has sent died: the truth, in place of a diagnosis.
+    #[must_use]
+    pub fn with_verdict(mut self, tell: fn(&mut M, Time, Option<Verdict>)) -> Self {
+        self.verdict = tell;
         self
     }
 
@@ -91,6 +109,14 @@ where
 
     fn deadline(&self) -> Option<Time> {
         self.wake
+    }
+
+    fn on_host_sample(&mut self, now: Time, host: HostSample) {
+        (self.host_sample)(&mut self.machine, now, host);
+    }
+
+    fn on_verdict(&mut self, now: Time, verdict: Verdict) {
+        (self.verdict)(&mut self.machine, now, Some(verdict));
     }
 
     fn goodput_bytes(&self) -> Option<u64> {

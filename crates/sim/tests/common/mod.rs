@@ -13,6 +13,7 @@ use haul_sim::{
     BottleneckSpec, CorruptionSpec, Distribution, Effect, Ended, Limit, LinkId, NodeId, Outage, PathSpec,
     QueueSpec, ReorderingSpec, SessionNode, StageSpec, UDP_OVERHEAD, World,
 };
+use haul_stack::Recipe;
 
 /// A tag that is a checksum over the packet and its number: catches every corruption of the path.
 #[derive(Debug)]
@@ -222,10 +223,38 @@ impl Session {
         let now = world.now();
         let sender = Sender::new(now, sender_config, link(), source, controller, job.limit);
         let receiver = Receiver::new(now, receiver_config, link(), Box::new(Shared(sunk.clone())));
-        let received = |machine: &Receiver| Some(machine.stats().object_bytes);
         let sender = world.add_node(job.name, SessionNode::new(sender));
-        let receiver = world
-            .add_node(&format!("{} receiver", job.name), SessionNode::new(receiver).with_progress(received));
+        let receiver = Self::add_receiver(world, job.name, receiver);
+        Self { sender, receiver, sunk, len }
+    }
+
+    fn add_receiver(world: &mut World, name: &str, receiver: Receiver) -> NodeId {
+        let received = |machine: &Receiver| Some(machine.stats().object_bytes);
+        let node = SessionNode::new(receiver).with_progress(received);
+        world.add_node(&format!("{name} receiver"), node.with_host_sample(Receiver::on_host_sample))
+    }
+
+    /// The same for machines of a recipe. A sender that is `cause_aware` is told why packets died.
+    pub(crate) fn of_recipe(world: &mut World, recipe: &Recipe, len: u64, rtt: Span) -> Self {
+        let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX >> 16, ..Sunk::default() }));
+        let source = Box::new(PatternSource { len, released: 0 });
+        let sender_config = SenderConfig { initial_rtt: rtt, ..SenderConfig::default() };
+        let receiver_config = ReceiverConfig {
+            feedback_interval: Span::from_millis(2),
+            feedback_datagram: 1_200,
+            silence: Span::from_secs(15),
+        };
+        let (now, name) = (world.now(), recipe.name.as_str());
+        let sender =
+            Sender::of_recipe(now, recipe.clone(), &sender_config, link(), source, u64::MAX >> 16).unwrap();
+        let sink = Box::new(Shared(sunk.clone()));
+        let receiver = Receiver::of_recipe(now, recipe, receiver_config, link(), sink).unwrap();
+        let mut sender = SessionNode::new(sender);
+        if recipe.get("rate_control", "cause_aware") == Some("true") {
+            sender = sender.with_verdict(Sender::on_verdict);
+        }
+        let sender = world.add_node(name, sender);
+        let receiver = Self::add_receiver(world, name, receiver);
         Self { sender, receiver, sunk, len }
     }
 

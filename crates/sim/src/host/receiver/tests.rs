@@ -152,6 +152,32 @@ fn losses_fall_where_another_task_holds_the_core() {
 }
 
 #[test]
+fn a_look_finds_the_wait_for_the_core_and_how_full_the_socket_is() {
+    for scheduler in [O1, SchedulerKind::Fair(FairConfig::default())] {
+        let mut idle = host(scheduler, 1 << 20, &[]);
+        offer(&mut idle, 10_000, 0.5);
+        let sample = idle.sample(0);
+        assert_eq!((sample.run_delay, sample.involuntary_switches), (Some(Span::ZERO), Some(0)));
+        assert_eq!(sample.socket_fill, Some(0), "{scheduler:?}");
+
+        // More than it can read: it is always ready to run, so it waits whenever another task runs.
+        let mut busy = host(scheduler, 1 << 20, &[Load::Computation { processes: 2, nice: Nice::default() }]);
+        offer(&mut busy, 110_000, 2.0);
+        let (sample, now, ledger) = (busy.sample(0), busy.cpu().now(), busy.cpu().scheduler().ledger());
+        let others = now.since(Time::ZERO).saturating_sub(ledger.run_time(busy.task(0), now)).as_nanos();
+        let waited = sample.run_delay.unwrap().as_nanos();
+        assert!(
+            waited.abs_diff(others) < 200_000,
+            "{scheduler:?}: waited {waited} ns, others had {others} ns"
+        );
+        assert!(sample.involuntary_switches.unwrap() > 5, "{sample:?}");
+        assert!((900..=1_000).contains(&sample.socket_fill.unwrap()), "{sample:?}");
+        assert_eq!(sample.sleep_average.is_some(), scheduler == O1);
+        assert_eq!((sample.cpu_pressure, sample.disk_pressure, sample.steal), (None, None, None));
+    }
+}
+
+#[test]
 fn the_sleep_average_is_a_saw_tooth_and_the_core_changes_hands_at_its_minimum() {
     // asynch figures 7 and 8: a receiver that is busy for about two thirds of its time, and a computing process.
     let mut host = host(O1, 4 << 20, &[Load::Computation { processes: 1, nice: Nice::default() }]);

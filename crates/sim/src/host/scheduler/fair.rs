@@ -223,6 +223,7 @@ impl Scheduler for Fair {
         let id = self.ledger.add_task();
         // A new task starts with half a slice (PLACE_DEADLINE_INITIAL).
         self.place(id, 2);
+        self.ledger.ready(now, id);
         if used_up || self.pick() == Some(id) {
             self.schedule(now);
         }
@@ -235,6 +236,7 @@ impl Scheduler for Fair {
         }
         let used_up = self.settle(now);
         self.place(id, 1);
+        self.ledger.ready(now, id);
         if used_up || self.pick() == Some(id) {
             self.schedule(now);
         }
@@ -244,11 +246,13 @@ impl Scheduler for Fair {
         let Some(id) = self.ledger.running() else { return };
         self.settle(now);
         self.leave(id, State::Sleeping);
+        self.ledger.not_ready(now, id);
         self.schedule(now);
     }
 
     fn kill(&mut self, now: Time, id: TaskId) {
         self.settle(now);
+        self.ledger.not_ready(now, id);
         match self.task(id).state {
             State::Runnable => self.leave(id, State::Dead),
             State::Sleeping | State::Dead => self.tasks[id.index()].state = State::Dead,

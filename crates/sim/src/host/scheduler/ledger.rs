@@ -84,6 +84,23 @@ impl Trace {
     }
 }
 
+/// How a task gets on that is ready to run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    runnable: bool,
+    /// Since when it has had no core, if it is ready.
+    since: Option<Time>,
+    total: Span,
+    involuntary: u32,
+}
+
+impl Waits {
+    /// The wait is over, if there is one.
+    fn settle(&mut self, now: Time) {
+        self.total = self.total + self.since.take().map_or(Span::ZERO, |since| now.since(since));
+    }
+}
+
 /// Run times of all tasks and of idling. Their sum is the time since the start.
 #[derive(Clone, Debug)]
 pub struct Ledger {
@@ -91,6 +108,7 @@ pub struct Ledger {
     since: Time,
     running: Option<TaskId>,
     run: Vec<Span>,
+    waits: Vec<Waits>,
     idle: Span,
     switches: u64,
     last_sample: Vec<Option<Time>>,
@@ -104,6 +122,7 @@ impl Ledger {
             since: start,
             running: None,
             run: Vec::new(),
+            waits: Vec::new(),
             idle: Span::ZERO,
             switches: 0,
             last_sample: Vec::new(),
@@ -132,6 +151,17 @@ impl Ledger {
         if self.running == Some(task) { settled + now.since(self.since) } else { settled }
     }
 
+    /// How long `task` was ready to run without the core up to `now`, in all (`sched_info.run_delay`).
+    pub fn run_delay(&self, task: TaskId, now: Time) -> Span {
+        let waits = self.waits.get(task.index()).copied().unwrap_or_default();
+        waits.since.map_or(waits.total, |since| waits.total + now.since(since))
+    }
+
+    /// How often the core was taken from `task` while it was ready to run (`nivcsw`).
+    pub fn involuntary_switches(&self, task: TaskId) -> u32 {
+        self.waits.get(task.index()).map_or(0, |waits| waits.involuntary)
+    }
+
     /// How long nobody has held the core up to `now`.
     pub fn idle_time(&self, now: Time) -> Span {
         if self.running.is_none() { self.idle + now.since(self.since) } else { self.idle }
@@ -150,12 +180,29 @@ impl Ledger {
     pub(super) fn add_task(&mut self) -> TaskId {
         let id = TaskId(self.run.len() as u32);
         self.run.push(Span::ZERO);
+        self.waits.push(Waits::default());
         self.last_sample.push(None);
         id
     }
 
     pub(super) fn running(&self) -> Option<TaskId> {
         self.running
+    }
+
+    /// `task` becomes ready to run.
+    pub(super) fn ready(&mut self, now: Time, task: TaskId) {
+        let waits = &mut self.waits[task.index()];
+        waits.runnable = true;
+        if self.running != Some(task) {
+            waits.since.get_or_insert(now);
+        }
+    }
+
+    /// `task` sleeps or ends.
+    pub(super) fn not_ready(&mut self, now: Time, task: TaskId) {
+        let waits = &mut self.waits[task.index()];
+        waits.runnable = false;
+        waits.settle(now);
     }
 
     /// The core goes to `next`.
@@ -176,6 +223,15 @@ impl Ledger {
         }
         self.switches += 1;
         self.since = now;
+        if let Some(waits) = self.running.map(|task| &mut self.waits[task.index()])
+            && waits.runnable
+        {
+            waits.involuntary = waits.involuntary.wrapping_add(1);
+            waits.since = Some(now);
+        }
+        if let Some(waits) = next.map(|task| &mut self.waits[task.index()]) {
+            waits.settle(now);
+        }
         self.running = next;
     }
 
@@ -220,6 +276,30 @@ mod tests {
         assert_eq!(ledger.run_time(b, now), Span::from_millis(1));
         assert_eq!(ledger.idle_time(now), Span::from_millis(11));
         assert_eq!(ledger.switches(), 4);
+    }
+
+    #[test]
+    fn a_task_that_is_ready_waits_from_when_it_has_no_core() {
+        let ms = Span::from_millis;
+        let mut ledger = Ledger::new(at(0));
+        let (a, b) = (ledger.add_task(), ledger.add_task());
+        ledger.ready(at(0), a);
+        ledger.switch(at(0), Some(a));
+        ledger.ready(at(2), b);
+        // `a` is made to go after 5 ms and gets the core back when `b` sleeps.
+        ledger.switch(at(5), Some(b));
+        assert_eq!((ledger.run_delay(a, at(7)), ledger.run_delay(b, at(7))), (ms(2), ms(3)));
+        ledger.not_ready(at(9), b);
+        ledger.switch(at(9), Some(a));
+        ledger.not_ready(at(10), a);
+        ledger.switch(at(10), None);
+        let now = at(50);
+        assert_eq!((ledger.run_delay(a, now), ledger.run_delay(b, now)), (ms(4), ms(3)));
+        assert_eq!((ledger.involuntary_switches(a), ledger.involuntary_switches(b)), (1, 0));
+        // One that is ended while it waits.
+        ledger.ready(at(50), b);
+        ledger.not_ready(at(60), b);
+        assert_eq!(ledger.run_delay(b, at(90)), ms(13));
     }
 
     #[test]

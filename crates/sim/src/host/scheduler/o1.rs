@@ -192,6 +192,7 @@ impl O1 {
     /// `activate_task` and `TASK_PREEMPTS_CURR`.
     fn activate(&mut self, now: Time, id: TaskId) {
         self.enqueue(id, State::Active);
+        self.ledger.ready(now, id);
         self.runnable += 1;
         let priority = self.tasks[id.index()].priority;
         let preempts = |running: TaskId| priority < self.tasks[running.index()].priority;
@@ -395,6 +396,7 @@ impl Scheduler for O1 {
         if kind == SleepKind::Uninterruptible {
             task.credit = Credit::NonInteractive;
         }
+        self.ledger.not_ready(now, id);
         self.runnable -= 1;
         self.schedule(now);
     }
@@ -403,6 +405,7 @@ impl Scheduler for O1 {
         let state = self.tasks[id.index()].state;
         self.dequeue(id);
         self.tasks[id.index()].state = State::Dead;
+        self.ledger.not_ready(now, id);
         if matches!(state, State::Active | State::Expired) {
             self.runnable -= 1;
         }
@@ -437,6 +440,10 @@ impl Scheduler for O1 {
             sleep_average: Span::from_nanos(task.sleep_average),
             slice_left: self.config.tick * task.slice_ticks,
         }
+    }
+
+    fn sleep_average(&self, now: Time, task: TaskId) -> Option<Span> {
+        Some(Span::from_nanos(self.settled(now, task)))
     }
 
     fn ledger(&self) -> &Ledger {

@@ -1,0 +1,223 @@
+//! Laws that know what the receiving host does, on a host whose core is shared.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::collections::BTreeMap;
+
+use crate::common::{Channel, Session};
+use haul_base::{Bytes, PathId, Rate, Span, Time};
+use haul_proto::presets::preset;
+use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
+use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
+use haul_sim::{DropReason, FlowId, HostId, World};
+use haul_stack::Recipe;
+
+const O1: SchedulerKind = SchedulerKind::O1(O1Config { tick: Span::from_millis(1) });
+const FAIR: SchedulerKind = SchedulerKind::Fair(FairConfig {
+    tick: Span::from_millis(1),
+    slice: Span::from_millis(3),
+    run_to_parity: false,
+});
+
+/// 10 us a packet, as in the papers' saw-tooth: one memory load makes that 12.
+fn host(scheduler: SchedulerKind, buffer: u64, loads: Vec<Load>) -> SimulatedHost {
+    let socket = SocketConfig { asked: Bytes(buffer), permitted: Bytes(buffer), ..SocketConfig::default() };
+    let template = ReceiverConfig {
+        socket,
+        per_call: Span::from_micros(1),
+        per_skb: Span::from_micros(1),
+        per_packet: Span::from_micros(8),
+        batch: 1,
+        ..ReceiverConfig::default()
+    };
+    let (nic, receivers) = (NicConfig::default(), Vec::new());
+    SimulatedHost::new(&HostConfig { scheduler, nic, receivers, loads, seed: 5 }, template)
+}
+
+fn memory(processes: u32) -> Load {
+    Load::Memory { processes, slowdown_permille: 1_200 }
+}
+
+fn recipe(name: &str, set: &[(&str, &str)]) -> Recipe {
+    let mut recipe = preset(name).unwrap().unwrap();
+    for (key, value) in set {
+        recipe.set(&format!("rate_control.{key}"), value).unwrap();
+    }
+    recipe
+}
+
+/// A transfer to a host.
+struct Run {
+    world: World,
+    session: Session,
+    data: FlowId,
+    host: HostId,
+    /// Milliseconds in each phase of the law.
+    phases: BTreeMap<&'static str, u64>,
+}
+
+impl Run {
+    fn new(recipe: &Recipe, len: u64, rtt: Span, host: SimulatedHost) -> Self {
+        Self::over(recipe, len, rtt, &Channel::clean(rtt / 2, Rate::from_mbps(1_000)), host)
+    }
+
+    fn over(recipe: &Recipe, len: u64, rtt: Span, channel: &Channel, host: SimulatedHost) -> Self {
+        let mut world = World::new(3);
+        let session = Session::of_recipe(&mut world, recipe, len, rtt);
+        let host = world.add_host(host);
+        world.place(session.receiver, host).unwrap();
+        let channel = channel.spec();
+        let (there, back) =
+            (world.add_link("there", &channel).unwrap(), world.add_link("back", &channel).unwrap());
+        let port = PathId::default();
+        let (from, to) = ((session.sender, port), (session.receiver, port));
+        let data = world.connect("data", from, to, &[there]).unwrap();
+        world.connect("feedback", to, from, &[back]).unwrap();
+        Self { world, session, data, host, phases: BTreeMap::new() }
+    }
+
+    /// Runs until all has arrived, and not longer than `cap`.
+    fn run(mut self, cap: Span) -> Self {
+        while !self.session.is_over(&self.world) && self.world.now() < Time::ZERO + cap {
+            let next = self.world.now() + Span::from_millis(1);
+            self.world.run_until(next);
+            *self.phases.entry(self.session.sender(&self.world).rate_state().phase).or_default() += 1;
+        }
+        assert!(self.world.adds_up());
+        self
+    }
+
+    /// `load` runs for `lasts` of each `period`, the first time at 1 s.
+    fn load_every(&mut self, load: Load, period: Span, lasts: Span) {
+        let host = self.host;
+        for n in 0..60 {
+            let begins = Time::ZERO + Span::from_secs(1) + period * n;
+            self.world.at(begins, move |world| {
+                let id = world.host_mut::<SimulatedHost>(host).unwrap().host_mut().start_load(load);
+                world.at(begins + lasts, move |world| {
+                    world.host_mut::<SimulatedHost>(host).unwrap().host_mut().stop_load(id);
+                });
+            });
+        }
+    }
+
+    fn lost(&self, reason: DropReason) -> u64 {
+        self.world.truth(self.data).drops.of(reason)
+    }
+
+    /// Bits per second that the program has got, Mbit/s.
+    fn goodput(&self) -> f64 {
+        let bytes = self.session.receiver(&self.world).stats().object_bytes;
+        let time = self.world.now().since(Time::ZERO);
+        Rate::from_transfer(bytes, time).as_bps() as f64 / 1e6
+    }
+
+    /// The share of the time that the law was in this phase.
+    fn share(&self, phase: &str) -> f64 {
+        *self.phases.get(phase).unwrap_or(&0) as f64 / self.phases.values().sum::<u64>() as f64
+    }
+}
+
+const RTT: Span = Span::from_millis(10);
+
+#[test]
+fn the_sender_learns_what_the_receiving_host_does() {
+    for (scheduler, loads) in [(O1, 0), (O1, 1), (FAIR, 0), (FAIR, 1)] {
+        let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "400Mbit")]);
+        let host = host(scheduler, 4 << 20, (0..loads).map(|_| memory(1)).collect());
+        let run = Run::new(&recipe, 100_000_000, RTT, host).run(Span::from_secs(20));
+        run.session.assert_whole(&run.world);
+        let told = run.session.sender(&run.world).stats().receiver_host;
+        let sample = told.sample.unwrap();
+        let is_busy =
+            sample.run_delay.unwrap() > Span::from_millis(300) && sample.involuntary_switches.unwrap() > 0;
+        assert_eq!(is_busy, loads > 0, "{sample:?}");
+        assert!(sample.socket_fill.unwrap() <= 1_000, "{sample:?}");
+        assert_eq!(sample.sleep_average.is_some(), scheduler == O1, "{sample:?}");
+        assert!(told.drain_rate.is_some() && told.read_delay.is_some(), "{told:?}");
+        // The receiver knows no less.
+        let own = run.session.receiver(&run.world).stats().host.unwrap();
+        assert!(own.run_delay >= sample.run_delay, "{own:?}, {sample:?}");
+    }
+}
+
+#[test]
+fn rapid_stops_beside_a_load_and_neither_beside_none_nor_without_a_sleep_average() {
+    let held = |scheduler, loads| {
+        let recipe = recipe("rapid", &[("rate", "350Mbit")]);
+        let run =
+            Run::new(&recipe, 300_000_000, RTT, host(scheduler, 4 << 20, loads)).run(Span::from_secs(30));
+        run.session.assert_whole(&run.world);
+        run.share("hold")
+    };
+    // Two others of 100 ms each lift the sleep average by two levels: it has something to fall back to.
+    let busy = held(O1, vec![memory(2)]);
+    println!("rapid: {:.1} % of the time held", busy * 100.0);
+    assert!((0.01..0.5).contains(&busy), "{busy}");
+    assert_eq!((held(O1, vec![]), held(FAIR, vec![memory(2)])), (0.0, 0.0));
+}
+
+#[test]
+fn proactive_acts_before_the_minimum_of_the_saw_tooth_and_loses_less() {
+    let transfer = |name, set: &[(&str, &str)], loads| {
+        let recipe = recipe(name, &[&[("rate", "494Mbit")], set].concat());
+        let run = Run::new(&recipe, 200_000_000, RTT, host(O1, 4 << 20, loads)).run(Span::from_secs(20));
+        run.session.assert_whole(&run.world);
+        run
+    };
+    let asynch = transfer("asynch", &[], vec![memory(1)]).lost(DropReason::SocketBuffer);
+    for (act, phase) in [("lower", "lower"), ("hold", "hold")] {
+        let set = [("predictor", "sleep_average"), ("act", act)];
+        let run = transfer("proactive", &set, vec![memory(1)]);
+        let (lost, acted) = (run.lost(DropReason::SocketBuffer), run.share(phase));
+        println!("proactive, {act}: {lost} lost, asynch {asynch}; {:.1} % of the time", acted * 100.0);
+        assert!((0.03..0.6).contains(&acted), "{act}: {acted}");
+        assert!(lost * 10 < asynch * 8, "{act}: {lost}, asynch {asynch}");
+        let idle = transfer("proactive", &set, vec![]);
+        assert_eq!((idle.share(phase), idle.lost(DropReason::SocketBuffer)), (0.0, 0));
+    }
+}
+
+/// A receiver with a small socket that shares its core for half a second of each three.
+fn now_and_then_busy(law: &str, cause_aware: &str) -> Run {
+    let recipe = recipe("bulk", &[("controller", law), ("rate", "420Mbit"), ("cause_aware", cause_aware)]);
+    let host = host(FAIR, 64 << 10, vec![]);
+    let mut run = Run::new(&recipe, 10_000_000_000, Span::from_millis(20), host);
+    run.load_every(memory(3), Span::from_secs(3), Span::from_millis(500));
+    run.run(Span::from_secs(14))
+}
+
+#[test]
+fn a_law_that_knows_whose_losses_they_are_keeps_twice_the_rate() {
+    for law in ["highspeed", "tfrc", "reno"] {
+        let [plain, aware] = ["false", "true"].map(|aware| now_and_then_busy(law, aware));
+        for run in [&plain, &aware] {
+            let drops = &run.world.truth(run.data).drops;
+            // Probes of the path MTU are too large; every other loss is the host's.
+            let known = drops.of(DropReason::SocketBuffer) + drops.of(DropReason::TooLarge);
+            assert!(known == drops.total() && drops.of(DropReason::SocketBuffer) > 500, "{drops:?}");
+        }
+        println!("{law}: {:.0} Mbit/s, cause_aware {:.0}", plain.goodput(), aware.goodput());
+        assert!(aware.goodput() >= 2.0 * plain.goodput(), "{law}: {} {}", aware.goodput(), plain.goodput());
+        // The drain rate bounds it while the host is busy, and not for long after.
+        assert!((0.05..0.5).contains(&aware.share("host")), "{law}: {:?}", aware.phases);
+        assert!(
+            aware.lost(DropReason::SocketBuffer) * 20 < aware.session.sender(&aware.world).stats().packets
+        );
+    }
+}
+
+#[test]
+fn losses_of_the_path_are_heard_by_a_law_that_is_cause_aware_as_by_any() {
+    let transfer = |cause_aware| {
+        let recipe = recipe("bulk", &[("controller", "reno"), ("cause_aware", cause_aware)]);
+        let clean = Channel::clean(RTT / 2, Rate::from_mbps(100));
+        let channel = Channel { loss: 0.000_02, queue: Span::from_millis(5), ..clean };
+        let run = Run::over(&recipe, 10_000_000_000, RTT, &channel, host(FAIR, 4 << 20, vec![]));
+        let run = run.run(Span::from_secs(10));
+        let drops = &run.world.truth(run.data).drops;
+        assert!(drops.of(DropReason::QueueFull) > 0 && drops.of(DropReason::Random) > 0, "{drops:?}");
+        (run.session.sender(&run.world).stats().packets, run.phases)
+    };
+    assert_eq!(transfer("true"), transfer("false"));
+}
