@@ -315,6 +315,24 @@ mod tests {
     }
 
     #[test]
+    fn what_the_receiving_socket_drops_is_a_loss_for_rapid_before_the_round_ends() {
+        let stops = |socket_drops| {
+            let mut law = built("stop_and_go", &[("predictor", "rapid")], RATE);
+            let rtt = RttEstimator::new(Span::from_millis(20));
+            // Priorities 8, 10 with the loss, 8, 9: one less than at the loss.
+            for (n, (millis, drops)) in
+                [(250, 0), (50, socket_drops), (250, 0), (150, 0)].into_iter().enumerate()
+            {
+                let sample = feedback(at(n as u64 * 10), &rtt, 100, 0, None);
+                let host = Some(sleep(millis));
+                law.on_feedback(&FeedbackSample { host, socket_drops: drops, ..sample });
+            }
+            matches!(law.permit(), Permit::Hold(_))
+        };
+        assert!(stops(7) && !stops(0));
+    }
+
+    #[test]
     fn rapid_without_a_sleep_average_never_stops() {
         let mut law = built("stop_and_go", &[("predictor", "rapid")], RATE);
         let host = HostSample { run_delay: Some(Span::from_millis(50)), ..HostSample::default() };

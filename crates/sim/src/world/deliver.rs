@@ -156,15 +156,16 @@ impl World {
 
     /// Tells the node why more of what it has sent has died, if more has.
     fn tell_verdict(&mut self, id: NodeId) {
-        let slot = &mut self.nodes[id.0 as usize];
-        let mut tally = Tally::default();
-        let mut is_news = false;
-        for (_, flow) in &slot.ports {
-            let losses = &mut self.flows[flow.0 as usize].losses;
-            is_news |= losses.take_news();
-            tally.add_all(losses);
+        let (slot, flows) = (&mut self.nodes[id.0 as usize], &mut self.flows);
+        let mut take_news = |flow: &FlowId| flows[flow.0 as usize].losses.take_news();
+        if !slot.ports.iter().fold(false, |news, (_, flow)| take_news(flow) || news) {
+            return;
         }
-        if let Some(verdict) = tally.verdict().filter(|_| is_news) {
+        let mut tally = Tally::default();
+        for (_, flow) in &slot.ports {
+            tally.add_all(&self.flows[flow.0 as usize].losses);
+        }
+        if let Some(verdict) = tally.verdict() {
             slot.node.on_verdict(self.now, verdict);
         }
     }
