@@ -75,7 +75,7 @@ impl Line {
 
     fn statistics(&self) -> StreamStatistics {
         let present = self.transfer.as_ref().and_then(Transfer::counters);
-        StreamStatistics::of(present.or(self.last), self.control.round_trip())
+        StreamStatistics::of(present.or(self.last).as_ref(), self.control.round_trip())
     }
 
     fn failure(&self) -> Option<Error> {

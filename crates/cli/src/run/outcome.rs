@@ -83,7 +83,7 @@ pub(super) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: 
     match result {
         Ok(done) => add_files(&mut report, &done),
         Err(fault) => {
-            fail(&mut report, fault, counters);
+            fail(&mut report, fault, counters.as_ref());
             report.noted = notes.len() as u64;
             report.notes = notes.into_iter().take(MAX_NOTES).collect();
         }
@@ -92,7 +92,7 @@ pub(super) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: 
     if facts.other.is_some() {
         report.happened_here();
     }
-    complete(report, sides, counters)
+    complete(report, sides, counters.as_ref())
 }
 
 /// The report of a run without files.
@@ -103,14 +103,14 @@ pub(super) fn of_memory(context: &Context, sides: &Sides, carried: Carried) -> R
     report.elapsed = elapsed;
     match bytes {
         Ok(bytes) => report.bytes = bytes,
-        Err(fault) => fail(&mut report, fault, counters),
+        Err(fault) => fail(&mut report, fault, counters.as_ref()),
     }
     report.goodput = Rate::from_transfer(report.bytes, elapsed);
-    complete(report, sides, counters)
+    complete(report, sides, counters.as_ref())
 }
 
 /// Adds what limited it and what the other side has told.
-fn complete(mut report: RunReport, sides: &Sides, counters: Option<Counters>) -> RunReport {
+fn complete(mut report: RunReport, sides: &Sides, counters: Option<&Counters>) -> RunReport {
     limit_as_receiver(&mut report, sides.facts(), counters);
     add_other_side(&mut report, sides.theirs(), counters);
     if report.bytes == 0 && report.files == 0 {
@@ -120,7 +120,7 @@ fn complete(mut report: RunReport, sides: &Sides, counters: Option<Counters>) ->
     report
 }
 
-fn limit_as_receiver(report: &mut RunReport, facts: &Facts, counters: Option<Counters>) {
+fn limit_as_receiver(report: &mut RunReport, facts: &Facts, counters: Option<&Counters>) {
     if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
         let drops = u64::from(stats.socket_drops);
         report.limited_by = Some(limits::of_receiver(report.goodput, facts.ceiling, stats.packets, drops));
@@ -193,7 +193,7 @@ fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<L
 }
 
 /// Fills in what the other side has told and this side cannot know.
-fn add_other_side(report: &mut RunReport, theirs: Option<Counted>, counters: Option<Counters>) {
+fn add_other_side(report: &mut RunReport, theirs: Option<Counted>, counters: Option<&Counters>) {
     let Some(theirs) = theirs else { return };
     let cpu = Some(theirs.cpu_us as f64 / 1e6);
     match (counters, theirs.sending) {
@@ -249,7 +249,7 @@ fn failure((path, fault): &(Vec<u8>, Fault), all: &Failures) -> FileFailure {
     FileFailure { machine: None, path: Name(path.clone()), fault: fault.clone(), below: all.below(path) }
 }
 
-fn fail(report: &mut RunReport, fault: Fault, counters: Option<Counters>) {
+fn fail(report: &mut RunReport, fault: Fault, counters: Option<&Counters>) {
     report.error = Some(fault);
     report.bytes = match counters {
         Some(Counters::Sending(sending)) => sending.stats.object_acked,

@@ -21,7 +21,7 @@ pub struct StreamStatistics {
 }
 
 impl StreamStatistics {
-    pub(super) fn of(counters: Option<Counters>, control: Option<Span>) -> Self {
+    pub(super) fn of(counters: Option<&Counters>, control: Option<Span>) -> Self {
         match counters {
             None => Self { rtt: control, ..Self::default() },
             Some(Counters::Sending(sending)) => Self {

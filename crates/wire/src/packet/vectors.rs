@@ -72,142 +72,35 @@ fn last_data_body_may_be_empty() {
 }
 
 const FEEDBACK: [u8; 77 + 22 + 23 + 7 + 7] = [
-    0,
-    0,
-    0,
-    0,
-    0x01,
-    0x01, // largest_pn
-    0,
-    0,
-    0,
-    0x02, // echo_timestamp
-    0,
-    0,
-    0,
-    0x03, // echo_delay_us
-    0,
-    0,
-    0,
-    0x04, // received_at
-    0,
-    0,
-    0,
-    0,
-    0,
-    0x05, // packets
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0x06, // bytes
-    0,
-    0,
-    0,
-    0x07, // duplicates
-    0,
-    0,
-    0,
-    0x08, // ecn_ce
-    0,
-    0,
-    0,
-    0x09, // socket_drops
-    0,
-    0,
-    0,
-    0x0a, // rejected
-    0x23,
-    0x0c, // last_probe 8,972
-    0,
-    0,
-    0,
-    0,
-    0,
-    0x0c, // limit
-    0,
-    0,
-    0,
-    0,
-    0,
-    0x0d, // complete_below
-    0,
-    0,
-    0,
-    0,
-    0x4e,
-    0x20, // highest 20,000
-    0,
-    0,
-    0,
-    0x0e, // read_delay_us
-    0,
-    0,
-    0,
-    0x0f,        // buffers
-    0b1110_1111, // host: all but its cpu_pressure
-    0,
-    0,
-    0,
-    0x10, // run_delay
-    0,
-    0x11, // socket_fill
-    0,
-    0,
-    0,
-    0x12, // involuntary_switches
-    0,
-    0, // cpu_pressure, not known
-    0,
-    0,
-    0,
-    0x14, // steal
-    0,
-    0,
-    0,
-    0x15, // sleep_average
-    0,
-    0x16, // disk_pressure
-    0,
-    0,
-    0,
-    1,
-    155,
-    2,
-    0, // segment 1, words 155 and 156, bits
-    0x80,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0x01, // the first and the last of word 155
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0x80,
-    0, // the last packet of the segment
-    0,
-    0,
-    0,
-    0,
-    0,
-    157,
-    2, // segment 0, all of it received
-    0xff,
-    0xff,
-    0xff,
-    0xff,
-    3,
-    1,
-    1, // segment 2^32 - 1, word 3, nothing received
+    0, 0, 0, 0, 0x01, 0x01, // largest_pn
+    0, 0, 0, 0x02, // echo_timestamp
+    0, 0, 0, 0x03, // echo_delay_us
+    0, 0, 0, 0x04, // received_at
+    0, 0, 0, 0, 0, 0x05, // packets
+    0, 0, 0, 0, 0, 0, 0, 0x06, // bytes
+    0, 0, 0, 0x07, // duplicates
+    0, 0, 0, 0x08, // ecn_ce
+    0, 0, 0, 0x09, // socket_drops
+    0, 0, 0, 0x0a, // rejected
+    0x23, 0x0c, // last_probe 8,972
+    0, 0, 0, 0, 0, 0x0c, // limit
+    0, 0, 0, 0, 0, 0x0d, // complete_below
+    0, 0, 0, 0, 0x4e, 0x20, // highest 20,000
+    0, 0, 0, 0x0e, // read_delay_us
+    0, 0, 0, 0x0f, // buffers
+    0xef, // host: all but its cpu_pressure, bit 4
+    0, 0, 0, 0x10, // run_delay
+    0, 0x11, // socket_fill
+    0, 0, 0, 0x12, // involuntary_switches
+    0, 0, // cpu_pressure, not known
+    0, 0, 0, 0x14, // steal
+    0, 0, 0, 0x15, // sleep_average
+    0, 0x16, // disk_pressure
+    0, 0, 0, 1, 155, 2, 0, // segment 1, words 155 and 156, bits
+    0x80, 0, 0, 0, 0, 0, 0, 0x01, // the first and the last of word 155
+    0, 0, 0, 0, 0, 0, 0x80, 0, // the last packet of the segment
+    0, 0, 0, 0, 0, 157, 2, // segment 0, all of it received
+    0xff, 0xff, 0xff, 0xff, 3, 1, 1, // segment 2^32 - 1, word 3, nothing received
 ];
 
 fn feedback_header() -> FeedbackHeader {
