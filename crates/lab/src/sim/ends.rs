@@ -183,11 +183,15 @@ where
     }
 
     fn on_host_sample(&mut self, now: Time, host: HostSample) {
-        self.node.on_host_sample(now, host);
+        if now >= self.start {
+            self.node.on_host_sample(now, host);
+        }
     }
 
     fn on_verdict(&mut self, now: Time, verdict: Verdict) {
-        self.node.on_verdict(now, verdict);
+        if now >= self.start {
+            self.node.on_verdict(now, verdict);
+        }
     }
 
     fn goodput_bytes(&self) -> Option<u64> {
