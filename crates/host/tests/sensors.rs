@@ -8,12 +8,6 @@ use std::time::{Duration, Instant};
 
 use haul_base::{HostSample, Span, Time};
 use haul_host::Sensors;
-use rustix::time::{ClockId, clock_gettime};
-
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
 
 fn at(begun: Instant) -> Time {
     Time::ZERO + Span::from(begun.elapsed())
@@ -86,29 +80,6 @@ fn each_thread_has_sensors_of_its_own() {
         let ours = ours.sample(Time::ZERO).since(&before);
         assert!(theirs.involuntary_switches.unwrap() > ours.involuntary_switches.unwrap());
     });
-}
-
-/// The interval is chosen by this number: 0.1 % of a core are 50 us in 50 ms.
-#[test]
-fn looks_cost_less_than_a_thousandth_of_a_core() {
-    const LOOKS: u32 = 2_000;
-    let mut sensors = Sensors::of_this_thread().unwrap();
-    let mut cost = |gap: Span| {
-        let mut now = Time::ZERO + Span::from_secs(10);
-        let begun = thread_time();
-        for _ in 0..LOOKS {
-            now += gap;
-            black_box(sensors.sample(now));
-        }
-        thread_time().saturating_sub(begun) / LOOKS
-    };
-    // Once warm. With a gap of 1 ms, one in a thousand also reads what changes slowly.
-    cost(Span::from_millis(1));
-    let (fast, all) = (cost(Span::from_millis(1)), cost(Span::from_secs(3_600)));
-    println!("a look takes {fast:?}, with pressures and steal {all:?}");
-    let share = fast.as_secs_f64() / HostSample::INTERVAL.as_secs_f64() + all.as_secs_f64();
-    println!("{:.4} % of a core at an interval of {}", share * 100.0, HostSample::INTERVAL);
-    assert!(share < 0.001, "{share}");
 }
 
 #[test]

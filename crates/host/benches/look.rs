@@ -1,0 +1,28 @@
+//! What a look at the host costs: the interval of looks is chosen by it (0.1 % of a core are 50 us in 50 ms).
+
+#![expect(clippy::unwrap_used, reason = "a benchmark ends where something unexpected happens")]
+
+use std::hint::black_box;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use haul_base::{Span, Time};
+use haul_host::Sensors;
+
+fn looks(criterion: &mut Criterion) {
+    // Pressures and steal are read once a second, the rest with each look.
+    for (name, gap) in
+        [("frequent", Span::from_millis(1)), ("with pressures and steal", Span::from_secs(3_600))]
+    {
+        let mut sensors = Sensors::of_this_thread().unwrap();
+        let mut now = Time::ZERO;
+        criterion.bench_function(&format!("look/{name}"), |bencher| {
+            bencher.iter(|| {
+                now += gap;
+                black_box(sensors.sample(now))
+            });
+        });
+    }
+}
+
+criterion_group!(benches, looks);
+criterion_main!(benches);
