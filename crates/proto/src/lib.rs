@@ -9,6 +9,7 @@ pub mod group;
 mod link;
 pub mod micro;
 mod mtu;
+mod one_way;
 mod pacer;
 pub mod presets;
 mod rtt;

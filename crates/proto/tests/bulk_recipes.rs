@@ -15,7 +15,7 @@ use haul_proto::micro::registry;
 use haul_proto::presets::{PRESETS, preset};
 use haul_proto::{ControllerConfig, Seal, Sender, SenderConfig, build_controller, check_object_recipe};
 use haul_stack::{Ends, Recipe, Setup, Stack, StackEvent};
-use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN};
+use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN, FEEDBACK_HEADER_LEN};
 
 const DELAY: Span = Span::from_millis(5);
 
@@ -274,7 +274,10 @@ fn rbudp_repeats_nothing_before_a_round_has_ended_and_then_exactly_what_is_missi
     // Reports in front of it only count: they have no bitmaps.
     let reports = places(&path, false, 3);
     let early: Vec<_> = reports.iter().filter(|&&at| at < first_round).collect();
-    assert!(!early.is_empty() && early.iter().all(|&&at| path.kinds[at].2 == 7 + 77 + 8), "{early:?}");
+    assert!(
+        !early.is_empty() && early.iter().all(|&&at| path.kinds[at].2 == 7 + FEEDBACK_HEADER_LEN + 8),
+        "{early:?}"
+    );
     // Each round repeats about a twentieth of what the one before did.
     let ideal = segments as f64 / 0.95;
     let share = stats.data_sent as f64 / ideal;

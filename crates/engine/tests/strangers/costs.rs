@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_engine::{ConnectOptions, HandshakeLimits, ListenOptions, Listener, connect, default_settings};
-use haul_wire::control::{ControlMessage, Fault, FaultCode, FrameDecoder, MAX_HELLO_BODY, Request};
+use haul_wire::control::{
+    ControlMessage, Fault, FaultCode, FrameDecoder, MAX_HELLO_BODY, PROTOCOL_VERSION, Request,
+};
 use rustls::ClientConfig;
 
 use crate::stranger::{self, Stranger};
@@ -117,10 +119,12 @@ fn who_has_the_secret_gets_in_while_strangers_come_and_stay() {
 fn a_hello_of_another_version_is_answered_with_both_versions() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = listener(PLACES);
-    // A Hello (0) of version 4, of which this version understands no more.
-    let fault = refusal(&listener, &[0, 0, 0, 5, 0, 4, 0xff, 0xff, 0xff]);
+    // A Hello (0) of the next version, of which this one understands no more.
+    let next = PROTOCOL_VERSION + 1;
+    let fault = refusal(&listener, &[0, 0, 0, 5, 0, next as u8, 0xff, 0xff, 0xff]);
     assert_eq!(fault.code, FaultCode::VersionMismatch);
-    assert!(fault.message.contains("version 4") && fault.message.contains("version 3"), "{fault}");
+    assert!(fault.message.contains(&format!("version {PROTOCOL_VERSION}")), "{fault}");
+    assert!(fault.message.contains(&format!("version {next}")), "{fault}");
 }
 
 #[test]

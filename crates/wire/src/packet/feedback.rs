@@ -4,7 +4,7 @@ use super::field::{Reader, Writer, split};
 use super::{LAST_WORD_BITS, MAX_SEQ, PacketError, SEGMENT_PACKETS, SEGMENT_WORDS};
 
 /// Bytes of the fields that all feedback has; the host's sample, where there is one, and the blocks follow.
-pub const FEEDBACK_HEADER_LEN: usize = 77;
+pub const FEEDBACK_HEADER_LEN: usize = 81;
 /// Bytes of a host's sample.
 pub const HOST_SAMPLE_LEN: usize = 22;
 /// Bytes of a block in front of its words.
@@ -49,6 +49,8 @@ pub struct FeedbackHeader {
     pub read_delay_us: u32,
     /// Buffers in which data packets were read, wrapping: `packets` over this is the mean run of GRO.
     pub buffers: u32,
+    /// When the feedback left: microseconds of the receiver's clock, wrapped.
+    pub sent_at: u32,
     /// The load of the receiving host, if it was looked at since the feedback before.
     pub host: Option<HostSample>,
 }
@@ -73,6 +75,7 @@ impl FeedbackHeader {
             highest: fields.u48(),
             read_delay_us: fields.u32(),
             buffers: fields.u32(),
+            sent_at: fields.u32(),
             host: None,
         }
     }
@@ -145,6 +148,7 @@ impl FeedbackHeader {
             .u48(self.highest)
             .u32(self.read_delay_us)
             .u32(self.buffers)
+            .u32(self.sent_at)
             .u8(known);
     }
 }

@@ -71,7 +71,7 @@ fn last_data_body_may_be_empty() {
     assert_eq!(DataBody::parse(PacketKind::Data, &bytes), Err(PacketError::NoPayload));
 }
 
-const FEEDBACK: [u8; 77 + 22 + 23 + 7 + 7] = [
+const FEEDBACK: [u8; 81 + 22 + 23 + 7 + 7] = [
     0, 0, 0, 0, 0x01, 0x01, // largest_pn
     0, 0, 0, 0x02, // echo_timestamp
     0, 0, 0, 0x03, // echo_delay_us
@@ -88,6 +88,7 @@ const FEEDBACK: [u8; 77 + 22 + 23 + 7 + 7] = [
     0, 0, 0, 0, 0x4e, 0x20, // highest 20,000
     0, 0, 0, 0x0e, // read_delay_us
     0, 0, 0, 0x0f, // buffers
+    0, 0, 0, 0x17, // sent_at
     0xef, // host: all but its cpu_pressure, bit 4
     0, 0, 0, 0x10, // run_delay
     0, 0x11, // socket_fill
@@ -121,6 +122,7 @@ fn feedback_header() -> FeedbackHeader {
         highest: 20_000,
         read_delay_us: 14,
         buffers: 15,
+        sent_at: 23,
         host: Some(HostSample {
             run_delay: Some(Span::from_micros(16)),
             socket_fill: Some(17),

@@ -318,7 +318,7 @@ pub(crate) fn feedback_header() -> impl Strategy<Value = FeedbackHeader> {
     let places = up_to(MAX_SEQ + 1).prop_flat_map(|highest| (up_to(highest), Just(highest)));
     let times = any::<(u32, u32, u32)>();
     let counts = any::<(u64, u32, u32, u32, u32, u16)>();
-    let reading = (any::<(u32, u32)>(), option::of(host_sample()));
+    let reading = (any::<(u32, u32, u32)>(), option::of(host_sample()));
     (up_to(MAX_PN), times, up_to(MAX_PN), counts, up_to(MAX_OFFSET), places, reading).prop_map(
         |(largest_pn, times, packets, counts, limit, (complete_below, highest), (reading, host))| {
             FeedbackHeader {
@@ -338,6 +338,7 @@ pub(crate) fn feedback_header() -> impl Strategy<Value = FeedbackHeader> {
                 highest,
                 read_delay_us: reading.0,
                 buffers: reading.1,
+                sent_at: reading.2,
                 host,
             }
         },

@@ -553,6 +553,7 @@ pub(crate) fn literal_sample(now: Time, rtt: &RttEstimator) -> FeedbackSample<'_
         host: None,
         verdict: None,
         app_limited: false,
+        report_interval: Span::from_millis(2),
     }
 }
 

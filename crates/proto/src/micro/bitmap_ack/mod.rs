@@ -6,6 +6,7 @@
 //! they go over UDP, and a lost one costs nothing because the next one says it all again.
 
 pub(crate) mod arrivals;
+mod pace;
 mod receiver;
 mod report;
 mod sender;
@@ -20,7 +21,6 @@ use haul_stack::{
     ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, Setup,
 };
 
-use super::shared::ReportDelay;
 use receiver::Receiver;
 use report::When;
 use sender::Sender;
@@ -29,6 +29,8 @@ use sender::Sender;
 pub(crate) const FEEDBACK: Kind = Kind(3);
 /// The sender has nothing more to send before it knows what is missing; the body is its timestamp.
 pub(crate) const ROUND: Kind = Kind(16);
+/// The sender asks for another interval of reports; the body is microseconds, u32.
+pub(crate) const REPORT_INTERVAL: Kind = Kind(17);
 
 /// The timer of the next report.
 const REPORT_TIMER: u8 = 0;
@@ -59,7 +61,7 @@ pub(super) fn registration() -> Registration {
                 name: "interval",
                 kind: ParameterKind::Span,
                 default: "2ms",
-                help: "longest time between two reports while data arrives",
+                help: "time between two reports while data arrives, at least; the sender may ask for more",
             },
         ],
         needs: &[&["object"], &["sequenced_segment"], &["retransmit"]],
@@ -68,7 +70,7 @@ pub(super) fn registration() -> Registration {
             ("negative_ack", "both say what has arrived"),
             ("cumulative_ack", "both say what has arrived"),
         ],
-        ..Registration::new("bitmap_ack", 2, "reports what has arrived as bitmaps", build)
+        ..Registration::new("bitmap_ack", 3, "reports what has arrived as bitmaps", build)
     }
 }
 
@@ -76,7 +78,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
     let interval = interval(parameters)?;
     let when = when(parameters);
     let receiver = Receiver::new(setup.now, when, interval);
-    let sender = Sender::new(when == When::Round, setup.initial_rtt);
+    let sender = Sender::new(setup, when == When::Round, interval);
     Ok(Box::new(BitmapAck { interval, when, sent_at: None, sender, receiver }))
 }
 
@@ -111,6 +113,7 @@ impl MicroProtocol for BitmapAck {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.sent_at = Some(declaration.attribute("sent_at"));
         declaration.kind(FEEDBACK);
+        declaration.kind(REPORT_INTERVAL);
         if self.when == When::Round {
             declaration.kind(ROUND);
         }
@@ -126,8 +129,7 @@ impl MicroProtocol for BitmapAck {
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
-        let delay = self.sender.delay();
-        *context.shared(delay) = ReportDelay(self.interval);
+        self.sender.set_interval(self.interval, context);
         if context.ends().object_sink.is_some() {
             self.receiver.begin();
             self.schedule(context);
@@ -158,10 +160,10 @@ impl MicroProtocol for BitmapAck {
     }
 
     fn on_control(&mut self, kind: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
-        let understood = if kind == ROUND {
-            self.receiver.on_round(batch, i, context)
-        } else {
-            self.sender.on_feedback(batch, i, context)
+        let understood = match kind {
+            ROUND => self.receiver.on_round(batch, i, context),
+            REPORT_INTERVAL => self.receiver.on_interval(batch.payload(i)),
+            _ => self.sender.on_feedback(batch, i, context),
         };
         match understood {
             Some(()) => self.schedule(context),
@@ -170,7 +172,7 @@ impl MicroProtocol for BitmapAck {
     }
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        if self.sender.write_round(batch, context) {
+        if self.sender.write_round(batch, context) || self.sender.write_interval(batch, context) {
             return;
         }
         if self.receiver.write(batch, context) && self.receiver.has_more() {
@@ -194,8 +196,7 @@ impl MicroProtocol for BitmapAck {
         }
         self.interval = interval(parameters)?;
         self.receiver.set_interval(self.interval);
-        let delay = self.sender.delay();
-        *context.shared(delay) = ReportDelay(self.interval);
+        self.sender.set_interval(self.interval, context);
         Ok(())
     }
 

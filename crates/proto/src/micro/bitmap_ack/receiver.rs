@@ -113,6 +113,13 @@ impl Receiver {
         self.report.set_interval(interval);
     }
 
+    /// The sender asks for another interval; `None` if that is impossible.
+    pub(super) fn on_interval(&mut self, body: &[u8]) -> Option<()> {
+        let micros = u32::from_be_bytes(body.try_into().ok()?);
+        self.report.on_asked(Span::from_micros(u64::from(micros)));
+        Some(())
+    }
+
     pub(super) fn begin(&mut self) {
         self.reports = true;
     }

@@ -9,13 +9,14 @@ use haul_base::{Span, Time};
 use haul_wire::packet::{FeedbackHeader, FeedbackWriter, NoRoom, SEGMENT_PACKETS, SEGMENT_WORDS};
 
 use super::arrivals::Arrivals;
+use super::pace::LONGEST;
 
 /// Packets after which feedback is sent before the interval ends: a few hundred, so that on a fast short path
 /// the window turns over often.
 const EAGER_PACKETS: u32 = 512;
 /// Gaps and packet counts make feedback no more frequent than this part of the interval.
 const EAGER_PART: u64 = 8;
-/// How often a receiver says what it has while nothing arrives.
+/// How often a receiver says what it has while nothing arrives, unless twice the interval is more.
 const IDLE: Span = Span::from_millis(100);
 /// Unchanged segments repeated in each feedback, and in one sent while nothing arrives.
 const REPEATED: usize = 2;
@@ -35,8 +36,13 @@ struct Part {
 #[derive(Debug)]
 pub(super) struct Report {
     when: When,
-    interval: Span,
+    /// The recipe's interval.
+    shortest: Span,
+    /// What the sender asks for; zero before it has.
+    asked: Span,
     last_sent: Time,
+    /// When a report last came early because of a gap.
+    last_early: Option<Time>,
     /// Data packets since the last feedback.
     unreported: u32,
     urgency: Urgency,
@@ -69,6 +75,8 @@ pub(super) struct Came {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Urgency {
     Routine,
+    /// Something is missing: said early once in each interval, so that a path that loses much is not filled with reports.
+    Gap,
     /// Something happened that should be said early.
     Early,
     /// The sender waits for it.
@@ -88,8 +96,10 @@ impl Report {
     pub(super) fn new(now: Time, when: When, interval: Span) -> Self {
         Self {
             when,
-            interval,
+            shortest: interval,
+            asked: Span::ZERO,
             last_sent: now,
+            last_early: None,
             unreported: 0,
             urgency: Urgency::Routine,
             largest_pn: None,
@@ -107,7 +117,7 @@ impl Report {
     pub(super) fn on_data(&mut self, came: Came, pn: u64, timestamp: u32, gap: bool) {
         self.on_run(came, pn, timestamp, 1);
         if gap && self.when == When::Interval {
-            self.hurry();
+            self.urgency = self.urgency.max(Urgency::Gap);
         }
     }
 
@@ -136,8 +146,18 @@ impl Report {
         self.urgency = Urgency::Asked;
     }
 
+    /// The recipe has this interval.
     pub(super) fn set_interval(&mut self, interval: Span) {
-        self.interval = interval;
+        self.shortest = interval;
+    }
+
+    /// The sender asks for this interval.
+    pub(super) fn on_asked(&mut self, interval: Span) {
+        self.asked = interval.min(LONGEST);
+    }
+
+    fn interval(&self) -> Span {
+        self.asked.max(self.shortest)
     }
 
     /// Whether the present round of reports still has something to say.
@@ -150,11 +170,15 @@ impl Report {
         if self.started || self.urgency == Urgency::Asked || !self.queue.is_empty() {
             self.last_sent
         } else if self.urgency == Urgency::Early {
-            self.last_sent + self.interval / EAGER_PART
+            self.last_sent + self.interval() / EAGER_PART
+        } else if self.urgency == Urgency::Gap {
+            let early = self.last_sent + self.interval() / EAGER_PART;
+            let routine = self.last_sent + self.interval();
+            self.last_early.map_or(early, |last| early.max(last + self.interval()).min(routine))
         } else if self.unreported > 0 {
-            self.last_sent + self.interval
+            self.last_sent + self.interval()
         } else {
-            self.last_sent + IDLE
+            self.last_sent + IDLE.max(self.interval() * 2)
         }
     }
 
@@ -170,6 +194,9 @@ impl Report {
         self.stating = self.urgency == Urgency::Asked || self.when == When::Interval;
         if self.stating {
             self.select(arrivals, if idle { REPEATED_IDLE } else { REPEATED });
+        }
+        if self.urgency == Urgency::Gap && now < self.last_sent + self.interval() {
+            self.last_early = Some(now);
         }
         self.last_sent = now;
         self.unreported = 0;
@@ -203,7 +230,8 @@ impl Report {
         // Microseconds as both ends of it are rounded, so that their sum is when it was read.
         let read_delay_us = self.read_at.as_wrapped_micros().wrapping_sub(received_at);
         if !self.stating {
-            return FeedbackHeader { received_at, read_delay_us, ..FeedbackHeader::default() };
+            let sent_at = now.as_wrapped_micros();
+            return FeedbackHeader { received_at, read_delay_us, sent_at, ..FeedbackHeader::default() };
         }
         FeedbackHeader {
             largest_pn: self.largest_pn.unwrap_or(0),
@@ -211,6 +239,7 @@ impl Report {
             echo_delay_us: u32::try_from(now.since(self.echo_at).as_micros()).unwrap_or(u32::MAX),
             received_at,
             read_delay_us,
+            sent_at: now.as_wrapped_micros(),
             complete_below: arrivals.complete_below(),
             highest: arrivals.highest(),
             ..FeedbackHeader::default()

@@ -2,11 +2,12 @@
 
 use haul_base::Span;
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, Grant, Order, Resolution, SEND_PERMIT, SharedValue,
+    Batch, BatchEvent, Context, Declaration, Event, Grant, Order, Resolution, SEND_PERMIT, Setup, SharedValue,
 };
 use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_WORDS};
 
-use super::{ROUND, ROUND_TIMER};
+use super::pace::{Came, Pace};
+use super::{REPORT_INTERVAL, ROUND, ROUND_TIMER};
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, ROUND_ENDED, RTT_SAMPLE,
     ReceiverCounters, RttSample, Statement,
@@ -69,15 +70,16 @@ pub(super) struct Sender {
     has_resent: bool,
     round: Round,
     reports: u64,
+    pace: Pace,
     peer_drops: u32,
     peer_duplicates: u32,
     peer_ecn_ce: u32,
 }
 
 impl Sender {
-    pub(super) fn new(rounds: bool, initial_rtt: Span) -> Self {
+    pub(super) fn new(setup: &Setup, rounds: bool, interval: Span) -> Self {
         Self {
-            initial_rtt,
+            initial_rtt: setup.initial_rtt,
             handles: None,
             words: Vec::new(),
             newest: None,
@@ -86,6 +88,7 @@ impl Sender {
             has_resent: false,
             round: if rounds { Round::Running } else { Round::None },
             reports: 0,
+            pace: Pace::new(setup.now, interval),
             peer_drops: 0,
             peer_duplicates: 0,
             peer_ecn_ce: 0,
@@ -117,8 +120,10 @@ impl Sender {
         self.handles.expect("declared before it is used")
     }
 
-    pub(super) fn delay(&self) -> SharedValue<ReportDelay> {
-        self.handles().delay
+    /// The recipe's interval, for now that of the reports too.
+    pub(super) fn set_interval(&mut self, interval: Span, context: &mut Context<'_>) {
+        self.pace.set_shortest(interval);
+        *context.shared(self.handles().delay) = ReportDelay(self.pace.asked());
     }
 
     pub(super) fn on_segments(&mut self, batch: &Batch<'_>) {
@@ -187,6 +192,18 @@ impl Sender {
         true
     }
 
+    /// Asks for another interval of reports, if that is due.
+    pub(super) fn write_interval(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
+        if !context.shared(self.handles().flight).outstanding {
+            return false;
+        }
+        let Some(interval) = self.pace.tell(context.now()) else { return false };
+        if let Some(i) = batch.push(REPORT_INTERVAL, size_of::<u32>()) {
+            batch.payload_mut(i).copy_from_slice(&(interval.as_micros() as u32).to_be_bytes());
+        }
+        true
+    }
+
     /// Takes a report; `None` if it is impossible.
     pub(super) fn on_feedback(
         &mut self,
@@ -207,6 +224,7 @@ impl Sender {
         if newest {
             self.newest = Some(pn);
             self.on_scalars(&view.header, context);
+            self.on_pace(pn, &view.header, context);
         }
         let mut notice = self.statements(&view, context);
         context.raise(handles.acknowledged, &mut notice);
@@ -243,6 +261,14 @@ impl Sender {
             self.largest_acked_pn = Some(header.largest_pn);
             self.on_echo(header, context);
         }
+    }
+
+    fn on_pace(&mut self, pn: u64, header: &FeedbackHeader, context: &mut Context<'_>) {
+        let came = Came { at: context.arrival().at, pn, number: self.reports };
+        if self.pace.on_report(came, header, context.path().min_rtt) {
+            context.want_control();
+        }
+        *context.shared(self.handles().delay) = ReportDelay(self.pace.asked());
     }
 
     /// Whether the statements mean something: data has arrived, or the word that a round has ended.

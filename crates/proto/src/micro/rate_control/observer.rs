@@ -5,7 +5,8 @@ use haul_base::{HostSample, Rate, Span, Time, Verdict};
 use crate::control::{FeedbackSample, LossRuns};
 use crate::delivery_rate::DeliveryMeter;
 use crate::micro::events::{Newest, PeerReport, ReceiverCounters};
-use crate::rtt::{RttEstimator, WindowedMin};
+use crate::one_way::OneWay;
+use crate::rtt::RttEstimator;
 
 /// What the sender knows itself.
 #[derive(Clone, Copy, Debug)]
@@ -18,39 +19,6 @@ pub(crate) struct Own {
     pub(crate) sent_packets: u64,
     /// Their UDP payload bytes.
     pub(crate) sent_bytes: u64,
-}
-
-/// How long packets are under way, in one direction: the difference of two clocks that know nothing of each other.
-#[derive(Debug, Default)]
-struct OneWay {
-    /// The first difference, microseconds; later ones count from it.
-    first: Option<u32>,
-    least: Option<WindowedMin>,
-    latest: Option<(Time, i64)>,
-    trend: f64,
-}
-
-impl OneWay {
-    /// Weight of the newest in the trend.
-    const GAIN: f64 = 1.0 / 8.0;
-    /// Faster changes than a second of delay a second are a clock that was set.
-    const STEEPEST: f64 = 1.0;
-
-    /// Takes when a packet was sent and when it arrived; gives how much longer it took than the quickest lately.
-    fn on_arrival(&mut self, now: Time, sent_at: u32, arrived_at: u32) -> Span {
-        let difference = arrived_at.wrapping_sub(sent_at);
-        let first = *self.first.get_or_insert(difference);
-        let delay = i64::from(difference.wrapping_sub(first).cast_signed());
-        let least = self.least.get_or_insert_with(WindowedMin::new).on_value(now, delay);
-        if let Some((before, known)) = self.latest
-            && now > before
-        {
-            let slope = (delay - known) as f64 / 1e6 / now.since(before).as_secs_f64();
-            self.trend += (slope.clamp(-Self::STEEPEST, Self::STEEPEST) - self.trend) * Self::GAIN;
-        }
-        self.latest = Some((now, delay));
-        Span::from_micros((delay - least).unsigned_abs())
-    }
 }
 
 /// See the module's text.
@@ -113,7 +81,7 @@ impl Observer {
             drain_rate: None,
             read_delay: None,
             queue_delay: None,
-            delay_trend: self.one_way.trend,
+            delay_trend: self.one_way.trend(),
             gro_run: None,
             duplicates: 0,
             socket_drops: 0,
@@ -121,6 +89,7 @@ impl Observer {
             host: None,
             verdict: self.verdict,
             app_limited: false,
+            report_interval: Span::ZERO,
         };
         if let Some(newest) = &report.newest {
             self.add_newest(&mut sample, newest, report);
@@ -139,7 +108,7 @@ impl Observer {
             self.peak = self.peak.max(sample.arrival_rate.unwrap_or(Rate::ZERO));
             if let Some(loss) = report.loss {
                 sample.queue_delay = Some(self.one_way.on_arrival(sample.now, loss.sent_at, at));
-                sample.delay_trend = self.one_way.trend;
+                sample.delay_trend = self.one_way.trend();
             }
         }
         let (new, old, most) = (newest.receiver, self.counters, sample.sent_packets);

@@ -1,0 +1,62 @@
+//! Reports fit the way back: a small share of the data packets, and no queue on a narrow one.
+
+use haul_base::{Rate, Span};
+
+use crate::common::{Channel, Run};
+
+fn ms(n: u64) -> Span {
+    Span::from_millis(n)
+}
+
+/// An object on a path of `forth` and `back` with a round trip of 40 ms that takes about `seconds`; a tail-drop queue of 100 ms
+/// forth and 2 s back.
+fn start(seed: u64, law: &str, (forth, back): (Rate, Rate), loss: f64, seconds: f64) -> Run {
+    let there = Channel { loss, queue: ms(100), ..Channel::clean(ms(20), forth) };
+    let back = Channel { queue: ms(2_000), ..Channel::clean(ms(20), back) };
+    let len = (forth.as_bps() as f64 / 8.0 * seconds) as u64;
+    Run::new(seed, len, law, None, &there, &back)
+}
+
+/// Reports for each data packet.
+fn share(run: &Run) -> f64 {
+    run.session.receiver(&run.world).stats().feedback_sent as f64 / run.sent().packets as f64
+}
+
+/// Mbit/s of the object from the tenth to the twentieth second.
+fn goodput(law: &str, rates: (Rate, Rate), loss: f64) -> f64 {
+    let mut run = start(3, law, rates, loss, 30.0);
+    let mut received = |until: u64| {
+        run.run(Span::from_secs(until));
+        run.session.receiver(&run.world).stats().object_bytes
+    };
+    let before = received(10);
+    (received(20) - before) as f64 * 8.0 / 10.0 / 1e6
+}
+
+#[test]
+fn a_way_back_of_one_part_in_three_hundred_carries_what_is_needed() {
+    for (forth, back, loss) in [
+        (Rate::from_mbps(20), Rate::from_bps(64_000), 0.0),
+        (Rate::from_mbps(200), Rate::from_mbps(1), 0.005),
+        (Rate::from_mbps(200), Rate::from_mbps(1), 0.0),
+    ] {
+        let goodput = goodput("delivery", (forth, back), loss);
+        println!("{forth} forth, {back} back, loss {loss}: {goodput:.1} Mbit/s");
+        let share = goodput * 1e6 / forth.as_bps() as f64;
+        assert!(share > 0.9, "{forth} forth, {back} back, loss {loss}: {goodput} Mbit/s");
+    }
+}
+
+#[test]
+fn reports_are_at_most_a_hundredth_of_the_packets_above_100_mbit_and_two_below() {
+    for (mbps, loss, most) in
+        [(20, 0.0, 0.02), (20, 0.01, 0.02), (100, 0.0, 0.01), (200, 0.0, 0.01), (200, 0.01, 0.01)]
+    {
+        let rate = Rate::from_mbps(mbps);
+        let mut run = start(5, "delivery", (rate, rate), loss, 30.0);
+        run.run(Span::from_secs(120));
+        run.assert_whole();
+        println!("{rate}, loss {loss}: {:.4}, {:.1} Mbit/s", share(&run), run.session.goodput(&run.world));
+        assert!(share(&run) <= most, "{rate}, loss {loss}: {}", share(&run));
+    }
+}
