@@ -29,6 +29,7 @@ pub use control::{
     RateState, SentBatch, Unit, build_controller, burst_for, law, law_names, laws, register_law,
 };
 pub use link::Link;
+pub use micro::rate_control::ChosenLaw;
 pub use micro::shared::{PeerHost, Waiting, WaitingFor};
 pub use mtu::{BASE_DATAGRAM, MtuSearch};
 pub use pacer::Pacer;

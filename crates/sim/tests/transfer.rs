@@ -3,6 +3,7 @@
 mod common;
 mod hosts;
 mod senses;
+mod switching;
 mod way_back;
 
 use common::{Channel, Job, Run, Session};

@@ -8,7 +8,8 @@ use haul_stack::{Ends, ObjectSource, Recipe, RecipeError, Setup, Stack, StackEve
 use super::{build, bytes, failure, shipped, span};
 use crate::control::{RateController, RateState};
 use crate::link::Link;
-use crate::micro::events::{ALLOTTED, Allotment, SIZE_PASSED, SIZE_REFUSED, VERDICT};
+use crate::micro::events::{ALLOTTED, Allotment, LAW_CHOSEN, SIZE_PASSED, SIZE_REFUSED, VERDICT};
+use crate::micro::rate_control::ChosenLaw;
 use crate::micro::shared::{Clock, Flight, PeerHost, RateNow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
 
@@ -268,6 +269,12 @@ impl Sender {
     /// What the diagnosis says of the losses that are found from now on; `None`: nothing.
     pub fn on_verdict(&mut self, now: Time, mut verdict: Option<Verdict>) {
         self.stack.raise(now, VERDICT, &mut verdict);
+    }
+
+    /// Another control law, or other parameters of the present one, from now on. Nothing that was sent or is to be sent
+    /// changes, and the law goes on from the rate of the one before, as far as that makes sense to it.
+    pub fn switch_law(&mut self, now: Time, mut law: ChosenLaw) {
+        self.stack.raise(now, LAW_CHOSEN, &mut law);
     }
 
     /// Whether every byte has arrived.

@@ -8,6 +8,7 @@ use haul_base::{Rate, Time};
 
 use super::reaction::{CLEAN, FIRST_RATE, INTERVAL, LEAST, RAISED, RISE, Reaction, TOLERANCE};
 use super::{FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
+use crate::rtt::RttEstimator;
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -30,6 +31,10 @@ impl RateController for Asynch {
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.0.on_feedback(sample);
+    }
+
+    fn take_over(&mut self, rate: Rate, _: &RttEstimator) {
+        self.0.rate = self.0.rate.min(rate.max(super::MIN_RATE));
     }
 
     fn on_silence(&mut self, _: Time, _: u32) {}

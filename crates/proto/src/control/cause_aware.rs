@@ -3,6 +3,7 @@
 //! diagnosis).
 
 use haul_base::{Cause, Rate, Span, Time, Verdict};
+use crate::rtt::RttEstimator;
 
 use super::{
     Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, RateState, SentBatch, burst_for,
@@ -89,6 +90,10 @@ impl RateController for CauseAware {
     fn on_boundary(&mut self, end: &Boundary) {
         let by_host = (end.lost as f64 * self.host_share()).round() as u64;
         self.law.on_boundary(&Boundary { lost: end.lost.saturating_sub(by_host), ..*end });
+    }
+
+    fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
+        self.law.take_over(rate, rtt);
     }
 
     fn on_silence(&mut self, now: Time, count: u32) {

@@ -230,6 +230,12 @@ impl RateController for Delivery {
         }
     }
 
+    fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
+        self.min_rtt = rtt.min();
+        self.best = [rate; 2];
+        self.phase = Phase::Cruise { step: 2 };
+    }
+
     fn on_silence(&mut self, _: Time, count: u32) {
         if count >= 3 {
             self.best = self.best.map(|rate| rate.mul_f64(0.5));

@@ -37,6 +37,8 @@ use std::fmt::Debug;
 
 use haul_base::{Rate, Span, Time};
 
+use crate::rtt::RttEstimator;
+
 pub use cause_aware::CauseAware;
 pub use delivery::Delivery;
 pub use fixed::Fixed;
@@ -77,6 +79,12 @@ impl Limits {
     /// Limits at `rate`, with the usual burst and no window.
     pub fn at_rate(rate: Rate) -> Self {
         Self { rate, window: None, burst: burst_for(rate) }
+    }
+
+    /// The rate at which these let send over a path of this round trip.
+    pub fn effective_rate(&self, rtt: Span) -> Rate {
+        let rtt = rtt.max(Span::from_micros(1));
+        self.window.map_or(self.rate, |window| self.rate.min(Rate::from_transfer(window, rtt)))
     }
 
     /// Limits for a law that knows a window of `bytes`: paced at that window a round trip, times `pacing_gain`, with the
@@ -123,6 +131,12 @@ pub trait RateController: Debug + Send {
 
     /// Nothing was heard for a probe timeout, the `count`-th in a row, counted from 1.
     fn on_silence(&mut self, now: Time, count: u32);
+
+    /// This law replaces another in the middle of a session, which sent at `rate` over a path of this round trip: it
+    /// goes on from there, as far as that makes sense to it. Called once, before anything else.
+    fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
+        let _ = (rate, rtt);
+    }
 
     /// The time of [`RateController::deadline`] or of a [`Permit::Hold`] has come; calling early is harmless.
     fn on_deadline(&mut self, now: Time) {

@@ -13,6 +13,7 @@ use haul_base::{Rate, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
 
 use super::reaction::{CAPACITY, FIRST_RATE, clamped, rate_or_ceiling};
+use crate::rtt::RttEstimator;
 use super::{
     Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
     RateController, RateState, Unit,
@@ -170,6 +171,10 @@ impl RateController for NonAggressive {
         }
         self.age();
         if end.loss_rate() > self.threshold { self.fall() } else { self.consider_rise() }
+    }
+
+    fn take_over(&mut self, rate: Rate, _: &RttEstimator) {
+        self.rate = self.rate.min(rate.max(super::MIN_RATE));
     }
 
     fn on_silence(&mut self, _: Time, _: u32) {}

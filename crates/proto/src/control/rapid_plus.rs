@@ -20,6 +20,7 @@ use haul_base::{Rate, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
 
 use super::reaction::{FIRST_RATE, INTERVAL, Interval, LEAST, Sums, clamped, fallen, rate_or_ceiling};
+use crate::rtt::RttEstimator;
 use super::{
     Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
     RateController, RateState, Unit,
@@ -144,6 +145,10 @@ impl RateController for RapidPlus {
             self.sums = Sums::default();
             self.on_iteration(&Interval { lost: end.lost, packets: end.packets, drain });
         }
+    }
+
+    fn take_over(&mut self, rate: Rate, _: &RttEstimator) {
+        self.rate = self.rate.min(rate.max(super::MIN_RATE));
     }
 
     fn on_silence(&mut self, _: Time, _: u32) {}

@@ -233,6 +233,12 @@ impl<F: Formula> RateController for Windowed<F> {
         Permit::Go(Limits::of_window(self.window * self.datagram, self.rtt, gain, ceiling))
     }
 
+    fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
+        self.rtt = rtt.smoothed();
+        self.window = (rate.bytes_in(self.rtt) as f64 / self.datagram).clamp(self.initial, MOST);
+        self.threshold = self.window;
+    }
+
     fn on_sent(&mut self, sent: &SentBatch) {
         self.peak = self.peak.max(sent.in_flight);
         let was_idle = sent.in_flight <= sent.bytes;

@@ -153,6 +153,10 @@ pub const HOST_SAMPLE: &str = "host sample";
 /// [`haul_base::Verdict`], handled by `rate_control`.
 pub const VERDICT: &str = "verdict";
 
+/// Another control law, or other parameters of the present one, from now on; raised by the stack's runner with a
+/// [`crate::ChosenLaw`], handled by `rate_control`.
+pub const LAW_CHOSEN: &str = "law chosen";
+
 /// A blast round has ended: all of it has left. Raised by `bitmap_ack`, no notice.
 pub const ROUND_ENDED: &str = "round ended";
 

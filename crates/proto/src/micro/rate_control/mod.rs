@@ -1,29 +1,33 @@
 //! `rate_control`: a control law decides how fast to send and how much may be on its way; the pacer keeps the rate.
 
+mod law;
 mod observer;
 #[cfg(test)]
 mod tests;
 
 use std::any::Any;
 
-use haul_base::{Bytes, Ecn, Rate, Span, Time, Verdict};
+use haul_base::{Ecn, Rate, Span, Time, Verdict};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, EventId, Grant, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Part, Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
+    Batch, BatchEvent, Context, Declaration, Event, EventId, Grant, MicroProtocol, Order,
+    Parameters, Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
 };
 
 use super::events::{
-    ALLOTTED, Allotment, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, ROUND_ENDED, VERDICT,
+    ALLOTTED, Allotment, LAW_CHOSEN, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, ROUND_ENDED, VERDICT,
 };
 use super::object::carries_data;
 use super::shared::{ChunkNow, Clock, Flight, PeerHost, RateNow, ReportDelay, WaitingFor};
 use crate::control::ledger::{Known, LossLedger, Sent};
 use crate::control::{
-    CauseAware, ControllerConfig, ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW,
-    Permit, RateController, RateState, SentBatch, Unit, burst_for, law,
+    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW,
+    Permit, RateController, RateState, SentBatch, Unit, burst_for,
 };
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
+pub use law::ChosenLaw;
+use law::{Law, law_parameters};
+pub(crate) use law::PARAMETERS;
 pub(crate) use observer::{Observer, Own};
 
 /// Bounds nothing: for checking that a law can be built.
@@ -97,41 +101,7 @@ struct Handles {
     allotted: Event<Allotment>,
     verdict: Event<Option<Verdict>>,
     round_ended: Event<()>,
-}
-
-/// What the law is built from.
-#[derive(Clone, Debug)]
-struct Law {
-    name: String,
-    parameters: Parameters,
-    ceiling: Option<Rate>,
-    initial_rtt: Span,
-    cause_aware: bool,
-}
-
-impl Law {
-    fn read(parameters: &Parameters, initial_rtt: Span) -> Self {
-        let rate = parameters.rate("rate");
-        Self {
-            name: parameters.text("controller").to_owned(),
-            parameters: parameters.clone(),
-            ceiling: (rate < Rate::MAX).then_some(rate),
-            initial_rtt,
-            cause_aware: parameters.flag("cause_aware"),
-        }
-    }
-
-    fn build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, String> {
-        let config =
-            ControllerConfig { ceiling: self.ceiling, initial_rtt: self.initial_rtt, feedback_interval };
-        let built = law(&self.name).and_then(|law| law.build_checked(&self.parameters, &config));
-        built.map(|law| self.aware(law)).map_err(|error| error.to_string())
-    }
-
-    /// The same for every law: deaf to losses of the host, if the recipe says so.
-    fn aware(&self, law: Box<dyn RateController>) -> Box<dyn RateController> {
-        if self.cause_aware { Box::new(CauseAware::new(law)) } else { law }
-    }
+    law_chosen: Event<ChosenLaw>,
 }
 
 /// Data packets that have left.
@@ -172,53 +142,6 @@ struct RateControl {
     sent: Total,
 }
 
-/// What every law can be told; the law's own parameters stand beside these in the recipe.
-pub(crate) const PARAMETERS: &[ParameterSpec] = &[
-    ParameterSpec {
-        name: "controller",
-        kind: ParameterKind::Text,
-        default: "delivery",
-        help: "the control law (docs/controllers.md lists them)",
-    },
-    ParameterSpec {
-        name: "rate",
-        kind: ParameterKind::Rate,
-        default: "unlimited",
-        help: "ceiling of the law; the rate of `fixed`",
-    },
-    ParameterSpec {
-        name: "cause_aware",
-        kind: ParameterKind::Flag,
-        default: "false",
-        help: "whether losses that the diagnosis puts on the receiving host are kept from the law; the rate is bounded \
-               by what that host drains instead",
-    },
-    ParameterSpec {
-        name: "ecn",
-        kind: ParameterKind::Flag,
-        default: "false",
-        help: "whether data packets say that they are ECN-capable, ECT(0)",
-    },
-    ParameterSpec {
-        name: "unit_window",
-        kind: ParameterKind::BytesIn(Bytes(1), Bytes(1 << 50)),
-        default: "100MB",
-        help: "UDP payload bytes of a transmission window, for laws that decide at its end",
-    },
-    ParameterSpec {
-        name: "debt",
-        kind: ParameterKind::Span,
-        default: "100ms",
-        help: "lateness that the pacer makes good",
-    },
-    ParameterSpec {
-        name: "max_batch",
-        kind: ParameterKind::Integer(1, 64),
-        default: "64",
-        help: "most packets that leave back to back",
-    },
-];
-
 /// The line of the registry.
 pub(super) fn registration() -> Registration {
     Registration {
@@ -228,14 +151,6 @@ pub(super) fn registration() -> Registration {
         conflicts: &[("fixed_rate", "both decide how fast to send")],
         ..Registration::new("rate_control", 1, "sends as fast as a control law says", build)
     }
-}
-
-/// Those of the law that a recipe names.
-fn law_parameters(part: &Part) -> &'static [ParameterSpec] {
-    let named = part.parameters.iter().find(|(name, _)| name == PARAMETERS[0].name);
-    let name = named.map_or(PARAMETERS[0].default, |(_, value)| value.as_str());
-    // A law that does not exist is refused when it is built.
-    law(name).map_or(&[], |law| law.parameters)
 }
 
 fn ecn(parameters: &Parameters) -> Ecn {
@@ -272,6 +187,25 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
 impl RateControl {
     fn handles(&self) -> Handles {
         self.handles.expect("declared before it is used")
+    }
+
+    /// Another law, or other parameters: what was sent and is to be sent stays as it is.
+    fn switch(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+        let handles = self.handles();
+        let law = Law::read(parameters, context.path().rtt);
+        let mut controller = law.build(context.shared(handles.delay).0)?;
+        if let Permit::Go(limits) = self.controller.permit() {
+            let rtt = context.shared(handles.rtt);
+            controller.take_over(limits.effective_rate(rtt.smoothed()), rtt);
+        }
+        (self.controller, self.law) = (controller, law);
+        self.max_batch = parameters.integer("max_batch") as usize;
+        self.unit_window = parameters.bytes("unit_window").0;
+        self.ecn = ecn(parameters);
+        context.set_ecn(self.ecn);
+        self.tell(context);
+        self.schedule(context);
+        Ok(())
     }
 
     fn on_permit(&mut self, grant: &mut Grant, context: &mut Context<'_>) {
@@ -495,6 +429,7 @@ impl MicroProtocol for RateControl {
             peer_host: declaration.shared(PeerHost::default),
             chunk: declaration.shared(ChunkNow::default),
             ledger: declaration.shared(LossLedger::default),
+            law_chosen: declaration.event(LAW_CHOSEN),
             peer_report: declaration.event(PEER_REPORT),
             timeout: declaration.event(PROBE_TIMEOUT),
             allotted: declaration.event(ALLOTTED),
@@ -513,6 +448,7 @@ impl MicroProtocol for RateControl {
         resolution.on_event(self.handles().allotted, Order::NORMAL);
         resolution.on_event(self.handles().verdict, Order::NORMAL);
         resolution.on_event(self.handles().round_ended, Order::NORMAL);
+        resolution.on_event(self.handles().law_chosen, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -555,6 +491,9 @@ impl MicroProtocol for RateControl {
             self.on_allotted(allotment.0, context);
         } else if let Some(verdict) = handles.verdict.of(event, notice) {
             self.observer.set_verdict(*verdict);
+        } else if let Some(chosen) = handles.law_chosen.of(event, notice) {
+            // It was built once already, when it was checked; if it cannot be built here, the present law stays.
+            let _ = self.switch(&chosen.parameters, context);
         } else if handles.round_ended.is(event) {
             let (now, next_pn) = (context.now(), context.next_pn());
             context.shared(handles.ledger).end(Unit::Round, now, next_pn);
@@ -569,17 +508,7 @@ impl MicroProtocol for RateControl {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        let law = Law::read(parameters, context.path().rtt);
-        let delay = context.shared(self.handles().delay).0;
-        self.controller = law.build(delay)?;
-        self.law = law;
-        self.max_batch = parameters.integer("max_batch") as usize;
-        self.unit_window = parameters.bytes("unit_window").0;
-        self.ecn = ecn(parameters);
-        context.set_ecn(self.ecn);
-        self.tell(context);
-        self.schedule(context);
-        Ok(())
+        self.switch(parameters, context)
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {

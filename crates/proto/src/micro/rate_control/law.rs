@@ -1,0 +1,176 @@
+//! Which law a session has, and what it was told.
+
+use haul_base::{Bytes, Rate, Span};
+use haul_stack::{ParameterKind, ParameterSpec, Parameters, Part};
+
+use super::ANY_DELAY;
+use crate::control::{CauseAware, ControllerConfig, ControllerError, RateController, law};
+
+/// What every law can be told; the law's own parameters stand beside these in the recipe.
+pub(crate) const PARAMETERS: &[ParameterSpec] = &[
+    ParameterSpec {
+        name: "controller",
+        kind: ParameterKind::Text,
+        default: "delivery",
+        help: "the control law (docs/controllers.md lists them)",
+    },
+    ParameterSpec {
+        name: "rate",
+        kind: ParameterKind::Rate,
+        default: "unlimited",
+        help: "ceiling of the law; the rate of `fixed`",
+    },
+    ParameterSpec {
+        name: "cause_aware",
+        kind: ParameterKind::Flag,
+        default: "false",
+        help: "whether losses that the diagnosis puts on the receiving host are kept from the law; the rate is bounded \
+               by what that host drains instead",
+    },
+    ParameterSpec {
+        name: "ecn",
+        kind: ParameterKind::Flag,
+        default: "false",
+        help: "whether data packets say that they are ECN-capable, ECT(0)",
+    },
+    ParameterSpec {
+        name: "unit_window",
+        kind: ParameterKind::BytesIn(Bytes(1), Bytes(1 << 50)),
+        default: "100MB",
+        help: "UDP payload bytes of a transmission window, for laws that decide at its end",
+    },
+    ParameterSpec {
+        name: "debt",
+        kind: ParameterKind::Span,
+        default: "100ms",
+        help: "lateness that the pacer makes good",
+    },
+    ParameterSpec {
+        name: "max_batch",
+        kind: ParameterKind::Integer(1, 64),
+        default: "64",
+        help: "most packets that leave back to back",
+    },
+];
+
+/// Those of the law that a recipe names.
+pub(super) fn law_parameters(part: &Part) -> &'static [ParameterSpec] {
+    let named = part.parameters.iter().find(|(name, _)| name == PARAMETERS[0].name);
+    let name = named.map_or(PARAMETERS[0].default, |(_, value)| value.as_str());
+    // A law that does not exist is refused when it is built.
+    law(name).map_or(&[], |law| law.parameters)
+}
+
+/// What the law is built from.
+#[derive(Clone, Debug)]
+pub(super) struct Law {
+    pub(super) name: String,
+    parameters: Parameters,
+    ceiling: Option<Rate>,
+    pub(super) initial_rtt: Span,
+    cause_aware: bool,
+}
+
+impl Law {
+    pub(super) fn read(parameters: &Parameters, initial_rtt: Span) -> Self {
+        let rate = parameters.rate("rate");
+        Self {
+            name: parameters.text("controller").to_owned(),
+            parameters: parameters.clone(),
+            ceiling: (rate < Rate::MAX).then_some(rate),
+            initial_rtt,
+            cause_aware: parameters.flag("cause_aware"),
+        }
+    }
+
+    fn try_build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, ControllerError> {
+        let config =
+            ControllerConfig { ceiling: self.ceiling, initial_rtt: self.initial_rtt, feedback_interval };
+        let built = law(&self.name).and_then(|law| law.build_checked(&self.parameters, &config));
+        built.map(|law| self.aware(law))
+    }
+
+    pub(super) fn build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, String> {
+        self.try_build(feedback_interval).map_err(|error| error.to_string())
+    }
+
+    /// The same for every law: deaf to losses of the host, if the recipe says so.
+    pub(super) fn aware(&self, law: Box<dyn RateController>) -> Box<dyn RateController> {
+        if self.cause_aware { Box::new(CauseAware::new(law)) } else { law }
+    }
+}
+
+/// A law and its parameters, checked, for a session that runs.
+#[derive(Clone, Debug)]
+pub struct ChosenLaw {
+    pub(super) parameters: Parameters,
+}
+
+impl ChosenLaw {
+    /// Checks what a recipe says of its `rate_control`; parameters that it does not name have their defaults.
+    ///
+    /// # Errors
+    /// If there is no such law or parameter, or they do not suit each other.
+    pub fn check(part: &Part) -> Result<Self, ControllerError> {
+        let wrong = |error| ControllerError::Parameter(Box::new(error));
+        let specs = [PARAMETERS, law_parameters(part)].concat();
+        let parameters = Parameters::check(part, &specs, "").map_err(wrong)?;
+        Law::read(&parameters, Span::from_millis(1)).try_build(ANY_DELAY)?;
+        Ok(Self { parameters })
+    }
+
+    /// What a recipe says of its `rate_control`, with some parameters changed. If the law changes, parameters that only
+    /// the one before had are left out.
+    pub fn changed(part: &Part, changes: &[(String, String)]) -> Part {
+        let mut changed = part.clone();
+        for (name, value) in changes {
+            changed.parameters.retain(|(known, _)| known != name);
+            changed.parameters.push((name.clone(), value.clone()));
+        }
+        let (before, after) = (law_parameters(part), law_parameters(&changed));
+        let named = |specs: &[ParameterSpec], name: &str| specs.iter().any(|spec| spec.name == name);
+        changed.parameters.retain(|(name, _)| !named(before, name) || named(after, name));
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(parameters: &[(&str, &str)]) -> Part {
+        let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Part { name: "rate_control".to_owned(), parameters: parameters.collect() }
+    }
+
+    fn changed(before: &[(&str, &str)], changes: &[(&str, &str)]) -> Part {
+        ChosenLaw::changed(&part(before), &part(changes).parameters)
+    }
+
+    #[test]
+    fn a_change_replaces_what_it_names_and_drops_what_only_the_old_law_had() {
+        let before = [("controller", "reno"), ("rate", "9Mbit"), ("initial_window", "20")];
+        assert_eq!(changed(&before, &[("rate", "5Mbit")]).parameters.len(), 3);
+        let other = changed(&before, &[("controller", "delivery")]);
+        assert_eq!(other, part(&[("rate", "9Mbit"), ("controller", "delivery")]));
+        assert!(ChosenLaw::check(&other).is_ok());
+        // Both have it.
+        let alike = changed(&before, &[("controller", "scalable")]);
+        assert!(alike.parameters.iter().any(|(name, _)| name == "initial_window"), "{alike:?}");
+    }
+
+    #[test]
+    fn what_no_law_can_be_is_refused_in_words() {
+        for (wrong, words) in [
+            (part(&[("controller", "frobnicate")]), "frobnicate"),
+            (part(&[("controller", "fixed")]), "needs a rate"),
+            (part(&[("rate", "0bit")]), "above zero"),
+            (part(&[("rate", "fast")]), "fast"),
+            (part(&[("window", "3")]), "window"),
+            (part(&[("controller", "reno"), ("initial_window", "1")]), "initial_window"),
+        ] {
+            let error = ChosenLaw::check(&wrong).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

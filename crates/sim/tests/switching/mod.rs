@@ -1,0 +1,84 @@
+//! Another control law in a running transfer: nothing is lost by it, and it goes on from where the one before was.
+
+use haul_base::{Rate, Span, Time};
+use haul_proto::{ChosenLaw, laws};
+use haul_sim::{NodeId, World};
+use haul_stack::Part;
+use proptest::prelude::*;
+
+use crate::common::{Channel, Run, SenderNode};
+
+fn ms(n: u64) -> Span {
+    Span::from_millis(n)
+}
+
+fn rate_control(parameters: &[(&str, &str)]) -> Part {
+    let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Part { name: "rate_control".to_owned(), parameters }
+}
+
+fn switch_at(world: &mut World, sender: NodeId, at: Time, part: &Part) {
+    let law = ChosenLaw::check(part).unwrap();
+    world.at(at, move |world| {
+        let now = world.now();
+        world.node_mut::<SenderNode>(sender).unwrap().machine_mut().switch_law(now, law.clone());
+    });
+}
+
+/// Mbit/s that arrive between two times.
+fn goodput(run: &mut Run, from: Span, to: Span) -> f64 {
+    let mut received = |at| {
+        run.run(at);
+        run.session.receiver(&run.world).stats().object_bytes
+    };
+    let before = received(from);
+    (received(to) - before) as f64 * 8.0 / to.saturating_sub(from).as_secs_f64() / 1e6
+}
+
+#[test]
+fn a_new_law_goes_on_from_the_rate_of_the_old_one() {
+    let channel = Channel::clean(ms(20), Rate::from_mbps(200));
+    for name in ["delivery", "reno", "scalable", "highspeed", "fast", "tfrc"] {
+        let mut run = Run::new(5, 400_000_000, "delivery", None, &channel, &channel);
+        let sender = run.session.sender;
+        switch_at(&mut run.world, sender, Time::ZERO + ms(2_000), &rate_control(&[("controller", name)]));
+        let before = goodput(&mut run, ms(1_500), ms(2_000));
+        let after = goodput(&mut run, ms(2_050), ms(2_550));
+        println!("delivery to {name}: {before:.0}, then {after:.0} Mbit/s");
+        assert!(after > 0.8 * before, "{name}: {before} and then {after} Mbit/s");
+    }
+}
+
+#[test]
+fn a_ceiling_takes_hold_at_once_and_goes_again() {
+    let channel = Channel::clean(ms(20), Rate::from_mbps(200));
+    let mut run = Run::new(7, 200_000_000, "delivery", None, &channel, &channel);
+    let sender = run.session.sender;
+    let delivery = rate_control(&[("controller", "delivery")]);
+    let capped = ChosenLaw::changed(&delivery, &[("rate".to_owned(), "20Mbit".to_owned())]);
+    switch_at(&mut run.world, sender, Time::ZERO + ms(2_000), &capped);
+    switch_at(&mut run.world, sender, Time::ZERO + ms(4_000), &delivery);
+    let held = goodput(&mut run, ms(2_500), ms(4_000));
+    assert!((17.0..20.0).contains(&held), "{held} Mbit/s under a ceiling of 20");
+    let free = goodput(&mut run, ms(5_000), ms(6_000));
+    assert!(free > 170.0, "{free} Mbit/s without it");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Any law after any other, at any time, over a path that loses, repeats and reorders.
+    #[test]
+    fn switching_loses_no_byte(seed: u64, switches in prop::collection::vec((0u64..4_000, any::<prop::sample::Index>()), 1..12)) {
+        let channel = Channel { loss: 0.02, duplicate: 0.01, reorder: 0.02, ..Channel::clean(ms(15), Rate::from_mbps(100)) };
+        let mut run = Run::new(seed, 10_000_000, "delivery", None, &channel, &channel);
+        let sender = run.session.sender;
+        for (at, index) in switches {
+            let law = index.get(&laws()).name;
+            let part = rate_control(&[("controller", law), ("rate", "90Mbit")]);
+            switch_at(&mut run.world, sender, Time::ZERO + ms(at), &part);
+        }
+        run.run(Span::from_secs(300));
+        run.assert_whole();
+    }
+}
