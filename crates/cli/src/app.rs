@@ -94,6 +94,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         return Ok(0);
     }
     match &command {
+        Command::Ctl(args) => return run::ctl(args, global.json),
         Command::Presets(args) => return run::presets(args, global.json),
         Command::Completions(args) => return Ok(completions(args.shell)),
         Command::Man => return man(),
@@ -167,6 +168,7 @@ fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context)
         Command::Pipe(_)
         | Command::Status(_)
         | Command::Clean(_)
+        | Command::Ctl(_)
         | Command::Presets(_)
         | Command::Completions(_)
         | Command::Man

@@ -39,7 +39,7 @@ pub use hello::{
     DatagramSizes, HelloDriver, HelloExchange, HelloResponder, MAX_HELLO, MIN_DATAGRAM, is_hello,
 };
 pub use listener::{HandshakeLimits, Incoming, ListenOptions, Listener, ListenerStats};
-pub use recipe::offer;
+pub use recipe::{law_in_force, offer};
 pub use role::{Direction, Role};
 pub use secret::{Secret, write_secret_file};
 pub use session::Session;

@@ -2,7 +2,7 @@
 
 use haul_proto::presets::preset;
 use haul_proto::{check_object_recipe, micro};
-use haul_stack::{Recipe, RecipeError, Registry};
+use haul_stack::{Part, Recipe, RecipeError, Registry};
 use haul_wire::control::{Cipher, Fault, FaultCode, RecipeOffer, Settings};
 
 use crate::crypto::tag_len;
@@ -25,6 +25,13 @@ pub(crate) fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError>
         Some(recipe) => Ok(recipe),
         None => with_settings(preset("bulk").unwrap_or_else(|| Ok(Recipe::default()))?, settings),
     }
+}
+
+/// What the recipe of a session with these settings says of its control law, for [`crate::Transfer::switch_law`]; `None` if it
+/// has no `rate_control`.
+pub fn law_in_force(settings: &Settings) -> Option<Part> {
+    let recipe = session_recipe(settings).ok()?;
+    recipe.parts.into_iter().find(|part| part.name == "rate_control")
 }
 
 fn with_settings(mut recipe: Recipe, settings: &Settings) -> Result<Recipe, RecipeError> {

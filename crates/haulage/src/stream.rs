@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use haul_engine::{
     ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Session, Transfer, Waker, connect,
+    law_in_force,
 };
+use haul_proto::{ChosenLaw, Part};
 use haul_stack::Recipe;
 use haul_wire::control::{Fault, FaultCode, Request};
 
@@ -56,6 +58,8 @@ struct Line {
     last: Option<Counters>,
     /// Name of the recipe.
     recipe: String,
+    /// What it says of its law now.
+    law: Option<Part>,
 }
 
 impl Line {
@@ -64,7 +68,8 @@ impl Line {
         let recipe = offer.and_then(|offer| Recipe::parse(&offer.text).ok());
         let recipe = recipe.map_or_else(|| "bulk".to_owned(), |recipe| recipe.name);
         let control = session.control().clone();
-        Self { transfer: Some(transfer), control, waker, is_over: false, last: None, recipe }
+        let law = law_in_force(session.settings());
+        Self { transfer: Some(transfer), control, waker, is_over: false, last: None, recipe, law }
     }
 
     /// As [`Line::failure`]; the task is woken when there is one.
@@ -76,6 +81,17 @@ impl Line {
     fn statistics(&self) -> StreamStatistics {
         let present = self.transfer.as_ref().and_then(Transfer::counters);
         StreamStatistics::of(present.or(self.last).as_ref(), self.control.round_trip())
+    }
+
+    fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), Error> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let changes: Vec<_> = changes.iter().map(owned).collect();
+        if let (Some(law), Some(transfer)) = (&mut self.law, &self.transfer) {
+            let changed = ChosenLaw::changed(law, &changes);
+            transfer.switch_law(ChosenLaw::check(&changed)?);
+            *law = changed;
+        }
+        Ok(())
     }
 
     fn failure(&self) -> Option<Error> {
@@ -187,6 +203,15 @@ impl ByteWriter {
         }
         self.line.is_over = true;
         self.line.control.close()
+    }
+
+    /// Changes parameters of the stream's `rate_control`, while it runs: `("rate", "50Mbit")`, `("controller", "reno")`.
+    /// Nothing that was written is lost by it, and a new law goes on from the rate of the one before.
+    ///
+    /// # Errors
+    /// [`Error::Controller`] if there is no such law or parameter; then nothing changes.
+    pub fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), Error> {
+        self.line.set_law(changes)
     }
 
     /// Whether the stream still runs, for writers that have nothing to write now.

@@ -399,3 +399,29 @@ fn a_stream_is_longer_than_what_its_writer_keeps_of_it() {
     writer.finish_timeout(PATIENCE).unwrap();
     assert_eq!(reading.join().unwrap(), 200_000_000);
 }
+
+#[test]
+fn the_law_of_a_stream_changes_while_it_runs() {
+    let listener = listener();
+    let url = listener.url("127.0.0.1");
+    let data: Vec<u8> = (0..30_000_000u32).map(|i| (i.wrapping_mul(0x9E37_79B9) >> 24) as u8).collect();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut bytes = Vec::new();
+            listener.accept_reader(PATIENCE).unwrap().read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        // It would take four minutes.
+        let options = Options { rate: Some(Rate::from_bps(1_000_000)), ..Options::default() };
+        let mut writer = ByteWriter::open(&url, &options).unwrap();
+        let (first, rest) = data.split_at(100_000);
+        writer.write_all(first).unwrap();
+        let refused = writer.set_law(&[("controller", "frobnicate")]).unwrap_err();
+        assert!(refused.to_string().contains("frobnicate"), "{refused}");
+        writer.set_law(&[("controller", "scalable"), ("rate", "unlimited")]).unwrap();
+        writer.write_all(rest).unwrap();
+        writer.set_law(&[("rate", "4Gbit")]).unwrap();
+        writer.finish_timeout(PATIENCE).unwrap();
+        assert!(reading.join().unwrap() == data);
+    });
+}

@@ -15,7 +15,8 @@ pub mod presets;
 mod rtt;
 
 pub use haul_stack::{
-    Available, ObjectSink, ObjectSource, Open, ParameterKind, ParameterSpec, Parameters, Seal, Unauthentic,
+    Available, ObjectSink, ObjectSource, Open, ParameterKind, ParameterSpec, Parameters, Part, Seal,
+    Unauthentic,
 };
 
 pub use bulk::{

@@ -61,6 +61,15 @@ Examples:
 
 Running the command of a transfer again resumes it; `haul clean` removes what it left.";
 
+pub(super) const CTL: &str = "\
+Examples:
+  haul ctl                          the copies that run here as this user
+  haul ctl 4711                     one of them, and what its control law was told
+  haul ctl 4711 rate=50Mbit         no faster from now on; rate=unlimited lifts it
+  haul ctl 4711 controller=reno     another control law, which goes on from the rate of the one before
+
+The side that sends is the one to change. Nothing that was sent is lost by it.";
+
 pub(super) const CLEAN: &str = "\
 Examples:
   haul clean -n                     say what would be removed from this directory

@@ -76,6 +76,9 @@ pub enum Command {
     /// Remove what transfers that were cut off have left behind
     #[command(after_help = help::CLEAN)]
     Clean(CleanArgs),
+    /// List the copies that run on this machine, look at one, or change how it sends
+    #[command(after_help = help::CTL, override_usage = "haul ctl [PID [KEY=VALUE]...]")]
+    Ctl(CtlArgs),
     /// List the presets, or print one as a recipe
     #[command(after_help = help::PRESETS)]
     Presets(PresetsArgs),
@@ -103,6 +106,7 @@ impl Command {
             Self::Pipe(_) => "pipe",
             Self::Status(_) => "status",
             Self::Clean(_) => "clean",
+            Self::Ctl(_) => "ctl",
             Self::Presets(_) => "presets",
             Self::Demo(_) => "demo",
             Self::Completions(_) => "completions",
@@ -161,6 +165,7 @@ impl Command {
             Self::Pipe(_)
             | Self::Status(_)
             | Self::Clean(_)
+            | Self::Ctl(_)
             | Self::Presets(_)
             | Self::Completions(_)
             | Self::Man
@@ -386,6 +391,27 @@ pub struct CleanArgs {
     /// Leave alone what was written to within this time, for example 7d
     #[arg(long, value_name = "TIME")]
     pub older_than: Option<Span>,
+}
+
+/// The number of a process, and which of its copies where it runs several.
+fn copy_name(text: &str) -> Result<String, String> {
+    let is_number = |part: &str| part.parse::<u32>().is_ok_and(|number| number > 0);
+    if text.splitn(2, '.').all(is_number) {
+        Ok(text.to_owned())
+    } else {
+        Err("write the number of a process, for example 4711; `haul ctl` lists them".to_owned())
+    }
+}
+
+/// `haul ctl`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct CtlArgs {
+    /// Process of the copy, as `haul ctl` lists it; all are listed without
+    #[arg(value_name = "PID", value_parser = copy_name)]
+    pub copy: Option<String>,
+    /// What to change of its `rate_control`, for example rate=50Mbit or controller=reno
+    #[arg(value_name = "KEY=VALUE", requires = "copy")]
+    pub changes: Vec<Assignment>,
 }
 
 /// `haul presets`.

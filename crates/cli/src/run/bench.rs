@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::Context;
 use super::copy::{negotiate, open};
+use super::ctl::{ControlSocket, Side};
 use super::drive::{Contact, Watch, counters_json, for_peer, interrupted, stop};
 use super::link::Sides;
 use super::memory::{Gauge, MemorySource, NullSink};
@@ -111,6 +112,7 @@ pub(super) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, watc
     let source = MemorySource::new(limit);
     let gauge = source.gauge();
     let started = Instant::now();
+    let controls = ControlSocket::open(watch, Side::of_sender(session.settings()));
     let transfer = Waker::new().and_then(|waker| session.start_sending(Box::new(source), waker));
     let transfer = match transfer {
         Ok(transfer) => Arc::new(transfer),
@@ -121,7 +123,7 @@ pub(super) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, watc
         _ => None,
     };
     sides.watch(&transfer);
-    let delivered = wait((&transfer, sides), session.control(), &gauge, total, watch);
+    let delivered = wait((&transfer, sides, controls), session.control(), &gauge, total, watch);
     let elapsed = started.elapsed().into();
     let bytes = delivered.and_then(|()| {
         let bytes = match transfer.counters() {
@@ -144,7 +146,8 @@ pub(super) fn receive(session: &mut Session, sides: &Sides, watch: &Watch<'_>) -
         Err(error) => return give_up(session.control(), error.into()),
     };
     sides.watch(&transfer);
-    let complete = wait((&transfer, sides), session.control(), &gauge, None, watch);
+    let controls = ControlSocket::open(watch, Side::Receives);
+    let complete = wait((&transfer, sides, controls), session.control(), &gauge, None, watch);
     let elapsed = started.elapsed().into();
     let bytes = complete.and_then(|()| agree_as_receiver(session.control(), sides, gauge.bytes()));
     finish(session.control(), transfer, bytes, elapsed, watch)
@@ -174,7 +177,7 @@ fn finish(
 
 /// Shows how it goes until every byte has arrived.
 fn wait(
-    (transfer, sides): (&Transfer, &Sides),
+    (transfer, sides, mut controls): (&Transfer, &Sides, Option<ControlSocket>),
     control: &Control,
     gauge: &Gauge,
     total_bytes: Option<u64>,
@@ -191,6 +194,9 @@ fn wait(
             Err(error) => break Err(error.into()),
         }
         watch.pulse.note(gauge.bytes());
+        if let Some(controls) = &mut controls {
+            controls.answer(transfer, gauge.bytes());
+        }
         if let Some(fault) =
             watch.cancel.is_requested().then(|| interrupted(watch.cancel)).or_else(|| watch.pulse.given_up())
         {

@@ -12,6 +12,7 @@ use haul_wire::control::{Fault, FaultCode};
 use serde_json::json;
 
 use super::allot::{Allotments, Part};
+use super::ctl::{ControlSocket, Side};
 use super::link::{Sides, wake};
 use super::sessions::Pulse;
 use super::stall::{self, StallClock};
@@ -114,21 +115,24 @@ impl Moved {
 /// Sends what `job` reads.
 pub(super) fn send(session: &mut Session, job: SendJob, sides: &Sides, watch: &Watch<'_>) -> Moved {
     let SendJob { source, handle } = job;
-    run(handle, sides, watch, None, |waker| Ok(session.start_sending(source, waker)?))
+    let side = Side::of_sender(session.settings());
+    run(handle, sides, watch, (None, side), |waker| Ok(session.start_sending(source, waker)?))
 }
 
 /// Receives into what `job` writes.
 pub(super) fn receive(session: &mut Session, job: ReceiveJob, sides: &Sides, watch: &Watch<'_>) -> Moved {
     let ReceiveJob { sink, handle } = job;
     let control = session.control().clone();
-    run(handle, sides, watch, Some(&control), |waker| Ok(session.start_receiving(sink, waker)?))
+    run(handle, sides, watch, (Some(&control), Side::Receives), |waker| {
+        Ok(session.start_receiving(sink, waker)?)
+    })
 }
 
 fn run<J: Job>(
     job: J,
     sides: &Sides,
     watch: &Watch<'_>,
-    sender: Option<&Control>,
+    (sender, side): (Option<&Control>, Side),
     start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
 ) -> Moved {
     let started = Instant::now();
@@ -157,7 +161,8 @@ fn run<J: Job>(
     };
     sides.watch(&transfer);
     let part = sender.and_then(|sender| watch.allotments.join(sender, &transfer));
-    let stopped_by = look_after(&job, &transfer, watch, part.as_ref(), progress);
+    let controls = ControlSocket::open(watch, side);
+    let stopped_by = look_after(&job, &transfer, watch, (part.as_ref(), controls), progress);
     drop(part);
     let notes = job.notes();
     let joined = join(job, stopped_by);
@@ -198,7 +203,7 @@ fn look_after(
     job: &impl Job,
     transfer: &Transfer,
     watch: &Watch<'_>,
-    part: Option<&Part>,
+    (part, mut controls): (Option<&Part>, Option<ControlSocket>),
     mut progress: Progress,
 ) -> Option<Fault> {
     let numbers = job.progress();
@@ -213,6 +218,9 @@ fn look_after(
         progress.update(&snapshot(&numbers, contact.silent_for(transfer), stall));
         watch.pulse.note(done(&numbers, transfer));
         part.inspect(|part| part.look());
+        if let Some(controls) = &mut controls {
+            controls.answer(transfer, numbers.bytes_done());
+        }
         if traced.elapsed() >= TRACE_INTERVAL {
             traced = Instant::now();
             trace(watch, &numbers, transfer);

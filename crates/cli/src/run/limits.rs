@@ -101,6 +101,9 @@ fn of_path(evidence: &SenderEvidence) -> LimitedBy {
     if let Some(ceiling) = evidence.ceiling.filter(|&ceiling| is_reached(ceiling, evidence)) {
         return limit("rate_ceiling", format!("{ceiling} was asked for and {} was sent", evidence.sent));
     }
+    if evidence.ceiling.is_none() && evidence.waiting.ceiling > for_path(&evidence.waiting) {
+        return limit("rate_ceiling", format!("it was given one on the way, and {} was sent", evidence.sent));
+    }
     let round_trips = evidence.elapsed.as_secs_f64() / evidence.min_rtt.as_secs_f64().max(1e-6);
     if round_trips < FEW_ROUND_TRIPS {
         return limit("start_up", format!("it took {round_trips:.0} round trips, too few to fill the path"));
@@ -193,6 +196,14 @@ mod tests {
         let with = |ceiling| SenderEvidence { ceiling: Some(Rate::from_mbps(ceiling)), ..evidence(waiting) };
         assert_eq!(of_sender(&with(950)).unwrap().what, "rate_ceiling");
         assert_eq!(of_sender(&with(2_000)).unwrap().what, "path");
+    }
+
+    #[test]
+    fn a_ceiling_that_came_on_the_way_is_one_too() {
+        let waiting = Waiting { ceiling: seconds(8.0), pacer: seconds(1.0), ..Waiting::default() };
+        assert_eq!(of_sender(&evidence(waiting)).unwrap().what, "rate_ceiling");
+        let waiting = Waiting { ceiling: seconds(1.0), pacer: seconds(8.0), ..Waiting::default() };
+        assert_eq!(of_sender(&evidence(waiting)).unwrap().what, PATH);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
+mod ctl;
 mod hard_trees;
 mod leftovers;
 mod machines;

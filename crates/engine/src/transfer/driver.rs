@@ -6,6 +6,7 @@ use std::time::Duration;
 use haul_base::{
     AlignedBytes, Deadline, DeadlineReason, HostSample, Machine, PathId, Rate, Received, Span, Time, Transmit,
 };
+use haul_proto::ChosenLaw;
 use haul_udp::{ArrivalClock, Full, Receiver as Buffers, RecvError, SendError, UdpSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -45,6 +46,8 @@ pub(super) trait Driven: Machine {
     fn on_too_large(&mut self, now: Time, size: usize);
     /// The other side allots a rate.
     fn on_allotted(&mut self, now: Time, rate: Rate);
+    /// Another control law from now on.
+    fn on_law(&mut self, now: Time, law: ChosenLaw);
     /// Datagrams of this size are known to pass to the peer.
     fn on_size_passed(&mut self, now: Time, size: u16);
     /// The load of this host, if [`Driven::LOOKS_AT_HOST`].
@@ -141,6 +144,9 @@ impl<'a, M: Driven> Driver<'a, M> {
             if allotted != self.allotted {
                 self.allotted = allotted;
                 self.machine.on_allotted(now, allotted);
+            }
+            if let Some(law) = self.shared.take_law() {
+                self.machine.on_law(now, law);
             }
             let sent = self.transmit()?;
             if self.take_events()? == Flow::Done {

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use haul_base::{HostSample, Rate, Span, Time};
-use haul_proto::{Receiver, ReceiverEvent, Sender, SenderEvent};
+use haul_proto::{ChosenLaw, Receiver, ReceiverEvent, Sender, SenderEvent};
 use haul_udp::{Capabilities, UdpSocket};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -82,6 +82,13 @@ impl Transfer {
     /// The other side allots this one a rate, UDP payload; for a receiver it means nothing.
     pub fn allot(&self, rate: Rate) {
         self.shared.allotted.store(rate.as_bps(), Ordering::Relaxed);
+        self.waker.wake();
+    }
+
+    /// Another control law, or other parameters of the present one, from now on (`haul_proto::Sender::switch_law`); for
+    /// a receiver it means nothing.
+    pub fn switch_law(&self, law: ChosenLaw) {
+        self.shared.choose_law(law);
         self.waker.wake();
     }
 
@@ -172,6 +179,10 @@ impl Driven for Sender {
         self.allot(now, rate);
     }
 
+    fn on_law(&mut self, now: Time, law: ChosenLaw) {
+        self.switch_law(now, law);
+    }
+
     fn on_host_sample(&mut self, _: Time, _: HostSample) {}
 }
 
@@ -200,6 +211,8 @@ impl Driven for Receiver {
     fn on_size_passed(&mut self, _: Time, _: u16) {}
 
     fn on_allotted(&mut self, _: Time, _: Rate) {}
+
+    fn on_law(&mut self, _: Time, _: ChosenLaw) {}
 
     fn on_host_sample(&mut self, now: Time, host: HostSample) {
         Receiver::on_host_sample(self, now, host);

@@ -1,11 +1,11 @@
 //! What a data thread and the rest of a session share. Written by the data thread some twenty times a second.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
-use haul_proto::{ReceiverStats, SenderStats};
+use haul_proto::{ChosenLaw, ReceiverStats, SenderStats};
 
 use crate::EngineError;
 
@@ -53,6 +53,9 @@ pub(super) struct Shared {
     pub(super) stop: AtomicBool,
     /// Bits per second that the other side allots.
     pub(super) allotted: AtomicU64,
+    /// Whether a law was chosen that the data thread has not taken yet.
+    pub(super) is_law_chosen: AtomicBool,
+    law: Mutex<Option<ChosenLaw>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -63,6 +66,8 @@ impl Shared {
         Self {
             stop: AtomicBool::new(false),
             allotted: AtomicU64::new(Rate::MAX.as_bps()),
+            is_law_chosen: AtomicBool::new(false),
+            law: Mutex::new(None),
             state: Mutex::new(state),
             changed: Condvar::new(),
         }
@@ -77,6 +82,19 @@ impl Shared {
         let mut state = self.lock();
         state.counters = Some(*counters);
         state.cpu = cpu;
+    }
+
+    /// Of two that were chosen since the data thread looked, the later counts.
+    pub(super) fn choose_law(&self, law: ChosenLaw) {
+        *self.law.lock().unwrap_or_else(PoisonError::into_inner) = Some(law);
+        self.is_law_chosen.store(true, Ordering::Release);
+    }
+
+    pub(super) fn take_law(&self) -> Option<ChosenLaw> {
+        if !self.is_law_chosen.swap(false, Ordering::Acquire) {
+            return None;
+        }
+        self.law.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(super) fn set_delivered(&self) {

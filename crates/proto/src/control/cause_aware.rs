@@ -2,8 +2,8 @@
 //! the law is told, and the rate is bounded by what the host drains instead (dickens-classifier, section on the use of the
 //! diagnosis).
 
-use haul_base::{Cause, Rate, Span, Time, Verdict};
 use crate::rtt::RttEstimator;
+use haul_base::{Cause, Rate, Span, Time, Verdict};
 
 use super::{
     Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, RateState, SentBatch, burst_for,

@@ -13,11 +13,11 @@ use haul_base::{Rate, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
 
 use super::reaction::{CAPACITY, FIRST_RATE, clamped, rate_or_ceiling};
-use crate::rtt::RttEstimator;
 use super::{
     Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
     RateController, RateState, Unit,
 };
+use crate::rtt::RttEstimator;
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {

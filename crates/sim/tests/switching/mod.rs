@@ -1,5 +1,7 @@
 //! Another control law in a running transfer: nothing is lost by it, and it goes on from where the one before was.
 
+#![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
+
 use haul_base::{Rate, Span, Time};
 use haul_proto::{ChosenLaw, laws};
 use haul_sim::{NodeId, World};
@@ -13,7 +15,8 @@ fn ms(n: u64) -> Span {
 }
 
 fn rate_control(parameters: &[(&str, &str)]) -> Part {
-    let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let parameters =
+        parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     Part { name: "rate_control".to_owned(), parameters }
 }
 

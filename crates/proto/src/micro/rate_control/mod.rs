@@ -9,25 +9,26 @@ use std::any::Any;
 
 use haul_base::{Ecn, Rate, Span, Time, Verdict};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, EventId, Grant, MicroProtocol, Order,
-    Parameters, Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
+    Batch, BatchEvent, Context, Declaration, Event, EventId, Grant, MicroProtocol, Order, Parameters,
+    Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
 };
 
 use super::events::{
-    ALLOTTED, Allotment, LAW_CHOSEN, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, ROUND_ENDED, VERDICT,
+    ALLOTTED, Allotment, LAW_CHOSEN, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, ROUND_ENDED,
+    VERDICT,
 };
 use super::object::carries_data;
 use super::shared::{ChunkNow, Clock, Flight, PeerHost, RateNow, ReportDelay, WaitingFor};
 use crate::control::ledger::{Known, LossLedger, Sent};
 use crate::control::{
-    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW,
-    Permit, RateController, RateState, SentBatch, Unit, burst_for,
+    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController, RateState,
+    SentBatch, Unit, burst_for,
 };
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 pub use law::ChosenLaw;
-use law::{Law, law_parameters};
 pub(crate) use law::PARAMETERS;
+use law::{Law, law_parameters};
 pub(crate) use observer::{Observer, Own};
 
 /// Bounds nothing: for checking that a law can be built.

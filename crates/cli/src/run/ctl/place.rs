@@ -1,0 +1,34 @@
+//! Where running copies can be spoken to: a directory of the user's own, with one socket for each.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::PathBuf;
+
+use rustix::process::geteuid;
+
+/// The directory, whether it is there or not.
+pub(super) fn directory() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
+        Some(path) => PathBuf::from(path).join("haul"),
+        None => std::env::temp_dir().join(format!("haul-{}", geteuid().as_raw())),
+    }
+}
+
+/// The directory, made where it is missing.
+///
+/// # Errors
+/// If it cannot be made, or somebody else could put sockets there.
+pub(super) fn made() -> io::Result<PathBuf> {
+    let path = directory();
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&path)?;
+    if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
+        let words = format!("{} is not a directory that only you can enter", path.display());
+        return Err(io::Error::other(words));
+    }
+    Ok(path)
+}

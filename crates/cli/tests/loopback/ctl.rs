@@ -1,0 +1,158 @@
+//! `haul ctl`: copies that run are listed, looked at and changed by their owner.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Server, exits, haul, lossy, object, text};
+
+/// At this rate the file takes a minute.
+const SLOW: &str = "16Mbit";
+const LEN: usize = 120_000_000;
+
+/// A place with a copy that runs, in either direction.
+struct World {
+    place: TempDir,
+    server: Server,
+    copy: Child,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.copy.kill();
+        let _ = self.copy.wait();
+    }
+}
+
+fn haul_in(runtime: &Path, arguments: &[&str]) -> Command {
+    let mut command = haul();
+    command.args(arguments).env("XDG_RUNTIME_DIR", runtime);
+    command
+}
+
+impl World {
+    fn of(arguments: impl Fn(&Server, &str) -> [String; 2]) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("root");
+        fs::create_dir(&root).unwrap();
+        let content: Vec<u8> =
+            (0..LEN as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
+        for path in [root.join("there"), place.path().join("here")] {
+            fs::write(path, &content).unwrap();
+        }
+        let server = Server::start(&root, &[]);
+        let [source, destination] = arguments(&server, place.path().to_str().unwrap());
+        let mut command = haul_in(place.path(), &["cp", "--rate", SLOW, &source, &destination]);
+        let copy = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let world = Self { place, server, copy };
+        world.wait(|| world.socket().exists());
+        world
+    }
+
+    fn wait(&self, until: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !until() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it takes too long");
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        self.place.path().join("haul").join(self.name())
+    }
+
+    fn name(&self) -> String {
+        self.copy.id().to_string()
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> Output {
+        haul_in(self.place.path(), &[&["ctl"], arguments].concat()).output().unwrap()
+    }
+
+    fn shown(&self, arguments: &[&str]) -> Value {
+        let output = self.ctl(&[&["--json", &self.name()], arguments].concat());
+        exits(&output, 0);
+        object(&output)["copy"].clone()
+    }
+}
+
+#[test]
+fn a_copy_that_sends_is_made_faster_while_it_runs_and_loses_nothing() {
+    let mut world = World::of(|server, place| [format!("{place}/here"), server.at("copied")]);
+    let list = text(&world.ctl(&[]).stdout);
+    assert!(list.contains(&world.name()) && list.contains("sends"), "{list}");
+    let shown = world.shown(&[]);
+    assert_eq!((&shown["side"], &shown["rate_control"]["rate"]), (&"sends".into(), &"16000000bit".into()));
+
+    // Only its owner can speak to it.
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&world.place.path().join("haul")), mode(&world.socket())), (0o700, 0o600));
+
+    let before = text(&world.ctl(&[&world.name()]).stdout);
+    for (wrong, words) in [
+        ("controller=frobnicate", "frobnicate"),
+        ("rate=0bit", "above zero"),
+        ("speed=9", "speed"),
+        ("rate", "KEY=VALUE"),
+    ] {
+        let output = world.ctl(&[&world.name(), wrong]);
+        exits(&output, 2);
+        assert!(lossy(&output.stderr).contains(words), "{}", lossy(&output.stderr));
+    }
+    let after = text(&world.ctl(&[&world.name()]).stdout);
+    let parameters = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(parameters(&after), parameters(&before), "what is refused changes nothing");
+
+    // Somebody who connects and says nothing does not hold it up for ever.
+    let _silent = UnixStream::connect(world.socket()).unwrap();
+    let shown = world.shown(&["rate_control.rate=400Mbit"]);
+    assert_eq!(shown["rate_control"]["rate"], "400Mbit");
+    let shown = world.shown(&["controller=reno", "rate=unlimited"]);
+    assert_eq!(shown["rate_control"]["controller"], "reno");
+    let begun = Instant::now();
+    assert!(world.copy.wait().unwrap().success());
+    assert!(begun.elapsed() < Duration::from_secs(40), "at {SLOW} it would have taken a minute");
+    let copied = fs::read(world.place.path().join("root/copied")).unwrap();
+    assert_eq!(copied, fs::read(world.place.path().join("here")).unwrap());
+    assert!(!world.socket().exists(), "nothing is left behind");
+    exits(&world.ctl(&[&world.name()]), 2);
+}
+
+#[test]
+fn a_copy_that_receives_can_be_looked_at_and_says_who_decides() {
+    let world = World::of(|server, place| [server.at("there"), format!("{place}/copied")]);
+    assert_eq!(world.shown(&[])["side"], "receives");
+    let output = world.ctl(&[&world.name(), "rate=1Mbit"]);
+    exits(&output, 2);
+    let said = lossy(&output.stderr);
+    assert!(said.contains("this side receives") && said.contains("on the machine that sends"), "{said}");
+}
+
+#[test]
+fn what_a_killed_copy_leaves_is_not_listed_and_goes_and_a_directory_of_others_is_not_used() {
+    let mut world = World::of(|server, place| [format!("{place}/here"), server.at("copied")]);
+    world.copy.kill().unwrap();
+    world.copy.wait().unwrap();
+    assert!(world.socket().exists());
+    let output = world.ctl(&["--json"]);
+    exits(&output, 0);
+    assert_eq!(object(&output)["copies"], Value::Array(Vec::new()));
+    assert!(!world.socket().exists());
+
+    // The copy runs, and cannot be reached.
+    let open = tempfile::tempdir().unwrap();
+    fs::create_dir(open.path().join("haul")).unwrap();
+    fs::set_permissions(open.path().join("haul"), PermissionsExt::from_mode(0o777)).unwrap();
+    let (file, copied) = (world.place.path().join("root/there"), open.path().join("copied"));
+    let words = ["cp", &world.server.at("there"), copied.to_str().unwrap()];
+    exits(&haul_in(open.path(), &words).output().unwrap(), 0);
+    assert_eq!(fs::metadata(copied).unwrap().size(), fs::metadata(file).unwrap().size());
+    assert_eq!(fs::read_dir(open.path().join("haul")).unwrap().count(), 0);
+}
