@@ -4,7 +4,10 @@
 //! format, no repair strategy and no session.
 
 mod asynch;
+mod bbr;
 mod cause_aware;
+#[cfg(test)]
+mod comparison;
 mod delivery;
 mod equation;
 mod fast;

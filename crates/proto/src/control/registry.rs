@@ -6,8 +6,8 @@ use haul_base::{Rate, Span};
 use haul_stack::{ParameterSpec, Parameters, Part, RecipeError};
 
 use super::{
-    RateController, asynch, delivery, fast, fixed, highspeed, non_aggressive, proactive, rapid_plus, reno,
-    scalable, state_based, stop_and_go, tfrc,
+    RateController, asynch, bbr, delivery, fast, fixed, highspeed, non_aggressive, proactive, rapid_plus,
+    reno, scalable, state_based, stop_and_go, tfrc,
 };
 
 /// Makes a law from its checked parameters.
@@ -117,6 +117,7 @@ pub enum ControllerError {
 /// The project's own. Add a law with one line here.
 static OWN: &[&LawRegistration] = &[
     &delivery::LAW,
+    &bbr::LAW,
     &fixed::LAW,
     &highspeed::LAW,
     &rapid_plus::LAW,

@@ -11,6 +11,8 @@
 
 mod literal;
 mod model;
+mod scenarios;
+mod shared;
 mod tests;
 
 use std::collections::VecDeque;
@@ -25,6 +27,8 @@ use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 pub(crate) use literal::{boundary, built, feedback};
 pub(crate) use model::{Cut, Loss, Measured, PathModel, config};
+pub(crate) use scenarios::{run_scenario, scenarios};
+pub(crate) use shared::measure_together;
 
 /// A batch on its way.
 #[derive(Debug)]
@@ -81,6 +85,16 @@ struct Sums {
     held: f64,
     rtt: f64,
     rtts: f64,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Report,
+    MakeReport,
+    Deadline,
+    Silence,
+    Send,
 }
 
 /// A law that runs over a path; see the module's text.
@@ -172,6 +186,13 @@ impl Harness {
         self.outage_until = self.now + span;
     }
 
+    /// The bottleneck has another capacity from now on. What waits there leaves at that rate.
+    pub(crate) fn set_capacity(&mut self, capacity: Rate) {
+        let waiting = self.path.capacity.bytes_in(self.bottleneck_free.since(self.now));
+        self.bottleneck_free = self.now + capacity.time_for(waiting);
+        self.path.capacity = capacity;
+    }
+
     /// Runs for so long.
     pub(crate) fn run_for(&mut self, span: Span) {
         let until = self.now + span;
@@ -193,6 +214,11 @@ impl Harness {
     pub(crate) fn measure(&mut self, span: Span) -> Measured {
         self.sums = Sums::default();
         self.run_for(span);
+        self.measured(span)
+    }
+
+    /// What has happened since the sums were empty, `span` ago.
+    fn measured(&self, span: Span) -> Measured {
         let (sums, seconds) = (self.sums, span.as_secs_f64());
         Measured {
             goodput: Rate::from_transfer(sums.bytes, span),
@@ -219,34 +245,46 @@ impl Harness {
         }
     }
 
-    /// The next thing that happens before `until`; false if nothing does.
-    fn step(&mut self, until: Time) -> bool {
-        let send = self.sends_at();
-        let report = self.reports.front().map_or(Time::from_nanos(u64::MAX), |report| report.due);
-        let deadline = self.law.deadline().map_or(Time::from_nanos(u64::MAX), |at| {
+    /// What happens next, and when.
+    fn next(&self) -> (Time, Next) {
+        let never = Time::from_nanos(u64::MAX);
+        let deadline = self.law.deadline().map_or(never, |at| {
             // As in a stack, one that has passed comes again no sooner than this.
             if at <= self.now { self.now + Span::from_micros(100) } else { at }
         });
-        let silence = self.silent_at();
-        let next = send.min(report).min(deadline).min(silence).min(self.next_report);
-        if next > until {
+        let report = self.reports.front().map_or(never, |report| report.due);
+        let next = [
+            (report, Next::Report),
+            (self.next_report, Next::MakeReport),
+            (deadline, Next::Deadline),
+            (self.silent_at(), Next::Silence),
+        ];
+        // The first of those at the same time.
+        next.into_iter().fold((self.sends_at(), Next::Send), |soonest, other| {
+            let is_sooner = other.0 < soonest.0 || (other.0 == soonest.0 && soonest.1 == Next::Send);
+            if is_sooner { other } else { soonest }
+        })
+    }
+
+    /// The next thing that happens before `until`; false if nothing does.
+    fn step(&mut self, until: Time) -> bool {
+        let (at, next) = self.next();
+        if at > until {
             self.advance(until);
             return false;
         }
-        self.advance(next.max(self.now));
-        if next == report {
-            self.on_report();
-        } else if next == self.next_report {
-            self.make_report();
-        } else if next == deadline {
-            self.law.on_deadline(self.now);
-        } else if next == silence {
-            self.silences += 1;
-            self.progress_at = self.now;
-            self.probes = 2;
-            self.law.on_silence(self.now, self.silences);
-        } else {
-            self.send();
+        self.advance(at.max(self.now));
+        match next {
+            Next::Report => self.on_report(),
+            Next::MakeReport => self.make_report(),
+            Next::Deadline => self.law.on_deadline(self.now),
+            Next::Silence => {
+                self.silences += 1;
+                self.progress_at = self.now;
+                self.probes = 2;
+                self.law.on_silence(self.now, self.silences);
+            }
+            Next::Send => self.send(),
         }
         true
     }

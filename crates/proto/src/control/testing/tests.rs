@@ -187,3 +187,37 @@ fn boundaries_come_for_all_units_with_their_losses() {
             .contains("unit: Segment, number: 0, first_pn: 0, packets: 10000, bytes: 14720000, lost: 100,")
     );
 }
+
+/// A law that keeps its rate, at time zero on this path.
+fn at_rate(mbps: u64, path: PathModel) -> Harness {
+    Harness::new(Box::new(Fixed::new(Rate::from_mbps(mbps))), path)
+}
+
+#[test]
+fn flows_share_one_queue_and_each_has_its_own_round_trip() {
+    let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(20), 1.0);
+    let far = PathModel { rtt: Span::from_millis(60), ..path.clone() };
+    let mut flows = [at_rate(40, path), at_rate(120, far)];
+    measure_together(&mut flows, Span::from_secs(2));
+    let both = measure_together(&mut flows, Span::from_secs(10));
+    assert_near((both[0].goodput.as_bps() + both[1].goodput.as_bps()) as f64, 100e6, 0.01);
+    assert_near(both[0].mean_rtt.as_secs_f64(), 0.040, 0.05);
+    assert_near(both[1].mean_rtt.as_secs_f64(), 0.080, 0.05);
+    assert!(both[1].loss_rate() > 0.3, "{both:?}");
+    assert_eq!(flows[0].now, flows[1].now);
+}
+
+#[test]
+fn a_capacity_that_changes_lets_what_waits_leave_at_the_new_rate() {
+    let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(20), 1.0);
+    let mut run = at_rate(150, path);
+    run.run_for(Span::from_secs(1));
+    run.set_capacity(Rate::from_mbps(200));
+    assert!(run.bottleneck_free.since(run.now) <= Span::from_millis(10));
+    run.run_for(Span::from_secs(1));
+    let wide = run.measure(Span::from_secs(5));
+    assert_near(wide.goodput.as_bps() as f64, 150e6, 0.01);
+    run.set_capacity(Rate::from_mbps(50));
+    run.run_for(Span::from_secs(1));
+    assert_near(run.measure(Span::from_secs(5)).goodput.as_bps() as f64, 50e6, 0.01);
+}

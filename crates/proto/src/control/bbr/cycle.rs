@@ -1,0 +1,289 @@
+//! The cycle of probes for bandwidth (draft-ietf-ccwg-bbr, section "ProbeBW").
+
+use haul_base::{Rate, Rng, Span, Time};
+
+use super::history::Mark;
+use super::loss::Told;
+use super::{Bbr, FeedbackSample, Phase, ShortTerm};
+
+/// The draft: rounds after which a probe is due anyhow, so that Reno and CUBIC on the same path have their share.
+const MOST_ROUNDS: u64 = 63;
+/// A probe that has found so much more has found another path.
+const NEW_PATH: f64 = 1.5;
+
+/// What acknowledgements tell of a probe (the draft's `ack_phase`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acks {
+    /// Not of a probe.
+    Init,
+    Refilling,
+    /// A probe has begun, and nothing of it has arrived yet.
+    Starting,
+    Feedback,
+    /// It has ended, and what left in it still arrives.
+    Stopping,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Cycle {
+    least_wait: Span,
+    /// How long to wait for the next probe, and since when.
+    wait: Span,
+    began: Time,
+    rounds: u64,
+    pub(super) acks: Acks,
+    /// Feedback is of a probe that has not been judged too high yet.
+    is_probe_sample: bool,
+    was_too_high: bool,
+    was_precautionary: bool,
+    /// Rounds in `ProbeBW_DOWN`, and whether the round that ends now left in it.
+    down_rounds: u32,
+    up_rounds: u32,
+    up_acked: u64,
+    /// Bytes acknowledged for which the long-term bound grows by a packet.
+    up_per_packet: u64,
+    /// Bandwidth at the start of the probe.
+    before: Rate,
+    rng: Option<Rng>,
+}
+
+impl Cycle {
+    pub(super) fn new(wait: Span) -> Self {
+        Self {
+            least_wait: wait,
+            wait,
+            began: Time::ZERO,
+            rounds: 0,
+            acks: Acks::Init,
+            is_probe_sample: false,
+            was_too_high: false,
+            was_precautionary: false,
+            down_rounds: 0,
+            up_rounds: 0,
+            up_acked: 0,
+            up_per_packet: u64::MAX,
+            before: Rate::ZERO,
+            rng: None,
+        }
+    }
+
+    /// A round trip has ended.
+    pub(super) fn on_round(&mut self) {
+        self.rounds = self.rounds.saturating_add(1);
+        self.down_rounds = self.down_rounds.saturating_add(1);
+    }
+
+    /// The least time between probes.
+    pub(super) fn wait(&self) -> Span {
+        self.least_wait
+    }
+
+    /// Whether it sends more than is known to pass (the draft's `IsProbingBW`).
+    pub(super) fn is_probing(&self, phase: Phase) -> bool {
+        matches!(phase, Phase::Startup | Phase::Refill | Phase::Up)
+    }
+
+    /// Whether what is acknowledged left while nothing was probed.
+    pub(super) fn is_clean(&self) -> bool {
+        self.acks == Acks::Init
+    }
+
+    /// Whether the round that ends now left in `ProbeBW_DOWN`.
+    pub(super) fn was_slower(&self) -> bool {
+        self.down_rounds == 2
+    }
+
+    /// The draft's `PickProbeWait`. Chance comes from when and what was first fed back: flows that are not twins differ.
+    fn pick_wait(&mut self, now: Time, rtt: Span) {
+        let seed = now.as_nanos() ^ rtt.as_nanos().rotate_left(32);
+        let rng = self.rng.get_or_insert_with(|| Rng::from_seed(seed));
+        self.rounds = rng.below(2);
+        self.wait = self.least_wait + self.least_wait.mul_f64(rng.next_f64() / 2.0);
+        self.began = now;
+    }
+}
+
+impl Bbr {
+    /// The draft's `StartProbeBW_DOWN`.
+    pub(super) fn enter_down(&mut self, now: Time) {
+        self.phase = Phase::Down;
+        self.round.lost = 0;
+        self.round.marked = 0;
+        self.cycle.up_per_packet = u64::MAX;
+        self.cycle.acks = Acks::Stopping;
+        self.cycle.down_rounds = 0;
+        self.cycle.pick_wait(now, self.rtt);
+        self.start_round();
+    }
+
+    /// The draft's `StartProbeBW_REFILL`.
+    fn enter_refill(&mut self) {
+        self.phase = Phase::Refill;
+        self.short_term = ShortTerm::default();
+        self.cycle.up_rounds = 0;
+        self.cycle.up_acked = 0;
+        self.cycle.was_precautionary = false;
+        self.cycle.acks = Acks::Refilling;
+        self.start_round();
+    }
+
+    /// The draft's `StartProbeBW_UP`.
+    fn enter_up(&mut self) {
+        self.phase = Phase::Up;
+        self.cycle.acks = Acks::Starting;
+        self.cycle.is_probe_sample = true;
+        self.cycle.before = self.max_bandwidth.get();
+        self.plateau.reset(self.last.0);
+        self.raise_slope();
+        self.start_round();
+    }
+
+    /// The draft's `UpdateProbeBWCyclePhase`.
+    pub(super) fn advance_cycle(&mut self, sample: &FeedbackSample<'_>, mark: &Mark, is_round: bool) {
+        if !self.is_filled || self.adapt_long_term(sample, mark, is_round) {
+            return;
+        }
+        let phase = self.phase;
+        match phase {
+            Phase::Down | Phase::Cruise if self.is_time_to_probe(sample.now) => self.enter_refill(),
+            Phase::Down if self.is_time_to_cruise() => self.phase = Phase::Cruise,
+            Phase::Refill if is_round => self.enter_up(),
+            Phase::Up if self.has_new_path() => self.restart(),
+            Phase::Up if self.is_time_to_go_down() => {
+                self.cycle.was_too_high = false;
+                self.enter_down(sample.now);
+            }
+            _ => {}
+        }
+    }
+
+    /// The draft's `AdaptLongTermModel`: true if it has decided on a phase.
+    fn adapt_long_term(&mut self, sample: &FeedbackSample<'_>, mark: &Mark, is_round: bool) -> bool {
+        if is_round && self.cycle.acks == Acks::Starting {
+            self.cycle.acks = Acks::Feedback;
+        }
+        if is_round && self.cycle.acks == Acks::Stopping && self.end_probe(sample.app_limited) {
+            return true;
+        }
+        if self.loss.is_too_high(self.since(mark)) {
+            return self.cycle.is_probe_sample && self.on_too_high(sample, mark);
+        }
+        if let Some(bound) = self.long_term {
+            self.long_term = Some(bound.max(mark.in_flight));
+            if self.phase == Phase::Up {
+                self.probe_upward(sample.acked_packets, is_round);
+            }
+        }
+        false
+    }
+
+    /// All that left in a probe has arrived: true if the next one follows at once, as a precautionary one went well.
+    fn end_probe(&mut self, is_app_limited: bool) -> bool {
+        self.cycle.is_probe_sample = false;
+        self.cycle.acks = Acks::Init;
+        if !self.phase.is_probe_bw() {
+            return false;
+        }
+        if !is_app_limited {
+            self.max_bandwidth.advance_known();
+        }
+        let is_safe = self.cycle.was_precautionary && !self.cycle.was_too_high;
+        if is_safe {
+            self.enter_refill();
+        }
+        is_safe
+    }
+
+    /// What is known of the packets that left in the round trip up to now.
+    fn since(&self, mark: &Mark) -> Told {
+        let lost = self.lost.saturating_sub(mark.lost);
+        let marked = self.marked.saturating_sub(mark.marked);
+        Told { lost, marked, packets: mark.in_flight / self.datagram }
+    }
+
+    /// The draft's `HandleInflightTooHigh`: true if that ends the probe.
+    fn on_too_high(&mut self, sample: &FeedbackSample<'_>, mark: &Mark) -> bool {
+        self.cycle.was_too_high = true;
+        self.cycle.is_probe_sample = false;
+        if !sample.app_limited {
+            let least = (self.target_in_flight() as f64 * self.beta) as u64;
+            self.long_term = Some(mark.in_flight.max(least));
+        }
+        let is_up = self.phase == Phase::Up;
+        if is_up {
+            self.enter_down(sample.now);
+        }
+        is_up
+    }
+
+    /// The draft's `IsTimeToProbeBW` and `IsRenoCoexistenceProbeTime`.
+    fn is_time_to_probe(&self, now: Time) -> bool {
+        let rounds = (self.target_in_flight() / self.datagram).min(MOST_ROUNDS);
+        now > self.cycle.began + self.cycle.wait || self.cycle.rounds >= rounds
+    }
+
+    /// The draft's `IsTimeToCruise`, but not before a round has passed.
+    fn is_time_to_cruise(&self) -> bool {
+        self.cycle.down_rounds > 0
+            && self.with_headroom().is_none_or(|most| self.in_flight <= most)
+            && self.in_flight <= self.target(1.0)
+    }
+
+    /// The draft's `IsTimeToGoDown`.
+    fn is_time_to_go_down(&mut self) -> bool {
+        if let Some(bound) = self.long_term {
+            if self.cycle.was_too_high && self.in_flight >= bound {
+                self.cycle.was_precautionary = true;
+                return true;
+            }
+            if self.is_window_full() && self.window >= bound {
+                // The bound holds the bandwidth down, not the path.
+                self.plateau.reset(self.last.0);
+                return false;
+            }
+        }
+        self.plateau.is_reached()
+    }
+
+    /// Whether the probe has found so much, without a queue, that the path cannot be the one that was known.
+    fn has_new_path(&self) -> bool {
+        let before = self.cycle.before;
+        before > Rate::ZERO
+            && self.max_bandwidth.get() >= before.mul_f64(NEW_PATH)
+            && !self.round_trip.is_queued(self.serialization())
+    }
+
+    /// Startup again.
+    fn restart(&mut self) {
+        self.phase = Phase::Startup;
+        self.cycle.acks = Acks::Init;
+        self.cycle.is_probe_sample = false;
+        self.is_filled = false;
+        self.long_term = None;
+        self.plateau.reset(self.max_bandwidth.get());
+    }
+
+    /// The draft's `RaiseInflightLongtermSlope`.
+    fn raise_slope(&mut self) {
+        let growth = 1u64 << self.cycle.up_rounds;
+        self.cycle.up_rounds = (self.cycle.up_rounds + 1).min(30);
+        self.cycle.up_per_packet = (self.window / growth).max(self.datagram);
+    }
+
+    /// The draft's `ProbeInflightLongtermUpward`.
+    fn probe_upward(&mut self, acked: u64, is_round: bool) {
+        let Some(bound) = self.long_term.filter(|&bound| self.is_window_full() && self.window >= bound)
+        else {
+            return;
+        };
+        let cycle = &mut self.cycle;
+        cycle.up_acked = cycle.up_acked.saturating_add(acked.saturating_mul(self.datagram));
+        let packets = cycle.up_acked / cycle.up_per_packet;
+        cycle.up_acked %= cycle.up_per_packet;
+        self.long_term = Some(bound.saturating_add(packets.saturating_mul(self.datagram)));
+        if is_round {
+            self.raise_slope();
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Which losses speak of congestion.
+//!
+//! The draft takes every loss for congestion: more than 2 % in a round trip while it probes, any at all while it does not. On a
+//! path that loses 15 % by chance that ends near nothing. Our deviation, which `tolerates = 0` turns off: a loss rate
+//! that the path has while no queue stands and the sender does not probe is the path's own (*base*). Losses count as
+//! congestion only if
+//! - they exceed the base by more than the threshold while the sender probes: then they grow with what is in flight, or
+//! - they exceed the base while the round trip shows a queue, or
+//! - they exceed what is tolerated, whatever the queue.
+//!
+//! A policer or a queue of a few packets loses without any delay, so its losses could be taken for the path's own. They do not stay
+//! so: in `ProbeBW_DOWN` the sender goes a tenth slower, and if most of the losses stop then, they were its own doing.
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LossRule {
+    /// Share of lost packets that is too much while probing (the draft's `LossThresh`).
+    threshold: f64,
+    /// Highest loss rate that can be the path's own; 0 for the draft's rule.
+    tolerates: f64,
+    /// Of the packets by which the base is known: how many, and how many of them were lost. Older ones count less.
+    packets: f64,
+    lost: f64,
+}
+
+/// Packets of a stretch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) lost: u64,
+    /// Marked "congestion experienced".
+    pub(super) marked: u64,
+    /// All whose outcome is known.
+    pub(super) packets: u64,
+}
+
+/// The base is known by at least so many packets, and by those of at least so many rounds. A choice.
+const MEMORY_PACKETS: f64 = 500.0;
+const MEMORY_ROUNDS: f64 = 4.0;
+/// The base is the sender's own doing if a slower round has lost less than this share of it, and
+/// chance cannot explain it: so many losses were expected.
+const OWN_DOING: f64 = 0.5;
+const OWN_DOING_EXPECTED: f64 = 8.0;
+
+/// Whether more than `share` of the packets were lost, by more than chance: two standard deviations and a packet.
+fn exceeds(told: Told, share: f64) -> bool {
+    let expected = told.packets as f64 * share;
+    told.lost as f64 > expected + 2.0 * expected.sqrt() + 1.0
+}
+
+impl LossRule {
+    pub(super) fn new(threshold: f64, tolerates: f64) -> Self {
+        Self { threshold, tolerates, packets: 0.0, lost: 0.0 }
+    }
+
+    /// The loss rate that is the path's own.
+    pub(super) fn base(&self) -> f64 {
+        (self.lost / self.packets.max(1.0)).min(self.tolerates)
+    }
+
+    /// Whether a round trip in which the sender probed lost too much (the draft's `IsInflightTooHigh`).
+    pub(super) fn is_too_high(&self, told: Told) -> bool {
+        let limit = told.packets as f64 * self.threshold;
+        if self.tolerates == 0.0 {
+            return (told.lost + told.marked) as f64 > limit;
+        }
+        told.marked as f64 > limit || exceeds(told, self.base() + self.threshold)
+    }
+
+    /// Whether a round in which it did not probe tells of congestion. RFC 9002, section 7.1: marks count as losses.
+    pub(super) fn is_congestion(&self, told: Told, is_queued: bool) -> bool {
+        if self.tolerates == 0.0 || told.marked > 0 {
+            return told.lost + told.marked > 0;
+        }
+        exceeds(told, self.tolerates) || (is_queued && exceeds(told, self.base()))
+    }
+
+    /// Whether Startup has filled the path.
+    pub(super) fn ends_startup(&self, told: Told, is_queued: bool) -> bool {
+        let is_tolerated = self.tolerates > 0.0 && !is_queued && !exceeds(told, self.tolerates);
+        self.is_too_high(told) && (!is_tolerated || told.marked > 0)
+    }
+
+    /// Learns from a round without a queue in which the sender did not probe; in a slower one losses that are its own doing
+    /// show as such.
+    pub(super) fn learn(&mut self, told: Told, is_slower: bool) {
+        let packets = told.packets as f64;
+        let expected = self.base() * packets;
+        if is_slower && expected >= OWN_DOING_EXPECTED && (told.lost as f64) < OWN_DOING * expected {
+            (self.packets, self.lost) = (packets, told.lost as f64);
+            return;
+        }
+        let memory = MEMORY_PACKETS.max(MEMORY_ROUNDS * packets);
+        let kept = memory / (memory + packets);
+        self.packets = self.packets * kept + packets;
+        self.lost = self.lost * kept + told.lost as f64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(lost: u64, packets: u64) -> Told {
+        Told { lost, marked: 0, packets }
+    }
+
+    fn rule() -> LossRule {
+        LossRule::new(0.02, 0.25)
+    }
+
+    #[test]
+    fn what_the_path_loses_by_itself_is_no_congestion_and_what_is_more_is() {
+        let mut rule = rule();
+        assert!(rule.is_too_high(told(150, 1_000)), "not known yet");
+        (0..20).for_each(|_| rule.learn(told(150, 1_000), false));
+        assert!((rule.base() - 0.15).abs() < 1e-9, "{}", rule.base());
+        assert!(!rule.is_too_high(told(170, 1_000)) && rule.is_too_high(told(230, 1_000)));
+        assert!(!rule.is_congestion(told(170, 1_000), true) && rule.is_congestion(told(230, 1_000), true));
+        assert!(!rule.is_congestion(told(230, 1_000), false) && rule.is_congestion(told(300, 1_000), false));
+    }
+
+    #[test]
+    fn the_drafts_rule_takes_any_loss() {
+        let mut rule = LossRule::new(0.02, 0.0);
+        (0..20).for_each(|_| rule.learn(told(150, 1_000), false));
+        assert_eq!(rule.base(), 0.0);
+        assert!(rule.is_congestion(told(1, 1_000), false) && !rule.is_congestion(told(0, 1_000), true));
+        assert!(rule.is_too_high(told(21, 1_000)) && !rule.is_too_high(told(20, 1_000)));
+        assert!(rule.ends_startup(told(21, 1_000), false));
+    }
+
+    #[test]
+    fn startup_ends_by_losses_with_a_queue_or_by_very_many() {
+        let rule = rule();
+        assert!(rule.ends_startup(told(100, 1_000), true) && !rule.ends_startup(told(100, 1_000), false));
+        assert!(rule.ends_startup(told(400, 1_000), false) && !rule.ends_startup(told(5, 1_000), true));
+    }
+
+    #[test]
+    fn marks_are_never_the_paths_own() {
+        let rule = rule();
+        let marked = |marked| Told { marked, ..told(0, 1_000) };
+        assert!(rule.is_congestion(marked(1), false) && rule.is_too_high(marked(21)));
+        assert!(!rule.is_too_high(marked(20)) && rule.ends_startup(marked(21), false));
+    }
+
+    #[test]
+    fn losses_that_stop_when_the_sender_slows_down_were_its_own_doing() {
+        let mut rule = rule();
+        (0..20).for_each(|_| rule.learn(told(100, 1_000), false));
+        rule.learn(told(90, 1_000), true);
+        assert!(rule.base() > 0.09, "{}", rule.base());
+        rule.learn(told(0, 1_000), true);
+        assert_eq!(rule.base(), 0.0);
+    }
+
+    #[test]
+    fn a_few_packets_prove_nothing() {
+        let rule = rule();
+        assert!(!rule.is_too_high(told(2, 30)) && rule.is_too_high(told(4, 30)));
+    }
+}

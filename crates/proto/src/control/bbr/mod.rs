@@ -1,0 +1,650 @@
+//! BBR, version 3 (draft-ietf-ccwg-bbr): a model of the path, made of the bandwidth and the least round trip that it has shown lately,
+//! says how fast to send and how much to have in flight; losses, marks and rare probes correct it.
+//!
+//! Names follow the draft, `bw_shortterm` as [`ShortTerm`] and so on. What is different here, and why:
+//! - Bandwidth samples are the rate of arrival by the receiver's clock, over about a round trip, and no more than 1.05 times what
+//!   was sent: late or bunched feedback does not distort them, so the draft's sampling from acknowledgements is not needed.
+//! - Feedback comes at intervals, so windows hold what leaves in one of them beside the bandwidth-delay product (the draft's
+//!   "offload budget" for receivers that acknowledge seldom), and `extra_acked` what is more.
+//! - Losses that the path has by itself do not count, and are sent on top: see [`loss`]. `tolerates = 0` turns this off.
+//! - A round trip that stays longer than the least one for two rounds is looked into at once, with a `ProbeRTT` out of turn, which the
+//!   draft suggests for routes that change. If it is still long with next to nothing in flight, the path has become longer: the least round trip is replaced
+//!   at once, not after 10 s, and the bounds learnt on the old path are dropped. If it falls, the queue was of our making: the bandwidth becomes what was
+//!   delivered through that queue. `rtt_rise = 0` turns this off.
+//! - When `ProbeBW_UP` has found half as much again, what was known of the path is void and Startup begins anew.
+//! - `ProbeBW_DOWN` lasts a round at least, so that losses can be compared between two rates.
+//! - What was in flight before an outage is no statement about the path after it. Spurious losses are not undone, and the volume
+//!   at which losses began is taken at the start of the round trip, not interpolated: reports do not say which packet was late.
+
+mod cycle;
+mod history;
+mod loss;
+mod model;
+mod round_trip;
+#[cfg(test)]
+mod tests;
+
+use haul_base::{Rate, Span, Time};
+use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+
+use super::window::INITIAL_WINDOW;
+use super::{
+    ControllerConfig, FeedbackSample, LawRegistration, Limits, MIN_RATE, Permit, RateController, RateState,
+    SentBatch, burst_for,
+};
+use cycle::{Acks, Cycle};
+use history::{History, Mark};
+use loss::{LossRule, Told};
+use model::{Aggregation, Plateau, ShortTerm, TwoSlotMax, volume};
+use round_trip::RoundTrip;
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "bbr",
+    version: 1,
+    summary: "sends at the bandwidth that the path has shown, and probes for more and for its least round trip",
+    source: "BBR, version 3 (draft-ietf-ccwg-bbr)",
+    parameters: PARAMETERS,
+    build: |parameters, config| Ok(Box::new(Bbr::new(parameters, config))),
+};
+
+const PARAMETERS: &[ParameterSpec] = &[
+    INITIAL_WINDOW,
+    ParameterSpec {
+        name: "loss_threshold",
+        kind: ParameterKind::Number(0.0, 1.0),
+        default: "0.02",
+        help: "share of packets, beyond what the path loses by itself, whose loss ends a probe (the draft: 0.02)",
+    },
+    ParameterSpec {
+        name: "tolerates",
+        kind: ParameterKind::Number(0.0, 0.9),
+        default: "0.25",
+        help: "loss rate up to which losses without a queue, that do not grow with the rate, are taken for the path's own; 0: \
+               every loss is congestion, as in the draft",
+    },
+    ParameterSpec {
+        name: "beta",
+        kind: ParameterKind::Number(0.1, 0.99),
+        default: "0.7",
+        help: "what bandwidth and window are multiplied by after a round trip with congestion, at least (the draft: 0.7)",
+    },
+    ParameterSpec {
+        name: "headroom",
+        kind: ParameterKind::Number(0.0, 0.9),
+        default: "0.15",
+        help: "share of the highest safe window that is left to others between probes (the draft: 0.15)",
+    },
+    ParameterSpec {
+        name: "probe_wait",
+        kind: ParameterKind::SpanIn(Span::from_millis(10), Span::from_secs(600)),
+        default: "2s",
+        help: "time between probes for bandwidth, up to half of it longer by chance; 63 round trips or those of the window in \
+               packets if that is sooner (the draft: 2 to 3 s)",
+    },
+    ParameterSpec {
+        name: "probe_rtt_interval",
+        kind: ParameterKind::SpanIn(Span::from_millis(100), Span::from_secs(600)),
+        default: "5s",
+        help: "time without a shorter round trip after which one is looked for, with half the window (the draft: 5 s)",
+    },
+    ParameterSpec {
+        name: "rtt_rise",
+        kind: ParameterKind::Number(0.0, 100.0),
+        default: "1.25",
+        help: "factor above the least round trip from which that is looked into at once; 0: never, as in the draft",
+    },
+];
+
+/// draft-ietf-ccwg-bbr, section "Summary of Control Behavior in the State Machine".
+const STARTUP_PACING: f64 = 2.77;
+const DRAIN_PACING: f64 = 0.5;
+const DOWN_PACING: f64 = 0.9;
+const UP_PACING: f64 = 1.25;
+const WINDOW_GAIN: f64 = 2.0;
+const UP_WINDOW: f64 = 2.25;
+/// The draft's `ProbeRTTCwndGain` and `ProbeRTTDuration`.
+const PROBE_RTT_GAIN: f64 = 0.5;
+const PROBE_RTT_LASTS: Span = Span::from_millis(200);
+/// The draft's `PacingMarginPercent` of 1.
+const PACING_MARGIN: f64 = 0.99;
+/// The draft's `MinPipeCwnd`, packets.
+const MIN_PIPE: u64 = 4;
+/// The draft's `BBRStartupFullLossCnt`: runs of losses in a round.
+const STARTUP_LOSS_RUNS: u64 = 6;
+/// The draft: rounds after which Drain ends anyhow.
+const DRAIN_ROUNDS: u32 = 3;
+/// Nothing arrives faster than it was sent, but that the pacer lets a late sender catch up by this.
+const CATCH_UP: f64 = 1.05;
+/// Probe timeouts in a row that are an outage (RFC 9002, section 7.6.1: persistent congestion).
+const OUTAGE: u32 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Startup,
+    Drain,
+    Down,
+    Cruise,
+    Refill,
+    Up,
+    ProbeRtt,
+}
+
+impl Phase {
+    fn is_probe_bw(self) -> bool {
+        matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
+    }
+
+    /// Pacing and window gain.
+    fn gains(self) -> (f64, f64) {
+        match self {
+            Self::Startup => (STARTUP_PACING, WINDOW_GAIN),
+            Self::Drain => (DRAIN_PACING, WINDOW_GAIN),
+            Self::Down => (DOWN_PACING, WINDOW_GAIN),
+            Self::Cruise | Self::Refill => (1.0, WINDOW_GAIN),
+            Self::Up => (UP_PACING, UP_WINDOW),
+            Self::ProbeRtt => (1.0, PROBE_RTT_GAIN),
+        }
+    }
+}
+
+/// A probe of the least round trip.
+#[derive(Clone, Copy, Debug)]
+struct RttProbe {
+    /// Little enough has been in flight since then, and the least round trip from then on.
+    drained: Option<(Time, Span)>,
+    /// A round has passed since.
+    round_done: bool,
+    /// Why it was made out of turn: the least round trip of the round before it, and what was delivered then.
+    raised: Option<(Span, Rate)>,
+}
+
+/// What is counted in a round trip.
+#[derive(Clone, Copy, Debug, Default)]
+struct RoundTotals {
+    acked: u64,
+    lost: u64,
+    marked: u64,
+    runs: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Bbr {
+    ceiling: Rate,
+    initial_rtt: Span,
+    feedback_interval: Span,
+    beta: f64,
+    headroom: f64,
+    rtt_rise: f64,
+    phase: Phase,
+    cycle: Cycle,
+    history: History,
+    loss: LossRule,
+    round_trip: RoundTrip,
+    max_bandwidth: TwoSlotMax<Rate>,
+    short_term: ShortTerm,
+    /// The draft's `inflight_longterm`, UDP payload bytes.
+    long_term: Option<u64>,
+    aggregation: Aggregation,
+    plateau: Plateau,
+    /// The pipe has been full once (the draft's `full_bw_reached`).
+    is_filled: bool,
+    rtt_probe: RttProbe,
+    /// No probe of the round trip out of turn before this.
+    no_raise_until: Time,
+    pacing: Rate,
+    /// Highest pacing rate of this round and the one before.
+    paced: TwoSlotMax<Rate>,
+    window: u64,
+    /// Window before `ProbeRTT`.
+    prior_window: u64,
+    datagram: u64,
+    initial_window: u64,
+    /// Packets since the session began: arrived, lost, marked.
+    delivered: u64,
+    lost: u64,
+    marked: u64,
+    next_pn: u64,
+    round_end_pn: u64,
+    rounds: u32,
+    drain_until: u32,
+    round: RoundTotals,
+    /// Highest sample and volume of the present round (the draft's `bw_latest` and `inflight_latest`).
+    latest: (Rate, u64),
+    /// The same of the round before.
+    last: (Rate, u64),
+    /// Whether the window was full in this round and in the one before.
+    is_full: [bool; 2],
+    in_flight: u64,
+    sent_at: Time,
+    /// Sending begins after idleness or silence: that has drained the queue.
+    idle_restart: bool,
+    in_outage: bool,
+    /// Losses of packets below this number say nothing.
+    ignore_below: u64,
+    app_limited: bool,
+    rtt: Span,
+}
+
+impl Bbr {
+    fn new(parameters: &Parameters, config: &ControllerConfig) -> Self {
+        let datagram = 1_472;
+        let initial_window = parameters.integer(INITIAL_WINDOW.name) * datagram;
+        let loss = LossRule::new(parameters.number("loss_threshold"), parameters.number("tolerates"));
+        let mut law = Self {
+            ceiling: config.ceiling.unwrap_or(Rate::MAX),
+            initial_rtt: config.initial_rtt.max(Span::from_micros(1)),
+            feedback_interval: config.feedback_interval,
+            beta: parameters.number("beta"),
+            headroom: parameters.number("headroom"),
+            rtt_rise: parameters.number("rtt_rise"),
+            phase: Phase::Startup,
+            cycle: Cycle::new(parameters.span("probe_wait")),
+            history: History::default(),
+            loss,
+            round_trip: RoundTrip::new(parameters.span("probe_rtt_interval")),
+            max_bandwidth: TwoSlotMax::default(),
+            short_term: ShortTerm::default(),
+            long_term: None,
+            aggregation: Aggregation::default(),
+            plateau: Plateau::default(),
+            is_filled: false,
+            rtt_probe: RttProbe { drained: None, round_done: false, raised: None },
+            no_raise_until: Time::ZERO,
+            pacing: MIN_RATE,
+            paced: TwoSlotMax::default(),
+            window: initial_window,
+            prior_window: initial_window,
+            datagram,
+            initial_window,
+            delivered: 0,
+            lost: 0,
+            marked: 0,
+            next_pn: 0,
+            round_end_pn: 0,
+            rounds: 0,
+            drain_until: 0,
+            round: RoundTotals::default(),
+            latest: (Rate::ZERO, 0),
+            last: (Rate::ZERO, 0),
+            is_full: [false; 2],
+            in_flight: 0,
+            sent_at: Time::ZERO,
+            idle_restart: false,
+            in_outage: false,
+            ignore_below: 0,
+            app_limited: false,
+            rtt: config.initial_rtt,
+        };
+        // The draft's `InitPacingRate`, with the time for which data is in flight before its feedback arrives.
+        let nominal = Rate::from_transfer(initial_window, law.loop_time());
+        law.pacing = law.bounded(nominal.mul_f64(STARTUP_PACING));
+        law.paced.on_value(law.pacing);
+        law
+    }
+
+    fn bounded(&self, rate: Rate) -> Rate {
+        rate.max(MIN_RATE).min(self.ceiling)
+    }
+
+    fn min_rtt(&self) -> Span {
+        self.round_trip.least(self.initial_rtt)
+    }
+
+    /// The time for which data is in flight before its feedback arrives.
+    fn loop_time(&self) -> Span {
+        self.min_rtt() + self.feedback_interval
+    }
+
+    /// The draft's `bw`: what the path takes; zero while nothing is known.
+    fn bandwidth(&self) -> Rate {
+        let most = self.max_bandwidth.get();
+        self.short_term.bandwidth.map_or(most, |bound| bound.min(most))
+    }
+
+    fn min_pipe(&self) -> u64 {
+        MIN_PIPE * self.datagram
+    }
+
+    /// The draft's `Inflight(gain)`: what should be in flight.
+    fn target(&self, gain: f64) -> u64 {
+        volume(self.bandwidth(), gain, self.loop_time()).max(self.min_pipe())
+    }
+
+    /// The draft's `TargetInflight`.
+    fn target_in_flight(&self) -> u64 {
+        self.target(1.0).min(self.window)
+    }
+
+    /// The draft's `InflightWithHeadroom`.
+    fn with_headroom(&self) -> Option<u64> {
+        let left = |bound: u64| {
+            let headroom = ((bound as f64 * self.headroom) as u64).max(self.datagram);
+            bound.saturating_sub(headroom).max(self.min_pipe())
+        };
+        self.long_term.map(left)
+    }
+
+    /// How long the bottleneck sends a burst: no statement about a queue.
+    fn serialization(&self) -> Span {
+        let bandwidth = self.bandwidth();
+        if bandwidth == Rate::ZERO { Span::ZERO } else { bandwidth.time_for(burst_for(self.pacing)) }
+    }
+
+    /// Whether the window was full lately (the draft's `is_cwnd_limited`).
+    fn is_window_full(&self) -> bool {
+        self.is_full[0] || self.is_full[1]
+    }
+
+    /// Takes what one feedback brings; gives the mark under which its newest packet left and whether a round has ended.
+    fn count(&mut self, sample: &FeedbackSample<'_>) -> (Mark, bool) {
+        self.datagram = sample.datagram.max(1);
+        self.in_flight = sample.in_flight;
+        self.rtt = sample.rtt.smoothed();
+        self.app_limited = sample.app_limited;
+        self.next_pn = sample.next_pn;
+        if sample.acked_packets > 0 && std::mem::take(&mut self.in_outage) {
+            self.ignore_below = sample.next_pn;
+            self.idle_restart = true;
+        }
+        let mark = self.history.of(sample.largest_acked_pn);
+        self.delivered = self.delivered.saturating_add(sample.acked_packets);
+        self.round.acked = self.round.acked.saturating_add(sample.acked_packets);
+        if sample.largest_acked_pn >= self.ignore_below {
+            self.lost = self.lost.saturating_add(sample.lost_packets);
+            self.marked = self.marked.saturating_add(sample.ecn_ce);
+            self.round.lost = self.round.lost.saturating_add(sample.lost_packets);
+            self.round.marked = self.round.marked.saturating_add(sample.ecn_ce);
+            self.round.runs = self.round.runs.saturating_add(sample.loss.count());
+        }
+        (mark, sample.largest_acked_pn >= self.round_end_pn)
+    }
+
+    /// The bandwidth that this feedback shows (the draft's `UpdateMaxBw`), with what the path loses by itself on top.
+    fn on_rate(&mut self, sample: &FeedbackSample<'_>, mark: &Mark) {
+        let volume = self.delivered.saturating_sub(mark.delivered).saturating_mul(self.datagram);
+        // The receiver knows its rate after a round trip; until then what was acknowledged in one must do.
+        let acked = || Rate::from_transfer(volume, sample.now.since(mark.at));
+        let arrived = sample.arrival_rate.unwrap_or_else(acked);
+        let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.base()));
+        let rate = sent.min(self.paced.get().mul_f64(CATCH_UP));
+        self.latest = (self.latest.0.max(rate), self.latest.1.max(volume));
+        if rate > Rate::ZERO && (!sample.app_limited || rate >= self.max_bandwidth.get()) {
+            self.max_bandwidth.on_value(rate);
+        }
+    }
+
+    /// What leaves from now on is another round.
+    fn start_round(&mut self) {
+        self.round_end_pn = self.next_pn;
+    }
+
+    /// A round has ended: judges its losses and looks whether faster sending still brings more.
+    fn on_round(&mut self) {
+        self.start_round();
+        self.cycle.on_round();
+        self.rounds = self.rounds.wrapping_add(1);
+        let serialization = self.serialization();
+        self.round_trip.on_round(serialization, self.rtt_rise);
+        let is_queued = self.round_trip.is_queued(serialization);
+        let told = std::mem::take(&mut self.round);
+        let packets = told.acked.saturating_add(told.lost);
+        let judged = Told { lost: told.lost, marked: told.marked, packets };
+        self.last = std::mem::take(&mut self.latest);
+        if self.cycle.is_probing(self.phase) {
+            self.judge_startup(judged, told.runs, is_queued);
+        } else {
+            if self.loss.is_congestion(judged, is_queued) {
+                self.short_term.lower((self.max_bandwidth.get(), self.window), self.last, self.beta);
+            }
+            if !is_queued && self.is_filled && self.cycle.is_clean() {
+                self.loss.learn(judged, self.cycle.was_slower());
+            }
+        }
+        if !self.app_limited && self.last.0 > Rate::ZERO {
+            self.plateau.on_round(self.last.0);
+        }
+        self.aggregation.on_round(!self.is_filled);
+        self.paced.advance();
+        self.paced.on_value(self.pacing);
+        self.is_full = [false, self.is_full[0]];
+    }
+
+    /// The draft's `CheckStartupHighLoss`.
+    fn judge_startup(&mut self, judged: Told, runs: u64, is_queued: bool) {
+        let is_loud = runs >= STARTUP_LOSS_RUNS || judged.marked > 0;
+        if self.phase == Phase::Startup && is_loud && self.loss.ends_startup(judged, is_queued) {
+            self.is_filled = true;
+            self.long_term = Some(self.target(1.0).max(self.last.1));
+        }
+    }
+
+    /// Startup and Drain end (the draft's `CheckStartupDone` and `CheckDrainDone`).
+    fn leave_startup(&mut self, now: Time) {
+        if self.phase == Phase::Startup {
+            self.is_filled |= self.plateau.is_reached();
+            if self.is_filled {
+                self.phase = Phase::Drain;
+                self.cycle.acks = Acks::Stopping;
+                self.drain_until = self.rounds.wrapping_add(DRAIN_ROUNDS);
+            }
+        }
+        let is_over = self.rounds.wrapping_sub(self.drain_until).cast_signed() > 0;
+        if self.phase == Phase::Drain && (self.in_flight <= self.target(1.0) || is_over) {
+            self.enter_down(now);
+        }
+    }
+
+    /// The draft's `CheckProbeRTT`; `is_due` as the round trip says.
+    fn check_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_due: bool, is_round: bool) {
+        if self.phase == Phase::ProbeRtt {
+            self.continue_probe_rtt(sample, is_round);
+        } else if is_due && !self.idle_restart {
+            self.enter_probe_rtt(None);
+        } else if self.is_raised(sample.now) {
+            let delivered = self.last.0.max(self.latest.0);
+            self.enter_probe_rtt(Some((self.round_trip.last_round().least, delivered)));
+        }
+        if sample.acked_packets > 0 {
+            self.idle_restart = false;
+        }
+    }
+
+    /// Whether the round trip has been longer than the least one explains, although no queue is wanted.
+    fn is_raised(&mut self, now: Time) -> bool {
+        let expects_none = match self.phase {
+            Phase::Cruise => true,
+            // A queue that drains leaves room in the window.
+            Phase::Down => self.is_window_full(),
+            _ => false,
+        };
+        if !expects_none || !self.cycle.is_clean() {
+            self.round_trip.excuse();
+        }
+        self.rtt_rise > 0.0 && now >= self.no_raise_until && self.round_trip.is_raised()
+    }
+
+    fn enter_probe_rtt(&mut self, raised: Option<(Span, Rate)>) {
+        self.prior_window = self.window;
+        self.phase = Phase::ProbeRtt;
+        self.cycle.acks = Acks::Stopping;
+        self.rtt_probe = RttProbe { drained: None, round_done: false, raised };
+        self.start_round();
+    }
+
+    /// The window of `ProbeRTT`. A path that has become narrower holds what it delivers now, not what it once did.
+    fn probe_rtt_window(&self) -> u64 {
+        let delivered =
+            if self.rtt_probe.raised.is_some() { self.last.0.max(self.latest.0) } else { Rate::MAX };
+        let bandwidth = self.bandwidth().min(delivered);
+        let half = volume(bandwidth, PROBE_RTT_GAIN, self.min_rtt());
+        (half + volume(bandwidth, 1.0, self.feedback_interval)).max(self.min_pipe())
+    }
+
+    fn continue_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_round: bool) {
+        let rtt = sample.rtt.latest().max(Span::from_micros(1));
+        let fits = self.in_flight <= self.probe_rtt_window();
+        let RttProbe { drained, round_done, .. } = &mut self.rtt_probe;
+        match drained {
+            None if fits => {
+                *drained = Some((sample.now, rtt));
+                self.start_round();
+            }
+            None => {}
+            Some((since, least)) => {
+                *least = rtt.min(*least);
+                *round_done |= is_round;
+                if *round_done && sample.now >= *since + PROBE_RTT_LASTS {
+                    let least = *least;
+                    self.leave_probe_rtt(sample.now, least);
+                }
+            }
+        }
+    }
+
+    /// The draft's `ExitProbeRTT`, and what a probe out of turn has shown.
+    fn leave_probe_rtt(&mut self, now: Time, found: Span) {
+        self.round_trip.on_probed(now);
+        self.window = self.window.max(self.prior_window);
+        self.short_term = ShortTerm::default();
+        if let Some((before, delivered)) = self.rtt_probe.raised {
+            self.no_raise_until = now + self.cycle.wait();
+            let least = self.min_rtt();
+            let (stayed, rise) = (found.saturating_sub(least), before.saturating_sub(least));
+            if stayed > rise / 2 {
+                self.round_trip.adopt(now, found);
+                self.long_term = None;
+            } else if delivered > Rate::ZERO {
+                self.max_bandwidth.reset(delivered.min(self.max_bandwidth.get()));
+            }
+        }
+        if self.is_filled {
+            self.enter_down(now);
+            self.phase = Phase::Cruise;
+        } else {
+            self.phase = Phase::Startup;
+        }
+    }
+
+    /// The draft's `SetPacingRate`.
+    fn set_pacing(&mut self) {
+        let bandwidth = self.bandwidth();
+        if bandwidth == Rate::ZERO {
+            return;
+        }
+        let is_from_idle = self.idle_restart && self.phase.is_probe_bw();
+        let gain = if is_from_idle { 1.0 } else { self.phase.gains().0 };
+        let rate = self.bounded(bandwidth.mul_f64(gain * PACING_MARGIN));
+        if self.is_filled || rate > self.pacing {
+            self.pacing = rate;
+        }
+        self.paced.on_value(self.pacing);
+    }
+
+    /// The draft's `UpdateMaxInflight`.
+    fn max_in_flight(&self) -> u64 {
+        let bandwidth = self.bandwidth();
+        if bandwidth == Rate::ZERO {
+            return self.initial_window;
+        }
+        let gain = self.phase.gains().1.max(1.0);
+        let told = volume(bandwidth, gain, self.loop_time());
+        let measured = volume(bandwidth, gain, self.min_rtt()) + self.aggregation.extra();
+        let more = if self.phase == Phase::Up { 2 * self.datagram } else { 0 };
+        told.max(measured).max(burst_for(self.pacing)).max(self.min_pipe()) + more
+    }
+
+    /// The draft's `SetCwnd`.
+    fn set_window(&mut self, acked: u64) {
+        let acked = acked.saturating_mul(self.datagram);
+        let most = self.max_in_flight();
+        let is_young = self.delivered.saturating_mul(self.datagram) < self.initial_window;
+        let grown = self.window.saturating_add(acked);
+        if self.is_filled {
+            self.window = grown.min(most);
+        } else if self.window < most || is_young {
+            self.window = grown;
+        }
+        let cap = match self.phase {
+            Phase::Startup | Phase::Drain => None,
+            Phase::Cruise | Phase::ProbeRtt => self.with_headroom(),
+            Phase::Down | Phase::Refill | Phase::Up => self.long_term,
+        };
+        let cap = cap.unwrap_or(u64::MAX).min(self.short_term.in_flight.unwrap_or(u64::MAX));
+        self.window = self.window.min(cap).max(self.min_pipe());
+        if self.phase == Phase::ProbeRtt {
+            self.window = self.window.min(self.probe_rtt_window());
+        }
+    }
+
+    fn mark(&self, sample: &FeedbackSample<'_>) -> Mark {
+        Mark {
+            pn: sample.next_pn,
+            at: sample.now,
+            delivered: self.delivered,
+            lost: self.lost,
+            marked: self.marked,
+            in_flight: self.in_flight,
+        }
+    }
+}
+
+impl RateController for Bbr {
+    fn permit(&self) -> Permit {
+        Permit::Go(Limits { rate: self.pacing, window: Some(self.window), burst: burst_for(self.pacing) })
+    }
+
+    fn on_sent(&mut self, sent: &SentBatch) {
+        let was_empty = sent.in_flight <= sent.bytes;
+        if was_empty && self.app_limited && sent.now.since(self.sent_at) > self.rtt {
+            self.idle_restart = true;
+            self.aggregation.restart(sent.now);
+            self.set_pacing();
+        }
+        self.sent_at = sent.now;
+        self.history.on_sent(sent.now, sent.in_flight);
+        self.is_full[0] |= sent.in_flight.saturating_add(2 * self.datagram) > self.window;
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        if sample.acked_packets == 0 && sample.lost_packets == 0 && sample.ecn_ce == 0 {
+            return;
+        }
+        let (mark, is_round) = self.count(sample);
+        self.on_rate(sample, &mark);
+        let is_due = self.round_trip.on_sample(sample.now, sample.rtt.latest());
+        let bytes = sample.acked_packets.saturating_mul(self.datagram);
+        self.aggregation.on_acked(sample.now, bytes, self.bandwidth(), self.window);
+        if is_round {
+            self.on_round();
+        }
+        self.leave_startup(sample.now);
+        self.advance_cycle(sample, &mark, is_round);
+        self.check_probe_rtt(sample, is_due, is_round);
+        self.set_pacing();
+        self.set_window(sample.acked_packets);
+        self.history.note(self.mark(sample), self.rtt);
+    }
+
+    fn on_silence(&mut self, _: Time, count: u32) {
+        self.in_outage |= count >= OUTAGE;
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        Some(self.ceiling).filter(|&ceiling| ceiling < Rate::MAX)
+    }
+
+    fn state(&self) -> RateState {
+        let phase = match self.phase {
+            Phase::Startup => "startup",
+            Phase::Drain => "drain",
+            Phase::Down => "down",
+            Phase::Cruise => "cruise",
+            Phase::Refill => "refill",
+            Phase::Up => "up",
+            Phase::ProbeRtt => "probe_rtt",
+        };
+        RateState { phase, rate: self.pacing }
+    }
+}

@@ -1,0 +1,207 @@
+//! The model of the path (draft-ietf-ccwg-bbr, section "Updating Network Path Model Parameters"): the bandwidth that it has
+//! shown lately, what congestion has lowered that to, and how much more than that is acknowledged at once.
+
+use haul_base::{Rate, Span, Time};
+
+/// The highest of the values of the present and the previous stretch; who uses it says when a stretch ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TwoSlotMax<T> {
+    slots: [T; 2],
+}
+
+impl<T: Copy + Ord + Default> TwoSlotMax<T> {
+    pub(super) fn on_value(&mut self, value: T) {
+        self.slots[0] = self.slots[0].max(value);
+    }
+
+    pub(super) fn get(&self) -> T {
+        self.slots[0].max(self.slots[1])
+    }
+
+    /// A stretch ends.
+    pub(super) fn advance(&mut self) {
+        self.slots = [T::default(), self.slots[0]];
+    }
+
+    /// A stretch ends, but one without values does not displace what is known.
+    pub(super) fn advance_known(&mut self) {
+        if self.slots[0] > T::default() {
+            self.advance();
+        }
+    }
+
+    /// Forgets all but this.
+    pub(super) fn reset(&mut self, value: T) {
+        self.slots = [value, T::default()];
+    }
+}
+
+/// Bounds of the short-term model: what congestion has taught since the last probe.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ShortTerm {
+    pub(super) bandwidth: Option<Rate>,
+    /// UDP payload bytes in flight.
+    pub(super) in_flight: Option<u64>,
+}
+
+impl ShortTerm {
+    /// A round trip with congestion: both fall by `beta`, but to no less than was just delivered (the draft's
+    /// `InitLowerBounds` and `LossLowerBounds`). `present` is what they are where no bound is known.
+    pub(super) fn lower(&mut self, present: (Rate, u64), delivered: (Rate, u64), beta: f64) {
+        let bandwidth = self.bandwidth.unwrap_or(present.0).mul_f64(beta);
+        self.bandwidth = Some(bandwidth.max(delivered.0));
+        let in_flight = (self.in_flight.unwrap_or(present.1) as f64 * beta) as u64;
+        self.in_flight = Some(in_flight.max(delivered.1));
+    }
+}
+
+/// How much more is acknowledged at once than the bandwidth explains (the draft's `UpdateACKAggregation`).
+#[derive(Debug, Default)]
+pub(super) struct Aggregation {
+    since: Time,
+    /// UDP payload bytes acknowledged since then.
+    acked: u64,
+    /// The highest of five to ten rounds; the draft has ten.
+    most: TwoSlotMax<u64>,
+    rounds: u32,
+}
+
+impl Aggregation {
+    const ROUNDS: u32 = 5;
+
+    /// Counting begins now.
+    pub(super) fn restart(&mut self, now: Time) {
+        (self.since, self.acked) = (now, 0);
+    }
+
+    /// So many bytes were acknowledged, beside a window of `window` and at this bandwidth.
+    pub(super) fn on_acked(&mut self, now: Time, bytes: u64, bandwidth: Rate, window: u64) {
+        let expected = |since: Time| bandwidth.bytes_in(now.since(since));
+        if self.acked <= expected(self.since) {
+            self.restart(now);
+        }
+        self.acked = self.acked.saturating_add(bytes);
+        let extra = self.acked.saturating_sub(expected(self.since));
+        self.most.on_value(extra.min(window));
+    }
+
+    /// A round has ended; in Startup only the last one counts.
+    pub(super) fn on_round(&mut self, in_startup: bool) {
+        self.rounds += 1;
+        if in_startup || self.rounds >= Self::ROUNDS {
+            self.rounds = 0;
+            self.most.advance();
+        }
+    }
+
+    /// UDP payload bytes.
+    pub(super) fn extra(&self) -> u64 {
+        self.most.get()
+    }
+}
+
+/// Whether sending faster still brings more (the draft's `CheckFullBWReached`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Plateau {
+    base: Rate,
+    rounds: u32,
+    is_reached: bool,
+}
+
+impl Plateau {
+    /// Less growth than this in a round is none; so many rounds without are a plateau.
+    const GROWTH: f64 = 1.25;
+    const ROUNDS: u32 = 3;
+
+    /// Looks anew, from this rate on.
+    pub(super) fn reset(&mut self, base: Rate) {
+        *self = Self { base, rounds: 0, is_reached: false };
+    }
+
+    /// A round that was not limited by the application has delivered this rate.
+    pub(super) fn on_round(&mut self, delivered: Rate) {
+        if self.is_reached {
+            return;
+        }
+        if delivered >= self.base.mul_f64(Self::GROWTH) {
+            self.reset(delivered);
+            return;
+        }
+        self.rounds += 1;
+        self.is_reached = self.rounds >= Self::ROUNDS;
+    }
+
+    /// Whether it brings no more.
+    pub(super) fn is_reached(&self) -> bool {
+        self.is_reached
+    }
+}
+
+/// Bytes that cross at this rate, times `gain`, in `span`.
+pub(super) fn volume(rate: Rate, gain: f64, span: Span) -> u64 {
+    rate.mul_f64(gain).bytes_in(span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    const MBPS: fn(u64) -> Rate = Rate::from_mbps;
+
+    #[test]
+    fn the_highest_of_two_stretches_counts_and_an_empty_stretch_is_none() {
+        let mut most = TwoSlotMax::<Rate>::default();
+        most.on_value(MBPS(100));
+        most.advance_known();
+        most.on_value(MBPS(50));
+        assert_eq!(most.get(), MBPS(100));
+        most.advance_known();
+        assert_eq!(most.get(), MBPS(50));
+        most.advance_known();
+        assert_eq!(most.get(), MBPS(50));
+        most.advance();
+        most.advance();
+        assert_eq!(most.get(), Rate::ZERO);
+        most.reset(MBPS(7));
+        assert_eq!(most.get(), MBPS(7));
+    }
+
+    #[test]
+    fn congestion_lowers_by_beta_and_to_no_less_than_was_delivered() {
+        let mut bounds = ShortTerm::default();
+        bounds.lower((MBPS(100), 1_000), (MBPS(50), 900), 0.7);
+        assert_eq!((bounds.bandwidth, bounds.in_flight), (Some(MBPS(70)), Some(900)));
+        bounds.lower((MBPS(100), 1_000), (MBPS(50), 100), 0.7);
+        assert_eq!((bounds.bandwidth, bounds.in_flight), (Some(MBPS(50)), Some(630)));
+    }
+
+    #[test]
+    fn what_comes_at_once_is_counted_beside_what_was_expected() {
+        // 8 Mbit/s are 1,000 bytes a millisecond, reported every 10 ms.
+        let mut aggregation = Aggregation::default();
+        aggregation.restart(at(0));
+        for n in 1..=100 {
+            aggregation.on_acked(at(n * 10), 10_000, MBPS(8), 1 << 20);
+            if n % 4 == 0 {
+                aggregation.on_round(false);
+            }
+        }
+        assert_eq!(aggregation.extra(), 10_000);
+        aggregation.on_acked(at(1_010), 60_000, MBPS(8), 25_000);
+        assert_eq!(aggregation.extra(), 25_000, "no more than the window");
+    }
+
+    #[test]
+    fn three_rounds_without_a_quarter_more_are_a_plateau() {
+        let mut plateau = Plateau::default();
+        for (mbps, is_reached) in [(10, false), (20, false), (24, false), (24, false), (24, true), (99, true)]
+        {
+            plateau.on_round(MBPS(mbps));
+            assert_eq!(plateau.is_reached(), is_reached, "{mbps}");
+        }
+    }
+}

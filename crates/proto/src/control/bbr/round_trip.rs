@@ -1,0 +1,184 @@
+//! The least round trip and when to look for it (draft-ietf-ccwg-bbr, section "ProbeRTT"), and a round trip that has become longer.
+
+use haul_base::{Span, Time};
+
+use crate::rtt::MIN_RTT_WINDOW;
+
+/// A round trip longer by this shows a queue: an eighth, 4 to 16 ms (RFC 9406, section 4.2).
+const QUEUE_DIVISOR: u64 = 8;
+const LEAST_QUEUE: Span = Span::from_millis(4);
+const MOST_QUEUE: Span = Span::from_millis(16);
+
+/// Rounds in a row that must be longer. A choice: one could be a burst of others.
+const RAISED_ROUNDS: u32 = 2;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct RoundTrip {
+    /// The draft's `min_rtt`, and when it was measured.
+    least: Option<Span>,
+    least_at: Time,
+    /// The draft's `probe_rtt_min_delay` and its time.
+    probed: Span,
+    probed_at: Time,
+    interval: Span,
+    /// Of the present round: the least, the sum in seconds, and how many.
+    round_least: Span,
+    round_sum: f64,
+    round_samples: f64,
+    /// Of the round before.
+    last: Round,
+    raised: u32,
+}
+
+/// The round trips of one round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    pub(super) least: Span,
+    pub(super) mean: Span,
+}
+
+impl RoundTrip {
+    pub(super) fn new(interval: Span) -> Self {
+        Self {
+            least: None,
+            least_at: Time::ZERO,
+            probed: Span::MAX,
+            probed_at: Time::ZERO,
+            interval,
+            round_least: Span::MAX,
+            round_sum: 0.0,
+            round_samples: 0.0,
+            last: Round { least: Span::ZERO, mean: Span::ZERO },
+            raised: 0,
+        }
+    }
+
+    /// Takes a round trip; gives whether it is time to look for the least one (the draft's `UpdateMinRTT`).
+    pub(super) fn on_sample(&mut self, now: Time, rtt: Span) -> bool {
+        let rtt = rtt.max(Span::from_micros(1));
+        self.round_least = self.round_least.min(rtt);
+        self.round_sum += rtt.as_secs_f64();
+        self.round_samples += 1.0;
+        let is_first = self.least.is_none();
+        let is_expired = now > self.probed_at + self.interval;
+        if rtt < self.probed || is_expired {
+            (self.probed, self.probed_at) = (rtt, now);
+        }
+        if self.least.is_none_or(|least| self.probed < least) || now > self.least_at + MIN_RTT_WINDOW {
+            (self.least, self.least_at) = (Some(self.probed), self.probed_at);
+        }
+        is_expired && !is_first
+    }
+
+    /// The least round trip, or `guess` before there is any.
+    pub(super) fn least(&self, guess: Span) -> Span {
+        self.least.unwrap_or(guess)
+    }
+
+    /// The next probe is an interval away.
+    pub(super) fn on_probed(&mut self, now: Time) {
+        self.probed_at = now;
+    }
+
+    /// The path is another one, with this least round trip.
+    pub(super) fn adopt(&mut self, now: Time, least: Span) {
+        (self.least, self.least_at) = (Some(least), now);
+        (self.probed, self.probed_at) = (least, now);
+        self.raised = 0;
+    }
+
+    /// A round has ended. What shows a queue is longer than the least round trip by a share of it and by `serialization`, the
+    /// time in which the bottleneck sends a burst. `rise` is the factor that shows a longer path.
+    pub(super) fn on_round(&mut self, serialization: Span, rise: f64) -> Round {
+        if self.round_samples > 0.0 {
+            let mean = Span::from_secs_f64(self.round_sum / self.round_samples);
+            self.last = Round { least: self.round_least, mean };
+        }
+        (self.round_least, self.round_sum, self.round_samples) = (Span::MAX, 0.0, 0.0);
+        let least = self.least(Span::ZERO);
+        let is_raised = self.last.least > least.mul_f64(rise).max(least + Self::queue(least) + serialization);
+        self.raised = if is_raised { self.raised + 1 } else { 0 };
+        self.last
+    }
+
+    /// Whether the round that ended last shows a queue.
+    pub(super) fn is_queued(&self, serialization: Span) -> bool {
+        let least = self.least(Span::ZERO);
+        self.last.mean > least + Self::queue(least) + serialization
+    }
+
+    /// Whether whole rounds were longer than the least round trip explains.
+    pub(super) fn is_raised(&self) -> bool {
+        self.raised >= RAISED_ROUNDS
+    }
+
+    /// Rounds in which a queue is wanted do not count.
+    pub(super) fn excuse(&mut self) {
+        self.raised = 0;
+    }
+
+    /// The round trips of the round that ended last.
+    pub(super) fn last_round(&self) -> Round {
+        self.last
+    }
+
+    fn queue(least: Span) -> Span {
+        (least / QUEUE_DIVISOR).max(LEAST_QUEUE).min(MOST_QUEUE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    fn trip() -> RoundTrip {
+        RoundTrip::new(Span::from_secs(5))
+    }
+
+    #[test]
+    fn it_wants_a_probe_after_five_seconds_and_forgets_after_ten() {
+        let (mut trip, guess) = (trip(), Span::from_millis(333));
+        assert_eq!(trip.least(guess), guess);
+        assert!(!trip.on_sample(at(100_000), Span::from_millis(10)), "the first is no probe");
+        for n in 1..=5_000 {
+            assert!(!trip.on_sample(at(100_000 + n), Span::from_millis(60)));
+        }
+        assert!(trip.on_sample(at(105_001), Span::from_millis(60)));
+        assert_eq!(trip.least(guess), Span::from_millis(10));
+        trip.on_sample(at(110_001), Span::from_millis(60));
+        assert_eq!(trip.least(guess), Span::from_millis(60));
+        trip.on_sample(at(110_002), Span::from_millis(20));
+        assert_eq!(trip.least(guess), Span::from_millis(20));
+    }
+
+    #[test]
+    fn two_whole_rounds_that_are_longer_raise_it_and_a_short_sample_does_not() {
+        let (mut trip, rise) = (trip(), 1.25);
+        let mut round = |samples: &[u64]| {
+            samples.iter().for_each(|&ms| drop(trip.on_sample(at(100_000), Span::from_millis(ms))));
+            trip.on_round(Span::from_millis(1), rise);
+            (trip.is_raised(), trip.is_queued(Span::from_millis(1)))
+        };
+        assert_eq!(round(&[10, 11, 12]), (false, false));
+        assert_eq!(round(&[60, 60, 60]), (false, true));
+        assert_eq!(round(&[60, 11, 60]), (false, true));
+        assert_eq!(round(&[60, 60]), (false, true));
+        assert_eq!(round(&[16, 17]), (true, true));
+        assert_eq!(round(&[15, 14]), (false, false), "no more than an eighth, at least 4 ms, and a burst");
+    }
+
+    #[test]
+    fn a_path_that_was_adopted_is_the_measure_from_then_on() {
+        let mut trip = trip();
+        trip.on_sample(at(100_000), Span::from_millis(10));
+        trip.adopt(at(101_000), Span::from_millis(60));
+        assert_eq!(trip.least(Span::ZERO), Span::from_millis(60));
+        assert!(!trip.on_sample(at(106_000), Span::from_millis(61)));
+        assert_eq!(trip.least(Span::ZERO), Span::from_millis(60));
+    }
+}

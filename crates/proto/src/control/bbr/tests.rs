@@ -1,0 +1,1 @@
+//! The law over paths in virtual time.

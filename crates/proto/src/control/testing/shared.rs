@@ -1,0 +1,26 @@
+//! Several laws over one bottleneck.
+
+use haul_base::Span;
+
+use super::{Harness, Measured, Sums};
+
+/// Runs flows for so long over a bottleneck that they share, and says how each went. Its capacity and its queue must be those of
+/// each path; the other sides of the paths (round trip, losses, receiver) are each flow's own. All stand at the same time.
+pub(crate) fn measure_together(flows: &mut [Harness], span: Span) -> Vec<Measured> {
+    let until = flows[0].now + span;
+    flows.iter_mut().for_each(|flow| flow.sums = Sums::default());
+    loop {
+        let (n, at) = (flows.iter().enumerate())
+            .map(|(n, flow)| (n, flow.next().0.max(flow.now)))
+            .min_by_key(|&(_, at)| at)
+            .expect("there are flows");
+        if at > until {
+            break;
+        }
+        flows[n].step(until);
+        let free = flows[n].bottleneck_free;
+        flows.iter_mut().for_each(|flow| flow.bottleneck_free = free);
+    }
+    flows.iter_mut().for_each(|flow| flow.advance(until));
+    flows.iter().map(|flow| flow.measured(span)).collect()
+}
