@@ -237,6 +237,8 @@ impl Harness {
         self.cuts.iter().copied().filter(|cut| cut.after.window < cut.before.window).collect()
     }
 
+    pub(crate) fn in_flight(&self) -> u64 { self.in_flight }
+
     /// The limits in force; `None` while the law holds.
     pub(crate) fn limits(&self) -> Option<Limits> {
         match self.law.permit() {
@@ -298,6 +300,10 @@ impl Harness {
             }
             Permit::Go(limits) => {
                 self.sums.rate += limits.rate.as_bps() as f64 * seconds;
+                if !self.has_data || (self.probes == 0 && self.room(&limits) == 0) {
+                    // As in a stack, time in which nothing could leave is no lateness.
+                    self.pacer.on_idle(self.now);
+                }
                 match limits.window {
                     Some(window) => self.sums.window += window as f64 / self.path.datagram as f64 * seconds,
                     None => self.sums.windowless += seconds,
