@@ -19,8 +19,11 @@ pub(crate) struct DeliveryMeter {
     history: VecDeque<Arrived>,
 }
 
-/// Feedback remembered. At one every half millisecond this spans 128 ms.
+/// Feedback remembered. At one every half millisecond this spans 128 ms; over a longer stretch not all is remembered.
 const HISTORY: usize = 256;
+
+/// Parts of the stretch that are told apart, at least.
+const PARTS: u64 = 128;
 
 /// Shorter stretches measure the bunching of the receive path, not the path.
 const SHORTEST: Span = Span::from_millis(1);
@@ -42,11 +45,18 @@ impl DeliveryMeter {
         if self.history.capacity() == 0 {
             self.history.reserve(HISTORY);
         }
+        let span = span.max(SHORTEST).as_micros();
+        // Feedback in between is replaced by what follows, so that there is room for the whole stretch.
+        let spacing = span / PARTS;
+        if let [.., before, last] = self.history.make_contiguous()
+            && last.at - before.at < spacing
+        {
+            self.history.pop_back();
+        }
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
         self.history.push_back(Arrived { at, bytes });
-        let span = span.max(SHORTEST).as_micros();
         // The newest entry that is at least `span` old, so that the stretch is as short as allowed.
         while self.history.len() > 2 && at - self.history[1].at >= span {
             self.history.pop_front();

@@ -15,17 +15,26 @@ fn candidates_for_the_default_on_paths_that_change() {
 fn trace() {
     use super::testing::*;
     use haul_base::*;
-    let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(40), 1.0);
-    let mut run = Harness::new(built("bbr", &[], Rate::MAX), path);
+    let which = std::env::var("CASE").unwrap_or_default();
+    let path = super::testing::scenarios().into_iter().find(|s| s.name.contains(&which)).unwrap().path;
+    let mut run = Harness::new(built("bbr", &[], Rate::MAX), path.clone());
     let begun = run.now;
     let mut last = "";
-    for _ in 0..12000 {
+    for _ in 0..12000 * (path.rtt.as_micros() / 40_000 + 1) {
         run.run_for(Span::from_millis(1));
         let state = run.law.state();
         if state.phase != last {
             last = state.phase;
             let limits = run.limits().unwrap();
-            println!("{} {:<9} rate {} window {} in flight {} rtt {}", run.now.since(begun), state.phase, state.rate, limits.window.unwrap() / 1472, run.in_flight() / 1472, run.rtt.latest());
+            println!(
+                "{} {:<9} rate {} window {} in flight {} rtt {}",
+                run.now.since(begun),
+                state.phase,
+                state.rate,
+                limits.window.unwrap() / 1472,
+                run.in_flight() / 1472,
+                run.rtt.latest()
+            );
         }
     }
 }

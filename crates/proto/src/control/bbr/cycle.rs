@@ -196,7 +196,7 @@ impl Bbr {
     }
 
     /// What is known of the packets that left in the round trip up to now.
-    fn since(&self, mark: &Mark) -> Told {
+    pub(super) fn since(&self, mark: &Mark) -> Told {
         let lost = self.lost.saturating_sub(mark.lost);
         let marked = self.marked.saturating_sub(mark.marked);
         Told { lost, marked, packets: mark.in_flight / self.datagram }

@@ -57,6 +57,11 @@ impl LossRule {
         (self.lost / self.packets.max(1.0)).min(self.tolerates)
     }
 
+    /// Share of the packets of a round trip that the path has lost by itself.
+    pub(super) fn own_share(&self, told: Told) -> f64 {
+        self.base().min(told.lost as f64 / told.packets.max(1) as f64)
+    }
+
     /// Whether a round trip in which the sender probed lost too much (the draft's `IsInflightTooHigh`).
     pub(super) fn is_too_high(&self, told: Told) -> bool {
         let limit = told.packets as f64 * self.threshold;

@@ -367,7 +367,7 @@ impl Bbr {
         // The receiver knows its rate after a round trip; until then what was acknowledged in one must do.
         let acked = || Rate::from_transfer(volume, sample.now.since(mark.at));
         let arrived = sample.arrival_rate.unwrap_or_else(acked);
-        let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.base()));
+        let sent = arrived.mul_f64(1.0 / (1.0 - self.loss.own_share(self.since(mark))));
         let rate = sent.min(self.paced.get().mul_f64(CATCH_UP));
         self.latest = (self.latest.0.max(rate), self.latest.1.max(volume));
         if rate > Rate::ZERO && (!sample.app_limited || rate >= self.max_bandwidth.get()) {
@@ -395,7 +395,8 @@ impl Bbr {
         if self.cycle.is_probing(self.phase) {
             self.judge_startup(judged, told.runs, is_queued);
         } else {
-            if self.loss.is_congestion(judged, is_queued) {
+            // Losses of a probe are judged with the probe.
+            if self.cycle.is_clean() && self.loss.is_congestion(judged, is_queued) {
                 self.short_term.lower((self.max_bandwidth.get(), self.window), self.last, self.beta);
             }
             if !is_queued && self.is_filled && self.cycle.is_clean() {
@@ -413,7 +414,8 @@ impl Bbr {
 
     /// The draft's `CheckStartupHighLoss`.
     fn judge_startup(&mut self, judged: Told, runs: u64, is_queued: bool) {
-        let is_loud = runs >= STARTUP_LOSS_RUNS || judged.marked > 0;
+        let is_most = judged.lost >= STARTUP_LOSS_RUNS && 4 * judged.lost > judged.packets;
+        let is_loud = runs >= STARTUP_LOSS_RUNS || is_most || judged.marked > 0;
         if self.phase == Phase::Startup && is_loud && self.loss.ends_startup(judged, is_queued) {
             self.is_filled = true;
             self.long_term = Some(self.target(1.0).max(self.last.1));
@@ -440,7 +442,7 @@ impl Bbr {
     fn check_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_due: bool, is_round: bool) {
         if self.phase == Phase::ProbeRtt {
             self.continue_probe_rtt(sample, is_round);
-        } else if is_due && !self.idle_restart {
+        } else if is_due && !self.idle_restart && self.phase != Phase::Startup {
             self.enter_probe_rtt(None);
         } else if self.is_raised(sample.now) {
             let delivered = self.last.0.max(self.latest.0);
@@ -479,7 +481,8 @@ impl Bbr {
             if self.rtt_probe.raised.is_some() { self.last.0.max(self.latest.0) } else { Rate::MAX };
         let bandwidth = self.bandwidth().min(delivered);
         let half = volume(bandwidth, PROBE_RTT_GAIN, self.min_rtt());
-        (half + volume(bandwidth, 1.0, self.feedback_interval)).max(self.min_pipe())
+        let at_once = volume(bandwidth, 1.0, self.feedback_interval).max(self.aggregation.extra());
+        (half + at_once).max(self.min_pipe())
     }
 
     fn continue_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_round: bool) {
@@ -536,7 +539,10 @@ impl Bbr {
         let is_from_idle = self.idle_restart && self.phase.is_probe_bw();
         let gain = if is_from_idle { 1.0 } else { self.phase.gains().0 };
         let rate = self.bounded(bandwidth.mul_f64(gain * PACING_MARGIN));
-        if self.is_filled || rate > self.pacing {
+        // What was guessed at the start holds until a window has been acknowledged.
+        let is_measured =
+            !self.app_limited && self.delivered.saturating_mul(self.datagram) >= self.initial_window;
+        if self.is_filled || is_measured || rate > self.pacing {
             self.pacing = rate;
         }
         self.paced.on_value(self.pacing);
@@ -613,7 +619,7 @@ impl RateController for Bbr {
         }
         let (mark, is_round) = self.count(sample);
         self.on_rate(sample, &mark);
-        let is_due = self.round_trip.on_sample(sample.now, sample.rtt.latest());
+        let is_due = self.round_trip.on_sample(sample.now, sample.rtt.latest(), self.serialization());
         let bytes = sample.acked_packets.saturating_mul(self.datagram);
         self.aggregation.on_acked(sample.now, bytes, self.bandwidth(), self.window);
         if is_round {

@@ -9,6 +9,9 @@ const QUEUE_DIVISOR: u64 = 8;
 const LEAST_QUEUE: Span = Span::from_millis(4);
 const MOST_QUEUE: Span = Span::from_millis(16);
 
+/// A round trip that is longer by no more than this share of the least one, and a burst, confirms it. A choice.
+const CONFIRMS: u64 = 64;
+
 /// Rounds in a row that must be longer. A choice: one could be a burst of others.
 const RAISED_ROUNDS: u32 = 2;
 
@@ -54,13 +57,17 @@ impl RoundTrip {
         }
     }
 
-    /// Takes a round trip; gives whether it is time to look for the least one (the draft's `UpdateMinRTT`).
-    pub(super) fn on_sample(&mut self, now: Time, rtt: Span) -> bool {
+    /// Takes a round trip; gives whether it is time to look for the least one (the draft's `UpdateMinRTT`). Unlike there, one that
+    /// is as good as the least, but for `serialization`, confirms it.
+    pub(super) fn on_sample(&mut self, now: Time, rtt: Span, serialization: Span) -> bool {
         let rtt = rtt.max(Span::from_micros(1));
         self.round_least = self.round_least.min(rtt);
         self.round_sum += rtt.as_secs_f64();
         self.round_samples += 1.0;
         let is_first = self.least.is_none();
+        if self.least.is_some_and(|least| rtt <= least + least / CONFIRMS + serialization) {
+            (self.probed_at, self.least_at) = (now, now);
+        }
         let is_expired = now > self.probed_at + self.interval;
         if rtt < self.probed || is_expired {
             (self.probed, self.probed_at) = (rtt, now);
@@ -144,15 +151,15 @@ mod tests {
     fn it_wants_a_probe_after_five_seconds_and_forgets_after_ten() {
         let (mut trip, guess) = (trip(), Span::from_millis(333));
         assert_eq!(trip.least(guess), guess);
-        assert!(!trip.on_sample(at(100_000), Span::from_millis(10)), "the first is no probe");
+        assert!(!trip.on_sample(at(100_000), Span::from_millis(10), Span::ZERO), "the first is no probe");
         for n in 1..=5_000 {
-            assert!(!trip.on_sample(at(100_000 + n), Span::from_millis(60)));
+            assert!(!trip.on_sample(at(100_000 + n), Span::from_millis(60), Span::ZERO));
         }
-        assert!(trip.on_sample(at(105_001), Span::from_millis(60)));
+        assert!(trip.on_sample(at(105_001), Span::from_millis(60), Span::ZERO));
         assert_eq!(trip.least(guess), Span::from_millis(10));
-        trip.on_sample(at(110_001), Span::from_millis(60));
+        trip.on_sample(at(110_001), Span::from_millis(60), Span::ZERO);
         assert_eq!(trip.least(guess), Span::from_millis(60));
-        trip.on_sample(at(110_002), Span::from_millis(20));
+        trip.on_sample(at(110_002), Span::from_millis(20), Span::ZERO);
         assert_eq!(trip.least(guess), Span::from_millis(20));
     }
 
@@ -160,7 +167,9 @@ mod tests {
     fn two_whole_rounds_that_are_longer_raise_it_and_a_short_sample_does_not() {
         let (mut trip, rise) = (trip(), 1.25);
         let mut round = |samples: &[u64]| {
-            samples.iter().for_each(|&ms| drop(trip.on_sample(at(100_000), Span::from_millis(ms))));
+            for &ms in samples {
+                trip.on_sample(at(100_000), Span::from_millis(ms), Span::ZERO);
+            }
             trip.on_round(Span::from_millis(1), rise);
             (trip.is_raised(), trip.is_queued(Span::from_millis(1)))
         };
@@ -175,10 +184,10 @@ mod tests {
     #[test]
     fn a_path_that_was_adopted_is_the_measure_from_then_on() {
         let mut trip = trip();
-        trip.on_sample(at(100_000), Span::from_millis(10));
+        trip.on_sample(at(100_000), Span::from_millis(10), Span::ZERO);
         trip.adopt(at(101_000), Span::from_millis(60));
         assert_eq!(trip.least(Span::ZERO), Span::from_millis(60));
-        assert!(!trip.on_sample(at(106_000), Span::from_millis(61)));
+        assert!(!trip.on_sample(at(106_000), Span::from_millis(61), Span::ZERO));
         assert_eq!(trip.least(Span::ZERO), Span::from_millis(60));
     }
 }

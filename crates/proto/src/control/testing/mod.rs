@@ -237,7 +237,9 @@ impl Harness {
         self.cuts.iter().copied().filter(|cut| cut.after.window < cut.before.window).collect()
     }
 
-    pub(crate) fn in_flight(&self) -> u64 { self.in_flight }
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
 
     /// The limits in force; `None` while the law holds.
     pub(crate) fn limits(&self) -> Option<Limits> {

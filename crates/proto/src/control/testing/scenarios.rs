@@ -22,7 +22,7 @@ pub(crate) struct Phase {
 /// A path and what happens to it.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    path: PathModel,
+    pub(crate) path: PathModel,
     phases: Vec<Phase>,
 }
 
