@@ -116,6 +116,8 @@ const STARTUP_LOSS_RUNS: u64 = 6;
 const DRAIN_ROUNDS: u32 = 3;
 /// Nothing arrives faster than it was sent, but that the pacer lets a late sender catch up by this.
 const CATCH_UP: f64 = 1.05;
+/// Longer silence between feedbacks is no interval. A choice.
+const MOST_INTERVAL: Span = Span::from_millis(200);
 /// Probe timeouts in a row that are an outage (RFC 9002, section 7.6.1: persistent congestion).
 const OUTAGE: u32 = 2;
 
@@ -173,7 +175,9 @@ struct RoundTotals {
 pub(super) struct Bbr {
     ceiling: Rate,
     initial_rtt: Span,
-    feedback_interval: Span,
+    /// Time between feedbacks: what was told, or more if they come seldomer.
+    interval: Span,
+    told_interval: Span,
     beta: f64,
     headroom: f64,
     rtt_rise: f64,
@@ -218,6 +222,7 @@ pub(super) struct Bbr {
     is_full: [bool; 2],
     in_flight: u64,
     sent_at: Time,
+    heard_at: Time,
     /// Sending begins after idleness or silence: that has drained the queue.
     idle_restart: bool,
     in_outage: bool,
@@ -235,7 +240,8 @@ impl Bbr {
         let mut law = Self {
             ceiling: config.ceiling.unwrap_or(Rate::MAX),
             initial_rtt: config.initial_rtt.max(Span::from_micros(1)),
-            feedback_interval: config.feedback_interval,
+            interval: config.feedback_interval,
+            told_interval: config.feedback_interval,
             beta: parameters.number("beta"),
             headroom: parameters.number("headroom"),
             rtt_rise: parameters.number("rtt_rise"),
@@ -271,6 +277,7 @@ impl Bbr {
             is_full: [false; 2],
             in_flight: 0,
             sent_at: Time::ZERO,
+            heard_at: Time::ZERO,
             idle_restart: false,
             in_outage: false,
             ignore_below: 0,
@@ -294,7 +301,7 @@ impl Bbr {
 
     /// The time for which data is in flight before its feedback arrives.
     fn loop_time(&self) -> Span {
-        self.min_rtt() + self.feedback_interval
+        self.min_rtt() + self.interval
     }
 
     /// The draft's `bw`: what the path takes; zero while nothing is known.
@@ -344,6 +351,8 @@ impl Bbr {
         self.rtt = sample.rtt.smoothed();
         self.app_limited = sample.app_limited;
         self.next_pn = sample.next_pn;
+        let gap = sample.now.since(std::mem::replace(&mut self.heard_at, sample.now)).min(MOST_INTERVAL);
+        self.interval = ((self.interval * 7 + gap) / 8).max(self.told_interval);
         if sample.acked_packets > 0 && std::mem::take(&mut self.in_outage) {
             self.ignore_below = sample.next_pn;
             self.idle_restart = true;
@@ -481,8 +490,7 @@ impl Bbr {
             if self.rtt_probe.raised.is_some() { self.last.0.max(self.latest.0) } else { Rate::MAX };
         let bandwidth = self.bandwidth().min(delivered);
         let half = volume(bandwidth, PROBE_RTT_GAIN, self.min_rtt());
-        let at_once = volume(bandwidth, 1.0, self.feedback_interval).max(self.aggregation.extra());
-        (half + at_once).max(self.min_pipe())
+        (half + volume(bandwidth, 1.0, self.interval)).max(self.min_pipe())
     }
 
     fn continue_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_round: bool) {
