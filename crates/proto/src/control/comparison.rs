@@ -81,12 +81,11 @@ fn trace() {
             last = state.phase;
             let limits = run.limits().unwrap();
             println!(
-                "{} {:<9} rate {} window {} in flight {} rtt {}",
+                "{} {:<9} rate {} window {} rtt {}",
                 run.now.since(begun),
                 state.phase,
                 state.rate,
                 limits.window.unwrap() / 1472,
-                run.in_flight() / 1472,
                 run.rtt.latest()
             );
         }

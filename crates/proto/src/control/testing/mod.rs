@@ -237,10 +237,6 @@ impl Harness {
         self.cuts.iter().copied().filter(|cut| cut.after.window < cut.before.window).collect()
     }
 
-    pub(crate) fn in_flight(&self) -> u64 {
-        self.in_flight
-    }
-
     /// The limits in force; `None` while the law holds.
     pub(crate) fn limits(&self) -> Option<Limits> {
         match self.law.permit() {
@@ -397,7 +393,8 @@ impl Harness {
         let accepted = if self.now < self.outage_until { 0 } else { fits };
         let end = begin + path.capacity.time_for(accepted * path.datagram);
         self.bottleneck_free = end;
-        let arrives = (end + path.rtt / 2).max(self.last_arrival);
+        let jitter = if path.jitter == Span::ZERO { 0.0 } else { self.rng.next_f64() };
+        let arrives = (end + path.rtt / 2 + path.jitter.mul_f64(jitter)).max(self.last_arrival);
         self.last_arrival = arrives;
         let is_marked = path.mark_above.is_some_and(|above| waiting > above);
         let mut lost: Vec<u64> = (first_pn..first_pn + accepted).filter(|_| self.medium_loses()).collect();

@@ -22,6 +22,8 @@ pub(crate) struct PathModel {
     pub(crate) capacity: Rate,
     /// Round trip without a queue; half of it each way.
     pub(crate) rtt: Span,
+    /// Batches take up to so much longer, by chance; none overtakes another.
+    pub(crate) jitter: Span,
     /// Bytes that wait at the bottleneck at most (tail drop).
     pub(crate) queue: u64,
     pub(crate) loss: Loss,
@@ -55,6 +57,7 @@ impl Default for PathModel {
         Self {
             capacity: Rate::from_mbps(1_000),
             rtt: Span::from_millis(20),
+            jitter: Span::ZERO,
             queue: 2_500_000,
             loss: Loss::None,
             mark_above: None,

@@ -7,6 +7,9 @@ use haul_base::{Rate, Span};
 use super::{Harness, Loss, Measured, PathModel};
 use crate::control::{ControllerConfig, law};
 
+/// What a law must take of the path after 3 s or 10 round trips.
+pub(crate) const GOOD: f64 = 0.85;
+
 /// One stretch of a scenario.
 pub(crate) struct Phase {
     name: &'static str,
@@ -35,6 +38,8 @@ pub(crate) struct Outcome {
     pub(crate) share: f64,
     /// Mean round trip above that of the path.
     pub(crate) queueing: Span,
+    /// How long it took until [`GOOD`] of what was offered came.
+    pub(crate) recovery: Option<Span>,
 }
 
 /// How all phases of a scenario went.
@@ -53,9 +58,10 @@ impl Display for Outcomes {
         for outcome in &self.0 {
             write!(
                 out,
-                " | {:<8} {:>5.1} % loss {:>4.1} % queue {:>5.1} ms",
+                " | {:<7} {:>5.1} % in {:<5} loss {:>4.1} % queue {:>5.1} ms",
                 outcome.phase,
                 outcome.share * 100.0,
+                outcome.recovery.map_or("never".to_owned(), |span| format!("{:.1} s", span.as_secs_f64())),
                 outcome.measured.loss_rate() * 100.0,
                 outcome.queueing.as_millis_f64(),
             )?;
@@ -75,11 +81,17 @@ pub(crate) fn run_scenario(name: &str, given: &[(&str, &str)], scenario: &Scenar
     let mut run = Harness::new(law(name).unwrap().build(given, &config).unwrap(), scenario.path.clone());
     let outcomes = scenario.phases.iter().map(|phase| {
         (phase.begin)(&mut run);
-        run.run_for(phase.settle);
+        let of_offered = |goodput: Rate| goodput.as_bps() as f64 / phase.offered.as_bps() as f64;
+        let (begun, slice) = (run.now, ms(200).max(run.path.rtt));
+        let mut recovery = None;
+        while run.now.since(begun) < phase.settle {
+            let good = of_offered(run.measure(slice).goodput) >= GOOD;
+            recovery = recovery.or(good.then(|| run.now.since(begun)));
+        }
         let measured = run.measure(phase.measure);
-        let share = measured.goodput.as_bps() as f64 / phase.offered.as_bps() as f64;
+        let share = of_offered(measured.goodput);
         let queueing = measured.mean_rtt.saturating_sub(run.path.rtt);
-        Outcome { phase: phase.name, measured, share, queueing }
+        Outcome { phase: phase.name, measured, share, queueing, recovery }
     });
     Outcomes(outcomes.collect())
 }
@@ -195,12 +207,12 @@ fn long_and_narrow() -> Vec<Scenario> {
         steady("satellite 20 Mbit/s, 0.1 % loss", 600, 19.98, random(0.001, bottleneck(20.0, 600))),
         steady("satellite 200 Mbit/s, 600 ms", 600, 200.0, bottleneck(200.0, 600)),
         steady("satellite 200 Mbit/s, 0.1 % loss", 600, 199.8, random(0.001, bottleneck(200.0, 600))),
-        steady(
-            "56 kbit/s, 100 ms, queue of 8 packets",
-            100,
-            0.056,
-            PathModel { queue: 8 * 1_472, ..bottleneck(0.056, 100) },
-        ),
+        Scenario {
+            name: "56 kbit/s, 100 ms, queue of 8 packets",
+            path: PathModel { queue: 8 * 1_472, ..bottleneck(0.056, 100) },
+            // A burst of two packets takes 420 ms.
+            phases: vec![phase("steady", ms(520), 0.056, |_| {})],
+        },
     ]
 }
 
@@ -208,6 +220,25 @@ fn queues_and_feedback() -> Vec<Scenario> {
     let with_queue = |queue, path| PathModel { queue, ..path };
     let packets = |n: u64| n * 1_472;
     vec![
+        steady(
+            "jitter of 20 ms, 100 Mbit/s, 40 ms",
+            40,
+            100.0,
+            PathModel { jitter: ms(20), ..bottleneck(100.0, 40) },
+        ),
+        Scenario {
+            name: "ten minutes of idleness, RTT 20 -> 200 ms",
+            path: PathModel { rtt: ms(20), ..bottleneck(100.0, 200) },
+            phases: vec![
+                phase("20 ms", ms(20), 100.0, |_| {}),
+                phase("200 ms", ms(200), 100.0, |run| {
+                    run.has_data = false;
+                    run.run_for(Span::from_secs(600));
+                    run.path.rtt = ms(200);
+                    run.has_data = true;
+                }),
+            ],
+        },
         steady("1 Gbit/s, 20 ms", 20, 1_000.0, bottleneck(1_000.0, 20)),
         Scenario {
             name: "1 Gbit/s, 10 us",
