@@ -2,6 +2,7 @@
 
 mod common;
 mod hosts;
+mod moving;
 mod senses;
 mod switching;
 mod way_back;

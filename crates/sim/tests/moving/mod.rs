@@ -1,0 +1,225 @@
+//! The laws that may be the default on paths that change, with the whole transport: what each takes of a phase once 3 s or ten
+//! round trips have passed. `cargo test -p haul-sim --test transfer moving -- --nocapture` prints the table.
+
+#![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
+
+use haul_base::{PathId, Rate, Span};
+use haul_sim::tcp::{
+    ControlKind, CubicConfig, MSS, TcpReceiver, TcpReceiverConfig, TcpSender, TcpSenderConfig,
+};
+use haul_sim::{LinkId, Outage, SessionNode, StageChange, StageRef, World};
+
+use crate::common::{Channel, Run};
+
+/// What has to be taken of each phase.
+const GOOD: f64 = 0.85;
+
+fn ms(n: u64) -> Span {
+    Span::from_millis(n)
+}
+
+/// The UDP payload that a rate of whole packets carries as object bytes: 1,433 of 1,500.
+fn object(mbps: f64) -> f64 {
+    mbps * 1_433.0 / 1_500.0
+}
+
+/// A stretch of a scenario: what is changed at its start, on both links, and what the path offers then.
+struct Phase {
+    name: &'static str,
+    lasts: Span,
+    offered: f64,
+    changes: Vec<(&'static str, StageChange)>,
+}
+
+fn phase(name: &'static str, seconds: u64, offered: f64) -> Phase {
+    Phase { name, lasts: Span::from_secs(seconds), offered, changes: Vec::new() }
+}
+
+impl Phase {
+    fn with(mut self, stage: &'static str, change: StageChange) -> Self {
+        self.changes.push((stage, change));
+        self
+    }
+
+    /// Half of a round trip, each way.
+    fn with_rtt(self, rtt: u64) -> Self {
+        self.with("delay", StageChange::Delay(ms(rtt) / 2))
+    }
+}
+
+struct Scenario {
+    name: &'static str,
+    path: Channel,
+    rtt: Span,
+    phases: Vec<Phase>,
+}
+
+fn path(mbps: f64, rtt: u64, queue: u64) -> Channel {
+    let rate = Rate::from_bps((mbps * 1e6) as u64);
+    Channel { queue: ms(queue), ..Channel::clean(ms(rtt) / 2, rate) }
+}
+
+fn steady(name: &'static str, path: Channel, seconds: u64, offered: f64) -> Scenario {
+    let rtt = path.delay * 2;
+    Scenario { name, path, rtt, phases: vec![phase("steady", seconds, offered)] }
+}
+
+fn scenarios() -> Vec<Scenario> {
+    let outage = |length| Channel {
+        outages: vec![Outage { at: ms(10_000), length: ms(length), every: None }],
+        ..path(100.0, 40, 50)
+    };
+    let rates = |mbps| StageChange::Rate(Rate::from_mbps(mbps));
+    vec![
+        Scenario {
+            name: "RTT 10 -> 60 ms, 500 Mbit/s",
+            path: path(500.0, 10, 40),
+            rtt: ms(10),
+            phases: vec![phase("10 ms", 8, 500.0), phase("60 ms", 8, 500.0).with_rtt(60)],
+        },
+        Scenario {
+            name: "RTT 80 -> 20 -> 80 ms, 100 Mbit/s",
+            path: path(100.0, 80, 80),
+            rtt: ms(80),
+            phases: vec![
+                phase("80 ms", 8, 100.0),
+                phase("20 ms", 8, 100.0).with_rtt(20),
+                phase("80 ms", 8, 100.0).with_rtt(80),
+            ],
+        },
+        Scenario {
+            name: "capacity 20 -> 200 -> 20 Mbit/s, 40 ms",
+            path: path(20.0, 40, 50),
+            rtt: ms(40),
+            phases: vec![
+                phase("20", 8, 20.0),
+                phase("200", 8, 200.0).with("bottleneck", rates(200)),
+                phase("20", 8, 20.0).with("bottleneck", rates(20)),
+            ],
+        },
+        Scenario {
+            name: "outage of 2 s, 100 Mbit/s, 40 ms",
+            path: outage(2_000),
+            rtt: ms(40),
+            phases: vec![phase("before", 9, 100.0), phase("outage", 3, 0.0), phase("after", 8, 100.0)],
+        },
+        Scenario {
+            name: "outage of 8 s, 100 Mbit/s, 40 ms",
+            path: outage(8_000),
+            rtt: ms(40),
+            phases: vec![phase("before", 9, 100.0), phase("outage", 9, 0.0), phase("after", 8, 100.0)],
+        },
+        steady("1 % loss, 100 Mbit/s, 40 ms", Channel { loss: 0.01, ..path(100.0, 40, 50) }, 13, 99.0),
+        steady("8 % loss, 100 Mbit/s, 40 ms", Channel { loss: 0.08, ..path(100.0, 40, 50) }, 13, 92.0),
+        steady("15 % loss, 100 Mbit/s, 40 ms", Channel { loss: 0.15, ..path(100.0, 40, 50) }, 13, 85.0),
+        steady("satellite 20 Mbit/s, 600 ms", path(20.0, 600, 300), 30, 20.0),
+        steady(
+            "satellite 200 Mbit/s, 600 ms, 0.1 % loss",
+            Channel { loss: 0.001, ..path(200.0, 600, 300) },
+            30,
+            199.8,
+        ),
+        steady("56 kbit/s, 100 ms", path(0.056, 100, 1_700), 60, 0.056),
+        steady("queue of 5 ms, 100 Mbit/s, 40 ms", path(100.0, 40, 5), 13, 100.0),
+        steady("queue of 400 ms, 100 Mbit/s, 40 ms", path(100.0, 40, 400), 13, 100.0),
+        steady(
+            "reordering of 5 %, 100 Mbit/s, 40 ms",
+            Channel { reorder: 0.05, ..path(100.0, 40, 50) },
+            13,
+            100.0,
+        ),
+        steady("1 Gbit/s, 20 ms", path(1_000.0, 20, 20), 6, 1_000.0),
+    ]
+}
+
+/// What a law takes of each phase, of what the path offers; `None` where it offers nothing.
+fn shares(law: &str, scenario: &Scenario) -> Vec<Option<f64>> {
+    let len = 4 << 30;
+    let mut run = Run::new(11, len, law, None, &scenario.path, &scenario.path);
+    let mut now = Span::ZERO;
+    let mut rtt = scenario.rtt;
+    let phases = scenario.phases.iter().map(|phase| {
+        for (stage, change) in &phase.changes {
+            if let StageChange::Delay(delay) = change {
+                rtt = *delay * 2;
+            }
+            for link in [run.there, run.back] {
+                run.world.change_link(link, &StageRef::Name((*stage).into()), change).unwrap();
+            }
+        }
+        let settled = now + ms(3_000).max(rtt * 10);
+        now = now + phase.lasts;
+        let mut received = |until| {
+            run.run(until);
+            run.session.receiver(&run.world).stats().object_bytes
+        };
+        let before = received(settled.min(now));
+        let mbps =
+            (received(now) - before) as f64 * 8.0 / now.saturating_sub(settled).as_secs_f64().max(1e-9) / 1e6;
+        (phase.offered > 0.0).then(|| mbps / object(phase.offered))
+    });
+    phases.collect()
+}
+
+#[test]
+fn bbr_takes_what_each_phase_of_a_path_offers() {
+    let mut missed = Vec::new();
+    for scenario in scenarios() {
+        for law in ["delivery", "bbr"] {
+            let shares = shares(law, &scenario);
+            let told: Vec<String> = std::iter::zip(&scenario.phases, &shares)
+                .filter_map(|(phase, share)| {
+                    share.map(|share| format!("{} {:5.1} %", phase.name, share * 100.0))
+                })
+                .collect();
+            println!("TABLE {:<42} {law:<9} {}", scenario.name, told.join(" | "));
+            if law == "bbr" && shares.iter().flatten().any(|&share| share < GOOD) {
+                missed.push(format!("{}: {}", scenario.name, told.join(" | ")));
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// Shares of 100 Mbit/s in the last 40 of 60 s: ours, and a TCP flow's that begins with it or later.
+fn beside_tcp(law: &str, control: ControlKind, rtt: u64, queue: u64) -> [f64; 2] {
+    let path = path(100.0, rtt, queue);
+    let mut run = Run::new(17, 4 << 30, law, None, &path, &path);
+    let tcp = add_tcp(&mut run.world, control, run.there, run.back);
+    let mut taken = |until: u64| {
+        run.run(Span::from_secs(until));
+        let ours = run.session.receiver(&run.world).stats().object_bytes;
+        let theirs = run.world.node::<SessionNode<TcpSender>>(tcp).unwrap().machine().stats().delivered;
+        [ours, theirs * u64::from(MSS)]
+    };
+    let (before, after) = (taken(20), taken(60));
+    [0, 1].map(|n| (after[n] - before[n]) as f64 * 8.0 / 40.0 / 1e8)
+}
+
+fn add_tcp(world: &mut World, control: ControlKind, there: LinkId, back: LinkId) -> haul_sim::NodeId {
+    let port = PathId::default();
+    let sender = world.add_node("tcp", SessionNode::new(TcpSender::new(TcpSenderConfig::endless(control))));
+    let receiver = TcpReceiver::new(TcpReceiverConfig::default());
+    let receiver = world.add_node("tcp receiver", SessionNode::new(receiver));
+    world.connect("tcp data", (sender, port), (receiver, port), &[there]).unwrap();
+    world.connect("tcp acks", (receiver, port), (sender, port), &[back]).unwrap();
+    sender
+}
+
+#[test]
+fn bbr_leaves_a_cubic_flow_more_than_delivery_does() {
+    for (rtt, queue) in [(20, 20), (40, 40), (40, 160)] {
+        let mut left = Vec::new();
+        for law in ["delivery", "bbr"] {
+            let [ours, theirs] = beside_tcp(law, ControlKind::Cubic(CubicConfig::default()), rtt, queue);
+            println!(
+                "TABLE {law:<9} {:4.1} beside CUBIC {:4.1} Mbit/s, {rtt} ms, queue {queue} ms",
+                ours * 100.0,
+                theirs * 100.0
+            );
+            assert!(ours + theirs > 0.85, "{law}: the path is not full");
+            left.push(theirs);
+        }
+        assert!(left[1] > left[0], "{rtt} ms, queue {queue} ms: {left:?}");
+    }
+}
