@@ -585,7 +585,11 @@ impl Bbr {
             Phase::Cruise | Phase::ProbeRtt => self.with_headroom(),
             Phase::Down | Phase::Refill | Phase::Up => self.long_term,
         };
-        let cap = cap.unwrap_or(u64::MAX).min(self.short_term.in_flight.unwrap_or(u64::MAX));
+        // The bound is what was in flight when losses began, which is when least waits to be reported; what waits is in nobody's
+        // way.
+        let unreported = volume(self.bandwidth(), 1.0, self.interval);
+        let cap = cap.map_or(u64::MAX, |cap| cap.saturating_add(unreported));
+        let cap = cap.min(self.short_term.in_flight.unwrap_or(u64::MAX));
         self.window = self.window.min(cap).max(self.min_pipe());
         if self.phase == Phase::ProbeRtt {
             self.window = self.window.min(self.probe_rtt_window());
