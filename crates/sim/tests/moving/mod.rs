@@ -223,17 +223,3 @@ fn bbr_leaves_a_cubic_flow_more_than_delivery_does() {
         assert!(left[1] > left[0], "{rtt} ms, queue {queue} ms: {left:?}");
     }
 }
-
-#[test]
-fn dbgq() {
-    let path = path(100.0, 40, 5);
-    let mut run = Run::new(11, 4 << 30, "bbr", None, &path, &path);
-    let (mut last, mut lost) = (0, 0);
-    for n in 30..110 {
-        run.run(ms(100 * n));
-        let got = run.session.receiver(&run.world).stats().object_bytes;
-        let s = run.sent();
-        println!("D {n} {:.0} lost {} {:?} fl {} rtt {} wait {:?} fb {}", (got - last) as f64 * 80.0 / 1e6, s.lost - lost, run.session.sender(&run.world).rate_state(), run.session.sender(&run.world).in_flight() / 1472, s.rtt, s.waiting.window, run.session.receiver(&run.world).stats().feedback_sent);
-        last = got; lost = s.lost;
-    }
-}

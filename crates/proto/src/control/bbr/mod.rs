@@ -20,81 +20,28 @@ mod cycle;
 mod history;
 mod loss;
 mod model;
+mod parameters;
+mod probe_rtt;
 mod round_trip;
 #[cfg(test)]
 mod tests;
 
 use haul_base::{Rate, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::Parameters;
 
 use super::window::INITIAL_WINDOW;
 use super::{
-    ControllerConfig, FeedbackSample, LawRegistration, Limits, MIN_RATE, Permit, RateController, RateState,
-    SentBatch, burst_for,
+    ControllerConfig, FeedbackSample, Limits, MIN_RATE, Permit, RateController, RateState, SentBatch,
+    burst_for,
 };
+use crate::rtt::RttEstimator;
 use cycle::{Acks, Cycle};
 use history::{History, Mark};
 use loss::{LossRule, Told};
 use model::{Aggregation, Plateau, ShortTerm, TwoSlotMax, volume};
+pub(super) use parameters::LAW;
+use probe_rtt::{PROBE_RTT_GAIN, RttProbe};
 use round_trip::RoundTrip;
-
-/// The line of the registry.
-pub(super) static LAW: LawRegistration = LawRegistration {
-    name: "bbr",
-    version: 1,
-    summary: "sends at the bandwidth that the path has shown, and probes for more and for its least round trip",
-    source: "BBR, version 3 (draft-ietf-ccwg-bbr)",
-    parameters: PARAMETERS,
-    build: |parameters, config| Ok(Box::new(Bbr::new(parameters, config))),
-};
-
-const PARAMETERS: &[ParameterSpec] = &[
-    INITIAL_WINDOW,
-    ParameterSpec {
-        name: "loss_threshold",
-        kind: ParameterKind::Number(0.0, 1.0),
-        default: "0.02",
-        help: "share of packets, beyond what the path loses by itself, whose loss ends a probe (the draft: 0.02)",
-    },
-    ParameterSpec {
-        name: "tolerates",
-        kind: ParameterKind::Number(0.0, 0.9),
-        default: "0.25",
-        help: "loss rate up to which losses without a queue, that do not grow with the rate, are taken for the path's own; 0: \
-               every loss is congestion, as in the draft",
-    },
-    ParameterSpec {
-        name: "beta",
-        kind: ParameterKind::Number(0.1, 0.99),
-        default: "0.7",
-        help: "what bandwidth and window are multiplied by after a round trip with congestion, at least (the draft: 0.7)",
-    },
-    ParameterSpec {
-        name: "headroom",
-        kind: ParameterKind::Number(0.0, 0.9),
-        default: "0.15",
-        help: "share of the highest safe window that is left to others between probes (the draft: 0.15)",
-    },
-    ParameterSpec {
-        name: "probe_wait",
-        kind: ParameterKind::SpanIn(Span::from_millis(10), Span::from_secs(600)),
-        default: "2s",
-        help: "time between probes for bandwidth, up to half of it longer by chance; 63 round trips or those of the window in \
-               packets if that is sooner (the draft: 2 to 3 s)",
-    },
-    ParameterSpec {
-        name: "probe_rtt_interval",
-        kind: ParameterKind::SpanIn(Span::from_millis(100), Span::from_secs(600)),
-        default: "5s",
-        help: "time without a shorter round trip after which one is looked for, with half the window (the draft: 5 s)",
-    },
-    ParameterSpec {
-        name: "rtt_rise",
-        kind: ParameterKind::Number(0.0, 100.0),
-        default: "1.25",
-        help: "factor above the least round trip from which that is looked into at once; 0: never, as in the draft",
-    },
-];
 
 /// draft-ietf-ccwg-bbr, section "Summary of Control Behavior in the State Machine".
 const STARTUP_PACING: f64 = 2.77;
@@ -103,9 +50,6 @@ const DOWN_PACING: f64 = 0.9;
 const UP_PACING: f64 = 1.25;
 const WINDOW_GAIN: f64 = 2.0;
 const UP_WINDOW: f64 = 2.25;
-/// The draft's `ProbeRTTCwndGain` and `ProbeRTTDuration`.
-const PROBE_RTT_GAIN: f64 = 0.5;
-const PROBE_RTT_LASTS: Span = Span::from_millis(200);
 /// The draft's `PacingMarginPercent` of 1.
 const PACING_MARGIN: f64 = 0.99;
 /// The draft's `MinPipeCwnd`, packets.
@@ -150,17 +94,6 @@ impl Phase {
     }
 }
 
-/// A probe of the least round trip.
-#[derive(Clone, Copy, Debug)]
-struct RttProbe {
-    /// Little enough has been in flight since then, and the least round trip from then on.
-    drained: Option<(Time, Span)>,
-    /// A round has passed since.
-    round_done: bool,
-    /// Why it was made out of turn: the least round trip of the round before it, and what was delivered then.
-    raised: Option<(Span, Rate)>,
-}
-
 /// What is counted in a round trip.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundTotals {
@@ -175,9 +108,8 @@ struct RoundTotals {
 pub(super) struct Bbr {
     ceiling: Rate,
     initial_rtt: Span,
-    /// Time between feedbacks: what was told, or more if they come seldomer.
+    /// Time between feedbacks: what was asked for, or more if they come more rarely.
     interval: Span,
-    told_interval: Span,
     beta: f64,
     headroom: f64,
     rtt_rise: f64,
@@ -241,7 +173,6 @@ impl Bbr {
             ceiling: config.ceiling.unwrap_or(Rate::MAX),
             initial_rtt: config.initial_rtt.max(Span::from_micros(1)),
             interval: config.feedback_interval,
-            told_interval: config.feedback_interval,
             beta: parameters.number("beta"),
             headroom: parameters.number("headroom"),
             rtt_rise: parameters.number("rtt_rise"),
@@ -256,7 +187,7 @@ impl Bbr {
             aggregation: Aggregation::default(),
             plateau: Plateau::default(),
             is_filled: false,
-            rtt_probe: RttProbe { drained: None, round_done: false, raised: None },
+            rtt_probe: RttProbe::default(),
             no_raise_until: Time::ZERO,
             pacing: MIN_RATE,
             paced: TwoSlotMax::default(),
@@ -352,7 +283,7 @@ impl Bbr {
         self.app_limited = sample.app_limited;
         self.next_pn = sample.next_pn;
         let gap = sample.now.since(std::mem::replace(&mut self.heard_at, sample.now)).min(MOST_INTERVAL);
-        self.interval = ((self.interval * 7 + gap) / 8).max(self.told_interval);
+        self.interval = ((self.interval * 7 + gap) / 8).max(sample.report_interval);
         if sample.acked_packets > 0 && std::mem::take(&mut self.in_outage) {
             self.ignore_below = sample.next_pn;
             self.idle_restart = true;
@@ -444,97 +375,6 @@ impl Bbr {
         let is_over = self.rounds.wrapping_sub(self.drain_until).cast_signed() > 0;
         if self.phase == Phase::Drain && (self.in_flight <= self.target(1.0) || is_over) {
             self.enter_down(now);
-        }
-    }
-
-    /// The draft's `CheckProbeRTT`; `is_due` as the round trip says.
-    fn check_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_due: bool, is_round: bool) {
-        if self.phase == Phase::ProbeRtt {
-            self.continue_probe_rtt(sample, is_round);
-        } else if is_due && !self.idle_restart && self.phase != Phase::Startup {
-            self.enter_probe_rtt(None);
-        } else if self.is_raised(sample.now) {
-            let delivered = self.last.0.max(self.latest.0);
-            self.enter_probe_rtt(Some((self.round_trip.last_round().least, delivered)));
-        }
-        if sample.acked_packets > 0 {
-            self.idle_restart = false;
-        }
-    }
-
-    /// Whether the round trip has been longer than the least one explains, although no queue is wanted.
-    fn is_raised(&mut self, now: Time) -> bool {
-        let expects_none = match self.phase {
-            Phase::Cruise => true,
-            // A queue that drains leaves room in the window.
-            Phase::Down => self.is_window_full(),
-            _ => false,
-        };
-        if !expects_none || !self.cycle.is_clean() {
-            self.round_trip.excuse();
-        }
-        self.rtt_rise > 0.0 && now >= self.no_raise_until && self.round_trip.is_raised()
-    }
-
-    fn enter_probe_rtt(&mut self, raised: Option<(Span, Rate)>) {
-        self.prior_window = self.window;
-        self.phase = Phase::ProbeRtt;
-        self.cycle.acks = Acks::Stopping;
-        self.rtt_probe = RttProbe { drained: None, round_done: false, raised };
-        self.start_round();
-    }
-
-    /// The window of `ProbeRTT`. A path that has become narrower holds what it delivers now, not what it once did.
-    fn probe_rtt_window(&self) -> u64 {
-        let delivered =
-            if self.rtt_probe.raised.is_some() { self.last.0.max(self.latest.0) } else { Rate::MAX };
-        let bandwidth = self.bandwidth().min(delivered);
-        let half = volume(bandwidth, PROBE_RTT_GAIN, self.min_rtt());
-        (half + volume(bandwidth, 1.0, self.interval)).max(self.min_pipe())
-    }
-
-    fn continue_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_round: bool) {
-        let rtt = sample.rtt.latest().max(Span::from_micros(1));
-        let fits = self.in_flight <= self.probe_rtt_window();
-        let RttProbe { drained, round_done, .. } = &mut self.rtt_probe;
-        match drained {
-            None if fits => {
-                *drained = Some((sample.now, rtt));
-                self.start_round();
-            }
-            None => {}
-            Some((since, least)) => {
-                *least = rtt.min(*least);
-                *round_done |= is_round;
-                if *round_done && sample.now >= *since + PROBE_RTT_LASTS {
-                    let least = *least;
-                    self.leave_probe_rtt(sample.now, least);
-                }
-            }
-        }
-    }
-
-    /// The draft's `ExitProbeRTT`, and what a probe out of turn has shown.
-    fn leave_probe_rtt(&mut self, now: Time, found: Span) {
-        self.round_trip.on_probed(now);
-        self.window = self.window.max(self.prior_window);
-        self.short_term = ShortTerm::default();
-        if let Some((before, delivered)) = self.rtt_probe.raised {
-            self.no_raise_until = now + self.cycle.wait();
-            let least = self.min_rtt();
-            let (stayed, rise) = (found.saturating_sub(least), before.saturating_sub(least));
-            if stayed > rise / 2 {
-                self.round_trip.adopt(now, found);
-                self.long_term = None;
-            } else if delivered > Rate::ZERO {
-                self.max_bandwidth.reset(delivered.min(self.max_bandwidth.get()));
-            }
-        }
-        if self.is_filled {
-            self.enter_down(now);
-            self.phase = Phase::Cruise;
-        } else {
-            self.phase = Phase::Startup;
         }
     }
 
@@ -643,6 +483,17 @@ impl RateController for Bbr {
         self.set_pacing();
         self.set_window(sample.acked_packets);
         self.history.note(self.mark(sample), self.rtt);
+    }
+
+    fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
+        self.initial_rtt = rtt.min().max(Span::from_micros(1));
+        self.rtt = rtt.smoothed();
+        self.max_bandwidth.reset(rate);
+        self.is_filled = true;
+        self.phase = Phase::Cruise;
+        self.pacing = self.bounded(rate);
+        self.paced.on_value(self.pacing);
+        self.window = self.max_in_flight();
     }
 
     fn on_silence(&mut self, _: Time, count: u32) {

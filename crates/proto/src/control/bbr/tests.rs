@@ -1,1 +1,184 @@
-//! The law over paths in virtual time.
+//! The rules of the draft, and what differs, on modelled paths.
+
+use haul_base::{Rate, Span, Time};
+
+use super::{Bbr, LAW};
+use crate::control::testing::{Harness, Loss, PathModel, built, config};
+use crate::control::{Permit, RateController, law};
+use crate::rtt::RttEstimator;
+
+const CAPACITY: Rate = Rate::from_mbps(100);
+
+fn ms(n: u64) -> Span {
+    Span::from_millis(n)
+}
+
+fn path(rtt: Span) -> PathModel {
+    PathModel::bottleneck(CAPACITY, rtt, 1.0)
+}
+
+fn run_with(given: &[(&str, &str)], path: PathModel) -> Harness {
+    Harness::new(built("bbr", given, Rate::MAX), path)
+}
+
+fn run(path: PathModel) -> Harness {
+    run_with(&[], path)
+}
+
+/// What of the capacity arrives in `span`.
+fn share(run: &mut Harness, span: Span) -> f64 {
+    run.measure(span).goodput.as_bps() as f64 / CAPACITY.as_bps() as f64
+}
+
+/// Phases and pacing rates in `span`, with when they began.
+fn phases(run: &mut Harness, span: Span) -> Vec<(Time, &'static str, Rate)> {
+    let (end, mut seen) = (run.now + span, Vec::new());
+    while run.now < end {
+        run.run_for(ms(1));
+        let state = run.law.state();
+        match seen.last_mut() {
+            Some((_, phase, rate)) if *phase == state.phase => *rate = state.rate,
+            _ => seen.push((run.now, state.phase, state.rate)),
+        }
+    }
+    seen
+}
+
+#[test]
+fn startup_doubles_each_round_until_it_brings_no_more_and_drain_empties_the_queue() {
+    let mut run = run(path(ms(40)));
+    let seen = phases(&mut run, ms(1_000));
+    let order: Vec<_> = seen.iter().map(|(_, phase, _)| *phase).take(3).collect();
+    assert_eq!(order, ["startup", "drain", "down"]);
+    // From 10 packets a round trip to 340: five or six doublings, and three rounds without growth.
+    let lasted = seen[1].0.since(seen[0].0);
+    assert!((ms(240)..ms(520)).contains(&lasted), "{lasted}");
+    let measured = run.measure(ms(500));
+    assert!(measured.mean_rtt < ms(44), "{}", measured.mean_rtt);
+}
+
+#[test]
+fn probes_come_every_two_to_three_seconds_and_go_through_the_cycle_at_its_gains() {
+    // 63 round trips are longer than that.
+    let mut run = run(path(ms(100)));
+    run.run_for(ms(5_000));
+    let seen = phases(&mut run, ms(40_000));
+    let is_cycle = |pair: &[(Time, &str, Rate)]| {
+        matches!(
+            (pair[0].1, pair[1].1),
+            ("down", "cruise" | "refill")
+                | ("cruise", "refill" | "probe_rtt")
+                | ("refill", "up")
+                | ("up", "down")
+                | ("probe_rtt", "cruise")
+        )
+    };
+    assert!(seen.windows(2).all(is_cycle), "{seen:?}");
+    let began: Vec<Time> = seen.iter().filter(|(_, phase, _)| *phase == "down").map(|(at, ..)| *at).collect();
+    assert!(began.len() >= 10, "{} probes", began.len());
+    for pair in began.windows(2) {
+        let gap = pair[1].since(pair[0]);
+        assert!((ms(2_000)..ms(4_500)).contains(&gap), "{gap}: the wait, refill and up");
+    }
+    for (_, phase, rate) in seen {
+        let gain = rate.as_bps() as f64 / CAPACITY.as_bps() as f64;
+        let wanted = match phase {
+            "up" => 1.25,
+            "down" => 0.9,
+            _ => 1.0,
+        };
+        assert!((0.93 * wanted..1.04 * wanted).contains(&gain), "{phase}: {gain}");
+    }
+}
+
+#[test]
+fn sixty_three_rounds_bring_a_probe_sooner() {
+    let mut run = run(path(ms(10)));
+    run.run_for(ms(3_000));
+    let seen = phases(&mut run, ms(10_000));
+    let probes = seen.iter().filter(|(_, phase, _)| *phase == "up").count();
+    assert!((9..=16).contains(&probes), "{probes} in 10 s: one in 630 ms and its own time");
+}
+
+#[test]
+fn a_longer_path_is_found_at_once_and_by_the_drafts_rule_after_ten_seconds() {
+    for (rise, least, most) in [("1.25", ms(100), ms(2_500)), ("0", ms(3_000), ms(14_000))] {
+        let mut run = run_with(&[("rtt_rise", rise)], path(ms(20)));
+        run.run_for(ms(3_000));
+        run.path.rtt = ms(120);
+        let begun = run.now;
+        let mut took = None;
+        while took.is_none() && run.now.since(begun) < ms(30_000) {
+            took = (share(&mut run, ms(240)) > 0.9).then(|| run.now.since(begun));
+        }
+        let took = took.expect("it recovers");
+        assert!((least..most).contains(&took), "rtt_rise {rise}: {took}");
+    }
+}
+
+#[test]
+fn losses_of_the_path_are_tolerated_and_by_the_drafts_rule_they_are_not() {
+    let lossy = || PathModel { loss: Loss::Random(0.03), ..path(ms(40)) };
+    let mut ours = run(lossy());
+    ours.run_for(ms(3_000));
+    let ours = share(&mut ours, ms(10_000));
+    let mut drafts = run_with(&[("tolerates", "0")], lossy());
+    drafts.run_for(ms(3_000));
+    let drafts = share(&mut drafts, ms(10_000));
+    assert!(ours > 0.93 && drafts < 0.8 * ours, "{ours} and {drafts}");
+}
+
+#[test]
+fn a_shallow_queue_bounds_what_is_in_flight_and_little_is_lost() {
+    let mut run = run(PathModel { queue: 20 * 1_472, ..path(ms(40)) });
+    run.run_for(ms(3_000));
+    let measured = run.measure(ms(20_000));
+    assert!(measured.loss_rate() < 0.01, "{}", measured.loss_rate());
+    assert!(measured.goodput >= CAPACITY.mul_f64(0.9), "{}", measured.goodput);
+}
+
+#[test]
+fn a_sender_that_was_idle_goes_on_at_what_is_known_and_not_in_a_burst() {
+    let mut run = run(path(ms(40)));
+    run.run_for(ms(4_000));
+    run.has_data = false;
+    run.run_for(ms(3_000));
+    run.has_data = true;
+    let measured = run.measure(ms(400));
+    assert_eq!(measured.lost, 0);
+    assert!(run.law.state().rate <= CAPACITY.mul_f64(1.3), "{:?}", run.law.state());
+    run.run_for(ms(500));
+    assert!(share(&mut run, ms(2_000)) > 0.9);
+}
+
+#[test]
+fn an_outage_is_no_statement_about_the_path_after_it() {
+    let mut run = run(path(ms(40)));
+    run.run_for(ms(4_000));
+    run.outage(ms(8_000));
+    run.run_for(ms(9_000));
+    assert!(share(&mut run, ms(1_000)) > 0.9);
+}
+
+#[test]
+fn it_takes_over_the_rate_of_the_law_before_and_cruises() {
+    let mut rtt = RttEstimator::new(ms(40));
+    rtt.on_sample(Time::ZERO, ms(40));
+    let mut law = Bbr::new(&LAW.parameters(&[]).unwrap(), &config(None));
+    law.take_over(Rate::from_mbps(80), &rtt);
+    let Permit::Go(limits) = law.permit() else { panic!("it goes") };
+    assert_eq!((law.state().phase, limits.rate), ("cruise", Rate::from_mbps(80)));
+    let bdp = Rate::from_mbps(80).bytes_in(ms(40));
+    assert!((2 * bdp..3 * bdp).contains(&limits.window.unwrap()), "{limits:?}");
+}
+
+#[test]
+fn the_ceiling_is_never_exceeded() {
+    let ceiling = Rate::from_mbps(30);
+    let mut run = Harness::new(law("bbr").unwrap().build(&[], &config(Some(ceiling))).unwrap(), path(ms(40)));
+    for _ in 0..8_000 {
+        run.run_for(ms(1));
+        assert!(run.law.state().rate <= ceiling);
+    }
+    assert!(run.measure(ms(2_000)).goodput >= ceiling.mul_f64(0.95));
+}

@@ -27,7 +27,7 @@ use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 pub(crate) use literal::{boundary, built, feedback};
 pub(crate) use model::{Cut, Loss, Measured, PathModel, config};
-pub(crate) use scenarios::{run_scenario, scenarios};
+pub(crate) use scenarios::{GOOD, run_scenario, scenarios};
 pub(crate) use shared::measure_together;
 
 /// A batch on its way.

@@ -1,0 +1,116 @@
+//! Probes of the least round trip (draft-ietf-ccwg-bbr, section "ProbeRTT"), in turn and out of turn.
+
+use haul_base::{Rate, Span, Time};
+
+use super::cycle::Acks;
+use super::model::{ShortTerm, volume};
+use super::{Bbr, Phase};
+use crate::control::FeedbackSample;
+
+/// The draft's `ProbeRTTCwndGain` and `ProbeRTTDuration`.
+pub(super) const PROBE_RTT_GAIN: f64 = 0.5;
+const PROBE_RTT_LASTS: Span = Span::from_millis(200);
+
+/// A probe of the least round trip.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RttProbe {
+    /// Little enough has been in flight since then, and the least round trip from then on.
+    drained: Option<(Time, Span)>,
+    /// A round has passed since.
+    round_done: bool,
+    /// Why it was made out of turn: the least round trip of the round before it, and what was delivered then.
+    raised: Option<(Span, Rate)>,
+}
+
+impl Bbr {
+    /// The draft's `CheckProbeRTT`; `is_due` as the round trip says.
+    pub(super) fn check_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_due: bool, is_round: bool) {
+        if self.phase == Phase::ProbeRtt {
+            self.continue_probe_rtt(sample, is_round);
+        } else if is_due && !self.idle_restart && self.phase != Phase::Startup {
+            self.enter_probe_rtt(None);
+        } else if self.is_raised(sample.now) {
+            let delivered = self.last.0.max(self.latest.0);
+            self.enter_probe_rtt(Some((self.round_trip.last_round().least, delivered)));
+        }
+        if sample.acked_packets > 0 {
+            self.idle_restart = false;
+        }
+    }
+
+    /// Whether the round trip has been longer than the least one explains, although no queue is wanted.
+    fn is_raised(&mut self, now: Time) -> bool {
+        let expects_none = match self.phase {
+            Phase::Cruise => true,
+            // A queue that drains leaves room in the window.
+            Phase::Down => self.is_window_full(),
+            _ => false,
+        };
+        if !expects_none || !self.cycle.is_clean() {
+            self.round_trip.excuse();
+        }
+        self.rtt_rise > 0.0 && now >= self.no_raise_until && self.round_trip.is_raised()
+    }
+
+    fn enter_probe_rtt(&mut self, raised: Option<(Span, Rate)>) {
+        self.prior_window = self.window;
+        self.phase = Phase::ProbeRtt;
+        self.cycle.acks = Acks::Stopping;
+        self.rtt_probe = RttProbe { drained: None, round_done: false, raised };
+        self.start_round();
+    }
+
+    /// The window of `ProbeRTT`. A path that has become narrower holds what it delivers now, not what it once did.
+    pub(super) fn probe_rtt_window(&self) -> u64 {
+        let delivered =
+            if self.rtt_probe.raised.is_some() { self.last.0.max(self.latest.0) } else { Rate::MAX };
+        let bandwidth = self.bandwidth().min(delivered);
+        let half = volume(bandwidth, PROBE_RTT_GAIN, self.min_rtt());
+        (half + volume(bandwidth, 1.0, self.interval)).max(self.min_pipe())
+    }
+
+    fn continue_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_round: bool) {
+        let rtt = sample.rtt.latest().max(Span::from_micros(1));
+        let fits = self.in_flight <= self.probe_rtt_window();
+        let RttProbe { drained, round_done, .. } = &mut self.rtt_probe;
+        match drained {
+            None if fits => {
+                *drained = Some((sample.now, rtt));
+                self.start_round();
+            }
+            None => {}
+            Some((since, least)) => {
+                *least = rtt.min(*least);
+                *round_done |= is_round;
+                if *round_done && sample.now >= *since + PROBE_RTT_LASTS {
+                    let least = *least;
+                    self.leave_probe_rtt(sample.now, least);
+                }
+            }
+        }
+    }
+
+    /// The draft's `ExitProbeRTT`, and what a probe out of turn has shown.
+    fn leave_probe_rtt(&mut self, now: Time, found: Span) {
+        self.round_trip.on_probed(now);
+        self.window = self.window.max(self.prior_window);
+        self.short_term = ShortTerm::default();
+        if let Some((before, delivered)) = self.rtt_probe.raised {
+            self.no_raise_until = now + self.cycle.wait();
+            let least = self.min_rtt();
+            let (stayed, rise) = (found.saturating_sub(least), before.saturating_sub(least));
+            if stayed > rise / 2 {
+                self.round_trip.adopt(now, found);
+                self.long_term = None;
+            } else if delivered > Rate::ZERO {
+                self.max_bandwidth.reset(delivered.min(self.max_bandwidth.get()));
+            }
+        }
+        if self.is_filled {
+            self.enter_down(now);
+            self.phase = Phase::Cruise;
+        } else {
+            self.phase = Phase::Startup;
+        }
+    }
+}
