@@ -65,7 +65,7 @@ mod tests {
         ours.feedback_interval = Span::from_millis(3);
         let theirs = settings(&ours, BenchLimit::Unlimited);
         assert_eq!((theirs.rate_bps, theirs.feedback_interval_us), (Some(5_000_000), 3_000));
-        assert_eq!((theirs.chunk_bytes, theirs.controller.as_str()), (100_000_000, "delivery"));
+        assert_eq!((theirs.chunk_bytes, theirs.controller.as_str()), (100_000_000, "bbr"));
     }
 
     #[test]

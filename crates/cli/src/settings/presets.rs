@@ -120,7 +120,7 @@ impl Preset {
     pub(super) fn settings(&self) -> Result<Settings, Fault> {
         let mut settings = Settings {
             preset: self.name.clone(),
-            controller: "delivery",
+            controller: "bbr",
             rate: None,
             chunk: Bytes(100_000_000),
             feedback_interval: Span::from_millis(2),

@@ -143,7 +143,7 @@ fn recipes_that_cannot_carry_files_are_refused_with_what_is_missing() {
 fn parameters_of_micro_protocols_and_of_laws_can_be_set_on_any_preset() {
     let recipe = build(&[set("retransmit.window", "5000"), set("rate_control.cause_aware", "true")]).unwrap();
     assert_eq!(stack(&recipe).get("retransmit", "window"), Some("5000"));
-    assert_eq!(stack(&recipe).get("rate_control", "controller"), Some("delivery"));
+    assert_eq!(stack(&recipe).get("rate_control", "controller"), Some("bbr"));
     for (key, value, word) in [
         ("rate_control.no_such", "1", "has no parameter `no_such`"),
         ("rate_control.cause_aware", "perhaps", "true or false"),

@@ -118,7 +118,7 @@ fn too_long(len: usize) -> EngineError {
 pub fn default_settings() -> Settings {
     Settings {
         chunk_bytes: 100_000_000,
-        controller: "delivery".to_owned(),
+        controller: "bbr".to_owned(),
         rate_bps: None,
         offload: true,
         feedback_interval_us: 2_000,

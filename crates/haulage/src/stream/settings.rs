@@ -70,7 +70,7 @@ mod tests {
         assert_eq!((fobs.feedback_interval_us, fobs.chunk_bytes), (10_000, 100_000_000));
         assert_eq!(of("rbudp", Some(Rate::from_mbps(5))).rate_bps, Some(5_000_000));
         let bulk = of("bulk", None);
-        assert_eq!((bulk.controller.as_str(), bulk.rate_bps), ("delivery", None));
+        assert_eq!((bulk.controller.as_str(), bulk.rate_bps), ("bbr", None));
     }
 
     #[test]

@@ -215,7 +215,7 @@ pub(super) struct ServiceEntry {
 }
 
 fn default_controller() -> String {
-    "delivery".to_owned()
+    "bbr".to_owned()
 }
 
 /// Traffic beside the sessions: exactly one of the three kinds.

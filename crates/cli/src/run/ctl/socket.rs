@@ -1,6 +1,7 @@
 //! The end of a running copy that can be spoken to: one line of JSON asks, one answers.
 
 use std::fs;
+use std::io::ErrorKind::NotFound;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -57,8 +58,9 @@ pub(in crate::run) struct ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // Whoever looks for copies removes what cannot be removed here.
+        // Whoever looks for copies removes what cannot be removed here. The directory goes with the last copy.
         let _ = fs::remove_file(&self.path);
+        let _ = self.path.parent().map(fs::remove_dir);
     }
 }
 
@@ -69,11 +71,14 @@ impl ControlSocket {
         if watch.role != Role::Client {
             return None;
         }
-        let opened = place::made().and_then(|directory| Self::bind(&directory, side));
+        let bind = || place::made().and_then(|directory| Self::bind(&directory));
+        // The last copy of another process may just have taken the directory with it.
+        let bound = bind().or_else(|error| if error.kind() == NotFound { bind() } else { Err(error) });
+        let opened = bound.map(|(listener, path)| Self { listener, path, side });
         opened.inspect_err(|error| tracing::debug!(%error, "`haul ctl` cannot reach this copy")).ok()
     }
 
-    fn bind(directory: &Path, side: Side) -> io::Result<Self> {
+    fn bind(directory: &Path) -> io::Result<(UnixListener, PathBuf)> {
         let pid = process::id();
         for number in 1..=MOST {
             let name = if number == 1 { pid.to_string() } else { format!("{pid}.{number}") };
@@ -88,7 +93,7 @@ impl ControlSocket {
             };
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
             listener.set_nonblocking(true)?;
-            return Ok(Self { listener, path, side });
+            return Ok((listener, path));
         }
         Err(io::ErrorKind::AddrInUse.into())
     }

@@ -1,4 +1,4 @@
-//! The cycle of probes for bandwidth (draft-ietf-ccwg-bbr, section "ProbeBW").
+//! The cycle of probes for bandwidth (draft-ietf-ccwg-bbr, section "`ProbeBW`").
 
 use haul_base::{Rate, Rng, Span, Time};
 
@@ -75,13 +75,8 @@ impl Cycle {
     }
 
     /// The least time between probes.
-    pub(super) fn wait(&self) -> Span {
+    pub(super) fn least_wait(&self) -> Span {
         self.least_wait
-    }
-
-    /// Whether it sends more than is known to pass (the draft's `IsProbingBW`).
-    pub(super) fn is_probing(&self, phase: Phase) -> bool {
-        matches!(phase, Phase::Startup | Phase::Refill | Phase::Up)
     }
 
     /// Whether what is acknowledged left while nothing was probed.

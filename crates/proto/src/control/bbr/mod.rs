@@ -81,6 +81,11 @@ impl Phase {
         matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
     }
 
+    /// Whether it sends more than is known to pass (the draft's `IsProbingBW`).
+    fn is_probing(self) -> bool {
+        matches!(self, Self::Startup | Self::Refill | Self::Up)
+    }
+
     /// Pacing and window gain.
     fn gains(self) -> (f64, f64) {
         match self {
@@ -105,6 +110,7 @@ struct RoundTotals {
 
 /// See the module's text.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a state that the draft keeps beside the phase")]
 pub(super) struct Bbr {
     ceiling: Rate,
     initial_rtt: Span,
@@ -332,7 +338,7 @@ impl Bbr {
         let packets = told.acked.saturating_add(told.lost);
         let judged = Told { lost: told.lost, marked: told.marked, packets };
         self.last = std::mem::take(&mut self.latest);
-        if self.cycle.is_probing(self.phase) {
+        if self.phase.is_probing() {
             self.judge_startup(judged, told.runs, is_queued);
         } else {
             // Losses of a probe are judged with the probe.

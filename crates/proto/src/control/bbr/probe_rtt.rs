@@ -1,4 +1,4 @@
-//! Probes of the least round trip (draft-ietf-ccwg-bbr, section "ProbeRTT"), in turn and out of turn.
+//! Probes of the least round trip (draft-ietf-ccwg-bbr, section "`ProbeRTT`"), in turn and out of turn.
 
 use haul_base::{Rate, Span, Time};
 
@@ -96,7 +96,7 @@ impl Bbr {
         self.window = self.window.max(self.prior_window);
         self.short_term = ShortTerm::default();
         if let Some((before, delivered)) = self.rtt_probe.raised {
-            self.no_raise_until = now + self.cycle.wait();
+            self.no_raise_until = now + self.cycle.least_wait();
             let least = self.min_rtt();
             let (stayed, rise) = (found.saturating_sub(least), before.saturating_sub(least));
             if stayed > rise / 2 {

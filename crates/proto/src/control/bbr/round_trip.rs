@@ -1,4 +1,4 @@
-//! The least round trip and when to look for it (draft-ietf-ccwg-bbr, section "ProbeRTT"), and a round trip that has become longer.
+//! The least round trip and when to look for it (draft-ietf-ccwg-bbr, section "`ProbeRTT`"), and a round trip that has become longer.
 
 use haul_base::{Span, Time};
 

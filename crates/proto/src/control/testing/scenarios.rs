@@ -106,9 +106,9 @@ fn phase(name: &'static str, rtt: Span, mbps: f64, begin: fn(&mut Harness)) -> P
     Phase { name, begin, settle, measure: Span::from_secs(20), offered: Rate::from_bps((mbps * 1e6) as u64) }
 }
 
-fn steady(name: &'static str, rtt_ms: u64, offered_mbps: f64, path: PathModel) -> Scenario {
+fn steady(name: &'static str, rtt_ms: u64, offered_mbps: f64, mut path: PathModel) -> Scenario {
     let rtt = ms(rtt_ms);
-    let path = PathModel { rtt, ..path };
+    path.rtt = rtt;
     Scenario { name, path, phases: vec![phase("steady", rtt, offered_mbps, |_| {})] }
 }
 
@@ -148,8 +148,8 @@ fn round_trips() -> Vec<Scenario> {
 }
 
 fn capacities() -> Vec<Scenario> {
-    let (up, down): (fn(&mut Harness), fn(&mut Harness)) =
-        (|run| run.set_capacity(Rate::from_mbps(200)), |run| run.set_capacity(Rate::from_mbps(20)));
+    let up = |run: &mut Harness| run.set_capacity(Rate::from_mbps(200));
+    let down = |run: &mut Harness| run.set_capacity(Rate::from_mbps(20));
     vec![
         Scenario {
             name: "capacity 20 -> 200 Mbit/s, 40 ms",

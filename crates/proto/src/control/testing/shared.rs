@@ -8,7 +8,9 @@ use super::{Harness, Measured, Sums};
 /// each path; the other sides of the paths (round trip, losses, receiver) are each flow's own. All stand at the same time.
 pub(crate) fn measure_together(flows: &mut [Harness], span: Span) -> Vec<Measured> {
     let until = flows[0].now + span;
-    flows.iter_mut().for_each(|flow| flow.sums = Sums::default());
+    for flow in &mut *flows {
+        flow.sums = Sums::default();
+    }
     loop {
         let (n, at) = (flows.iter().enumerate())
             .map(|(n, flow)| (n, flow.next().0.max(flow.now)))
@@ -19,8 +21,12 @@ pub(crate) fn measure_together(flows: &mut [Harness], span: Span) -> Vec<Measure
         }
         flows[n].step(until);
         let free = flows[n].bottleneck_free;
-        flows.iter_mut().for_each(|flow| flow.bottleneck_free = free);
+        for flow in &mut *flows {
+            flow.bottleneck_free = free;
+        }
     }
-    flows.iter_mut().for_each(|flow| flow.advance(until));
+    for flow in &mut *flows {
+        flow.advance(until);
+    }
     flows.iter().map(|flow| flow.measured(span)).collect()
 }

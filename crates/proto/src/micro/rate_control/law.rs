@@ -11,7 +11,7 @@ pub(crate) const PARAMETERS: &[ParameterSpec] = &[
     ParameterSpec {
         name: "controller",
         kind: ParameterKind::Text,
-        default: "delivery",
+        default: "bbr",
         help: "the control law (docs/controllers.md lists them)",
     },
     ParameterSpec {
