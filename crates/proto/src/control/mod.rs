@@ -6,8 +6,6 @@
 mod asynch;
 mod bbr;
 mod cause_aware;
-#[cfg(test)]
-mod comparison;
 mod delivery;
 mod equation;
 mod fast;
