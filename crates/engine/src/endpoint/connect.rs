@@ -139,7 +139,7 @@ impl Endpoint {
             last_peer: None,
             proven: None,
         };
-        if !lock(&shared.table).insert(entry) {
+        if lock(&shared.table).insert(entry).is_err() {
             return Err(EngineError::protocol("the association's number is taken; connect again"));
         }
         let mut state = inner.lock();

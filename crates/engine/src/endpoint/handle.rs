@@ -9,7 +9,7 @@ use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 
 use super::run::{self, Strays};
-use super::shared::{Shared, lock};
+use super::shared::{EndpointLimits, Shared, lock};
 use super::{Channel, ChannelOptions};
 use crate::{EngineError, Role};
 
@@ -78,12 +78,17 @@ impl Endpoint {
         let options = Options { recv_buffer: BUFFER, send_buffer: BUFFER, ..Options::default() };
         let socket = UdpSocket::bind(SocketAddr::new(any, 0), &options)
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
-        Self::start(socket, Role::Client, Box::new(|_, _| None))
+        Self::start(socket, Role::Client, EndpointLimits::CLIENT, Box::new(|_, _| None))
     }
 
     /// Runs an endpoint on this socket; what belongs to no flight goes to `strays`.
-    pub(crate) fn start(socket: UdpSocket, role: Role, strays: Strays) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(socket, role)?);
+    pub(crate) fn start(
+        socket: UdpSocket,
+        role: Role,
+        limits: EndpointLimits,
+        strays: Strays,
+    ) -> Result<Self, EngineError> {
+        let shared = Arc::new(Shared::new(socket, role, limits)?);
         let ours = shared.clone();
         let thread = std::thread::Builder::new()
             .name("haul-endpoint".to_owned())

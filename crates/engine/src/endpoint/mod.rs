@@ -31,5 +31,6 @@ pub use channel::{Channel, Message};
 pub use connect::associate;
 pub use handle::{Endpoint, EndpointStats};
 pub use options::ChannelOptions;
+pub(crate) use shared::EndpointLimits;
 pub use terms::Terms;
 pub use ticket::{Ticket, TicketError, TicketFile};

@@ -26,12 +26,24 @@ const KEPT_SLOTS: usize = 8;
 const SEND_PATIENCE: u32 = 20;
 /// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
 const LOCAL_QUEUE_WAIT: Duration = Duration::from_micros(500);
-/// Flights that may wait to be accepted.
-const MOST_ARRIVALS: usize = 4_096;
 
 /// Locks; every update behind these locks is whole, so a panic elsewhere leaves nothing half done.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How much an endpoint keeps for the other sides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndpointLimits {
+    /// Associations, with flights or without.
+    pub(crate) associations: usize,
+    /// Flights that wait to be accepted.
+    pub(crate) arrivals: usize,
+}
+
+impl EndpointLimits {
+    /// For a client, which has only what it has asked for itself.
+    pub(crate) const CLIENT: Self = Self { associations: usize::MAX, arrivals: 0 };
 }
 
 /// What happened at an endpoint, counted by several threads.
@@ -90,6 +102,7 @@ pub(crate) struct Shared {
     /// How flights run that the other side begins.
     pub(super) options: Mutex<ChannelOptions>,
     arrivals: Mutex<Arrivals>,
+    most_arrivals: usize,
     arrived: Condvar,
     slots: Mutex<Vec<Box<[u8]>>>,
     /// What challenges are made of; nobody else knows it.
@@ -97,7 +110,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(socket: UdpSocket, role: Role) -> Result<Self, EngineError> {
+    pub(super) fn new(socket: UdpSocket, role: Role, limits: EndpointLimits) -> Result<Self, EngineError> {
         let clock = Clock::start();
         Ok(Self {
             socket,
@@ -106,9 +119,10 @@ impl Shared {
             helm: Helm::new(clock)?,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
-            table: Mutex::default(),
+            table: Mutex::new(Table::new(limits.associations)),
             options: Mutex::default(),
             arrivals: Mutex::default(),
+            most_arrivals: limits.arrivals,
             arrived: Condvar::new(),
             slots: Mutex::default(),
             challenge_key: random()?,
@@ -155,7 +169,7 @@ impl Shared {
     /// more; `None` if too many flights wait.
     pub(super) fn announce(&self, flight: Arc<Inner>) -> Option<Vec<Waker>> {
         let mut arrivals = lock(&self.arrivals);
-        if arrivals.flights.len() >= MOST_ARRIVALS {
+        if arrivals.flights.len() >= self.most_arrivals {
             return None;
         }
         arrivals.flights.push_back(flight);

@@ -35,37 +35,52 @@ pub(super) struct Entry {
     pub(super) proven: Option<IpAddr>,
 }
 
+/// Why an association was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotAdded {
+    /// Another one has its identity.
+    Taken,
+    /// There are as many as there may be, and all of them have flights.
+    Full,
+}
+
 /// Associations by identity.
-#[derive(Default)]
 pub(super) struct Table {
     /// Boxed, because up to half of the places of a table are empty.
     pub(super) entries: HashMap<u32, Box<Entry>>,
+    /// Most entries.
+    most: usize,
 }
 
 impl Table {
-    /// Adds one; false if its identity is taken.
-    pub(super) fn insert(&mut self, entry: Entry) -> bool {
+    pub(super) fn new(most: usize) -> Self {
+        Self { entries: HashMap::new(), most }
+    }
+
+    /// Adds one. If there are too many, the one without a flight that has been silent longest is forgotten for it.
+    pub(super) fn insert(&mut self, entry: Entry) -> Result<(), NotAdded> {
         let identity = entry.bond.identity;
         if self.entries.contains_key(&identity) {
-            return false;
+            return Err(NotAdded::Taken);
+        }
+        if !self.has_room() {
+            return Err(NotAdded::Full);
         }
         self.entries.insert(identity, Box::new(entry));
-        true
+        Ok(())
     }
 
     pub(super) fn live(&self, identity: u32) -> Option<Arc<Inner>> {
         self.entries.get(&identity)?.live.clone()
     }
 
-    /// Makes room for one more by forgetting the association that has been silent longest and has no flight.
-    pub(super) fn make_room(&mut self, most: usize) {
-        if self.entries.len() < most {
-            return;
+    /// Whether there is room for one more, if need be after forgetting one.
+    fn has_room(&mut self) -> bool {
+        if self.entries.len() < self.most {
+            return true;
         }
         let idle = self.entries.iter().filter(|(_, entry)| entry.live.is_none());
         let oldest = idle.min_by_key(|(_, entry)| entry.last_used).map(|(&identity, _)| identity);
-        if let Some(identity) = oldest {
-            self.entries.remove(&identity);
-        }
+        oldest.is_some_and(|identity| self.entries.remove(&identity).is_some())
     }
 }

@@ -12,7 +12,7 @@ use super::Endpoint;
 use super::guard::caught;
 use super::inner::panicked;
 use super::shared::lock;
-use super::table::{Bond, Entry};
+use super::table::{Bond, Entry, NotAdded};
 use crate::crypto::tag_len;
 use crate::recipe::{read_offer, refusal, session_recipe};
 use crate::{EngineError, Incoming};
@@ -25,8 +25,6 @@ const ASSOCIATION: &str = "an association, which carries messages in flights,";
 const OBJECT: &str = "it carries an object, which takes a session; an association carries messages: `fixed_size` instead \
                       of `object`, with `transport_driver` (first) and `seal` (docs/recipes.md). Files go by `haul cp`, \
                       a stream of bytes by `haul pipe`, `ByteWriter` and `ByteReader`";
-/// Associations that one server keeps.
-const MOST_ASSOCIATIONS: usize = 1 << 20;
 
 /// What a server asks of the recipe that a client brings.
 pub struct Terms {
@@ -136,8 +134,8 @@ impl Incoming {
         };
         let (identity, secret, round_trip) = self.bond();
         let bond = Bond { identity, secret, cipher, blueprint, round_trip };
-        if !add(endpoint, bond, self.peer().ip().to_canonical()) {
-            let fault = Fault::new(FaultCode::Busy, "the association's number is taken", "connect again");
+        if let Err(reason) = add(endpoint, bond, self.peer().ip().to_canonical()) {
+            let fault = not_added(reason);
             self.refuse(fault.clone());
             return Err(EngineError::Peer(fault));
         }
@@ -149,12 +147,19 @@ impl Incoming {
     }
 }
 
-fn add(endpoint: &Endpoint, bond: Bond, proven: IpAddr) -> bool {
+fn add(endpoint: &Endpoint, bond: Bond, proven: IpAddr) -> Result<(), NotAdded> {
     let shared = endpoint.shared();
     let last_used = shared.clock.now();
-    let mut table = lock(&shared.table);
-    table.make_room(MOST_ASSOCIATIONS);
-    table.insert(Entry { bond, last_epoch: 0, live: None, last_used, last_peer: None, proven: Some(proven) })
+    let entry = Entry { bond, last_epoch: 0, live: None, last_used, last_peer: None, proven: Some(proven) };
+    lock(&shared.table).insert(entry)
+}
+
+fn not_added(reason: NotAdded) -> Fault {
+    let (message, hint) = match reason {
+        NotAdded::Taken => ("the association's number is taken", "connect again"),
+        NotAdded::Full => ("the server has no room for another association", "connect again in a while"),
+    };
+    Fault::new(FaultCode::Busy, message, hint)
 }
 
 impl fmt::Debug for Terms {

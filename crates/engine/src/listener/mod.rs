@@ -32,6 +32,7 @@ use self::stats::Counters;
 pub use self::stats::ListenerStats;
 pub(crate) use self::table::Registration;
 use self::table::SessionTable;
+use crate::endpoint::EndpointLimits;
 use crate::identity::ServerIdentity;
 use crate::tls::server_config;
 use crate::{Endpoint, EngineError, HaulUrl, Role};
@@ -60,6 +61,12 @@ pub struct ListenOptions {
     pub max_waiting: usize,
     /// UDP is taken for blocked when no HELLO comes so long after [`Incoming::accept`].
     pub udp_timeout: Duration,
+    /// Associations that are kept. Above, the one without a flight that has been silent longest is forgotten; while all have
+    /// flights, clients that want another one are refused with [`FaultCode::Busy`](haul_wire::control::FaultCode::Busy).
+    pub max_associations: usize,
+    /// Flights that may wait for [`Endpoint::accept`]. What begins above that is not heard until there is room; its client
+    /// asks again.
+    pub max_flights_waiting: usize,
 }
 
 impl ListenOptions {
@@ -74,6 +81,8 @@ impl ListenOptions {
             handshake_timeout: Duration::from_secs(10),
             max_waiting: 64,
             udp_timeout: Duration::from_secs(3),
+            max_associations: 1 << 20,
+            max_flights_waiting: 4_096,
         }
     }
 }
@@ -127,7 +136,11 @@ impl Listener {
         });
         let routed = server.clone();
         let strays = Box::new(move |datagram: &mut [u8], source| router::route(&routed, datagram, source));
-        let endpoint = Endpoint::start(udp, Role::Server, strays)?;
+        let limits = EndpointLimits {
+            associations: server.options.max_associations,
+            arrivals: server.options.max_flights_waiting,
+        };
+        let endpoint = Endpoint::start(udp, Role::Server, limits, strays)?;
         let mut listener = Self { server: server.clone(), local, incoming, endpoint, threads: Vec::new() };
         listener.start("haul-accept", move || accept::run(&server, &tcp))?;
         Ok(listener)

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Bytes, Span};
 use haul_engine::{
-    AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Listener, Message, Role,
-    Terms, TicketFile, associate,
+    AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, ListenOptions, Listener,
+    Message, Role, Terms, TicketFile, associate,
 };
 use haul_proto::micro::registry;
 use haul_proto::presets;
@@ -487,4 +487,72 @@ fn messages_that_nobody_takes_do_not_fill_the_memory() {
         }
     }
     assert!((100..1_000).contains(&taken), "{taken} messages were taken");
+}
+
+#[test]
+fn there_are_no_more_associations_than_the_limit_whether_they_have_flights_or_not() {
+    const MOST: usize = 3;
+    let listening = ListenOptions { max_associations: MOST, ..listen_options("127.0.0.1") };
+    let listener = Listener::bind(listening).unwrap();
+    let url = listener.url("127.0.0.1", b"");
+    let terms = Terms::new(own_registry());
+    let mut flights: Vec<_> = (0..MOST)
+        .map(|_| {
+            let client = client_of(&listener, &url);
+            send(&client, b"here");
+            (client, flight(&listener))
+        })
+        .collect();
+    let fault = std::thread::scope(|scope| {
+        let one_more = scope.spawn(|| {
+            associate(None, &url, &recipe(), &own_registry(), &AssociateOptions::default(), Ends::default())
+        });
+        // It asks twice: the first refusal might have been for its number.
+        for _ in 0..2 {
+            assert!(
+                matches!(admit(&listener, &terms), Err(EngineError::Peer(f)) if f.code == FaultCode::Busy)
+            );
+        }
+        one_more.join().unwrap().unwrap_err().fault()
+    });
+    assert_eq!((fault.code, fault.message.contains("no room")), (FaultCode::Busy, true), "{fault}");
+    assert_eq!(listener.endpoint().associations(), MOST);
+    // One whose flight is over gives way, and only that.
+    let directory = tempfile::tempdir().unwrap();
+    let ticket = TicketFile::new(directory.path().join("ticket"));
+    let (mut client, server) = flights.remove(1);
+    ticket.keep(&mut client).unwrap();
+    client.close(PATIENCE).unwrap();
+    drop((client, server));
+    let newcomer = client_of(&listener, &url);
+    send(&newcomer, b"new");
+    assert_eq!(recv(&flight(&listener)), b"new");
+    assert_eq!(listener.endpoint().associations(), MOST);
+    for (client, server) in &flights {
+        send(client, b"still");
+        assert_eq!((recv(server), recv(server)), (b"here".to_vec(), b"still".to_vec()));
+    }
+}
+
+#[test]
+fn no_more_flights_wait_to_be_accepted_than_the_limit_and_the_next_one_gets_in_later() {
+    const MOST: usize = 2;
+    let listening = ListenOptions { max_flights_waiting: MOST, ..listen_options("127.0.0.1") };
+    let listener = Listener::bind(listening).unwrap();
+    let url = listener.url("127.0.0.1", b"");
+    let clients: Vec<_> = (0..=MOST)
+        .map(|number| {
+            let client = client_of(&listener, &url);
+            send(&client, &[number as u8]);
+            client
+        })
+        .collect();
+    // Each says repeatedly that it is there, until the server has answered.
+    until("two flights have begun", || listener.endpoint().stats().flights == MOST as u64);
+    assert!(clients[MOST].wait_confirmed(Duration::from_millis(500)).is_err());
+    assert_eq!(listener.endpoint().stats().flights, MOST as u64);
+    let first = flight(&listener);
+    clients[MOST].wait_confirmed(PATIENCE).unwrap();
+    assert_eq!(listener.endpoint().stats().flights, MOST as u64 + 1);
+    drop(first);
 }
