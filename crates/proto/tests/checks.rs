@@ -70,7 +70,8 @@ fn bulk_receiver() {
             }
             _ => {
                 seq += rng.below(3) as u16;
-                let (last, offset) = (u8::from(rng.chance(0.05)), u32::from(seq) * 1_000);
+                let shift = if rng.chance(0.02) { 1_000 } else { 0 };
+                let (last, offset) = (u8::from(rng.chance(0.05)), u32::from(seq) * 1_000 + shift);
                 (0, [&[last][..], &seq.to_be_bytes(), &offset.to_be_bytes()[1..], &[3, 232]].concat())
             }
         };

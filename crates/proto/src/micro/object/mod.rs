@@ -2,6 +2,7 @@
 //! multiples of the chunk (FOBS cuts at 100 MB, dickens-system-aware-fobs); the receiver hands pieces to the sink where
 //! they lie, in any order, and grants how far the sender may go.
 
+mod boundaries;
 mod cut;
 mod parts;
 mod place;

@@ -9,10 +9,25 @@ use haul_base::RangeSet;
 /// Packets of which only parts have arrived; more than a window of the old size can hold is refused.
 const MAX_OPEN: usize = 400_000;
 
+/// Where a whole packet's payload belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Whole {
+    /// Bytes from the start of the object.
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// A packet of which parts are here.
+#[derive(Debug)]
+struct Open {
+    whole: Whole,
+    have: RangeSet,
+}
+
 /// Which bytes of incomplete packets are here.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    open: BTreeMap<u64, RangeSet>,
+    open: BTreeMap<u64, Open>,
 }
 
 impl Parts {
@@ -22,29 +37,34 @@ impl Parts {
     }
 
     /// Notes that bytes `range` of packet `seq` arrived, and returns those of them that are new; `None` if there
-    /// are too many open packets.
-    pub(super) fn insert(&mut self, seq: u64, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+    /// are too many open packets, or other parts of this one belong elsewhere.
+    pub(super) fn insert(&mut self, seq: u64, whole: Whole, range: Range<u64>) -> Option<Vec<Range<u64>>> {
         if self.open.len() >= MAX_OPEN && !self.open.contains_key(&seq) {
             return None;
         }
-        let have = self.open.entry(seq).or_default();
-        let fresh = gaps(have, range.clone());
-        have.insert(range);
+        let open = self.open.entry(seq).or_insert_with(|| Open { whole, have: RangeSet::new() });
+        if open.whole != whole {
+            return None;
+        }
+        let fresh = gaps(&open.have, range.clone());
+        open.have.insert(range);
         Some(fresh)
     }
 
-    /// Whether all `whole` bytes of packet `seq` are here; then it is forgotten.
-    pub(super) fn take_complete(&mut self, seq: u64, whole: u64) -> bool {
-        let complete = self.open.get(&seq).is_some_and(|have| have.covers(0..whole));
+    /// Whether all bytes of packet `seq` are here; then it is forgotten.
+    pub(super) fn take_complete(&mut self, seq: u64) -> bool {
+        let complete = self.open.get(&seq).is_some_and(|open| open.have.covers(0..open.whole.len));
         if complete {
             self.open.remove(&seq);
         }
         complete
     }
 
-    /// The packet of number `seq` has arrived whole: which of its bytes `0..whole` are new. It is forgotten.
-    pub(super) fn take_missing(&mut self, seq: u64, whole: u64) -> Option<Vec<Range<u64>>> {
-        self.open.remove(&seq).map(|have| gaps(&have, 0..whole))
+    /// The packet of number `seq` has arrived whole: which of its bytes are new; `None` if all of them are, because no parts
+    /// of it have come, or parts that belong elsewhere. It is forgotten.
+    pub(super) fn take_missing(&mut self, seq: u64, whole: Whole) -> Option<Vec<Range<u64>>> {
+        let open = self.open.remove(&seq).filter(|open| open.whole == whole)?;
+        Some(gaps(&open.have, 0..whole.len))
     }
 }
 
@@ -62,8 +82,10 @@ fn gaps(have: &RangeSet, range: Range<u64>) -> Vec<Range<u64>> {
 mod tests {
     use super::*;
 
+    const WHOLE: Whole = Whole { offset: 7_000, len: 200 };
+
     fn fresh(parts: &mut Parts, range: Range<u64>) -> Vec<(u64, u64)> {
-        let fresh = parts.insert(5, range).unwrap();
+        let fresh = parts.insert(5, WHOLE, range).unwrap();
         fresh.into_iter().map(|r| (r.start, r.end)).collect()
     }
 
@@ -72,19 +94,29 @@ mod tests {
         let mut parts = Parts::default();
         assert_eq!(fresh(&mut parts, 0..100), [(0, 100)]);
         assert_eq!(fresh(&mut parts, 50..150), [(100, 150)]);
-        assert!(!parts.take_complete(5, 200));
+        assert!(!parts.take_complete(5));
         assert_eq!(fresh(&mut parts, 0..200), [(150, 200)]);
-        assert!(parts.take_complete(5, 200));
-        assert!(!parts.take_complete(5, 200));
+        assert!(parts.take_complete(5));
+        assert!(!parts.take_complete(5));
     }
 
     #[test]
     fn the_whole_packet_brings_what_its_parts_have_not() {
         let mut parts = Parts::default();
-        assert_eq!(parts.take_missing(5, 200), None);
-        parts.insert(5, 40..60);
-        assert_eq!(parts.take_missing(6, 200), None);
-        assert_eq!(parts.take_missing(5, 200), Some(vec![0..40, 60..200]));
-        assert_eq!(parts.take_missing(5, 200), None);
+        assert_eq!(parts.take_missing(5, WHOLE), None);
+        parts.insert(5, WHOLE, 40..60);
+        assert_eq!(parts.take_missing(6, WHOLE), None);
+        assert_eq!(parts.take_missing(5, WHOLE), Some(vec![0..40, 60..200]));
+        assert_eq!(parts.take_missing(5, WHOLE), None);
+    }
+
+    #[test]
+    fn parts_that_belong_elsewhere_are_no_parts_of_a_packet() {
+        for other in [Whole { offset: 7_001, ..WHOLE }, Whole { len: 201, ..WHOLE }] {
+            let mut parts = Parts::default();
+            parts.insert(5, WHOLE, 40..60);
+            assert_eq!(parts.insert(5, other, 60..80), None);
+            assert_eq!(parts.take_missing(5, other), None, "all of it is new");
+        }
     }
 }

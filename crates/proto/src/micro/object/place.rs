@@ -10,7 +10,8 @@ use haul_stack::{
 };
 use haul_wire::packet::{MAX_OFFSET, MAX_SEQ, PART_BODY_LEN, PartBody};
 
-use super::parts::Parts;
+use super::boundaries::{Boundaries, Mismatch};
+use super::parts::{Parts, Whole};
 use crate::micro::bitmap_ack::arrivals::{Arrival, Arrivals};
 use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
 
@@ -35,6 +36,7 @@ pub(super) struct Place {
     handles: Option<Handles>,
     sequence: Option<Attribute<U48>>,
     parts: Parts,
+    boundaries: Boundaries,
     pieces: Vec<Piece>,
     /// The last segment's sequence number and the object's length.
     end: Option<(u64, u64)>,
@@ -91,7 +93,7 @@ impl Place {
 
     /// Admits all at once, if they are as most are: a row before the object's end, and nothing in it impossible.
     fn admit_row(&mut self, batch: &Batch<'_>, fields: (Attribute<U48>, Attribute<U48>)) -> bool {
-        if !batch.is_row() || self.end.is_some() {
+        if !batch.is_row() || self.end.is_some() || self.boundaries.is_full() {
             return false;
         }
         let (full, last) = (batch.payload_range(0), batch.payload_range(batch.len() - 1));
@@ -127,7 +129,9 @@ impl Place {
             let range = batch.payload_range(i);
             let len = range.len() as u64;
             let fin = batch.kind(i) == Kind::DATA_FIN;
-            let possible = takes && seq <= MAX_SEQ && (fin || len > 0);
+            // Where there are too many gaps, what would make another one counts as lost.
+            let has_place = !self.boundaries.is_full() || self.boundaries.touches(seq);
+            let possible = takes && seq <= MAX_SEQ && (fin || len > 0) && has_place;
             if !possible || !self.is_welcome(seq, from + len, fin) {
                 batch.reject(i);
                 continue;
@@ -152,6 +156,11 @@ impl Place {
 
     /// Hands over the bytes of the segments that nobody has taken: they are new.
     pub(super) fn deliver(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        if let Err(mismatch) = self.join(batch) {
+            self.pieces.clear();
+            context.fail(mismatch.reason());
+            return;
+        }
         let all_are_new = batch.live().count_left() == self.pieces.len();
         if all_are_new && self.parts.is_empty() {
             self.bytes += self.pieces.iter().map(|piece| piece.range.len() as u64).sum::<u64>();
@@ -165,6 +174,15 @@ impl Place {
         self.hand_over(batch, context);
     }
 
+    /// Notes where the new segments begin and end.
+    fn join(&mut self, batch: &Batch<'_>) -> Result<(), Mismatch> {
+        let fields = (self.sequence.expect("bound before it is used"), self.handles().offset);
+        let mut places = batch.values(fields);
+        batch.live().zip(&mut places).try_for_each(|(i, (seq, from))| {
+            self.boundaries.join(seq, from, from + batch.payload_range(i).len() as u64)
+        })
+    }
+
     /// Collects the pieces of those segments of which something is new.
     fn gather(&mut self, batch: &Batch<'_>) {
         let sequence = self.sequence.expect("bound before it is used");
@@ -172,7 +190,8 @@ impl Place {
         self.pieces.clear();
         for i in batch.live() {
             let (from, range) = (batch.get(i, offset), batch.payload_range(i));
-            match self.parts.take_missing(batch.get(i, sequence), range.len() as u64) {
+            let whole = Whole { offset: from, len: range.len() as u64 };
+            match self.parts.take_missing(batch.get(i, sequence), whole) {
                 None => self.push_piece(from, range),
                 Some(missing) => {
                     for gap in missing {
@@ -199,6 +218,10 @@ impl Place {
         }
         let Some((last, len)) = self.end.filter(|_| !self.complete) else { return };
         if context.shared(self.handles().arrivals).complete_below() > last {
+            if let Err(mismatch) = self.boundaries.ends_at(last, len) {
+                context.fail(mismatch.reason());
+                return;
+            }
             self.complete = true;
             if let Some(sink) = &mut context.ends().object_sink {
                 sink.complete(len);
@@ -222,14 +245,19 @@ impl Place {
         let mut notice = PartArrived { pn, sent_at: timestamp, size, duplicate: true, gap: false };
         if !context.shared(handles.arrivals).contains(seq) {
             notice.duplicate = false;
-            let skip = u64::from(skip);
+            let (skip, place) = (u64::from(skip), Whole { offset, len: u64::from(whole) });
             let range = batch.payload_range(i);
             let start = range.start + PART_BODY_LEN;
-            for gap in self.parts.insert(seq, skip..skip + (range.end - start) as u64)? {
+            for gap in self.parts.insert(seq, place, skip..skip + (range.end - start) as u64)? {
                 let here = gap.start - skip..gap.end - skip;
                 self.push_piece(offset + gap.start, shift(&here, start));
             }
-            if self.parts.take_complete(seq, u64::from(whole)) {
+            if self.parts.take_complete(seq) {
+                if let Err(mismatch) = self.boundaries.join(seq, offset, end) {
+                    self.pieces.clear();
+                    context.fail(mismatch.reason());
+                    return Some(());
+                }
                 notice.gap = context.shared(handles.arrivals).insert(seq) == Arrival::New { gap: true };
                 self.highest = self.highest.max(seq + 1);
                 if fin {

@@ -1,0 +1,172 @@
+//! Whether the segments that have come meet: an object may only be called complete when it has no gaps, and that each
+//! sequence number has come says nothing of the offsets that came with them.
+
+use std::collections::BTreeMap;
+
+/// Boundaries of which one side is missing, at most: about 32 MB. Twice as many as there are gaps; a window of 10 million
+/// segments of which every twentieth is lost has a million.
+const MOST_OPEN: usize = 1 << 20;
+
+/// Two neighbours that do not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mismatch {
+    /// The second one's sequence number.
+    seq: u64,
+    /// Where the first one ends and where the second one begins, in either order.
+    offsets: [u64; 2],
+}
+
+impl Mismatch {
+    /// In words.
+    pub(super) fn reason(&self) -> String {
+        let Self { seq, offsets: [a, b] } = self;
+        format!("the sender's segment {seq} does not begin where the one before it ends: offsets {a} and {b}")
+    }
+}
+
+/// Where segments end and the next ones begin. Each segment must begin where the one with the number before it ends, and
+/// the first one at 0: then they cover the object once, from 0 to the end of the last.
+#[derive(Debug)]
+pub(super) struct Boundaries {
+    /// The boundary behind the segment that came last: its number is that of the next segment. By itself, because nearly all
+    /// segments come in order.
+    next: Option<(u64, u64)>,
+    /// Offsets of other boundaries of which one side has come, by the number of the segment that begins there.
+    open: BTreeMap<u64, u64>,
+    most: usize,
+}
+
+impl Default for Boundaries {
+    fn default() -> Self {
+        Self { next: Some((0, 0)), open: BTreeMap::new(), most: MOST_OPEN }
+    }
+}
+
+impl Boundaries {
+    /// Whether so many boundaries are open that what adds more has to wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.open.len() >= self.most
+    }
+
+    /// Whether segment `seq` lies beside one that has come.
+    pub(super) fn touches(&self, seq: u64) -> bool {
+        let known = |seq| self.next.is_some_and(|(next, _)| next == seq) || self.open.contains_key(&seq);
+        known(seq) || known(seq + 1)
+    }
+
+    /// Segment `seq` has come, which no segment with this number has before. It lies at `start..end`.
+    pub(super) fn join(&mut self, seq: u64, start: u64, end: u64) -> Result<(), Mismatch> {
+        match self.next.take() {
+            Some((next, at)) if next == seq => meet(seq, at, start)?,
+            next => {
+                if let Some((next, at)) = next {
+                    self.note(next, at)?;
+                }
+                self.note(seq, start)?;
+            }
+        }
+        match self.open.remove(&(seq + 1)) {
+            Some(known) => meet(seq + 1, known, end),
+            None => {
+                self.next = Some((seq + 1, end));
+                Ok(())
+            }
+        }
+    }
+
+    /// One side of a boundary has come: closes it if the other one was here.
+    fn note(&mut self, seq: u64, offset: u64) -> Result<(), Mismatch> {
+        match self.open.remove(&seq) {
+            Some(known) => meet(seq, known, offset),
+            None => {
+                self.open.insert(seq, offset);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether all segments up to number `last` meet, and the object ends at `len`, given that all have come.
+    pub(super) fn ends_at(&self, last: u64, len: u64) -> Result<(), Mismatch> {
+        let end = self.next.filter(|&(next, _)| next == last + 1).map(|(_, at)| at);
+        let end = end.or_else(|| self.open.get(&(last + 1)).copied());
+        end.map_or(Ok(()), |at| meet(last + 1, at, len))
+    }
+}
+
+fn meet(seq: u64, one: u64, other: u64) -> Result<(), Mismatch> {
+    if one == other { Ok(()) } else { Err(Mismatch { seq, offsets: [one, other] }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Rng;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Segments of these lengths, one after the other.
+    fn segments(lens: &[u64]) -> Vec<(u64, u64, u64)> {
+        let mut end = 0;
+        let place = |(seq, len): (usize, &u64)| {
+            end += len;
+            (seq as u64, end - len, end)
+        };
+        lens.iter().enumerate().map(place).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn segments_that_cover_an_object_meet_in_any_order_and_one_that_does_not_is_found(
+            lens in proptest::collection::vec(1u64..2_000, 1..60), order: u64, shifted: prop::sample::Index, by in 1u64..50,
+        ) {
+            let honest = segments(&lens);
+            let (last, len) = (lens.len() as u64 - 1, lens.iter().sum());
+            let mut rng = Rng::from_seed(order);
+            let mut lying = honest.clone();
+            let (_, start, end) = &mut lying[shifted.index(lens.len())];
+            (*start, *end) = (*start + by, *end + by);
+            for (mut all, is_honest) in [(honest, true), (lying, false)] {
+                for i in (1..all.len()).rev() {
+                    all.swap(i, rng.below(i as u64 + 1) as usize);
+                }
+                let mut boundaries = Boundaries::default();
+                let came: Result<Vec<()>, _> =
+                    all.iter().map(|&(seq, start, end)| boundaries.join(seq, start, end)).collect();
+                let whole = came.and_then(|_| boundaries.ends_at(last, len));
+                prop_assert_eq!(whole.is_ok(), is_honest);
+                if is_honest {
+                    prop_assert!(boundaries.open.len() <= 1, "{:?}", boundaries.open);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_in_order_is_kept_nowhere() {
+        let mut boundaries = Boundaries::default();
+        for seq in 0..1_000 {
+            boundaries.join(seq, seq * 10, seq * 10 + 10).unwrap();
+            assert!(boundaries.open.is_empty());
+        }
+        assert_eq!(boundaries.ends_at(999, 10_000), Ok(()));
+        assert!(boundaries.ends_at(999, 10_001).is_err());
+    }
+
+    #[test]
+    fn gaps_are_bounded_and_what_closes_one_is_always_welcome() {
+        let mut boundaries = Boundaries { most: 100, ..Boundaries::default() };
+        let mut joined = Vec::new();
+        for seq in (1..1_000).step_by(2) {
+            if !boundaries.is_full() || boundaries.touches(seq) {
+                boundaries.join(seq, seq * 10, seq * 10 + 10).unwrap();
+                joined.push(seq);
+            }
+        }
+        assert!((100..104).contains(&boundaries.open.len()) && joined.len() < 60, "{}", joined.len());
+        for seq in joined.into_iter().map(|seq| seq - 1) {
+            assert!(boundaries.touches(seq));
+            boundaries.join(seq, seq * 10, seq * 10 + 10).unwrap();
+        }
+        assert!(boundaries.open.len() <= 1);
+    }
+}
