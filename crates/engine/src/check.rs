@@ -16,9 +16,10 @@ pub fn url(bytes: &[u8]) -> bool {
     assert_eq!(again.to_string(), written, "the URL has two forms");
     assert!(url.port != 0 && !url.host.is_empty());
     assert!(written.bytes().all(|byte| byte.is_ascii_graphic()), "{written:?}");
-    let (shown, key) = written.split_once("?k=").expect("it has a key");
+    let (shown, _) = written.split_once("?k=").expect("it has a key");
     assert_eq!(url.without_key(), shown);
-    assert!(!format!("{url:?}").contains(key), "the key is shown");
+    // A path may hold the key's text: then that shows, as any path does.
+    assert_eq!(format!("{url:?}"), format!("{shown}?k=(secret)"));
     true
 }
 

@@ -26,6 +26,22 @@ fn url() {
     drive("url", 20_000, valid, check::url);
 }
 
+/// Found by the fuzzer: it asked that the key's text be nowhere in what is shown, and here the path is that text.
+#[test]
+fn a_url_whose_path_is_the_text_of_its_key() {
+    let url = HaulUrl {
+        host: "data".to_owned(),
+        port: 13_431,
+        path: Vec::new(),
+        fingerprint: [7; 32],
+        secret: [9; 32].into(),
+        expires: None,
+    };
+    let text = url.to_string();
+    let (place, key) = text.split_once("?k=").unwrap();
+    assert!(check::url(format!("{place}{key}?k={key}").as_bytes()));
+}
+
 fn message(rng: &mut Rng) -> ControlMessage {
     let number = rng.next_u64() >> rng.below(64);
     match rng.below(12) {

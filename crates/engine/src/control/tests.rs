@@ -126,6 +126,7 @@ fn a_silent_peer_is_given_up() {
     let error = control.recv(SECOND).unwrap_err();
     assert!(matches!(&error, EngineError::ControlLost { reason } if reason.contains("nothing was heard")));
     drop(server);
+    assert_eq!(Timing::default().silence, Duration::from_secs(15), "docs/security.md");
 }
 
 #[test]

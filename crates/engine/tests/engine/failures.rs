@@ -254,6 +254,7 @@ fn a_broken_connection_is_noticed_at_both_ends_also_while_waiting_for_udp() {
 #[test]
 fn too_many_waiting_clients_are_sent_away() {
     let mut listening = listen_options(HOST);
+    assert_eq!(listening.max_waiting, 64, "docs/security.md");
     listening.max_waiting = 1;
     let listener = Listener::bind(listening).unwrap();
     let url = listener.url(HOST, b"");

@@ -299,6 +299,12 @@ mod tests {
         for message in [entries, digests, ControlMessage::Abort(long)] {
             assert_eq!(decoded(&message), Err(InvalidEntry::Text.into()));
         }
+        let of_len = |message: usize, hint: usize| {
+            let (message, hint) = ("x".repeat(message), "x".repeat(hint));
+            decoded(&ControlMessage::Abort(Fault { message, hint, ..Fault::new(FaultCode::Io, "", "") }))
+        };
+        assert!(of_len(60 << 10, 4 << 10).is_ok());
+        assert_eq!(of_len(60 << 10, (4 << 10) + 1), Err(InvalidEntry::Text.into()));
         let ours = Fault::new(FaultCode::Io, "ä".repeat(1 << 17), "é".repeat(1 << 17));
         assert!(decoded(&ControlMessage::Abort(ours)).is_ok());
     }
