@@ -38,6 +38,7 @@ pub enum UnitError {
 }
 
 const RATE_EXAMPLES: &str = "800Mbit or 1.5Gbit";
+const NO_RATE: &str = "a rate must be above zero, for example 800Mbit";
 const SIZE_EXAMPLES: &str = "64KiB or 1GB";
 const SPAN_EXAMPLES: &str = "50ms, 10s or 2m";
 
@@ -170,6 +171,10 @@ impl FromStr for Rate {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
+        // With a unit it would be no better.
+        if text.trim().parse() == Ok(0.0) {
+            return Err(UnitError::OutOfRange(text.to_owned(), NO_RATE));
+        }
         let (value, unit) = split(text, RATE_EXAMPLES)?;
         let unit = unit.trim_end_matches("/s").trim_end_matches("ps");
         let factor = match unit {
@@ -181,7 +186,7 @@ impl FromStr for Rate {
             _ => return Err(UnitError::UnknownUnit(text.to_owned(), RATE_EXAMPLES)),
         };
         match scaled(text, value, factor)? {
-            0 => Err(UnitError::OutOfRange(text.to_owned(), "a rate must be above zero")),
+            0 => Err(UnitError::OutOfRange(text.to_owned(), NO_RATE)),
             bps => Ok(Self(bps)),
         }
     }
@@ -256,7 +261,15 @@ mod tests {
     fn bits_are_no_size_and_bytes_no_rate() {
         assert!("10Mbit".parse::<Bytes>().is_err());
         assert!("10MB".parse::<Rate>().is_err());
-        assert!("0Mbit".parse::<Rate>().is_err());
+    }
+
+    #[test]
+    fn a_rate_of_zero_is_refused_for_that_whether_it_has_a_unit_or_not() {
+        for text in ["0", " 0.0 ", "00", "0Mbit", "0.1bit"] {
+            let error = text.parse::<Rate>().unwrap_err().to_string();
+            assert!(error.contains("above zero") && !error.contains("unit"), "{error}");
+        }
+        assert!("".parse::<Rate>().is_err());
     }
 
     proptest! {

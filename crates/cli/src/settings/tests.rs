@@ -148,6 +148,7 @@ fn parameters_of_micro_protocols_and_of_laws_can_be_set_on_any_preset() {
         ("rate_control.no_such", "1", "has no parameter `no_such`"),
         ("rate_control.cause_aware", "perhaps", "true or false"),
         ("rate", "0Mbit", "above zero"),
+        ("rate", "0", "above zero"),
     ] {
         let failure = build(&[set(key, value)]).unwrap_err();
         assert!(failure.message.contains(word), "{failure}");

@@ -63,6 +63,15 @@ fn an_expired_url_is_refused_by_both_sides() {
     get(&net, &url).exits(6).says(&["expired"]);
     // A client that believes that there is time left is told by the server.
     get(&net, &tampered(&url, 90)).exits(6).says(&["expired"]);
+    // That is one line in its log, without `-v`, with the client's address. The first client asked nobody.
+    let log = server.process.stderr();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("refused")).collect();
+    assert!(
+        lines.len() == 1 && ["10.77.0.1:", "expired"].iter().all(|word| lines[0].contains(word)),
+        "{log}"
+    );
+    let is_dated = lines[0].starts_with(|c: char| c.is_ascii_digit());
+    assert!(is_dated, "{log}");
 }
 
 #[test]

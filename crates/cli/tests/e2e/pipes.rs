@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use crate::support::{LIMIT, Mtu, Net, PORT, directory, haul};
 
 /// A listener and its URL.
-struct Listening {
-    child: Child,
-    url: String,
+pub(super) struct Listening {
+    pub(super) child: Child,
+    pub(super) url: String,
 }
 
-fn start(command: &mut Command) -> Child {
+pub(super) fn start(command: &mut Command) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn listen(net: &Net, directory: &Path, options: &[&str]) -> Listening {
+pub(super) fn listen(net: &Net, directory: &Path, options: &[&str]) -> Listening {
     let file = directory.join("url");
     let listen = format!("0.0.0.0:{PORT}");
     let mut command = haul(&net.server, ["pipe", "--listen", &listen, "--host", Net::SERVER, "--url-file"]);
@@ -46,7 +46,7 @@ fn feed(mut child: Child, input: Vec<u8>) -> (i32, Vec<u8>, String) {
     result
 }
 
-fn finish(child: Child) -> (i32, Vec<u8>, String) {
+pub(super) fn finish(child: Child) -> (i32, Vec<u8>, String) {
     let output = child.wait_with_output().unwrap();
     (output.status.code().unwrap_or(-1), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
 }

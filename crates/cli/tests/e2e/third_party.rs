@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     HAUL, Host, LIMIT, Mtu, Net, Outcome, Running, Server, Sshd, assert_same, assert_same_file, children,
-    common, copy, directory, file, many, names, run_here, system, until,
+    common, copy, descendants, directory, file, many, names, run_here, system, until,
 };
 
 /// The machines `a` and `b` and the one that gives the orders.
@@ -327,4 +327,30 @@ fn failures_of_either_machine_are_told_here() {
     world.copies(&["a:x", "b:y", "a:z"]).exits(2).says(&["different machines"]);
     assert!(names(&world.b.home()).is_empty());
     world.until_both_have_ended();
+}
+
+/// Anybody on a machine may read the command lines of all: the key goes from one server to the other side's client by way of
+/// this machine, through the inputs and outputs of two ssh.
+#[test]
+fn no_command_line_ever_holds_the_key() {
+    let Some(world) = World::new() else { return };
+    let mut running = world.under_way(&[]);
+    let holds = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
+    let (mut hauls, mut looks) = (std::collections::BTreeSet::new(), 0);
+    while running.is_running() {
+        let mut roots = vec![running.id(), world.a.id(), world.b.id()];
+        // Those whose ssh has ended.
+        roots.extend([&world.a, &world.b].iter().flat_map(|sshd| sshd.hauls()).map(i32::cast_unsigned));
+        for (pid, line, environment) in descendants(&roots) {
+            let shown = String::from_utf8_lossy(&line).replace('\0', " ");
+            assert!(!holds(&line, b"k=") && !holds(&environment, b"?k="), "process {pid}: {shown}");
+            if holds(&line, HAUL.as_bytes()) && !shown.contains("ssh ") {
+                hauls.insert(pid);
+            }
+        }
+        looks += 1;
+    }
+    assert!(hauls.len() >= 3 && looks > 50, "{} processes of haul seen in {looks} looks", hauls.len());
+    running.wait(LIMIT).exits(0);
+    assert_same_file(&world.a.home().join("large"), &world.b.home().join("got"));
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Server, exits, haul, object, run, text};
+use crate::support::{Server, exits, haul, lossy, object, run, text};
 
 /// A directory with a small tree in `tree`.
 fn tree() -> TempDir {
@@ -139,7 +139,7 @@ fn failures_have_their_exit_codes_and_their_place_in_the_json() {
     let (tree, nothing) = (here.path().join("tree"), here.path().join("nothing"));
     let (tree, nothing) = (tree.to_str().unwrap(), nothing.to_str().unwrap());
     let (locked, stale) = (read_only.at("copy"), "haul://127.0.0.1:1/?k=x");
-    let cases: [(&[&str], i32, &str); 7] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (&["cp", "--json", tree, &locked], 6, "not_permitted"),
         (&["cp", "--json", nothing, "copy"], 7, "no_such_path"),
         (&["cp", "--json", tree, stale], 2, "usage"),
@@ -147,6 +147,8 @@ fn failures_have_their_exit_codes_and_their_place_in_the_json() {
         (&["cp", "--json", tree], 2, "usage"),
         (&["cp", "--json", "--set", "chnk=1MB", tree, "copy"], 2, "usage"),
         (&["bench", "--json", "--bytes", "100", &locked], 2, "usage"),
+        (&["cp", "--json", "--rate", "0", tree, "copy"], 2, "usage"),
+        (&["cp", "--json", "--set", "rate=0", tree, "copy"], 2, "usage"),
     ];
     for (arguments, code, name) in cases {
         let output = haul().args(arguments).current_dir(here.path()).output().unwrap();
@@ -154,6 +156,8 @@ fn failures_have_their_exit_codes_and_their_place_in_the_json() {
         let result = object(&output);
         assert_eq!((&result["ok"], &result["error"]["code"]), (&false.into(), &name.into()), "{result}");
         assert!(!output.stderr.is_empty());
+        let is_about_zero = arguments.iter().any(|&word| word == "0" || word == "rate=0");
+        assert_eq!(is_about_zero, lossy(&output.stderr).contains("above zero"), "{}", lossy(&output.stderr));
     }
 }
 

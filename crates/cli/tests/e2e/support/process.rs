@@ -163,6 +163,27 @@ pub(crate) fn children(pid: u32) -> Vec<i32> {
     text.split_whitespace().map(|pid| pid.parse().expect("they are numbers")).collect()
 }
 
+/// These processes and all that they have started, and the command line and environment of each.
+pub(crate) fn descendants(of: &[u32]) -> Vec<(u32, Vec<u8>, Vec<u8>)> {
+    let mut found = of.to_vec();
+    let mut parents: Vec<(u32, u32)> = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("there is /proc").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // Behind the name, which may hold anything: state, parent.
+        let fields = stat.rsplit(')').next().unwrap_or_default();
+        let parent = fields.split_whitespace().nth(1).and_then(|field| field.parse().ok());
+        parents.extend(parent.map(|parent| (parent, pid)));
+    }
+    let mut at = 0;
+    while let Some(&parent) = found.get(at) {
+        found.extend(parents.iter().filter(|(of, _)| *of == parent).map(|&(_, pid)| pid));
+        at += 1;
+    }
+    let read = |pid: u32, name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    found.into_iter().map(|pid| (pid, read(pid, "cmdline"), read(pid, "environ"))).collect()
+}
+
 /// Waits until `condition` holds.
 ///
 /// # Panics

@@ -125,6 +125,11 @@ impl Sshd {
         script(&self.home(), name, text)
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Processes of `haul` there.
     pub(crate) fn hauls(&self) -> Vec<i32> {
         let mut found = Vec::new();
