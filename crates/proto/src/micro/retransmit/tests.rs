@@ -175,6 +175,24 @@ fn copies_take_no_more_memory_than_they_may_and_one_message_always_leaves() {
 }
 
 #[test]
+fn what_presets_keep_for_silent_peers_is_bounded_as_documented() {
+    let preset = |name| crate::presets::preset(name).unwrap().unwrap();
+    let mut pair = Pair::new(&preset("msg"));
+    let mut lose = |_| true;
+    for round in 0..20 {
+        let now = T0 + Span::from_millis(round);
+        // Refused once the queue is full.
+        let _ = (0..1_000)
+            .try_for_each(|n| pair.a.send(now, &message(n, 1_000), SendOptions::default()).map(drop));
+        pair.exchange(now, &mut Path { lose: Some(&mut lose), ..Path::default() });
+        pair.run_until(now, &mut Path { lose: Some(&mut lose), ..Path::default() });
+    }
+    let left = statistic(&pair.a, "sequenced_segment", "sent");
+    assert!((7_900..=8_389).contains(&left), "{left} messages of 1,000 bytes are kept by `msg`, of 8 MiB");
+    assert_eq!(preset("sensor").get("retransmit", "memory"), Some("16MiB"), "docs/security.md");
+}
+
+#[test]
 fn a_window_beyond_what_receivers_remember_is_refused() {
     let registry = Arc::new(crate::micro::registry());
     let compile = |window| registry.compile(&recipe("positive_ack", &[("window", window)]), 8);
