@@ -65,24 +65,20 @@ impl Boundaries {
                 self.note(seq, start)?;
             }
         }
-        match self.open.remove(&(seq + 1)) {
-            Some(known) => meet(seq + 1, known, end),
-            None => {
-                self.next = Some((seq + 1, end));
-                Ok(())
-            }
+        if let Some(known) = self.open.remove(&(seq + 1)) {
+            return meet(seq + 1, known, end);
         }
+        self.next = Some((seq + 1, end));
+        Ok(())
     }
 
     /// One side of a boundary has come: closes it if the other one was here.
     fn note(&mut self, seq: u64, offset: u64) -> Result<(), Mismatch> {
-        match self.open.remove(&seq) {
-            Some(known) => meet(seq, known, offset),
-            None => {
-                self.open.insert(seq, offset);
-                Ok(())
-            }
+        if let Some(known) = self.open.remove(&seq) {
+            return meet(seq, known, offset);
         }
+        self.open.insert(seq, offset);
+        Ok(())
     }
 
     /// Whether all segments up to number `last` meet, and the object ends at `len`, given that all have come.
