@@ -175,6 +175,16 @@ impl Pair {
         (Self { a: make(true, gives), b: make(false, takes) }, came)
     }
 
+    /// The same, of datagrams of this size, which the path carries.
+    pub(crate) fn of_object_in(recipe: &Recipe, len: u64, datagram: u16) -> (Self, Arc<Mutex<Came>>) {
+        let (mut pair, came) = Self::of_object(recipe, len);
+        let ends = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
+        let setup =
+            Setup { ends, datagram, likely_datagram: datagram, max_datagram: datagram, ..setup(true) };
+        pair.a = Stack::new(blueprint(recipe), setup).unwrap();
+        (pair, came)
+    }
+
     /// Carries all that both have to say at `now`; returns the number of batches.
     pub(crate) fn exchange(&mut self, now: Time, path: &mut Path<'_>) -> usize {
         let (mut batches, mut packets) = (0, 0);

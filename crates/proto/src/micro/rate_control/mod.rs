@@ -43,6 +43,12 @@ const DELIVERED_SHARE: f64 = 0.9;
 const SOONEST: Span = Span::from_micros(100);
 /// The timer of the law's deadline.
 const LAW_TIMER: u8 = 0;
+/// What IPv4 over Ethernet carries, UDP payload bytes. Larger ones mean another kind of path.
+const USUAL_DATAGRAM: u64 = 1_472;
+/// As much of the rate may leave back to back in large datagrams.
+const LARGE_BURST: Span = Span::from_millis(5);
+/// And as many of them: the initial window of RFC 9002, section 7.2, without its bound for datagrams above 1,472 bytes.
+const LARGE_BURST_DATAGRAMS: u64 = 10;
 /// From this share of the ceiling on, a law is held by it: what it measures of a path is a little less than it sends.
 const REACHED_SHARE: f64 = 0.9;
 
@@ -215,7 +221,8 @@ impl RateControl {
         }
         match self.allowance(grant.datagram as u64, context) {
             Ok(packets) => {
-                grant.burst = grant.burst.min(self.limits.burst);
+                grant.burst =
+                    grant.burst.min(self.limits.burst.max(self.more_at_once(grant.datagram as u64)));
                 grant.at_most(packets.min(self.max_batch));
             }
             Err(reason) => {
@@ -223,6 +230,13 @@ impl RateControl {
                 self.wait(reason, context);
             }
         }
+    }
+
+    /// Bytes of datagrams of `size` that may leave back to back, and be on their way beyond the law's window, if they are
+    /// large: at a low rate a wake-up for each costs a processor most of all that it does. 0 for usual ones.
+    fn more_at_once(&self, size: u64) -> u64 {
+        let large = self.limits.rate.bytes_in(LARGE_BURST).min(LARGE_BURST_DATAGRAMS * size);
+        if size > USUAL_DATAGRAM { large } else { 0 }
     }
 
     /// How many datagrams of `size` may leave now, and why not if none may.
@@ -237,7 +251,8 @@ impl RateControl {
             return Err(self.paced_by());
         }
         let in_flight = context.shared(self.handles().flight).bytes;
-        let room = limits.window.map_or(u64::MAX, |window| window.saturating_sub(in_flight));
+        let allowed = limits.window.map_or(u64::MAX, |window| window.saturating_add(self.more_at_once(size)));
+        let room = allowed.saturating_sub(in_flight);
         match room / size {
             0 => Err(WaitingFor::Window),
             packets => Ok(usize::try_from(packets).unwrap_or(usize::MAX)),
