@@ -17,7 +17,7 @@ use crate::support::{
 
 /// Lets nothing through from the client, but for TCP.
 const FROM_CLIENT: &str = "-i link0 -p udp -j DROP";
-/// `ETH_P_ALL`, of linux/if_ether.h.
+/// `ETH_P_ALL`, of `linux/if_ether.h`.
 const ALL_FRAMES: u16 = 3;
 
 /// The payload of an Ethernet frame that carries a UDP datagram over IPv4 to the server's port.

@@ -219,7 +219,7 @@ fn there_and_back(preset: &str, shown: &str, controller: &str, options: &[&str],
 #[test]
 fn files_go_there_and_back_by_bulk() {
     if privileged("files_go_there_and_back_by_bulk") {
-        there_and_back("bulk", "bulk", "delivery", &[], 20);
+        there_and_back("bulk", "bulk", "bbr", &[], 20);
     }
 }
 

@@ -67,7 +67,7 @@ fn the_report_of_all_says_what_can_be_said_of_all() {
         assert!(!report[known].is_null(), "{known}: {report}");
     }
     assert!(report["cpu_seconds"]["sender"].is_number() && report["cpu_seconds"]["receiver"].is_number());
-    assert_eq!((&report["ok"], &report["controller"]), (&true.into(), &"delivery".into()));
+    assert_eq!((&report["ok"], &report["controller"]), (&true.into(), &"bbr".into()));
     let trace = fs::read_to_string(&events).unwrap();
     let seen: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |server: &Server, event: &str| {
