@@ -15,7 +15,7 @@ use crate::support::{
     Host, LIMIT, Mtu, Net, PORT, Running, Server, assert_same_file, directory, file, haul, until,
 };
 
-/// Lets nothing through from the client, but for TCP.
+/// Lets no UDP through from the client.
 const FROM_CLIENT: &str = "-i link0 -p udp -j DROP";
 /// `ETH_P_ALL`, of `linux/if_ether.h`.
 const ALL_FRAMES: u16 = 3;
