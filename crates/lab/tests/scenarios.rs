@@ -218,7 +218,7 @@ fn bad_scenarios_are_refused_with_file_line_field_and_what_is_allowed() {
     refused(
         &format!("{SMALL}controller = \"warp\"\n"),
         &[],
-        &["scenario.toml:13:14", "`session[0].controller`", "`warp`", "delivery, fixed"],
+        &["scenario.toml:13:14", "`session[0].controller`", "`warp`", "delivery, bbr, fixed"],
     );
     refused(&format!("{SMALL}controller = \"fixed\"\n"), &[], &["scenario.toml:13:14", "needs a rate"]);
     refused(&format!("{SMALL}time = \"1s\"\n"), &[], &["scenario.toml:12:9", "either bytes or time"]);
