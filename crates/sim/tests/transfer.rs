@@ -3,9 +3,9 @@
 mod common;
 mod hosts;
 mod moving;
+mod reverse_path;
 mod senses;
 mod switching;
-mod way_back;
 
 use common::{Channel, Job, Run, Session};
 use haul_base::{PathId, Rate, Span, Time};

@@ -126,13 +126,14 @@ impl<'a, M: Driven> Driver<'a, M> {
     }
 
     fn turn_until_done(&mut self) -> Result<(), EngineError> {
+        let mut now = self.peer.clock.now();
         loop {
             if self.shared.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            self.look_at_host();
+            self.look_at_host(now);
             let received = self.receive()?;
-            let now = self.peer.clock.now();
+            now = self.peer.clock.now();
             if self.machine.deadline().is_some_and(|d| d.at <= now) {
                 self.machine.on_deadline(now);
             }
@@ -158,16 +159,16 @@ impl<'a, M: Driven> Driver<'a, M> {
             }
             if !received && !sent {
                 self.wait()?;
+                now = self.peer.clock.now();
             }
         }
     }
 
     /// Tells the machine of the host's load now and then. Nobody is woken for it: a thread that sleeps is not behind.
-    fn look_at_host(&mut self) {
+    fn look_at_host(&mut self, now: Time) {
         if !M::LOOKS_AT_HOST {
             return;
         }
-        let now = self.peer.clock.now();
         if let Some(sample) = self.host.look(now, self.socket) {
             self.machine.on_host_sample(now, sample);
         }

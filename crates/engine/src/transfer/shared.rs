@@ -91,7 +91,8 @@ impl Shared {
     }
 
     pub(super) fn take_law(&self) -> Option<ChosenLaw> {
-        if !self.is_law_chosen.swap(false, Ordering::Acquire) {
+        // Only this thread clears it. A load costs nothing while there is none.
+        if !self.is_law_chosen.load(Ordering::Relaxed) || !self.is_law_chosen.swap(false, Ordering::Acquire) {
             return None;
         }
         self.law.lock().unwrap_or_else(PoisonError::into_inner).take()

@@ -1,4 +1,4 @@
-//! Follows the delivery rate: the default until a law that listens to the diagnosis replaces it.
+//! Follows the delivery rate.
 //!
 //! Like BBR (Cardwell et al., CACM 60(2), 2017) it keeps the highest delivery rate of the last rounds and the
 //! smallest round-trip time, sends at that rate and probes above it now and then. Unlike it, rates are
@@ -65,7 +65,7 @@ enum Phase {
 pub struct Delivery {
     ceiling: Rate,
     feedback_interval: Span,
-    /// How often the receiver reports now.
+    /// The report interval in force.
     report_interval: Span,
     min_rtt: Span,
     phase: Phase,

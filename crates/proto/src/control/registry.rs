@@ -74,7 +74,7 @@ pub struct ControllerConfig {
     pub ceiling: Option<Rate>,
     /// First guess of the round-trip time.
     pub initial_rtt: Span,
-    /// How often the receiver reports at least while data arrives.
+    /// The recipe's report interval; [`crate::FeedbackSample::report_interval`] has the one in force.
     pub feedback_interval: Span,
 }
 

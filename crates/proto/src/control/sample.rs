@@ -72,7 +72,7 @@ pub struct FeedbackSample<'a> {
     pub host: Option<HostSample>,
     /// What the diagnosis says of the losses. `None` without one.
     pub verdict: Option<Verdict>,
-    /// How often the receiver is asked to report while data arrives.
+    /// The report interval in force while data arrives.
     pub report_interval: Span,
     /// Whether the sender lately had less to send than it was allowed.
     pub app_limited: bool,

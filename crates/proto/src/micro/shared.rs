@@ -23,7 +23,7 @@ impl Default for Flight {
     }
 }
 
-/// The longest time that the other side waits before it reports. Written by `bitmap_ack` at its start.
+/// The report interval in force: how long the other side may wait before it reports. Written by `bitmap_ack`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportDelay(pub Span);
 

@@ -3,7 +3,7 @@
 use haul_base::{Rate, Rng, Span, Time};
 
 use super::history::Mark;
-use super::loss::Told;
+use super::loss::LossCounts;
 use super::{Bbr, FeedbackSample, Phase, ShortTerm};
 
 /// The draft: rounds after which a probe is due anyhow, so that Reno and CUBIC on the same path have their share.
@@ -191,10 +191,10 @@ impl Bbr {
     }
 
     /// What is known of the packets that left in the round trip up to now.
-    pub(super) fn since(&self, mark: &Mark) -> Told {
+    pub(super) fn since(&self, mark: &Mark) -> LossCounts {
         let lost = self.lost.saturating_sub(mark.lost);
         let marked = self.marked.saturating_sub(mark.marked);
-        Told { lost, marked, packets: mark.in_flight / self.datagram }
+        LossCounts { lost, marked, packets: mark.in_flight / self.datagram }
     }
 
     /// The draft's `HandleInflightTooHigh`: true if that ends the probe.

@@ -25,7 +25,7 @@ pub(super) struct LossRule {
 
 /// Packets of a stretch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct LossCounts {
     pub(super) lost: u64,
     /// Marked "congestion experienced".
     pub(super) marked: u64,
@@ -42,7 +42,7 @@ const OWN_DOING: f64 = 0.5;
 const OWN_DOING_EXPECTED: f64 = 8.0;
 
 /// Whether more than `share` of the packets were lost, by more than chance: two standard deviations and a packet.
-fn exceeds(told: Told, share: f64) -> bool {
+fn exceeds(told: LossCounts, share: f64) -> bool {
     let expected = told.packets as f64 * share;
     told.lost as f64 > expected + 2.0 * expected.sqrt() + 1.0
 }
@@ -58,12 +58,12 @@ impl LossRule {
     }
 
     /// Share of the packets of a round trip that the path has lost by itself.
-    pub(super) fn own_share(&self, told: Told) -> f64 {
+    pub(super) fn own_share(&self, told: LossCounts) -> f64 {
         self.base().min(told.lost as f64 / told.packets.max(1) as f64)
     }
 
     /// Whether a round trip in which the sender probed lost too much (the draft's `IsInflightTooHigh`).
-    pub(super) fn is_too_high(&self, told: Told) -> bool {
+    pub(super) fn is_too_high(&self, told: LossCounts) -> bool {
         let limit = told.packets as f64 * self.threshold;
         if self.tolerates == 0.0 {
             return (told.lost + told.marked) as f64 > limit;
@@ -72,7 +72,7 @@ impl LossRule {
     }
 
     /// Whether a round in which it did not probe tells of congestion. RFC 9002, section 7.1: marks count as losses.
-    pub(super) fn is_congestion(&self, told: Told, is_queued: bool) -> bool {
+    pub(super) fn is_congestion(&self, told: LossCounts, is_queued: bool) -> bool {
         if self.tolerates == 0.0 || told.marked > 0 {
             return told.lost + told.marked > 0;
         }
@@ -80,14 +80,14 @@ impl LossRule {
     }
 
     /// Whether Startup has filled the path.
-    pub(super) fn ends_startup(&self, told: Told, is_queued: bool) -> bool {
+    pub(super) fn ends_startup(&self, told: LossCounts, is_queued: bool) -> bool {
         let is_tolerated = self.tolerates > 0.0 && !is_queued && !exceeds(told, self.tolerates);
         self.is_too_high(told) && (!is_tolerated || told.marked > 0)
     }
 
     /// Learns from a round without a queue in which the sender did not probe; in a slower one losses that are its own doing
     /// show as such.
-    pub(super) fn learn(&mut self, told: Told, is_slower: bool) {
+    pub(super) fn learn(&mut self, told: LossCounts, is_slower: bool) {
         let packets = told.packets as f64;
         let expected = self.base() * packets;
         if is_slower && expected >= OWN_DOING_EXPECTED && (told.lost as f64) < OWN_DOING * expected {
@@ -105,8 +105,8 @@ impl LossRule {
 mod tests {
     use super::*;
 
-    fn told(lost: u64, packets: u64) -> Told {
-        Told { lost, marked: 0, packets }
+    fn told(lost: u64, packets: u64) -> LossCounts {
+        LossCounts { lost, marked: 0, packets }
     }
 
     fn rule() -> LossRule {
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn marks_are_never_the_paths_own() {
         let rule = rule();
-        let marked = |marked| Told { marked, ..told(0, 1_000) };
+        let marked = |marked| LossCounts { marked, ..told(0, 1_000) };
         assert!(rule.is_congestion(marked(1), false) && rule.is_too_high(marked(21)));
         assert!(!rule.is_too_high(marked(20)) && rule.ends_startup(marked(21), false));
     }

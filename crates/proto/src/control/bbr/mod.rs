@@ -37,7 +37,7 @@ use super::{
 use crate::rtt::RttEstimator;
 use cycle::{Acks, Cycle};
 use history::{History, Mark};
-use loss::{LossRule, Told};
+use loss::{LossCounts, LossRule};
 use model::{Aggregation, Plateau, ShortTerm, TwoSlotMax, volume};
 pub(super) use parameters::LAW;
 use probe_rtt::{PROBE_RTT_GAIN, RttProbe};
@@ -336,7 +336,7 @@ impl Bbr {
         let is_queued = self.round_trip.is_queued(serialization);
         let told = std::mem::take(&mut self.round);
         let packets = told.acked.saturating_add(told.lost);
-        let judged = Told { lost: told.lost, marked: told.marked, packets };
+        let judged = LossCounts { lost: told.lost, marked: told.marked, packets };
         self.last = std::mem::take(&mut self.latest);
         if self.phase.is_probing() {
             self.judge_startup(judged, told.runs, is_queued);
@@ -359,7 +359,7 @@ impl Bbr {
     }
 
     /// The draft's `CheckStartupHighLoss`.
-    fn judge_startup(&mut self, judged: Told, runs: u64, is_queued: bool) {
+    fn judge_startup(&mut self, judged: LossCounts, runs: u64, is_queued: bool) {
         let is_most = judged.lost >= STARTUP_LOSS_RUNS && 4 * judged.lost > judged.packets;
         let is_loud = runs >= STARTUP_LOSS_RUNS || is_most || judged.marked > 0;
         if self.phase == Phase::Startup && is_loud && self.loss.ends_startup(judged, is_queued) {

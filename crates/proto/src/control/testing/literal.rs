@@ -2,8 +2,8 @@
 
 use haul_base::{Rate, Span, Time};
 
-use super::{config, literal_sample};
-use crate::control::{Boundary, FeedbackSample, RateController, Unit, law};
+use super::config;
+use crate::control::{Boundary, FeedbackSample, LossRuns, RateController, Unit, law};
 use crate::rtt::RttEstimator;
 
 /// The law of this name with these parameters, under a ceiling.
@@ -33,4 +33,36 @@ pub(crate) fn boundary(unit: Unit, first_pn: u64, lost: u64) -> Boundary {
     let (began, now) = (Time::ZERO, Time::ZERO + Span::from_secs(1));
     let (packets, bytes) = (10_000, 14_720_000);
     Boundary { unit, number: 0, first_pn, packets, bytes, lost, began, ended: now, now }
+}
+
+/// A sample that says nothing, to be filled in: for tests of laws from literals.
+pub(crate) fn literal_sample(now: Time, rtt: &RttEstimator) -> FeedbackSample<'_> {
+    static NONE: LossRuns = LossRuns::NONE;
+    FeedbackSample {
+        now,
+        acked_packets: 0,
+        lost_packets: 0,
+        host_lost_packets: 0,
+        loss: &NONE,
+        in_flight: 0,
+        datagram: 1_472,
+        sent_bytes: 0,
+        sent_packets: 0,
+        next_pn: 0,
+        largest_acked_pn: 0,
+        rtt,
+        arrival_rate: None,
+        drain_rate: None,
+        read_delay: None,
+        queue_delay: None,
+        delay_trend: 0.0,
+        gro_run: None,
+        duplicates: 0,
+        socket_drops: 0,
+        ecn_ce: 0,
+        host: None,
+        verdict: None,
+        app_limited: false,
+        report_interval: Span::from_millis(2),
+    }
 }

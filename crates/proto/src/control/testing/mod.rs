@@ -11,65 +11,26 @@
 
 mod literal;
 mod model;
+mod receiver;
 mod scenarios;
 mod shared;
 mod tests;
 
 use std::collections::VecDeque;
 
-use haul_base::{HostSample, Rate, Rng, Span, Time};
+use haul_base::{Rate, Rng, Span, Time};
 
 use super::ledger::{Known, LossLedger, Sent};
-use super::{FeedbackSample, Limits, LossRuns, Permit, RateController, SentBatch, Unit};
-use crate::micro::events::{LossBoundary, Newest, Outcome, PeerReport, ReceiverCounters};
+use super::{Limits, LossRuns, Permit, RateController, SentBatch, Unit};
+use crate::micro::events::{LossBoundary, Newest, Outcome, PeerReport};
 use crate::micro::rate_control::{Observer, Own};
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
-pub(crate) use literal::{boundary, built, feedback};
+pub(crate) use literal::{boundary, built, feedback, literal_sample};
 pub(crate) use model::{Cut, Loss, Measured, PathModel, config};
+use receiver::{Flying, Receiving, Report};
 pub(crate) use scenarios::{GOOD, run_scenario, scenarios};
 pub(crate) use shared::measure_together;
-
-/// A batch on its way.
-#[derive(Debug)]
-struct Flying {
-    last_pn: u64,
-    /// Those that arrive, and those that arrive marked.
-    arriving: u64,
-    marked: u64,
-    lost: Vec<u64>,
-    dropped_by_socket: u64,
-    sent_at: Time,
-    /// At the receiver's kernel, and when it is read.
-    arrives: Time,
-    read: Time,
-}
-
-/// What the receiver knows and has not told for certain.
-#[derive(Debug, Default)]
-struct Receiving {
-    total: ReceiverCounters,
-    bytes: u64,
-    acked: u64,
-    lost: Vec<u64>,
-    /// Lost behind everything that has arrived: not known yet.
-    silent: Vec<u64>,
-    /// Newest packet: number, when it was sent, arrived and was read.
-    newest: Option<(u64, Time, Time, Time)>,
-}
-
-/// A report on its way back.
-#[derive(Debug)]
-struct Report {
-    due: Time,
-    made: Time,
-    acked: u64,
-    lost: Vec<u64>,
-    newest: (u64, Time, Time, Time),
-    host: Option<HostSample>,
-    bytes: u64,
-    total: ReceiverCounters,
-}
 
 /// Sums since a measurement began.
 #[derive(Clone, Copy, Debug, Default)]
@@ -430,67 +391,6 @@ impl Harness {
         lost
     }
 
-    /// When packets that arrive then are read, and how many the socket drops.
-    fn read(&mut self, arrives: Time, packets: u64) -> (Time, u64) {
-        let Some(drain) = self.path.drain else { return (arrives, 0) };
-        let had = |at| self.path.processor(at).0;
-        let begin = had(self.reader_free.max(arrives));
-        let waiting = drain.bytes_in(begin.saturating_sub(had(arrives)));
-        let fits = (self.path.socket_buffer.saturating_sub(waiting) / self.path.datagram).min(packets);
-        self.reader_free = self.path.after_processor(begin + drain.time_for(fits * self.path.datagram));
-        (self.reader_free, packets - fits)
-    }
-
-    /// The receiver takes what has come and reports, if anything has.
-    fn make_report(&mut self) {
-        self.next_report += self.path.feedback;
-        if self.path.processor(self.now).2 > self.path.processor(self.now - Span::from_nanos(1)).2 {
-            // Who is without a processor reports nothing.
-            return;
-        }
-        while let Some(flying) = self.flying.pop_front_if(|flying| flying.read <= self.now) {
-            self.receive(flying);
-        }
-        let receiving = &mut self.receiving;
-        let Some(newest) = receiving.newest.filter(|_| receiving.acked > 0 || !receiving.lost.is_empty())
-        else {
-            return;
-        };
-        if self.now < self.outage_until {
-            return;
-        }
-        self.reports.push_back(Report {
-            due: self.now + self.path.rtt / 2,
-            made: self.now,
-            acked: std::mem::take(&mut receiving.acked),
-            lost: std::mem::take(&mut receiving.lost),
-            newest,
-            host: self.path.host_at(self.now),
-            bytes: receiving.bytes,
-            total: receiving.total,
-        });
-    }
-
-    fn receive(&mut self, flying: Flying) {
-        let (receiving, datagram) = (&mut self.receiving, self.path.datagram);
-        receiving.total.socket_drops =
-            receiving.total.socket_drops.wrapping_add(flying.dropped_by_socket as u32);
-        receiving.silent.extend(flying.lost);
-        if flying.arriving == 0 {
-            return;
-        }
-        receiving.total.packets += flying.arriving;
-        receiving.total.buffers = receiving.total.buffers.wrapping_add(1);
-        receiving.total.ecn_ce = receiving.total.ecn_ce.wrapping_add(flying.marked as u32);
-        let delay = flying.read.since(flying.arrives);
-        receiving.total.read_delay_us = delay.as_micros() as u32;
-        receiving.bytes += flying.arriving * datagram;
-        receiving.acked += flying.arriving;
-        receiving.lost.append(&mut receiving.silent);
-        receiving.newest = Some((flying.last_pn, flying.sent_at, flying.arrives, flying.read));
-        self.sums.bytes += flying.arriving * datagram;
-    }
-
     /// A report comes to the sender.
     fn on_report(&mut self) {
         let Some(report) = self.reports.pop_front() else { return };
@@ -551,6 +451,7 @@ impl Harness {
             next_pn: self.next_pn,
             sent_packets: self.next_pn,
             sent_bytes: self.sent_bytes,
+            report_interval: self.path.feedback,
         };
         let mut sample = self.observer.observe(report, &own, &self.rtt, &self.losses);
         sample.app_limited = report.largest_pn < self.app_limited_below;
@@ -565,38 +466,6 @@ impl Harness {
             }
             self.cuts.push_back(Cut { at: self.now, before, after });
         }
-    }
-}
-
-/// A sample that says nothing, to be filled in: for tests of laws from literals.
-pub(crate) fn literal_sample(now: Time, rtt: &RttEstimator) -> FeedbackSample<'_> {
-    static NONE: LossRuns = LossRuns::NONE;
-    FeedbackSample {
-        now,
-        acked_packets: 0,
-        lost_packets: 0,
-        host_lost_packets: 0,
-        loss: &NONE,
-        in_flight: 0,
-        datagram: 1_472,
-        sent_bytes: 0,
-        sent_packets: 0,
-        next_pn: 0,
-        largest_acked_pn: 0,
-        rtt,
-        arrival_rate: None,
-        drain_rate: None,
-        read_delay: None,
-        queue_delay: None,
-        delay_trend: 0.0,
-        gro_run: None,
-        duplicates: 0,
-        socket_drops: 0,
-        ecn_ce: 0,
-        host: None,
-        verdict: None,
-        app_limited: false,
-        report_interval: Span::from_millis(2),
     }
 }
 

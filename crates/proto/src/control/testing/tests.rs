@@ -2,6 +2,7 @@
 
 use super::super::{Boundary, Fixed, RateState};
 use super::*;
+use crate::control::FeedbackSample;
 
 /// The law of Reno without slow start: RFC 5681 section 3.1, one window grown a round trip, halved at most once each.
 #[derive(Debug)]

@@ -6,9 +6,9 @@
 //! they go over UDP, and a lost one costs nothing because the next one says it all again.
 
 pub(crate) mod arrivals;
-mod pace;
 mod receiver;
 mod report;
+mod report_interval;
 mod sender;
 #[cfg(test)]
 mod tests;

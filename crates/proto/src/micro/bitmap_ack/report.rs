@@ -9,13 +9,15 @@ use haul_base::{Span, Time};
 use haul_wire::packet::{FeedbackHeader, FeedbackWriter, NoRoom, SEGMENT_PACKETS, SEGMENT_WORDS};
 
 use super::arrivals::Arrivals;
-use super::pace::LONGEST;
+use super::report_interval::LONGEST;
 
 /// Packets after which feedback is sent before the interval ends: a few hundred, so that on a fast short path
 /// the window turns over often.
 const EAGER_PACKETS: u32 = 512;
 /// Gaps and packet counts make feedback no more frequent than this part of the interval.
 const EAGER_PART: u64 = 8;
+/// The same for gaps once the sender has asked for fewer reports: it wants no more of them where packets are lost.
+const ASKED_EAGER_PART: u64 = 2;
 /// How often a receiver says what it has while nothing arrives, unless twice the interval is more.
 const IDLE: Span = Span::from_millis(100);
 /// Unchanged segments repeated in each feedback, and in one sent while nothing arrives.
@@ -172,7 +174,8 @@ impl Report {
         } else if self.urgency == Urgency::Early {
             self.last_sent + self.interval() / EAGER_PART
         } else if self.urgency == Urgency::Gap {
-            let early = self.last_sent + self.interval() / EAGER_PART;
+            let part = if self.asked > self.shortest { ASKED_EAGER_PART } else { EAGER_PART };
+            let early = self.last_sent + self.interval() / part;
             let routine = self.last_sent + self.interval();
             self.last_early.map_or(early, |last| early.max(last + self.interval()).min(routine))
         } else if self.unreported > 0 {

@@ -6,7 +6,7 @@ use haul_stack::{
 };
 use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_WORDS};
 
-use super::pace::{Came, Pace};
+use super::report_interval::{ReportArrival, ReportInterval};
 use super::{REPORT_INTERVAL, ROUND, ROUND_TIMER};
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, ROUND_ENDED, RTT_SAMPLE,
@@ -70,7 +70,7 @@ pub(super) struct Sender {
     has_resent: bool,
     round: Round,
     reports: u64,
-    pace: Pace,
+    interval: ReportInterval,
     peer_drops: u32,
     peer_duplicates: u32,
     peer_ecn_ce: u32,
@@ -88,7 +88,7 @@ impl Sender {
             has_resent: false,
             round: if rounds { Round::Running } else { Round::None },
             reports: 0,
-            pace: Pace::new(setup.now, interval),
+            interval: ReportInterval::new(setup.now, interval),
             peer_drops: 0,
             peer_duplicates: 0,
             peer_ecn_ce: 0,
@@ -120,10 +120,10 @@ impl Sender {
         self.handles.expect("declared before it is used")
     }
 
-    /// The recipe's interval, for now that of the reports too.
+    /// Sets the recipe's interval, which is in force until the sender asks for a longer one.
     pub(super) fn set_interval(&mut self, interval: Span, context: &mut Context<'_>) {
-        self.pace.set_shortest(interval);
-        *context.shared(self.handles().delay) = ReportDelay(self.pace.asked());
+        self.interval.set_shortest(interval);
+        *context.shared(self.handles().delay) = ReportDelay(interval);
     }
 
     pub(super) fn on_segments(&mut self, batch: &Batch<'_>) {
@@ -192,12 +192,12 @@ impl Sender {
         true
     }
 
-    /// Asks for another interval of reports, if that is due.
+    /// Asks the receiver for another report interval, if that is due.
     pub(super) fn write_interval(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         if !context.shared(self.handles().flight).outstanding {
             return false;
         }
-        let Some(interval) = self.pace.tell(context.now()) else { return false };
+        let Some(interval) = self.interval.take_request(context.now()) else { return false };
         if let Some(i) = batch.push(REPORT_INTERVAL, size_of::<u32>()) {
             batch.payload_mut(i).copy_from_slice(&(interval.as_micros() as u32).to_be_bytes());
         }
@@ -224,7 +224,7 @@ impl Sender {
         if newest {
             self.newest = Some(pn);
             self.on_scalars(&view.header, context);
-            self.on_pace(pn, &view.header, context);
+            self.on_arrival(pn, &view.header, context);
         }
         let mut notice = self.statements(&view, context);
         context.raise(handles.acknowledged, &mut notice);
@@ -263,12 +263,12 @@ impl Sender {
         }
     }
 
-    fn on_pace(&mut self, pn: u64, header: &FeedbackHeader, context: &mut Context<'_>) {
-        let came = Came { at: context.arrival().at, pn, number: self.reports };
-        if self.pace.on_report(came, header, context.path().min_rtt) {
+    fn on_arrival(&mut self, pn: u64, header: &FeedbackHeader, context: &mut Context<'_>) {
+        let report = ReportArrival { at: context.arrival().at, pn, number: self.reports };
+        if self.interval.on_report(report, header, context.path().min_rtt) {
             context.want_control();
         }
-        *context.shared(self.handles().delay) = ReportDelay(self.pace.asked());
+        *context.shared(self.handles().delay) = ReportDelay(self.interval.get());
     }
 
     /// Whether the statements mean something: data has arrived, or the word that a round has ended.

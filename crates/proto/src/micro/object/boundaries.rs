@@ -1,13 +1,14 @@
-//! Whether the segments that have come meet: an object may only be called complete when it has no gaps, and that each
-//! sequence number has come says nothing of the offsets that came with them.
+//! Checks that the received segments adjoin. An object is complete only without gaps, and a sender can give any offsets to
+//! its sequence numbers.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-/// Boundaries of which one side is missing, at most: about 32 MB. Twice as many as there are gaps; a window of 10 million
-/// segments of which every twentieth is lost has a million.
+/// Most boundaries of which one side is missing: about 32 MB. A gap has two; a window of 10 million segments that lost every
+/// twentieth has a million.
 const MOST_OPEN: usize = 1 << 20;
 
-/// Two neighbours that do not meet.
+/// Two consecutive segments that do not adjoin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
     /// The second one's sequence number.
@@ -24,14 +25,13 @@ impl Mismatch {
     }
 }
 
-/// Where segments end and the next ones begin. Each segment must begin where the one with the number before it ends, and
-/// the first one at 0: then they cover the object once, from 0 to the end of the last.
+/// The offsets at which segments begin and end. The first segment must begin at 0 and each other one where the segment before
+/// it ends: then they cover the object once.
 #[derive(Debug)]
 pub(super) struct Boundaries {
-    /// The boundary behind the segment that came last: its number is that of the next segment. By itself, because nearly all
-    /// segments come in order.
+    /// Number and offset of the segment after the newest one. Kept apart because most segments arrive in order.
     next: Option<(u64, u64)>,
-    /// Offsets of other boundaries of which one side has come, by the number of the segment that begins there.
+    /// Offsets of the other boundaries of which one side has arrived, by the number of the segment that begins there.
     open: BTreeMap<u64, u64>,
     most: usize,
 }
@@ -43,36 +43,36 @@ impl Default for Boundaries {
 }
 
 impl Boundaries {
-    /// Whether so many boundaries are open that what adds more has to wait.
+    /// Whether no segment may arrive that opens another boundary.
     pub(super) fn is_full(&self) -> bool {
         self.open.len() >= self.most
     }
 
-    /// Whether segment `seq` lies beside one that has come.
+    /// Whether segment `seq` adjoins one that has arrived.
     pub(super) fn touches(&self, seq: u64) -> bool {
         let known = |seq| self.next.is_some_and(|(next, _)| next == seq) || self.open.contains_key(&seq);
         known(seq) || known(seq + 1)
     }
 
-    /// Segment `seq` has come, which no segment with this number has before. It lies at `start..end`.
-    pub(super) fn join(&mut self, seq: u64, start: u64, end: u64) -> Result<(), Mismatch> {
+    /// Adds segments that follow each other without a gap, at these offsets of the object. None of them was added before.
+    pub(super) fn join(&mut self, segments: Range<u64>, offsets: Range<u64>) -> Result<(), Mismatch> {
         match self.next.take() {
-            Some((next, at)) if next == seq => meet(seq, at, start)?,
+            Some((next, at)) if next == segments.start => meet(next, at, offsets.start)?,
             next => {
                 if let Some((next, at)) = next {
                     self.note(next, at)?;
                 }
-                self.note(seq, start)?;
+                self.note(segments.start, offsets.start)?;
             }
         }
-        if let Some(known) = self.open.remove(&(seq + 1)) {
-            return meet(seq + 1, known, end);
+        if let Some(known) = self.open.remove(&segments.end) {
+            return meet(segments.end, known, offsets.end);
         }
-        self.next = Some((seq + 1, end));
+        self.next = Some((segments.end, offsets.end));
         Ok(())
     }
 
-    /// One side of a boundary has come: closes it if the other one was here.
+    /// Notes one side of a boundary, and closes it if the other side is known.
     fn note(&mut self, seq: u64, offset: u64) -> Result<(), Mismatch> {
         if let Some(known) = self.open.remove(&seq) {
             return meet(seq, known, offset);
@@ -81,7 +81,7 @@ impl Boundaries {
         Ok(())
     }
 
-    /// Whether all segments up to number `last` meet, and the object ends at `len`, given that all have come.
+    /// Checks the end of the object, once all segments up to number `last` have arrived.
     pub(super) fn ends_at(&self, last: u64, len: u64) -> Result<(), Mismatch> {
         let end = self.next.filter(|&(next, _)| next == last + 1).map(|(_, at)| at);
         let end = end.or_else(|| self.open.get(&(last + 1)).copied());
@@ -127,7 +127,7 @@ mod tests {
                 }
                 let mut boundaries = Boundaries::default();
                 let came: Result<Vec<()>, _> =
-                    all.iter().map(|&(seq, start, end)| boundaries.join(seq, start, end)).collect();
+                    all.iter().map(|&(seq, start, end)| boundaries.join(seq..seq + 1, start..end)).collect();
                 let whole = came.and_then(|_| boundaries.ends_at(last, len));
                 prop_assert_eq!(whole.is_ok(), is_honest);
                 if is_honest {
@@ -141,9 +141,15 @@ mod tests {
     fn what_comes_in_order_is_kept_nowhere() {
         let mut boundaries = Boundaries::default();
         for seq in 0..1_000 {
-            boundaries.join(seq, seq * 10, seq * 10 + 10).unwrap();
+            boundaries.join(seq..seq + 1, seq * 10..seq * 10 + 10).unwrap();
             assert!(boundaries.open.is_empty());
         }
+        // Several at once, behind and before a gap.
+        boundaries.join(1_100..1_200, 11_000..12_000).unwrap();
+        boundaries.join(1_000..1_100, 10_000..11_000).unwrap();
+        assert_eq!(boundaries.ends_at(1_199, 12_000), Ok(()));
+        let mut boundaries = Boundaries::default();
+        boundaries.join(0..1_000, 0..10_000).unwrap();
         assert_eq!(boundaries.ends_at(999, 10_000), Ok(()));
         assert!(boundaries.ends_at(999, 10_001).is_err());
     }
@@ -154,14 +160,14 @@ mod tests {
         let mut joined = Vec::new();
         for seq in (1..1_000).step_by(2) {
             if !boundaries.is_full() || boundaries.touches(seq) {
-                boundaries.join(seq, seq * 10, seq * 10 + 10).unwrap();
+                boundaries.join(seq..seq + 1, seq * 10..seq * 10 + 10).unwrap();
                 joined.push(seq);
             }
         }
         assert!((100..104).contains(&boundaries.open.len()) && joined.len() < 60, "{}", joined.len());
         for seq in joined.into_iter().map(|seq| seq - 1) {
             assert!(boundaries.touches(seq));
-            boundaries.join(seq, seq * 10, seq * 10 + 10).unwrap();
+            boundaries.join(seq..seq + 1, seq * 10..seq * 10 + 10).unwrap();
         }
         assert!(boundaries.open.len() <= 1);
     }

@@ -9,25 +9,25 @@ use haul_base::RangeSet;
 /// Packets of which only parts have arrived; more than a window of the old size can hold is refused.
 const MAX_OPEN: usize = 400_000;
 
-/// Where a whole packet's payload belongs.
+/// The bytes of the object that a whole packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Whole {
+pub(super) struct PacketExtent {
     /// Bytes from the start of the object.
     pub(super) offset: u64,
     pub(super) len: u64,
 }
 
-/// A packet of which parts are here.
+/// A packet of which parts have arrived.
 #[derive(Debug)]
-struct Open {
-    whole: Whole,
+struct PartialPacket {
+    whole: PacketExtent,
     have: RangeSet,
 }
 
 /// Which bytes of incomplete packets are here.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, PartialPacket>,
 }
 
 impl Parts {
@@ -38,11 +38,16 @@ impl Parts {
 
     /// Notes that bytes `range` of packet `seq` arrived, and returns those of them that are new; `None` if there
     /// are too many open packets, or other parts of this one belong elsewhere.
-    pub(super) fn insert(&mut self, seq: u64, whole: Whole, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+    pub(super) fn insert(
+        &mut self,
+        seq: u64,
+        whole: PacketExtent,
+        range: Range<u64>,
+    ) -> Option<Vec<Range<u64>>> {
         if self.open.len() >= MAX_OPEN && !self.open.contains_key(&seq) {
             return None;
         }
-        let open = self.open.entry(seq).or_insert_with(|| Open { whole, have: RangeSet::new() });
+        let open = self.open.entry(seq).or_insert_with(|| PartialPacket { whole, have: RangeSet::new() });
         if open.whole != whole {
             return None;
         }
@@ -62,7 +67,7 @@ impl Parts {
 
     /// The packet of number `seq` has arrived whole: which of its bytes are new; `None` if all of them are, because no parts
     /// of it have come, or parts that belong elsewhere. It is forgotten.
-    pub(super) fn take_missing(&mut self, seq: u64, whole: Whole) -> Option<Vec<Range<u64>>> {
+    pub(super) fn take_missing(&mut self, seq: u64, whole: PacketExtent) -> Option<Vec<Range<u64>>> {
         let open = self.open.remove(&seq).filter(|open| open.whole == whole)?;
         Some(gaps(&open.have, 0..whole.len))
     }
@@ -82,7 +87,7 @@ fn gaps(have: &RangeSet, range: Range<u64>) -> Vec<Range<u64>> {
 mod tests {
     use super::*;
 
-    const WHOLE: Whole = Whole { offset: 7_000, len: 200 };
+    const WHOLE: PacketExtent = PacketExtent { offset: 7_000, len: 200 };
 
     fn fresh(parts: &mut Parts, range: Range<u64>) -> Vec<(u64, u64)> {
         let fresh = parts.insert(5, WHOLE, range).unwrap();
@@ -112,7 +117,7 @@ mod tests {
 
     #[test]
     fn parts_that_belong_elsewhere_are_no_parts_of_a_packet() {
-        for other in [Whole { offset: 7_001, ..WHOLE }, Whole { len: 201, ..WHOLE }] {
+        for other in [PacketExtent { offset: 7_001, ..WHOLE }, PacketExtent { len: 201, ..WHOLE }] {
             let mut parts = Parts::default();
             parts.insert(5, WHOLE, 40..60);
             assert_eq!(parts.insert(5, other, 60..80), None);

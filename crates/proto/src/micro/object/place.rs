@@ -11,7 +11,7 @@ use haul_stack::{
 use haul_wire::packet::{MAX_OFFSET, MAX_SEQ, PART_BODY_LEN, PartBody};
 
 use super::boundaries::{Boundaries, Mismatch};
-use super::parts::{Parts, Whole};
+use super::parts::{PacketExtent, Parts};
 use crate::micro::bitmap_ack::arrivals::{Arrival, Arrivals};
 use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
 
@@ -174,13 +174,24 @@ impl Place {
         self.hand_over(batch, context);
     }
 
-    /// Notes where the new segments begin and end.
+    /// Notes where the new segments begin and end: once for all that follow each other.
     fn join(&mut self, batch: &Batch<'_>) -> Result<(), Mismatch> {
         let fields = (self.sequence.expect("bound before it is used"), self.handles().offset);
-        let mut places = batch.values(fields);
-        batch.live().zip(&mut places).try_for_each(|(i, (seq, from))| {
-            self.boundaries.join(seq, from, from + batch.payload_range(i).len() as u64)
-        })
+        let mut row: Option<(Range<u64>, Range<u64>)> = None;
+        for (i, (seq, from)) in batch.live().zip(batch.values(fields)) {
+            let end = from + batch.payload_range(i).len() as u64;
+            match &mut row {
+                Some((segments, offsets)) if segments.end == seq && offsets.end == from => {
+                    (segments.end, offsets.end) = (seq + 1, end);
+                }
+                _ => {
+                    if let Some((segments, offsets)) = row.replace((seq..seq + 1, from..end)) {
+                        self.boundaries.join(segments, offsets)?;
+                    }
+                }
+            }
+        }
+        row.map_or(Ok(()), |(segments, offsets)| self.boundaries.join(segments, offsets))
     }
 
     /// Collects the pieces of those segments of which something is new.
@@ -190,7 +201,7 @@ impl Place {
         self.pieces.clear();
         for i in batch.live() {
             let (from, range) = (batch.get(i, offset), batch.payload_range(i));
-            let whole = Whole { offset: from, len: range.len() as u64 };
+            let whole = PacketExtent { offset: from, len: range.len() as u64 };
             match self.parts.take_missing(batch.get(i, sequence), whole) {
                 None => self.push_piece(from, range),
                 Some(missing) => {
@@ -245,7 +256,7 @@ impl Place {
         let mut notice = PartArrived { pn, sent_at: timestamp, size, duplicate: true, gap: false };
         if !context.shared(handles.arrivals).contains(seq) {
             notice.duplicate = false;
-            let (skip, place) = (u64::from(skip), Whole { offset, len: u64::from(whole) });
+            let (skip, place) = (u64::from(skip), PacketExtent { offset, len: u64::from(whole) });
             let range = batch.payload_range(i);
             let start = range.start + PART_BODY_LEN;
             for gap in self.parts.insert(seq, place, skip..skip + (range.end - start) as u64)? {
@@ -253,7 +264,7 @@ impl Place {
                 self.push_piece(offset + gap.start, shift(&here, start));
             }
             if self.parts.take_complete(seq) {
-                if let Err(mismatch) = self.boundaries.join(seq, offset, end) {
+                if let Err(mismatch) = self.boundaries.join(seq..seq + 1, offset..end) {
                     self.pieces.clear();
                     context.fail(mismatch.reason());
                     return Some(());

@@ -372,9 +372,9 @@ impl RateControl {
             next_pn: context.next_pn(),
             sent_packets: self.sent.packets,
             sent_bytes: self.sent.bytes,
+            report_interval: context.shared(handles.delay).0,
         };
         let mut sample = self.observer.observe(report, &own, &rtt, &self.losses);
-        sample.report_interval = context.shared(handles.delay).0;
         sample.app_limited = report.largest_pn < self.app_limited_below
             || self.allotted.explains(sample.arrival_rate, report.largest_pn);
         let (arrival_rate, drain_rate, read_delay) =

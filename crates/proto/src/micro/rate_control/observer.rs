@@ -19,6 +19,8 @@ pub(crate) struct Own {
     pub(crate) sent_packets: u64,
     /// Their UDP payload bytes.
     pub(crate) sent_bytes: u64,
+    /// The report interval in force.
+    pub(crate) report_interval: Span,
 }
 
 /// See the module's text.
@@ -89,7 +91,7 @@ impl Observer {
             host: None,
             verdict: self.verdict,
             app_limited: false,
-            report_interval: Span::ZERO,
+            report_interval: own.report_interval,
         };
         if let Some(newest) = &report.newest {
             self.add_newest(&mut sample, newest, report);
@@ -136,7 +138,14 @@ mod tests {
     }
 
     fn own(now: Time) -> Own {
-        Own { now, datagram: 1_000, next_pn: 10_000, sent_packets: 10_000, sent_bytes: 10_000_000 }
+        Own {
+            now,
+            datagram: 1_000,
+            next_pn: 10_000,
+            sent_packets: 10_000,
+            sent_bytes: 10_000_000,
+            report_interval: Span::from_millis(1),
+        }
     }
 
     /// The report number `n`: one every millisecond, 100 packets of 1,000 bytes each, read `read_delay_us` after they came.

@@ -1,0 +1,110 @@
+//! The receiving end of the harness: reads what arrives when its processor lets it, and reports.
+
+use haul_base::{HostSample, Span, Time};
+
+use super::Harness;
+use crate::micro::events::ReceiverCounters;
+
+/// A batch on its way.
+#[derive(Debug)]
+pub(super) struct Flying {
+    pub(super) last_pn: u64,
+    /// Those that arrive, and those that arrive marked.
+    pub(super) arriving: u64,
+    pub(super) marked: u64,
+    pub(super) lost: Vec<u64>,
+    pub(super) dropped_by_socket: u64,
+    pub(super) sent_at: Time,
+    /// At the receiver's kernel, and when it is read.
+    pub(super) arrives: Time,
+    pub(super) read: Time,
+}
+
+/// What the receiver knows and has not told for certain.
+#[derive(Debug, Default)]
+pub(super) struct Receiving {
+    pub(super) total: ReceiverCounters,
+    pub(super) bytes: u64,
+    pub(super) acked: u64,
+    pub(super) lost: Vec<u64>,
+    /// Lost behind everything that has arrived: not known yet.
+    pub(super) silent: Vec<u64>,
+    /// Newest packet: number, when it was sent, arrived and was read.
+    pub(super) newest: Option<(u64, Time, Time, Time)>,
+}
+
+/// A report on its way back.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) due: Time,
+    pub(super) made: Time,
+    pub(super) acked: u64,
+    pub(super) lost: Vec<u64>,
+    pub(super) newest: (u64, Time, Time, Time),
+    pub(super) host: Option<HostSample>,
+    pub(super) bytes: u64,
+    pub(super) total: ReceiverCounters,
+}
+
+impl Harness {
+    /// When packets that arrive then are read, and how many the socket drops.
+    pub(super) fn read(&mut self, arrives: Time, packets: u64) -> (Time, u64) {
+        let Some(drain) = self.path.drain else { return (arrives, 0) };
+        let had = |at| self.path.processor(at).0;
+        let begin = had(self.reader_free.max(arrives));
+        let waiting = drain.bytes_in(begin.saturating_sub(had(arrives)));
+        let fits = (self.path.socket_buffer.saturating_sub(waiting) / self.path.datagram).min(packets);
+        self.reader_free = self.path.after_processor(begin + drain.time_for(fits * self.path.datagram));
+        (self.reader_free, packets - fits)
+    }
+
+    /// The receiver takes what has come and reports, if anything has.
+    pub(super) fn make_report(&mut self) {
+        self.next_report += self.path.feedback;
+        if self.path.processor(self.now).2 > self.path.processor(self.now - Span::from_nanos(1)).2 {
+            // Who is without a processor reports nothing.
+            return;
+        }
+        while let Some(flying) = self.flying.pop_front_if(|flying| flying.read <= self.now) {
+            self.receive(flying);
+        }
+        let receiving = &mut self.receiving;
+        let Some(newest) = receiving.newest.filter(|_| receiving.acked > 0 || !receiving.lost.is_empty())
+        else {
+            return;
+        };
+        if self.now < self.outage_until {
+            return;
+        }
+        self.reports.push_back(Report {
+            due: self.now + self.path.rtt / 2,
+            made: self.now,
+            acked: std::mem::take(&mut receiving.acked),
+            lost: std::mem::take(&mut receiving.lost),
+            newest,
+            host: self.path.host_at(self.now),
+            bytes: receiving.bytes,
+            total: receiving.total,
+        });
+    }
+
+    fn receive(&mut self, flying: Flying) {
+        let (receiving, datagram) = (&mut self.receiving, self.path.datagram);
+        receiving.total.socket_drops =
+            receiving.total.socket_drops.wrapping_add(flying.dropped_by_socket as u32);
+        receiving.silent.extend(flying.lost);
+        if flying.arriving == 0 {
+            return;
+        }
+        receiving.total.packets += flying.arriving;
+        receiving.total.buffers = receiving.total.buffers.wrapping_add(1);
+        receiving.total.ecn_ce = receiving.total.ecn_ce.wrapping_add(flying.marked as u32);
+        let delay = flying.read.since(flying.arrives);
+        receiving.total.read_delay_us = delay.as_micros() as u32;
+        receiving.bytes += flying.arriving * datagram;
+        receiving.acked += flying.arriving;
+        receiving.lost.append(&mut receiving.silent);
+        receiving.newest = Some((flying.last_pn, flying.sent_at, flying.arrives, flying.read));
+        self.sums.bytes += flying.arriving * datagram;
+    }
+}

@@ -1,0 +1,344 @@
+//! The report interval that the sender asks of the receiver: short enough for the control law, long enough for the reverse path.
+//!
+//! As with QUIC's `ACK_FREQUENCY` (draft-ietf-quic-ack-frequency) the sender decides: it knows the round-trip time, and it sees
+//! whether reports queue on the reverse path.
+
+use haul_base::{Rate, Span, Time};
+use haul_wire::packet::FeedbackHeader;
+
+use crate::one_way::OneWay;
+
+/// The first reports use the recipe's interval whatever they cost: a law finds its rate with them. A choice.
+const START_REPORTS: u64 = 80;
+/// Data packets per report. With the early reports that losses cause, less than 1 % of the packets of 100 Mbit/s and more are
+/// reports, and less than 2 % of 20 to 100 Mbit/s.
+const PACKETS_FAST: u64 = 160;
+const PACKETS_SLOW: u64 = 96;
+const FAST: Rate = Rate::from_mbps(80);
+/// The packet count alone makes the interval no longer than this, and no longer than a round trip: a law must see what its
+/// rate does.
+const LONGEST_BY_COUNT: Span = Span::from_millis(50);
+/// The interval is never longer.
+pub(super) const LONGEST: Span = Span::from_secs(1);
+/// A report has queued if it took longer than the fastest one by this, or by a quarter of the round trip if that is more.
+const QUEUED: Span = Span::from_millis(10);
+/// So many queued reports in a row show how fast the reverse path serves them.
+const BUSY_PERIOD: u64 = 8;
+/// Reports are too frequent if a busy reverse path delivers them further apart than they were sent by this factor. Queues of
+/// other traffic delay them and keep their mean spacing.
+const SPREAD: f64 = 1.1;
+/// Then the interval becomes this multiple of their service time, so that the queue drains.
+const HEADROOM: u64 = 2;
+/// After this time without a queued report the interval shrinks by this factor.
+const QUIET: Span = Span::from_secs(2);
+const SHRINK: f64 = 0.8;
+/// The sender asks again when the interval has changed by this share, and periodically, because the packet can be lost.
+const CHANGE: f64 = 0.25;
+const REPEAT: Span = Span::from_secs(1);
+
+/// When a report arrived, and which one it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReportArrival {
+    pub(super) at: Time,
+    /// Its packet number.
+    pub(super) pn: u64,
+    /// Reports received so far, this one included.
+    pub(super) number: u64,
+}
+
+/// The spacing and rate of data packets at the receiver, measured over at least a round trip.
+#[derive(Debug, Default)]
+struct DataArrivals {
+    /// Receiver's clock, packets and bytes when the measurement began.
+    start: Option<(u32, u64, u64)>,
+    /// Mean time between two packets, and UDP payload rate, of the last measurement.
+    measured: Option<(Span, Rate)>,
+}
+
+impl DataArrivals {
+    fn on_report(&mut self, header: &FeedbackHeader, least: Span) {
+        let now = (header.received_at, header.packets, header.bytes);
+        let (at, packets, bytes) = *self.start.get_or_insert(now);
+        let elapsed = Span::from_micros(u64::from(header.received_at.wrapping_sub(at)));
+        let count = header.packets.saturating_sub(packets);
+        if elapsed < least || count == 0 {
+            return;
+        }
+        let rate = Rate::from_transfer(header.bytes.saturating_sub(bytes), elapsed);
+        self.measured = Some((elapsed / count, rate));
+        self.start = Some(now);
+    }
+}
+
+/// Reports that queued one behind the other.
+#[derive(Clone, Copy, Debug)]
+struct BusyPeriod {
+    /// When the first one arrived and was sent (receiver's clock, wrapped microseconds), and its packet number.
+    first: (Time, u32, u64),
+    /// How many followed it.
+    followed: u64,
+}
+
+/// The queue of the reverse path, as reports show it.
+#[derive(Debug, Default)]
+struct ReversePath {
+    delay: OneWay,
+    busy: Option<BusyPeriod>,
+}
+
+impl ReversePath {
+    /// Takes a report. Returns whether it has queued, and the mean service time of a report if they are sent faster than that.
+    fn on_report(&mut self, report: ReportArrival, sent_at: u32, queued: Span) -> (bool, Option<Span>) {
+        let excess = self.delay.on_arrival(report.at, sent_at, report.at.as_wrapped_micros());
+        if excess <= queued {
+            self.busy = None;
+            return (false, None);
+        }
+        let this = (report.at, sent_at, report.pn);
+        let busy = self.busy.get_or_insert(BusyPeriod { first: this, followed: 0 });
+        if busy.first == this {
+            return (true, None);
+        }
+        busy.followed += 1;
+        let (at, sent, pn) = busy.first;
+        let service = report.at.since(at) / busy.followed;
+        // Lost reports were sent, too.
+        let spacing = Span::from_micros(u64::from(sent_at.wrapping_sub(sent))) / (report.pn - pn).max(1);
+        let is_slower = busy.followed >= BUSY_PERIOD && service > spacing.mul_f64(SPREAD);
+        (true, is_slower.then_some(service))
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct ReportInterval {
+    /// That of the recipe.
+    shortest: Span,
+    present: Span,
+    /// What the receiver was asked for, and when.
+    asked: Option<(Span, Time)>,
+    data: DataArrivals,
+    reverse: ReversePath,
+    /// The shortest interval that the reverse path carries, as far as it is known.
+    sustainable: Span,
+    /// When `sustainable` changed, or a report had queued.
+    changed: Time,
+}
+
+impl ReportInterval {
+    pub(super) fn new(now: Time, shortest: Span) -> Self {
+        Self {
+            shortest,
+            present: shortest,
+            asked: None,
+            data: DataArrivals::default(),
+            reverse: ReversePath::default(),
+            sustainable: Span::ZERO,
+            changed: now,
+        }
+    }
+
+    /// The interval in force.
+    pub(super) fn get(&self) -> Span {
+        self.present
+    }
+
+    /// The recipe has another interval now.
+    pub(super) fn set_shortest(&mut self, shortest: Span) {
+        self.shortest = shortest;
+        self.present = shortest;
+    }
+
+    /// Takes the newest report. Returns whether the receiver is to be asked for another interval.
+    pub(super) fn on_report(
+        &mut self,
+        report: ReportArrival,
+        header: &FeedbackHeader,
+        min_rtt: Span,
+    ) -> bool {
+        if header.packets == 0 {
+            return false;
+        }
+        self.data.on_report(header, min_rtt.max(QUEUED));
+        let queued = self.reverse.on_report(report, header.sent_at, QUEUED.max(min_rtt / 4));
+        self.adapt(report.at, queued);
+        self.present = self.by_count(report.number, min_rtt).max(self.sustainable).max(self.shortest);
+        self.is_due(report.at)
+    }
+
+    fn adapt(&mut self, now: Time, (has_queued, service): (bool, Option<Span>)) {
+        if has_queued {
+            self.changed = now;
+            let wanted = service.map_or(Span::ZERO, |service| service * HEADROOM);
+            self.sustainable = self.sustainable.max(wanted).min(LONGEST);
+        } else if now.since(self.changed) >= QUIET && self.sustainable > self.shortest {
+            self.changed = now;
+            self.sustainable = self.sustainable.mul_f64(SHRINK);
+        }
+    }
+
+    fn by_count(&self, reports: u64, min_rtt: Span) -> Span {
+        let measured = self.data.measured.filter(|_| reports >= START_REPORTS);
+        let interval = measured.map_or(Span::ZERO, |(spacing, rate)| {
+            spacing * if rate >= FAST { PACKETS_FAST } else { PACKETS_SLOW }
+        });
+        interval.min(LONGEST_BY_COUNT).min(min_rtt)
+    }
+
+    fn is_due(&self, now: Time) -> bool {
+        let (asked, at) = self.asked.unwrap_or((self.shortest, now));
+        let (present, asked) = (self.present.as_secs_f64(), asked.as_secs_f64());
+        (present - asked).abs() > asked * CHANGE || now.since(at) >= REPEAT
+    }
+
+    /// What to ask the receiver for now, if anything.
+    pub(super) fn take_request(&mut self, now: Time) -> Option<Span> {
+        self.is_due(now).then(|| {
+            self.asked = Some((self.present, now));
+            self.present
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Rng;
+
+    use super::*;
+
+    const SHORTEST: Span = Span::from_millis(2);
+
+    fn ms(n: u64) -> Span {
+        Span::from_millis(n)
+    }
+
+    /// A sender that gets reports of a receiver at which so many packets of 1,472 bytes arrive each millisecond.
+    struct Sim {
+        interval: ReportInterval,
+        now: Time,
+        reports: u64,
+        packets_per_ms: f64,
+        rtt: Span,
+        /// Queueing delay of the reverse path.
+        queue: Span,
+        requests: Vec<Span>,
+    }
+
+    impl Sim {
+        fn new(packets_per_ms: f64, rtt: Span) -> Self {
+            let now = Time::ZERO + ms(1_000);
+            let interval = ReportInterval::new(now, SHORTEST);
+            Self { interval, now, reports: 0, packets_per_ms, rtt, queue: Span::ZERO, requests: Vec::new() }
+        }
+
+        /// Reports leave at the interval that was asked for. `queue` turns the queueing delay before a report, and the time since
+        /// the report before it, into its own.
+        fn run(&mut self, span: Span, mut queue: impl FnMut(Span, Span) -> Span) {
+            let end = self.now + span;
+            while self.now < end {
+                let interval = self.interval.get();
+                self.now += interval;
+                self.queue = queue(self.queue, interval);
+                self.reports += 1;
+                let packets = (self.now.as_nanos() as f64 / 1e6 * self.packets_per_ms) as u64;
+                let sent_at = self.now.as_wrapped_micros().wrapping_add(77_000);
+                let header = FeedbackHeader {
+                    packets,
+                    bytes: packets * 1_472,
+                    received_at: sent_at,
+                    sent_at,
+                    ..FeedbackHeader::default()
+                };
+                let at = self.now + self.rtt / 2 + self.queue;
+                let report = ReportArrival { at, pn: self.reports, number: self.reports };
+                if self.interval.on_report(report, &header, self.rtt) {
+                    self.requests.extend(self.interval.take_request(at));
+                }
+            }
+        }
+
+        fn run_without_queue(&mut self, span: Span) {
+            self.run(span, |_, _| Span::ZERO);
+        }
+    }
+
+    #[test]
+    fn the_first_reports_keep_the_recipes_interval_and_nothing_is_requested() {
+        let mut sim = Sim::new(17.0, ms(40));
+        sim.run_without_queue(ms(150));
+        assert_eq!((sim.interval.get(), sim.requests.len()), (SHORTEST, 0));
+    }
+
+    #[test]
+    fn reports_are_below_one_percent_of_the_packets_above_100_mbit_and_two_below() {
+        // (packets a millisecond, round trip, largest share): 200, 100, 20 Mbit/s.
+        for (packets_per_ms, rtt, share) in [(17.0, 40, 0.01), (8.5, 40, 0.01), (1.7, 100, 0.02)] {
+            let mut sim = Sim::new(packets_per_ms, ms(rtt));
+            sim.run_without_queue(ms(2_000));
+            let before = sim.reports;
+            sim.run_without_queue(ms(10_000));
+            let reports = (sim.reports - before) as f64;
+            assert!(reports / (10_000.0 * packets_per_ms) < share, "{packets_per_ms}: {reports}");
+            assert!(sim.interval.get() <= ms(rtt));
+        }
+    }
+
+    #[test]
+    fn a_fast_path_keeps_the_recipes_interval_and_a_short_one_reports_every_round_trip() {
+        let mut fast = Sim::new(85.0, ms(40));
+        fast.run_without_queue(ms(2_000));
+        assert_eq!(fast.interval.get(), SHORTEST);
+        let mut short = Sim::new(1.0, ms(6));
+        short.run_without_queue(ms(2_000));
+        assert_eq!(short.interval.get(), ms(6));
+        let mut local = Sim::new(1.0, Span::from_micros(100));
+        local.run_without_queue(ms(2_000));
+        assert_eq!((local.interval.get(), local.requests.len()), (SHORTEST, 0));
+    }
+
+    #[test]
+    fn a_narrow_reverse_path_gets_fewer_reports_until_it_is_wide_again() {
+        let mut sim = Sim::new(1.7, ms(40));
+        // It takes 30 ms to carry a report.
+        let queue = |queue: Span, interval: Span| (queue + ms(30)).saturating_sub(interval);
+        sim.run(ms(20_000), queue);
+        let interval = sim.interval.get();
+        assert!((ms(35)..ms(80)).contains(&interval), "{interval}");
+        assert!(sim.queue < ms(60), "{}", sim.queue);
+        sim.run_without_queue(ms(30_000));
+        assert!((ms(30)..=ms(40)).contains(&sim.interval.get()), "{}", sim.interval.get());
+        assert!(sim.requests.len() < 120, "{}: about one a second and one per change", sim.requests.len());
+    }
+
+    #[test]
+    fn delay_that_is_not_the_reports_own_changes_nothing() {
+        let mut steady = Sim::new(17.0, ms(40));
+        steady.run_without_queue(ms(5_000));
+        let interval = steady.interval.get();
+        // Jitter of up to 30 ms; a queue of other traffic that comes and goes; an outage before each of both.
+        let mut rng = Rng::from_seed(3);
+        let mut phase = 0u64;
+        for n in 0..10 {
+            steady.now += ms(3_000 * n);
+            steady.run(ms(3_000), |_, _| ms(30).mul_f64(rng.next_f64()));
+            steady.now += ms(3_000 * n);
+            steady.run(ms(3_000), |_, _| {
+                phase += 1;
+                ms((phase % 400).min(400 - phase % 400) / 4)
+            });
+        }
+        steady.run_without_queue(ms(1_000));
+        let after = steady.interval.get();
+        assert!((interval / 2..interval * 2).contains(&after), "{interval} and then {after}");
+    }
+
+    #[test]
+    fn a_request_is_repeated_each_second_and_no_interval_is_longer_than_a_second() {
+        let mut slow = Sim::new(1.7, ms(40));
+        slow.run(ms(60_000), |queue, interval| (queue + ms(2_000)).saturating_sub(interval));
+        assert!((ms(900)..=LONGEST).contains(&slow.interval.get()), "{}", slow.interval.get());
+        let mut repeated = Sim::new(1.7, ms(40));
+        repeated.run_without_queue(ms(10_000));
+        assert!((8..14).contains(&repeated.requests.len()), "{:?}", repeated.requests);
+    }
+}
