@@ -37,7 +37,7 @@ fn settings_of_others_that_are_out_of_bounds_are_an_error() {
     let control = ControllerConfig { ceiling: None, initial_rtt: ms(1), feedback_interval: ms(1) };
     for (chunk, builds) in [(1, true), (1 << 48, true), (u64::MAX, false)] {
         let config = SenderConfig { chunk: Bytes(chunk), ..SenderConfig::default() };
-        let controller = build_controller("delivery", &control).unwrap();
+        let controller = build_controller("bbr", &control).unwrap();
         let source = Box::new(PatternSource { len: 0, released: Arc::default() });
         let made = Sender::with_config(Time::ZERO, &config, link(), source, controller, 1 << 20);
         assert_eq!(made.is_ok(), builds, "{chunk}");
@@ -46,7 +46,7 @@ fn settings_of_others_that_are_out_of_bounds_are_an_error() {
 
 #[test]
 fn an_empty_object_arrives() {
-    let mut w = world(1, 0, "delivery", None, ms(50), 0.0);
+    let mut w = world(1, 0, "bbr", None, ms(50), 0.0);
     w.run(Span::from_secs(5));
     w.assert_whole(0);
 }
@@ -54,7 +54,7 @@ fn an_empty_object_arrives() {
 #[test]
 fn objects_of_every_small_size_arrive() {
     for len in [1, 2, 1_160, 1_161, 1_162, 1_433, 1_434, 5_000, 100_001] {
-        let mut w = world(len, len, "delivery", None, ms(5), 0.05);
+        let mut w = world(len, len, "bbr", None, ms(5), 0.05);
         w.run(Span::from_secs(20));
         w.assert_whole(len);
     }
@@ -78,7 +78,7 @@ fn fixed_at_one_percent_loss_both_ways_keeps_its_rate_and_repeats_only_what_is_m
 #[test]
 fn the_default_fills_a_long_lossy_gigabit() {
     let len = 600_000_000;
-    let mut w = world(11, len, "delivery", None, ms(50), 0.001);
+    let mut w = world(11, len, "bbr", None, ms(50), 0.001);
     w.run(Span::from_secs(60));
     w.assert_whole(len);
     let g = goodput(&w, len);
@@ -91,7 +91,7 @@ fn start_up_does_not_flood_a_queue_of_one_bandwidth_delay_product() {
     for rtt in [20, 50, 100] {
         let (mut forward, back) = path(ms(rtt), 0.0);
         forward.queue = ms(rtt);
-        let mut w = World::new(43, len, "delivery", None, forward, back);
+        let mut w = World::new(43, len, "bbr", None, forward, back);
         w.run(Span::from_secs(60));
         w.assert_whole(len);
         let stats = w.sender.stats();
@@ -110,7 +110,7 @@ fn duplication_reordering_corruption_and_truncation_are_survived() {
         channel.corrupt = 0.01;
         channel.truncate = 0.005;
     }
-    let mut w = World::new(13, len, "delivery", None, forward, back);
+    let mut w = World::new(13, len, "bbr", None, forward, back);
     w.run(Span::from_secs(60));
     w.assert_whole(len);
     assert!(w.receiver.stats().rejected > 0 && w.sender.stats().rejected > 0);
@@ -121,7 +121,7 @@ fn duplication_reordering_corruption_and_truncation_are_survived() {
 fn an_outage_of_three_seconds_costs_little_more_than_itself() {
     let len = 200_000_000;
     let run = |outage| {
-        let mut w = world(17, len, "delivery", None, ms(40), 0.0);
+        let mut w = world(17, len, "bbr", None, ms(40), 0.0);
         w.outage = outage;
         w.run(Span::from_secs(60));
         w.assert_whole(len);
@@ -166,7 +166,7 @@ fn jumbo_frames_are_found_while_running_and_used() {
     let len = 100_000_000;
     let (mut forward, back) = path(ms(10), 0.0);
     forward.mtu = 8_972;
-    let mut w = World::new(29, len, "delivery", None, forward, back);
+    let mut w = World::new(29, len, "bbr", None, forward, back);
     w.run(Span::from_secs(30));
     w.assert_whole(len);
     assert_eq!(w.sender.stats().datagram, 8_972);
@@ -178,7 +178,7 @@ fn a_path_whose_mtu_shrinks_is_survived() {
     for (before, after) in [(8_972, 1_472), (1_472, 1_300), (8_972, 1_200)] {
         let (mut forward, back) = path(ms(20), 0.001);
         forward.mtu = before;
-        let mut w = World::new(41, len, "delivery", None, forward, back);
+        let mut w = World::new(41, len, "bbr", None, forward, back);
         w.shrink = Some((Time::ZERO + ms(700), after));
         w.run(Span::from_secs(60));
         w.assert_whole(len);
@@ -191,7 +191,7 @@ fn a_path_whose_mtu_shrinks_is_survived() {
 #[test]
 fn silence_of_the_peer_is_told_once_and_the_session_recovers() {
     let len = 40_000_000;
-    let mut w = world(31, len, "delivery", None, ms(20), 0.0);
+    let mut w = world(31, len, "bbr", None, ms(20), 0.0);
     let from = Time::ZERO + ms(100);
     w.outage = Some((from, from + ms(20_000)));
     w.run(Span::from_secs(60));
@@ -205,7 +205,7 @@ fn feedback_that_tells_of_nothing_new_is_silence_too() {
     let len = 40_000_000;
     let (mut forward, back) = path(ms(20), 0.0);
     forward.loss = 1.0;
-    let mut w = World::new(47, len, "delivery", None, forward, back);
+    let mut w = World::new(47, len, "bbr", None, forward, back);
     w.run(Span::from_secs(30));
     assert!(w.out.events.iter().any(|e| e.starts_with("Silent")), "{:?}", w.out.events);
     assert!(w.out.delivered_at.is_none() && w.sender.stats().feedback > 0, "{:?}", w.sender.stats());
@@ -214,7 +214,7 @@ fn feedback_that_tells_of_nothing_new_is_silence_too() {
 #[test]
 fn equal_seeds_give_equal_runs() {
     let run = |seed| {
-        let mut w = world(seed, 5_000_000, "delivery", None, ms(30), 0.01);
+        let mut w = world(seed, 5_000_000, "bbr", None, ms(30), 0.01);
         w.run(Span::from_secs(30));
         (w.out.elapsed, w.out.sent_wire, w.out.dropped, w.sender.stats())
     };
@@ -224,7 +224,7 @@ fn equal_seeds_give_equal_runs() {
 
 #[test]
 fn hostile_bytes_are_counted_and_change_nothing() {
-    let mut w = world(37, 1_000_000, "delivery", None, ms(10), 0.0);
+    let mut w = world(37, 1_000_000, "bbr", None, ms(10), 0.0);
     let mut rng = haul_base::Rng::from_seed(37);
     for n in 0..2_000u64 {
         let mut junk = vec![0; 7 + (n % 1_500) as usize];
@@ -268,7 +268,7 @@ proptest! {
         let rate = Rate::from_mbps(mbps);
         let forward = Channel { loss, duplicate, reorder, corrupt, ..Channel::clean(one_way, rate) };
         let back = Channel { loss: back_loss, ..forward };
-        let (name, ceiling) = if fixed { ("fixed", Some(rate)) } else { ("delivery", None) };
+        let (name, ceiling) = if fixed { ("fixed", Some(rate)) } else { ("bbr", None) };
         let mut w = World::new(seed, len, name, ceiling, forward, back);
         w.run(Span::from_secs(120));
         w.assert_whole(len);
@@ -285,7 +285,7 @@ fn throughput(w: &mut World, until: u64) -> f64 {
 
 #[test]
 fn what_was_allotted_is_not_taken_for_the_path() {
-    let mut w = world(53, 1 << 40, "delivery", None, ms(50), 0.0);
+    let mut w = world(53, 1 << 40, "bbr", None, ms(50), 0.0);
     let allotted = Rate::from_mbps(20);
     w.sender.allot(w.now, allotted);
     let slow = throughput(&mut w, 5_000);
@@ -304,13 +304,13 @@ fn what_was_allotted_is_not_taken_for_the_path() {
 #[test]
 fn time_at_the_ceiling_is_told_from_time_at_the_rate_of_the_path() {
     let ceiling = Rate::from_mbps(20);
-    for controller in ["delivery", "fixed"] {
+    for controller in ["bbr", "fixed"] {
         let mut w = world(67, 1 << 40, controller, Some(ceiling), ms(50), 0.0);
         throughput(&mut w, 5_000);
         let held = w.sender.stats().waiting;
         assert!(held.ceiling > ms(4_000), "{controller}: {held:?}");
     }
-    let mut w = world(71, 1 << 40, "delivery", Some(Rate::from_mbps(5_000)), ms(50), 0.0);
+    let mut w = world(71, 1 << 40, "bbr", Some(Rate::from_mbps(5_000)), ms(50), 0.0);
     throughput(&mut w, 5_000);
     let free = w.sender.stats().waiting;
     assert!(free.ceiling < ms(100), "{free:?}");
@@ -318,7 +318,7 @@ fn time_at_the_ceiling_is_told_from_time_at_the_rate_of_the_path() {
 
 #[test]
 fn a_path_that_carries_less_than_what_was_allotted_is_found_out() {
-    let mut w = world(59, 1 << 40, "delivery", None, ms(50), 0.0);
+    let mut w = world(59, 1 << 40, "bbr", None, ms(50), 0.0);
     throughput(&mut w, 2_000);
     w.sender.allot(w.now, Rate::from_mbps(500));
     w.forward.rate = Rate::from_mbps(100);
@@ -331,7 +331,7 @@ fn a_path_that_carries_less_than_what_was_allotted_is_found_out() {
 
 #[test]
 fn a_rise_ends_the_pause_that_a_small_allotment_has_set() {
-    let mut w = world(61, 1 << 40, "delivery", None, ms(50), 0.0);
+    let mut w = world(61, 1 << 40, "bbr", None, ms(50), 0.0);
     throughput(&mut w, 1_000);
     w.sender.allot(w.now, Rate::ZERO);
     let held = throughput(&mut w, 5_000);

@@ -29,7 +29,7 @@ fn run(seed: u64, len: u64, controller: &str, rate: Option<Rate>, rtt: Span, los
 
 #[test]
 fn an_empty_object_arrives() {
-    let mut r = run(1, 0, "delivery", None, ms(50), 0.0);
+    let mut r = run(1, 0, "bbr", None, ms(50), 0.0);
     r.run(Span::from_secs(5));
     r.assert_whole();
 }
@@ -37,7 +37,7 @@ fn an_empty_object_arrives() {
 #[test]
 fn objects_of_every_small_size_arrive() {
     for len in [1, 2, 1_160, 1_161, 1_162, 1_433, 1_434, 5_000, 100_001] {
-        let mut r = run(len, len, "delivery", None, ms(5), 0.05);
+        let mut r = run(len, len, "bbr", None, ms(5), 0.05);
         r.run(Span::from_secs(20));
         r.assert_whole();
     }
@@ -63,7 +63,7 @@ fn fixed_at_one_percent_loss_both_ways_keeps_its_rate_and_repeats_only_what_is_m
 
 #[test]
 fn the_default_fills_a_long_lossy_gigabit() {
-    let mut r = run(11, 600_000_000, "delivery", None, ms(50), 0.001);
+    let mut r = run(11, 600_000_000, "bbr", None, ms(50), 0.001);
     r.run(Span::from_secs(60));
     r.assert_whole();
     let g = r.session.goodput(&r.world);
@@ -74,7 +74,7 @@ fn the_default_fills_a_long_lossy_gigabit() {
 fn duplication_reordering_corruption_and_truncation_are_survived() {
     let bad =
         Channel { duplicate: 0.02, reorder: 0.05, corrupt: 0.01, truncate: 0.005, ..channel(ms(30), 0.02) };
-    let mut r = Run::new(13, 20_000_000, "delivery", None, &bad, &bad);
+    let mut r = Run::new(13, 20_000_000, "bbr", None, &bad, &bad);
     r.run(Span::from_secs(60));
     r.assert_whole();
     let received = r.session.receiver(&r.world).stats();
@@ -90,7 +90,7 @@ fn duplication_reordering_corruption_and_truncation_are_survived() {
 fn an_outage_of_three_seconds_costs_little_more_than_itself() {
     let time = |outages: Vec<Outage>| {
         let channel = Channel { outages, ..channel(ms(40), 0.0) };
-        let mut r = Run::new(17, 200_000_000, "delivery", None, &channel, &channel);
+        let mut r = Run::new(17, 200_000_000, "bbr", None, &channel, &channel);
         r.run(Span::from_secs(60));
         r.assert_whole();
         r.elapsed()
@@ -137,7 +137,7 @@ fn the_receivers_limit_is_never_overrun() {
 fn jumbo_frames_are_found_while_running_and_used() {
     let back = channel(ms(10), 0.0);
     let forth = Channel { mtu: 8_972, ..back.clone() };
-    let mut r = Run::new(29, 100_000_000, "delivery", None, &forth, &back);
+    let mut r = Run::new(29, 100_000_000, "bbr", None, &forth, &back);
     r.run(Span::from_secs(30));
     r.assert_whole();
     assert_eq!(r.sent().datagram, 8_972);
@@ -148,7 +148,7 @@ fn a_path_whose_mtu_shrinks_is_survived() {
     for (before, after) in [(8_972, 1_472), (1_472, 1_300), (8_972, 1_200)] {
         let back = channel(ms(20), 0.001);
         let forth = Channel { mtu: before, ..back.clone() };
-        let mut r = Run::new(41, 150_000_000, "delivery", None, &forth, &back);
+        let mut r = Run::new(41, 150_000_000, "bbr", None, &forth, &back);
         let links = [r.there, r.back];
         r.world.at(Time::ZERO + ms(700), move |world| {
             for link in links {
@@ -169,7 +169,7 @@ fn a_path_whose_mtu_shrinks_is_survived() {
 fn silence_of_the_peer_is_told_once_and_the_session_recovers() {
     let outage = Outage { at: ms(100), length: ms(20_000), every: None };
     let channel = Channel { outages: vec![outage], ..channel(ms(20), 0.0) };
-    let mut r = Run::new(31, 40_000_000, "delivery", None, &channel, &channel);
+    let mut r = Run::new(31, 40_000_000, "bbr", None, &channel, &channel);
     r.run(Span::from_secs(60));
     r.assert_whole();
     assert_eq!(r.session.silences(&r.world), 2, "one on each side");
@@ -179,7 +179,7 @@ fn silence_of_the_peer_is_told_once_and_the_session_recovers() {
 fn equal_seeds_give_equal_runs() {
     let bytes = |seed| {
         let bad = Channel { duplicate: 0.01, reorder: 0.02, corrupt: 0.01, ..channel(ms(30), 0.01) };
-        let mut r = Run::new(seed, 5_000_000, "delivery", None, &bad, &bad);
+        let mut r = Run::new(seed, 5_000_000, "bbr", None, &bad, &bad);
         r.world.record_every(ms(10));
         r.run(Span::from_secs(30));
         (serde_json::to_string(&r.world.summary()).unwrap(), r.sent())
@@ -199,7 +199,7 @@ fn four_senders_share_a_bottleneck_and_all_objects_arrive() {
         .map(|n| {
             let name = format!("session {n}");
             let (rtt, limit) = (ms(20), u64::MAX >> 16);
-            let job = Job { name: &name, len: 20_000_000, controller: "delivery", ceiling: None, rtt, limit };
+            let job = Job { name: &name, len: 20_000_000, controller: "bbr", ceiling: None, rtt, limit };
             let session = Session::add(&mut world, job);
             let access = Channel::clean(Span::from_micros(10), Rate::from_mbps(2_500)).spec();
             let access = world.add_link(&format!("access {n}"), &access).unwrap();
@@ -236,7 +236,7 @@ proptest! {
         let rate = Rate::from_mbps(mbps);
         let forth = Channel { loss, duplicate, reorder, corrupt, ..Channel::clean(one_way, rate) };
         let back = Channel { loss: back_loss, ..forth.clone() };
-        let (name, ceiling) = if fixed { ("fixed", Some(rate)) } else { ("delivery", None) };
+        let (name, ceiling) = if fixed { ("fixed", Some(rate)) } else { ("bbr", None) };
         let mut r = Run::new(seed, len, name, ceiling, &forth, &back);
         r.run(Span::from_secs(120));
         r.assert_whole();

@@ -56,6 +56,10 @@ const PACING_MARGIN: f64 = 0.99;
 const MIN_PIPE: u64 = 4;
 /// The draft's `BBRStartupFullLossCnt`: runs of losses in a round.
 const STARTUP_LOSS_RUNS: u64 = 6;
+/// Startup also ends when so many reports in a row show a queue on the forward path. The draft has no such exit; `HyStart`++ (RFC
+/// 9406, section 4.2) takes 8 round-trip samples, and a report is a sample of many packets. Without it a queue of one
+/// bandwidth-delay product overflows by 2 to 3 % of 100 MB at 1 Gbit/s.
+const STARTUP_QUEUED: u32 = 4;
 /// The draft: rounds after which Drain ends anyhow.
 const DRAIN_ROUNDS: u32 = 3;
 /// Nothing arrives faster than it was sent, but that the pacer lets a late sender catch up by this.
@@ -132,6 +136,8 @@ pub(super) struct Bbr {
     plateau: Plateau,
     /// The pipe has been full once (the draft's `full_bw_reached`).
     is_filled: bool,
+    /// Feedbacks in a row that show a queue.
+    queued_samples: u32,
     rtt_probe: RttProbe,
     /// No probe of the round trip out of turn before this.
     no_raise_until: Time,
@@ -193,6 +199,7 @@ impl Bbr {
             aggregation: Aggregation::default(),
             plateau: Plateau::default(),
             is_filled: false,
+            queued_samples: 0,
             rtt_probe: RttProbe::default(),
             no_raise_until: Time::ZERO,
             pacing: MIN_RATE,
@@ -369,9 +376,13 @@ impl Bbr {
     }
 
     /// Startup and Drain end (the draft's `CheckStartupDone` and `CheckDrainDone`).
-    fn leave_startup(&mut self, now: Time) {
+    fn leave_startup(&mut self, sample: &FeedbackSample<'_>) {
+        let now = sample.now;
         if self.phase == Phase::Startup {
-            self.is_filled |= self.plateau.is_reached();
+            let least = self.round_trip.queue_threshold(self.serialization());
+            let is_queued = sample.queue_delay.is_some_and(|delay| delay > least);
+            self.queued_samples = if is_queued { self.queued_samples + 1 } else { 0 };
+            self.is_filled |= self.plateau.is_reached() || self.queued_samples >= STARTUP_QUEUED;
             if self.is_filled {
                 self.phase = Phase::Drain;
                 self.cycle.acks = Acks::Stopping;
@@ -409,10 +420,13 @@ impl Bbr {
             return self.initial_window;
         }
         let gain = self.phase.gains().1.max(1.0);
-        let told = volume(bandwidth, gain, self.loop_time());
-        let measured = volume(bandwidth, gain, self.min_rtt()) + self.aggregation.extra();
+        // What waits to be reported needs no gain.
+        // In Startup the bandwidth grows, and what comes beyond the last estimate is not aggregation.
+        let extra = if self.is_filled { self.aggregation.extra() } else { 0 };
+        let at_once = volume(bandwidth, 1.0, self.interval).max(extra);
+        let wanted = volume(bandwidth, gain, self.min_rtt()) + at_once;
         let more = if self.phase == Phase::Up { 2 * self.datagram } else { 0 };
-        told.max(measured).max(burst_for(self.pacing)).max(self.min_pipe()) + more
+        wanted.max(burst_for(self.pacing)).max(self.min_pipe()) + more
     }
 
     /// The draft's `SetCwnd`.
@@ -483,7 +497,7 @@ impl RateController for Bbr {
         if is_round {
             self.on_round();
         }
-        self.leave_startup(sample.now);
+        self.leave_startup(sample);
         self.advance_cycle(sample, &mark, is_round);
         self.check_probe_rtt(sample, is_due, is_round);
         self.set_pacing();

@@ -111,8 +111,12 @@ impl RoundTrip {
 
     /// Whether the round that ended last shows a queue.
     pub(super) fn is_queued(&self, serialization: Span) -> bool {
-        let least = self.least(Span::ZERO);
-        self.last.mean > least + Self::queue(least) + serialization
+        self.last.mean > self.least(Span::ZERO) + self.queue_threshold(serialization)
+    }
+
+    /// More delay than this is a queue; `serialization` is the time in which the bottleneck sends a burst.
+    pub(super) fn queue_threshold(&self, serialization: Span) -> Span {
+        Self::queue(self.least(Span::ZERO)) + serialization
     }
 
     /// Whether whole rounds were longer than the least round trip explains.
