@@ -64,11 +64,15 @@ fn steady(name: &'static str, path: Channel, seconds: u64, offered: f64) -> Scen
     Scenario { name, path, rtt, phases: vec![phase("steady", seconds, offered)] }
 }
 
+/// An outage of so many seconds, one second into the second phase.
+fn outage(name: &'static str, seconds: u64) -> Scenario {
+    let outage = Outage { at: ms(10_000), length: Span::from_secs(seconds), every: None };
+    let path = Channel { outages: vec![outage], ..path(100.0, 40, 50) };
+    let phases = vec![phase("before", 9, 100.0), phase("outage", seconds + 1, 0.0), phase("after", 8, 100.0)];
+    Scenario { name, path, rtt: ms(40), phases }
+}
+
 fn scenarios() -> Vec<Scenario> {
-    let outage = |length| Channel {
-        outages: vec![Outage { at: ms(10_000), length: ms(length), every: None }],
-        ..path(100.0, 40, 50)
-    };
     let rates = |mbps| StageChange::Rate(Rate::from_mbps(mbps));
     vec![
         Scenario {
@@ -97,18 +101,8 @@ fn scenarios() -> Vec<Scenario> {
                 phase("20", 8, 20.0).with("bottleneck", rates(20)),
             ],
         },
-        Scenario {
-            name: "outage of 2 s, 100 Mbit/s, 40 ms",
-            path: outage(2_000),
-            rtt: ms(40),
-            phases: vec![phase("before", 9, 100.0), phase("outage", 3, 0.0), phase("after", 8, 100.0)],
-        },
-        Scenario {
-            name: "outage of 8 s, 100 Mbit/s, 40 ms",
-            path: outage(8_000),
-            rtt: ms(40),
-            phases: vec![phase("before", 9, 100.0), phase("outage", 9, 0.0), phase("after", 8, 100.0)],
-        },
+        outage("outage of 2 s, 100 Mbit/s, 40 ms", 2),
+        outage("outage of 8 s, 100 Mbit/s, 40 ms", 8),
         steady("1 % loss, 100 Mbit/s, 40 ms", Channel { loss: 0.01, ..path(100.0, 40, 50) }, 13, 99.0),
         steady("8 % loss, 100 Mbit/s, 40 ms", Channel { loss: 0.08, ..path(100.0, 40, 50) }, 13, 92.0),
         steady("15 % loss, 100 Mbit/s, 40 ms", Channel { loss: 0.15, ..path(100.0, 40, 50) }, 13, 85.0),

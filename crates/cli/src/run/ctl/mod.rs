@@ -1,4 +1,4 @@
-//! `haul ctl`: looks at copies that run on this machine, and changes how they send.
+//! `haul ctl`: lists the copies that run on this machine, shows one, and changes its control law.
 
 mod place;
 mod socket;
@@ -13,14 +13,14 @@ use haul_base::{Bytes, Rate};
 use haul_wire::control::Fault;
 use serde_json::{Value, json};
 
-use self::socket::Ask;
+use self::socket::ControlRequest;
 pub(super) use self::socket::{ControlSocket, Side};
 use crate::args::CtlArgs;
 use crate::fault;
 use crate::output::{out, out_json, tell};
 
-/// A copy looks every 50 ms at most; a machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A copy answers within 50 ms, on a busy machine later.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Lists the copies, shows one, or changes it. Gives the exit code.
 ///
@@ -33,7 +33,7 @@ pub(crate) fn ctl(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
     };
     let path = place::directory().join(name);
     let set = args.changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
-    let told = ask(&path, &Ask { set }).map_err(|error| match error {
+    let told = ask(&path, &ControlRequest { set }).map_err(|error| match error {
         Failure::Gone => fault::usage(
             format!("no copy with the process {name} runs here as this user"),
             "`haul ctl` lists those that run",
@@ -50,39 +50,39 @@ fn parameter(key: &str) -> String {
     key.strip_prefix("rate_control.").unwrap_or(key).to_owned()
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 enum Failure {
     Gone,
     Refused(Fault),
     Io(std::io::Error),
 }
 
-fn ask(path: &Path, ask: &Ask) -> Result<Value, Failure> {
+fn ask(path: &Path, request: &ControlRequest) -> Result<Value, Failure> {
     let mut stream = UnixStream::connect(path).map_err(|_| Failure::Gone)?;
-    let answer = (|| {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(format!("{}\n", serde_json::to_string(ask)?).as_bytes())?;
+    let reply = (|| {
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line)?;
         Ok(serde_json::from_str::<Value>(&line)?)
     })();
-    let answer: Value = answer.map_err(Failure::Io)?;
-    let error = &answer["error"];
+    let reply: Value = reply.map_err(Failure::Io)?;
+    let error = &reply["error"];
     match error["message"].as_str() {
         Some(message) => {
             Err(Failure::Refused(fault::usage(message, error["hint"].as_str().unwrap_or_default())))
         }
-        None => Ok(answer),
+        None => Ok(reply),
     }
 }
 
-/// Those that answer, by name; what others have left is removed.
+/// The copies that answer, by name. Removes the sockets of dead processes.
 fn running() -> Vec<(String, Value)> {
     let entries = fs::read_dir(place::directory()).into_iter().flatten().flatten();
     let mut found: Vec<(String, Value)> = entries
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
-            match ask(&entry.path(), &Ask::default()) {
+            match ask(&entry.path(), &ControlRequest::default()) {
                 Ok(told) => Some((name, told)),
                 Err(Failure::Gone) => {
                     let _ = fs::remove_file(entry.path());

@@ -1,4 +1,4 @@
-//! Where running copies can be spoken to: a directory of the user's own, with one socket for each.
+//! The directory of the control sockets, which belongs to the user alone.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use rustix::process::geteuid;
 
-/// The directory, whether it is there or not.
+/// Its path. It need not exist.
 pub(super) fn directory() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
         Some(path) => PathBuf::from(path).join("haul"),
@@ -15,10 +15,10 @@ pub(super) fn directory() -> PathBuf {
     }
 }
 
-/// The directory, made where it is missing.
+/// Creates it if it is missing.
 ///
 /// # Errors
-/// If it cannot be made, or somebody else could put sockets there.
+/// If it cannot be created, or another user can enter it.
 pub(super) fn made() -> io::Result<PathBuf> {
     let path = directory();
     match DirBuilder::new().mode(0o700).create(&path) {

@@ -1,4 +1,4 @@
-//! The end of a running copy that can be spoken to: one line of JSON asks, one answers.
+//! The control socket of a running copy. A client sends one line of JSON and gets one line back.
 
 use std::fs;
 use std::io::ErrorKind::NotFound;
@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use haul_engine::{Role, Transfer, law_in_force};
 use haul_proto::{ChosenLaw, Part};
-
 use haul_wire::control::{Fault, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,25 +19,25 @@ use super::place;
 use crate::fault;
 use crate::run::drive::{Watch, counters_json};
 
-/// Whoever has connected writes at once; a copy does not wait for one who does not.
-const PATIENCE: Duration = Duration::from_millis(200);
-/// No request is longer.
-const LONGEST: u64 = 64 << 10;
-/// Copies of one process that can be spoken to.
-const MOST: u32 = 1_000;
+/// A connected client must send its request within this time, or the copy drops it.
+const CLIENT_TIMEOUT: Duration = Duration::from_millis(200);
+/// Longest request, bytes.
+const MAX_REQUEST: u64 = 64 << 10;
+/// Most control sockets of one process.
+const MAX_SOCKETS: u32 = 1_000;
 
-/// What is asked.
+/// A request. Without changes it asks for the state only.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Ask {
+pub(super) struct ControlRequest {
     /// Parameters of `rate_control` and their new values.
     #[serde(default)]
     pub(super) set: Vec<(String, String)>,
 }
 
-/// What this side does, as far as it can be changed.
+/// Which side of the transfer this process is.
 pub(in crate::run) enum Side {
-    /// It sends, by this law; `None` if its recipe has no law of its own to be changed.
+    /// The sender, with what its recipe says of `rate_control`; `None` if the recipe has none.
     Sends(Option<Part>),
     Receives,
 }
@@ -49,7 +48,7 @@ impl Side {
     }
 }
 
-/// A socket that only its owner can open, for as long as the copy runs.
+/// A Unix socket that only its owner can open. It exists while the copy runs.
 pub(in crate::run) struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
@@ -58,21 +57,20 @@ pub(in crate::run) struct ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // Whoever looks for copies removes what cannot be removed here. The directory goes with the last copy.
+        // `haul ctl` removes sockets of dead processes. The directory can be removed when it is empty.
         let _ = fs::remove_file(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);
     }
 }
 
 impl ControlSocket {
-    /// Opens one for the client's side of a session; a server's peers are no business of who looks here. A copy runs
-    /// without it where none can be had.
+    /// Opens one for a client's session. A server has none. If it cannot be opened, the copy runs without it.
     pub(in crate::run) fn open(watch: &Watch<'_>, side: Side) -> Option<Self> {
         if watch.role != Role::Client {
             return None;
         }
         let bind = || place::made().and_then(|directory| Self::bind(&directory));
-        // The last copy of another process may just have taken the directory with it.
+        // Another process may have removed the empty directory in between.
         let bound = bind().or_else(|error| if error.kind() == NotFound { bind() } else { Err(error) });
         let opened = bound.map(|(listener, path)| Self { listener, path, side });
         opened.inspect_err(|error| tracing::debug!(%error, "`haul ctl` cannot reach this copy")).ok()
@@ -80,11 +78,11 @@ impl ControlSocket {
 
     fn bind(directory: &Path) -> io::Result<(UnixListener, PathBuf)> {
         let pid = process::id();
-        for number in 1..=MOST {
+        for number in 1..=MAX_SOCKETS {
             let name = if number == 1 { pid.to_string() } else { format!("{pid}.{number}") };
             let path = directory.join(name);
             let listener = match UnixListener::bind(&path) {
-                // Another copy of this process, or what a process of the same number has left.
+                // Another copy of this process has it, or a dead process with the same ID left it.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => match UnixStream::connect(&path) {
                     Ok(_) => continue,
                     Err(_) => fs::remove_file(&path).and_then(|()| UnixListener::bind(&path))?,
@@ -98,23 +96,23 @@ impl ControlSocket {
         Err(io::ErrorKind::AddrInUse.into())
     }
 
-    /// Answers who has asked since the last look.
+    /// Answers the clients that have connected since the last call.
     pub(in crate::run) fn answer(&mut self, transfer: &Transfer, moved: u64) {
         while let Ok((mut stream, _)) = self.listener.accept() {
-            let answer = match read(&stream) {
-                Ok(ask) => self.answer_to(&ask, transfer, moved),
-                Err(error) => told_fault(&fault::io("cannot read what is asked", &error)),
+            let reply = match read(&stream) {
+                Ok(request) => self.reply(&request, transfer, moved),
+                Err(error) => fault_json(&fault::io("cannot read the request", &error)),
             };
-            // Who does not wait for the answer does not get it.
-            let _ = stream.write_all(format!("{answer}\n").as_bytes());
+            // A client that has gone misses the reply.
+            let _ = stream.write_all(format!("{reply}\n").as_bytes());
         }
     }
 
-    fn answer_to(&mut self, ask: &Ask, transfer: &Transfer, moved: u64) -> Value {
-        if !ask.set.is_empty()
-            && let Err(fault) = self.change(&ask.set, transfer)
+    fn reply(&mut self, request: &ControlRequest, transfer: &Transfer, moved: u64) -> Value {
+        if !request.set.is_empty()
+            && let Err(fault) = self.change(&request.set, transfer)
         {
-            return told_fault(&fault);
+            return fault_json(&fault);
         }
         let (side, law) = match &self.side {
             Side::Sends(law) => ("sends", law.as_ref()),
@@ -152,15 +150,15 @@ impl ControlSocket {
     }
 }
 
-fn read(stream: &UnixStream) -> io::Result<Ask> {
+fn read(stream: &UnixStream) -> io::Result<ControlRequest> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let mut line = String::new();
-    BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
+    BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
 
-fn told_fault(fault: &Fault) -> Value {
+fn fault_json(fault: &Fault) -> Value {
     json!({ "error": { "message": fault.message, "hint": fault.hint } })
 }
