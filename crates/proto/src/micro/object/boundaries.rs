@@ -8,6 +8,13 @@ use std::ops::Range;
 /// twentieth has a million.
 const MOST_OPEN: usize = 1 << 20;
 
+/// Segments that adjoin, by number, and the offsets of the object that they cover.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) segments: Range<u64>,
+    pub(super) offsets: Range<u64>,
+}
+
 /// Two consecutive segments that do not adjoin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
@@ -54,8 +61,9 @@ impl Boundaries {
         known(seq) || known(seq + 1)
     }
 
-    /// Adds segments that follow each other without a gap, at these offsets of the object. None of them was added before.
-    pub(super) fn join(&mut self, segments: Range<u64>, offsets: Range<u64>) -> Result<(), Mismatch> {
+    /// Adds segments of which none was added before.
+    pub(super) fn join(&mut self, row: Row) -> Result<(), Mismatch> {
+        let Row { segments, offsets } = row;
         match self.next.take() {
             Some((next, at)) if next == segments.start => meet(next, at, offsets.start)?,
             next => {
@@ -100,6 +108,10 @@ mod tests {
 
     use super::*;
 
+    fn row(segments: Range<u64>, offsets: Range<u64>) -> Row {
+        Row { segments, offsets }
+    }
+
     /// Segments of these lengths, one after the other.
     fn segments(lens: &[u64]) -> Vec<(u64, u64, u64)> {
         let mut end = 0;
@@ -127,7 +139,7 @@ mod tests {
                 }
                 let mut boundaries = Boundaries::default();
                 let came: Result<Vec<()>, _> =
-                    all.iter().map(|&(seq, start, end)| boundaries.join(seq..seq + 1, start..end)).collect();
+                    all.iter().map(|&(seq, start, end)| boundaries.join(row(seq..seq + 1, start..end))).collect();
                 let whole = came.and_then(|_| boundaries.ends_at(last, len));
                 prop_assert_eq!(whole.is_ok(), is_honest);
                 if is_honest {
@@ -141,15 +153,15 @@ mod tests {
     fn what_comes_in_order_is_kept_nowhere() {
         let mut boundaries = Boundaries::default();
         for seq in 0..1_000 {
-            boundaries.join(seq..seq + 1, seq * 10..seq * 10 + 10).unwrap();
+            boundaries.join(row(seq..seq + 1, seq * 10..seq * 10 + 10)).unwrap();
             assert!(boundaries.open.is_empty());
         }
         // Several at once, behind and before a gap.
-        boundaries.join(1_100..1_200, 11_000..12_000).unwrap();
-        boundaries.join(1_000..1_100, 10_000..11_000).unwrap();
+        boundaries.join(row(1_100..1_200, 11_000..12_000)).unwrap();
+        boundaries.join(row(1_000..1_100, 10_000..11_000)).unwrap();
         assert_eq!(boundaries.ends_at(1_199, 12_000), Ok(()));
         let mut boundaries = Boundaries::default();
-        boundaries.join(0..1_000, 0..10_000).unwrap();
+        boundaries.join(row(0..1_000, 0..10_000)).unwrap();
         assert_eq!(boundaries.ends_at(999, 10_000), Ok(()));
         assert!(boundaries.ends_at(999, 10_001).is_err());
     }
@@ -160,14 +172,14 @@ mod tests {
         let mut joined = Vec::new();
         for seq in (1..1_000).step_by(2) {
             if !boundaries.is_full() || boundaries.touches(seq) {
-                boundaries.join(seq..seq + 1, seq * 10..seq * 10 + 10).unwrap();
+                boundaries.join(row(seq..seq + 1, seq * 10..seq * 10 + 10)).unwrap();
                 joined.push(seq);
             }
         }
         assert!((100..104).contains(&boundaries.open.len()) && joined.len() < 60, "{}", joined.len());
         for seq in joined.into_iter().map(|seq| seq - 1) {
             assert!(boundaries.touches(seq));
-            boundaries.join(seq..seq + 1, seq * 10..seq * 10 + 10).unwrap();
+            boundaries.join(row(seq..seq + 1, seq * 10..seq * 10 + 10)).unwrap();
         }
         assert!(boundaries.open.len() <= 1);
     }

@@ -10,7 +10,7 @@ use haul_stack::{
 };
 use haul_wire::packet::{MAX_OFFSET, MAX_SEQ, PART_BODY_LEN, PartBody};
 
-use super::boundaries::{Boundaries, Mismatch};
+use super::boundaries::{Boundaries, Mismatch, Row};
 use super::parts::{PacketExtent, Parts};
 use crate::micro::bitmap_ack::arrivals::{Arrival, Arrivals};
 use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
@@ -37,6 +37,8 @@ pub(super) struct Place {
     sequence: Option<Attribute<U48>>,
     parts: Parts,
     boundaries: Boundaries,
+    /// The segments of the present batch and their offsets, if each begins where the one before it ends.
+    row: Option<Row>,
     pieces: Vec<Piece>,
     /// The last segment's sequence number and the object's length.
     end: Option<(u64, u64)>,
@@ -84,6 +86,7 @@ impl Place {
         let fields = (self.sequence.expect("bound before it is used"), self.handles().offset);
         let takes = context.ends().object_sink.is_some();
         self.pieces.clear();
+        self.row = None;
         self.pieces.reserve(PIECES);
         if !(takes && self.admit_row(batch, fields)) {
             self.pieces.clear();
@@ -100,17 +103,23 @@ impl Place {
         let (mut start, len) = (full.start, full.len());
         // Offsets: of all but the last one, of the last one. Only that may be shorter.
         let (mut highest, mut before, mut newest) = (self.highest, None, None);
+        let (mut next, mut follows) = (None, true);
         let pieces = &mut self.pieces;
         batch.values(fields).for_each(|(seq, offset)| {
             highest = highest.max(seq + 1);
             before = before.max(newest.replace(offset));
+            follows &= next.replace((seq + 1, offset + len as u64)).is_none_or(|next| next == (seq, offset));
             pieces.push(Piece { offset, range: start..start + len });
             start += batch.stride();
         });
         let ends = [before.map(|at| at + len as u64), newest.map(|at| at + last.len() as u64)];
         let furthest = ends.into_iter().flatten().fold(0, u64::max);
         let is_possible = highest <= MAX_SEQ + 1 && furthest <= self.limit && len > 0 && !last.is_empty();
+        let from = pieces.first().map_or(0, |piece| piece.offset);
         if let Some(piece) = pieces.last_mut().filter(|_| is_possible) {
+            let end = piece.offset + last.len() as u64;
+            let segments = next.filter(|_| follows).map(|(seq, _)| seq - batch.len() as u64..seq);
+            self.row = segments.map(|segments| Row { segments, offsets: from..end });
             piece.range = last;
             self.highest = highest;
             self.furthest = self.furthest.max(furthest);
@@ -156,12 +165,16 @@ impl Place {
 
     /// Hands over the bytes of the segments that nobody has taken: they are new.
     pub(super) fn deliver(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
-        if let Err(mismatch) = self.join(batch) {
+        let all_are_new = batch.live().count_left() == self.pieces.len();
+        let joined = match self.row.take().filter(|_| all_are_new) {
+            Some(row) => self.boundaries.join(row),
+            None => self.join_singly(batch),
+        };
+        if let Err(mismatch) = joined {
             self.pieces.clear();
             context.fail(mismatch.reason());
             return;
         }
-        let all_are_new = batch.live().count_left() == self.pieces.len();
         if all_are_new && self.parts.is_empty() {
             self.bytes += self.pieces.iter().map(|piece| piece.range.len() as u64).sum::<u64>();
             // Only the last segment of an object may be empty.
@@ -174,24 +187,13 @@ impl Place {
         self.hand_over(batch, context);
     }
 
-    /// Notes where the new segments begin and end: once for all that follow each other.
-    fn join(&mut self, batch: &Batch<'_>) -> Result<(), Mismatch> {
+    /// Notes where each new segment begins and ends.
+    fn join_singly(&mut self, batch: &Batch<'_>) -> Result<(), Mismatch> {
         let fields = (self.sequence.expect("bound before it is used"), self.handles().offset);
-        let mut row: Option<(Range<u64>, Range<u64>)> = None;
-        for (i, (seq, from)) in batch.live().zip(batch.values(fields)) {
+        batch.live().zip(batch.values(fields)).try_for_each(|(i, (seq, from))| {
             let end = from + batch.payload_range(i).len() as u64;
-            match &mut row {
-                Some((segments, offsets)) if segments.end == seq && offsets.end == from => {
-                    (segments.end, offsets.end) = (seq + 1, end);
-                }
-                _ => {
-                    if let Some((segments, offsets)) = row.replace((seq..seq + 1, from..end)) {
-                        self.boundaries.join(segments, offsets)?;
-                    }
-                }
-            }
-        }
-        row.map_or(Ok(()), |(segments, offsets)| self.boundaries.join(segments, offsets))
+            self.boundaries.join(Row { segments: seq..seq + 1, offsets: from..end })
+        })
     }
 
     /// Collects the pieces of those segments of which something is new.
@@ -264,7 +266,9 @@ impl Place {
                 self.push_piece(offset + gap.start, shift(&here, start));
             }
             if self.parts.take_complete(seq) {
-                if let Err(mismatch) = self.boundaries.join(seq..seq + 1, offset..end) {
+                if let Err(mismatch) =
+                    self.boundaries.join(Row { segments: seq..seq + 1, offsets: offset..end })
+                {
                     self.pieces.clear();
                     context.fail(mismatch.reason());
                     return Some(());
