@@ -48,7 +48,9 @@ pub(super) fn parse(text: &str) -> Result<Recipe, RecipeError> {
         match (key.as_str(), value) {
             ("name", toml::Value::String(name)) => recipe.name.clone_from(name),
             ("summary", toml::Value::String(summary)) => recipe.summary.clone_from(summary),
-            (_, toml::Value::Table(parameters)) => recipe.parts.push(part(text, key, parameters)?),
+            (name, toml::Value::Table(parameters)) if name != "name" && name != "summary" => {
+                recipe.parts.push(part(text, key, parameters)?);
+            }
             _ => {
                 let message = format!(
                     "`{key}` is neither `name = \"...\"`, nor `summary = \"...\"`, nor a micro-protocol's table [{key}]"
@@ -60,8 +62,19 @@ pub(super) fn parse(text: &str) -> Result<Recipe, RecipeError> {
     Ok(recipe)
 }
 
+/// Checks the name of a micro-protocol or of a parameter: all are bare keys of TOML.
+fn check_name(text: &str, name: &str, table: &str, key: Option<&str>) -> Result<(), RecipeError> {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if !name.is_empty() && name.chars().all(is_bare) {
+        return Ok(());
+    }
+    Err(at(text, find(text, table, key), format!("`{name}` is no name: letters, digits, `_` and `-`")))
+}
+
 fn part(text: &str, name: &str, parameters: &toml::Table) -> Result<Part, RecipeError> {
+    check_name(text, name, name, None)?;
     let value = |(key, value): (&String, &toml::Value)| {
+        check_name(text, key, name, Some(key))?;
         let written = match value {
             toml::Value::String(text) => text.clone(),
             toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_) => value.to_string(),
@@ -90,6 +103,20 @@ mod tests {
         assert!(error.starts_with("line 2, column 1: `speed`"), "{error}");
         let error = parse("name = \"x\"\n[a\n").unwrap_err().to_string();
         assert!(error.starts_with("line 2, column "), "{error}");
+    }
+
+    #[test]
+    fn what_could_not_be_written_again_is_refused() {
+        for (text, words) in [
+            ("name.ame =33 ", "`name`"),
+            ("[summary]\n", "`summary`"),
+            ("['a b']\n", "`a b` is no name"),
+            ("[a]\n'b.c' = 1\n", "`b.c` is no name"),
+            ("[a]\n'' = 1\n", "`` is no name"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
     }
 
     #[test]
