@@ -110,6 +110,42 @@ path = \"wan\"
 bytes = \"2MB\"
 ";
 
+#[test]
+fn a_session_runs_any_preset_and_its_law_is_switched_while_it_runs() {
+    let given = "recipe = \"rapid+\"\nrate = \"90Mbit\"\nset = { \"rate_control.k\" = \"4\" }
+        switch = [{ at = \"1s\", controller = \"fixed\", rate = \"20Mbit\" }]\n";
+    let long = SMALL.replace("cap =", "record = \"250ms\"\ncap =").replace("2MB", "20MB");
+    let output = run_text(&format!("{long}{given}"), &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["runs"][0]["sessions"][0]["controller"], "rapid_plus");
+    let rates = &json["runs"][0]["rates"];
+    let law: Vec<u64> = rates["law_bps"][0].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+    assert_eq!((law[2], law[6]), (90_000_000, 20_000_000), "{law:?}");
+    let wrong = run_text(&format!("{SMALL}switch = [{{ at = \"1s\", controller = \"warp\" }}]\n"), &[]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("no controller named `warp`"), "{wrong:?}");
+}
+
+#[test]
+fn the_load_of_a_host_is_recorded_as_the_length_of_its_run_queue() {
+    let host = "[[host]]\nname = \"rx\"
+        loads = [{ kind = \"computation\", processes = 3, at = \"1s\", length = \"2s\" }]\n";
+    let text = SMALL
+        .replace("cap =", "record = \"500ms\"\nexpect_cap = true\ncap =")
+        .replace("bytes = \"2MB\"", "host = \"rx\"\ntime = \"4s\"\ncontroller = \"fixed\"\nrate = \"5Mbit\"");
+    let output = run_text(&format!("{text}{host}"), &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let load: Vec<u64> = json["runs"][0]["rates"]["host_load"][0]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_u64)
+        .collect();
+    // Three programs that compute, beside a receiver that hardly needs the core, from 1 to 3 s.
+    assert!(load[0] < 100 && load[6] < 100, "{load:?}");
+    assert!(load[2..6].iter().all(|&load| (3_000..3_500).contains(&load)), "{load:?}");
+}
+
 /// Runs a scenario of that text.
 fn run_text(text: &str, args: &[&str]) -> Output {
     let dir = tempfile::tempdir().unwrap();

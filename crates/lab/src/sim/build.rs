@@ -7,6 +7,9 @@ use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
 use haul_sim::host::{Gro, HostConfig, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
 use haul_sim::{Effect, HostId, LinkId, NodeId, Path, PathSpec, StageSpec, World};
 
+use haul_proto::presets;
+use haul_stack::Recipe;
+
 use super::checks::{Condition, Subject};
 use super::ends::Late;
 use super::flows::{self, Session, Traffic};
@@ -179,6 +182,24 @@ impl Site<'_> {
         };
         self.world.place(node, *id).map_err(|error| Fault::of(list, index, "host", error.to_string()))
     }
+}
+
+/// The shipped recipe of this name with other parameters, for an entry of a list.
+pub(super) fn recipe_of(
+    name: &str,
+    set: &BTreeMap<String, String>,
+    (list, index): (&str, usize),
+) -> Result<Recipe, Fault> {
+    let fault = |key: &str, message: String| Fault::of(list, index, key, message);
+    let preset = presets::preset(name).ok_or_else(|| {
+        let list_of = known(presets::PRESETS.iter().map(|preset| preset.0));
+        fault("recipe", format!("there is no recipe `{name}`; there are: {list_of}"))
+    })?;
+    let mut recipe = preset.map_err(|error| fault("recipe", error.to_string()))?;
+    for (key, value) in set {
+        recipe.set(key, value).map_err(|error| fault("set", error.to_string()))?;
+    }
+    Ok(recipe)
 }
 
 /// Where every machine is connected.

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use haul_base::{HostSample, Machine, Piece, Time, Verdict};
+use haul_base::{HostSample, Machine, Piece, Rate, Time, Verdict};
 use haul_proto::{Available, Link, ObjectSink, ObjectSource, Open, Seal, Unauthentic};
 use haul_sim::{Arrival, Node, Outbox, SessionNode};
 
@@ -155,6 +155,11 @@ impl<M: Machine> Late<M> {
         self.node.machine()
     }
 
+    /// The machine, to be changed from outside the world.
+    pub(super) fn machine_mut(&mut self) -> &mut M {
+        self.node.machine_mut()
+    }
+
     /// What it told, and when.
     pub(super) fn events(&self) -> &[(Time, M::Event)] {
         self.node.events()
@@ -192,6 +197,10 @@ where
         if now >= self.start {
             self.node.on_verdict(now, verdict);
         }
+    }
+
+    fn law_rate(&self) -> Option<Rate> {
+        self.node.law_rate()
     }
 
     fn goodput_bytes(&self) -> Option<u64> {

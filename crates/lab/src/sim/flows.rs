@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use haul_base::{Rate, Span, Time};
 use haul_proto::{
-    ControllerConfig, ControllerError, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig,
-    SenderEvent, SenderStats, build_controller,
+    ChosenLaw, ControllerError, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig, SenderEvent,
+    SenderStats,
 };
 use haul_sim::tcp::{
     BbrConfig, ControlKind, CubicConfig, MSS, TcpEvent, TcpReceiver, TcpReceiverConfig, TcpSender,
@@ -14,7 +14,9 @@ use haul_sim::tcp::{
 };
 use haul_sim::{Aggregate, FlowId, LinkId, NodeId, SessionNode, Sink, UdpSource, World, WorldError};
 
-use super::build::{PORT, Site, node};
+use haul_stack::{Part, Recipe, RecipeError};
+
+use super::build::{PORT, Site, node, recipe_of};
 use super::ends::{Bin, Late, Source, link};
 use super::locate::Fault;
 use super::scenario::{SessionEntry, TcpEntry, TcpLaw, TrafficEntry, Way};
@@ -107,15 +109,32 @@ pub(super) fn ways(route: &[&super::build::Duplex]) -> (Vec<LinkId>, Vec<LinkId>
 /// Datagrams that the protocol can work with: it must carry its headers, and UDP has room for no more.
 const DATAGRAMS: std::ops::RangeInclusive<u16> = 576..=65_507;
 
-fn controller_of(
-    entry: &SessionEntry,
-    index: usize,
-    rtt: Span,
-    interval: Span,
-) -> Result<Box<dyn haul_proto::RateController>, Fault> {
-    let ceiling = entry.rate.map(|rate| rate.0);
-    let config = ControllerConfig { ceiling, initial_rtt: rtt, feedback_interval: interval };
-    build_controller(&entry.controller, &config).map_err(|error| {
+/// A rate as recipes write it, exact.
+fn rate_text(rate: Rate) -> String {
+    format!("{}bit", rate.as_bps())
+}
+
+/// The recipe of a session, with what its entry says of the law and the reports.
+fn recipe(entry: &SessionEntry, index: usize) -> Result<Recipe, Fault> {
+    let mut recipe = recipe_of(&entry.recipe, &entry.set, ("session", index))?;
+    let own = [
+        ("controller", "rate_control.controller", entry.controller.clone()),
+        ("rate", "rate_control.rate", entry.rate.map(|rate| rate_text(rate.0))),
+        ("chunk", "object.chunk", entry.chunk.map(|chunk| format!("{}B", chunk.0.0))),
+        ("feedback", "bitmap_ack.interval", entry.feedback.map(|span| format!("{}ns", span.0.as_nanos()))),
+    ];
+    for (field, key, value) in own {
+        let Some(value) = value else { continue };
+        let set = recipe.set(key, &value);
+        set.map_err(|error| Fault::of("session", index, field, error.to_string()))?;
+    }
+    let law = recipe.parts.iter().find(|part| part.name == "rate_control");
+    law.map_or(Ok(()), |law| check_law(law, index))?;
+    Ok(recipe)
+}
+
+fn check_law(part: &Part, index: usize) -> Result<(), Fault> {
+    ChosenLaw::check(part).map(|_| ()).map_err(|error| {
         let message = match error {
             ControllerError::NeedsRate(name) => {
                 format!("controller `{name}` needs a rate in this session, for example rate = \"950Mbit\"")
@@ -124,6 +143,31 @@ fn controller_of(
         };
         Fault::of("session", index, "controller", message)
     })
+}
+
+/// The laws that a session gets while it runs, each checked before the run begins.
+fn add_switches(
+    world: &mut World,
+    sender: NodeId,
+    recipe: &Recipe,
+    index: usize,
+    entry: &SessionEntry,
+) -> Result<(), Fault> {
+    let mut part = recipe.parts.iter().find(|part| part.name == "rate_control").cloned().unwrap_or_default();
+    for switch in &entry.switch {
+        let controller = switch.controller.clone().map(|name| ("controller".to_owned(), name));
+        let rate = switch.rate.map(|rate| ("rate".to_owned(), rate_text(rate.0)));
+        part = ChosenLaw::changed(&part, &controller.into_iter().chain(rate).collect::<Vec<_>>());
+        let law = ChosenLaw::check(&part)
+            .map_err(|error| Fault::of("session", index, "switch", error.to_string()))?;
+        world.at(Time::ZERO + entry.start.0 + switch.at.0, move |world| {
+            let now = world.now();
+            if let Some(node) = world.node_mut::<Late<Sender>>(sender) {
+                node.machine_mut().switch_law(now, law.clone());
+            }
+        });
+    }
+    Ok(())
 }
 
 /// Puts both machines of a transfer into the world and connects them.
@@ -138,13 +182,11 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
         (None, Some(_)) => None,
         _ => return Err(fault("bytes", "give either bytes or time".to_owned())),
     };
-    let interval = entry.feedback.map_or(Span::from_millis(2), |span| span.0);
-    if interval < Span::from_micros(100) {
+    if entry.feedback.is_some_and(|interval| interval.0 < Span::from_micros(100)) {
         return Err(fault("feedback", "must be at least 100us".to_owned()));
     }
-    let controller = controller_of(entry, index, rtt, interval)?;
-    let mut config =
-        SenderConfig { initial_rtt: rtt, feedback_interval: interval, ..SenderConfig::default() };
+    let recipe = recipe(entry, index)?;
+    let mut config = SenderConfig { initial_rtt: rtt, ..SenderConfig::default() };
     if let Some(datagram) = entry.datagram {
         if !DATAGRAMS.contains(&datagram) {
             let (least, most) = (DATAGRAMS.start(), DATAGRAMS.end());
@@ -152,24 +194,27 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
         }
         (config.datagram, config.likely_datagram, config.max_datagram) = (datagram, datagram, datagram);
     }
-    if let Some(chunk) = entry.chunk {
-        if chunk.0.0 == 0 {
-            return Err(fault("chunk", "must be above zero".to_owned()));
-        }
-        config.chunk = chunk.0;
-    }
     let feedback_datagram = 1_200.min(config.datagram);
-    let receiver_config =
-        ReceiverConfig { feedback_interval: interval, feedback_datagram, silence: config.silence };
+    // The recipe has the last word on both times.
+    let receiver_config = ReceiverConfig {
+        feedback_interval: config.feedback_interval,
+        feedback_datagram,
+        silence: config.silence,
+    };
     let start = Time::ZERO + entry.start.0;
     let stop = Arc::new(AtomicBool::new(false));
     let complete = Arc::new(AtomicU64::new(0));
     let source = Box::new(Source::new(len, stop.clone()));
-    let sender = Sender::new(start, config, link(damages), source, controller, u64::MAX >> 16);
-    let receiver = Receiver::new(start, receiver_config, link(damages), Box::new(Bin::new(complete.clone())));
+    let wrong = |error: RecipeError| fault("recipe", error.to_string());
+    let sender = Sender::of_recipe(start, recipe.clone(), &config, link(damages), source, u64::MAX >> 16)
+        .map_err(wrong)?;
+    let sink = Box::new(Bin::new(complete.clone()));
+    let receiver =
+        Receiver::of_recipe(start, &recipe, receiver_config, link(damages), sink).map_err(wrong)?;
     let received = |machine: &Receiver| Some(machine.stats().object_bytes);
     let world = &mut *site.world;
-    let sender = SessionNode::new(sender).with_verdict(Sender::on_verdict);
+    let law_rate = |machine: &Sender| Some(machine.rate_state().rate);
+    let sender = SessionNode::new(sender).with_verdict(Sender::on_verdict).with_law_rate(law_rate);
     let sender = world.add_node(&entry.name, Late::new(start, sender));
     let receiver =
         SessionNode::new(receiver).with_progress(received).with_host_sample(Receiver::on_host_sample);
@@ -178,12 +223,14 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     if let Some(time) = entry.time {
         world.at(start + time.0, move |_| stop.store(true, Ordering::Relaxed));
     }
+    add_switches(site.world, sender, &recipe, index, entry)?;
     site.place(receiver, entry.host.as_ref(), "session", index)?;
     let wrong = |error: WorldError| fault("path", error.to_string());
     let (from, to) = ((sender, PORT), (receiver, PORT));
     let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;
     let feedback = site.world.connect(&format!("{} feedback", entry.name), to, from, &back).map_err(wrong)?;
-    let (name, controller) = (entry.name.clone(), entry.controller.clone());
+    let controller = recipe.get("rate_control", "controller").unwrap_or_default().to_owned();
+    let name = entry.name.clone();
     Ok(Session { name, controller, start, data, feedback, sender, receiver, complete })
 }
 

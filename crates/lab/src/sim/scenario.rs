@@ -1,5 +1,7 @@
 //! What a scenario file may say.
 
+use std::collections::BTreeMap;
+
 use haul_base::{Bytes, Rate, Span};
 use haul_sim::{AggregateSpec, StageChange, StageRef, StageSpec, UdpSourceSpec};
 use serde::Deserialize;
@@ -175,10 +177,15 @@ pub(super) struct SessionEntry {
     pub bytes: Option<Text<Bytes>>,
     /// ... how long.
     pub time: Option<Text<Span>>,
-    /// The rate controller.
-    #[serde(default = "default_controller")]
-    pub controller: String,
-    /// Its fixed rate, or its ceiling.
+    /// A shipped recipe that carries objects.
+    #[serde(default = "default_recipe")]
+    pub recipe: String,
+    /// Parameters of it that are to be others: `"rapid_plus.k" = "4"`.
+    #[serde(default)]
+    pub set: BTreeMap<String, String>,
+    /// The rate controller; the recipe's if absent.
+    pub controller: Option<String>,
+    /// Its fixed rate, or its ceiling; the recipe's if absent.
     pub rate: Option<Text<Rate>>,
     /// The object is cut at multiples of this.
     pub chunk: Option<Text<Bytes>>,
@@ -186,6 +193,25 @@ pub(super) struct SessionEntry {
     pub datagram: Option<u16>,
     /// How often the receiver reports.
     pub feedback: Option<Text<Span>>,
+    /// Other laws, or other parameters of the law, from a time on.
+    #[serde(default)]
+    pub switch: Vec<Switch>,
+}
+
+/// A switch of a running session's law.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Switch {
+    /// When, from the start of the session.
+    pub at: Text<Span>,
+    /// The new law; the present one if absent.
+    pub controller: Option<String>,
+    /// Its rate.
+    pub rate: Option<Text<Rate>>,
+}
+
+fn default_recipe() -> String {
+    "bulk".to_owned()
 }
 
 /// Messages of one sender to one receiver.
@@ -205,17 +231,13 @@ pub(super) struct ServiceEntry {
     pub recipe: String,
     /// Parameters of it that are to be others: `"fixed_rate.rate" = "200Mbit"`.
     #[serde(default)]
-    pub set: std::collections::BTreeMap<String, String>,
+    pub set: BTreeMap<String, String>,
     /// Bytes of a message.
     pub message: Text<Bytes>,
     /// How many.
     pub messages: u64,
     /// Time between two; as fast as the recipe allows if absent.
     pub every: Option<Text<Span>>,
-}
-
-fn default_controller() -> String {
-    "bbr".to_owned()
 }
 
 /// Traffic beside the sessions: exactly one of the three kinds.

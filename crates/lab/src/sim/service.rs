@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use haul_base::{Deadline, DeadlineReason, Machine, Rate, Received, Span, Time, Transmit};
-use haul_proto::{micro, presets};
+use haul_proto::micro;
 use haul_sim::{FlowId, FlowTruth, NodeId, SessionNode, World, WorldError};
-use haul_stack::{Recipe, SendError, SendOptions, Setup, Stack, StackEvent, StackStats};
+use haul_stack::{SendError, SendOptions, Setup, Stack, StackEvent, StackStats};
 use serde::Serialize;
 
-use super::build::{PORT, Site, node};
+use super::build::{PORT, Site, node, recipe_of};
 use super::ends::{Late, keys};
 use super::flows::ways;
 use super::locate::Fault;
@@ -215,19 +215,6 @@ impl Service {
     }
 }
 
-fn recipe(entry: &ServiceEntry, index: usize) -> Result<Recipe, Fault> {
-    let fault = |key: &str, message: String| Fault::of("service", index, key, message);
-    let preset = presets::preset(&entry.recipe).ok_or_else(|| {
-        let known: Vec<&str> = presets::PRESETS.iter().map(|preset| preset.0).collect();
-        fault("recipe", format!("there is no recipe `{}`; there are: {}", entry.recipe, known.join(", ")))
-    })?;
-    let mut recipe = preset.map_err(|error| fault("recipe", error.to_string()))?;
-    for (key, value) in &entry.set {
-        recipe.set(key, value).map_err(|error| fault("set", error.to_string()))?;
-    }
-    Ok(recipe)
-}
-
 /// Puts both stacks of a service into the world and connects them.
 pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntry) -> Result<Service, Fault> {
     let fault = |key: &str, message: String| Fault::of("service", index, key, message);
@@ -242,7 +229,7 @@ pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntr
             "needs messages of at least 8 bytes, at least one of them, and no zero `every`".into(),
         ));
     }
-    let recipe = recipe(entry, index)?;
+    let recipe = recipe_of(&entry.recipe, &entry.set, ("service", index))?;
     let tag = keys(damages).0.tag_len();
     let blueprint = Arc::new(micro::registry())
         .compile(&recipe, tag)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use haul_base::{HostSample, Time};
+use haul_base::{HostSample, Span, Time};
 
 use super::receiver::{HostConfig, ReceiverConfig, ReceivingHost};
 use super::{Admission, HostDrop, HostOutput, Incoming};
@@ -165,6 +165,11 @@ impl HostModel for SimulatedHost {
         self.sockets.get(&node).map(|&socket| self.host.sample(socket))
     }
 
+    fn runnable_time(&self) -> Span {
+        let cpu = self.host.cpu();
+        cpu.scheduler().ledger().runnable_time(cpu.now())
+    }
+
     fn inside(&self) -> u64 {
         let left = self.left.iter().map(|exit| match exit {
             HostExit::Read { parcel, .. } | HostExit::Dropped { parcel, .. } => u64::from(parcel.packets()),
@@ -175,7 +180,7 @@ impl HostModel for SimulatedHost {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::{Ecn, Span};
+    use haul_base::Ecn;
 
     use super::super::nic::{Gro, NicConfig};
     use super::super::scheduler::{FairConfig, SchedulerKind};

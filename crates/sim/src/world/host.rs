@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 
-use haul_base::{HostSample, Time};
+use haul_base::{HostSample, Span, Time};
 
 use super::NodeId;
 use crate::parcel::{DropReason, FlowId, Parcel};
@@ -53,6 +53,11 @@ pub trait HostModel: Any + Debug + Send {
     /// there is nothing to see.
     fn sample(&self, _node: NodeId) -> Option<HostSample> {
         None
+    }
+
+    /// The number of tasks that run or wait for a core, summed over time.
+    fn runnable_time(&self) -> Span {
+        Span::ZERO
     }
 
     /// Packets that are in the host now.

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt::{self, Debug};
 
-use haul_base::{Ecn, HostSample, PathId, Received, Time, Transmit, Verdict};
+use haul_base::{Ecn, HostSample, PathId, Rate, Received, Time, Transmit, Verdict};
 
 use super::flights::{Flights, Launch};
 
@@ -46,6 +46,11 @@ pub trait Node: Any + Debug + Send {
 
     /// Bytes that have served their purpose so far, if the node counts them.
     fn goodput_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// The rate at which the node's control law lets it send now, if it has one.
+    fn law_rate(&self) -> Option<Rate> {
         None
     }
 

@@ -17,6 +17,10 @@ pub struct Rates {
     pub dropped: Vec<Vec<u64>>,
     /// Bits per second of each node's goodput; empty lists for nodes that count none.
     pub goodput_bps: Vec<Vec<u64>>,
+    /// The rate of each node's control law at the end of the interval; empty lists for nodes that have none.
+    pub law_bps: Vec<Vec<u64>>,
+    /// The mean length of each host's run queue, the running task included, in thousandths.
+    pub host_load: Vec<Vec<u64>>,
     /// Bytes that waited at each link's first bottleneck at the end of the interval.
     pub queue_bytes: Vec<Vec<u64>>,
 }
@@ -31,6 +35,7 @@ pub(super) struct Recorder {
     delivered: Vec<u64>,
     dropped: Vec<u64>,
     goodput: Vec<u64>,
+    runnable_ns: Vec<u64>,
 }
 
 /// How much `total` has grown since it was last looked at.
@@ -61,6 +66,7 @@ impl Recorder {
             delivered: Vec::new(),
             dropped: Vec::new(),
             goodput: Vec::new(),
+            runnable_ns: Vec::new(),
         }
     }
 
@@ -78,6 +84,20 @@ impl Recorder {
 
     pub(super) fn sample(&mut self, world: &World) {
         let samples = self.rates.queue_bytes.first().map_or(0, Vec::len);
+        self.sample_flows(world, samples);
+        self.sample_nodes(world, samples);
+        for (index, host) in world.hosts.iter().enumerate() {
+            let grown = growth(&mut self.runnable_ns, index, host.model.runnable_time().as_nanos());
+            note(&mut self.rates.host_load, index, samples, grown * 1_000 / self.interval.as_nanos());
+        }
+        for (index, link) in world.links.iter().enumerate() {
+            let queue = link.path.standing_queue(world.now).map_or(0, |queue| queue.bytes);
+            note(&mut self.rates.queue_bytes, index, samples, queue);
+        }
+        self.due += self.interval;
+    }
+
+    fn sample_flows(&mut self, world: &World, samples: usize) {
         for (index, flow) in world.flows.iter().enumerate() {
             let bytes = growth(&mut self.delivered, index, flow.truth.delivered_bytes);
             let bps = self.bps(bytes);
@@ -85,20 +105,21 @@ impl Recorder {
             let dropped = growth(&mut self.dropped, index, flow.truth.drops.total());
             note(&mut self.rates.dropped, index, samples, dropped);
         }
+    }
+
+    fn sample_nodes(&mut self, world: &World, samples: usize) {
+        for lists in [&mut self.rates.goodput_bps, &mut self.rates.law_bps] {
+            lists.resize(world.nodes.len(), Vec::new());
+        }
         for (index, slot) in world.nodes.iter().enumerate() {
-            if self.rates.goodput_bps.len() <= index {
-                self.rates.goodput_bps.resize(index + 1, Vec::new());
-            }
             if let Some(total) = slot.node.goodput_bytes() {
                 let bytes = growth(&mut self.goodput, index, total);
                 let bps = self.bps(bytes);
                 note(&mut self.rates.goodput_bps, index, samples, bps);
             }
+            if let Some(rate) = slot.node.law_rate() {
+                note(&mut self.rates.law_bps, index, samples, rate.as_bps());
+            }
         }
-        for (index, link) in world.links.iter().enumerate() {
-            let queue = link.path.standing_queue(world.now).map_or(0, |queue| queue.bytes);
-            note(&mut self.rates.queue_bytes, index, samples, queue);
-        }
-        self.due += self.interval;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use haul_base::{HostSample, Machine, Span, Time, Verdict};
+use haul_base::{HostSample, Machine, Rate, Span, Time, Verdict};
 
 use super::node::{Arrival, Node, Outbox};
 
@@ -22,6 +22,7 @@ pub struct SessionNode<M: Machine> {
     events: Vec<(Time, M::Event)>,
     overhead: u32,
     progress: fn(&M) -> Option<u64>,
+    law_rate: fn(&M) -> Option<Rate>,
     host_sample: fn(&mut M, Time, HostSample),
     verdict: fn(&mut M, Time, Option<Verdict>),
     wake: Option<Time>,
@@ -35,6 +36,7 @@ impl<M: Machine> SessionNode<M> {
             events: Vec::new(),
             overhead: UDP_OVERHEAD,
             progress: |_| None,
+            law_rate: |_| None,
             host_sample: |_, _, _| {},
             verdict: |_, _, _| {},
             wake: Some(Time::ZERO),
@@ -45,6 +47,13 @@ impl<M: Machine> SessionNode<M> {
     #[must_use]
     pub fn with_progress(mut self, progress: fn(&M) -> Option<u64>) -> Self {
         self.progress = progress;
+        self
+    }
+
+    /// Says how to read from the machine at which rate its control law lets it send.
+    #[must_use]
+    pub fn with_law_rate(mut self, law_rate: fn(&M) -> Option<Rate>) -> Self {
+        self.law_rate = law_rate;
         self
     }
 
@@ -121,6 +130,10 @@ where
 
     fn goodput_bytes(&self) -> Option<u64> {
         (self.progress)(&self.machine)
+    }
+
+    fn law_rate(&self) -> Option<Rate> {
+        (self.law_rate)(&self.machine)
     }
 
     fn happenings(&self) -> u64 {

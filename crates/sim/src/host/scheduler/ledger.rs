@@ -157,6 +157,14 @@ impl Ledger {
         waits.since.map_or(waits.total, |since| waits.total + now.since(since))
     }
 
+    /// The number of tasks that run or wait for the core, summed over time up to `now`: its growth over an interval, divided by
+    /// that, is the mean length of the run queue.
+    pub fn runnable_time(&self, now: Time) -> Span {
+        let waited = (0..self.run.len()).map(|task| self.run_delay(TaskId(task as u32), now));
+        let busy = now.since(self.start).saturating_sub(self.idle_time(now));
+        waited.fold(busy, |sum, wait| sum + wait)
+    }
+
     /// How often the core was taken from `task` while it was ready to run (`nivcsw`).
     pub fn involuntary_switches(&self, task: TaskId) -> u32 {
         self.waits.get(task.index()).map_or(0, |waits| waits.involuntary)
@@ -296,6 +304,8 @@ mod tests {
         let now = at(50);
         assert_eq!((ledger.run_delay(a, now), ledger.run_delay(b, now)), (ms(4), ms(3)));
         assert_eq!((ledger.involuntary_switches(a), ledger.involuntary_switches(b)), (1, 0));
+        // One task for 2 ms, two of them for 7, one again for 1.
+        assert_eq!(ledger.runnable_time(now), ms(2 + 2 * 7 + 1));
         // One that is ended while it waits.
         ledger.ready(at(50), b);
         ledger.not_ready(at(60), b);
