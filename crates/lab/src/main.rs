@@ -1,6 +1,7 @@
 //! The `haul-lab` program: paths for real traffic, and experiments.
 
 mod compare;
+mod experiment;
 mod load;
 mod problem;
 mod run;
@@ -30,6 +31,10 @@ struct Cli {
 enum Command {
     /// Puts a path with delay, rate, loss and more between two network namespaces
     Wan(Box<wan::WanArgs>),
+    /// Lists the experiments: the papers' tables and figures, and our own
+    List,
+    /// Runs an experiment and says what of the paper it reproduces
+    Run(experiment::RunArgs),
     /// Runs a scenario in the simulator and prints what came out as JSON
     Sim(sim::SimArgs),
     /// Measures viz, msg and sensor on emulated paths, beside TCP
@@ -67,6 +72,8 @@ fn main() -> ExitCode {
             },
             ExitCode::from,
         ),
+        Command::List => told(experiment::list()),
+        Command::Run(args) => told(experiment::run(&args)),
         Command::Sim(args) => sim::sim(&args).unwrap_or_else(|problem| {
             eprintln!("haul-lab: {problem}");
             ExitCode::from(problem.exit_code())

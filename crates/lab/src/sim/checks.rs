@@ -63,7 +63,7 @@ const MEASURES: [(&str, Unit); 20] = [
 
 /// Whose measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Subject {
+pub(crate) enum Subject {
     /// A session's.
     Session,
     /// A service's.
@@ -77,8 +77,19 @@ pub(super) enum Subject {
 }
 
 impl Subject {
+    /// As scenarios spell it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Service => "service",
+            Self::Traffic => "traffic",
+            Self::Path => "path",
+            Self::Run => "run",
+        }
+    }
+
     /// What can be asked of it; drops also by reason (`drops.random`).
-    pub(super) const fn measures(self) -> &'static [&'static str] {
+    pub(crate) const fn measures(self) -> &'static [&'static str] {
         match self {
             Self::Session => &[
                 "complete",
@@ -115,15 +126,44 @@ impl Subject {
     }
 }
 
+/// What is asked of a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Measure {
+    /// Its name.
+    pub name: &'static str,
+    /// For drops, those of this reason only.
+    pub reason: Option<DropReason>,
+    unit: Unit,
+}
+
+impl Measure {
+    /// Reads `name` or `drops.reason`, or says what is allowed there.
+    pub(crate) fn parse(subject: Subject, text: &str) -> Result<Self, String> {
+        let (name, reason) = text.split_once('.').map_or((text, None), |(name, reason)| (name, Some(reason)));
+        let known = MEASURES.iter().find(|(known, _)| *known == name && subject.measures().contains(known));
+        let Some(&(name, unit)) = known else {
+            let list = subject.measures().join(", ");
+            return Err(format!("`{name}` cannot be asked here; what can be: {list}"));
+        };
+        let reason = reason.map(|reason| {
+            if !name.starts_with("drops") {
+                return Err(format!("`{name}` has no parts; only drops have, by reason"));
+            }
+            DropReason::ALL.into_iter().find(|known| known.name() == reason).ok_or_else(|| {
+                let list = DropReason::ALL.map(DropReason::name).join(", ");
+                format!("`{reason}` is no reason for a drop; there are: {list}")
+            })
+        });
+        Ok(Self { name, reason: reason.transpose()?, unit })
+    }
+}
+
 /// One condition, understood.
 #[derive(Clone, Debug)]
 pub(super) struct Condition {
-    /// The measure.
-    pub measure: &'static str,
-    /// For drops, those of this reason only.
-    pub reason: Option<DropReason>,
+    /// What is compared.
+    pub measure: Measure,
     compare: Compare,
-    unit: Unit,
     wanted: f64,
 }
 
@@ -173,25 +213,8 @@ impl Condition {
         let found = COMPARES.iter().find_map(|(sign, compare)| Some((text.split_once(sign)?, *compare)));
         let ((left, right), compare) = found
             .ok_or_else(|| format!("`{text}` compares nothing; write for example `goodput >= 800Mbit`"))?;
-        let (left, right) = (left.trim(), right.trim());
-        let (name, reason) = left.split_once('.').map_or((left, None), |(name, reason)| (name, Some(reason)));
-        let known = MEASURES.iter().find(|(known, _)| *known == name && subject.measures().contains(known));
-        let Some(&(measure, unit)) = known else {
-            let list = subject.measures().join(", ");
-            return Err(format!("`{name}` cannot be asked here; what can be: {list}"));
-        };
-        let reason = reason.map(|reason| {
-            if !measure.starts_with("drops") {
-                return Err(format!("`{measure}` has no parts; only drops have, by reason"));
-            }
-            DropReason::ALL.into_iter().find(|known| known.name() == reason).ok_or_else(|| {
-                let list = DropReason::ALL.map(DropReason::name).join(", ");
-                format!("`{reason}` is no reason for a drop; there are: {list}")
-            })
-        });
-        let reason = reason.transpose()?;
-        let wanted = parse_value(unit, right)?;
-        Ok(Self { measure, reason, compare, unit, wanted })
+        let measure = Measure::parse(subject, left.trim())?;
+        Ok(Self { measure, compare, wanted: parse_value(measure.unit, right.trim())? })
     }
 
     /// Whether it holds for a value that may not be there.
@@ -204,7 +227,7 @@ impl Condition {
             Compare::Equal => (was - self.wanted).abs() < 1e-12,
             Compare::Unequal => (was - self.wanted).abs() >= 1e-12,
         });
-        let was = match (self.unit, was) {
+        let was = match (self.measure.unit, was) {
             (_, None) => serde_json::Value::Null,
             (Unit::Truth, Some(was)) => (was > 0.5).into(),
             (Unit::Count | Unit::Rate | Unit::Size, Some(was)) => (was as u64).into(),

@@ -296,7 +296,11 @@ fn add_tcp(world: &mut World, name: &str, tcp: &TcpEntry) -> (NodeId, NodeId) {
         TcpLaw::Bbr => ControlKind::Bbr(BbrConfig::default()),
     };
     let segments = tcp.bytes.map(|bytes| bytes.0.0.div_ceil(u64::from(MSS)).max(1));
-    let sender = TcpSender::new(TcpSenderConfig { segments, ..TcpSenderConfig::endless(control) });
+    let mut config = TcpSenderConfig { segments, ..TcpSenderConfig::endless(control) };
+    if let Some(buffer) = tcp.buffer {
+        config.receive_window = (buffer.0.0 / u64::from(MSS)).max(1);
+    }
+    let sender = TcpSender::new(config);
     let start = Time::ZERO + tcp.start.0;
     let source = world.add_node(name, Late::new(start, SessionNode::new(sender)));
     let progress = |machine: &TcpReceiver| Some(machine.in_order() * u64::from(MSS));

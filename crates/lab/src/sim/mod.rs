@@ -24,11 +24,14 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use crate::problem::{Problem, While};
+pub(crate) use checks::{Measure, Subject};
 use locate::{Fault, Step};
-use report::RunReport;
-use run::{Job, TraceFile};
+pub(crate) use report::RunReport;
+pub(crate) use run::{Job, run_all};
+pub(crate) use sweep::{Axis, Values, combinations, set, take_axes};
+
+use run::TraceFile;
 use scenario::Scenario;
-use sweep::Values;
 
 const EXAMPLES: &str = "Examples:
   haul-lab sim crates/lab/scenarios/fixed-1-percent.toml
@@ -82,7 +85,7 @@ struct Plan {
     text: String,
     table: Table,
     fixed: Values,
-    axes: Vec<sweep::Axis>,
+    axes: Vec<Axis>,
 }
 
 impl Plan {
@@ -94,7 +97,7 @@ impl Plan {
         let unreadable = |error: toml::de::Error| locate::unreadable(&file, &text, &error);
         toml::from_str::<Scenario>(&text).map_err(unreadable)?;
         let mut table: Table = text.parse().map_err(unreadable)?;
-        let mut axes = sweep::take_axes(&mut table).map_err(|(key, message)| {
+        let mut axes = take_axes(&mut table).map_err(|(key, message)| {
             let mut field = vec![Step::Key("sweep".to_owned())];
             field.extend(Some(Step::Key(key)).filter(|step| *step != Step::Key(String::new())));
             locate::wrong(&file, &text, &Fault { field, message })
@@ -118,7 +121,7 @@ impl Plan {
     fn job(&self, values: Values) -> Result<Job, Problem> {
         let mut table = self.table.clone();
         for (index, (keys, value)) in values.iter().enumerate() {
-            sweep::set(&mut table, keys, value).map_err(|message| {
+            set(&mut table, keys, value).map_err(|message| {
                 if index < self.fixed.len() {
                     return Problem::usage(
                         format!("--set: {message}"),
@@ -144,13 +147,24 @@ impl Plan {
     }
 
     fn jobs(&self) -> Result<Vec<Job>, Problem> {
-        let combinations = sweep::combinations(&self.axes).ok_or_else(|| {
+        let combinations = combinations(&self.axes).ok_or_else(|| {
             let field = vec![Step::Key("sweep".to_owned())];
             let message = format!("more than {} runs; use fewer values", sweep::MOST_RUNS);
             locate::wrong(&self.file, &self.text, &Fault { field, message })
         })?;
         combinations.into_iter().map(|values| self.job([self.fixed.clone(), values].concat())).collect()
     }
+}
+
+/// A run of a scenario that is not in a file of its own, or what is wrong with it.
+pub(crate) fn prepare(scenario: Table, values: Values) -> Result<Job, String> {
+    let scenario: Scenario =
+        Value::Table(scenario).try_into().map_err(|error: toml::de::Error| error.to_string())?;
+    let built = build::build(&scenario).map_err(|fault| {
+        let (field, message) = (locate::spell(&fault.field), fault.message);
+        format!("`{field}`: {message}")
+    })?;
+    Ok(Job { scenario, values, built })
 }
 
 /// Says on standard error what is not as it should be.
@@ -184,7 +198,7 @@ pub(crate) fn sim(args: &SimArgs) -> Result<ExitCode, Problem> {
         }
     };
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let runs = run::run_all(jobs, args.jobs.map_or(cores, usize::from));
+    let runs = run_all(jobs, args.jobs.map_or(cores, usize::from));
     if let Some((trace, path)) = trace {
         trace.finish(path)?;
     }

@@ -1,44 +1,44 @@
 //! What came out of a run, in numbers.
 
-use haul_base::{Rate, Time};
-use haul_sim::{DropReason, Ended, FlowTruth, LinkSummary, Rates, World};
+use haul_base::{Rate, Span, Time};
+use haul_sim::{DropReason, Ended, FlowTruth, LinkSummary, Rates};
 use serde::Serialize;
 
 use super::build::Built;
-use super::checks::{CheckReport, Condition};
+use super::checks::{CheckReport, Condition, Measure, Subject};
 use super::scenario::{CheckEntry, Scenario};
 use super::service::ServiceReport;
 use super::sweep::Values;
 
 /// One run.
 #[derive(Debug, Serialize)]
-pub(super) struct RunReport {
+pub(crate) struct RunReport {
     /// The seed.
     pub seed: u64,
     /// What the sweep and `--set` gave it.
-    pub values: serde_json::Map<String, serde_json::Value>,
+    pub(super) values: serde_json::Map<String, serde_json::Value>,
     /// How it ended.
-    pub ended: Ended,
+    pub(super) ended: Ended,
     /// Simulated seconds.
-    pub seconds: f64,
+    pub(super) seconds: f64,
     /// The transfers.
-    pub sessions: Vec<SessionReport>,
+    pub(super) sessions: Vec<SessionReport>,
     /// Messages.
-    pub services: Vec<ServiceReport>,
+    pub(super) services: Vec<ServiceReport>,
     /// What ran beside them.
-    pub traffic: Vec<TrafficReport>,
+    pub(super) traffic: Vec<TrafficReport>,
     /// The links, each direction on its own.
-    pub links: Vec<LinkSummary>,
+    pub(super) links: Vec<LinkSummary>,
     /// Rates over time; the order of flows and nodes is that of `flows` and `nodes`.
-    pub rates: Option<RatesReport>,
+    pub(super) rates: Option<RatesReport>,
     /// Whether every packet is accounted for.
-    pub adds_up: bool,
+    pub(super) adds_up: bool,
     /// The conditions.
-    pub checks: Vec<CheckReport>,
+    pub(super) checks: Vec<CheckReport>,
     /// What is wrong besides failed conditions.
     pub problems: Vec<String>,
     /// Whether all is well.
-    pub passed: bool,
+    pub(super) passed: bool,
 }
 
 /// Rates over time with the names of what they belong to.
@@ -47,6 +47,7 @@ pub(super) struct RatesReport {
     flows: Vec<String>,
     nodes: Vec<String>,
     links: Vec<String>,
+    hosts: Vec<String>,
     #[serde(flatten)]
     rates: Rates,
 }
@@ -148,6 +149,7 @@ impl RunReport {
             flows: summary.flows.iter().map(|flow| flow.name.clone()).collect(),
             nodes: summary.nodes.iter().map(|node| node.name.clone()).collect(),
             links: summary.links.iter().map(|link| link.name.clone()).collect(),
+            hosts: scenario.host.iter().map(|host| host.name.clone()).collect(),
             rates,
         });
         let mut report = Self {
@@ -166,7 +168,7 @@ impl RunReport {
             passed: true,
         };
         let checks = scenario.check.iter().zip(&built.conditions);
-        report.checks = checks.map(|(check, condition)| report.judge(check, condition, built)).collect();
+        report.checks = checks.map(|(check, condition)| report.judge(check, condition)).collect();
         if !report.adds_up {
             report.problems.push("the packets do not add up: a fault of the simulator".to_owned());
         }
@@ -180,20 +182,52 @@ impl RunReport {
         report
     }
 
-    fn judge(&self, check: &CheckEntry, condition: &Condition, built: &Built) -> CheckReport {
-        let (of, was) = match (&check.session, &check.service, &check.traffic, &check.path) {
-            (Some(name), ..) => (format!("session {name}"), self.of_session(name, condition)),
-            (_, Some(name), ..) => (format!("service {name}"), self.of_service(name, condition)),
-            (_, _, Some(name), _) => (format!("traffic {name}"), self.of_traffic(name, condition)),
-            (.., Some(name)) => (format!("path {name}"), self.of_path(name, condition)),
-            _ => ("run".to_owned(), self.of_run(condition, &built.world)),
+    fn judge(&self, check: &CheckEntry, condition: &Condition) -> CheckReport {
+        let (subject, name) = match (&check.session, &check.service, &check.traffic, &check.path) {
+            (Some(name), ..) => (Subject::Session, name.as_str()),
+            (_, Some(name), ..) => (Subject::Service, name.as_str()),
+            (_, _, Some(name), _) => (Subject::Traffic, name.as_str()),
+            (.., Some(name)) => (Subject::Path, name.as_str()),
+            _ => (Subject::Run, ""),
         };
-        condition.judge(of, &check.that, was)
+        let of = format!("{} {name}", subject.name()).trim_end().to_owned();
+        condition.judge(of, &check.that, self.value(subject, name, condition.measure))
     }
 
-    fn of_session(&self, name: &str, condition: &Condition) -> Option<f64> {
+    /// What was recorded under this name (`law_bps.bulk`, `dropped.bulk`, `goodput_bps.bulk receiver`, `queue_bytes.wan`,
+    /// `host_load.rx`): the length of an interval in seconds, and one number for each.
+    pub(crate) fn recorded(&self, series: &str) -> Option<(f64, &[u64])> {
+        let report = self.rates.as_ref()?;
+        let (kind, name) = series.split_once('.')?;
+        let (names, lists) = match kind {
+            "delivered_bps" => (&report.flows, &report.rates.delivered_bps),
+            "dropped" => (&report.flows, &report.rates.dropped),
+            "goodput_bps" => (&report.nodes, &report.rates.goodput_bps),
+            "law_bps" => (&report.nodes, &report.rates.law_bps),
+            "waited" => (&report.nodes, &report.rates.waited),
+            "sleep_average_us" => (&report.nodes, &report.rates.sleep_average_us),
+            "host_load" => (&report.hosts, &report.rates.host_load),
+            "queue_bytes" => (&report.links, &report.rates.queue_bytes),
+            _ => return None,
+        };
+        let list = lists.get(names.iter().position(|known| known == name)?)?;
+        (!list.is_empty()).then(|| (report.rates.interval_ns as f64 / 1e9, list.as_slice()))
+    }
+
+    /// What a measure of the subject of this name came to: bit/s, seconds, bytes, packets, a share, or 1 for true.
+    pub(crate) fn value(&self, subject: Subject, name: &str, measure: Measure) -> Option<f64> {
+        match subject {
+            Subject::Session => self.of_session(name, measure),
+            Subject::Service => self.of_service(name, measure),
+            Subject::Traffic => self.of_traffic(name, measure),
+            Subject::Path => self.of_path(name, measure),
+            Subject::Run => self.of_run(measure),
+        }
+    }
+
+    fn of_session(&self, name: &str, measure: Measure) -> Option<f64> {
         let session = self.sessions.iter().find(|session| session.name == name)?;
-        Some(match condition.measure {
+        Some(match measure.name {
             "complete" => f64::from(u8::from(session.complete)),
             "goodput" => session.goodput_bps as f64,
             "time" => session.seconds,
@@ -206,15 +240,15 @@ impl RunReport {
             "lost_share" => share(session.data.drops.total(), session.data.offered),
             "datagram" => f64::from(session.datagram),
             "silences" => session.silences as f64,
-            "drops" => drops(&session.data, condition.reason),
-            "drops_back" => drops(&session.feedback, condition.reason),
+            "drops" => drops(&session.data, measure.reason),
+            "drops_back" => drops(&session.feedback, measure.reason),
             _ => return None,
         })
     }
 
-    fn of_service(&self, name: &str, condition: &Condition) -> Option<f64> {
+    fn of_service(&self, name: &str, measure: Measure) -> Option<f64> {
         let service = self.services.iter().find(|service| service.name == name)?;
-        Some(match condition.measure {
+        Some(match measure.name {
             "complete" => f64::from(u8::from(service.delivered == service.messages)),
             "delivered" => service.delivered as f64,
             "goodput" => service.goodput_bps as f64,
@@ -223,29 +257,28 @@ impl RunReport {
             "packets" => service.packets as f64,
             "resent" => service.resent as f64,
             "lost_share" => share(service.there.drops.total(), service.there.offered),
-            "drops" => drops(&service.there, condition.reason),
-            "drops_back" => drops(&service.back, condition.reason),
+            "drops" => drops(&service.there, measure.reason),
+            "drops_back" => drops(&service.back, measure.reason),
             _ => return None,
         })
     }
 
-    fn of_traffic(&self, name: &str, condition: &Condition) -> Option<f64> {
+    fn of_traffic(&self, name: &str, measure: Measure) -> Option<f64> {
         let traffic = self.traffic.iter().find(|traffic| traffic.name == name)?;
-        Some(match condition.measure {
+        Some(match measure.name {
             "goodput" => traffic.goodput_bps as f64,
             "packets" => traffic.data.offered as f64,
             "lost_share" => share(traffic.data.drops.total(), traffic.data.offered),
-            "drops" => drops(&traffic.data, condition.reason),
+            "drops" => drops(&traffic.data, measure.reason),
             _ => return None,
         })
     }
 
-    fn of_path(&self, name: &str, condition: &Condition) -> Option<f64> {
+    fn of_path(&self, name: &str, measure: Measure) -> Option<f64> {
         let at = self.links.iter().step_by(2).position(|link| link.name == name)? * 2;
         let (there, back) = (&self.links.get(at)?.counters, &self.links.get(at + 1)?.counters);
-        let of =
-            |all: &haul_sim::Drops| condition.reason.map_or_else(|| all.total(), |reason| all.of(reason));
-        Some(match condition.measure {
+        let of = |all: &haul_sim::Drops| measure.reason.map_or_else(|| all.total(), |reason| all.of(reason));
+        Some(match measure.name {
             "packets" => there.offered as f64,
             "lost_share" => share(there.drops.total(), there.offered),
             "drops" => of(&there.drops) as f64,
@@ -255,19 +288,19 @@ impl RunReport {
         })
     }
 
-    fn of_run(&self, condition: &Condition, world: &World) -> Option<f64> {
+    fn of_run(&self, measure: Measure) -> Option<f64> {
         let truths = || {
             let sessions = self.sessions.iter().map(|session| &session.data);
             let sessions = sessions.chain(self.services.iter().map(|service| &service.there));
             sessions.chain(self.traffic.iter().map(|traffic| &traffic.data))
         };
         let rates: Vec<u64> = self.sessions.iter().map(|session| session.goodput_bps).collect();
-        Some(match condition.measure {
+        Some(match measure.name {
             "complete" => f64::from(u8::from(self.sessions.iter().all(|session| session.complete))),
             "adds_up" => f64::from(u8::from(self.adds_up)),
             "goodput" => {
                 let bytes = self.sessions.iter().map(|session| session.bytes).sum();
-                Rate::from_transfer(bytes, world.now().since(Time::ZERO)).as_bps() as f64
+                Rate::from_transfer(bytes, Span::from_secs_f64(self.seconds)).as_bps() as f64
             }
             "time" => self.seconds,
             "fairness" => fairness(&rates),
@@ -275,7 +308,7 @@ impl RunReport {
                 let lost = truths().map(|truth| truth.drops.total()).sum();
                 share(lost, truths().map(|truth| truth.offered).sum())
             }
-            "drops" => truths().map(|truth| drops(truth, condition.reason)).sum(),
+            "drops" => truths().map(|truth| drops(truth, measure.reason)).sum(),
             _ => return None,
         })
     }
@@ -283,7 +316,6 @@ impl RunReport {
 
 #[cfg(test)]
 mod tests {
-    use super::super::checks::Subject;
     use super::*;
 
     #[test]

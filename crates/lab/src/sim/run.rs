@@ -19,13 +19,13 @@ use crate::problem::{Problem, While};
 
 /// One run that is to be made.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(crate) struct Job {
     /// What to run.
-    pub scenario: Scenario,
+    pub(super) scenario: Scenario,
     /// What it was given.
-    pub values: Values,
+    pub(super) values: Values,
     /// The world.
-    pub built: Built,
+    pub(super) built: Built,
 }
 
 impl Built {
@@ -56,7 +56,7 @@ impl Job {
 }
 
 /// Runs all jobs on as many threads as there are cores. The reports are in the order of the jobs.
-pub(super) fn run_all(jobs: Vec<Job>, threads: usize) -> Vec<RunReport> {
+pub(crate) fn run_all(jobs: Vec<Job>, threads: usize) -> Vec<RunReport> {
     let count = jobs.len();
     let jobs: Vec<Mutex<Option<Job>>> = jobs.into_iter().map(|job| Mutex::new(Some(job))).collect();
     let reports: Vec<Mutex<Option<RunReport>>> = (0..count).map(|_| Mutex::new(None)).collect();

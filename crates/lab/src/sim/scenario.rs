@@ -272,6 +272,8 @@ pub(super) struct TcpEntry {
     /// When it begins.
     #[serde(default)]
     pub start: Text<Span>,
+    /// The receiver's buffer, which bounds the window; plenty if absent.
+    pub buffer: Option<Text<Bytes>>,
 }
 
 /// A law of congestion control.

@@ -3,10 +3,10 @@
 use toml::{Table, Value};
 
 /// One run's values, by key.
-pub(super) type Values = Vec<(String, Value)>;
+pub(crate) type Values = Vec<(String, Value)>;
 
 /// A key and the values that it takes.
-pub(super) type Axis = (String, Vec<Value>);
+pub(crate) type Axis = (String, Vec<Value>);
 
 /// A key, and what is wrong with its values.
 type BadAxis = (String, String);
@@ -15,7 +15,7 @@ type BadAxis = (String, String);
 pub(super) const MOST_RUNS: usize = 10_000;
 
 /// Takes `[sweep]` out of a scenario: keys and their values, in the order of the keys. Errors name the key.
-pub(super) fn take_axes(table: &mut Table) -> Result<Vec<Axis>, BadAxis> {
+pub(crate) fn take_axes(table: &mut Table) -> Result<Vec<Axis>, BadAxis> {
     fn flatten(prefix: &str, table: Table, axes: &mut Vec<Axis>) -> Result<(), BadAxis> {
         for (key, value) in table {
             let full = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
@@ -37,7 +37,7 @@ pub(super) fn take_axes(table: &mut Table) -> Result<Vec<Axis>, BadAxis> {
 }
 
 /// Every combination; the last key changes fastest. `None` if there are too many.
-pub(super) fn combinations(axes: &[Axis]) -> Option<Vec<Values>> {
+pub(crate) fn combinations(axes: &[Axis]) -> Option<Vec<Values>> {
     let mut runs: Vec<Values> = vec![Vec::new()];
     for (key, values) in axes {
         if runs.len().checked_mul(values.len()).is_none_or(|n| n > MOST_RUNS) {
@@ -56,7 +56,7 @@ pub(super) fn combinations(axes: &[Axis]) -> Option<Vec<Values>> {
 }
 
 /// Sets the value at every one of the comma-separated dotted keys, or says what there is in place of one.
-pub(super) fn set(table: &mut Table, keys: &str, value: &Value) -> Result<(), String> {
+pub(crate) fn set(table: &mut Table, keys: &str, value: &Value) -> Result<(), String> {
     for key in keys.split(',').map(str::trim) {
         let segments: Vec<&str> = key.split('.').collect();
         set_in_table(table, &segments, value).map_err(|problem| format!("key `{key}`: {problem}"))?;

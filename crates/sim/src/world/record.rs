@@ -3,7 +3,7 @@
 use haul_base::{Span, Time};
 use serde::Serialize;
 
-use super::World;
+use super::{NodeId, World};
 
 /// What happened in each interval of a run. The outer lists follow the order in which flows, links and nodes were
 /// added; each inner list has one number per interval.
@@ -19,6 +19,11 @@ pub struct Rates {
     pub goodput_bps: Vec<Vec<u64>>,
     /// The rate of each node's control law at the end of the interval; empty lists for nodes that have none.
     pub law_bps: Vec<Vec<u64>>,
+    /// For how much of the interval each node's process was ready to run and had no core, in thousandths; empty lists for
+    /// nodes on no host.
+    pub waited: Vec<Vec<u64>>,
+    /// The sleep average of each node's process at the end of the interval, microseconds; empty lists where there is none.
+    pub sleep_average_us: Vec<Vec<u64>>,
     /// The mean length of each host's run queue, the running task included, in thousandths.
     pub host_load: Vec<Vec<u64>>,
     /// Bytes that waited at each link's first bottleneck at the end of the interval.
@@ -36,6 +41,7 @@ pub(super) struct Recorder {
     dropped: Vec<u64>,
     goodput: Vec<u64>,
     runnable_ns: Vec<u64>,
+    waited_ns: Vec<u64>,
 }
 
 /// How much `total` has grown since it was last looked at.
@@ -67,6 +73,7 @@ impl Recorder {
             dropped: Vec::new(),
             goodput: Vec::new(),
             runnable_ns: Vec::new(),
+            waited_ns: Vec::new(),
         }
     }
 
@@ -86,6 +93,7 @@ impl Recorder {
         let samples = self.rates.queue_bytes.first().map_or(0, Vec::len);
         self.sample_flows(world, samples);
         self.sample_nodes(world, samples);
+        self.sample_processes(world, samples);
         for (index, host) in world.hosts.iter().enumerate() {
             let grown = growth(&mut self.runnable_ns, index, host.model.runnable_time().as_nanos());
             note(&mut self.rates.host_load, index, samples, grown * 1_000 / self.interval.as_nanos());
@@ -119,6 +127,25 @@ impl Recorder {
             }
             if let Some(rate) = slot.node.law_rate() {
                 note(&mut self.rates.law_bps, index, samples, rate.as_bps());
+            }
+        }
+    }
+
+    fn sample_processes(&mut self, world: &World, samples: usize) {
+        for lists in [&mut self.rates.waited, &mut self.rates.sleep_average_us] {
+            lists.resize(world.nodes.len(), Vec::new());
+        }
+        for (index, slot) in world.nodes.iter().enumerate() {
+            let host = slot.host.and_then(|host| world.hosts.get(host.0 as usize));
+            let Some(sample) = host.and_then(|host| host.model.sample(NodeId(index as u32))) else {
+                continue;
+            };
+            if let Some(run_delay) = sample.run_delay {
+                let grown = growth(&mut self.waited_ns, index, run_delay.as_nanos());
+                note(&mut self.rates.waited, index, samples, grown * 1_000 / self.interval.as_nanos());
+            }
+            if let Some(sleep) = sample.sleep_average {
+                note(&mut self.rates.sleep_average_us, index, samples, sleep.as_nanos() / 1_000);
             }
         }
     }

@@ -1,0 +1,290 @@
+//! What must come out of an experiment, and what came of it.
+
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+use super::measure::{Quantity, number};
+use super::results::{Cell, Results};
+use super::stats::{Interval, block_bootstrap, bootstrap_mean, mean, rank_correlation, slope};
+
+/// One thing that must come out.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CheckSpec {
+    /// For people.
+    pub name: String,
+    /// What the paper says, in its own numbers.
+    #[serde(default)]
+    pub paper: String,
+    /// Where it differs here, and why; said with the verdict.
+    #[serde(default)]
+    pub why: String,
+    /// How it is judged.
+    pub test: Test,
+}
+
+/// A number, or the least and the most.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Expected {
+    Number(f64),
+    Between([f64; 2]),
+}
+
+impl Expected {
+    /// Whether `value` is as expected, give or take this share of it.
+    fn has(self, value: f64, tolerance: f64) -> bool {
+        let (low, high) = match self {
+            Self::Number(number) => (number, number),
+            Self::Between([low, high]) => (low, high),
+        };
+        let slack = |bound: f64| bound.abs() * tolerance;
+        value >= low - slack(low) && value <= high + slack(high)
+    }
+}
+
+/// How a check is judged. Runs with equal seeds are compared with each other; a difference counts if the 95 % bootstrap
+/// interval of its mean has no zero in it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Test {
+    /// One combination is below another; `ratio` is that of the higher to the lower.
+    Ordering {
+        measure: Quantity,
+        lower: Table,
+        higher: Table,
+        ratio: Option<Expected>,
+        #[serde(default)]
+        tolerance: f64,
+    },
+    /// A mean has this value.
+    Value {
+        measure: Quantity,
+        at: Table,
+        expected: Expected,
+        #[serde(default)]
+        tolerance: f64,
+    },
+    /// Up to a value of `x` the mean is at most `limit`, and beyond it is more.
+    Knee { measure: Quantity, x: String, at: Table, after: toml::Value, limit: f64 },
+    /// The means rise or fall with `x`; `slope` is per unit of it (bit/s, seconds, bytes, or whatever the key counts).
+    Trend {
+        measure: Quantity,
+        x: String,
+        at: Table,
+        direction: Direction,
+        slope: Option<Expected>,
+        #[serde(default)]
+        tolerance: f64,
+    },
+    /// Two recorded quantities go together in time: Spearman's rank correlation is at least so high. Its interval is that of
+    /// blocks of so many samples.
+    Correlation { x: String, y: String, at: Table, at_least: f64, block: usize },
+}
+
+/// Where a trend goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Direction {
+    Rises,
+    Falls,
+}
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verdict {
+    /// As the paper has it, within the tolerance of the plan.
+    Reproduced,
+    /// The paper's order, with other numbers.
+    SameOrdering,
+    /// Neither.
+    Differs,
+}
+
+impl Verdict {
+    /// For people.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Reproduced => "reproduced",
+            Self::SameOrdering => "same ordering",
+            Self::Differs => "differs",
+        }
+    }
+
+    /// Of a check with an order and perhaps a number.
+    const fn of(is_ordered: bool, is_expected: bool) -> Self {
+        match (is_ordered, is_expected) {
+            (true, true) => Self::Reproduced,
+            (true, false) => Self::SameOrdering,
+            (false, _) => Self::Differs,
+        }
+    }
+}
+
+/// What came of a check.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Judged {
+    pub name: String,
+    pub verdict: Verdict,
+    /// The paper's numbers.
+    pub paper: String,
+    /// Ours.
+    pub ours: String,
+    /// The 95 % interval of what decides over the order.
+    pub interval: Option<Interval>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}
+
+/// A verdict with its numbers.
+type Finding = (Verdict, String, Option<Interval>);
+
+impl CheckSpec {
+    /// The combinations that it names.
+    #[cfg(test)]
+    pub(super) fn cells(&self) -> Vec<&Table> {
+        match &self.test {
+            Test::Ordering { lower, higher, .. } => vec![lower, higher],
+            Test::Value { at, .. }
+            | Test::Knee { at, .. }
+            | Test::Trend { at, .. }
+            | Test::Correlation { at, .. } => vec![at],
+        }
+    }
+
+    /// Judges it.
+    pub(super) fn judge(&self, results: &Results) -> Result<Judged, String> {
+        let found = match &self.test {
+            Test::Ordering { measure, lower, higher, ratio, tolerance } => {
+                ordering(results, measure, (lower, higher), *ratio, *tolerance)
+            }
+            Test::Value { measure, at, expected, tolerance } => {
+                value(results.cell(at)?, measure, *expected, *tolerance)
+            }
+            Test::Knee { measure, x, at, after, limit } => knee(results, measure, (x, at), after, *limit),
+            Test::Trend { measure, x, at, direction, slope, tolerance } => {
+                trend(results, measure, (x, at), *direction, slope.map(|slope| (slope, *tolerance)))
+            }
+            Test::Correlation { x, y, at, at_least, block } => {
+                correlation(results.cell(at)?, (x, y), *at_least, *block)
+            }
+        };
+        let (verdict, ours, interval) = found.map_err(|error| format!("check `{}`: {error}", self.name))?;
+        let (name, paper) = (self.name.clone(), self.paper.clone());
+        Ok(Judged { name, verdict, paper, ours, interval, why: self.why.clone() })
+    }
+}
+
+/// A number with about four digits.
+fn digits(value: f64) -> String {
+    let size = value.abs();
+    match size {
+        _ if size >= 1e9 => format!("{:.3} G", value / 1e9),
+        _ if size >= 1e6 => format!("{:.1} M", value / 1e6),
+        _ if size >= 100.0 => format!("{value:.0}"),
+        _ if size >= 0.01 || size == 0.0 => format!("{value:.4}"),
+        _ => format!("{value:.2e}"),
+    }
+}
+
+fn ordering(
+    results: &Results,
+    measure: &Quantity,
+    (lower, higher): (&Table, &Table),
+    ratio: Option<Expected>,
+    tolerance: f64,
+) -> Result<Finding, String> {
+    let (low, high) = (results.cell(lower)?.of(measure)?, results.cell(higher)?.of(measure)?);
+    let differences: Vec<f64> = high.iter().zip(&low).map(|(high, low)| high - low).collect();
+    let interval = bootstrap_mean(&differences);
+    let found = mean(&high) / mean(&low);
+    let is_expected = ratio.is_none_or(|ratio| ratio.has(found, tolerance));
+    let ours = format!("{} and {}: ratio {found:.3}", digits(mean(&low)), digits(mean(&high)));
+    Ok((Verdict::of(interval.0 > 0.0, is_expected), ours, Some(interval)))
+}
+
+fn value(cell: &Cell, measure: &Quantity, expected: Expected, tolerance: f64) -> Result<Finding, String> {
+    let values = cell.of(measure)?;
+    let found = mean(&values);
+    let is_expected = expected.has(found, tolerance);
+    let verdict = if is_expected { Verdict::Reproduced } else { Verdict::Differs };
+    Ok((verdict, digits(found), Some(bootstrap_mean(&values))))
+}
+
+/// The combinations along a key, each with the key's value as a number, in its order.
+fn along<'a>(results: &'a Results, x: &str, at: &'a Table) -> Result<Vec<(f64, &'a Cell)>, String> {
+    let place = |cell: &'a Cell| {
+        let value = cell.value(x).ok_or_else(|| format!("`{x}` is not varied"))?;
+        number(value).map(|number| (number, cell)).ok_or_else(|| format!("{value} is no number"))
+    };
+    let mut cells = results.select(at).map(place).collect::<Result<Vec<_>, _>>()?;
+    cells.sort_by(|a, b| a.0.total_cmp(&b.0));
+    if cells.windows(2).any(|pair| pair[0].0.total_cmp(&pair[1].0).is_eq()) {
+        return Err(format!("{at} leaves more than one combination for a value of `{x}`"));
+    }
+    Ok(cells)
+}
+
+fn knee(
+    results: &Results,
+    measure: &Quantity,
+    (x, at): (&str, &Table),
+    after: &toml::Value,
+    limit: f64,
+) -> Result<Finding, String> {
+    let after = number(after).ok_or("`after` is no number")?;
+    let mut holds = true;
+    let mut ours = Vec::new();
+    for (place, cell) in along(results, x, at)? {
+        let found = mean(&cell.of(measure)?);
+        holds &= (found <= limit) == (place <= after * (1.0 + 1e-9));
+        ours.push(format!("{}: {}", digits(place), digits(found)));
+    }
+    Ok((Verdict::of(holds, holds), ours.join("; "), None))
+}
+
+fn trend(
+    results: &Results,
+    measure: &Quantity,
+    (x, at): (&str, &Table),
+    direction: Direction,
+    expected: Option<(Expected, f64)>,
+) -> Result<Finding, String> {
+    let cells = along(results, x, at)?;
+    let columns = cells
+        .iter()
+        .map(|(place, cell)| cell.of(measure).map(|values| (*place, values)))
+        .collect::<Result<Vec<_>, _>>()?;
+    let seeds = columns.iter().map(|(_, values)| values.len()).min().unwrap_or(0);
+    let of_seed = |seed: usize| {
+        slope(&columns.iter().map(|(place, values)| (*place, values[seed])).collect::<Vec<_>>())
+    };
+    let slopes: Vec<f64> = (0..seeds).filter_map(of_seed).collect();
+    if slopes.is_empty() {
+        return Err(format!("`{x}` has fewer than two values"));
+    }
+    let (interval, found) = (bootstrap_mean(&slopes), mean(&slopes));
+    let is_ordered = match direction {
+        Direction::Rises => interval.0 > 0.0,
+        Direction::Falls => interval.1 < 0.0,
+    };
+    let is_expected = expected.is_none_or(|(slope, tolerance)| slope.has(found, tolerance));
+    let means = columns.iter().map(|(place, values)| format!("{}: {}", digits(*place), digits(mean(values))));
+    let ours = format!("slope {} ({})", digits(found), means.collect::<Vec<_>>().join("; "));
+    Ok((Verdict::of(is_ordered, is_expected), ours, Some(interval)))
+}
+
+fn correlation(cell: &Cell, (x, y): (&str, &str), at_least: f64, block: usize) -> Result<Finding, String> {
+    let mut pairs = Vec::new();
+    for run in &cell.runs {
+        let series =
+            |name: &str| run.recorded(name).ok_or_else(|| format!("nothing was recorded of `{name}`"));
+        let ((_, x), (_, y)) = (series(x)?, series(y)?);
+        pairs.extend(x.iter().zip(y).map(|(x, y)| (*x as f64, *y as f64)));
+    }
+    let found = rank_correlation(&pairs).ok_or("one of the two never changes")?;
+    let interval = block_bootstrap(&pairs, block).ok_or("too little changes for an interval")?;
+    let ours = format!("{found:.2} over {} samples", pairs.len());
+    Ok((Verdict::of(interval.0 > 0.0, found >= at_least), ours, Some(interval)))
+}

@@ -1,0 +1,133 @@
+//! What is measured of a run: a measure as in the checks of scenarios, or a mean of something that was recorded.
+
+use serde::{Deserialize, Deserializer};
+
+use haul_base::{Bytes, Rate, Span};
+use toml::Value;
+
+use crate::sim::{Measure, RunReport, Subject};
+
+/// One number of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Quantity {
+    /// As the plan spells it.
+    pub text: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// `session.bulk.goodput`, `lost_share` of the run.
+    Total { subject: Subject, name: String, measure: Measure },
+    /// `flow.bulk.goodput`: of the session of this name, or the traffic.
+    Flow { name: String, measures: [Measure; 2] },
+    /// `goodput_bps.bulk receiver@3s..20s`: the mean of what was recorded between two times.
+    Between { series: String, from: f64, to: f64 },
+}
+
+const SUBJECTS: [Subject; 4] = [Subject::Session, Subject::Service, Subject::Traffic, Subject::Path];
+
+impl Quantity {
+    /// Reads one, or says what is wrong.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let kind = match text.split_once('@') {
+            Some((series, times)) => Self::between(series, times)?,
+            None => Self::total(text)?,
+        };
+        Ok(Self { text: text.to_owned(), kind })
+    }
+
+    fn between(series: &str, times: &str) -> Result<Kind, String> {
+        let seconds = |text: &str| text.parse::<Span>().map(Span::as_secs_f64).map_err(|e| e.to_string());
+        let (from, to) = times.split_once("..").ok_or_else(|| format!("`{times}`: write 3s..20s"))?;
+        Ok(Kind::Between { series: series.to_owned(), from: seconds(from)?, to: seconds(to)? })
+    }
+
+    fn total(text: &str) -> Result<Kind, String> {
+        if let Some((name, measure)) = text.strip_prefix("flow.").and_then(|rest| rest.split_once('.')) {
+            let of = |subject| Measure::parse(subject, measure);
+            let measures = [of(Subject::Session)?, of(Subject::Traffic)?];
+            return Ok(Kind::Flow { name: name.to_owned(), measures });
+        }
+        let named = text.split_once('.').and_then(|(subject, rest)| {
+            let subject = SUBJECTS.into_iter().find(|known| known.name() == subject)?;
+            let (name, measure) = rest.split_once('.')?;
+            Some((subject, name.to_owned(), measure))
+        });
+        let (subject, name, measure) = named.unwrap_or((Subject::Run, String::new(), text));
+        Ok(Kind::Total { subject, name, measure: Measure::parse(subject, measure)? })
+    }
+
+    /// Its value in a run: bit/s, seconds, bytes, packets, a share, or 1 for true.
+    pub(super) fn of(&self, run: &RunReport) -> Option<f64> {
+        match &self.kind {
+            Kind::Total { subject, name, measure } => run.value(*subject, name, *measure),
+            Kind::Flow { name, measures: [session, traffic] } => {
+                let value = run.value(Subject::Session, name, *session);
+                value.or_else(|| run.value(Subject::Traffic, name, *traffic))
+            }
+            Kind::Between { series, from, to } => {
+                let (interval, values) = run.recorded(series)?;
+                let inside = |(index, _): &(usize, &u64)| {
+                    let end = (*index + 1) as f64 * interval;
+                    end > from + 1e-9 && end <= to + 1e-9
+                };
+                let inside: Vec<f64> =
+                    values.iter().enumerate().filter(inside).map(|(_, v)| *v as f64).collect();
+                (!inside.is_empty()).then(|| inside.iter().sum::<f64>() / inside.len() as f64)
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a value of a sweep is as a number: with a unit as bit/s, seconds, bytes or a share.
+pub(super) fn number(value: &Value) -> Option<f64> {
+    let text = match value {
+        Value::Integer(n) => return Some(*n as f64),
+        Value::Float(x) => return Some(*x),
+        Value::String(text) => text.as_str(),
+        _ => return None,
+    };
+    let share = || text.strip_suffix('%')?.trim().parse::<f64>().ok().map(|x| x / 100.0);
+    let rate = || text.parse::<Rate>().ok().map(|rate| rate.as_bps() as f64);
+    let span = || text.parse::<Span>().ok().map(Span::as_secs_f64);
+    let size = || text.parse::<Bytes>().ok().map(|bytes| bytes.0 as f64);
+    text.parse::<f64>().ok().or_else(share).or_else(span).or_else(rate).or_else(size)
+}
+
+/// A value as it stands in tables and diagrams.
+pub(super) fn label(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_name_their_subject_or_are_of_the_run() {
+        assert!(Quantity::parse("session.bulk.lost_share").is_ok());
+        assert!(Quantity::parse("session.bulk.drops.socket_buffer").is_ok());
+        assert!(Quantity::parse("fairness").is_ok());
+        assert!(Quantity::parse("goodput_bps.bulk receiver@3s..20s").is_ok());
+        assert!(Quantity::parse("session.bulk.speed").unwrap_err().contains("goodput"));
+        assert!(Quantity::parse("law_bps.bulk@3s").is_err());
+    }
+
+    #[test]
+    fn values_with_units_are_numbers() {
+        let number = |text: &str| number(&Value::from(text));
+        assert_eq!(number("700Mbit"), Some(7e8));
+        assert_eq!(number("20ms"), Some(0.02));
+        assert_eq!(number("64KiB"), Some(65_536.0));
+        assert_eq!(number("0.5%"), Some(0.005));
+        assert_eq!(number("asynch"), None);
+    }
+}

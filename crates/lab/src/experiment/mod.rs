@@ -1,0 +1,180 @@
+//! `haul-lab list` and `haul-lab run`: the papers' tables and figures, and experiments of our own. A plan says what is varied
+//! and what must come out; it is committed before it is run.
+
+mod check;
+mod measure;
+mod plan;
+mod plot;
+mod results;
+mod stats;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::problem::{Problem, While};
+use crate::sim::RunReport;
+use check::{Judged, Verdict};
+use plan::Plan;
+use results::Results;
+
+const EXAMPLES: &str = "Examples:
+  haul-lab run asynch-1
+  haul-lab run all --out figures
+  haul-lab run asynch-1 --full --jobs 2
+
+Exit status: 0 if every check is reproduced, has the same ordering, or differs for a reason that the plan knows; 1 if one
+differs without; 2 for an experiment that there is not.
+What the verdicts mean: docs/experiments.md.";
+
+/// What `haul-lab run` takes.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunArgs {
+    /// The experiment, or `all`
+    #[arg(value_name = "NAME")]
+    pub name: String,
+
+    /// More values and more seeds
+    #[arg(long)]
+    pub full: bool,
+
+    /// Where the numbers (JSON) and the diagrams (SVG) go
+    #[arg(long, value_name = "DIR", default_value = "experiments")]
+    pub out: PathBuf,
+
+    /// How many runs go at a time [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub jobs: Option<u16>,
+}
+
+/// Lists what there is.
+pub(crate) fn list() -> Result<ExitCode, Problem> {
+    for name in Plan::names() {
+        let plan = Plan::named(name)?;
+        let from =
+            if plan.figures.is_empty() { plan.paper } else { format!("{}, {}", plan.paper, plan.figures) };
+        println!("{name:<12} {from:<38} {}", plan.about);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One combination, for the file.
+#[derive(Serialize)]
+struct CellReport<'a> {
+    values: serde_json::Map<String, serde_json::Value>,
+    runs: &'a [RunReport],
+}
+
+/// What an experiment's file has.
+#[derive(Serialize)]
+struct Report<'a> {
+    experiment: &'a str,
+    about: &'a str,
+    paper: &'a str,
+    figures: &'a str,
+    notes: &'a str,
+    profile: &'static str,
+    seeds: u32,
+    checks: &'a [Judged],
+    problems: &'a [String],
+    cells: Vec<CellReport<'a>>,
+}
+
+/// Runs experiments and says what came of them.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
+    let names: Vec<&str> = if args.name == "all" { Plan::names().collect() } else { vec![&args.name] };
+    let plans: Vec<(&str, Plan)> =
+        names.into_iter().map(|name| Plan::named(name).map(|plan| (name, plan))).collect::<Result<_, _>>()?;
+    fs::create_dir_all(&args.out).while_doing(&format!("cannot make {}", args.out.display()))?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.jobs.map_or(cores, usize::from);
+    let mut all: Vec<Judged> = Vec::new();
+    let mut is_well = true;
+    for (name, plan) in plans {
+        let (judged, problems) = run_one(name, &plan, args, threads)?;
+        is_well &= problems.is_empty();
+        all.extend(judged);
+    }
+    let count = |verdict| all.iter().filter(|judged| judged.verdict == verdict).count();
+    let unexplained = all.iter().filter(|judged| judged.verdict == Verdict::Differs && judged.why.is_empty());
+    is_well &= unexplained.count() == 0;
+    println!(
+        "{} checks: {} reproduced, {} same ordering, {} differ; numbers and diagrams are in {}",
+        all.len(),
+        count(Verdict::Reproduced),
+        count(Verdict::SameOrdering),
+        count(Verdict::Differs),
+        args.out.display()
+    );
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn run_one(
+    name: &str,
+    plan: &Plan,
+    args: &RunArgs,
+    threads: usize,
+) -> Result<(Vec<Judged>, Vec<String>), Problem> {
+    let profile = plan.profile(args.full);
+    let results = Results::run(plan, profile, threads)?;
+    let bad = |message: String| Problem::failed(format!("experiment {name}: {message}"), "");
+    let judged: Vec<Judged> =
+        plan.check.iter().map(|check| check.judge(&results)).collect::<Result<_, _>>().map_err(bad)?;
+    let problems = results.problems();
+    for (plot, file) in plan.plot.iter().zip(plot::files(name, &plan.plot)) {
+        plot::draw(plot, &results, &args.out.join(file)).map_err(bad)?;
+    }
+    let report = Report {
+        experiment: name,
+        about: &plan.about,
+        paper: &plan.paper,
+        figures: &plan.figures,
+        notes: &plan.notes,
+        profile: if args.full { "full" } else { "quick" },
+        seeds: profile.seeds,
+        checks: &judged,
+        problems: &problems,
+        cells: results.cells.iter().map(cell_report).collect(),
+    };
+    write(&args.out.join(format!("{name}.json")), &report)?;
+    say(name, plan, &judged, &problems);
+    Ok((judged, problems))
+}
+
+fn cell_report(cell: &results::Cell) -> CellReport<'_> {
+    let value =
+        |(key, value): &(String, toml::Value)| (key.clone(), serde_json::to_value(value).unwrap_or_default());
+    CellReport { values: cell.values.iter().map(value).collect(), runs: &cell.runs }
+}
+
+fn write(file: &Path, report: &Report<'_>) -> Result<(), Problem> {
+    let text = serde_json::to_vec(report).map_err(std::io::Error::from);
+    let doing = format!("writing {}", file.display());
+    fs::write(file, text.while_doing(&doing)?).while_doing(&doing)
+}
+
+/// The verdicts, for people: the paper's numbers beside ours.
+fn say(name: &str, plan: &Plan, judged: &[Judged], problems: &[String]) {
+    println!("{name}: {}", plan.about);
+    for check in judged {
+        println!("  {:<13} {}", check.verdict.name(), check.name);
+        if !check.paper.is_empty() {
+            println!("{:16}paper: {}", "", check.paper);
+        }
+        println!("{:16}here:  {}", "", check.ours);
+        if check.verdict != Verdict::Reproduced && !check.why.is_empty() {
+            println!("{:16}why:   {}", "", check.why);
+        }
+    }
+    for problem in problems.iter().take(5) {
+        println!("  problem: {problem}");
+    }
+    if let Some(more) = problems.len().checked_sub(5).filter(|more| *more > 0) {
+        println!("  and {more} more problems; all are in the JSON");
+    }
+}

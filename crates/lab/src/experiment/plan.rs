@@ -1,0 +1,204 @@
+//! What an experiment is: a scenario, the values that are varied, what is drawn, and what must come out.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::check::CheckSpec;
+use super::measure::Quantity;
+use crate::problem::Problem;
+use crate::sim::{self, Axis, Values};
+
+/// The shipped plans. Add one with a line here.
+const PLANS: &[(&str, &str)] = &[
+    ("datta-3", include_str!("../../plans/datta-3.toml")),
+    ("datta-4", include_str!("../../plans/datta-4.toml")),
+    ("datta-8", include_str!("../../plans/datta-8.toml")),
+    ("datta-9", include_str!("../../plans/datta-9.toml")),
+    ("asynch-1", include_str!("../../plans/asynch-1.toml")),
+    ("asynch-2", include_str!("../../plans/asynch-2.toml")),
+    ("asynch-3", include_str!("../../plans/asynch-3.toml")),
+    ("asynch-4", include_str!("../../plans/asynch-4.toml")),
+    ("asynch-6", include_str!("../../plans/asynch-6.toml")),
+    ("asynch-9", include_str!("../../plans/asynch-9.toml")),
+    ("dickens-1", include_str!("../../plans/dickens-1.toml")),
+    ("dickens-t2", include_str!("../../plans/dickens-t2.toml")),
+];
+
+/// A plan file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Plan {
+    /// What it shows, for people.
+    pub about: String,
+    /// The paper, or `ours`.
+    pub paper: String,
+    /// Which figures and tables of it; empty for experiments of our own.
+    #[serde(default)]
+    pub figures: String,
+    /// What differs here from the paper, and why.
+    #[serde(default)]
+    pub notes: String,
+    /// What runs by default.
+    pub quick: Profile,
+    /// What runs with `--full`; as `quick` if absent.
+    pub full: Option<Profile>,
+    /// As in a file of `haul-lab sim`.
+    pub scenario: Table,
+    /// Named settings that can be swept like a key: name of the axis, name of the value, keys and their values.
+    #[serde(default)]
+    pub variants: BTreeMap<String, BTreeMap<String, Table>>,
+    /// The diagrams.
+    #[serde(default)]
+    pub plot: Vec<PlotSpec>,
+    /// What must come out.
+    pub check: Vec<CheckSpec>,
+}
+
+/// How much is run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Profile {
+    /// How many seeds each combination is run with: 1, 2, 3 ...
+    pub seeds: u32,
+    /// Keys, or names of variants, and the values that they take.
+    pub sweep: Table,
+}
+
+/// One diagram.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum PlotSpec {
+    /// Means over the seeds, with their scatter, over a key.
+    Curve(CurveSpec),
+    /// Quantities over time in the run of the first seed, one diagram above the other.
+    OverTime(OverTimeSpec),
+    /// Means over two keys, as a table of colours.
+    Heat(HeatSpec),
+}
+
+/// See [`PlotSpec::Curve`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CurveSpec {
+    /// What is drawn.
+    pub measure: Quantity,
+    /// The key along the x axis.
+    pub x: String,
+    /// The key of which each value has a line.
+    pub series: Option<String>,
+    /// Which of the combinations.
+    #[serde(default)]
+    pub at: Table,
+}
+
+/// See [`PlotSpec::OverTime`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OverTimeSpec {
+    /// Recorded quantities: `law_bps.bulk`, `dropped.bulk`, `host_load.rx`.
+    pub over_time: Vec<String>,
+    /// The key of which each value has a line.
+    pub series: Option<String>,
+    /// Which of the combinations.
+    #[serde(default)]
+    pub at: Table,
+}
+
+/// See [`PlotSpec::Heat`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HeatSpec {
+    /// What is drawn.
+    pub heat: Quantity,
+    /// The key of the columns.
+    pub columns: String,
+    /// The key of the rows.
+    pub rows: String,
+}
+
+impl Plan {
+    /// Reads a plan; errors say where it is wrong.
+    fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// The shipped plan of this name, or what there is.
+    pub(super) fn named(name: &str) -> Result<Self, Problem> {
+        let found = PLANS.iter().find(|(known, _)| *known == name);
+        let (_, text) = found.ok_or_else(|| {
+            let message = format!("there is no experiment `{name}`");
+            Problem::usage(message, "`haul-lab list` shows those that there are")
+        })?;
+        Self::parse(text).map_err(|error| Problem::failed(format!("plan {name}: {error}"), ""))
+    }
+
+    /// The names of all plans, in the order in which they are listed.
+    pub(super) fn names() -> impl Iterator<Item = &'static str> {
+        PLANS.iter().map(|(name, _)| *name)
+    }
+
+    /// The profile that is asked for.
+    pub(super) fn profile(&self, is_full: bool) -> &Profile {
+        self.full.as_ref().filter(|_| is_full).unwrap_or(&self.quick)
+    }
+
+    /// Every combination of what the profile varies, without seeds.
+    pub(super) fn combinations(&self, profile: &Profile) -> Result<Vec<Values>, String> {
+        let mut swept = Table::from_iter([("sweep".to_owned(), Value::Table(profile.sweep.clone()))]);
+        let axes: Vec<Axis> =
+            sim::take_axes(&mut swept).map_err(|(key, message)| format!("sweep `{key}`: {message}"))?;
+        sim::combinations(&axes).ok_or_else(|| "the sweep has too many combinations".to_owned())
+    }
+
+    /// The scenario with one combination and one seed.
+    pub(super) fn scenario(&self, values: &Values, seed: u32) -> Result<Table, String> {
+        let mut table = self.scenario.clone();
+        table.insert("seed".to_owned(), Value::from(seed));
+        for (key, value) in values {
+            let Some(variants) = self.variants.get(key) else {
+                sim::set(&mut table, key, value)?;
+                continue;
+            };
+            let chosen = value.as_str().and_then(|name| variants.get(name)).ok_or_else(|| {
+                let known = variants.keys().cloned().collect::<Vec<_>>().join(", ");
+                format!("`{key}` has no variant {value}; there are: {known}")
+            })?;
+            for (key, value) in chosen {
+                sim::set(&mut table, key, value)?;
+            }
+        }
+        Ok(table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shipped_plan_can_be_read_and_each_of_its_runs_can_be_built() {
+        for (name, text) in PLANS {
+            let plan = Plan::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            for profile in [Some(&plan.quick), plan.full.as_ref()].into_iter().flatten() {
+                let combinations = plan.combinations(profile).unwrap();
+                assert!(!combinations.is_empty() && profile.seeds > 0, "{name}");
+                for values in &combinations {
+                    let table = plan.scenario(values, 1).unwrap_or_else(|error| panic!("{name}: {error}"));
+                    if let Err(error) = sim::prepare(table, values.clone()) {
+                        panic!("{name}, {values:?}: {error}");
+                    }
+                }
+                for check in &plan.check {
+                    for cell in check.cells() {
+                        let found =
+                            combinations.iter().any(|values| super::super::results::matches(values, cell));
+                        assert!(found, "{name}, check `{}`: no run has {cell}", check.name);
+                    }
+                }
+            }
+            assert!(plan.about.len() > 20 && !plan.check.is_empty(), "{name}");
+        }
+    }
+}

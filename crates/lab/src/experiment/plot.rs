@@ -1,0 +1,250 @@
+//! Diagrams as SVG.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use plotters::prelude::*;
+use plotters::style::{Color, RGBColor};
+use toml::Table;
+
+use super::measure::{Quantity, label, number};
+use super::plan::{CurveSpec, HeatSpec, OverTimeSpec, PlotSpec};
+use super::results::Results;
+use super::stats::{deviation, mean};
+
+/// Colours that people with any colour vision tell apart (Okabe and Ito, 2008).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(60, 60, 60),
+];
+const WIDTH: u32 = 820;
+const PANEL: u32 = 300;
+
+/// A line with its name and its points; each has its scatter, or none.
+struct Line {
+    name: String,
+    points: Vec<(f64, f64, f64)>,
+}
+
+/// Draws one diagram.
+pub(super) fn draw(spec: &PlotSpec, results: &Results, file: &Path) -> Result<(), String> {
+    match spec {
+        PlotSpec::Curve(curve) => draw_curve(curve, results, file),
+        PlotSpec::OverTime(over_time) => draw_over_time(over_time, results, file),
+        PlotSpec::Heat(heat) => draw_heat(heat, results, file),
+    }
+}
+
+/// The values of a key among these combinations, in the order in which they were run.
+fn values_of(results: &Results, key: &str, at: &Table) -> Vec<toml::Value> {
+    let mut known: Vec<toml::Value> = Vec::new();
+    for value in results.select(at).filter_map(|cell| cell.value(key)) {
+        if !known.contains(value) {
+            known.push(value.clone());
+        }
+    }
+    known
+}
+
+/// One selection for each line: its name, and the values that it has.
+fn lines_of(results: &Results, series: Option<&String>, at: &Table) -> Vec<(String, Table)> {
+    let Some(key) = series else { return vec![(String::new(), at.clone())] };
+    let line = |value: toml::Value| {
+        let mut chosen = at.clone();
+        let name = label(&value);
+        chosen.insert(key.clone(), value);
+        (name, chosen)
+    };
+    values_of(results, key, at).into_iter().map(line).collect()
+}
+
+/// The unit in which numbers of this size are drawn.
+fn scale(most: f64) -> (f64, &'static str) {
+    match most {
+        _ if most >= 1e9 => (1e9, "G"),
+        _ if most >= 1e6 => (1e6, "M"),
+        _ if most >= 1e4 => (1e3, "k"),
+        _ => (1.0, ""),
+    }
+}
+
+fn draw_curve(spec: &CurveSpec, results: &Results, file: &Path) -> Result<(), String> {
+    let mut lines = Vec::new();
+    for (name, at) in lines_of(results, spec.series.as_ref(), &spec.at) {
+        let mut points = Vec::new();
+        for cell in results.select(&at) {
+            let place = cell.value(&spec.x).and_then(number);
+            let place = place.ok_or_else(|| format!("`{}` is no number", spec.x))?;
+            let values = cell.of(&spec.measure)?;
+            points.push((place, mean(&values), deviation(&values)));
+        }
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        lines.push(Line { name, points });
+    }
+    let root = SVGBackend::new(file, (WIDTH, PANEL)).into_drawing_area();
+    root.fill(&WHITE).map_err(|error| error.to_string())?;
+    panel(&root, &lines, &spec.measure.text, &spec.x)?;
+    root.present().map_err(|error| error.to_string())
+}
+
+fn draw_over_time(spec: &OverTimeSpec, results: &Results, file: &Path) -> Result<(), String> {
+    let panels = spec.over_time.len();
+    let root = SVGBackend::new(file, (WIDTH, PANEL * panels as u32)).into_drawing_area();
+    root.fill(&WHITE).map_err(|error| error.to_string())?;
+    for (area, name) in root.split_evenly((panels, 1)).iter().zip(&spec.over_time) {
+        let mut lines = Vec::new();
+        for (title, at) in lines_of(results, spec.series.as_ref(), &spec.at) {
+            let run = results.select(&at).next().and_then(|cell| cell.runs.first());
+            let (interval, values) = run
+                .and_then(|run| run.recorded(name))
+                .ok_or_else(|| format!("nothing was recorded of `{name}`"))?;
+            let point = |(index, value): (usize, &u64)| ((index + 1) as f64 * interval, *value as f64, 0.0);
+            lines.push(Line { name: title, points: values.iter().enumerate().map(point).collect() });
+        }
+        panel(area, &lines, name, "seconds")?;
+    }
+    root.present().map_err(|error| error.to_string())
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+/// What a set of numbers spans, with some room; from zero where that costs little.
+fn span(values: impl Iterator<Item = f64> + Clone, from_zero: bool) -> std::ops::Range<f64> {
+    let low = values.clone().fold(f64::INFINITY, f64::min);
+    let high = values.fold(f64::NEG_INFINITY, f64::max);
+    let low = if from_zero { low.min(0.0) } else { low };
+    let room = ((high - low) * 0.05).max(high.abs() * 1e-3).max(1e-9);
+    (if low == 0.0 { 0.0 } else { low - room })..(high + room)
+}
+
+fn panel(area: &Area<'_>, lines: &[Line], y_name: &str, x_name: &str) -> Result<(), String> {
+    let text = |error: DrawingAreaErrorKind<std::io::Error>| error.to_string();
+    let all = || lines.iter().flat_map(|line| line.points.iter());
+    if all().next().is_none() {
+        return Err(format!("there is nothing to draw of `{y_name}`"));
+    }
+    let tops = all().flat_map(|(_, y, scatter)| [y - scatter, y + scatter]);
+    let (x_scale, x_unit) = scale(all().map(|point| point.0).fold(0.0, f64::max));
+    let (y_scale, y_unit) = scale(all().map(|point| point.1).fold(0.0, f64::max));
+    let x_span = span(all().map(|point| point.0 / x_scale), false);
+    let y_span = span(tops.map(|y| y / y_scale).collect::<Vec<_>>().into_iter(), true);
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(38)
+        .y_label_area_size(64)
+        .build_cartesian_2d(x_span, y_span)
+        .map_err(text)?;
+    let with_unit =
+        |name: &str, unit: &str| if unit.is_empty() { name.to_owned() } else { format!("{name} ({unit})") };
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .x_desc(with_unit(x_name, x_unit))
+        .y_desc(with_unit(y_name, y_unit))
+        .draw()
+        .map_err(text)?;
+    for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
+        let points = line.points.iter().map(|(x, y, _)| (x / x_scale, y / y_scale));
+        let drawn = chart.draw_series(LineSeries::new(points, colour.stroke_width(2))).map_err(text)?;
+        if !line.name.is_empty() {
+            drawn
+                .label(&line.name)
+                .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
+        }
+        let bars = line.points.iter().filter(|(_, _, scatter)| *scatter > 0.0).map(|(x, y, scatter)| {
+            let (x, low, high) = (x / x_scale, (y - scatter) / y_scale, (y + scatter) / y_scale);
+            PathElement::new([(x, low), (x, high)], colour.stroke_width(1))
+        });
+        chart.draw_series(bars).map_err(text)?;
+    }
+    if lines.iter().any(|line| !line.name.is_empty()) {
+        chart
+            .configure_series_labels()
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK.mix(0.3))
+            .draw()
+            .map_err(text)?;
+    }
+    Ok(())
+}
+
+const ROW: i32 = 22;
+const NAMES: i32 = 190;
+const COLUMN: i32 = 76;
+const HEAD: i32 = 120;
+
+fn draw_heat(spec: &HeatSpec, results: &Results, file: &Path) -> Result<(), String> {
+    let everything = Table::new();
+    let columns = values_of(results, &spec.columns, &everything);
+    let rows = values_of(results, &spec.rows, &everything);
+    let size = (NAMES + COLUMN * columns.len() as i32, HEAD + ROW * rows.len() as i32 + 8);
+    let root = SVGBackend::new(file, (size.0 as u32, size.1 as u32)).into_drawing_area();
+    let text = |error: DrawingAreaErrorKind<std::io::Error>| error.to_string();
+    root.fill(&WHITE).map_err(text)?;
+    let font = ("sans-serif", 13).into_font();
+    let put = |words: &str, place: (i32, i32)| {
+        root.draw(&Text::new(words.to_owned(), place, font.clone())).map_err(text)
+    };
+    for (index, column) in columns.iter().enumerate() {
+        let slanted = font.transform(FontTransform::Rotate270);
+        let place = (NAMES + COLUMN * index as i32 + COLUMN / 3, HEAD - 8);
+        root.draw(&Text::new(label(column), place, slanted)).map_err(text)?;
+    }
+    for (at, row) in rows.iter().enumerate() {
+        let top = HEAD + ROW * at as i32;
+        put(&label(row), (6, top + 5))?;
+        for (index, column) in columns.iter().enumerate() {
+            let value = heat_value(results, &spec.heat, [(&spec.columns, column), (&spec.rows, row)])?;
+            let left = NAMES + COLUMN * index as i32;
+            let corners = [(left, top), (left + COLUMN - 2, top + ROW - 2)];
+            root.draw(&Rectangle::new(corners, warmth(value).filled())).map_err(text)?;
+            put(&format!("{value:.2}"), (left + 22, top + 5))?;
+        }
+    }
+    root.present().map_err(text)
+}
+
+fn heat_value(
+    results: &Results,
+    measure: &Quantity,
+    at: [(&String, &toml::Value); 2],
+) -> Result<f64, String> {
+    let at: Table = at.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    Ok(mean(&results.cell(&at)?.of(measure)?))
+}
+
+/// From orange at 0 through white at one half to blue at 1.
+fn warmth(share: f64) -> RGBColor {
+    let share = share.clamp(0.0, 1.0);
+    let toward = |end: u8, by: f64| (255.0 - (255.0 - f64::from(end)) * by) as u8;
+    let (end, by) =
+        if share < 0.5 { (COLOURS[1], 1.0 - 2.0 * share) } else { (COLOURS[0], 2.0 * share - 1.0) };
+    let by = by * 0.8;
+    RGBColor(toward(end.0, by), toward(end.1, by), toward(end.2, by))
+}
+
+/// The names of the diagrams' files.
+pub(super) fn files(experiment: &str, plots: &[PlotSpec]) -> Vec<String> {
+    let mut taken = BTreeSet::new();
+    let name = |plot: &PlotSpec| {
+        let what = match plot {
+            PlotSpec::Curve(curve) => curve.measure.text.rsplit('.').next().unwrap_or_default().to_owned(),
+            PlotSpec::OverTime(_) => "over-time".to_owned(),
+            PlotSpec::Heat(_) => "heat".to_owned(),
+        };
+        let plain: String = what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let mut name = format!("{experiment}-{plain}.svg");
+        let mut count = 1;
+        while !taken.insert(name.clone()) {
+            count += 1;
+            name = format!("{experiment}-{plain}-{count}.svg");
+        }
+        name
+    };
+    plots.iter().map(name).collect()
+}

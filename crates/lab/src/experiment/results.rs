@@ -1,0 +1,92 @@
+//! The runs of an experiment, by what was varied.
+
+use toml::Table;
+
+use super::measure::{Quantity, label};
+use super::plan::{Plan, Profile};
+use crate::problem::Problem;
+use crate::sim::{self, RunReport, Values};
+
+/// All runs of one combination of values.
+#[derive(Debug)]
+pub(super) struct Cell {
+    pub values: Values,
+    /// In the order of the seeds, which are 1, 2, 3 ...
+    pub runs: Vec<RunReport>,
+}
+
+/// Everything that was run.
+#[derive(Debug)]
+pub(super) struct Results {
+    pub cells: Vec<Cell>,
+}
+
+/// Whether a combination has all of these values.
+pub(super) fn matches(values: &Values, at: &Table) -> bool {
+    at.iter().all(|(key, wanted)| values.iter().any(|(known, value)| known == key && value == wanted))
+}
+
+impl Cell {
+    /// A quantity in each run, in the order of the seeds.
+    pub(super) fn of(&self, quantity: &Quantity) -> Result<Vec<f64>, String> {
+        let value = |run: &RunReport| {
+            quantity.of(run).ok_or_else(|| format!("no `{}` in the runs of {}", quantity.text, self.name()))
+        };
+        self.runs.iter().map(value).collect()
+    }
+
+    /// The value of a key.
+    pub(super) fn value(&self, key: &str) -> Option<&toml::Value> {
+        self.values.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    /// Its values, for people.
+    pub(super) fn name(&self) -> String {
+        self.values.iter().map(|(_, value)| label(value)).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Results {
+    /// Runs a profile of a plan, on so many threads.
+    pub(super) fn run(plan: &Plan, profile: &Profile, threads: usize) -> Result<Self, Problem> {
+        let bad = |message: String| Problem::failed(format!("the plan cannot be run: {message}"), "");
+        let combinations = plan.combinations(profile).map_err(bad)?;
+        let mut jobs = Vec::new();
+        for values in &combinations {
+            for seed in 1..=profile.seeds {
+                let table = plan.scenario(values, seed).map_err(bad)?;
+                jobs.push(sim::prepare(table, values.clone()).map_err(bad)?);
+            }
+        }
+        let mut reports = sim::run_all(jobs, threads).into_iter();
+        let seeds = profile.seeds as usize;
+        let cell = |values| Cell { values, runs: reports.by_ref().take(seeds).collect() };
+        Ok(Self { cells: combinations.into_iter().map(cell).collect() })
+    }
+
+    /// The runs with all of these values, which must be those of one combination.
+    pub(super) fn cell(&self, at: &Table) -> Result<&Cell, String> {
+        let mut found = self.select(at);
+        match (found.next(), found.next()) {
+            (Some(cell), None) => Ok(cell),
+            (None, _) => Err(format!("no run has {at}")),
+            (Some(_), Some(_)) => Err(format!("more than one combination has {at}")),
+        }
+    }
+
+    /// The combinations with all of these values.
+    pub(super) fn select<'a>(&'a self, at: &Table) -> impl Iterator<Item = &'a Cell> + use<'a> {
+        let at = at.clone();
+        self.cells.iter().filter(move |cell| matches(&cell.values, &at))
+    }
+
+    /// What went wrong in runs, with the run.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let of = |cell: &Cell| {
+            let name = cell.name();
+            let runs = cell.runs.iter().flat_map(|run| run.problems.iter().map(|text| (run.seed, text)));
+            runs.map(|(seed, text)| format!("{name}, seed {seed}: {text}")).collect::<Vec<_>>()
+        };
+        self.cells.iter().flat_map(of).collect()
+    }
+}

@@ -1,0 +1,143 @@
+//! Means, scatter and intervals. Everything random here is seeded, so that equal runs give equal words.
+
+use haul_base::Rng;
+
+/// Resamples of a bootstrap: enough that the ends of a 95 % interval hardly move (Efron and Tibshirani, 1993, chapter 13,
+/// advise 1,000 or more).
+const RESAMPLES: usize = 2_000;
+const SEED: u64 = 20_061_112;
+
+/// The two ends of a 95 % interval.
+pub(super) type Interval = (f64, f64);
+
+pub(super) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The standard deviation of a sample; 0 for fewer than two values.
+pub(super) fn deviation(values: &[f64]) -> f64 {
+    if values.len() < 2 {
+        return 0.0;
+    }
+    let mean = mean(values);
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (squares / (values.len() - 1) as f64).sqrt()
+}
+
+/// What lies between 2.5 and 97.5 % of these.
+fn percentiles(mut values: Vec<f64>) -> Interval {
+    values.sort_by(f64::total_cmp);
+    let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+    (at(0.025), at(0.975))
+}
+
+/// The 95 % percentile bootstrap interval of the mean.
+pub(super) fn bootstrap_mean(values: &[f64]) -> Interval {
+    let mut rng = Rng::from_seed(SEED);
+    let mut draw = || values[rng.below(values.len() as u64) as usize];
+    let resample = |_| (0..values.len()).map(|_| draw()).sum::<f64>() / values.len() as f64;
+    percentiles((0..RESAMPLES).map(resample).collect())
+}
+
+/// The slope of the least-squares line through these points; `None` if all stand above one place.
+pub(super) fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let x = mean(&points.iter().map(|point| point.0).collect::<Vec<_>>());
+    let y = mean(&points.iter().map(|point| point.1).collect::<Vec<_>>());
+    let across: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+    let both: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
+    (across > 0.0).then(|| both / across)
+}
+
+/// The place of each value among all, equal ones in the middle of their places.
+fn ranks(values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
+    let mut ranks = vec![0.0; values.len()];
+    let mut start = 0;
+    while start < order.len() {
+        let is_equal = |at: &&usize| values[**at].total_cmp(&values[order[start]]).is_eq();
+        let count = order[start..].iter().take_while(is_equal).count();
+        for at in &order[start..start + count] {
+            ranks[*at] = start as f64 + (count - 1) as f64 / 2.0;
+        }
+        start += count;
+    }
+    ranks
+}
+
+/// Spearman's rank correlation; `None` if one of the two never changes.
+pub(super) fn rank_correlation(pairs: &[(f64, f64)]) -> Option<f64> {
+    let of = |pick: fn(&(f64, f64)) -> f64| ranks(&pairs.iter().map(pick).collect::<Vec<_>>());
+    let (x, y) = (of(|pair| pair.0), of(|pair| pair.1));
+    let middle = (pairs.len() as f64 - 1.0) / 2.0;
+    let product =
+        |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum() };
+    let scatter = (product(&x, &x) * product(&y, &y)).sqrt();
+    (scatter > 0.0).then(|| product(&x, &y) / scatter)
+}
+
+/// The 95 % interval of [`rank_correlation`] by a moving-block bootstrap (Künsch, 1989): neighbours in time are not
+/// independent, so that blocks of `block` of them are drawn together.
+pub(super) fn block_bootstrap(pairs: &[(f64, f64)], block: usize) -> Option<Interval> {
+    let block = block.clamp(1, pairs.len().max(1));
+    let starts = (pairs.len() + 1).checked_sub(block)? as u64;
+    let mut rng = Rng::from_seed(SEED);
+    let resample = |_| {
+        let mut drawn = Vec::with_capacity(pairs.len() + block);
+        while drawn.len() < pairs.len() {
+            let start = rng.below(starts) as usize;
+            drawn.extend_from_slice(&pairs[start..start + block]);
+        }
+        rank_correlation(&drawn[..pairs.len()])
+    };
+    let found: Vec<f64> = (0..RESAMPLES).filter_map(resample).collect();
+    (found.len() > RESAMPLES / 2).then(|| percentiles(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(a: f64, b: f64, by: f64) -> bool {
+        (a - b).abs() <= by
+    }
+
+    #[test]
+    fn the_interval_of_a_mean_has_the_width_of_theory() {
+        let mut rng = Rng::from_seed(7);
+        let values: Vec<f64> = (0..400).map(|_| rng.next_f64()).collect();
+        let (low, high) = bootstrap_mean(&values);
+        // A uniform number scatters by 1 / sqrt(12); the mean of 400 by a twentieth of that.
+        let width = 2.0 * 1.96 / 12f64.sqrt() / 20.0;
+        assert!(near(high - low, width, width * 0.15), "{low} to {high}");
+        assert!(low < mean(&values) && mean(&values) < high);
+        assert!(near(deviation(&values), 1.0 / 12f64.sqrt(), 0.02));
+    }
+
+    #[test]
+    fn ranks_correlate_whatever_the_shape_and_equal_values_share_a_rank() {
+        let pairs: Vec<(f64, f64)> = (0..50).map(|n| (f64::from(n), f64::from(n).exp2())).collect();
+        assert_eq!(rank_correlation(&pairs), Some(1.0));
+        let turned: Vec<(f64, f64)> = pairs.iter().map(|(x, y)| (*x, -y)).collect();
+        assert_eq!(rank_correlation(&turned), Some(-1.0));
+        assert_eq!(ranks(&[5.0, 1.0, 5.0, 9.0]), [1.5, 0.0, 1.5, 3.0]);
+        assert_eq!(rank_correlation(&[(1.0, 1.0), (1.0, 2.0)]), None);
+    }
+
+    #[test]
+    fn what_is_unrelated_has_an_interval_around_zero_and_what_is_related_has_not() {
+        let mut rng = Rng::from_seed(3);
+        let unrelated: Vec<(f64, f64)> = (0..300).map(|_| (rng.next_f64(), rng.next_f64())).collect();
+        let (low, high) = block_bootstrap(&unrelated, 10).unwrap();
+        assert!(low < 0.0 && high > 0.0, "{low} to {high}");
+        let related: Vec<(f64, f64)> = unrelated.iter().map(|(x, y)| (*x, x + 0.3 * y)).collect();
+        let (low, _) = block_bootstrap(&related, 10).unwrap();
+        assert!(low > 0.8, "{low}");
+    }
+
+    #[test]
+    fn a_slope_is_that_of_the_line() {
+        assert!(near(slope(&[(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]).unwrap(), 2.0, 1e-12));
+        assert_eq!(slope(&[(1.0, 1.0), (1.0, 2.0)]), None);
+    }
+}
