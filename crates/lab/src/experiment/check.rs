@@ -6,6 +6,7 @@ use toml::Table;
 use super::measure::{Quantity, number};
 use super::results::{Cell, Results};
 use super::stats::{Interval, block_bootstrap, bootstrap_mean, mean, rank_correlation, slope};
+use crate::sim::RunReport;
 
 /// One thing that must come out.
 #[derive(Clone, Debug, Deserialize)]
@@ -77,6 +78,9 @@ pub(super) enum Test {
         #[serde(default)]
         tolerance: f64,
     },
+    /// Whenever one recorded quantity rises through `threshold`, the other is no higher than in the samples before: the share of
+    /// the times for which that holds.
+    MinimumAtOnset { x: String, y: String, at: Table, threshold: u64, at_least: f64 },
     /// Two recorded quantities go together in time: Spearman's rank correlation is at least so high. Its interval is that of
     /// blocks of so many samples.
     Correlation { x: String, y: String, at: Table, at_least: f64, block: usize },
@@ -149,6 +153,7 @@ impl CheckSpec {
             Test::Value { at, .. }
             | Test::Knee { at, .. }
             | Test::Trend { at, .. }
+            | Test::MinimumAtOnset { at, .. }
             | Test::Correlation { at, .. } => vec![at],
         }
     }
@@ -165,6 +170,9 @@ impl CheckSpec {
             Test::Knee { measure, x, at, after, limit } => knee(results, measure, (x, at), after, *limit),
             Test::Trend { measure, x, at, direction, slope, tolerance } => {
                 trend(results, measure, (x, at), *direction, slope.map(|slope| (slope, *tolerance)))
+            }
+            Test::MinimumAtOnset { x, y, at, threshold, at_least } => {
+                minimum_at_onset(results.cell(at)?, (x, y), *threshold, *at_least)
             }
             Test::Correlation { x, y, at, at_least, block } => {
                 correlation(results.cell(at)?, (x, y), *at_least, *block)
@@ -275,16 +283,82 @@ fn trend(
     Ok((Verdict::of(is_ordered, is_expected), ours, Some(interval)))
 }
 
+/// How many samples before an onset are looked at, and by how much one of them may be lower: a sample lies anywhere in its
+/// interval.
+const BEFORE: usize = 3;
+const ABOVE: f64 = 1.05;
+
+/// Whether `low` is no higher at each rise of `high` through `threshold` than before.
+fn minima(low: &[u64], high: &[u64], threshold: u64) -> Vec<f64> {
+    let rises = |at: &usize| high[*at] >= threshold && high[*at - 1] < threshold;
+    let is_least = |at: usize| {
+        let here = low[at].min(low[at - 1]) as f64;
+        let before = low[at - BEFORE..at].iter().min().copied().unwrap_or(0) as f64;
+        f64::from(u8::from(here <= before * ABOVE))
+    };
+    (BEFORE..low.len().min(high.len())).filter(rises).map(is_least).collect()
+}
+
+fn minimum_at_onset(
+    cell: &Cell,
+    (x, y): (&str, &str),
+    threshold: u64,
+    at_least: f64,
+) -> Result<Finding, String> {
+    let mut found = Vec::new();
+    for run in &cell.runs {
+        found.extend(minima(recorded(run, x)?, recorded(run, y)?, threshold));
+    }
+    if found.is_empty() {
+        return Err(format!("`{y}` never rises through {threshold}"));
+    }
+    let share = mean(&found);
+    let ours = format!("{:.1} % of {} times", share * 100.0, found.len());
+    let verdict = if share >= at_least { Verdict::Reproduced } else { Verdict::Differs };
+    Ok((verdict, ours, Some(bootstrap_mean(&found))))
+}
+
+fn recorded<'a>(run: &'a RunReport, name: &str) -> Result<&'a [u64], String> {
+    let series = run.recorded(name).map(|(_, values)| values);
+    series.ok_or_else(|| format!("nothing was recorded of `{name}`"))
+}
+
 fn correlation(cell: &Cell, (x, y): (&str, &str), at_least: f64, block: usize) -> Result<Finding, String> {
     let mut pairs = Vec::new();
     for run in &cell.runs {
-        let series =
-            |name: &str| run.recorded(name).ok_or_else(|| format!("nothing was recorded of `{name}`"));
-        let ((_, x), (_, y)) = (series(x)?, series(y)?);
+        let (x, y) = (recorded(run, x)?, recorded(run, y)?);
         pairs.extend(x.iter().zip(y).map(|(x, y)| (*x as f64, *y as f64)));
     }
     let found = rank_correlation(&pairs).ok_or("one of the two never changes")?;
     let interval = block_bootstrap(&pairs, block).ok_or("too little changes for an interval")?;
     let ours = format!("{found:.2} over {} samples", pairs.len());
     Ok((Verdict::of(interval.0 > 0.0, found >= at_least), ours, Some(interval)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expected_values_have_their_tolerance() {
+        assert!(Expected::Number(10.0).has(11.9, 0.2) && !Expected::Number(10.0).has(12.1, 0.2));
+        assert!(Expected::Number(-10.0).has(-11.9, 0.2) && !Expected::Number(-10.0).has(-12.1, 0.2));
+        assert!(Expected::Between([1.0, 2.0]).has(2.0, 0.0) && !Expected::Between([1.0, 2.0]).has(2.1, 0.0));
+    }
+
+    #[test]
+    fn an_order_without_the_number_is_an_order_and_a_number_without_the_order_is_nothing() {
+        assert_eq!(Verdict::of(true, true), Verdict::Reproduced);
+        assert_eq!(Verdict::of(true, false), Verdict::SameOrdering);
+        assert_eq!(Verdict::of(false, true), Verdict::Differs);
+    }
+
+    #[test]
+    fn a_saw_tooth_is_at_its_minimum_when_the_other_begins_and_noise_is_not() {
+        let waits = [0, 0, 0, 900, 1_000, 0, 0, 0, 0, 950, 0];
+        let falls = [50, 40, 30, 20, 60, 55, 50, 40, 30, 25, 60];
+        assert_eq!(minima(&falls, &waits, 500), [1.0, 1.0]);
+        let rises = [10, 20, 30, 40, 60, 10, 20, 30, 40, 50, 60];
+        assert_eq!(minima(&rises, &waits, 500), [0.0, 0.0]);
+    }
 }

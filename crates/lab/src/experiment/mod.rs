@@ -35,7 +35,7 @@ What the verdicts mean: docs/experiments.md.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
-    /// The experiment, or `all`
+    /// The experiment, `all`, or a plan of your own (a file that ends in .toml)
     #[arg(value_name = "NAME")]
     pub name: String,
 
@@ -96,7 +96,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
     let mut all: Vec<Judged> = Vec::new();
     let mut is_well = true;
     for (name, plan) in plans {
-        let (judged, problems) = run_one(name, &plan, args, threads)?;
+        let name = Path::new(name).file_stem().map_or(name.into(), |stem| stem.to_string_lossy());
+        let (judged, problems) = run_one(&name, &plan, args, threads)?;
         is_well &= problems.is_empty();
         all.extend(judged);
     }

@@ -1,6 +1,8 @@
 //! What an experiment is: a scenario, the values that are varied, what is drawn, and what must come out.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -124,8 +126,19 @@ impl Plan {
         toml::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// The shipped plan of this name, or what there is.
+    /// The shipped plan of this name, or the plan in this file (`mine.toml`).
     pub(super) fn named(name: &str) -> Result<Self, Problem> {
+        if Path::new(name).extension().is_some_and(|end| end == "toml") {
+            let text = fs::read_to_string(name).map_err(|error| {
+                Problem::usage(
+                    format!("{name}: {error}"),
+                    "give the path of a plan, or a name of `haul-lab list`",
+                )
+            })?;
+            return Self::parse(&text).map_err(|error| {
+                Problem::usage(format!("{name}: {error}"), "docs/experiments.md says what a plan has")
+            });
+        }
         let found = PLANS.iter().find(|(known, _)| *known == name);
         let (_, text) = found.ok_or_else(|| {
             let message = format!("there is no experiment `{name}`");

@@ -112,6 +112,10 @@ fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> Result<HostId
         template.per_packet = cost.0;
     }
     let mut nic = NicConfig { gro: entry.gro.then(Gro::default), ..NicConfig::default() };
+    if let Some(cost) = entry.interrupt {
+        // A packet alone goes up the stack alone.
+        nic.per_packet = cost.0.saturating_sub(nic.per_skb);
+    }
     if let Some(slots) = entry.ring {
         nic.slots = slots;
     }

@@ -2,9 +2,9 @@
 
 use haul_base::Span;
 use haul_sim::host::Load;
-use haul_sim::host::scheduler::Nice;
+use haul_sim::host::scheduler::{Nice, SleepKind};
 
-use super::scenario::{LoadEntry, LoadKind};
+use super::scenario::{LoadEntry, LoadKind, SleepName};
 use super::text::Text;
 
 /// Core time of a forwarded packet, packets per interrupt, and how many come, if a scenario does not say.
@@ -33,6 +33,7 @@ fn check_fields(entry: &LoadEntry) -> Result<(), String> {
         ("per_packet", entry.per_packet.is_some(), LoadKind::Forwarding),
         ("burst", entry.burst.is_some(), LoadKind::Forwarding),
         ("run", entry.run.is_some(), LoadKind::SystemCalls),
+        ("sleep", entry.sleep.is_some(), LoadKind::SystemCalls),
         ("wait", entry.wait.is_some(), LoadKind::SystemCalls),
         ("slowdown", entry.slowdown.is_some(), LoadKind::Memory),
         ("runs", entry.runs.is_some(), LoadKind::Generator),
@@ -56,13 +57,17 @@ const fn name(kind: LoadKind) -> &'static str {
 
 fn system_calls(entry: &LoadEntry, processes: u32) -> Result<Load, String> {
     let usual = Load::system_calls(processes);
-    let Load::SystemCalls { run, wait, .. } = usual else { return Ok(usual) };
+    let Load::SystemCalls { run, wait, sleep, .. } = usual else { return Ok(usual) };
     let run = entry.run.map_or(run, |run| run.0);
     let wait = entry.wait.map_or(wait, |wait| wait.0);
     if run == Span::ZERO || wait == Span::ZERO {
         return Err("`run` and `wait` of system_calls must be above zero".to_owned());
     }
-    Ok(Load::SystemCalls { processes, run, wait })
+    let sleep = entry.sleep.map_or(sleep, |sleep| match sleep {
+        SleepName::Interruptible => SleepKind::Interruptible,
+        SleepName::Uninterruptible => SleepKind::Uninterruptible,
+    });
+    Ok(Load::SystemCalls { processes, run, wait, sleep })
 }
 
 fn slowdown(entry: &LoadEntry) -> Result<u32, String> {
@@ -111,8 +116,13 @@ mod tests {
             Ok(Load::Forwarding { packets_per_second: 100_000, per_packet: micros(3), burst: 8 })
         );
         assert_eq!(
-            read("kind = 'system_calls'\nprocesses = 2\nrun = '500us'"),
-            Ok(Load::SystemCalls { processes: 2, run: micros(500), wait: micros(1_000) })
+            read("kind = 'system_calls'\nprocesses = 2\nrun = '500us'\nsleep = 'interruptible'"),
+            Ok(Load::SystemCalls {
+                processes: 2,
+                run: micros(500),
+                wait: micros(1_000),
+                sleep: SleepKind::Interruptible
+            })
         );
         assert_eq!(
             read("kind = 'memory'\nslowdown = 1.5"),

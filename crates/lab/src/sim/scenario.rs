@@ -92,6 +92,8 @@ pub(super) struct HostEntry {
     pub socket_buffer: Option<Text<Bytes>>,
     /// Core time that a receiving program takes for each packet.
     pub per_packet: Option<Text<Span>>,
+    /// Core time that interrupts take for each packet, before any program.
+    pub interrupt: Option<Text<Span>>,
     /// Slots of the network card's ring.
     pub ring: Option<u32>,
     /// Whether the card merges packets (GRO).
@@ -131,6 +133,8 @@ pub(super) struct LoadEntry {
     pub run: Option<Text<Span>>,
     /// Of `system_calls`: how long it waits on average.
     pub wait: Option<Text<Span>>,
+    /// Of `system_calls`: what the waits are for the scheduler.
+    pub sleep: Option<SleepName>,
     /// Of `memory`: by which factor receivers are slower.
     pub slowdown: Option<f64>,
     /// Of `generator`: shortest and longest time for which its processes run.
@@ -142,6 +146,16 @@ pub(super) struct LoadEntry {
     pub at: Text<Span>,
     /// How long it lasts; to the end if absent.
     pub length: Option<Text<Span>>,
+}
+
+/// How a process waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SleepName {
+    /// For a pipe, a timer or the network: the O(1) scheduler takes such a program for interactive.
+    Interruptible,
+    /// For a disk.
+    Uninterruptible,
 }
 
 /// The loads of the papers.

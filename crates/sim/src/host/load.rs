@@ -27,6 +27,8 @@ pub enum Load {
         run: Span,
         /// How long they wait on average.
         wait: Span,
+        /// What the waits are for the scheduler.
+        sleep: SleepKind,
     },
     /// Processes that read through a buffer larger than the cache (1 GB in the paper). They compute without end, and
     /// while they live the receivers on this core take longer for everything, as the cache is cold.
@@ -75,7 +77,12 @@ impl Load {
 
     /// File reading and writing in short pieces: 2 ms of work, 1 ms of waiting.
     pub const fn system_calls(processes: u32) -> Self {
-        Self::SystemCalls { processes, run: Span::from_millis(2), wait: Span::from_millis(1) }
+        Self::SystemCalls {
+            processes,
+            run: Span::from_millis(2),
+            wait: Span::from_millis(1),
+            sleep: SleepKind::Uninterruptible,
+        }
     }
 }
 
@@ -254,11 +261,11 @@ impl LoadSet {
     pub fn step(&mut self, cpu: &mut Cpu, task: TaskId) -> bool {
         let Some(index) = self.owner.get(task.index()).copied().flatten() else { return false };
         match self.loads[index].load {
-            Load::SystemCalls { run, wait, .. } => {
+            Load::SystemCalls { run, wait, sleep, .. } => {
                 let next = around(&mut self.rng, run);
                 let wake = cpu.now() + around(&mut self.rng, wait);
                 cpu.set_work(task, Some(next));
-                cpu.sleep(SleepKind::Uninterruptible);
+                cpu.sleep(sleep);
                 self.set_alarm(wake, Alarm::Wake(task));
             }
             _ => cpu.set_work(task, None),
