@@ -66,6 +66,8 @@ pub(super) enum Test {
         #[serde(default)]
         tolerance: f64,
     },
+    /// A mean is at least this share of the best of others.
+    AtLeast { measure: Quantity, at: Table, share: f64, of: Vec<Table> },
     /// Up to a value of `x` the mean is at most `limit`, and beyond it is more.
     Knee { measure: Quantity, x: String, at: Table, after: toml::Value, limit: f64 },
     /// The means rise or fall with `x`; `slope` is per unit of it (bit/s, seconds, bytes, or whatever the key counts).
@@ -150,6 +152,7 @@ impl CheckSpec {
     pub(super) fn cells(&self) -> Vec<&Table> {
         match &self.test {
             Test::Ordering { lower, higher, .. } => vec![lower, higher],
+            Test::AtLeast { at, of, .. } => std::iter::once(at).chain(of).collect(),
             Test::Value { at, .. }
             | Test::Knee { at, .. }
             | Test::Trend { at, .. }
@@ -167,6 +170,7 @@ impl CheckSpec {
             Test::Value { measure, at, expected, tolerance } => {
                 value(results.cell(at)?, measure, *expected, *tolerance)
             }
+            Test::AtLeast { measure, at, share, of } => at_least(results, measure, (at, of), *share),
             Test::Knee { measure, x, at, after, limit } => knee(results, measure, (x, at), after, *limit),
             Test::Trend { measure, x, at, direction, slope, tolerance } => {
                 trend(results, measure, (x, at), *direction, slope.map(|slope| (slope, *tolerance)))
@@ -218,6 +222,20 @@ fn value(cell: &Cell, measure: &Quantity, expected: Expected, tolerance: f64) ->
     let is_expected = expected.has(found, tolerance);
     let verdict = if is_expected { Verdict::Reproduced } else { Verdict::Differs };
     Ok((verdict, digits(found), Some(bootstrap_mean(&values))))
+}
+
+fn at_least(
+    results: &Results,
+    measure: &Quantity,
+    (at, others): (&Table, &[Table]),
+    share: f64,
+) -> Result<Finding, String> {
+    let of = |at: &Table| results.cell(at)?.of(measure).map(|values| mean(&values));
+    let found = of(at)?;
+    let others = others.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+    let best = others.into_iter().fold(0.0, f64::max);
+    let verdict = if found >= share * best { Verdict::Reproduced } else { Verdict::Differs };
+    Ok((verdict, format!("{} and {}: {:.2} of it", digits(found), digits(best), found / best), None))
 }
 
 /// The combinations along a key, each with the key's value as a number, in its order.

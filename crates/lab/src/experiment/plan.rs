@@ -26,6 +26,9 @@ const PLANS: &[(&str, &str)] = &[
     ("asynch-9", include_str!("../../plans/asynch-9.toml")),
     ("dickens-1", include_str!("../../plans/dickens-1.toml")),
     ("dickens-t2", include_str!("../../plans/dickens-t2.toml")),
+    ("moving", include_str!("../../plans/moving.toml")),
+    ("neighbours", include_str!("../../plans/neighbours.toml")),
+    ("laws", include_str!("../../plans/laws.toml")),
 ];
 
 /// A plan file.
@@ -114,10 +117,20 @@ pub(super) struct OverTimeSpec {
 pub(super) struct HeatSpec {
     /// What is drawn.
     pub heat: Quantity,
+    /// What counts as 1.
+    #[serde(default = "one")]
+    pub per: f64,
     /// The key of the columns.
     pub columns: String,
     /// The key of the rows.
     pub rows: String,
+    /// Which of the combinations.
+    #[serde(default)]
+    pub at: Table,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 impl Plan {

@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use plotters::style::{Color, RGBColor};
 use toml::Table;
 
-use super::measure::{Quantity, label, number};
+use super::measure::{label, number};
 use super::plan::{CurveSpec, HeatSpec, OverTimeSpec, PlotSpec};
 use super::results::Results;
 use super::stats::{deviation, mean};
@@ -179,9 +179,8 @@ const COLUMN: i32 = 76;
 const HEAD: i32 = 120;
 
 fn draw_heat(spec: &HeatSpec, results: &Results, file: &Path) -> Result<(), String> {
-    let everything = Table::new();
-    let columns = values_of(results, &spec.columns, &everything);
-    let rows = values_of(results, &spec.rows, &everything);
+    let columns = values_of(results, &spec.columns, &spec.at);
+    let rows = values_of(results, &spec.rows, &spec.at);
     let size = (NAMES + COLUMN * columns.len() as i32, HEAD + ROW * rows.len() as i32 + 8);
     let root = SVGBackend::new(file, (size.0 as u32, size.1 as u32)).into_drawing_area();
     let text = |error: DrawingAreaErrorKind<std::io::Error>| error.to_string();
@@ -199,7 +198,7 @@ fn draw_heat(spec: &HeatSpec, results: &Results, file: &Path) -> Result<(), Stri
         let top = HEAD + ROW * at as i32;
         put(&label(row), (6, top + 5))?;
         for (index, column) in columns.iter().enumerate() {
-            let value = heat_value(results, &spec.heat, [(&spec.columns, column), (&spec.rows, row)])?;
+            let value = heat_value(results, spec, (column, row))?;
             let left = NAMES + COLUMN * index as i32;
             let corners = [(left, top), (left + COLUMN - 2, top + ROW - 2)];
             root.draw(&Rectangle::new(corners, warmth(value).filled())).map_err(text)?;
@@ -211,11 +210,13 @@ fn draw_heat(spec: &HeatSpec, results: &Results, file: &Path) -> Result<(), Stri
 
 fn heat_value(
     results: &Results,
-    measure: &Quantity,
-    at: [(&String, &toml::Value); 2],
+    spec: &HeatSpec,
+    (column, row): (&toml::Value, &toml::Value),
 ) -> Result<f64, String> {
-    let at: Table = at.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-    Ok(mean(&results.cell(&at)?.of(measure)?))
+    let mut at = spec.at.clone();
+    at.insert(spec.columns.clone(), column.clone());
+    at.insert(spec.rows.clone(), row.clone());
+    Ok(mean(&results.cell(&at)?.of(&spec.heat)?) / spec.per)
 }
 
 /// From orange at 0 through white at one half to blue at 1.

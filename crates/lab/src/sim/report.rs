@@ -210,8 +210,11 @@ impl RunReport {
             "queue_bytes" => (&report.links, &report.rates.queue_bytes),
             _ => return None,
         };
-        let list = lists.get(names.iter().position(|known| known == name)?)?;
-        (!list.is_empty()).then(|| (report.rates.interval_ns as f64 / 1e9, list.as_slice()))
+        // What a session or a flow of TCP has received was counted where it ends.
+        let ends = ["", " receiver", " end"].map(|end| format!("{name}{end}"));
+        let named = ends.iter().filter_map(|name| lists.get(names.iter().position(|known| known == name)?));
+        let list = named.into_iter().find(|list| !list.is_empty())?;
+        Some((report.rates.interval_ns as f64 / 1e9, list.as_slice()))
     }
 
     /// What a measure of the subject of this name came to: bit/s, seconds, bytes, packets, a share, or 1 for true.
