@@ -6,7 +6,7 @@ use super::testing::{Harness, PathModel, boundary, built, literal_sample};
 use super::{FeedbackSample, LossRuns, Permit, Unit};
 use crate::rtt::RttEstimator;
 
-const LAWS: [&str; 11] = [
+const LAWS: [&str; 12] = [
     "highspeed",
     "rapid_plus",
     "asynch",
@@ -18,6 +18,7 @@ const LAWS: [&str; 11] = [
     "scalable",
     "tfrc",
     "fast",
+    "cubic",
 ];
 const CEILING: Rate = Rate::from_mbps(95);
 

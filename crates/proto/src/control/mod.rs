@@ -6,6 +6,7 @@
 mod asynch;
 mod bbr;
 mod cause_aware;
+mod cubic;
 mod delivery;
 mod equation;
 mod fast;

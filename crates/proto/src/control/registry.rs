@@ -6,8 +6,8 @@ use haul_base::{Rate, Span};
 use haul_stack::{ParameterSpec, Parameters, Part, RecipeError};
 
 use super::{
-    RateController, asynch, bbr, delivery, fast, fixed, highspeed, non_aggressive, proactive, rapid_plus,
-    reno, scalable, state_based, stop_and_go, tfrc,
+    RateController, asynch, bbr, cubic, delivery, fast, fixed, highspeed, non_aggressive, proactive,
+    rapid_plus, reno, scalable, state_based, stop_and_go, tfrc,
 };
 
 /// Makes a law from its checked parameters.
@@ -130,6 +130,7 @@ static OWN: &[&LawRegistration] = &[
     &scalable::LAW,
     &tfrc::LAW,
     &fast::LAW,
+    &cubic::LAW,
 ];
 
 /// Those of users' crates, in the order in which they were registered.

@@ -64,6 +64,11 @@ pub(super) trait Formula: Debug + Send {
         false
     }
 
+    /// Slow start has ended without a loss: a stage of congestion avoidance begins with this window.
+    fn begin(&mut self, window: f64) {
+        let _ = window;
+    }
+
     /// Looks at a feedback, whatever the phase.
     fn observe(&mut self, seen: &Seen<'_>) {
         let _ = seen;
@@ -201,6 +206,9 @@ impl<F: Formula> Windowed<F> {
         }
         if self.in_start() {
             self.start(seen);
+            if !self.in_start() {
+                self.formula.begin(self.window);
+            }
         } else {
             let wanted = self.formula.avoid(self.window, seen);
             self.window = if seen.is_used { wanted } else { wanted.min(self.window) };
