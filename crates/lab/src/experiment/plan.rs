@@ -51,7 +51,8 @@ pub(super) struct Plan {
     pub full: Option<Profile>,
     /// As in a file of `haul-lab sim`.
     pub scenario: Table,
-    /// Named settings that can be swept like a key: name of the axis, name of the value, keys and their values.
+    /// Named settings that can be swept like a key: name of the axis, name of the value, keys and their values. A key with a
+    /// plus sign at its end (`traffic+`) adds entries to a list.
     #[serde(default)]
     pub variants: BTreeMap<String, BTreeMap<String, Table>>,
     /// The diagrams.
@@ -192,11 +193,24 @@ impl Plan {
                 format!("`{key}` has no variant {value}; there are: {known}")
             })?;
             for (key, value) in chosen {
-                sim::set(&mut table, key, value)?;
+                match key.strip_suffix('+') {
+                    Some(list) => extend(&mut table, list, value)?,
+                    None => sim::set(&mut table, key, value)?,
+                }
             }
         }
         Ok(table)
     }
+}
+
+/// Adds entries to a list of the scenario, which may not be there yet.
+fn extend(table: &mut Table, list: &str, entries: &Value) -> Result<(), String> {
+    let known = table.entry(list).or_insert_with(|| Value::Array(Vec::new()));
+    let (Value::Array(known), Value::Array(new)) = (known, entries) else {
+        return Err(format!("`{list}+` adds entries to a list"));
+    };
+    known.extend(new.iter().cloned());
+    Ok(())
 }
 
 #[cfg(test)]
