@@ -74,7 +74,7 @@ pub(super) struct Profile {
 
 /// One diagram.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum PlotSpec {
     /// Means over the seeds, with their scatter, over a key.
     Curve(CurveSpec),

@@ -1,0 +1,101 @@
+//! `haul-lab list` and `haul-lab run`.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn lab(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_haul-lab")).args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The plan that docs/experiments.md shows, with fewer seeds.
+fn documented() -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments.md");
+    let page = fs::read_to_string(page).unwrap();
+    let plan = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    plan.replace("seeds = 20", "seeds = 4")
+}
+
+#[test]
+fn every_experiment_is_listed_with_what_it_shows() {
+    let output = lab(&["list"]);
+    assert!(output.status.success());
+    let list = text(&output.stdout);
+    let plans = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("plans")).unwrap();
+    for plan in plans {
+        let name = plan.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned();
+        assert!(list.lines().any(|line| line.split_whitespace().next() == Some(&name)), "{name}: {list}");
+    }
+}
+
+#[test]
+fn a_figure_of_a_paper_is_reproduced_with_its_numbers_and_diagrams() {
+    let out = tempfile::tempdir().unwrap();
+    let output = lab(&["run", "asynch-3", "--out", out.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let json: Value = serde_json::from_slice(&fs::read(out.path().join("asynch-3.json")).unwrap()).unwrap();
+    for check in json["checks"].as_array().unwrap() {
+        assert_eq!(check["verdict"], "reproduced", "{check}");
+    }
+    assert_eq!(json["cells"].as_array().unwrap().len(), 8);
+    let svg = fs::read_to_string(out.path().join("asynch-3-goodput.svg")).unwrap();
+    assert!(svg.contains("<svg") && svg.contains("asynch") && svg.contains("rapid+"));
+}
+
+#[test]
+fn a_plan_of_ones_own_runs_and_equal_seeds_give_equal_files_on_any_number_of_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("queues.toml");
+    fs::write(&plan, documented()).unwrap();
+    let run = |name: &str, jobs: &str| {
+        let out = dir.path().join(name);
+        let output = lab(&["run", plan.to_str().unwrap(), "--out", out.to_str().unwrap(), "--jobs", jobs]);
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(text(&output.stdout).contains("1 checks: 1 reproduced"), "{}", text(&output.stdout));
+        let files = ["queues.json", "queues-rtt.svg"];
+        files.map(|file| fs::read(out.join(file)).unwrap())
+    };
+    assert!(run("one", "1") == run("two", "2"));
+}
+
+#[test]
+fn a_check_that_differs_without_a_reason_is_a_failure_and_one_with_a_reason_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("turned.toml");
+    let turned = documented().replace("lower =", "middle =").replace("higher =", "lower =");
+    let turned = turned.replace("middle =", "higher =").replace("seeds = 4", "seeds = 2");
+    let run = |text: &str| {
+        fs::write(&plan, text).unwrap();
+        lab(&["run", plan.to_str().unwrap(), "--out", dir.path().to_str().unwrap()])
+    };
+    let output = run(&turned);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("differs"), "{}", text(&output.stdout));
+    let explained = turned.replace("[[check]]", "[[check]]\nwhy = \"it was turned around\"");
+    let output = run(&explained);
+    assert!(output.status.success() && text(&output.stdout).contains("it was turned around"));
+}
+
+#[test]
+fn what_is_not_there_or_no_plan_is_said_with_what_to_do() {
+    let complaint = |args: &[&str]| {
+        let output = lab(args);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    assert!(complaint(&["run", "warp"]).contains("`haul-lab list`"));
+    assert!(complaint(&["run", "nowhere.toml"]).contains("nowhere.toml"));
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("broken.toml");
+    fs::write(&plan, documented().replace("session.bulk.rtt", "session.bulk.speed")).unwrap();
+    let said = complaint(&["run", plan.to_str().unwrap()]);
+    assert!(said.contains("cannot be asked here") && said.contains("goodput"), "{said}");
+}
