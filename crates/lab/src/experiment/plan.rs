@@ -134,6 +134,16 @@ fn one() -> f64 {
     1.0
 }
 
+impl Profile {
+    /// Every combination of what it varies, without seeds.
+    pub(super) fn combinations(&self) -> Result<Vec<Values>, String> {
+        let mut swept = Table::from_iter([("sweep".to_owned(), Value::Table(self.sweep.clone()))]);
+        let axes: Vec<Axis> =
+            sim::take_axes(&mut swept).map_err(|(key, message)| format!("sweep `{key}`: {message}"))?;
+        sim::combinations(&axes).ok_or_else(|| "the sweep has too many combinations".to_owned())
+    }
+}
+
 impl Plan {
     /// Reads a plan; errors say where it is wrong.
     fn parse(text: &str) -> Result<Self, String> {
@@ -169,14 +179,6 @@ impl Plan {
     /// The profile that is asked for.
     pub(super) fn profile(&self, is_full: bool) -> &Profile {
         self.full.as_ref().filter(|_| is_full).unwrap_or(&self.quick)
-    }
-
-    /// Every combination of what the profile varies, without seeds.
-    pub(super) fn combinations(&self, profile: &Profile) -> Result<Vec<Values>, String> {
-        let mut swept = Table::from_iter([("sweep".to_owned(), Value::Table(profile.sweep.clone()))]);
-        let axes: Vec<Axis> =
-            sim::take_axes(&mut swept).map_err(|(key, message)| format!("sweep `{key}`: {message}"))?;
-        sim::combinations(&axes).ok_or_else(|| "the sweep has too many combinations".to_owned())
     }
 
     /// The scenario with one combination and one seed.
@@ -222,7 +224,7 @@ mod tests {
         for (name, text) in PLANS {
             let plan = Plan::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
             for profile in [Some(&plan.quick), plan.full.as_ref()].into_iter().flatten() {
-                let combinations = plan.combinations(profile).unwrap();
+                let combinations = profile.combinations().unwrap();
                 assert!(!combinations.is_empty() && profile.seeds > 0, "{name}");
                 for values in &combinations {
                     let table = plan.scenario(values, 1).unwrap_or_else(|error| panic!("{name}: {error}"));

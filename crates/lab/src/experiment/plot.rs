@@ -178,10 +178,15 @@ const NAMES: i32 = 190;
 const COLUMN: i32 = 76;
 const HEAD: i32 = 120;
 
+/// Where the cell of this number begins, pixels.
+fn after(first: i32, size: i32, index: usize) -> i32 {
+    first.saturating_add(size.saturating_mul(i32::try_from(index).unwrap_or(i32::MAX)))
+}
+
 fn draw_heat(spec: &HeatSpec, results: &Results, file: &Path) -> Result<(), String> {
     let columns = values_of(results, &spec.columns, &spec.at);
     let rows = values_of(results, &spec.rows, &spec.at);
-    let size = (NAMES + COLUMN * columns.len() as i32, HEAD + ROW * rows.len() as i32 + 8);
+    let size = (after(NAMES, COLUMN, columns.len()), after(HEAD, ROW, rows.len()) + 8);
     let root = SVGBackend::new(file, (size.0 as u32, size.1 as u32)).into_drawing_area();
     let text = |error: DrawingAreaErrorKind<std::io::Error>| error.to_string();
     root.fill(&WHITE).map_err(text)?;
@@ -191,15 +196,15 @@ fn draw_heat(spec: &HeatSpec, results: &Results, file: &Path) -> Result<(), Stri
     };
     for (index, column) in columns.iter().enumerate() {
         let slanted = font.transform(FontTransform::Rotate270);
-        let place = (NAMES + COLUMN * index as i32 + COLUMN / 3, HEAD - 8);
+        let place = (after(NAMES, COLUMN, index) + COLUMN / 3, HEAD - 8);
         root.draw(&Text::new(label(column), place, slanted)).map_err(text)?;
     }
     for (at, row) in rows.iter().enumerate() {
-        let top = HEAD + ROW * at as i32;
+        let top = after(HEAD, ROW, at);
         put(&label(row), (6, top + 5))?;
         for (index, column) in columns.iter().enumerate() {
             let value = heat_value(results, spec, (column, row))?;
-            let left = NAMES + COLUMN * index as i32;
+            let left = after(NAMES, COLUMN, index);
             let corners = [(left, top), (left + COLUMN - 2, top + ROW - 2)];
             root.draw(&Rectangle::new(corners, warmth(value).filled())).map_err(text)?;
             put(&format!("{value:.2}"), (left + 22, top + 5))?;

@@ -50,7 +50,7 @@ impl Results {
     /// Runs a profile of a plan, on so many threads.
     pub(super) fn run(plan: &Plan, profile: &Profile, threads: usize) -> Result<Self, Problem> {
         let bad = |message: String| Problem::failed(format!("the plan cannot be run: {message}"), "");
-        let combinations = plan.combinations(profile).map_err(bad)?;
+        let combinations = profile.combinations().map_err(bad)?;
         let mut jobs = Vec::new();
         for values in &combinations {
             for seed in 1..=profile.seeds {
