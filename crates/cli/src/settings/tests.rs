@@ -54,7 +54,7 @@ fn values_out_of_range_or_without_unit_are_refused() {
         ("rate", "100"),
         ("offload", "maybe"),
         ("crypto", "rot13"),
-        ("controller", "cubic"),
+        ("controller", "warp"),
         ("offload", ""),
     ] {
         let failure = build(&[set(key, value)]).unwrap_err();
