@@ -32,7 +32,8 @@
 //!
 //! Connecting, accepting, sending, receiving and ending work from threads, with timeouts, and from tasks of any executor: no
 //! executor is needed, and none is brought along. What has to wait for a handshake or for a last answer does so, for tasks, on
-//! a thread of its own. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`.
+//! a thread of its own. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`. Control laws of your own are registered
+//! once; see `examples/own_controller.rs` and [`control`].
 
 mod aside;
 mod connection;
@@ -55,6 +56,14 @@ pub use haul_wire::control::Cipher;
 pub use listener::{Accepted, ListenOptions, Listener, StreamsPermitted};
 pub use options::Options;
 pub use stream::{ByteReader, ByteWriter, StreamStatistics};
+
+/// What control laws of your own are made of; see `examples/own_controller.rs`.
+pub mod control {
+    pub use haul_proto::{
+        Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
+        RateController, RateState, SentBatch, laws, register_law,
+    };
+}
 
 /// The shipped recipe of this name; [`PRESETS`] lists them.
 ///

@@ -6,6 +6,8 @@
 mod group;
 #[path = "../examples/msg.rs"]
 mod msg;
+#[path = "../examples/own_controller.rs"]
+mod own_controller;
 #[path = "../examples/own_protocol.rs"]
 mod own_protocol;
 #[path = "../examples/sensor.rs"]
@@ -19,9 +21,10 @@ type Main = fn() -> Result<(), Box<dyn std::error::Error>>;
 
 #[test]
 fn every_example_runs() {
-    let examples: [(&str, Main); 6] = [
+    let examples: [(&str, Main); 7] = [
         ("group", group::main),
         ("msg", msg::main),
+        ("own_controller", own_controller::main),
         ("own_protocol", own_protocol::main),
         ("sensor", sensor::main),
         ("stream", stream::main),

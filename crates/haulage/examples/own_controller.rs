@@ -1,0 +1,96 @@
+//! A control law of your own, with a parameter, in a transfer, and exchanged for a shipped one while that runs. Run it with
+//! `cargo run -p haulage --example own_controller`.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use haulage::control::{
+    ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState,
+    register_law,
+};
+use haulage::stack::{ParameterKind, ParameterSpec};
+use haulage::{ByteWriter, Listener, Options, Rate, Time, preset};
+
+const BYTES: usize = 8_000_000;
+const LEAST: Rate = Rate::from_mbps(1);
+
+/// One line of the registry: recipes, `--controller`, help texts and checks know the law by it.
+static POLITE: LawRegistration = LawRegistration {
+    name: "polite",
+    version: 1,
+    summary: "a little faster after each quiet report, less by a share after one with losses",
+    source: "this example",
+    parameters: &[ParameterSpec {
+        name: "decrease",
+        kind: ParameterKind::Number(0.1, 0.99),
+        default: "0.5",
+        help: "what the rate is multiplied by after losses",
+    }],
+    build: |parameters, config| Ok(Box::new(Polite::new(parameters.number("decrease"), config))),
+};
+
+/// The law: it sees what a report says, and answers with limits. It has no clock of its own.
+#[derive(Debug)]
+struct Polite {
+    rate: Rate,
+    decrease: f64,
+    ceiling: Option<Rate>,
+}
+
+impl Polite {
+    fn new(decrease: f64, config: &ControllerConfig) -> Self {
+        Self { rate: Rate::from_mbps(50), decrease, ceiling: config.ceiling }
+    }
+
+    fn set(&mut self, rate: Rate) {
+        self.rate = rate.max(LEAST).min(self.ceiling.unwrap_or(Rate::MAX));
+    }
+}
+
+impl RateController for Polite {
+    fn permit(&self) -> Permit {
+        Permit::Go(Limits::at_rate(self.rate.min(self.ceiling.unwrap_or(Rate::MAX))))
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        let factor = if sample.lost_packets > 0 { self.decrease } else { 1.02 };
+        self.set(self.rate.mul_f64(factor));
+    }
+
+    fn on_silence(&mut self, _: Time, _: u32) {
+        self.set(self.rate.mul_f64(self.decrease));
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.ceiling
+    }
+
+    fn state(&self) -> RateState {
+        RateState { phase: "polite", rate: self.rate }
+    }
+}
+
+/// Both ends in one program; usually they are two, and each registers the law.
+pub fn main() -> Result<(), Box<dyn Error>> {
+    register_law(&POLITE)?;
+    let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    let url = listener.url("127.0.0.1");
+    let writer = std::thread::spawn(move || write(&url).map_err(|error| error.to_string()));
+    let mut received = Vec::new();
+    listener.accept_reader(Duration::from_secs(10))?.read_to_end(&mut received)?;
+    writer.join().map_err(|_| "the writer has panicked")??;
+    println!("{} bytes at the rate of a law of ours, then of another", received.len());
+    if received.len() == BYTES { Ok(()) } else { Err("the stream was cut short".into()) }
+}
+
+fn write(url: &str) -> Result<(), Box<dyn Error>> {
+    let mut recipe = preset("bulk")?;
+    recipe.set("rate_control.controller", POLITE.name)?;
+    recipe.set("rate_control.decrease", "0.7")?;
+    let mut writer = ByteWriter::open_with(url, &recipe, &Options::default())?;
+    writer.write_all(&vec![7; BYTES / 2])?;
+    writer.set_law(&[("controller", "bbr")])?;
+    writer.write_all(&vec![7; BYTES / 2])?;
+    Ok(writer.finish()?)
+}
