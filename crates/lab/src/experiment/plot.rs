@@ -165,6 +165,7 @@ fn panel(area: &Area<'_>, lines: &[Line], y_name: &str, x_name: &str) -> Result<
     if lines.iter().any(|line| !line.name.is_empty()) {
         chart
             .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK.mix(0.3))
             .draw()
