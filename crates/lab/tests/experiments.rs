@@ -98,4 +98,6 @@ fn what_is_not_there_or_no_plan_is_said_with_what_to_do() {
     fs::write(&plan, documented().replace("session.bulk.rtt", "session.bulk.speed")).unwrap();
     let said = complaint(&["run", plan.to_str().unwrap()]);
     assert!(said.contains("cannot be asked here") && said.contains("goodput"), "{said}");
+    fs::write(&plan, documented().replace("seeds = 4", "seeds = 0")).unwrap();
+    assert!(complaint(&["run", plan.to_str().unwrap()]).contains("nonzero"));
 }

@@ -137,7 +137,7 @@ fn run_one(
         figures: &plan.figures,
         notes: &plan.notes,
         profile: if args.full { "full" } else { "quick" },
-        seeds: profile.seeds,
+        seeds: profile.seeds.get(),
         checks: &judged,
         problems: &problems,
         cells: results.cells.iter().map(cell_report).collect(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -67,7 +68,7 @@ pub(super) struct Plan {
 #[serde(deny_unknown_fields)]
 pub(super) struct Profile {
     /// How many seeds each combination is run with: 1, 2, 3 ...
-    pub seeds: u32,
+    pub seeds: NonZeroU32,
     /// Keys, or names of variants, and the values that they take.
     pub sweep: Table,
 }
@@ -225,7 +226,7 @@ mod tests {
             let plan = Plan::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
             for profile in [Some(&plan.quick), plan.full.as_ref()].into_iter().flatten() {
                 let combinations = profile.combinations().unwrap();
-                assert!(!combinations.is_empty() && profile.seeds > 0, "{name}");
+                assert!(!combinations.is_empty(), "{name}");
                 for values in &combinations {
                     let table = plan.scenario(values, 1).unwrap_or_else(|error| panic!("{name}: {error}"));
                     if let Err(error) = sim::prepare(table, values.clone()) {

@@ -53,13 +53,13 @@ impl Results {
         let combinations = profile.combinations().map_err(bad)?;
         let mut jobs = Vec::new();
         for values in &combinations {
-            for seed in 1..=profile.seeds {
+            for seed in 1..=profile.seeds.get() {
                 let table = plan.scenario(values, seed).map_err(bad)?;
                 jobs.push(sim::prepare(table, values.clone()).map_err(bad)?);
             }
         }
         let mut reports = sim::run_all(jobs, threads).into_iter();
-        let seeds = profile.seeds as usize;
+        let seeds = profile.seeds.get() as usize;
         let cell = |values| Cell { values, runs: reports.by_ref().take(seeds).collect() };
         Ok(Self { cells: combinations.into_iter().map(cell).collect() })
     }
