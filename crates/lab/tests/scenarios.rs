@@ -47,6 +47,11 @@ fn the_default_fills_a_lossy_gigabit_and_its_rates_are_recorded() {
 }
 
 #[test]
+fn every_law_can_be_asked_what_it_costs() {
+    passes("cost-of-a-law.toml");
+}
+
+#[test]
 fn an_outage_is_survived() {
     passes("outage.toml");
 }
