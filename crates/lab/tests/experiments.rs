@@ -85,6 +85,26 @@ fn a_check_that_differs_without_a_reason_is_a_failure_and_one_with_a_reason_is_n
 }
 
 #[test]
+fn a_bound_on_nothing_is_no_check() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("nothing.toml");
+    let documented = documented();
+    let (plain, _) = documented.split_once("[[check]]").unwrap();
+    let at = "law = \"reno\", \"path.wan.forward.bottleneck.queue.tail_drop\" = \"10ms\"";
+    let measure = "goodput_bps.bulk@0s..500ms";
+    let test = format!(
+        "kind = \"at_least\", measure = \"{measure}\", at = {{ {at} }}, share = 1.0, of = [{{ {at} }}]"
+    );
+    // The session begins after the time that is looked at.
+    let late = plain.replace("time = \"30s\"", "time = \"30s\", start = \"2s\"");
+    fs::write(&plan, format!("{late}[[check]]\nname = \"as much as nothing\"\ntest = {{ {test} }}\n"))
+        .unwrap();
+    let output = lab(&["run", plan.to_str().unwrap(), "--out", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("none of the others has any"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn what_is_not_there_or_no_plan_is_said_with_what_to_do() {
     let complaint = |args: &[&str]| {
         let output = lab(args);

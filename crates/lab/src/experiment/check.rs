@@ -234,6 +234,9 @@ fn at_least(
     let found = of(at)?;
     let others = others.iter().map(of).collect::<Result<Vec<_>, _>>()?;
     let best = others.into_iter().fold(0.0, f64::max);
+    if best <= 0.0 {
+        return Err(format!("none of the others has any `{}`", measure.text));
+    }
     let verdict = if found >= share * best { Verdict::Reproduced } else { Verdict::Differs };
     Ok((verdict, format!("{} and {}: {:.2} of it", digits(found), digits(best), found / best), None))
 }

@@ -221,6 +221,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_experiment_of_every_law_has_every_law() {
+        let plan = Plan::named("laws").unwrap();
+        let swept = plan.quick.sweep["law"].as_array().unwrap();
+        let mut swept: Vec<&str> = swept.iter().filter_map(Value::as_str).collect();
+        let mut known = haul_proto::law_names();
+        swept.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(swept, known);
+    }
+
+    #[test]
     fn every_shipped_plan_can_be_read_and_each_of_its_runs_can_be_built() {
         for (name, text) in PLANS {
             let plan = Plan::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));

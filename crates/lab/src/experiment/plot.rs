@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::{Color, RGBColor};
 use toml::Table;
@@ -87,15 +88,15 @@ fn draw_curve(spec: &CurveSpec, results: &Results, file: &Path) -> Result<(), St
         lines.push(Line { name, points });
     }
     let root = SVGBackend::new(file, (WIDTH, PANEL)).into_drawing_area();
-    root.fill(&WHITE).map_err(|error| error.to_string())?;
+    root.fill(&WHITE).map_err(text)?;
     panel(&root, &lines, &spec.measure.text, &spec.x)?;
-    root.present().map_err(|error| error.to_string())
+    root.present().map_err(text)
 }
 
 fn draw_over_time(spec: &OverTimeSpec, results: &Results, file: &Path) -> Result<(), String> {
     let panels = spec.over_time.len();
     let root = SVGBackend::new(file, (WIDTH, PANEL * panels as u32)).into_drawing_area();
-    root.fill(&WHITE).map_err(|error| error.to_string())?;
+    root.fill(&WHITE).map_err(text)?;
     for (area, name) in root.split_evenly((panels, 1)).iter().zip(&spec.over_time) {
         let mut lines = Vec::new();
         for (title, at) in lines_of(results, spec.series.as_ref(), &spec.at) {
@@ -108,7 +109,7 @@ fn draw_over_time(spec: &OverTimeSpec, results: &Results, file: &Path) -> Result
         }
         panel(area, &lines, name, "seconds")?;
     }
-    root.present().map_err(|error| error.to_string())
+    root.present().map_err(text)
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -122,56 +123,76 @@ fn span(values: impl Iterator<Item = f64> + Clone, from_zero: bool) -> std::ops:
     (if low == 0.0 { 0.0 } else { low - room })..(high + room)
 }
 
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// What the backend says when it cannot draw.
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
+fn text(error: DrawingAreaErrorKind<std::io::Error>) -> String {
+    error.to_string()
+}
+
+/// An axis: its name with the unit, and what numbers are divided by.
+struct Axis {
+    name: String,
+    scale: f64,
+}
+
+impl Axis {
+    fn new(name: &str, values: impl Iterator<Item = f64>) -> Self {
+        let (scale, unit) = scale(values.fold(0.0, f64::max));
+        let name = if unit.is_empty() { name.to_owned() } else { format!("{name} ({unit})") };
+        Self { name, scale }
+    }
+}
+
 fn panel(area: &Area<'_>, lines: &[Line], y_name: &str, x_name: &str) -> Result<(), String> {
-    let text = |error: DrawingAreaErrorKind<std::io::Error>| error.to_string();
     let all = || lines.iter().flat_map(|line| line.points.iter());
     if all().next().is_none() {
         return Err(format!("there is nothing to draw of `{y_name}`"));
     }
-    let tops = all().flat_map(|(_, y, scatter)| [y - scatter, y + scatter]);
-    let (x_scale, x_unit) = scale(all().map(|point| point.0).fold(0.0, f64::max));
-    let (y_scale, y_unit) = scale(all().map(|point| point.1).fold(0.0, f64::max));
-    let x_span = span(all().map(|point| point.0 / x_scale), false);
-    let y_span = span(tops.map(|y| y / y_scale).collect::<Vec<_>>().into_iter(), true);
+    let x = Axis::new(x_name, all().map(|point| point.0));
+    let y = Axis::new(y_name, all().map(|point| point.1));
+    let ends: Vec<f64> = all().flat_map(|(_, y, scatter)| [y - scatter, y + scatter]).collect();
     let mut chart = ChartBuilder::on(area)
         .margin(12)
         .x_label_area_size(38)
         .y_label_area_size(64)
-        .build_cartesian_2d(x_span, y_span)
+        .build_cartesian_2d(
+            span(all().map(|point| point.0 / x.scale), false),
+            span(ends.iter().map(|end| end / y.scale), true),
+        )
         .map_err(text)?;
-    let with_unit =
-        |name: &str, unit: &str| if unit.is_empty() { name.to_owned() } else { format!("{name} ({unit})") };
-    chart
-        .configure_mesh()
-        .light_line_style(WHITE)
-        .x_desc(with_unit(x_name, x_unit))
-        .y_desc(with_unit(y_name, y_unit))
-        .draw()
-        .map_err(text)?;
+    let mut mesh = chart.configure_mesh();
+    mesh.light_line_style(WHITE).x_desc(&x.name).y_desc(&y.name).draw().map_err(text)?;
     for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
-        let points = line.points.iter().map(|(x, y, _)| (x / x_scale, y / y_scale));
-        let drawn = chart.draw_series(LineSeries::new(points, colour.stroke_width(2))).map_err(text)?;
-        if !line.name.is_empty() {
-            drawn
-                .label(&line.name)
-                .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
-        }
-        let bars = line.points.iter().filter(|(_, _, scatter)| *scatter > 0.0).map(|(x, y, scatter)| {
-            let (x, low, high) = (x / x_scale, (y - scatter) / y_scale, (y + scatter) / y_scale);
-            PathElement::new([(x, low), (x, high)], colour.stroke_width(1))
-        });
-        chart.draw_series(bars).map_err(text)?;
+        draw_line(&mut chart, line, *colour, (x.scale, y.scale))?;
     }
-    if lines.iter().any(|line| !line.name.is_empty()) {
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK.mix(0.3))
-            .draw()
-            .map_err(text)?;
+    if lines.iter().all(|line| line.name.is_empty()) {
+        return Ok(());
     }
-    Ok(())
+    let mut legend = chart.configure_series_labels();
+    legend.position(SeriesLabelPosition::UpperLeft).background_style(WHITE.mix(0.8));
+    legend.border_style(BLACK.mix(0.3)).draw().map_err(text)
+}
+
+/// One line with the scatter of its points.
+fn draw_line(
+    chart: &mut Chart<'_, '_>,
+    line: &Line,
+    colour: RGBColor,
+    (x_scale, y_scale): (f64, f64),
+) -> Result<(), String> {
+    let points = line.points.iter().map(|(x, y, _)| (x / x_scale, y / y_scale));
+    let drawn = chart.draw_series(LineSeries::new(points, colour.stroke_width(2))).map_err(text)?;
+    if !line.name.is_empty() {
+        let sample = move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2));
+        drawn.label(&line.name).legend(sample);
+    }
+    let bars = line.points.iter().filter(|(_, _, scatter)| *scatter > 0.0).map(|(x, y, scatter)| {
+        let (x, low, high) = (x / x_scale, (y - scatter) / y_scale, (y + scatter) / y_scale);
+        PathElement::new([(x, low), (x, high)], colour.stroke_width(1))
+    });
+    chart.draw_series(bars).map_err(text).map(|_| ())
 }
 
 const ROW: i32 = 22;
@@ -189,7 +210,6 @@ fn draw_heat(spec: &HeatSpec, results: &Results, file: &Path) -> Result<(), Stri
     let rows = values_of(results, &spec.rows, &spec.at);
     let size = (after(NAMES, COLUMN, columns.len()), after(HEAD, ROW, rows.len()) + 8);
     let root = SVGBackend::new(file, (size.0 as u32, size.1 as u32)).into_drawing_area();
-    let text = |error: DrawingAreaErrorKind<std::io::Error>| error.to_string();
     root.fill(&WHITE).map_err(text)?;
     let font = ("sans-serif", 13).into_font();
     let put = |words: &str, place: (i32, i32)| {

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use haul_base::{PathId, Span, Time};
+use haul_proto::presets;
 use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
 use haul_sim::host::{Gro, HostConfig, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
 use haul_sim::{Effect, HostId, LinkId, NodeId, Path, PathSpec, StageSpec, World};
-
-use haul_proto::presets;
 use haul_stack::Recipe;
 
 use super::checks::{Condition, Subject};
@@ -113,7 +112,8 @@ fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> Result<HostId
     }
     let mut nic = NicConfig { gro: entry.gro.then(Gro::default), ..NicConfig::default() };
     if let Some(cost) = entry.interrupt {
-        // A packet alone goes up the stack alone.
+        // A packet that comes alone goes up the stack alone.
+        nic.per_skb = nic.per_skb.min(cost.0);
         nic.per_packet = cost.0.saturating_sub(nic.per_skb);
     }
     if let Some(slots) = entry.ring {

@@ -13,7 +13,6 @@ use haul_sim::tcp::{
     TcpSenderConfig,
 };
 use haul_sim::{Aggregate, FlowId, LinkId, NodeId, SessionNode, Sink, UdpSource, World, WorldError};
-
 use haul_stack::{Part, Recipe, RecipeError};
 
 use super::build::{PORT, Site, node, recipe_of};
@@ -184,6 +183,9 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     };
     if entry.feedback.is_some_and(|interval| interval.0 < Span::from_micros(100)) {
         return Err(fault("feedback", "must be at least 100us".to_owned()));
+    }
+    if entry.chunk.is_some_and(|chunk| chunk.0.0 == 0) {
+        return Err(fault("chunk", "must be above zero".to_owned()));
     }
     let recipe = recipe(entry, index)?;
     let mut config = SenderConfig { initial_rtt: rtt, ..SenderConfig::default() };
