@@ -57,7 +57,17 @@ const FOR_TESTS: &str = "haul-testing";
 const SANS_IO: [&str; 6] =
     ["haul-base", "haul-wire", "haul-diagnosis", "haul-stack", "haul-proto", "haul-sim"];
 /// The libraries that those crates may use: none of them does I/O.
-const PURE: [&str; 6] = ["postcard", "reed-solomon-simd", "serde", "thiserror", "toml", "zerocopy"];
+const PURE: [&str; 9] = [
+    "levenberg-marquardt",
+    "nalgebra",
+    "postcard",
+    "reed-solomon-simd",
+    "serde",
+    "statrs",
+    "thiserror",
+    "toml",
+    "zerocopy",
+];
 /// What their sources must not name.
 const IMPURE: [&str; 20] = [
     "Instant",

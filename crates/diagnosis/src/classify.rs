@@ -1,0 +1,168 @@
+//! Bayes' rule over the two causes (dickens-classifier, section 3.3).
+
+use haul_base::{Cause, Verdict};
+use statrs::function::erf::erfc;
+
+use crate::model::Spread;
+use crate::{Model, Sample};
+
+/// The measure that a diagnosis was made by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Metric {
+    /// First-order complexity: from a loss rate of 0.0005 on.
+    Complexity,
+    /// The share of losses that follow on another: below, down to 0.00008.
+    SuccessProportion,
+}
+
+/// What one transmission window says of the cause of its losses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Diagnosis {
+    /// What it was told by. `None` outside of the model's loss rates: there both causes have one half.
+    pub metric: Option<Metric>,
+    /// The probability that the receiving host lost the packets, 0 to 1.
+    pub p_host: f64,
+}
+
+impl Diagnosis {
+    /// From this probability on, a cause is told (dickens-classifier, section 2.2).
+    pub const CERTAIN: f64 = 0.95;
+    /// Too little to tell.
+    pub const NOTHING: Self = Self { metric: None, p_host: 0.5 };
+
+    /// The probability that the network lost them, 0 to 1.
+    pub fn p_network(&self) -> f64 {
+        1.0 - self.p_host
+    }
+
+    /// The cause, if it is certain enough.
+    pub fn cause(&self) -> Cause {
+        if self.p_host >= Self::CERTAIN {
+            Cause::ReceiverHost
+        } else if self.p_network() >= Self::CERTAIN {
+            Cause::Congestion
+        } else {
+            Cause::Inconclusive
+        }
+    }
+
+    /// The same for a law: all of the loss has the cause that is certain.
+    pub fn verdict(&self) -> Verdict {
+        Verdict::of(self.cause())
+    }
+}
+
+/// The likelihood of a measure (equation 5 and figure 7): the share of a normal distribution that is as far from its mean.
+fn likelihood(measured: f64, spread: Spread) -> f64 {
+    erfc(((measured - spread.mean) / spread.deviation).abs() / std::f64::consts::SQRT_2)
+}
+
+impl Model {
+    /// What a measured window says.
+    pub fn classify(&self, sample: &Sample) -> Diagnosis {
+        let loss_rate = sample.loss_rate();
+        let by =
+            |metric, measured: Option<f64>| measured.map(|value| self.posterior(metric, value, loss_rate));
+        // Complexity has the bound that the ranges share.
+        let diagnosis = if self.complexity_range.contains(loss_rate) {
+            by(Metric::Complexity, sample.complexity)
+        } else if self.success_range.contains(loss_rate) {
+            by(Metric::SuccessProportion, sample.success_proportion)
+        } else {
+            None
+        };
+        diagnosis.unwrap_or(Diagnosis::NOTHING)
+    }
+
+    /// Equation 3, each cause as probable as the other beforehand.
+    fn posterior(&self, metric: Metric, measured: f64, loss_rate: f64) -> Diagnosis {
+        let [host, network] =
+            [&self.host, &self.network].map(|cause| likelihood(measured, cause.spread(metric, loss_rate)));
+        let p_host = if host.max(network) < self.negligible { 0.5 } else { host / (host + network) };
+        Diagnosis { metric: Some(metric), p_host }
+    }
+}
+
+impl crate::model::CauseModel {
+    /// What a measure is like at a loss rate.
+    fn spread(&self, metric: Metric, loss_rate: f64) -> Spread {
+        match metric {
+            Metric::Complexity => {
+                Spread { mean: self.complexity.at(loss_rate), deviation: self.complexity_deviation }
+            }
+            Metric::SuccessProportion => self.success_proportion,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::{CauseModel, Curve, Term};
+
+    fn model() -> Model {
+        let cause = |amount, mean| CauseModel {
+            complexity: Curve(vec![Term { amount, scale: 1e-9 }]),
+            complexity_deviation: 0.1,
+            success_proportion: Spread { mean, deviation: 0.1 },
+        };
+        Model { host: cause(0.3, 0.9), network: cause(0.7, 0.1), ..Model::shipped() }
+    }
+
+    fn sample(lost: u64, complexity: f64, success: f64) -> Sample {
+        Sample { packets: 100_000, lost, complexity: Some(complexity), success_proportion: Some(success) }
+    }
+
+    #[test]
+    fn the_loss_rate_chooses_the_measure() {
+        for (lost, metric, p_host) in [
+            (7, None, 0.5),
+            (8, Some(Metric::SuccessProportion), 1.0),
+            (49, Some(Metric::SuccessProportion), 1.0),
+            (50, Some(Metric::Complexity), 0.0),
+            (5_000, Some(Metric::Complexity), 0.0),
+            (5_001, None, 0.5),
+        ] {
+            // The success proportion says that it was the host, the complexity that it was not.
+            let diagnosis = model().classify(&sample(lost, 0.7, 0.9));
+            assert_eq!(diagnosis.metric, metric, "{lost}");
+            // Four deviations off leave 6 in 100,000.
+            assert!((diagnosis.p_host - p_host).abs() < 1e-4, "{lost}: {diagnosis:?}");
+        }
+    }
+
+    #[test]
+    fn the_posterior_is_bayes_rule_over_both_tails() {
+        // One deviation from the host's mean, three from the network's: 0.31731 and 0.0026998 lie as far out.
+        let diagnosis = model().classify(&sample(1_000, 0.4, 0.0));
+        let wanted = 0.317_310_508 / (0.317_310_508 + 0.002_699_796);
+        assert!((diagnosis.p_host - wanted).abs() < 1e-6, "{diagnosis:?}");
+        assert_eq!(diagnosis.cause(), Cause::ReceiverHost);
+        // Half way between both.
+        let diagnosis = model().classify(&sample(1_000, 0.5, 0.0));
+        assert!((diagnosis.p_host - 0.5).abs() < 1e-9);
+        assert_eq!(diagnosis.cause(), Cause::Inconclusive);
+    }
+
+    #[test]
+    fn what_neither_cause_is_like_tells_nothing() {
+        for complexity in [-0.25, 1.5] {
+            let diagnosis = model().classify(&sample(1_000, complexity, 0.0));
+            assert_eq!((diagnosis.p_host, diagnosis.cause()), (0.5, Cause::Inconclusive));
+        }
+        let unmeasured = Sample { packets: 10, lost: 0, complexity: None, success_proportion: None };
+        assert_eq!(model().classify(&unmeasured), Diagnosis::NOTHING);
+    }
+
+    proptest! {
+        #[test]
+        fn probabilities_stay_probabilities(lost in 0u64..=100_000, complexity in 0.0f64..1.0, success in 0.0f64..1.0) {
+            for model in [model(), Model::shipped()] {
+                let diagnosis = model.classify(&sample(lost, complexity, success));
+                prop_assert!((0.0..=1.0).contains(&diagnosis.p_host), "{:?}", diagnosis);
+            }
+        }
+    }
+}

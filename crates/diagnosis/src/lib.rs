@@ -1,0 +1,24 @@
+//! Why packets were lost, told from the pattern of the losses (dickens-classifier): the signature of a transmission window,
+//! two measures of it, what each measure is like for each cause, and Bayes' rule. Pure mathematics: it reads no clock, opens
+//! nothing and starts nothing, so that it works on a running transfer and on a file alike.
+
+mod classify;
+mod complexity;
+mod evaluate;
+mod fit;
+mod model;
+mod sample;
+mod shapiro;
+mod signature;
+mod text;
+mod train;
+
+pub use classify::{Diagnosis, Metric};
+pub use complexity::{WORD_LENGTHS, Words};
+pub use evaluate::{Confusion, Proportion, clopper_pearson};
+pub use model::{CauseModel, Curve, Model, ModelError, Provenance, Range, Spread, Term};
+pub use sample::Sample;
+pub use shapiro::{Normality, shapiro_wilk};
+pub use signature::{Run, Signature};
+pub use text::{SignatureError, read_signatures, write_signature};
+pub use train::{Bin, TrainError, Trained, cross_validate, train};

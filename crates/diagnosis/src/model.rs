@@ -1,0 +1,237 @@
+//! What the measures are like for each cause of loss.
+
+use serde::{Deserialize, Serialize};
+
+use crate::WORD_LENGTHS;
+
+/// One part of a [`Curve`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Term {
+    /// What it adds in the end.
+    pub amount: f64,
+    /// The loss rate at which it has added 1 - 1/e of it.
+    pub scale: f64,
+}
+
+/// The mean of a measure over the loss rate `p`: the sum of `amount * (1 - exp(-p / scale))` (dickens-classifier, section
+/// 3.1.6: two terms for the network, one for the host; both begin at nothing and level off).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Curve(pub Vec<Term>);
+
+impl Curve {
+    /// The mean at a loss rate.
+    pub fn at(&self, loss_rate: f64) -> f64 {
+        self.0.iter().map(|term| -term.amount * (-loss_rate / term.scale).exp_m1()).sum()
+    }
+}
+
+/// A normal distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spread {
+    /// Its mean.
+    pub mean: f64,
+    /// Its standard deviation, above 0.
+    pub deviation: f64,
+}
+
+/// What both measures are like for one cause.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CauseModel {
+    /// The mean complexity over the loss rate.
+    pub complexity: Curve,
+    /// The standard deviation of the complexity around it, at any loss rate.
+    pub complexity_deviation: f64,
+    /// The success proportion at low loss rates.
+    pub success_proportion: Spread,
+}
+
+/// Loss rates, from one (included) to another.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Range {
+    /// The lowest.
+    pub from: f64,
+    /// The highest.
+    pub to: f64,
+}
+
+impl Range {
+    /// Whether a loss rate lies in it.
+    pub fn contains(&self, loss_rate: f64) -> bool {
+        (self.from..=self.to).contains(&loss_rate)
+    }
+}
+
+/// Where a model comes from, in words; nothing is computed from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// The signatures that it was fitted to.
+    pub data: String,
+    /// Their BLAKE3, hexadecimal.
+    pub data_hash: String,
+    /// Windows of losses by the host.
+    pub host_windows: u64,
+    /// Windows of losses by the network.
+    pub network_windows: u64,
+    /// The system on which it was made.
+    pub system: String,
+    /// The day.
+    pub date: String,
+}
+
+/// What a diagnosis knows of the causes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// The version of this format.
+    pub format: u32,
+    /// Packets of a word.
+    pub word_length: u32,
+    /// Loss rates that the complexity tells apart.
+    pub complexity_range: Range,
+    /// Loss rates below these, that the success proportion tells apart.
+    pub success_range: Range,
+    /// A measure that is less likely than this with either cause tells nothing.
+    pub negligible: f64,
+    /// Losses because the receiving host did not read in time.
+    pub host: CauseModel,
+    /// Losses because flows contend for the network.
+    pub network: CauseModel,
+    /// Where it comes from.
+    pub provenance: Provenance,
+}
+
+/// Why a text is no model.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// It is no TOML of this form.
+    #[error("this is no model of loss: {0}")]
+    Form(#[source] Box<toml::de::Error>),
+    /// Another release of Haulage wrote it.
+    #[error("this model has format {0}, and this release reads format {FORMAT}: fit it anew")]
+    Format(u32),
+    /// A number that no fit gives.
+    #[error("this model of loss has an impossible {0}")]
+    Impossible(&'static str),
+}
+
+/// The version of the format.
+pub(crate) const FORMAT: u32 = 1;
+/// dickens-classifier, section 3.1.3: longer words tell little more.
+pub(crate) const PAPERS_WORD: u32 = 17;
+/// Its operating ranges, section 3.3.
+pub(crate) const PAPERS_RANGES: [Range; 2] =
+    [Range { from: 0.0005, to: 0.05 }, Range { from: 0.000_08, to: 0.0005 }];
+/// What counts as "nearly no likelihood" is left open by the paper: five standard deviations.
+pub(crate) const NEGLIGIBLE: f64 = 1e-6;
+
+static SHIPPED: &str = include_str!("../model.toml");
+
+#[derive(Deserialize)]
+struct Versioned {
+    format: u32,
+}
+
+impl Model {
+    /// The model that comes with Haulage: `haul-lab` makes its data, `haul train` fits it (docs/diagnosis.md).
+    pub fn shipped() -> Self {
+        Self::read(SHIPPED).expect("a test reads the model that is compiled in")
+    }
+
+    /// The text of the shipped model.
+    pub fn shipped_text() -> &'static str {
+        SHIPPED
+    }
+
+    /// Reads a model.
+    ///
+    /// # Errors
+    /// If the text is no model of this version, or its numbers make no sense.
+    pub fn read(text: &str) -> Result<Self, ModelError> {
+        let form = |error| ModelError::Form(Box::new(error));
+        let versioned: Versioned = toml::from_str(text).map_err(form)?;
+        if versioned.format != FORMAT {
+            return Err(ModelError::Format(versioned.format));
+        }
+        let model: Self = toml::from_str(text).map_err(form)?;
+        model.check()?;
+        Ok(model)
+    }
+
+    /// The text that [`Model::read`] reads.
+    pub fn write(&self) -> String {
+        toml::to_string(self).expect("a model has nothing that TOML cannot say")
+    }
+
+    fn check(&self) -> Result<(), ModelError> {
+        let positive = |number: f64| number > 0.0 && number.is_finite();
+        let range = |range: &Range| range.from >= 0.0 && range.to >= range.from && range.to <= 1.0;
+        let cause = |cause: &CauseModel| {
+            let terms = &cause.complexity.0;
+            (1..=4).contains(&terms.len())
+                && terms.iter().all(|term| term.amount.is_finite() && positive(term.scale))
+                && positive(cause.complexity_deviation)
+                && cause.success_proportion.mean.is_finite()
+                && positive(cause.success_proportion.deviation)
+        };
+        for (name, possible) in [
+            ("word_length", WORD_LENGTHS.contains(&self.word_length)),
+            ("complexity_range", range(&self.complexity_range)),
+            ("success_range", range(&self.success_range)),
+            ("negligible", (0.0..1.0).contains(&self.negligible)),
+            ("host", cause(&self.host)),
+            ("network", cause(&self.network)),
+        ] {
+            if !possible {
+                return Err(ModelError::Impossible(name));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_begins_at_nothing_and_levels_off() {
+        let curve = Curve(vec![Term { amount: 0.3, scale: 0.001 }, Term { amount: 0.5, scale: 0.02 }]);
+        assert!(curve.at(0.0).abs() < 1e-15 && (curve.at(1.0) - 0.8).abs() < 1e-12);
+        let wanted = 0.3 * (1.0 - (-1.0f64).exp()) + 0.5 * (1.0 - (-0.05f64).exp());
+        assert!((curve.at(0.001) - wanted).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_shipped_model_is_read_and_written() {
+        let model = Model::shipped();
+        assert_eq!(Model::read(&model.write()).unwrap(), model);
+        assert_eq!(
+            (model.word_length, model.host.complexity.0.len(), model.network.complexity.0.len()),
+            (17, 1, 2)
+        );
+    }
+
+    #[test]
+    fn what_is_no_model_is_refused_in_words() {
+        let text = Model::shipped_text();
+        for (wrong, word) in [
+            (String::new(), "format"),
+            ("0101".to_owned(), "no model"),
+            (text.replacen("format = 1", "format = 7", 1), "format 7"),
+            (text.replacen("word_length = 17", "word_length = 40", 1), "word_length"),
+            (text.replacen("negligible = ", "negligible = -", 1), "negligible"),
+            (text.replacen("deviation = ", "deviation = -", 1), "impossible"),
+            (text.replacen("scale = ", "scale = 0.0 # ", 1), "impossible"),
+            (text.replacen("word_length", "word_size", 1), "word_size"),
+        ] {
+            let error = Model::read(&wrong).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What is measured of a signature.
+
+use crate::{Signature, Words};
+
+/// The measures of one transmission window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Packets that left.
+    pub packets: u64,
+    /// Of these, lost ones.
+    pub lost: u64,
+    /// First-order complexity; `None` if the window is shorter than a word.
+    pub complexity: Option<f64>,
+    /// Success proportion; `None` without losses.
+    pub success_proportion: Option<f64>,
+}
+
+impl Sample {
+    /// Measures a signature.
+    pub fn of(signature: &Signature, words: &mut Words) -> Self {
+        Self {
+            packets: signature.packets(),
+            lost: signature.lost_packets(),
+            complexity: words.complexity(signature),
+            success_proportion: signature.success_proportion(),
+        }
+    }
+
+    /// The share of lost packets, 0 to 1.
+    pub fn loss_rate(&self) -> f64 {
+        self.lost as f64 / self.packets.max(1) as f64
+    }
+}

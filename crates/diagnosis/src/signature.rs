@@ -1,0 +1,166 @@
+//! The signature of a transmission window: which of its packets arrived, in the order in which they left.
+
+/// Packets lost one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Position of the first in the window, from 0.
+    pub first: u64,
+    /// How many.
+    pub packets: u64,
+}
+
+/// A sequence of received (1) and lost (0) packets (dickens-classifier, section 3.1), kept as runs of lost ones: losses are
+/// few, and every measure of them needs time and memory in proportion to the runs alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signature {
+    packets: u64,
+    lost: u64,
+    runs: Vec<Run>,
+}
+
+impl Signature {
+    /// No packets yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds packets that arrived.
+    pub fn received(&mut self, packets: u64) {
+        self.packets = self.packets.saturating_add(packets);
+    }
+
+    /// Adds packets that were lost.
+    pub fn lost(&mut self, packets: u64) {
+        if packets == 0 {
+            return;
+        }
+        match self.runs.last_mut().filter(|run| run.first + run.packets == self.packets) {
+            Some(run) => run.packets = run.packets.saturating_add(packets),
+            None => self.runs.push(Run { first: self.packets, packets }),
+        }
+        self.packets = self.packets.saturating_add(packets);
+        self.lost = self.lost.saturating_add(packets);
+    }
+
+    /// The signature of a window of `packets`, of which those at `positions` were lost, in any order and however often
+    /// named; positions outside of the window count nothing.
+    pub fn of_lost(packets: u64, positions: impl IntoIterator<Item = u64>) -> Self {
+        let mut positions: Vec<u64> = positions.into_iter().filter(|position| *position < packets).collect();
+        positions.sort_unstable();
+        positions.dedup();
+        let mut signature = Self::new();
+        for position in positions {
+            signature.received(position - signature.packets);
+            signature.lost(1);
+        }
+        signature.received(packets - signature.packets);
+        signature
+    }
+
+    /// Appends what left after it.
+    pub fn append(&mut self, next: &Self) {
+        let mut position = 0;
+        for run in &next.runs {
+            self.received(run.first - position);
+            self.lost(run.packets);
+            position = run.first + run.packets;
+        }
+        self.received(next.packets - position);
+    }
+
+    /// How many packets left.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// How many of them were lost.
+    pub fn lost_packets(&self) -> u64 {
+        self.lost
+    }
+
+    /// The lost ones, in order; runs never touch.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// The share of lost packets, 0 to 1; 0 for an empty window.
+    pub fn loss_rate(&self) -> f64 {
+        self.lost as f64 / self.packets.max(1) as f64
+    }
+
+    /// Of the lost packets, the share that is followed by another lost one (dickens-classifier, section 3.1.5). In
+    /// `[0, 1)`; `None` without losses.
+    pub fn success_proportion(&self) -> Option<f64> {
+        (self.lost > 0).then(|| (self.lost - self.runs.len() as u64) as f64 / self.lost as f64)
+    }
+
+    /// Each packet: whether it arrived.
+    pub fn symbols(&self) -> impl Iterator<Item = bool> + '_ {
+        let ends = self.runs.iter().map(|run| (run.first, run.first + run.packets));
+        let last = std::iter::once((self.packets, self.packets));
+        let mut position = 0;
+        ends.chain(last).flat_map(move |(from, to)| {
+            let received = from - position;
+            position = to;
+            (0..received).map(|_| true).chain((from..to).map(|_| false))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(text: &str) -> Signature {
+        let mut signature = Signature::new();
+        text.bytes()
+            .for_each(|symbol| if symbol == b'1' { signature.received(1) } else { signature.lost(1) });
+        signature
+    }
+
+    #[test]
+    fn losses_are_runs() {
+        let signature = of("1000100");
+        assert_eq!((signature.packets(), signature.lost_packets()), (7, 5));
+        assert_eq!(signature.runs(), [Run { first: 1, packets: 3 }, Run { first: 5, packets: 2 }]);
+        assert_eq!(signature.success_proportion(), Some(0.6));
+        assert_eq!(Signature::of_lost(7, [6, 2, 1, 3, 5, 3, 7]), signature);
+    }
+
+    #[test]
+    fn windows_without_a_measure_say_so() {
+        for (text, loss, success) in
+            [("", 0.0, None), ("1111", 0.0, None), ("0", 1.0, Some(0.0)), ("0000", 1.0, Some(0.75))]
+        {
+            let signature = of(text);
+            assert_eq!((signature.loss_rate(), signature.success_proportion()), (loss, success), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn symbols_are_those_it_was_made_of_however_it_was_cut(symbols in vec(any::<bool>(), 0..200), cut in 0usize..200) {
+            let make = |symbols: &[bool]| {
+                let mut signature = Signature::new();
+                for arrived in symbols {
+                    if *arrived { signature.received(1) } else { signature.lost(1) }
+                }
+                signature
+            };
+            let whole = make(&symbols);
+            prop_assert_eq!(whole.symbols().collect::<Vec<_>>(), symbols.clone());
+            let cut = cut.min(symbols.len());
+            let mut joined = make(&symbols[..cut]);
+            joined.append(&make(&symbols[cut..]));
+            prop_assert_eq!(&joined, &whole);
+            let lost = symbols.iter().enumerate().filter(|(_, arrived)| !**arrived).map(|(at, _)| at as u64);
+            prop_assert_eq!(&Signature::of_lost(symbols.len() as u64, lost), &whole);
+            let pairs = symbols.windows(2).filter(|pair| !pair[0] && !pair[1]).count() as f64;
+            let zeros = symbols.iter().filter(|arrived| !**arrived).count() as f64;
+            prop_assert_eq!(whole.success_proportion(), (zeros > 0.0).then_some(pairs / zeros));
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Fitting a model to windows of which the cause is known (dickens-classifier, sections 3.1.6 and 3.2).
+
+use haul_base::Cause;
+
+use crate::fit::fit;
+use crate::model::{CauseModel, Curve, FORMAT, NEGLIGIBLE, PAPERS_RANGES, PAPERS_WORD, Range, Spread};
+use crate::{Confusion, Model, Normality, Provenance, Sample, shapiro_wilk};
+
+/// Fewer windows of one cause in one range tell nothing of their spread.
+const LEAST_WINDOWS: usize = 10;
+/// Bins of the loss rate, by its logarithm.
+const BINS: usize = 20;
+/// Beyond so many times the distance of the quartiles from them, a number is an outlier (Tukey's fences).
+const FENCE: f64 = 1.5;
+/// A measure that never varies would make any other impossible: the least deviation.
+const LEAST_DEVIATION: f64 = 1e-3;
+
+/// Why no model can be fitted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TrainError {
+    /// Too few windows.
+    #[error(
+        "{cause} has {windows} windows with a loss rate of {range}, and at least {LEAST_WINDOWS} are needed"
+    )]
+    TooFew {
+        /// Of which cause.
+        cause: &'static str,
+        /// How many there are.
+        windows: usize,
+        /// In which range.
+        range: String,
+    },
+    /// The fit comes to no end.
+    #[error("no curve fits the complexity of {0}")]
+    NoFit(&'static str),
+}
+
+/// Windows of one cause with nearly the same loss rate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bin {
+    /// Their loss rates.
+    pub range: Range,
+    /// How many windows.
+    pub windows: usize,
+    /// Their mean complexity.
+    pub mean: f64,
+    /// Its standard deviation.
+    pub deviation: f64,
+    /// What the fitted curve has in the middle of the bin.
+    pub fitted: f64,
+    /// Whether the deviations from the curve may be normal. `None`: too few to tell, or all alike.
+    pub normality: Option<Normality>,
+    /// The same without outliers.
+    pub normality_without_outliers: Option<Normality>,
+}
+
+/// A fitted model, and how well it fits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trained {
+    /// The model.
+    pub model: Model,
+    /// Share of the variance of the complexity that the host's curve explains; below 0 if the mean alone explained more.
+    pub host_r2: f64,
+    /// The same of the network's.
+    pub network_r2: f64,
+    /// The host's windows by loss rate.
+    pub host_bins: Vec<Bin>,
+    /// The network's.
+    pub network_bins: Vec<Bin>,
+}
+
+/// The windows of one cause.
+struct Windows<'a> {
+    cause: &'static str,
+    samples: &'a [Sample],
+}
+
+impl Windows<'_> {
+    /// Loss rate and measure of those in a range.
+    fn points(
+        &self,
+        range: Range,
+        measure: impl Fn(&Sample) -> Option<f64>,
+    ) -> Result<Vec<(f64, f64)>, TrainError> {
+        let inside = self.samples.iter().filter(|sample| range.contains(sample.loss_rate()));
+        let points: Vec<_> =
+            inside.filter_map(|sample| Some((sample.loss_rate(), measure(sample)?))).collect();
+        if points.len() >= LEAST_WINDOWS {
+            return Ok(points);
+        }
+        let range = format!("{} to {}", range.from, range.to);
+        Err(TrainError::TooFew { cause: self.cause, windows: points.len(), range })
+    }
+
+    /// What both measures are like.
+    fn fit(&self, terms: usize) -> Result<(CauseModel, Vec<(f64, f64)>), TrainError> {
+        let [complexity_range, success_range] = PAPERS_RANGES;
+        let points = self.points(complexity_range, |sample| sample.complexity)?;
+        let complexity = fit(&points, terms).ok_or(TrainError::NoFit(self.cause))?;
+        let success = self.points(success_range, |sample| sample.success_proportion)?;
+        let success: Vec<f64> = success.into_iter().map(|(_, proportion)| proportion).collect();
+        let deviation = deviation(&residuals(&points, &complexity), 0.0);
+        let mean = mean(&success);
+        let spread = Spread { mean, deviation: self::deviation(&success, mean) };
+        let model = CauseModel { complexity, complexity_deviation: deviation, success_proportion: spread };
+        Ok((model, points))
+    }
+}
+
+fn mean(numbers: &[f64]) -> f64 {
+    numbers.iter().sum::<f64>() / numbers.len().max(1) as f64
+}
+
+/// The standard deviation around `mean`.
+fn deviation(numbers: &[f64], mean: f64) -> f64 {
+    let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
+    (squares / numbers.len().saturating_sub(1).max(1) as f64).sqrt().max(LEAST_DEVIATION)
+}
+
+fn residuals(points: &[(f64, f64)], curve: &Curve) -> Vec<f64> {
+    points.iter().map(|(p, measured)| measured - curve.at(*p)).collect()
+}
+
+fn r2(points: &[(f64, f64)], curve: &Curve) -> f64 {
+    let measured: Vec<f64> = points.iter().map(|point| point.1).collect();
+    let (around_mean, around_curve) = (mean(&measured), residuals(points, curve));
+    let squares = |numbers: &[f64], middle: f64| numbers.iter().map(|x| (x - middle).powi(2)).sum::<f64>();
+    1.0 - squares(&around_curve, 0.0) / squares(&measured, around_mean).max(f64::MIN_POSITIVE)
+}
+
+fn without_outliers(mut numbers: Vec<f64>) -> Vec<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let at = |share: f64| numbers.get((share * numbers.len() as f64) as usize).copied().unwrap_or_default();
+    let (low, high) = (at(0.25), at(0.75));
+    let reach = FENCE * (high - low);
+    numbers.retain(|number| (low - reach..=high + reach).contains(number));
+    numbers
+}
+
+fn bins(points: &[(f64, f64)], curve: &Curve) -> Vec<Bin> {
+    let Range { from, to } = PAPERS_RANGES[0];
+    let edge = |bin: usize| from * (to / from).powf(bin as f64 / BINS as f64);
+    let bin = |number: usize| {
+        let (low, high) = (edge(number), edge(number + 1));
+        let inside: Vec<(f64, f64)> =
+            points.iter().filter(|(p, _)| (low..high).contains(p)).copied().collect();
+        let measured: Vec<f64> = inside.iter().map(|point| point.1).collect();
+        let around = residuals(&inside, curve);
+        let middle = mean(&measured);
+        Bin {
+            range: Range { from: low, to: high },
+            windows: inside.len(),
+            mean: middle,
+            deviation: deviation(&measured, middle),
+            fitted: curve.at((low * high).sqrt()),
+            normality: shapiro_wilk(&around),
+            normality_without_outliers: shapiro_wilk(&without_outliers(around)),
+        }
+    };
+    (0..BINS).map(bin).filter(|bin| bin.windows > 0).collect()
+}
+
+/// Fits a model to windows whose losses are all of one cause, measured with words of 17 packets.
+///
+/// # Errors
+/// If there are too few windows of either cause in either range of loss rates.
+pub fn train(host: &[Sample], network: &[Sample], provenance: Provenance) -> Result<Trained, TrainError> {
+    let (host_model, host_points) = Windows { cause: "the host", samples: host }.fit(1)?;
+    let (network_model, network_points) = Windows { cause: "the network", samples: network }.fit(2)?;
+    let [complexity_range, success_range] = PAPERS_RANGES;
+    let (host_windows, network_windows) = (host.len() as u64, network.len() as u64);
+    Ok(Trained {
+        host_r2: r2(&host_points, &host_model.complexity),
+        network_r2: r2(&network_points, &network_model.complexity),
+        host_bins: bins(&host_points, &host_model.complexity),
+        network_bins: bins(&network_points, &network_model.complexity),
+        model: Model {
+            format: FORMAT,
+            word_length: PAPERS_WORD,
+            complexity_range,
+            success_range,
+            negligible: NEGLIGIBLE,
+            host: host_model,
+            network: network_model,
+            provenance: Provenance { host_windows, network_windows, ..provenance },
+        },
+    })
+}
+
+/// Fits as many models as `folds` says, each to all windows but one stretch of them, and diagnoses that stretch with it: what
+/// became of the host's windows, and of the network's. Stretches follow the order of the windows, so that those of one run stay
+/// together mostly.
+///
+/// # Errors
+/// As [`train`], for any of the folds.
+pub fn cross_validate(
+    host: &[Sample],
+    network: &[Sample],
+    folds: usize,
+) -> Result<[Confusion; 2], TrainError> {
+    let folds = folds.max(2);
+    let cut = |samples: &[Sample], fold: usize| {
+        let at = |fold: usize| fold * samples.len() / folds;
+        let (from, to) = (at(fold), at(fold + 1));
+        (samples[from..to].to_vec(), [&samples[..from], &samples[to..]].concat())
+    };
+    let mut found = [Confusion::default(); 2];
+    for fold in 0..folds {
+        let (held_host, host) = cut(host, fold);
+        let (held_network, network) = cut(network, fold);
+        let model = train(&host, &network, Provenance::default())?.model;
+        let held = [(held_host, Cause::ReceiverHost), (held_network, Cause::Congestion)];
+        for ((samples, truth), confusion) in held.iter().zip(&mut found) {
+            samples.iter().for_each(|sample| confusion.add(*truth, &model.classify(sample)));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Rng;
+
+    use super::*;
+    use crate::{Signature, Words};
+
+    const PACKETS: u64 = 20_000;
+
+    /// Windows whose losses come singly, at random.
+    fn scattered(rng: &mut Rng, loss: f64) -> Signature {
+        Signature::of_lost(PACKETS, (0..PACKETS).filter(|_| rng.next_f64() < loss).collect::<Vec<_>>())
+    }
+
+    /// Windows with one gap.
+    fn contiguous(rng: &mut Rng, loss: f64) -> Signature {
+        let lost = (loss * PACKETS as f64).ceil() as u64;
+        let first = (rng.next_f64() * (PACKETS - lost) as f64) as u64;
+        Signature::of_lost(PACKETS, first..first + lost)
+    }
+
+    fn samples(seed: u64, make: fn(&mut Rng, f64) -> Signature, windows: usize) -> Vec<Sample> {
+        let (mut rng, mut words) = (Rng::from_seed(seed), Words::of_length(17).unwrap());
+        let mut window = |i: usize| {
+            let loss = 0.0001 * 500f64.powf(i as f64 / windows as f64);
+            Sample::of(&make(&mut rng, loss), &mut words)
+        };
+        (0..windows).map(&mut window).collect()
+    }
+
+    #[test]
+    fn scattered_losses_are_told_from_contiguous_ones_by_what_was_learned_of_others() {
+        let (host, network) = (samples(1, contiguous, 400), samples(2, scattered, 400));
+        let trained = train(&host, &network, Provenance::default()).unwrap();
+        assert!(trained.network_r2 > 0.9, "{trained:?}");
+        assert_eq!((trained.host_bins.len(), trained.network_bins.len()), (BINS, BINS));
+        let mut confusions = [Confusion::default(); 2];
+        for (samples, truth, confusion) in [
+            (samples(3, contiguous, 300), Cause::ReceiverHost, 0),
+            (samples(4, scattered, 300), Cause::Congestion, 1),
+        ] {
+            for sample in &samples {
+                confusions[confusion].add(truth, &trained.model.classify(sample));
+            }
+        }
+        // At about one lost packet in 500, scattered losses have as many words as one gap: there neither is told.
+        let [host, network] = confusions;
+        assert!(host.wrong == 0 && host.correct > 150, "{confusions:?}");
+        assert!(network.wrong == 0 && network.correct > 280, "{confusions:?}");
+    }
+
+    #[test]
+    fn too_few_windows_are_said() {
+        let network = samples(2, scattered, 400);
+        let error = train(&[], &network, Provenance::default()).unwrap_err();
+        assert!(error.to_string().contains("the host has 0 windows"), "{error}");
+        let error = train(&network[300..], &network, Provenance::default()).unwrap_err();
+        assert!(error.to_string().contains("0.00008 to 0.0005"), "{error}");
+    }
+
+    #[test]
+    fn every_window_is_held_out_once() {
+        let (host, network) = (samples(1, contiguous, 200), samples(2, scattered, 203));
+        let [by_host, by_network] = cross_validate(&host, &network, 5).unwrap();
+        assert_eq!(
+            (by_host.in_range() + by_host.out_of_range, by_network.in_range() + by_network.out_of_range),
+            (200, 203)
+        );
+    }
+}
