@@ -22,4 +22,4 @@ pub use rng::Rng;
 pub use text::{Printable, is_unprintable, printable_bytes};
 pub use time::{Span, Time};
 pub use units::{Bytes, Probability, Rate, UnitError};
-pub use verdict::{Cause, Verdict};
+pub use verdict::{Cause, CauseCounts, Verdict};

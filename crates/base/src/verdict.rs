@@ -58,9 +58,71 @@ impl Verdict {
     }
 }
 
+impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::ReceiverHost, Self::Congestion, Self::Random, Self::Outage, Self::Inconclusive];
+}
+
+/// Lost packets by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CauseCounts([u64; Cause::ALL.len()]);
+
+impl CauseCounts {
+    /// Adds packets that this has lost.
+    pub fn add(&mut self, cause: Cause, packets: u64) {
+        let count = &mut self.0[cause as usize];
+        *count = count.saturating_add(packets);
+    }
+
+    /// Adds those of another.
+    pub fn merge(&mut self, other: &Self) {
+        Cause::ALL.into_iter().for_each(|cause| self.add(cause, other.of(cause)));
+    }
+
+    /// Packets lost to a cause.
+    pub fn of(&self, cause: Cause) -> u64 {
+        self.0[cause as usize]
+    }
+
+    /// What one cause was said to have lost was lost to another.
+    pub fn attribute(&mut self, from: Cause, to: Cause) {
+        let packets = std::mem::take(&mut self.0[from as usize]);
+        self.add(to, packets);
+    }
+
+    /// All lost packets.
+    pub fn whole(&self) -> u64 {
+        self.0.iter().fold(0, |sum, packets| sum.saturating_add(*packets))
+    }
+
+    /// Each cause's share; `None` if nothing was lost.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let whole = self.whole();
+        let shares = Cause::ALL.map(|cause| (cause, self.of(cause) as f64 / whole as f64));
+        if whole > 0 { Verdict::mixed(&shares) } else { None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_become_shares() {
+        let mut counts = CauseCounts::default();
+        assert_eq!((counts.verdict(), counts.whole()), (None, 0));
+        for (cause, packets) in Cause::ALL.into_iter().zip([30, 40, 10, 0, 20]) {
+            counts.add(cause, packets);
+        }
+        assert_eq!(Cause::ALL.map(|cause| counts.of(cause)), [30, 40, 10, 0, 20]);
+        let verdict = counts.verdict().unwrap();
+        for (cause, share) in Cause::ALL.into_iter().zip([0.3, 0.4, 0.1, 0.0, 0.2]) {
+            assert!((verdict.share(cause) - share).abs() < 1e-12, "{cause:?}: {verdict:?}");
+        }
+        counts.attribute(Cause::Random, Cause::ReceiverHost);
+        assert_eq!((counts.of(Cause::ReceiverHost), counts.of(Cause::Random), counts.whole()), (40, 0, 100));
+    }
 
     #[test]
     fn what_the_causes_leave_is_inconclusive() {

@@ -9,7 +9,7 @@ use clap::CommandFactory;
 use haul_base::printable_bytes;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-use crate::args::{Cli, Command, Diagnosis, Global, RecipeArgs};
+use crate::args::{Cli, Command, Global, RecipeArgs};
 use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, resolve};
 use crate::demo::run_tcp_flows;
 use crate::fault::{self, Fault, FaultCode, shown};
@@ -96,6 +96,8 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
     match &command {
         Command::Ctl(args) => return run::ctl(args, global.json),
         Command::Presets(args) => return run::presets(args, global.json),
+        Command::Diagnose(args) => return run::diagnose(args, global.json),
+        Command::Train(args) => return run::train(args, global.json),
         Command::Completions(args) => return Ok(completions(args.shell)),
         Command::Man => return man(),
         // Before anything starts a thread: it may have to enter a user namespace.
@@ -114,7 +116,6 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         Command::Serve(_) | Command::Bench(_) | Command::Demo(_) => {}
     }
     hide_memory();
-    note_diagnosis(&global, &command.recipe());
     let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
     let items = ItemStyle::choose(&global, &command);
     let context = Context {
@@ -170,6 +171,8 @@ fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context)
         | Command::Clean(_)
         | Command::Ctl(_)
         | Command::Presets(_)
+        | Command::Diagnose(_)
+        | Command::Train(_)
         | Command::Completions(_)
         | Command::Man
         | Command::DemoTcp => {
@@ -217,12 +220,6 @@ fn plan(global: &Global, plan: &DryRun) -> u8 {
 
 fn preset(recipe: &RecipeArgs) -> Result<Preset, Fault> {
     recipe.preset.as_deref().map_or_else(|| Ok(Preset::default_preset()), Preset::find)
-}
-
-fn note_diagnosis(global: &Global, recipe: &RecipeArgs) {
-    if recipe.diagnosis.is_some_and(|mode| mode != Diagnosis::Off) && !global.quiet {
-        tell("note: diagnosis comes in a later release; running without it");
-    }
 }
 
 fn events(command: &Command) -> Result<EventLog, Fault> {

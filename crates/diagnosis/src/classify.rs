@@ -4,7 +4,7 @@ use haul_base::{Cause, Verdict};
 use statrs::function::erf::erfc;
 
 use crate::model::Spread;
-use crate::{Model, Sample};
+use crate::{Model, Sample, Signature};
 
 /// The measure that a diagnosis was made by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +63,6 @@ impl Model {
         let loss_rate = sample.loss_rate();
         let by =
             |metric, measured: Option<f64>| measured.map(|value| self.posterior(metric, value, loss_rate));
-        // Complexity has the bound that the ranges share.
         let diagnosis = if self.complexity_range.contains(loss_rate) {
             by(Metric::Complexity, sample.complexity)
         } else if self.success_range.contains(loss_rate) {
@@ -72,6 +71,14 @@ impl Model {
             None
         };
         diagnosis.unwrap_or(Diagnosis::NOTHING)
+    }
+
+    /// What windows say together that each lost too little to tell: their success proportion, at whatever loss rate.
+    pub fn by_success_proportion(&self, windows: &Signature) -> Diagnosis {
+        let measured = windows.success_proportion();
+        measured.map_or(Diagnosis::NOTHING, |value| {
+            self.posterior(Metric::SuccessProportion, value, windows.loss_rate())
+        })
     }
 
     /// Equation 3, each cause as probable as the other beforehand.
@@ -108,7 +115,7 @@ mod tests {
             complexity_deviation: 0.1,
             success_proportion: Spread { mean, deviation: 0.1 },
         };
-        Model { host: cause(0.3, 0.9), network: cause(0.7, 0.1), ..Model::shipped() }
+        Model { host: cause(0.3, 0.9), network: cause(0.7, 0.1), ..Model::shipped().clone() }
     }
 
     fn sample(lost: u64, complexity: f64, success: f64) -> Sample {
@@ -159,7 +166,7 @@ mod tests {
     proptest! {
         #[test]
         fn probabilities_stay_probabilities(lost in 0u64..=100_000, complexity in 0.0f64..1.0, success in 0.0f64..1.0) {
-            for model in [model(), Model::shipped()] {
+            for model in [model(), Model::shipped().clone()] {
                 let diagnosis = model.classify(&sample(lost, complexity, success));
                 prop_assert!((0.0..=1.0).contains(&diagnosis.p_host), "{:?}", diagnosis);
             }

@@ -1,5 +1,7 @@
 //! What the measures are like for each cause of loss.
 
+use std::sync::LazyLock;
+
 use serde::{Deserialize, Serialize};
 
 use crate::WORD_LENGTHS;
@@ -139,8 +141,10 @@ struct Versioned {
 
 impl Model {
     /// The model that comes with Haulage: `haul-lab` makes its data, `haul train` fits it (docs/diagnosis.md).
-    pub fn shipped() -> Self {
-        Self::read(SHIPPED).expect("a test reads the model that is compiled in")
+    pub fn shipped() -> &'static Self {
+        static MODEL: LazyLock<Model> =
+            LazyLock::new(|| Model::read(SHIPPED).expect("a test reads the model that is compiled in"));
+        &MODEL
     }
 
     /// The text of the shipped model.
@@ -210,7 +214,7 @@ mod tests {
     #[test]
     fn the_shipped_model_is_read_and_written() {
         let model = Model::shipped();
-        assert_eq!(Model::read(&model.write()).unwrap(), model);
+        assert_eq!(Model::read(&model.write()).unwrap(), *model);
         assert_eq!(
             (model.word_length, model.host.complexity.0.len(), model.network.complexity.0.len()),
             (17, 1, 2)

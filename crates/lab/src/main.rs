@@ -7,6 +7,7 @@ mod problem;
 mod run;
 mod selftest;
 mod services;
+mod signatures;
 mod sim;
 mod wan;
 
@@ -37,6 +38,8 @@ enum Command {
     Run(experiment::RunArgs),
     /// Runs a scenario in the simulator and prints what came out as JSON
     Sim(sim::SimArgs),
+    /// Runs scenarios and keeps the signature of every transmission window: data for `haul train`
+    Signatures(signatures::SignaturesArgs),
     /// Measures viz, msg and sensor on emulated paths, beside TCP
     Services(services::ServicesArgs),
     /// Is one end of such a measurement
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
             eprintln!("haul-lab: {problem}");
             ExitCode::from(problem.exit_code())
         }),
+        Command::Signatures(args) => told(signatures::signatures(&args)),
         Command::Services(args) => told(services::services(&args)),
         Command::ServicesEnd(args) => told(services::end(&args)),
         Command::Compare(args) => told(compare::compare(&args).map(|()| ExitCode::SUCCESS)),

@@ -5,6 +5,7 @@ mod bulk;
 pub mod check;
 mod control;
 mod delivery_rate;
+mod diagnosis;
 pub mod group;
 mod link;
 pub mod micro;
@@ -29,6 +30,7 @@ pub use control::{
     LONGEST_HOLD, LawRegistration, Limits, LossRun, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController,
     RateState, SentBatch, Unit, build_controller, burst_for, law, law_names, laws, register_law,
 };
+pub use diagnosis::{DiagnosedWindow, WindowCounts};
 pub use link::Link;
 pub use micro::rate_control::ChosenLaw;
 pub use micro::shared::{PeerHost, Waiting, WaitingFor};

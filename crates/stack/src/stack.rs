@@ -318,6 +318,11 @@ impl Stack {
         self.core.shared.values.iter().find_map(|value| value.downcast_ref())
     }
 
+    /// The same, to take something out of it.
+    pub fn shared_mut<T: Any>(&mut self) -> Option<&mut T> {
+        self.core.shared.values.iter_mut().find_map(|value| value.downcast_mut())
+    }
+
     pub(crate) fn context(&mut self, now: Time) -> Context<'_> {
         Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &self.blueprint }
     }

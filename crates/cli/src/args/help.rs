@@ -54,6 +54,20 @@ Examples:
   haul presets                      list them
   haul presets default > mine.toml  start a recipe of your own; use it with --preset ./mine.toml";
 
+pub(super) const DIAGNOSE: &str = "\
+Examples:
+  haul diagnose window.sig                        which cause, and how certain
+  haul diagnose --json --model mine.toml *.sig    one object a window, for a script
+
+A signature file has a 1 for each packet that arrived and a 0 for each that was lost, in the order in which
+they left; a line of --- parts windows. docs/diagnosis.md says more.";
+
+pub(super) const TRAIN: &str = "\
+Examples:
+  haul train --host busy-*.sig --network crowded-*.sig -o model.toml
+
+It prints how well the model fits, and how often each cause is told rightly of windows held out.";
+
 pub(super) const STATUS: &str = "\
 Examples:
   haul status                       what lies in this directory

@@ -82,6 +82,12 @@ pub enum Command {
     /// List the presets, or print one as a recipe
     #[command(after_help = help::PRESETS)]
     Presets(PresetsArgs),
+    /// Tell from the pattern of lost packets why they were lost
+    #[command(after_help = help::DIAGNOSE)]
+    Diagnose(DiagnoseArgs),
+    /// Fit the diagnosis to signatures of which the cause is known
+    #[command(after_help = help::TRAIN)]
+    Train(TrainArgs),
     /// Show the whole job on this machine: a receiver, an emulated long path, a verified copy
     #[command(after_help = help::DEMO)]
     Demo(DemoArgs),
@@ -108,6 +114,8 @@ impl Command {
             Self::Clean(_) => "clean",
             Self::Ctl(_) => "ctl",
             Self::Presets(_) => "presets",
+            Self::Diagnose(_) => "diagnose",
+            Self::Train(_) => "train",
             Self::Demo(_) => "demo",
             Self::Completions(_) => "completions",
             Self::Man => "man",
@@ -167,6 +175,8 @@ impl Command {
             | Self::Clean(_)
             | Self::Ctl(_)
             | Self::Presets(_)
+            | Self::Diagnose(_)
+            | Self::Train(_)
             | Self::Completions(_)
             | Self::Man
             | Self::DemoTcp => RecipeArgs::default(),
@@ -198,7 +208,7 @@ pub struct RecipeArgs {
     /// Control law of the rate
     #[arg(long, value_name = "NAME", help = controller_help())]
     pub controller: Option<String>,
-    /// Diagnosis of the cause of loss: off (the others come in a later release)
+    /// What tells why packets were lost; what it tells changes nothing but what is said, unless the recipe is `cause_aware`
     #[arg(long, value_name = "MODE", value_enum)]
     pub diagnosis: Option<Diagnosis>,
 }
@@ -419,6 +429,31 @@ pub struct CtlArgs {
 pub struct PresetsArgs {
     /// Preset to print as TOML
     pub name: Option<String>,
+}
+
+/// `haul diagnose`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct DiagnoseArgs {
+    /// Signature files; - is stdin
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// What is known of each cause, as `haul train` writes it; the shipped model if absent
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+}
+
+/// `haul train`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct TrainArgs {
+    /// Signatures of losses by the receiving host
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub host: Vec<PathBuf>,
+    /// Signatures of losses by the network
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub network: Vec<PathBuf>,
+    /// Where the model goes
+    #[arg(short, long, value_name = "MODEL")]
+    pub output: PathBuf,
 }
 
 /// `haul demo`.

@@ -52,6 +52,16 @@ fn help_of_clean() {
 }
 
 #[test]
+fn help_of_diagnose() {
+    insta::assert_snapshot!(help(Some("diagnose")));
+}
+
+#[test]
+fn help_of_train() {
+    insta::assert_snapshot!(help(Some("train")));
+}
+
+#[test]
 fn help_of_presets() {
     insta::assert_snapshot!(help(Some("presets")));
 }

@@ -44,7 +44,7 @@ pub enum Diagnosis {
     Off,
     /// The pattern of losses only.
     Signature,
-    /// The receiver's kernel only.
+    /// The receiver's kernel and the path's queue only.
     Kernel,
 }
 

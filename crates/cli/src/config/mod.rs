@@ -256,26 +256,27 @@ fn problem(error: &clap::Error) -> String {
     }
 }
 
-/// Options that are also recipe parameters under the same name.
-const PARAMETER_OPTIONS: [&str; 2] = ["rate", "controller"];
+/// Options that are also recipe parameters, and what recipes call them.
+const PARAMETER_OPTIONS: [(&str, &str); 3] =
+    [("rate", "rate"), ("controller", "controller"), ("diagnosis", "rate_control.diagnosis")];
 
 fn settings(layers: &[Layer], options: &[OptionSpec], typed: &ArgMatches, command: &Command) -> Vec<Setting> {
     let mut settings = Vec::new();
     for layer in layers.iter().rev() {
         settings.extend(layer.set.iter().cloned());
-        for name in PARAMETER_OPTIONS {
+        for (name, key) in PARAMETER_OPTIONS {
             if let Some((origin, value)) = layer.values.get(name) {
-                settings.push(setting(origin.clone(), name, value));
+                settings.push(setting(origin.clone(), key, value));
             }
         }
     }
     for assignment in command.recipe().set {
         settings.push(Setting { origin: Origin::Flag("set".to_owned()), assignment });
     }
-    for option in options.iter().filter(|o| PARAMETER_OPTIONS.contains(&o.long.as_str())) {
-        if is_typed(typed, option) {
+    for option in options.iter().filter(|option| is_typed(typed, option)) {
+        if let Some((_, key)) = PARAMETER_OPTIONS.iter().find(|known| known.0 == option.long) {
             let value = show::raw(typed, option).unwrap_or_default();
-            settings.push(setting(Origin::Flag(option.long.clone()), &option.long, &value));
+            settings.push(setting(Origin::Flag(option.long.clone()), key, &value));
         }
     }
     settings

@@ -46,6 +46,7 @@ impl Summary<'_> {
             lines.push("Nothing was moved.");
         } else {
             lines.push(self.details());
+            self.lost().into_iter().for_each(|line| lines.push(line));
             lines.push(self.moved());
             lines.push(self.limit());
         }
@@ -101,6 +102,24 @@ impl Summary<'_> {
             lines.push(format_args!("note: {} more", grouped(unlisted)));
         }
         lines
+    }
+
+    /// What was lost, and why; nothing if nothing was.
+    fn lost(&self) -> Option<String> {
+        let of = self.0.lost;
+        let causes = [
+            (of.receiver_host, "by the receiving host"),
+            (of.congestion, "by congestion"),
+            (of.random, "at random"),
+            (of.outage, "by an outage"),
+            (of.inconclusive, "of unknown cause"),
+        ];
+        let whole: u64 = causes.iter().map(|(packets, _)| packets).sum();
+        let share = |packets: u64| percent(packets as f64 / whole as f64);
+        let named = causes.iter().filter(|(packets, _)| *packets > 0);
+        let named: Vec<_> = named.map(|(packets, words)| format!("{} {words}", share(*packets))).collect();
+        let lost = format!("lost {} of {}", count(whole, "packet"), grouped(self.0.packets.sent));
+        (whole > 0).then(|| format!("{lost}: {}", named.join(", ")))
     }
 
     /// How it was done.

@@ -41,6 +41,8 @@ pub(super) struct SenderEvidence {
     pub packets: u64,
     /// Of these, lost.
     pub lost: u64,
+    /// Of these, those that the diagnosis puts on the receiving host.
+    pub lost_by_host: u64,
     /// Socket buffers that the receiver's kernel dropped.
     pub receiver_drops: u64,
 }
@@ -93,9 +95,7 @@ fn for_path(waiting: &Waiting) -> Span {
 
 /// The sender waited mostly for its controller: what had the controller seen?
 fn of_path(evidence: &SenderEvidence) -> LimitedBy {
-    let drops = evidence.receiver_drops as f64 / evidence.packets.max(1) as f64;
-    if drops >= HOST_DROPS_SHARE {
-        let words = format!("its kernel dropped {} socket buffers", evidence.receiver_drops);
+    if let Some(words) = lost_at_host(evidence) {
         return limit("receiver_host", words);
     }
     if let Some(ceiling) = evidence.ceiling.filter(|&ceiling| is_reached(ceiling, evidence)) {
@@ -109,6 +109,19 @@ fn of_path(evidence: &SenderEvidence) -> LimitedBy {
         return limit("start_up", format!("it took {round_trips:.0} round trips, too few to fill the path"));
     }
     limit(PATH, path_evidence(evidence))
+}
+
+/// What the receiving host has lost, if that is worth naming.
+fn lost_at_host(evidence: &SenderEvidence) -> Option<String> {
+    let is_much = |count: u64| count as f64 / evidence.packets.max(1) as f64 >= HOST_DROPS_SHARE;
+    if is_much(evidence.receiver_drops) {
+        Some(format!("its kernel dropped {} socket buffers", evidence.receiver_drops))
+    } else if is_much(evidence.lost_by_host) {
+        let share = evidence.lost_by_host as f64 / evidence.lost.max(1) as f64;
+        Some(format!("{} of the lost packets died in the receiving host, by the pattern of the losses", percent(share)))
+    } else {
+        None
+    }
 }
 
 /// Whether it was kept in the mean, or held the sender for longer than the path did: a sender that is allotted less for
@@ -173,6 +186,7 @@ mod tests {
             peak_delivery: Rate::from_mbps(950),
             packets: 700_000,
             lost: 700,
+            lost_by_host: 0,
             ..SenderEvidence::default()
         }
     }

@@ -8,6 +8,7 @@ mod by_ssh;
 mod copy;
 mod ctl;
 mod demo;
+mod diagnose;
 mod drive;
 mod filesystem;
 mod itemise;
@@ -32,6 +33,7 @@ mod stall;
 mod stdio;
 mod teller;
 mod third;
+mod train;
 mod usage;
 mod wire;
 
@@ -49,12 +51,14 @@ pub(crate) use bench::{bench, plan_bench};
 pub(crate) use copy::cp;
 pub(crate) use ctl::ctl;
 pub(crate) use demo::demo;
+pub(crate) use diagnose::diagnose;
 pub(crate) use itemise::itemise;
 pub(crate) use leftovers::{clean, status};
 pub(crate) use pipe::pipe;
 pub use plan::{CopyPlan, DryRun};
 pub(crate) use presets::presets;
 pub(crate) use serve::serve;
+pub(crate) use train::train;
 pub(crate) use stdio::check_options as check_streams;
 
 /// What every run is given besides its own options.

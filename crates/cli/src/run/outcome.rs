@@ -1,6 +1,6 @@
 //! From what the engine and the mover counted to the report of a run.
 
-use haul_base::{Rate, Span};
+use haul_base::{Cause, Rate, Span};
 use haul_engine::{Counters, Session, Transfer};
 use haul_mover::{Failures, MoveReport};
 use haul_proto::{ReceiverStats, SenderStats};
@@ -169,7 +169,10 @@ fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) -> CountedS
         packets: stats.packets,
         resent: stats.resent,
         lost: stats.lost,
-        receiver_drops: u64::from(stats.receiver_drops),
+        lost_by_host: stats.lost_by_cause.of(Cause::ReceiverHost),
+        lost_by_congestion: stats.lost_by_cause.of(Cause::Congestion),
+        lost_by_random: stats.lost_by_cause.of(Cause::Random),
+        lost_by_outage: stats.lost_by_cause.of(Cause::Outage),
         min_rtt_us: stats.min_rtt.as_micros(),
         peak_delivery_bps: stats.peak_delivery_bps,
         limited_by,
@@ -188,6 +191,7 @@ fn limit_as_sender(facts: &Facts, stats: &SenderStats, moving: Span) -> Option<L
         ceiling: facts.ceiling,
         packets: stats.packets,
         lost: stats.lost,
+        lost_by_host: stats.lost_by_cause.of(Cause::ReceiverHost),
         receiver_drops: u64::from(stats.receiver_drops),
     })
 }
@@ -206,15 +210,29 @@ fn add_other_side(report: &mut RunReport, theirs: Option<Counted>, counters: Opt
     }
 }
 
+/// Losses without a cause are inconclusive. A peer may say anything.
+fn causes(sending: &CountedSending) -> LossCauses {
+    let mut left = sending.lost;
+    let mut take = |packets: u64| {
+        let taken = packets.min(left);
+        left -= taken;
+        taken
+    };
+    LossCauses {
+        receiver_host: take(sending.lost_by_host),
+        congestion: take(sending.lost_by_congestion),
+        random: take(sending.lost_by_random),
+        outage: take(sending.lost_by_outage),
+        inconclusive: left,
+    }
+}
+
 fn add_sending(report: &mut RunReport, sending: CountedSending) {
     if sending.min_rtt_us > 0 {
         report.rtt = Some(Span::from_micros(sending.min_rtt_us));
     }
     report.packets = Packets { sent: sending.packets, resent: sending.resent };
-    // The receiver's kernel counts socket buffers of one or more packets: so many at least were lost there.
-    let receiver_host = sending.receiver_drops.min(sending.lost);
-    report.lost =
-        LossCauses { receiver_host, inconclusive: sending.lost - receiver_host, ..LossCauses::default() };
+    report.lost = causes(&sending);
     let peak = Rate::from_bps(sending.peak_delivery_bps);
     if report.capacity.is_none() && peak > Rate::ZERO {
         report.capacity = Some((peak, "measured path"));

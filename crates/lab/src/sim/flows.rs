@@ -1,9 +1,10 @@
 //! Transfers, and the traffic beside them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use haul_base::{Rate, Span, Time};
+use haul_diagnosis::Signature;
 use haul_proto::{
     ChosenLaw, ControllerError, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig, SenderEvent,
     SenderStats,
@@ -71,10 +72,29 @@ impl Session {
         (sender + receiver) as u64
     }
 
+    /// Keeps the signature of every transmission window from now on.
+    pub(super) fn record_signatures(&self, world: &mut World) -> Arc<Mutex<Vec<Signature>>> {
+        let signatures = Arc::default();
+        look_for_windows(world, self.sender, Arc::clone(&signatures));
+        signatures
+    }
+
     /// Whether both sides are done.
     pub(super) fn is_over(&self, world: &World) -> bool {
         self.is_whole() && self.finished(world).is_some()
     }
+}
+
+/// How often a sender is asked for windows: more of them than it keeps would take more than 6 Gbit/s of small ones.
+const LOOK: Span = Span::from_millis(10);
+
+fn look_for_windows(world: &mut World, sender: NodeId, signatures: Arc<Mutex<Vec<Signature>>>) {
+    let Some(node) = world.node_mut::<Late<Sender>>(sender) else { return };
+    let windows = std::iter::from_fn(|| node.machine_mut().take_window());
+    let seen = windows.map(|window| window.signature);
+    signatures.lock().unwrap_or_else(PoisonError::into_inner).extend(seen);
+    let next = world.now() + LOOK;
+    world.at(next, move |world| look_for_windows(world, sender, signatures));
 }
 
 /// Traffic in a world.
@@ -216,7 +236,10 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     let received = |machine: &Receiver| Some(machine.stats().object_bytes);
     let world = &mut *site.world;
     let law_rate = |machine: &Sender| Some(machine.rate_state().rate);
-    let sender = SessionNode::new(sender).with_verdict(Sender::on_verdict).with_law_rate(law_rate);
+    let mut sender = SessionNode::new(sender).with_law_rate(law_rate);
+    if entry.truth {
+        sender = sender.with_verdict(Sender::on_verdict);
+    }
     let sender = world.add_node(&entry.name, Late::new(start, sender));
     let receiver =
         SessionNode::new(receiver).with_progress(received).with_host_sample(Receiver::on_host_sample);

@@ -27,7 +27,7 @@ use crate::problem::{Problem, While};
 pub(crate) use checks::{Measure, Subject};
 use locate::{Fault, Step};
 pub(crate) use report::RunReport;
-pub(crate) use run::{Job, run_all};
+pub(crate) use run::{Job, Recorded, run_all};
 pub(crate) use sweep::{Axis, Values, combinations, set, take_axes};
 
 use run::TraceFile;
@@ -154,6 +154,11 @@ impl Plan {
         })?;
         combinations.into_iter().map(|values| self.job([self.fixed.clone(), values].concat())).collect()
     }
+}
+
+/// The runs of a scenario file.
+pub(crate) fn jobs_of(args: &SimArgs) -> Result<Vec<Job>, Problem> {
+    Plan::read(args)?.jobs()
 }
 
 /// A run of a scenario that is not in a file of its own, or what is wrong with it.

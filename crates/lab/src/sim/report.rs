@@ -182,6 +182,21 @@ impl RunReport {
         report
     }
 
+    /// The seed and the values that this run was given.
+    pub(crate) fn given(&self) -> String {
+        let values = self.values.iter().map(|(key, value)| format!(", {key} = {value}"));
+        std::iter::once(format!("seed {}", self.seed)).chain(values).collect()
+    }
+
+    /// How many data packets of a session died of what.
+    pub(crate) fn deaths(&self, session: &str) -> String {
+        let session = self.sessions.iter().find(|known| known.name == session);
+        let drops = session.into_iter().flat_map(|session| session.data.drops.iter());
+        let died: Vec<_> =
+            drops.filter(|drop| drop.1 > 0).map(|(why, packets)| format!("{} {packets}", why.name())).collect();
+        if died.is_empty() { "nothing died".to_owned() } else { died.join(", ") }
+    }
+
     fn judge(&self, check: &CheckEntry, condition: &Condition) -> CheckReport {
         let (subject, name) = match (&check.session, &check.service, &check.traffic, &check.path) {
             (Some(name), ..) => (Subject::Session, name.as_str()),

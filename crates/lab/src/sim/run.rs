@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use haul_base::Time;
+use haul_diagnosis::Signature;
 use haul_sim::{Exit, Place, TraceEvent, World};
 use serde::Serialize;
 
 use super::build::Built;
+use super::flows::Session;
 use super::report::RunReport;
 use super::scenario::Scenario;
 use super::sweep::Values;
@@ -45,7 +47,26 @@ impl Built {
     }
 }
 
+/// The signatures of a session, filled while its run lasts.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    /// The session.
+    pub(crate) session: String,
+    /// Its windows.
+    pub(crate) signatures: Arc<Mutex<Vec<Signature>>>,
+}
+
 impl Job {
+    /// Keeps the signatures of all sessions.
+    pub(crate) fn record_signatures(&mut self) -> Vec<Recorded> {
+        let (world, sessions) = (&mut self.built.world, &self.built.sessions);
+        let mut record = |session: &Session| Recorded {
+            session: session.name.clone(),
+            signatures: session.record_signatures(world),
+        };
+        sessions.iter().map(&mut record).collect()
+    }
+
     fn run(mut self) -> RunReport {
         let cap = Time::ZERO + self.scenario.cap.0;
         let mut world = std::mem::replace(&mut self.built.world, World::new(0));

@@ -197,6 +197,9 @@ pub(super) struct SessionEntry {
     /// Parameters of it that are to be others: `"rapid_plus.k" = "4"`.
     #[serde(default)]
     pub set: BTreeMap<String, String>,
+    /// Whether the sender is told the true causes of its losses, in place of its own diagnosis.
+    #[serde(default)]
+    pub truth: bool,
     /// The rate controller; the recipe's if absent.
     pub controller: Option<String>,
     /// Its fixed rate, or its ceiling; the recipe's if absent.

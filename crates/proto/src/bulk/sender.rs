@@ -2,15 +2,16 @@
 
 use std::fmt;
 
-use haul_base::{Bytes, Deadline, Machine, Rate, Received, Span, Time, Transmit, Verdict};
+use haul_base::{Bytes, CauseCounts, Deadline, Machine, Rate, Received, Span, Time, Transmit, Verdict};
 use haul_stack::{Ends, ObjectSource, Recipe, RecipeError, Setup, Stack, StackEvent};
 
 use super::{build, bytes, failure, shipped, span};
 use crate::control::{RateController, RateState};
 use crate::link::Link;
 use crate::micro::events::{ALLOTTED, Allotment, LAW_CHOSEN, SIZE_PASSED, SIZE_REFUSED, VERDICT};
-use crate::micro::rate_control::ChosenLaw;
-use crate::micro::shared::{Clock, Flight, PeerHost, RateNow, Waiting};
+use crate::diagnosis::{DiagnosedWindow, WindowCounts};
+use crate::micro::rate_control::{ChosenLaw, LOST_BY};
+use crate::micro::shared::{Clock, DiagnosedWindows, Flight, PeerHost, RateNow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
 
 /// How a sender works.
@@ -123,6 +124,10 @@ pub struct SenderStats {
     pub waiting: Waiting,
     /// What the receiving host does, as it last said.
     pub receiver_host: PeerHost,
+    /// Packets declared lost, by the diagnosed cause.
+    pub lost_by_cause: CauseCounts,
+    /// Transmission windows with losses, by what their signatures say.
+    pub windows: WindowCounts,
 }
 
 impl SenderStats {
@@ -141,6 +146,15 @@ impl SenderStats {
             ("bitmap_ack", "peer_drops") => self.receiver_drops = value as u32,
             ("bitmap_ack", "peer_duplicates") => self.receiver_duplicates = value as u32,
             ("bitmap_ack", "peer_ecn_ce") => self.ecn_ce = value as u32,
+            ("rate_control", "windows_host") => self.windows.host = value,
+            ("rate_control", "windows_network") => self.windows.network = value,
+            ("rate_control", "windows_inconclusive") => self.windows.inconclusive = value,
+            ("rate_control", "windows_out_of_range") => self.windows.out_of_range = value,
+            ("rate_control", counter) => {
+                if let Some((_, cause)) = LOST_BY.iter().find(|(name, _)| *name == counter) {
+                    self.lost_by_cause.add(*cause, value);
+                }
+            }
             _ => {}
         }
     }
@@ -275,6 +289,11 @@ impl Sender {
     /// changes, and the law goes on from the rate of the one before, as far as that makes sense to it.
     pub fn switch_law(&mut self, now: Time, mut law: ChosenLaw) {
         self.stack.raise(now, LAW_CHOSEN, &mut law);
+    }
+
+    /// The next transmission window that was diagnosed. Those that nobody takes are forgotten but for the newest 8.
+    pub fn take_window(&mut self) -> Option<DiagnosedWindow> {
+        self.stack.shared_mut::<DiagnosedWindows>()?.take()
     }
 
     /// Whether every byte has arrived.

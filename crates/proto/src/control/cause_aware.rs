@@ -2,6 +2,7 @@
 //! the law is told, and the rate is bounded by what the host drains instead (dickens-classifier, section on the use of the
 //! diagnosis).
 
+use crate::delivery_rate::DeliveryMeter;
 use crate::rtt::RttEstimator;
 use haul_base::{Cause, Rate, Span, Time, Verdict};
 
@@ -32,18 +33,39 @@ pub struct CauseAware {
     grows_at: Time,
     /// The part of a packet that was taken out too little so far.
     rest: f64,
+    acks: DeliveryMeter,
+    acked_bytes: u64,
+    /// The rate at which packets were acknowledged over the last round trip, by the sender's own clock. Whatever a peer claims
+    /// of its host, the bound is no higher: that much has passed the network.
+    acknowledged: Option<Rate>,
+}
+
+/// The share of losses that is the host's.
+fn host_share(verdict: Option<Verdict>) -> f64 {
+    let share = verdict.map_or(0.0, |verdict| verdict.share(Cause::ReceiverHost));
+    if share >= CERTAIN { 1.0 } else { share }
 }
 
 impl CauseAware {
     /// Wraps a law.
     pub fn new(law: Box<dyn RateController>) -> Self {
-        Self { law, verdict: None, bound: None, grows_at: Time::ZERO, rest: 0.0 }
+        Self {
+            law,
+            verdict: None,
+            bound: None,
+            grows_at: Time::ZERO,
+            rest: 0.0,
+            acks: DeliveryMeter::default(),
+            acked_bytes: 0,
+            acknowledged: None,
+        }
     }
 
-    /// The share of losses that is the host's.
-    fn host_share(&self) -> f64 {
-        let share = self.verdict.map_or(0.0, |verdict| verdict.share(Cause::ReceiverHost));
-        if share >= CERTAIN { 1.0 } else { share }
+    fn measure(&mut self, sample: &FeedbackSample<'_>) {
+        let bytes = sample.acked_packets.saturating_mul(sample.datagram);
+        self.acked_bytes = self.acked_bytes.saturating_add(bytes);
+        let (at, span) = (sample.now.as_wrapped_micros(), sample.rtt.smoothed());
+        self.acknowledged = self.acks.on_feedback(at, self.acked_bytes, span).or(self.acknowledged);
     }
 
     fn set_bound(&mut self, sample: &FeedbackSample<'_>, lost_by_host: u64) {
@@ -52,7 +74,8 @@ impl CauseAware {
         if lost_by_host > 0 || (self.bound.is_some() && is_behind) {
             self.grows_at = sample.now + sample.rtt.smoothed();
             if let Some(drain) = sample.drain_rate {
-                self.bound = Some(drain.max(LEAST));
+                let acknowledged = self.acknowledged.unwrap_or(drain);
+                self.bound = Some(drain.min(acknowledged).max(LEAST));
             }
         } else if let Some(bound) = self.bound.filter(|_| sample.now >= self.grows_at) {
             self.grows_at = sample.now + sample.rtt.smoothed();
@@ -78,7 +101,8 @@ impl RateController for CauseAware {
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.verdict = sample.verdict;
-        let exact = sample.lost_packets as f64 * self.host_share() + self.rest;
+        self.measure(sample);
+        let exact = sample.lost_packets as f64 * host_share(self.verdict) + self.rest;
         let by_host = (exact as u64).min(sample.lost_packets);
         self.rest = (exact - by_host as f64).clamp(0.0, 1.0);
         let lost_packets = sample.lost_packets - by_host;
@@ -88,7 +112,7 @@ impl RateController for CauseAware {
     }
 
     fn on_boundary(&mut self, end: &Boundary) {
-        let by_host = (end.lost as f64 * self.host_share()).round() as u64;
+        let by_host = (end.lost as f64 * host_share(end.verdict.or(self.verdict))).round() as u64;
         self.law.on_boundary(&Boundary { lost: end.lost.saturating_sub(by_host), ..*end });
     }
 

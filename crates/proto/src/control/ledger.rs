@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use haul_base::{Span, Time};
+use haul_diagnosis::Signature;
 use haul_wire::packet::SEGMENT_PACKETS;
 
 use super::sample::{Boundary, LossRuns, Unit};
@@ -11,8 +12,11 @@ use super::sample::{Boundary, LossRuns, Unit};
 /// the oldest is dropped.
 const MOST_OPEN: usize = 64;
 
+/// A window that lost more than this has no signature: the diagnosis has no use for so much loss, and memory is bounded.
+const MOST_LOST: usize = 1 << 16;
+
 /// A stretch of the transmission whose outcome is not known yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Open {
     number: u64,
     first_pn: u64,
@@ -22,6 +26,16 @@ struct Open {
     began: Time,
     /// When its last packet left, and the number behind that, once it is at its end.
     ended: Option<(Time, u64)>,
+    /// The numbers of those that were lost, for a signature.
+    lost_pns: Vec<u64>,
+}
+
+impl Open {
+    /// Which of its packets were lost. Packets without data that left among them count as received.
+    fn signature(&self, end_pn: u64) -> Option<Signature> {
+        let lost = self.lost_pns.iter().map(|pn| pn.saturating_sub(self.first_pn));
+        (self.lost_pns.len() < MOST_LOST).then(|| Signature::of_lost(end_pn.saturating_sub(self.first_pn), lost))
+    }
 }
 
 /// The stretches of one kind.
@@ -29,6 +43,8 @@ struct Open {
 struct Stretches {
     open: VecDeque<Open>,
     begun: u64,
+    /// Whether signatures are wanted.
+    records: bool,
 }
 
 /// Packets that leave together: numbers that follow on each other, one time.
@@ -82,7 +98,16 @@ impl Stretches {
             }
             let number = self.begun;
             self.begun += 1;
-            let begun = Open { number, first_pn: pn, packets: 0, bytes: 0, lost: 0, began: now, ended: None };
+            let begun = Open {
+                number,
+                first_pn: pn,
+                packets: 0,
+                bytes: 0,
+                lost: 0,
+                began: now,
+                ended: None,
+                lost_pns: Vec::new(),
+            };
             self.open.push_back(begun);
         }
         self.open.back_mut().expect("one was there or was added")
@@ -99,11 +124,14 @@ impl Stretches {
         let of = |open: &&mut Open| open.first_pn <= pn && open.ended.is_none_or(|(_, end)| pn < end);
         if let Some(open) = self.open.iter_mut().rev().find(of) {
             open.lost += 1;
+            if self.records && open.lost_pns.len() < MOST_LOST {
+                open.lost_pns.push(pn);
+            }
         }
     }
 
     /// The oldest stretch, if the outcome of all its packets is known.
-    fn take(&mut self, unit: Unit, now: Time, known: &Known) -> Option<Boundary> {
+    fn take(&mut self, unit: Unit, now: Time, known: &Known) -> Option<(Boundary, Option<Signature>)> {
         let open = self.open.front()?;
         let (ended, end_pn) = open.ended?;
         let age = known.sent_at.wrapping_sub(ended.as_wrapped_micros()).cast_signed();
@@ -112,8 +140,13 @@ impl Stretches {
         if !known.all && (known.largest_pn < end_pn || !settled) {
             return None;
         }
-        let Open { number, first_pn, packets, bytes, lost, began, .. } = self.open.pop_front()?;
-        Some(Boundary { unit, number, first_pn, packets, bytes, lost: lost.min(packets), began, ended, now })
+        let open = self.open.pop_front()?;
+        let signature = if self.records { open.signature(end_pn) } else { None };
+        let Open { number, first_pn, packets, bytes, lost, began, .. } = open;
+        let lost = lost.min(packets);
+        let end =
+            Boundary { unit, number, first_pn, packets, bytes, lost, began, ended, now, verdict: None };
+        Some((end, signature))
     }
 }
 
@@ -150,8 +183,18 @@ impl LossLedger {
         }
     }
 
-    /// The next stretch whose outcome has become known.
-    pub(crate) fn take_boundary(&mut self, now: Time, known: &Known) -> Option<Boundary> {
+    /// Whether transmission windows have signatures from now on.
+    pub(crate) fn record_signatures(&mut self, wanted: bool) {
+        self.windows.records = wanted;
+    }
+
+    /// The next stretch whose outcome has become known. A transmission window has a signature, if these are wanted and it did
+    /// not lose far too much.
+    pub(crate) fn take_boundary(
+        &mut self,
+        now: Time,
+        known: &Known,
+    ) -> Option<(Boundary, Option<Signature>)> {
         Unit::ALL.into_iter().find_map(|unit| self.of(unit).take(unit, now, known))
     }
 
@@ -173,6 +216,8 @@ impl LossLedger {
 
 #[cfg(test)]
 mod tests {
+    use haul_diagnosis::Run;
+
     use super::*;
 
     fn at(millis: u64) -> Time {
@@ -190,7 +235,7 @@ mod tests {
 
     /// Every boundary that is known now.
     fn boundaries(ledger: &mut LossLedger, known: &Known) -> Vec<Boundary> {
-        std::iter::from_fn(|| ledger.take_boundary(at(1_000), known)).collect()
+        std::iter::from_fn(|| ledger.take_boundary(at(1_000), known)).map(|(end, _)| end).collect()
     }
 
     #[test]
@@ -240,6 +285,25 @@ mod tests {
         );
         ledger.end(Unit::Chunk, at(16), 59);
         assert_eq!(boundaries(&mut ledger, &Known { all: true, ..known(0, 0) })[0].packets, 57);
+    }
+
+    #[test]
+    fn windows_have_signatures_where_these_are_wanted() {
+        for wanted in [true, false] {
+            let mut ledger = LossLedger::default();
+            ledger.record_signatures(wanted);
+            // A packet without data, number 60, leaves in the first window.
+            ledger.on_sent(sent(10, 0, 60), 100_000);
+            ledger.on_sent(sent(11, 61, 100), 100_000);
+            for pn in [7, 100, 5, 6, 101, 99] {
+                ledger.on_lost(pn);
+            }
+            let (end, signature) = ledger.take_boundary(at(50), &known(160, 20)).unwrap();
+            assert_eq!((end.packets, end.lost), (100, 5));
+            let found = signature.map(|signature| (signature.packets(), signature.runs().to_vec()));
+            let run = |first, packets| Run { first, packets };
+            assert_eq!(found, wanted.then(|| (101, vec![run(5, 3), run(99, 2)])));
+        }
     }
 
     #[test]

@@ -173,7 +173,7 @@ impl Unit {
 
 /// A stretch of the transmission has ended, and the outcome of its packets is known: about a round trip after the last of
 /// them left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Boundary {
     /// What has ended.
     pub unit: Unit,
@@ -193,6 +193,8 @@ pub struct Boundary {
     pub ended: Time,
     /// When its outcome became known.
     pub now: Time,
+    /// What the diagnosis says of its losses. `None` without one, and for stretches that are no transmission windows.
+    pub verdict: Option<Verdict>,
 }
 
 impl Boundary {

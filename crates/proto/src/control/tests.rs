@@ -250,6 +250,7 @@ fn drive(controller: &mut dyn RateController, ops: &[Op], mut check: impl FnMut(
                 began: now - Span::from_millis(1),
                 ended: now,
                 now,
+                verdict: None,
             }),
             Op::Deadline => controller.on_deadline(now),
             Op::Pause(micros) => now += Span::from_micros(*micros),

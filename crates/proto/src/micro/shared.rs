@@ -1,8 +1,11 @@
 //! Values that several micro-protocols of one stack use. Each has one that writes it.
 
+use std::collections::VecDeque;
+
 use haul_base::{HostSample, Rate, Span, Time};
 
 use crate::control::RateState;
+use crate::diagnosis::DiagnosedWindow;
 
 /// What is on its way. Written by `retransmit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,27 @@ pub struct PeerHost {
     pub drain_rate: Option<Rate>,
     /// How long the packet that came last waited to be read.
     pub read_delay: Option<Span>,
+}
+
+/// Transmission windows that were diagnosed and that nobody has taken yet, the newest ones. Written by `rate_control`, taken by the
+/// stack's runner.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DiagnosedWindows(VecDeque<DiagnosedWindow>);
+
+impl DiagnosedWindows {
+    /// Runners that ask for none lose all but these.
+    const MOST: usize = 8;
+
+    pub(crate) fn push(&mut self, window: DiagnosedWindow) {
+        if self.0.len() == Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back(window);
+    }
+
+    pub(crate) fn take(&mut self) -> Option<DiagnosedWindow> {
+        self.0.pop_front()
+    }
 }
 
 /// What the sender waits for.

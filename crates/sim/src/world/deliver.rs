@@ -1,9 +1,8 @@
 //! Packets from place to place.
 
-use haul_base::{HostSample, PathId, Received, Span, Time};
+use haul_base::{CauseCounts, HostSample, PathId, Received, Span, Time};
 
 use super::flights::Launch;
-use super::truth::Tally;
 use super::{
     Arrival, DropReason, Exit, HostExit, HostId, LAUNCHES, LinkId, NodeId, Outbox, Parcel, Place, TraceEvent,
     World,
@@ -161,9 +160,9 @@ impl World {
         if !slot.ports.iter().fold(false, |news, (_, flow)| take_news(flow) || news) {
             return;
         }
-        let mut tally = Tally::default();
+        let mut tally = CauseCounts::default();
         for (_, flow) in &slot.ports {
-            tally.add_all(&self.flows[flow.0 as usize].losses);
+            self.flows[flow.0 as usize].losses.add_to(&mut tally);
         }
         if let Some(verdict) = tally.verdict() {
             slot.node.on_verdict(self.now, verdict);

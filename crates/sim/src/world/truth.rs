@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use haul_base::{Cause, Span, Time, Verdict};
+use haul_base::{Cause, CauseCounts, Span, Time};
 
 /// Losses count together in stretches of this length.
 const STRETCH: Span = Span::from_millis(100);
@@ -10,41 +10,11 @@ const STRETCH: Span = Span::from_millis(100);
 /// of them later. Our choice.
 const STRETCHES: u64 = 10;
 
-const CAUSES: [Cause; 5] =
-    [Cause::ReceiverHost, Cause::Congestion, Cause::Random, Cause::Outage, Cause::Inconclusive];
-
-/// Lost packets by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally([u64; CAUSES.len()]);
-
-impl Tally {
-    fn add(&mut self, cause: Cause, packets: u64) {
-        if let Some(place) = CAUSES.iter().position(|known| *known == cause) {
-            self.0[place] += packets;
-        }
-    }
-
-    /// Adds what a flow has lost lately.
-    pub(super) fn add_all(&mut self, losses: &RecentLosses) {
-        for (_, tally) in &losses.stretches {
-            self.0.iter_mut().zip(tally.0).for_each(|(sum, more)| *sum += more);
-        }
-    }
-
-    /// Each cause's share; `None` if nothing was lost.
-    pub(super) fn verdict(&self) -> Option<Verdict> {
-        let whole: u64 = self.0.iter().sum();
-        let share = |i: usize| (CAUSES[i], self.0[i] as f64 / whole as f64);
-        let shares: [_; CAUSES.len()] = std::array::from_fn(share);
-        if whole > 0 { Verdict::mixed(&shares) } else { None }
-    }
-}
-
 /// What a flow lost in the last second in which it lost anything.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecentLosses {
     /// By the number of the stretch.
-    stretches: VecDeque<(u64, Tally)>,
+    stretches: VecDeque<(u64, CauseCounts)>,
     is_news: bool,
 }
 
@@ -52,13 +22,18 @@ impl RecentLosses {
     pub(super) fn add(&mut self, now: Time, cause: Cause, packets: u64) {
         let number = now.as_nanos() / STRETCH.as_nanos();
         if self.stretches.back().is_none_or(|(last, _)| *last < number) {
-            self.stretches.push_back((number, Tally::default()));
+            self.stretches.push_back((number, CauseCounts::default()));
             self.stretches.retain(|(old, _)| old + STRETCHES > number);
         }
         if let Some((_, tally)) = self.stretches.back_mut() {
             tally.add(cause, packets);
         }
         self.is_news = true;
+    }
+
+    /// All of it, added to `sum`.
+    pub(super) fn add_to(&self, sum: &mut CauseCounts) {
+        self.stretches.iter().for_each(|(_, tally)| sum.merge(tally));
     }
 
     /// Whether something was lost since this was asked last.
@@ -69,6 +44,8 @@ impl RecentLosses {
 
 #[cfg(test)]
 mod tests {
+    use haul_base::Verdict;
+
     use super::*;
 
     fn at(ms: u64) -> Time {
@@ -76,8 +53,8 @@ mod tests {
     }
 
     fn verdict(losses: &RecentLosses) -> Option<Verdict> {
-        let mut tally = Tally::default();
-        tally.add_all(losses);
+        let mut tally = CauseCounts::default();
+        losses.add_to(&mut tally);
         tally.verdict()
     }
 

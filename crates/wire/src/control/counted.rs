@@ -19,8 +19,14 @@ pub struct CountedSending {
     pub resent: u64,
     /// Packets declared lost.
     pub lost: u64,
-    /// Socket buffers that the receiver's kernel dropped, as the receiver said.
-    pub receiver_drops: u64,
+    /// Of these, those for which the diagnosis names a cause: the receiving host, ...
+    pub lost_by_host: u64,
+    /// ... a full queue of the path, ...
+    pub lost_by_congestion: u64,
+    /// ... a medium that damages packets, ...
+    pub lost_by_random: u64,
+    /// ... a path that carried nothing for a while.
+    pub lost_by_outage: u64,
     /// Smallest round-trip time in microseconds.
     pub min_rtt_us: u64,
     /// Highest rate of delivery in bits per second.

@@ -32,7 +32,7 @@ pub(crate) fn feedback(
 pub(crate) fn boundary(unit: Unit, first_pn: u64, lost: u64) -> Boundary {
     let (began, now) = (Time::ZERO, Time::ZERO + Span::from_secs(1));
     let (packets, bytes) = (10_000, 14_720_000);
-    Boundary { unit, number: 0, first_pn, packets, bytes, lost, began, ended: now, now }
+    Boundary { unit, number: 0, first_pn, packets, bytes, lost, began, ended: now, now, verdict: None }
 }
 
 /// A sample that says nothing, to be filled in: for tests of laws from literals.

@@ -433,7 +433,7 @@ impl Harness {
         };
         self.tell_law(&peer);
         let known = Known { largest_pn, sent_at: loss.sent_at, reordering: Span::ZERO, all };
-        while let Some(end) = self.ledger.take_boundary(self.now, &known) {
+        while let Some((end, _)) = self.ledger.take_boundary(self.now, &known) {
             self.law.on_boundary(&end);
         }
         self.note_cut(before);

@@ -4,6 +4,7 @@ use haul_base::{Bytes, Rate, Span};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters, Part};
 
 use super::ANY_DELAY;
+use crate::diagnosis::Evidence;
 use crate::control::{CauseAware, ControllerConfig, ControllerError, RateController, law};
 
 /// What every law can be told; the law's own parameters stand beside these in the recipe.
@@ -26,6 +27,13 @@ pub(crate) const PARAMETERS: &[ParameterSpec] = &[
         default: "false",
         help: "whether losses that the diagnosis puts on the receiving host are kept from the law; the rate is bounded \
                by what that host drains instead",
+    },
+    ParameterSpec {
+        name: "diagnosis",
+        kind: ParameterKind::Choice(Evidence::NAMES),
+        default: "on",
+        help: "what tells why packets were lost: the pattern of the losses (`signature`), the receiver's kernel and the \
+               queue of the path (`kernel`), all of it (`on`), or nothing (`off`)",
     },
     ParameterSpec {
         name: "ecn",

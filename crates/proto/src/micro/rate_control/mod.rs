@@ -7,7 +7,7 @@ mod tests;
 
 use std::any::Any;
 
-use haul_base::{Ecn, Rate, Span, Time, Verdict};
+use haul_base::{Cause, Ecn, Rate, Span, Time, Verdict};
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, Event, EventId, Grant, MicroProtocol, Order, Parameters,
     Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
@@ -18,12 +18,13 @@ use super::events::{
     VERDICT,
 };
 use super::object::carries_data;
-use super::shared::{ChunkNow, Clock, Flight, PeerHost, RateNow, ReportDelay, WaitingFor};
+use super::shared::{ChunkNow, Clock, DiagnosedWindows, Flight, PeerHost, RateNow, ReportDelay, WaitingFor};
 use crate::control::ledger::{Known, LossLedger, Sent};
 use crate::control::{
     ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController, RateState,
     SentBatch, Unit, burst_for,
 };
+use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 pub use law::ChosenLaw;
@@ -51,6 +52,15 @@ const LARGE_BURST: Span = Span::from_millis(5);
 const LARGE_BURST_DATAGRAMS: u64 = 10;
 /// From this share of the ceiling on, a law is held by it: what it measures of a path is a little less than it sends.
 const REACHED_SHARE: f64 = 0.9;
+
+/// The counters of lost packets by cause.
+pub(crate) const LOST_BY: [(&str, Cause); 5] = [
+    ("lost_by_receiver_host", Cause::ReceiverHost),
+    ("lost_by_congestion", Cause::Congestion),
+    ("lost_by_random", Cause::Random),
+    ("lost_by_outage", Cause::Outage),
+    ("lost_inconclusive", Cause::Inconclusive),
+];
 
 /// What the receiver allots, whatever the law would do.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +113,7 @@ struct Handles {
     peer_host: SharedValue<PeerHost>,
     chunk: SharedValue<ChunkNow>,
     ledger: SharedValue<LossLedger>,
+    windows: SharedValue<DiagnosedWindows>,
     peer_report: Event<PeerReport>,
     timeout: Event<ProbeTimeout>,
     allotted: Event<Allotment>,
@@ -132,6 +143,7 @@ struct RateControl {
     limits: Limits,
     allotted: Allotted,
     observer: Observer,
+    diagnostician: Diagnostician,
     /// Bytes after which a transmission window ends, for laws that judge by it.
     unit_window: u64,
     chunk: u64,
@@ -179,6 +191,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         limits: Limits { rate: Rate::MAX, window: None, burst: u64::MAX },
         allotted: Allotted::ANYTHING,
         observer: Observer::default(),
+        diagnostician: Diagnostician::new(Evidence::named(parameters.text("diagnosis"))),
         unit_window: parameters.bytes("unit_window").0,
         chunk: 0,
         ecn: ecn(parameters),
@@ -209,6 +222,8 @@ impl RateControl {
         self.max_batch = parameters.integer("max_batch") as usize;
         self.unit_window = parameters.bytes("unit_window").0;
         self.ecn = ecn(parameters);
+        self.diagnostician.set_evidence(Evidence::named(parameters.text("diagnosis")));
+        context.shared(handles.ledger).record_signatures(self.diagnostician.wants_signatures());
         context.set_ecn(self.ecn);
         self.tell(context);
         self.schedule(context);
@@ -377,6 +392,8 @@ impl RateControl {
         let mut sample = self.observer.observe(report, &own, &rtt, &self.losses);
         sample.app_limited = report.largest_pn < self.app_limited_below
             || self.allotted.explains(sample.arrival_rate, report.largest_pn);
+        let diagnosed = self.diagnostician.on_feedback(&sample);
+        sample.verdict = sample.verdict.or(diagnosed);
         let (arrival_rate, drain_rate, read_delay) =
             (sample.arrival_rate, sample.drain_rate, sample.read_delay);
         self.controller.on_feedback(&sample);
@@ -404,7 +421,12 @@ impl RateControl {
             None => return,
         };
         let (now, ledger) = (context.now(), self.handles().ledger);
-        while let Some(end) = context.shared(ledger).take_boundary(now, &known) {
+        while let Some((mut end, signature)) = context.shared(ledger).take_boundary(now, &known) {
+            if let Some(signature) = signature {
+                let window = self.diagnostician.on_window(&mut end, signature);
+                context.shared(self.handles().windows).push(window);
+            }
+            end.verdict = self.observer.verdict().or(end.verdict);
             self.controller.on_boundary(&end);
         }
     }
@@ -445,6 +467,7 @@ impl MicroProtocol for RateControl {
             peer_host: declaration.shared(PeerHost::default),
             chunk: declaration.shared(ChunkNow::default),
             ledger: declaration.shared(LossLedger::default),
+            windows: declaration.shared(DiagnosedWindows::default),
             law_chosen: declaration.event(LAW_CHOSEN),
             peer_report: declaration.event(PEER_REPORT),
             timeout: declaration.event(PROBE_TIMEOUT),
@@ -477,6 +500,8 @@ impl MicroProtocol for RateControl {
         {
             self.controller = controller;
         }
+        let ledger = context.shared(self.handles().ledger);
+        ledger.record_signatures(self.diagnostician.wants_signatures());
         context.set_ecn(self.ecn);
         self.tell(context);
         self.schedule(context);
@@ -531,5 +556,14 @@ impl MicroProtocol for RateControl {
         each("packets", self.sent.packets);
         each("bytes", self.sent.bytes);
         each("peak_delivery_bps", self.observer.peak().as_bps());
+        let lost = self.diagnostician.counts();
+        for (name, cause) in LOST_BY {
+            each(name, lost.of(cause));
+        }
+        let windows = self.diagnostician.windows();
+        each("windows_host", windows.host);
+        each("windows_network", windows.network);
+        each("windows_inconclusive", windows.inconclusive);
+        each("windows_out_of_range", windows.out_of_range);
     }
 }

@@ -52,7 +52,12 @@ impl Observer {
         self.host
     }
 
-    /// What the diagnosis says of losses from now on.
+    /// What was told from outside of the losses.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        self.verdict
+    }
+
+    /// What is told from outside of losses from now on, in place of what the sender's own diagnosis says.
     pub(crate) fn set_verdict(&mut self, verdict: Option<Verdict>) {
         self.verdict = verdict;
     }

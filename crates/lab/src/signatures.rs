@@ -1,0 +1,87 @@
+//! `haul-lab signatures`: the data that a diagnosis is trained on.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::PoisonError;
+use std::thread;
+
+use clap::Args;
+use haul_diagnosis::write_signature;
+
+use crate::problem::{Problem, While};
+use crate::sim::{Recorded, RunReport, SimArgs, jobs_of, run_all};
+
+const EXAMPLES: &str = "Examples:
+  haul-lab signatures crates/lab/training/host.toml --out signatures
+  haul train --host signatures/host-*.sig --network signatures/network-*.sig -o model.toml
+
+Every run becomes a file of its own: SCENARIO-NUMBER.sig, with what was run and what died where as comments.
+docs/diagnosis.md describes the files.";
+
+/// What `haul-lab signatures` takes.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SignaturesArgs {
+    /// The scenarios
+    #[arg(value_name = "SCENARIO.toml", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Where the files go; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// Another seed than the scenarios'
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Another value: session.bulk.rate=1Gbit; takes a key out of the sweep
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// How many runs go at a time [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+}
+
+/// The text of one run: every window that lost something.
+fn text(name: &str, report: &RunReport, recorded: &[Recorded]) -> (String, usize) {
+    let (mut text, mut windows) = (format!("# {name}: {}\n", report.given()), 0);
+    for of in recorded {
+        // Writing into a string does not fail.
+        let _ = writeln!(text, "# session {}: {}", of.session, report.deaths(&of.session));
+        let signatures = of.signatures.lock().unwrap_or_else(PoisonError::into_inner);
+        for signature in signatures.iter().filter(|signature| signature.lost_packets() > 0) {
+            text.push_str(&write_signature(signature));
+            windows += 1;
+        }
+    }
+    (text, windows)
+}
+
+fn record(file: &Path, args: &SignaturesArgs, threads: usize) -> Result<(), Problem> {
+    let (seed, set) = (args.seed, args.set.clone());
+    let scenario = SimArgs { file: file.to_owned(), json: false, trace: None, seed, set, jobs: None };
+    let mut jobs = jobs_of(&scenario)?;
+    let recorded: Vec<Vec<Recorded>> = jobs.iter_mut().map(crate::sim::Job::record_signatures).collect();
+    let reports = run_all(jobs, threads);
+    let name = file.file_stem().unwrap_or_default().to_string_lossy();
+    let mut sum = 0;
+    for (number, (report, recorded)) in reports.iter().zip(&recorded).enumerate() {
+        let (text, windows) = text(&name, report, recorded);
+        let to = args.out.join(format!("{name}-{number:04}.sig"));
+        fs::write(&to, text).while_doing(&format!("writing {}", to.display()))?;
+        sum += windows;
+    }
+    eprintln!("{name}: {sum} windows with losses, of {} runs", reports.len());
+    Ok(())
+}
+
+/// Runs the scenarios.
+pub(crate) fn signatures(args: &SignaturesArgs) -> Result<ExitCode, Problem> {
+    fs::create_dir_all(&args.out).while_doing(&format!("making {}", args.out.display()))?;
+    let threads = args.jobs.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);
+    args.files.iter().try_for_each(|file| record(file, args, threads))?;
+    Ok(ExitCode::SUCCESS)
+}

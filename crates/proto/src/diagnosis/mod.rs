@@ -1,0 +1,243 @@
+//! The diagnosis of a transfer that runs: why its packets were lost, told from the signature of each transmission window
+//! (dickens-classifier), from what the receiver's kernel says that it dropped, and from the queue of the path. It is formed before
+//! the control law hears of the losses.
+
+mod kernel;
+mod queue;
+
+use haul_base::{Cause, CauseCounts, Verdict};
+use haul_diagnosis::{Diagnosis, Model, Sample, Signature, Words};
+
+use crate::control::{Boundary, FeedbackSample};
+use kernel::Kernel;
+use queue::Queue;
+
+/// What a diagnosis may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    /// Nothing: no loss has a cause.
+    None,
+    /// The pattern of the losses alone, as in the paper.
+    Signature,
+    /// What the receiver's kernel says, and the delay of the path.
+    Kernel,
+    /// All of it.
+    All,
+}
+
+impl Evidence {
+    /// Their names in recipes, in the order of the variants.
+    pub(crate) const NAMES: &[&str] = &["off", "signature", "kernel", "on"];
+
+    /// The one of this name; what is no name means everything.
+    pub(crate) fn named(name: &str) -> Self {
+        match name {
+            "off" => Self::None,
+            "signature" => Self::Signature,
+            "kernel" => Self::Kernel,
+            _ => Self::All,
+        }
+    }
+
+    fn has_signature(self) -> bool {
+        matches!(self, Self::Signature | Self::All)
+    }
+
+    fn has_kernel(self) -> bool {
+        matches!(self, Self::Kernel | Self::All)
+    }
+}
+
+/// Windows that lose too little to tell are taken together until this many packets are lost: as many as a window of the paper
+/// (100 MB, 71,000 packets) has at the lowest loss rate that can be told, 0.00008.
+const LEAST_LOST: u64 = 6;
+/// So many packets without a telling loss are forgotten: what was lost that long ago says nothing of today. Ten of the paper's windows.
+const MOST_ACCUMULATED: u64 = 710_000;
+
+/// One transmission window as the diagnosis saw it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DiagnosedWindow {
+    /// Its number, from 0.
+    pub number: u64,
+    /// Which of its packets were lost.
+    pub signature: Signature,
+    /// What is measured of that.
+    pub sample: Sample,
+    /// What the signature alone says.
+    pub by_signature: Diagnosis,
+    /// Lost packets by cause, of all evidence.
+    pub counts: CauseCounts,
+}
+
+/// Transmission windows that lost something, by what the signature said of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowCounts {
+    /// The receiving host has lost it.
+    pub host: u64,
+    /// The network.
+    pub network: u64,
+    /// Neither was certain.
+    pub inconclusive: u64,
+    /// Their loss rate cannot be told by.
+    pub out_of_range: u64,
+}
+
+impl WindowCounts {
+    fn add(&mut self, diagnosis: &Diagnosis) {
+        let count = match (diagnosis.metric, diagnosis.cause()) {
+            (None, _) => &mut self.out_of_range,
+            (_, Cause::ReceiverHost) => &mut self.host,
+            (_, Cause::Congestion) => &mut self.network,
+            _ => &mut self.inconclusive,
+        };
+        *count += 1;
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Diagnostician {
+    evidence: Evidence,
+    model: &'static Model,
+    words: Words,
+    kernel: Kernel,
+    queue: Queue,
+    /// Windows with too few losses to tell.
+    accumulated: Signature,
+    /// The cause by the last telling signature.
+    by_signature: Cause,
+    /// Losses whose window has not ended.
+    present: CauseCounts,
+    /// Losses of windows that have.
+    past: CauseCounts,
+    /// The verdict on what was lost last.
+    verdict: Option<Verdict>,
+    windows: WindowCounts,
+}
+
+impl Diagnostician {
+    /// One that has seen nothing.
+    pub(crate) fn new(evidence: Evidence) -> Self {
+        let model = Model::shipped();
+        let words = Words::of_length(model.word_length).expect("a model was checked when it was read");
+        Self {
+            evidence,
+            model,
+            words,
+            kernel: Kernel::default(),
+            queue: Queue::default(),
+            accumulated: Signature::new(),
+            by_signature: Cause::Inconclusive,
+            present: CauseCounts::default(),
+            past: CauseCounts::default(),
+            verdict: None,
+            windows: WindowCounts::default(),
+        }
+    }
+
+    /// Other evidence from now on.
+    pub(crate) fn set_evidence(&mut self, evidence: Evidence) {
+        self.evidence = evidence;
+    }
+
+    /// Whether it needs signatures.
+    pub(crate) fn wants_signatures(&self) -> bool {
+        self.evidence != Evidence::None
+    }
+
+    /// The windows so far.
+    pub(crate) fn windows(&self) -> WindowCounts {
+        self.windows
+    }
+
+    /// All lost packets so far by cause.
+    pub(crate) fn counts(&self) -> CauseCounts {
+        let mut counts = self.past;
+        counts.merge(&self.present);
+        counts
+    }
+
+    /// The verdict on the losses that a feedback brings, or on the last ones if it brings none.
+    pub(crate) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> Option<Verdict> {
+        self.queue.on_feedback(sample);
+        self.kernel.on_feedback(sample);
+        if self.evidence == Evidence::None || sample.lost_packets == 0 {
+            return self.verdict;
+        }
+        let mut lost = CauseCounts::default();
+        let by_host = if self.evidence.has_kernel() { self.kernel.claim(sample) } else { 0 };
+        lost.add(Cause::ReceiverHost, by_host);
+        lost.add(self.other_cause(sample), sample.lost_packets - by_host);
+        self.present.merge(&lost);
+        self.verdict = lost.verdict();
+        self.verdict
+    }
+
+    /// What losses that the receiver's kernel does not know of were lost to.
+    fn other_cause(&self, sample: &FeedbackSample<'_>) -> Cause {
+        let by_queue = self.queue.cause(sample);
+        match (self.evidence, self.by_signature) {
+            (Evidence::Signature, cause) => cause,
+            // A host that loses where its kernel does not count, or whose peer does not say; a full queue explains losses better.
+            (Evidence::All, Cause::ReceiverHost) if by_queue == Cause::Random => Cause::ReceiverHost,
+            _ => by_queue,
+        }
+    }
+
+    /// A transmission window has ended. Its verdict goes into the boundary.
+    pub(crate) fn on_window(&mut self, end: &mut Boundary, signature: Signature) -> DiagnosedWindow {
+        let sample = Sample::of(&signature, &mut self.words);
+        let by_signature =
+            if self.evidence.has_signature() { self.judge(&sample, &signature) } else { Diagnosis::NOTHING };
+        if sample.lost > 0 {
+            self.windows.add(&by_signature);
+        }
+        let counts = self.close(sample.lost, &by_signature);
+        end.verdict = counts.verdict();
+        self.verdict = end.verdict.or(self.verdict);
+        DiagnosedWindow { number: end.number, signature, sample, by_signature, counts }
+    }
+
+    /// What a window's signature says; if that loses too little to tell, what it says together with those before it.
+    fn judge(&mut self, sample: &Sample, signature: &Signature) -> Diagnosis {
+        let alone = self.model.classify(sample);
+        if alone.metric.is_some() || sample.lost == 0 {
+            self.accumulated = Signature::new();
+            if alone.metric.is_some() {
+                self.by_signature = alone.cause();
+            }
+            return alone;
+        }
+        self.accumulated.append(signature);
+        if self.accumulated.packets() > MOST_ACCUMULATED {
+            self.accumulated = signature.clone();
+        }
+        if self.accumulated.lost_packets() < LEAST_LOST {
+            return alone;
+        }
+        let together = self.model.by_success_proportion(&self.accumulated);
+        self.accumulated = Signature::new();
+        self.by_signature = together.cause();
+        together
+    }
+
+    /// The losses of a window that has ended, now that its signature is known.
+    fn close(&mut self, lost: u64, by_signature: &Diagnosis) -> CauseCounts {
+        let mut counts = std::mem::take(&mut self.present);
+        if by_signature.metric.is_some() {
+            let cause = by_signature.cause();
+            match self.evidence {
+                Evidence::Signature => Cause::ALL.into_iter().for_each(|other| counts.attribute(other, cause)),
+                // Random losses are those for which nothing else was found.
+                Evidence::All if cause == Cause::ReceiverHost => counts.attribute(Cause::Random, cause),
+                _ => {}
+            }
+        }
+        self.past.merge(&counts);
+        // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they differ.
+        if counts.whole() == 0 && lost > 0 {
+            counts.add(self.by_signature, lost);
+        }
+        counts
+    }
+}
