@@ -63,14 +63,26 @@ impl Model {
         let loss_rate = sample.loss_rate();
         let by =
             |metric, measured: Option<f64>| measured.map(|value| self.posterior(metric, value, loss_rate));
+        let by_success = by(Metric::SuccessProportion, sample.success_proportion);
         let diagnosis = if self.complexity_range.contains(loss_rate) {
-            by(Metric::Complexity, sample.complexity)
+            by(Metric::Complexity, sample.complexity).map(|told| self.unless_contradicted(told, by_success))
         } else if self.success_range.contains(loss_rate) {
-            by(Metric::SuccessProportion, sample.success_proportion)
+            by_success
         } else {
             None
         };
         diagnosis.unwrap_or(Diagnosis::NOTHING)
+    }
+
+    /// What one measure tells, if the other does not tell the opposite.
+    fn unless_contradicted(&self, told: Diagnosis, other: Option<Diagnosis>) -> Diagnosis {
+        let causes = [Some(told), other].map(|told| told.map(|told| told.cause()));
+        let is_contradicted = matches!(
+            causes,
+            [Some(Cause::ReceiverHost), Some(Cause::Congestion)]
+                | [Some(Cause::Congestion), Some(Cause::ReceiverHost)]
+        );
+        if self.both_measures && is_contradicted { Diagnosis { p_host: 0.5, ..told } } else { told }
     }
 
     /// What windows say together that each lost too little to tell: their success proportion, at whatever loss rate.
@@ -115,7 +127,12 @@ mod tests {
             complexity_deviation: 0.1,
             success_proportion: Spread { mean, deviation: 0.1 },
         };
-        Model { host: cause(0.3, 0.9), network: cause(0.7, 0.1), ..Model::shipped().clone() }
+        Model {
+            host: cause(0.3, 0.9),
+            network: cause(0.7, 0.1),
+            both_measures: false,
+            ..Model::shipped().clone()
+        }
     }
 
     fn sample(lost: u64, complexity: f64, success: f64) -> Sample {
@@ -151,6 +168,25 @@ mod tests {
         let diagnosis = model().classify(&sample(1_000, 0.5, 0.0));
         assert!((diagnosis.p_host - 0.5).abs() < 1e-9);
         assert_eq!(diagnosis.cause(), Cause::Inconclusive);
+    }
+
+    #[test]
+    fn one_measure_may_object_to_the_other_and_not_to_what_is_unsure() {
+        let both = Model { both_measures: true, ..model() };
+        for (complexity, success, alone, together) in [
+            (0.3, 0.9, Cause::ReceiverHost, Cause::ReceiverHost),
+            (0.3, 0.0, Cause::ReceiverHost, Cause::Inconclusive),
+            (0.7, 0.1, Cause::Congestion, Cause::Congestion),
+            (0.7, 0.9, Cause::Congestion, Cause::Inconclusive),
+            // Half way says nothing against either.
+            (0.3, 0.5, Cause::ReceiverHost, Cause::ReceiverHost),
+        ] {
+            let sample = sample(1_000, complexity, success);
+            assert_eq!(
+                [model().classify(&sample).cause(), both.classify(&sample).cause()],
+                [alone, together]
+            );
+        }
     }
 
     #[test]

@@ -100,6 +100,9 @@ pub struct Model {
     pub success_range: Range,
     /// A measure that is less likely than this with either cause tells nothing.
     pub negligible: f64,
+    /// Whether the success proportion may object to what the complexity tells: then neither cause is told. The paper looks at one
+    /// measure alone, and takes losses at random, one in 500 to 1,000, for the host's: they have as few words as one gap.
+    pub both_measures: bool,
     /// Losses because the receiving host did not read in time.
     pub host: CauseModel,
     /// Losses because flows contend for the network.

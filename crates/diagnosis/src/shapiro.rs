@@ -74,7 +74,8 @@ pub fn shapiro_wilk(numbers: &[f64]) -> Option<Normality> {
         return None;
     }
     let normal = Normal::standard();
-    let weighted = weights(n, &normal).into_iter().zip(0..).map(|(a, i)| a * (ordered[n - 1 - i] - ordered[i]));
+    let weighted =
+        weights(n, &normal).into_iter().zip(0..).map(|(a, i)| a * (ordered[n - 1 - i] - ordered[i]));
     let mean = ordered.iter().sum::<f64>() / n as f64;
     let squares: f64 = ordered.iter().map(|x| (x - mean).powi(2)).sum();
     let w = (weighted.sum::<f64>().powi(2) / squares).min(1.0);

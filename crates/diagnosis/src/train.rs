@@ -180,6 +180,7 @@ pub fn train(host: &[Sample], network: &[Sample], provenance: Provenance) -> Res
             complexity_range,
             success_range,
             negligible: NEGLIGIBLE,
+            both_measures: true,
             host: host_model,
             network: network_model,
             provenance: Provenance { host_windows, network_windows, ..provenance },

@@ -81,7 +81,8 @@ fn record(file: &Path, args: &SignaturesArgs, threads: usize) -> Result<(), Prob
 /// Runs the scenarios.
 pub(crate) fn signatures(args: &SignaturesArgs) -> Result<ExitCode, Problem> {
     fs::create_dir_all(&args.out).while_doing(&format!("making {}", args.out.display()))?;
-    let threads = args.jobs.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);
+    let threads =
+        args.jobs.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);
     args.files.iter().try_for_each(|file| record(file, args, threads))?;
     Ok(ExitCode::SUCCESS)
 }

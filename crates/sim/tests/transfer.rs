@@ -1,6 +1,7 @@
 //! The transport of `haul-proto` over simulated paths: the scenarios of the first issue, seeds printed.
 
 mod common;
+mod diagnosis;
 mod hosts;
 mod moving;
 mod reverse_path;

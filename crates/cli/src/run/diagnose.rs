@@ -35,8 +35,8 @@ fn text_of(file: &Path) -> Result<String, Fault> {
 /// The windows of a file, which may be none, and its text.
 pub(super) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fault> {
     let text = text_of(file)?;
-    let windows =
-        read_signatures(&text).map_err(|error| fault::usage(format!("{}: {error}", file.display()), SYMBOLS))?;
+    let windows = read_signatures(&text)
+        .map_err(|error| fault::usage(format!("{}: {error}", file.display()), SYMBOLS))?;
     Ok((windows, text))
 }
 

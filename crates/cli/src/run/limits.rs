@@ -118,7 +118,10 @@ fn lost_at_host(evidence: &SenderEvidence) -> Option<String> {
         Some(format!("its kernel dropped {} socket buffers", evidence.receiver_drops))
     } else if is_much(evidence.lost_by_host) {
         let share = evidence.lost_by_host as f64 / evidence.lost.max(1) as f64;
-        Some(format!("{} of the lost packets died in the receiving host, by the pattern of the losses", percent(share)))
+        Some(format!(
+            "{} of the lost packets died in the receiving host, by the pattern of the losses",
+            percent(share)
+        ))
     } else {
         None
     }

@@ -58,8 +58,8 @@ pub(crate) use pipe::pipe;
 pub use plan::{CopyPlan, DryRun};
 pub(crate) use presets::presets;
 pub(crate) use serve::serve;
-pub(crate) use train::train;
 pub(crate) use stdio::check_options as check_streams;
+pub(crate) use train::train;
 
 /// What every run is given besides its own options.
 #[derive(Debug, Clone)]

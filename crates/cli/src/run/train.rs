@@ -7,7 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use blake3::Hasher;
 use haul_diagnosis::{
-    Bin, Confusion, Model, Normality, Provenance, Sample, Trained, Words, clopper_pearson, cross_validate, train as fit,
+    Bin, Confusion, Model, Normality, Provenance, Sample, Trained, Words, clopper_pearson, cross_validate,
+    train as fit,
 };
 use serde_json::{Value, json};
 
@@ -115,12 +116,8 @@ fn bins_object(bins: &[Bin]) -> Vec<Value> {
 }
 
 fn object(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> Value {
-    let confusion = |of: &Confusion| {
-        json!({ "correct": of.correct, "wrong": of.wrong, "inconclusive": of.inconclusive, "out_of_range": of.out_of_range })
-    };
-    let cause = |r2: f64, bins: &[Bin], held: &Confusion| {
-        json!({ "r2": r2, "bins": bins_object(bins), "held_out": confusion(held) })
-    };
+    let confusion = |of: &Confusion| json!({ "correct": of.correct, "wrong": of.wrong, "inconclusive": of.inconclusive, "out_of_range": of.out_of_range });
+    let cause = |r2: f64, bins: &[Bin], held: &Confusion| json!({ "r2": r2, "bins": bins_object(bins), "held_out": confusion(held) });
     json!({
         "schema": 1, "ok": true, "model_hash": hash,
         "host": cause(trained.host_r2, &trained.host_bins, &held_out[0]),
@@ -142,7 +139,10 @@ pub(crate) fn train(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
     let host = samples(&args.host, &mut hash)?;
     let network = samples(&args.network, &mut hash)?;
     let few = |error: haul_diagnosis::TrainError| {
-        fault::usage(error.to_string(), "both ranges of loss rates need windows of both causes; record more of them")
+        fault::usage(
+            error.to_string(),
+            "both ranges of loss rates need windows of both causes; record more of them",
+        )
     };
     let trained = fit(&host, &network, provenance(args, &hash)).map_err(few)?;
     let held_out = cross_validate(&host, &network, FOLDS).map_err(few)?;

@@ -1,7 +1,7 @@
 //! Transfers, and the traffic beside them.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_base::{Rate, Span, Time};
 use haul_diagnosis::Signature;

@@ -192,8 +192,10 @@ impl RunReport {
     pub(crate) fn deaths(&self, session: &str) -> String {
         let session = self.sessions.iter().find(|known| known.name == session);
         let drops = session.into_iter().flat_map(|session| session.data.drops.iter());
-        let died: Vec<_> =
-            drops.filter(|drop| drop.1 > 0).map(|(why, packets)| format!("{} {packets}", why.name())).collect();
+        let died: Vec<_> = drops
+            .filter(|drop| drop.1 > 0)
+            .map(|(why, packets)| format!("{} {packets}", why.name()))
+            .collect();
         if died.is_empty() { "nothing died".to_owned() } else { died.join(", ") }
     }
 

@@ -7,9 +7,9 @@ use haul_stack::{Ends, ObjectSource, Recipe, RecipeError, Setup, Stack, StackEve
 
 use super::{build, bytes, failure, shipped, span};
 use crate::control::{RateController, RateState};
+use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::link::Link;
 use crate::micro::events::{ALLOTTED, Allotment, LAW_CHOSEN, SIZE_PASSED, SIZE_REFUSED, VERDICT};
-use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::micro::rate_control::{ChosenLaw, LOST_BY};
 use crate::micro::shared::{Clock, DiagnosedWindows, Flight, PeerHost, RateNow, Waiting};
 use crate::mtu::BASE_DATAGRAM;

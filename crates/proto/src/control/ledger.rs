@@ -34,7 +34,8 @@ impl Open {
     /// Which of its packets were lost. Packets without data that left among them count as received.
     fn signature(&self, end_pn: u64) -> Option<Signature> {
         let lost = self.lost_pns.iter().map(|pn| pn.saturating_sub(self.first_pn));
-        (self.lost_pns.len() < MOST_LOST).then(|| Signature::of_lost(end_pn.saturating_sub(self.first_pn), lost))
+        (self.lost_pns.len() < MOST_LOST)
+            .then(|| Signature::of_lost(end_pn.saturating_sub(self.first_pn), lost))
     }
 }
 
@@ -144,8 +145,7 @@ impl Stretches {
         let signature = if self.records { open.signature(end_pn) } else { None };
         let Open { number, first_pn, packets, bytes, lost, began, .. } = open;
         let lost = lost.min(packets);
-        let end =
-            Boundary { unit, number, first_pn, packets, bytes, lost, began, ended, now, verdict: None };
+        let end = Boundary { unit, number, first_pn, packets, bytes, lost, began, ended, now, verdict: None };
         Some((end, signature))
     }
 }

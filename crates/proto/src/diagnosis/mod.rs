@@ -227,7 +227,9 @@ impl Diagnostician {
         if by_signature.metric.is_some() {
             let cause = by_signature.cause();
             match self.evidence {
-                Evidence::Signature => Cause::ALL.into_iter().for_each(|other| counts.attribute(other, cause)),
+                Evidence::Signature => {
+                    Cause::ALL.into_iter().for_each(|other| counts.attribute(other, cause))
+                }
                 // Random losses are those for which nothing else was found.
                 Evidence::All if cause == Cause::ReceiverHost => counts.attribute(Cause::Random, cause),
                 _ => {}

@@ -11,26 +11,56 @@ const LEAST_QUEUE: Span = Span::from_millis(1);
 const FULL_SHARE: f64 = 0.5;
 /// The deepest queue counts for one to two times this long.
 const MEMORY: Span = Span::from_secs(10);
+/// And the shortest round trip: a queue that never empties moves the minimum of the last 10 s, by which `queue_delay` is measured.
+const LONG_MEMORY: Span = Span::from_secs(120);
 /// A loss of packets that left over at least this time, one behind the other, and at least a round trip, is an outage.
 const OUTAGE: Span = Span::from_millis(100);
 
 /// See the module's text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queue {
     /// The deepest since `turned_at`, and that of the stretch before.
     deepest: [Span; 2],
     turned_at: Time,
+    /// The same of the shortest round trip.
+    shortest: [Span; 2],
+    shortest_turned_at: Time,
     /// What the last two feedbacks saw: losses are found a little after they happened.
     last: [Span; 2],
     rate_bps: f64,
 }
 
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            deepest: [Span::ZERO; 2],
+            turned_at: Time::ZERO,
+            shortest: [Span::MAX; 2],
+            shortest_turned_at: Time::ZERO,
+            last: [Span::ZERO; 2],
+            rate_bps: 0.0,
+        }
+    }
+}
+
 impl Queue {
+    /// How much longer the last round trip was than the shortest in a long time.
+    fn longer_round_trip(&mut self, sample: &FeedbackSample<'_>) -> Span {
+        if sample.now.since(self.shortest_turned_at) > LONG_MEMORY {
+            self.shortest = [Span::MAX, self.shortest[0]];
+            self.shortest_turned_at = sample.now;
+        }
+        let latest = sample.rtt.latest();
+        self.shortest[0] = self.shortest[0].min(latest);
+        latest.saturating_sub(self.shortest[0].min(self.shortest[1]))
+    }
+
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         if let Some(rate) = sample.arrival_rate {
             self.rate_bps = rate.as_bps() as f64;
         }
         let Some(delay) = sample.queue_delay else { return };
+        let delay = delay.max(self.longer_round_trip(sample));
         self.last = [delay, self.last[0]];
         if sample.now.since(self.turned_at) > MEMORY {
             self.deepest = [Span::ZERO, self.deepest[0]];

@@ -234,7 +234,7 @@ impl Session {
         world.add_node(&format!("{name} receiver"), node.with_host_sample(Receiver::on_host_sample))
     }
 
-    /// The same for machines of a recipe. A sender that is `cause_aware` is told why packets died.
+    /// The same for machines of a recipe. A sender that is `cause_aware` and does not diagnose itself is told why packets died.
     pub(crate) fn of_recipe(world: &mut World, recipe: &Recipe, len: u64, rtt: Span) -> Self {
         let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX >> 16, ..Sunk::default() }));
         let source = Box::new(PatternSource { len, released: 0 });
@@ -250,7 +250,8 @@ impl Session {
         let sink = Box::new(Shared(sunk.clone()));
         let receiver = Receiver::of_recipe(now, recipe, receiver_config, link(), sink).unwrap();
         let mut sender = SessionNode::new(sender);
-        if recipe.get("rate_control", "cause_aware") == Some("true") {
+        let is = |name, value| recipe.get("rate_control", name) == Some(value);
+        if is("cause_aware", "true") && is("diagnosis", "off") {
             sender = sender.with_verdict(Sender::on_verdict);
         }
         let sender = world.add_node(name, sender);

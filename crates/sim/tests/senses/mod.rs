@@ -12,15 +12,15 @@ use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost,
 use haul_sim::{DropReason, FlowId, HostId, World};
 use haul_stack::Recipe;
 
-const O1: SchedulerKind = SchedulerKind::O1(O1Config { tick: Span::from_millis(1) });
-const FAIR: SchedulerKind = SchedulerKind::Fair(FairConfig {
+pub(crate) const O1: SchedulerKind = SchedulerKind::O1(O1Config { tick: Span::from_millis(1) });
+pub(crate) const FAIR: SchedulerKind = SchedulerKind::Fair(FairConfig {
     tick: Span::from_millis(1),
     slice: Span::from_millis(3),
     run_to_parity: false,
 });
 
 /// 10 us a packet, as in the papers' saw-tooth: one memory load makes that 12.
-fn host(scheduler: SchedulerKind, buffer: u64, loads: Vec<Load>) -> SimulatedHost {
+pub(crate) fn host(scheduler: SchedulerKind, buffer: u64, loads: Vec<Load>) -> SimulatedHost {
     let socket = SocketConfig { asked: Bytes(buffer), permitted: Bytes(buffer), ..SocketConfig::default() };
     let template = ReceiverConfig {
         socket,
@@ -34,11 +34,11 @@ fn host(scheduler: SchedulerKind, buffer: u64, loads: Vec<Load>) -> SimulatedHos
     SimulatedHost::new(&HostConfig { scheduler, nic, receivers, loads, seed: 5 }, template)
 }
 
-fn memory(processes: u32) -> Load {
+pub(crate) fn memory(processes: u32) -> Load {
     Load::Memory { processes, slowdown_permille: 1_200 }
 }
 
-fn recipe(name: &str, set: &[(&str, &str)]) -> Recipe {
+pub(crate) fn recipe(name: &str, set: &[(&str, &str)]) -> Recipe {
     let mut recipe = preset(name).unwrap().unwrap();
     for (key, value) in set {
         recipe.set(&format!("rate_control.{key}"), value).unwrap();
@@ -47,10 +47,10 @@ fn recipe(name: &str, set: &[(&str, &str)]) -> Recipe {
 }
 
 /// A transfer to a host.
-struct Run {
-    world: World,
-    session: Session,
-    data: FlowId,
+pub(crate) struct Run {
+    pub(crate) world: World,
+    pub(crate) session: Session,
+    pub(crate) data: FlowId,
     host: HostId,
     /// Milliseconds in each phase of the law.
     phases: BTreeMap<&'static str, u64>,
@@ -61,7 +61,7 @@ impl Run {
         Self::over(recipe, len, rtt, &Channel::clean(rtt / 2, Rate::from_mbps(1_000)), host)
     }
 
-    fn over(recipe: &Recipe, len: u64, rtt: Span, channel: &Channel, host: SimulatedHost) -> Self {
+    pub(crate) fn over(recipe: &Recipe, len: u64, rtt: Span, channel: &Channel, host: SimulatedHost) -> Self {
         let mut world = World::new(3);
         let session = Session::of_recipe(&mut world, recipe, len, rtt);
         let host = world.add_host(host);
@@ -77,7 +77,7 @@ impl Run {
     }
 
     /// Runs until all has arrived, and not longer than `cap`.
-    fn run(mut self, cap: Span) -> Self {
+    pub(crate) fn run(mut self, cap: Span) -> Self {
         while !self.session.is_over(&self.world) && self.world.now() < Time::ZERO + cap {
             let next = self.world.now() + Span::from_millis(1);
             self.world.run_until(next);
@@ -88,7 +88,7 @@ impl Run {
     }
 
     /// `load` runs for `lasts` of each `period`, the first time at 1 s.
-    fn load_every(&mut self, load: Load, period: Span, lasts: Span) {
+    pub(crate) fn load_every(&mut self, load: Load, period: Span, lasts: Span) {
         let host = self.host;
         for n in 0..60 {
             let begins = Time::ZERO + Span::from_secs(1) + period * n;
@@ -101,12 +101,12 @@ impl Run {
         }
     }
 
-    fn lost(&self, reason: DropReason) -> u64 {
+    pub(crate) fn lost(&self, reason: DropReason) -> u64 {
         self.world.truth(self.data).drops.of(reason)
     }
 
     /// Bits per second that the program has got, Mbit/s.
-    fn goodput(&self) -> f64 {
+    pub(crate) fn goodput(&self) -> f64 {
         let bytes = self.session.receiver(&self.world).stats().object_bytes;
         let time = self.world.now().since(Time::ZERO);
         Rate::from_transfer(bytes, time).as_bps() as f64 / 1e6
@@ -118,7 +118,7 @@ impl Run {
     }
 }
 
-const RTT: Span = Span::from_millis(10);
+pub(crate) const RTT: Span = Span::from_millis(10);
 
 #[test]
 fn the_sender_learns_what_the_receiving_host_does() {
@@ -179,8 +179,9 @@ fn proactive_acts_before_the_minimum_of_the_saw_tooth_and_loses_less() {
 }
 
 /// A receiver with a small socket that shares its core for half a second of each three.
-fn now_and_then_busy(law: &str, cause_aware: &str) -> Run {
-    let recipe = recipe("bulk", &[("controller", law), ("rate", "420Mbit"), ("cause_aware", cause_aware)]);
+fn now_and_then_busy(law: &str, (cause_aware, diagnosis): (&str, &str)) -> Run {
+    let aware = [("cause_aware", cause_aware), ("diagnosis", diagnosis)];
+    let recipe = recipe("bulk", &[&[("controller", law), ("rate", "420Mbit")], &aware[..]].concat());
     let host = host(FAIR, 64 << 10, vec![]);
     let mut run = Run::new(&recipe, 10_000_000_000, Span::from_millis(20), host);
     run.load_every(memory(3), Span::from_secs(3), Span::from_millis(500));
@@ -190,27 +191,34 @@ fn now_and_then_busy(law: &str, cause_aware: &str) -> Run {
 #[test]
 fn a_law_that_knows_whose_losses_they_are_keeps_twice_the_rate() {
     for law in ["highspeed", "tfrc", "reno"] {
-        let [plain, aware] = ["false", "true"].map(|aware| now_and_then_busy(law, aware));
-        for run in [&plain, &aware] {
+        // Told the truth, and by its own diagnosis.
+        let kinds = [("false", "on"), ("true", "off"), ("true", "on")];
+        let [plain, told, own] = kinds.map(|kind| now_and_then_busy(law, kind));
+        for run in [&plain, &told, &own] {
             let drops = &run.world.truth(run.data).drops;
             // Probes of the path MTU are too large; every other loss is the host's.
             let known = drops.of(DropReason::SocketBuffer) + drops.of(DropReason::TooLarge);
             assert!(known == drops.total() && drops.of(DropReason::SocketBuffer) > 500, "{drops:?}");
         }
-        println!("{law}: {:.0} Mbit/s, cause_aware {:.0}", plain.goodput(), aware.goodput());
-        assert!(aware.goodput() >= 2.0 * plain.goodput(), "{law}: {} {}", aware.goodput(), plain.goodput());
-        // The drain rate bounds it while the host is busy, and not for long after.
-        assert!((0.05..0.5).contains(&aware.share("host")), "{law}: {:?}", aware.phases);
-        assert!(
-            aware.lost(DropReason::SocketBuffer) * 20 < aware.session.sender(&aware.world).stats().packets
+        let [plain_rate, told_rate, own_rate] = [&plain, &told, &own].map(Run::goodput);
+        println!(
+            "{law}: {plain_rate:.0} Mbit/s, told the truth {told_rate:.0}, by its own diagnosis {own_rate:.0}"
         );
+        for aware in [&told, &own] {
+            assert!(aware.goodput() >= 2.0 * plain_rate, "{law}: {} {plain_rate}", aware.goodput());
+            // The drain rate bounds it while the host is busy, and not for long after.
+            assert!((0.05..0.5).contains(&aware.share("host")), "{law}: {:?}", aware.phases);
+            let packets = aware.session.sender(&aware.world).stats().packets;
+            assert!(aware.lost(DropReason::SocketBuffer) * 20 < packets);
+        }
     }
 }
 
 #[test]
 fn losses_of_the_path_are_heard_by_a_law_that_is_cause_aware_as_by_any() {
     let transfer = |cause_aware| {
-        let recipe = recipe("bulk", &[("controller", "reno"), ("cause_aware", cause_aware)]);
+        let aware = [("cause_aware", cause_aware), ("diagnosis", "off")];
+        let recipe = recipe("bulk", &[&[("controller", "reno")], &aware[..]].concat());
         let clean = Channel::clean(RTT / 2, Rate::from_mbps(100));
         let channel = Channel { loss: 0.000_02, queue: Span::from_millis(5), ..clean };
         let run = Run::over(&recipe, 10_000_000_000, RTT, &channel, host(FAIR, 4 << 20, vec![]));

@@ -148,15 +148,18 @@ fn refuse_and_abort() {
         packets: 1,
         resent: 2,
         lost: 3,
-        receiver_drops: 4,
-        min_rtt_us: 5,
-        peak_delivery_bps: 6,
+        lost_by_host: 4,
+        lost_by_congestion: 5,
+        lost_by_random: 6,
+        lost_by_outage: 7,
+        min_rtt_us: 8,
+        peak_delivery_bps: 9,
         limited_by: "path".into(),
         evidence: "e".into(),
     };
     let counted = |sending| ControlMessage::Counted(Counted { cpu_us: 300, sending });
     frozen(&counted(None), b"\x0e\xac\x02\x00");
-    frozen(&counted(Some(sending)), b"\x0e\xac\x02\x01\x01\x02\x03\x04\x05\x06\x04path\x01e");
+    frozen(&counted(Some(sending)), b"\x0e\xac\x02\x01\x01\x02\x03\x04\x05\x06\x07\x08\x09\x04path\x01e");
 }
 
 #[test]

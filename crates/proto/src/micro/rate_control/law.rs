@@ -4,8 +4,8 @@ use haul_base::{Bytes, Rate, Span};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters, Part};
 
 use super::ANY_DELAY;
-use crate::diagnosis::Evidence;
 use crate::control::{CauseAware, ControllerConfig, ControllerError, RateController, law};
+use crate::diagnosis::Evidence;
 
 /// What every law can be told; the law's own parameters stand beside these in the recipe.
 pub(crate) const PARAMETERS: &[ParameterSpec] = &[

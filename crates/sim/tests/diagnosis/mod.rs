@@ -1,0 +1,102 @@
+//! What senders say of their losses, beside what truly happened to them.
+
+use haul_base::{Cause, Rate, Span};
+use haul_proto::presets::preset;
+use haul_sim::host::Load;
+use haul_sim::host::scheduler::SleepKind;
+use haul_sim::{DropReason, Outage};
+use haul_stack::Recipe;
+
+use crate::common::Channel;
+use crate::senses::{FAIR, Run, host};
+
+const RTT: Span = Span::from_millis(40);
+const REASONS: [(DropReason, Cause); 4] = [
+    (DropReason::SocketBuffer, Cause::ReceiverHost),
+    (DropReason::QueueFull, Cause::Congestion),
+    (DropReason::Random, Cause::Random),
+    (DropReason::Outage, Cause::Outage),
+];
+
+fn recipe(name: &str, set: &[(&str, &str)]) -> Recipe {
+    let mut recipe = preset(name).unwrap().unwrap();
+    for (key, value) in set {
+        recipe.set(&format!("rate_control.{key}"), value).unwrap();
+    }
+    recipe
+}
+
+fn channel(mbps: u64) -> Channel {
+    Channel { queue: Span::from_millis(20), ..Channel::clean(RTT / 2, Rate::from_mbps(mbps)) }
+}
+
+/// A process that runs for 5 ms and sleeps for 200, again and again.
+fn bursts() -> Load {
+    let (run, wait) = (Span::from_millis(30), Span::from_millis(200));
+    Load::SystemCalls { processes: 1, run, wait, sleep: SleepKind::Interruptible }
+}
+
+/// Of what died for a reason, and of what was said to have: the harmonic mean of how much of each is right (F1).
+fn f1(run: &Run, reason: DropReason, cause: Cause) -> f64 {
+    let truth = run.lost(reason);
+    let told = run.session.sender(&run.world).stats().lost_by_cause.of(cause);
+    2.0 * truth.min(told) as f64 / (truth + told).max(1) as f64
+}
+
+fn describe(run: &Run) -> String {
+    let told = run.session.sender(&run.world).stats().lost_by_cause;
+    let each = |(reason, cause): (DropReason, Cause)| {
+        format!("{cause:?} {} of {}", told.of(cause), run.lost(reason))
+    };
+    format!("{} (told of true); inconclusive {}", REASONS.map(each).join(", "), told.of(Cause::Inconclusive))
+}
+
+#[test]
+fn losses_are_put_down_to_what_has_lost_them() {
+    let down = |at: u64, length: u64| Outage {
+        at: Span::from_millis(at),
+        length: Span::from_millis(length),
+        every: None,
+    };
+    let outages = vec![down(1_000, 400), down(4_000, 1_000)];
+    let fixed = [("controller", "fixed"), ("rate", "300Mbit")];
+    let over = [("controller", "fixed"), ("rate", "330Mbit")];
+    let gentle = [("controller", "reno")];
+    let busy = vec![bursts(), bursts()];
+    for (name, set, channel, loads, reason, cause) in [
+        ("a busy host", &fixed[..], channel(1_000), busy, DropReason::SocketBuffer, Cause::ReceiverHost),
+        ("too fast for the path", &over, channel(300), vec![], DropReason::QueueFull, Cause::Congestion),
+        (
+            "a law that fills the queue",
+            &gentle,
+            channel(300),
+            vec![],
+            DropReason::QueueFull,
+            Cause::Congestion,
+        ),
+        (
+            "a medium that damages packets",
+            &fixed,
+            Channel { loss: 0.002, ..channel(1_000) },
+            vec![],
+            DropReason::Random,
+            Cause::Random,
+        ),
+        (
+            "an outage",
+            &fixed,
+            Channel { outages, ..channel(1_000) },
+            vec![],
+            DropReason::Outage,
+            Cause::Outage,
+        ),
+    ] {
+        let recipe = recipe("bulk", set);
+        let buffer = if loads.is_empty() { 4 << 20 } else { 128 << 10 };
+        let run =
+            Run::over(&recipe, 1 << 40, RTT, &channel, host(FAIR, buffer, loads)).run(Span::from_secs(12));
+        println!("{name}: {}", describe(&run));
+        assert!(run.lost(reason) > 200, "{name}: {}", describe(&run));
+        assert!(f1(&run, reason, cause) >= 0.97, "{name}: {}", describe(&run));
+    }
+}
