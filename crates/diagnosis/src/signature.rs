@@ -45,16 +45,27 @@ impl Signature {
     /// The signature of a window of `packets`, of which those at `positions` were lost, in any order and however often
     /// named; positions outside of the window count nothing.
     pub fn of_lost(packets: u64, positions: impl IntoIterator<Item = u64>) -> Self {
-        let mut positions: Vec<u64> = positions.into_iter().filter(|position| *position < packets).collect();
+        let mut signature = Self::new();
+        signature.set_lost(packets, &mut positions.into_iter().collect());
+        signature
+    }
+
+    /// Becomes that signature, in the memory that it has. The positions are sorted.
+    pub fn set_lost(&mut self, packets: u64, positions: &mut Vec<u64>) {
         positions.sort_unstable();
         positions.dedup();
-        let mut signature = Self::new();
-        for position in positions {
-            signature.received(position - signature.packets);
-            signature.lost(1);
+        self.clear();
+        for &position in positions.iter().take_while(|position| **position < packets) {
+            self.received(position - self.packets);
+            self.lost(1);
         }
-        signature.received(packets - signature.packets);
-        signature
+        self.received(packets - self.packets);
+    }
+
+    /// Forgets all packets, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.runs.clear();
+        (self.packets, self.lost) = (0, 0);
     }
 
     /// Appends what left after it.

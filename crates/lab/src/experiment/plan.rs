@@ -27,6 +27,7 @@ const PLANS: &[(&str, &str)] = &[
     ("asynch-9", include_str!("../../plans/asynch-9.toml")),
     ("dickens-1", include_str!("../../plans/dickens-1.toml")),
     ("dickens-t2", include_str!("../../plans/dickens-t2.toml")),
+    ("dickens-classifier", include_str!("../../plans/dickens-classifier.toml")),
     ("moving", include_str!("../../plans/moving.toml")),
     ("neighbours", include_str!("../../plans/neighbours.toml")),
     ("laws", include_str!("../../plans/laws.toml")),

@@ -38,7 +38,7 @@ enum Unit {
 }
 
 /// What is measured.
-const MEASURES: [(&str, Unit); 20] = [
+const MEASURES: [(&str, Unit); 26] = [
     ("complete", Unit::Truth),
     ("adds_up", Unit::Truth),
     ("goodput", Unit::Rate),
@@ -52,6 +52,12 @@ const MEASURES: [(&str, Unit); 20] = [
     ("lost_share", Unit::Share),
     ("datagram", Unit::Count),
     ("silences", Unit::Count),
+    ("told_host", Unit::Share),
+    ("told_network", Unit::Share),
+    ("told_nothing", Unit::Share),
+    ("attributed", Unit::Share),
+    ("put_on_host", Unit::Share),
+    ("windows", Unit::Count),
     ("drops", Unit::Count),
     ("drops_back", Unit::Count),
     ("fairness", Unit::Share),
@@ -104,6 +110,12 @@ impl Subject {
                 "lost_share",
                 "datagram",
                 "silences",
+                "told_host",
+                "told_network",
+                "told_nothing",
+                "attributed",
+                "put_on_host",
+                "windows",
                 "drops",
                 "drops_back",
             ],

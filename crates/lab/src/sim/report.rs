@@ -1,6 +1,7 @@
 //! What came out of a run, in numbers.
 
-use haul_base::{Rate, Span, Time};
+use haul_base::{Cause, CauseCounts, Rate, Span, Time};
+use haul_proto::SenderStats;
 use haul_sim::{DropReason, Ended, FlowTruth, LinkSummary, Rates};
 use serde::Serialize;
 
@@ -72,10 +73,65 @@ pub(super) struct SessionReport {
     min_rtt_ms: f64,
     silences: u64,
     probe_timeouts: u32,
+    /// What its diagnosis says.
+    diagnosis: DiagnosisReport,
     /// What became of its data packets.
     data: FlowTruth,
     /// What became of the packets that came back.
     feedback: FlowTruth,
+}
+
+/// What a sender says of its losses, beside the truth.
+#[derive(Debug, Serialize)]
+pub(super) struct DiagnosisReport {
+    /// Transmission windows whose loss rate can be told by, by what their signatures say.
+    windows_host: u64,
+    windows_network: u64,
+    windows_inconclusive: u64,
+    /// Those whose cannot.
+    windows_out_of_range: u64,
+    /// Packets that were lost, by what they were put down to.
+    lost_by_host: u64,
+    lost_by_congestion: u64,
+    lost_by_random: u64,
+    lost_by_outage: u64,
+    lost_inconclusive: u64,
+    /// The share of all losses, true or told, that were put down to what has lost them.
+    attributed: f64,
+}
+
+impl DiagnosisReport {
+    fn new(stats: &SenderStats, truth: &FlowTruth) -> Self {
+        let told = stats.lost_by_cause;
+        let mut died = CauseCounts::default();
+        let causes = truth.drops.iter().filter_map(|(why, packets)| Some((why.cause()?, packets)));
+        causes.for_each(|(cause, packets)| died.add(cause, packets));
+        let right: u64 = Cause::ALL.iter().map(|cause| told.of(*cause).min(died.of(*cause))).sum();
+        Self {
+            windows_host: stats.windows.host,
+            windows_network: stats.windows.network,
+            windows_inconclusive: stats.windows.inconclusive,
+            windows_out_of_range: stats.windows.out_of_range,
+            lost_by_host: told.of(Cause::ReceiverHost),
+            lost_by_congestion: told.of(Cause::Congestion),
+            lost_by_random: told.of(Cause::Random),
+            lost_by_outage: told.of(Cause::Outage),
+            lost_inconclusive: told.of(Cause::Inconclusive),
+            attributed: share(right, told.whole().max(died.whole())),
+        }
+    }
+
+    fn windows(&self) -> u64 {
+        self.windows_host + self.windows_network + self.windows_inconclusive
+    }
+
+    fn lost(&self) -> u64 {
+        self.lost_by_host
+            + self.lost_by_congestion
+            + self.lost_by_random
+            + self.lost_by_outage
+            + self.lost_inconclusive
+    }
 }
 
 /// Traffic beside transfers.
@@ -122,6 +178,7 @@ fn sessions(built: &Built) -> Vec<SessionReport> {
             min_rtt_ms: stats.min_rtt.as_millis_f64(),
             silences: session.silences(world),
             probe_timeouts: stats.probe_timeouts,
+            diagnosis: DiagnosisReport::new(&stats, &world.truth(session.data)),
             data: world.truth(session.data),
             feedback: world.truth(session.feedback),
         }
@@ -260,6 +317,12 @@ impl RunReport {
             "lost_share" => share(session.data.drops.total(), session.data.offered),
             "datagram" => f64::from(session.datagram),
             "silences" => session.silences as f64,
+            "told_host" => share(session.diagnosis.windows_host, session.diagnosis.windows()),
+            "told_network" => share(session.diagnosis.windows_network, session.diagnosis.windows()),
+            "told_nothing" => share(session.diagnosis.windows_inconclusive, session.diagnosis.windows()),
+            "attributed" => session.diagnosis.attributed,
+            "put_on_host" => share(session.diagnosis.lost_by_host, session.diagnosis.lost()),
+            "windows" => session.diagnosis.windows() as f64,
             "drops" => drops(&session.data, measure.reason),
             "drops_back" => drops(&session.feedback, measure.reason),
             _ => return None,

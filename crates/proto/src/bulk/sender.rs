@@ -291,7 +291,8 @@ impl Sender {
         self.stack.raise(now, LAW_CHOSEN, &mut law);
     }
 
-    /// The next transmission window that was diagnosed. Those that nobody takes are forgotten but for the newest 8.
+    /// The next transmission window that was diagnosed since this was first asked. Those that nobody takes are forgotten but for
+    /// the newest 8.
     pub fn take_window(&mut self) -> Option<DiagnosedWindow> {
         self.stack.shared_mut::<DiagnosedWindows>()?.take()
     }

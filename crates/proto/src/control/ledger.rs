@@ -1,6 +1,7 @@
 //! Which of the packets that were sent have been lost: as runs, and by the stretches of the transmission in which they left.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use haul_base::{Span, Time};
 use haul_diagnosis::Signature;
@@ -30,15 +31,6 @@ struct Open {
     lost_pns: Vec<u64>,
 }
 
-impl Open {
-    /// Which of its packets were lost. Packets without data that left among them count as received.
-    fn signature(&self, end_pn: u64) -> Option<Signature> {
-        let lost = self.lost_pns.iter().map(|pn| pn.saturating_sub(self.first_pn));
-        (self.lost_pns.len() < MOST_LOST)
-            .then(|| Signature::of_lost(end_pn.saturating_sub(self.first_pn), lost))
-    }
-}
-
 /// The stretches of one kind.
 #[derive(Debug, Default)]
 struct Stretches {
@@ -46,6 +38,8 @@ struct Stretches {
     begun: u64,
     /// Whether signatures are wanted.
     records: bool,
+    /// Kept for their memory.
+    spare: Vec<Vec<u64>>,
 }
 
 /// Packets that leave together: numbers that follow on each other, one time.
@@ -107,7 +101,7 @@ impl Stretches {
                 lost: 0,
                 began: now,
                 ended: None,
-                lost_pns: Vec::new(),
+                lost_pns: self.spare.pop().unwrap_or_default(),
             };
             self.open.push_back(begun);
         }
@@ -131,8 +125,14 @@ impl Stretches {
         }
     }
 
-    /// The oldest stretch, if the outcome of all its packets is known.
-    fn take(&mut self, unit: Unit, now: Time, known: &Known) -> Option<(Boundary, Option<Signature>)> {
+    /// The oldest stretch, if the outcome of all its packets is known, and whether it has a signature now.
+    fn take(
+        &mut self,
+        unit: Unit,
+        now: Time,
+        known: &Known,
+        signature: &mut Signature,
+    ) -> Option<(Boundary, bool)> {
         let open = self.open.front()?;
         let (ended, end_pn) = open.ended?;
         let age = known.sent_at.wrapping_sub(ended.as_wrapped_micros()).cast_signed();
@@ -141,12 +141,22 @@ impl Stretches {
         if !known.all && (known.largest_pn < end_pn || !settled) {
             return None;
         }
-        let open = self.open.pop_front()?;
-        let signature = if self.records { open.signature(end_pn) } else { None };
-        let Open { number, first_pn, packets, bytes, lost, began, .. } = open;
+        let Open { number, first_pn, packets, bytes, lost, began, lost_pns, .. } = self.open.pop_front()?;
+        let has_signature = self.records && lost_pns.len() < MOST_LOST;
+        self.sign(lost_pns, first_pn..end_pn, signature);
         let lost = lost.min(packets);
         let end = Boundary { unit, number, first_pn, packets, bytes, lost, began, ended, now, verdict: None };
-        Some((end, signature))
+        Some((end, has_signature))
+    }
+
+    /// Which packets of a stretch were lost. Those without data that left among them count as received.
+    fn sign(&mut self, mut lost_pns: Vec<u64>, pns: Range<u64>, signature: &mut Signature) {
+        if self.records {
+            lost_pns.iter_mut().for_each(|pn| *pn = pn.saturating_sub(pns.start));
+            signature.set_lost(pns.end.saturating_sub(pns.start), &mut lost_pns);
+            lost_pns.clear();
+            self.spare.push(lost_pns);
+        }
     }
 }
 
@@ -188,14 +198,15 @@ impl LossLedger {
         self.windows.records = wanted;
     }
 
-    /// The next stretch whose outcome has become known. A transmission window has a signature, if these are wanted and it did
-    /// not lose far too much.
+    /// The next stretch whose outcome has become known, and whether it has a signature, which stands in `signature` then: a
+    /// transmission window has one, if these are wanted and it did not lose far too much.
     pub(crate) fn take_boundary(
         &mut self,
         now: Time,
         known: &Known,
-    ) -> Option<(Boundary, Option<Signature>)> {
-        Unit::ALL.into_iter().find_map(|unit| self.of(unit).take(unit, now, known))
+        signature: &mut Signature,
+    ) -> Option<(Boundary, bool)> {
+        Unit::ALL.into_iter().find_map(|unit| self.of(unit).take(unit, now, known, signature))
     }
 
     /// Hands out the runs since the last time, and goes on with `empty`.
@@ -235,7 +246,9 @@ mod tests {
 
     /// Every boundary that is known now.
     fn boundaries(ledger: &mut LossLedger, known: &Known) -> Vec<Boundary> {
-        std::iter::from_fn(|| ledger.take_boundary(at(1_000), known)).map(|(end, _)| end).collect()
+        std::iter::from_fn(|| ledger.take_boundary(at(1_000), known, &mut Signature::new()))
+            .map(|(end, _)| end)
+            .collect()
     }
 
     #[test]
@@ -298,11 +311,13 @@ mod tests {
             for pn in [7, 100, 5, 6, 101, 99] {
                 ledger.on_lost(pn);
             }
-            let (end, signature) = ledger.take_boundary(at(50), &known(160, 20)).unwrap();
-            assert_eq!((end.packets, end.lost), (100, 5));
-            let found = signature.map(|signature| (signature.packets(), signature.runs().to_vec()));
+            let mut signature = Signature::new();
+            let taken = ledger.take_boundary(at(50), &known(160, 20), &mut signature);
+            let (end, has_signature) = taken.unwrap();
+            assert_eq!((end.packets, end.lost, has_signature), (100, 5, wanted));
             let run = |first, packets| Run { first, packets };
-            assert_eq!(found, wanted.then(|| (101, vec![run(5, 3), run(99, 2)])));
+            let runs = if wanted { vec![run(5, 3), run(99, 2)] } else { vec![] };
+            assert_eq!((signature.packets(), signature.runs()), (101 * u64::from(wanted), &runs[..]));
         }
     }
 

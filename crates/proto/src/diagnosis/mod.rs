@@ -69,6 +69,14 @@ pub struct DiagnosedWindow {
     pub counts: CauseCounts,
 }
 
+/// What was found of a window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) sample: Sample,
+    pub(crate) by_signature: Diagnosis,
+    pub(crate) counts: CauseCounts,
+}
+
 /// Transmission windows that lost something, by what the signature said of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowCounts {
@@ -185,38 +193,38 @@ impl Diagnostician {
     }
 
     /// A transmission window has ended. Its verdict goes into the boundary.
-    pub(crate) fn on_window(&mut self, end: &mut Boundary, signature: Signature) -> DiagnosedWindow {
-        let sample = Sample::of(&signature, &mut self.words);
+    pub(crate) fn on_window(&mut self, end: &mut Boundary, signature: &Signature) -> Told {
+        let sample = Sample::of(signature, &mut self.words);
         let by_signature =
-            if self.evidence.has_signature() { self.judge(&sample, &signature) } else { Diagnosis::NOTHING };
+            if self.evidence.has_signature() { self.judge(&sample, signature) } else { Diagnosis::NOTHING };
         if sample.lost > 0 {
             self.windows.add(&by_signature);
         }
         let counts = self.close(sample.lost, &by_signature);
         end.verdict = counts.verdict();
         self.verdict = end.verdict.or(self.verdict);
-        DiagnosedWindow { number: end.number, signature, sample, by_signature, counts }
+        Told { sample, by_signature, counts }
     }
 
     /// What a window's signature says; if that loses too little to tell, what it says together with those before it.
     fn judge(&mut self, sample: &Sample, signature: &Signature) -> Diagnosis {
         let alone = self.model.classify(sample);
         if alone.metric.is_some() || sample.lost == 0 {
-            self.accumulated = Signature::new();
+            self.accumulated.clear();
             if alone.metric.is_some() {
                 self.by_signature = alone.cause();
             }
             return alone;
         }
-        self.accumulated.append(signature);
         if self.accumulated.packets() > MOST_ACCUMULATED {
-            self.accumulated = signature.clone();
+            self.accumulated.clear();
         }
+        self.accumulated.append(signature);
         if self.accumulated.lost_packets() < LEAST_LOST {
             return alone;
         }
         let together = self.model.by_success_proportion(&self.accumulated);
-        self.accumulated = Signature::new();
+        self.accumulated.clear();
         self.by_signature = together.cause();
         together
     }

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 
 use haul_base::{HostSample, Rate, Span, Time};
 
-use crate::control::RateState;
-use crate::diagnosis::DiagnosedWindow;
+use haul_diagnosis::Signature;
+
+use crate::control::{Boundary, RateState};
+use crate::diagnosis::{DiagnosedWindow, Told};
 
 /// What is on its way. Written by `retransmit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,24 +59,33 @@ pub struct PeerHost {
     pub read_delay: Option<Span>,
 }
 
-/// Transmission windows that were diagnosed and that nobody has taken yet, the newest ones. Written by `rate_control`, taken by the
-/// stack's runner.
+/// Transmission windows that were diagnosed and that nobody has taken yet, the newest ones, from when they are first asked for.
+/// Written by `rate_control`, taken by the stack's runner.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DiagnosedWindows(VecDeque<DiagnosedWindow>);
+pub(crate) struct DiagnosedWindows {
+    are_wanted: bool,
+    list: VecDeque<DiagnosedWindow>,
+}
 
 impl DiagnosedWindows {
-    /// Runners that ask for none lose all but these.
+    /// Of windows that nobody takes, all but these are forgotten.
     const MOST: usize = 8;
 
-    pub(crate) fn push(&mut self, window: DiagnosedWindow) {
-        if self.0.len() == Self::MOST {
-            self.0.pop_front();
+    pub(crate) fn push(&mut self, end: &Boundary, signature: &Signature, told: Told) {
+        if !self.are_wanted {
+            return;
         }
-        self.0.push_back(window);
+        if self.list.len() == Self::MOST {
+            self.list.pop_front();
+        }
+        let Told { sample, by_signature, counts } = told;
+        let (number, signature) = (end.number, signature.clone());
+        self.list.push_back(DiagnosedWindow { number, signature, sample, by_signature, counts });
     }
 
     pub(crate) fn take(&mut self) -> Option<DiagnosedWindow> {
-        self.0.pop_front()
+        self.are_wanted = true;
+        self.list.pop_front()
     }
 }
 

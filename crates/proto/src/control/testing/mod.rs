@@ -19,6 +19,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use haul_base::{Rate, Rng, Span, Time};
+use haul_diagnosis::Signature;
 
 use super::ledger::{Known, LossLedger, Sent};
 use super::{Limits, LossRuns, Permit, RateController, SentBatch, Unit};
@@ -433,7 +434,7 @@ impl Harness {
         };
         self.tell_law(&peer);
         let known = Known { largest_pn, sent_at: loss.sent_at, reordering: Span::ZERO, all };
-        while let Some((end, _)) = self.ledger.take_boundary(self.now, &known) {
+        while let Some((end, _)) = self.ledger.take_boundary(self.now, &known, &mut Signature::new()) {
             self.law.on_boundary(&end);
         }
         self.note_cut(before);

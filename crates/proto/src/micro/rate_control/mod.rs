@@ -8,6 +8,7 @@ mod tests;
 use std::any::Any;
 
 use haul_base::{Cause, Ecn, Rate, Span, Time, Verdict};
+use haul_diagnosis::Signature;
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, Event, EventId, Grant, MicroProtocol, Order, Parameters,
     Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
@@ -144,6 +145,8 @@ struct RateControl {
     allotted: Allotted,
     observer: Observer,
     diagnostician: Diagnostician,
+    /// Of the window that has ended last. Kept for its memory.
+    signature: Signature,
     /// Bytes after which a transmission window ends, for laws that judge by it.
     unit_window: u64,
     chunk: u64,
@@ -191,6 +194,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         limits: Limits { rate: Rate::MAX, window: None, burst: u64::MAX },
         allotted: Allotted::ANYTHING,
         observer: Observer::default(),
+        signature: Signature::new(),
         diagnostician: Diagnostician::new(Evidence::named(parameters.text("diagnosis"))),
         unit_window: parameters.bytes("unit_window").0,
         chunk: 0,
@@ -421,10 +425,12 @@ impl RateControl {
             None => return,
         };
         let (now, ledger) = (context.now(), self.handles().ledger);
-        while let Some((mut end, signature)) = context.shared(ledger).take_boundary(now, &known) {
-            if let Some(signature) = signature {
-                let window = self.diagnostician.on_window(&mut end, signature);
-                context.shared(self.handles().windows).push(window);
+        while let Some((mut end, has_signature)) =
+            context.shared(ledger).take_boundary(now, &known, &mut self.signature)
+        {
+            if has_signature {
+                let told = self.diagnostician.on_window(&mut end, &self.signature);
+                context.shared(self.handles().windows).push(&end, &self.signature, told);
             }
             end.verdict = self.observer.verdict().or(end.verdict);
             self.controller.on_boundary(&end);
