@@ -51,9 +51,9 @@ fn text(name: &str, report: &RunReport, recorded: &[Recorded]) -> (String, usize
     for of in recorded {
         // Writing into a string does not fail.
         let _ = writeln!(text, "# session {}: {}", of.session, report.deaths(&of.session));
-        let signatures = of.signatures.lock().unwrap_or_else(PoisonError::into_inner);
-        for signature in signatures.iter().filter(|signature| signature.lost_packets() > 0) {
-            text.push_str(&write_signature(signature));
+        let seen = of.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        for window in seen.iter().filter(|window| window.sample.lost > 0) {
+            text.push_str(&write_signature(&window.signature));
             windows += 1;
         }
     }
@@ -64,7 +64,7 @@ fn record(file: &Path, args: &SignaturesArgs, threads: usize) -> Result<(), Prob
     let (seed, set) = (args.seed, args.set.clone());
     let scenario = SimArgs { file: file.to_owned(), json: false, trace: None, seed, set, jobs: None };
     let mut jobs = jobs_of(&scenario)?;
-    let recorded: Vec<Vec<Recorded>> = jobs.iter_mut().map(crate::sim::Job::record_signatures).collect();
+    let recorded: Vec<Vec<Recorded>> = jobs.iter_mut().map(crate::sim::Job::record_windows).collect();
     let reports = run_all(jobs, threads);
     let name = file.file_stem().unwrap_or_default().to_string_lossy();
     let mut sum = 0;

@@ -28,6 +28,7 @@ const PLANS: &[(&str, &str)] = &[
     ("dickens-1", include_str!("../../plans/dickens-1.toml")),
     ("dickens-t2", include_str!("../../plans/dickens-t2.toml")),
     ("dickens-classifier", include_str!("../../plans/dickens-classifier.toml")),
+    ("direct-execution", include_str!("../../plans/direct-execution.toml")),
     ("moving", include_str!("../../plans/moving.toml")),
     ("neighbours", include_str!("../../plans/neighbours.toml")),
     ("laws", include_str!("../../plans/laws.toml")),

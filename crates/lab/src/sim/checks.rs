@@ -38,7 +38,7 @@ enum Unit {
 }
 
 /// What is measured.
-const MEASURES: [(&str, Unit); 26] = [
+const MEASURES: [(&str, Unit); 28] = [
     ("complete", Unit::Truth),
     ("adds_up", Unit::Truth),
     ("goodput", Unit::Rate),
@@ -58,6 +58,8 @@ const MEASURES: [(&str, Unit); 26] = [
     ("attributed", Unit::Share),
     ("put_on_host", Unit::Share),
     ("windows", Unit::Count),
+    ("virtual_goodput", Unit::Rate),
+    ("virtual_goodput_unaware", Unit::Rate),
     ("drops", Unit::Count),
     ("drops_back", Unit::Count),
     ("fairness", Unit::Share),
@@ -116,6 +118,8 @@ impl Subject {
                 "attributed",
                 "put_on_host",
                 "windows",
+                "virtual_goodput",
+                "virtual_goodput_unaware",
                 "drops",
                 "drops_back",
             ],

@@ -4,10 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_base::{Rate, Span, Time};
-use haul_diagnosis::Signature;
 use haul_proto::{
-    ChosenLaw, ControllerError, Receiver, ReceiverConfig, ReceiverEvent, Sender, SenderConfig, SenderEvent,
-    SenderStats,
+    ChosenLaw, ControllerError, DiagnosedWindow, Receiver, ReceiverConfig, ReceiverEvent, Sender,
+    SenderConfig, SenderEvent, SenderStats,
 };
 use haul_sim::tcp::{
     BbrConfig, ControlKind, CubicConfig, MSS, TcpEvent, TcpReceiver, TcpReceiverConfig, TcpSender,
@@ -37,6 +36,8 @@ pub(super) struct Session {
     sender: NodeId,
     receiver: NodeId,
     complete: Arc<AtomicU64>,
+    /// What a virtual transfer is driven by, if there is to be one.
+    pub windows: Option<Windows>,
 }
 
 impl Session {
@@ -72,11 +73,11 @@ impl Session {
         (sender + receiver) as u64
     }
 
-    /// Keeps the signature of every transmission window from now on.
-    pub(super) fn record_signatures(&self, world: &mut World) -> Arc<Mutex<Vec<Signature>>> {
-        let signatures = Arc::default();
-        look_for_windows(world, self.sender, Arc::clone(&signatures));
-        signatures
+    /// Keeps every transmission window from now on.
+    pub(super) fn record_windows(&self, world: &mut World) -> Windows {
+        let windows = Windows::default();
+        look_for_windows(world, self.sender, Arc::clone(&windows));
+        windows
     }
 
     /// Whether both sides are done.
@@ -88,13 +89,15 @@ impl Session {
 /// How often a sender is asked for windows: more of them than it keeps would take more than 6 Gbit/s of small ones.
 const LOOK: Span = Span::from_millis(10);
 
-fn look_for_windows(world: &mut World, sender: NodeId, signatures: Arc<Mutex<Vec<Signature>>>) {
+/// Transmission windows as a sender diagnosed them, filled while a run lasts.
+pub(crate) type Windows = Arc<Mutex<Vec<DiagnosedWindow>>>;
+
+fn look_for_windows(world: &mut World, sender: NodeId, into: Windows) {
     let Some(node) = world.node_mut::<Late<Sender>>(sender) else { return };
     let windows = std::iter::from_fn(|| node.machine_mut().take_window());
-    let seen = windows.map(|window| window.signature);
-    signatures.lock().unwrap_or_else(PoisonError::into_inner).extend(seen);
+    into.lock().unwrap_or_else(PoisonError::into_inner).extend(windows);
     let next = world.now() + LOOK;
-    world.at(next, move |world| look_for_windows(world, sender, signatures));
+    world.at(next, move |world| look_for_windows(world, sender, into));
 }
 
 /// Traffic in a world.
@@ -256,7 +259,10 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     let feedback = site.world.connect(&format!("{} feedback", entry.name), to, from, &back).map_err(wrong)?;
     let controller = recipe.get("rate_control", "controller").unwrap_or_default().to_owned();
     let name = entry.name.clone();
-    Ok(Session { name, controller, start, data, feedback, sender, receiver, complete })
+    let mut session =
+        Session { name, controller, start, data, feedback, sender, receiver, complete, windows: None };
+    session.windows = entry.virtual_transfer.then(|| session.record_windows(site.world));
+    Ok(session)
 }
 
 /// Puts a source of traffic into the world, with where it ends.

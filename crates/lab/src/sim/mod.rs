@@ -2,6 +2,7 @@
 
 mod build;
 mod checks;
+mod direct;
 pub(crate) mod ends;
 mod flows;
 mod loads;

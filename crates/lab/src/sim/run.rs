@@ -8,12 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use haul_base::Time;
-use haul_diagnosis::Signature;
 use haul_sim::{Exit, Place, TraceEvent, World};
 use serde::Serialize;
 
 use super::build::Built;
-use super::flows::Session;
+use super::flows::{Session, Windows};
 use super::report::RunReport;
 use super::scenario::Scenario;
 use super::sweep::Values;
@@ -47,22 +46,22 @@ impl Built {
     }
 }
 
-/// The signatures of a session, filled while its run lasts.
+/// The windows of a session.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     /// The session.
     pub(crate) session: String,
     /// Its windows.
-    pub(crate) signatures: Arc<Mutex<Vec<Signature>>>,
+    pub(crate) windows: Windows,
 }
 
 impl Job {
-    /// Keeps the signatures of all sessions.
-    pub(crate) fn record_signatures(&mut self) -> Vec<Recorded> {
+    /// Keeps the transmission windows of all sessions.
+    pub(crate) fn record_windows(&mut self) -> Vec<Recorded> {
         let (world, sessions) = (&mut self.built.world, &self.built.sessions);
         let mut record = |session: &Session| Recorded {
             session: session.name.clone(),
-            signatures: session.record_signatures(world),
+            windows: session.record_windows(world),
         };
         sessions.iter().map(&mut record).collect()
     }

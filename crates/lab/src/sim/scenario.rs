@@ -200,6 +200,9 @@ pub(super) struct SessionEntry {
     /// Whether the sender is told the true causes of its losses, in place of its own diagnosis.
     #[serde(default)]
     pub truth: bool,
+    /// Whether its losses and its diagnosis drive a virtual transfer on a path of 10 Gbit/s.
+    #[serde(default)]
+    pub virtual_transfer: bool,
     /// The rate controller; the recipe's if absent.
     pub controller: Option<String>,
     /// Its fixed rate, or its ceiling; the recipe's if absent.

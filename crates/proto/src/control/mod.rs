@@ -44,6 +44,7 @@ use crate::rtt::RttEstimator;
 pub use cause_aware::CauseAware;
 pub use delivery::Delivery;
 pub use fixed::Fixed;
+pub use highspeed::response as highspeed_response;
 pub use registry::{
     BuildLaw, ControllerConfig, ControllerError, LawRegistration, build_controller, law, law_names, laws,
     register_law,
