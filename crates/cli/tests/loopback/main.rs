@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod ctl;
+mod diagnosis;
 mod hard_trees;
 mod leftovers;
 mod machines;

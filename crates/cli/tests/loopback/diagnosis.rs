@@ -1,0 +1,145 @@
+//! `haul diagnose` and `haul train`, and where the shipped model comes from.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{exits, haul, object, run, text};
+
+const RECEIVED: &str = "11111111111111111111";
+
+fn file(dir: &Path, name: &str, content: &str) -> String {
+    let path = dir.join(name);
+    fs::write(&path, content).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn objects(output: &[u8]) -> Vec<Value> {
+    text(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn windows_are_diagnosed_one_by_one_and_bad_files_do_not_stop_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let gap = file(dir.path(), "gap.sig", "# one gap\nruns 71000 1000+300\n---\nruns 71000\n");
+    let wrong = file(dir.path(), "wrong.sig", "1110\n11x1\n");
+    let output = run(&["diagnose", "--json", &gap, &wrong, "/nowhere/at.all"]);
+    exits(&output, 3);
+    let told = objects(&output.stdout);
+    assert_eq!(told.len(), 2);
+    let verdict = |window: &Value| window["verdict"].as_str().unwrap().to_owned();
+    assert_eq!(
+        (verdict(&told[0]), verdict(&told[1])),
+        ("receiver_host".to_owned(), "inconclusive".to_owned())
+    );
+    assert_eq!((&told[0]["packets"], &told[0]["lost"]), (&71_000.into(), &300.into()));
+    assert_eq!((&told[0]["metric"], &told[1]["metric"]), (&"complexity".into(), &"none".into()));
+    // 16 words enter the gap, one is in it, 16 leave it, and one is outside of it.
+    let complexity = told[0]["complexity"].as_f64().unwrap();
+    assert!((complexity - 34f64.log2() / 17.0).abs() < 1e-12, "{complexity}");
+    let sum = told[0]["p_host"].as_f64().unwrap() + told[0]["p_network"].as_f64().unwrap();
+    assert!((sum - 1.0).abs() < 1e-12);
+    let words = text(&output.stderr);
+    assert!(words.contains("wrong.sig: line 2, column 3") && words.contains("/nowhere/at.all"), "{words}");
+}
+
+#[test]
+fn stdin_is_a_file_and_odd_windows_are_told_nothing_of() {
+    for (given, words) in [
+        ("0000000000", "nothing can be told"),
+        ("1", "0 of 1 packets lost"),
+        (RECEIVED, "nothing can be told"),
+        ("0", "1 of 1 packets lost"),
+    ] {
+        let mut child =
+            haul().args(["diagnose", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(given.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        exits(&output, 0);
+        assert!(text(&output.stdout).contains(words), "{given}: {}", text(&output.stdout));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (name, content, words) in [("empty", "", "no packet"), ("comment", "# 101\n", "no packet")] {
+        let output = run(&["diagnose", &file(dir.path(), name, content)]);
+        exits(&output, 2);
+        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    }
+    let signature = file(dir.path(), "one", "1");
+    let model = file(dir.path(), "model", "format = 9\n");
+    let output = run(&["diagnose", "--model", &model, &signature]);
+    exits(&output, 2);
+    assert!(text(&output.stderr).contains("format 9"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn too_little_to_train_by_is_said_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let few = file(dir.path(), "few.sig", "runs 71000 5+300\n");
+    let model = dir.path().join("model.toml");
+    let output = run(&["train", "--host", &few, "--network", &few, "-o", model.to_str().unwrap()]);
+    exits(&output, 2);
+    assert!(text(&output.stderr).contains("the host has 1 windows"), "{}", text(&output.stderr));
+    assert!(!model.exists());
+}
+
+/// Signature files by the beginning of their names, in the order in which a shell lists them.
+fn listed(dir: &Path, cause: &str) -> Vec<PathBuf> {
+    let all = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut of: Vec<_> =
+        all.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(cause)).collect();
+    of.sort();
+    of
+}
+
+#[test]
+fn the_shipped_model_is_what_the_shipped_data_gives() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/training/signatures.tar.xz");
+    let unpacked = Command::new("tar").arg("xJf").arg(&data).arg("-C").arg(dir.path()).output().unwrap();
+    assert!(unpacked.status.success(), "{}", text(&unpacked.stderr));
+    let model = dir.path().join("model.toml");
+    let mut train = haul();
+    train.args(["train", "--json", "--host"]).args(listed(dir.path(), "host-"));
+    train.arg("--network").args(listed(dir.path(), "network-")).arg("-o").arg(&model);
+    let output = train.output().unwrap();
+    exits(&output, 0);
+    let fitted: toml::Table = fs::read_to_string(&model).unwrap().parse().unwrap();
+    let shipped: toml::Table = haul_diagnosis::Model::shipped_text().parse().unwrap();
+    for (key, value) in &shipped {
+        match key.as_str() {
+            // The day and the machine differ.
+            "provenance" => assert_eq!(fitted[key]["data_hash"], value["data_hash"]),
+            _ => assert_alike(&fitted[key], value, key),
+        }
+    }
+    let told = object(&output);
+    for (cause, most_wrong) in [("host", 0.002), ("network", 0.002)] {
+        let held = &told[cause]["held_out"];
+        let count = |what: &str| held[what].as_u64().unwrap() as f64;
+        let in_range = count("correct") + count("wrong") + count("inconclusive");
+        assert!(in_range > 3_500.0 && count("wrong") <= most_wrong * in_range, "{cause}: {held}");
+        assert!(count("inconclusive") <= 0.02 * in_range, "{cause}: {held}");
+    }
+}
+
+/// Numbers to a millionth: the functions of the mathematics library differ a little between machines.
+#[track_caller]
+fn assert_alike(a: &toml::Value, b: &toml::Value, key: &str) {
+    match (a, b) {
+        (toml::Value::Table(a), toml::Value::Table(b)) => {
+            assert_eq!(a.len(), b.len(), "{key}");
+            a.iter().for_each(|(name, value)| assert_alike(value, &b[name], &format!("{key}.{name}")));
+        }
+        (toml::Value::Array(a), toml::Value::Array(b)) => {
+            assert_eq!(a.len(), b.len(), "{key}");
+            a.iter().zip(b).for_each(|(a, b)| assert_alike(a, b, key));
+        }
+        (toml::Value::Float(a), toml::Value::Float(b)) => {
+            assert!((a - b).abs() <= 1e-6 * b.abs().max(1e-3), "{key}: {a} {b}");
+        }
+        (a, b) => assert_eq!(a, b, "{key}"),
+    }
+}
