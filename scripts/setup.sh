@@ -13,7 +13,8 @@ script bsdutils test
 ssh openssh-client test
 sshd openssh-server test
 mount mount test
-rsync rsync test'
+rsync rsync test
+xz xz-utils test'
 
 missing=() without_build=() without_test=()
 while read -r program package purpose; do
