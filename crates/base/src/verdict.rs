@@ -77,7 +77,9 @@ impl CauseCounts {
 
     /// Adds those of another.
     pub fn merge(&mut self, other: &Self) {
-        Cause::ALL.into_iter().for_each(|cause| self.add(cause, other.of(cause)));
+        for cause in Cause::ALL {
+            self.add(cause, other.of(cause));
+        }
     }
 
     /// Packets lost to a cause.

@@ -133,7 +133,7 @@ mod tests {
     fn one_symbol_has_no_complexity_and_a_random_sequence_nearly_all() {
         let complexity =
             |symbols: &[bool], length| Words::of_length(length).unwrap().complexity(&signature(symbols));
-        assert_eq!(complexity(&[true; 71_000], 17), Some(0.0));
+        assert_eq!(complexity(&vec![true; 71_000], 17), Some(0.0));
         assert_eq!(complexity(&[false; 100], 17), Some(0.0));
         assert_eq!(complexity(&[false; 16], 17), None);
         assert_eq!(complexity(&[], 17), None);

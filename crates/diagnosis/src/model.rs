@@ -144,6 +144,9 @@ struct Versioned {
 
 impl Model {
     /// The model that comes with Haulage: `haul-lab` makes its data, `haul train` fits it (docs/diagnosis.md).
+    ///
+    /// # Panics
+    /// Never: a test reads what is compiled in.
     pub fn shipped() -> &'static Self {
         static MODEL: LazyLock<Model> =
             LazyLock::new(|| Model::read(SHIPPED).expect("a test reads the model that is compiled in"));
@@ -171,6 +174,9 @@ impl Model {
     }
 
     /// The text that [`Model::read`] reads.
+    ///
+    /// # Panics
+    /// Never: a model is numbers and text.
     pub fn write(&self) -> String {
         toml::to_string(self).expect("a model has nothing that TOML cannot say")
     }

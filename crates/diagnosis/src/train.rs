@@ -212,7 +212,9 @@ pub fn cross_validate(
         let model = train(&host, &network, Provenance::default())?.model;
         let held = [(held_host, Cause::ReceiverHost), (held_network, Cause::Congestion)];
         for ((samples, truth), confusion) in held.iter().zip(&mut found) {
-            samples.iter().for_each(|sample| confusion.add(*truth, &model.classify(sample)));
+            for sample in samples {
+                confusion.add(*truth, &model.classify(sample));
+            }
         }
     }
     Ok(found)

@@ -124,12 +124,10 @@ pub(crate) fn diagnose(args: &DiagnoseArgs, as_object: bool) -> Result<u8, Fault
     for file in &args.files {
         failed.extend(diagnose_file(file, &model, &mut words, as_object).err());
     }
-    if failed.len() == args.files.len()
-        && let Some(last) = failed.pop()
-    {
-        failed.iter().for_each(|fault| tell(shown(fault)));
-        return Err(last);
+    let last = if failed.len() == args.files.len() { failed.pop() } else { None };
+    for fault in &failed {
+        tell(shown(fault));
     }
-    failed.iter().for_each(|fault| tell(shown(fault)));
-    Ok(if failed.is_empty() { 0 } else { SOME_FAILED })
+    let code = if failed.is_empty() { 0 } else { SOME_FAILED };
+    last.map_or(Ok(code), Err)
 }

@@ -24,6 +24,10 @@ pub struct Sending {
 
 /// The counters of one side of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each transfer, and it is copied without allocation"
+)]
 pub enum Counters {
     /// This side sends.
     Sending(Sending),

@@ -152,7 +152,9 @@ impl Stretches {
     /// Which packets of a stretch were lost. Those without data that left among them count as received.
     fn sign(&mut self, mut lost_pns: Vec<u64>, pns: Range<u64>, signature: &mut Signature) {
         if self.records {
-            lost_pns.iter_mut().for_each(|pn| *pn = pn.saturating_sub(pns.start));
+            for pn in &mut lost_pns {
+                *pn = pn.saturating_sub(pns.start);
+            }
             signature.set_lost(pns.end.saturating_sub(pns.start), &mut lost_pns);
             lost_pns.clear();
             self.spare.push(lost_pns);

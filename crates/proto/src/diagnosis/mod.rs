@@ -102,6 +102,15 @@ impl WindowCounts {
     }
 }
 
+/// A signature is not believed that puts a window on the host of which the queue of the path explains more than this share: bursts
+/// that a short queue drops whole look like a receiver that did not read. Our choice.
+const CONTESTED: f64 = 0.2;
+
+/// Whether the queue explains so much of a window's losses.
+fn is_contested(counts: &CauseCounts) -> bool {
+    counts.of(Cause::Congestion) as f64 > CONTESTED * counts.whole() as f64
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Diagnostician {
@@ -209,11 +218,11 @@ impl Diagnostician {
     /// What a window's signature says; if that loses too little to tell, what it says together with those before it.
     fn judge(&mut self, sample: &Sample, signature: &Signature) -> Diagnosis {
         let alone = self.model.classify(sample);
-        if alone.metric.is_some() || sample.lost == 0 {
+        if alone.metric.is_some() {
             self.accumulated.clear();
-            if alone.metric.is_some() {
-                self.by_signature = alone.cause();
-            }
+            self.by_signature = alone.cause();
+        }
+        if alone.metric.is_some() || sample.loss_rate() >= self.model.success_range.from {
             return alone;
         }
         if self.accumulated.packets() > MOST_ACCUMULATED {
@@ -236,10 +245,15 @@ impl Diagnostician {
             let cause = by_signature.cause();
             match self.evidence {
                 Evidence::Signature => {
-                    Cause::ALL.into_iter().for_each(|other| counts.attribute(other, cause))
+                    for other in Cause::ALL {
+                        counts.attribute(other, cause);
+                    }
                 }
                 // Random losses are those for which nothing else was found.
-                Evidence::All if cause == Cause::ReceiverHost => counts.attribute(Cause::Random, cause),
+                Evidence::All if cause == Cause::ReceiverHost && !is_contested(&counts) => {
+                    counts.attribute(Cause::Random, cause);
+                }
+                Evidence::All if is_contested(&counts) => self.by_signature = Cause::Inconclusive,
                 _ => {}
             }
         }

@@ -25,8 +25,9 @@ pub(super) struct Queue {
     /// The same of the shortest round trip.
     shortest: [Span; 2],
     shortest_turned_at: Time,
-    /// What the last two feedbacks saw: losses are found a little after they happened.
-    last: [Span; 2],
+    /// The deepest of the last half to whole round trip: losses are found so much later than they happened.
+    recent: [Span; 2],
+    recent_turned_at: Time,
     rate_bps: f64,
 }
 
@@ -37,7 +38,8 @@ impl Default for Queue {
             turned_at: Time::ZERO,
             shortest: [Span::MAX; 2],
             shortest_turned_at: Time::ZERO,
-            last: [Span::ZERO; 2],
+            recent: [Span::ZERO; 2],
+            recent_turned_at: Time::ZERO,
             rate_bps: 0.0,
         }
     }
@@ -61,7 +63,11 @@ impl Queue {
         }
         let Some(delay) = sample.queue_delay else { return };
         let delay = delay.max(self.longer_round_trip(sample));
-        self.last = [delay, self.last[0]];
+        if sample.now.since(self.recent_turned_at) > sample.rtt.smoothed() / 2 {
+            self.recent = [Span::ZERO, self.recent[0]];
+            self.recent_turned_at = sample.now;
+        }
+        self.recent[0] = self.recent[0].max(delay);
         if sample.now.since(self.turned_at) > MEMORY {
             self.deepest = [Span::ZERO, self.deepest[0]];
             self.turned_at = sample.now;
@@ -72,7 +78,7 @@ impl Queue {
     /// What lost packets that no host has lost.
     pub(super) fn cause(&self, sample: &FeedbackSample<'_>) -> Cause {
         let deepest = self.deepest[0].max(self.deepest[1]);
-        let now = self.last[0].max(self.last[1]);
+        let now = self.recent[0].max(self.recent[1]);
         if sample.ecn_ce > 0 || (deepest > LEAST_QUEUE && now >= deepest.mul_f64(FULL_SHARE)) {
             Cause::Congestion
         } else if self.is_outage(sample) {

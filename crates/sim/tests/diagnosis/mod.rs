@@ -1,5 +1,7 @@
 //! What senders say of their losses, beside what truly happened to them.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
 use haul_base::{Cause, Rate, Span};
 use haul_proto::presets::preset;
 use haul_sim::host::Load;
@@ -99,4 +101,17 @@ fn losses_are_put_down_to_what_has_lost_them() {
         assert!(run.lost(reason) > 200, "{name}: {}", describe(&run));
         assert!(f1(&run, reason, cause) >= 0.97, "{name}: {}", describe(&run));
     }
+}
+
+/// Somebody floods a short queue for 2 ms of each 100.
+#[test]
+fn bursts_that_a_short_queue_drops_whole_are_congestion_whatever_they_look_like() {
+    let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "300Mbit")]);
+    let short = Channel { queue: Span::from_millis(4), ..channel(400) };
+    let mut run = Run::over(&recipe, 1 << 40, RTT, &short, host(FAIR, 4 << 20, vec![]));
+    run.cross_traffic(Rate::from_mbps(2_000), Span::from_millis(2), Span::from_millis(98));
+    let run = run.run(Span::from_secs(20));
+    println!("bursts: {}", describe(&run));
+    assert!(run.lost(DropReason::QueueFull) > 200, "{}", describe(&run));
+    assert!(f1(&run, DropReason::QueueFull, Cause::Congestion) >= 0.9, "{}", describe(&run));
 }

@@ -9,7 +9,9 @@ use haul_base::{Bytes, PathId, Rate, Span, Time};
 use haul_proto::presets::preset;
 use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
 use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
-use haul_sim::{DropReason, FlowId, HostId, World};
+use haul_sim::{
+    Distribution, DropReason, FlowId, HostId, LinkId, Pattern, Sink, UdpSource, UdpSourceSpec, World,
+};
 use haul_stack::Recipe;
 
 pub(crate) const O1: SchedulerKind = SchedulerKind::O1(O1Config { tick: Span::from_millis(1) });
@@ -52,6 +54,7 @@ pub(crate) struct Run {
     pub(crate) session: Session,
     pub(crate) data: FlowId,
     host: HostId,
+    there: LinkId,
     /// Milliseconds in each phase of the law.
     phases: BTreeMap<&'static str, u64>,
 }
@@ -73,7 +76,7 @@ impl Run {
         let (from, to) = ((session.sender, port), (session.receiver, port));
         let data = world.connect("data", from, to, &[there]).unwrap();
         world.connect("feedback", to, from, &[back]).unwrap();
-        Self { world, session, data, host, phases: BTreeMap::new() }
+        Self { world, session, data, host, there, phases: BTreeMap::new() }
     }
 
     /// Runs until all has arrived, and not longer than `cap`.
@@ -85,6 +88,16 @@ impl Run {
         }
         assert!(self.world.adds_up());
         self
+    }
+
+    /// Others send over the same link, at this rate in bursts.
+    pub(crate) fn cross_traffic(&mut self, rate: Rate, on: Span, off: Span) {
+        let pattern = Pattern::OnOff { on: Distribution::Constant(on), off: Distribution::Constant(off) };
+        let spec = UdpSourceSpec { rate, packet: 1_500, pattern, start: Span::ZERO, length: None };
+        let source = self.world.add_node("others", UdpSource::new(spec, 9));
+        let sink = self.world.add_node("others' end", Sink::new());
+        let port = PathId::default();
+        self.world.connect("others", (source, port), (sink, port), &[self.there]).unwrap();
     }
 
     /// `load` runs for `lasts` of each `period`, the first time at 1 s.
