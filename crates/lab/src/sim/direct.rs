@@ -57,6 +57,7 @@ pub(super) fn virtual_transfer(windows: &[DiagnosedWindow]) -> Virtual {
         let (packets, lost) = (window.sample.packets, window.sample.lost);
         let heard = if window.by_signature.cause() == Cause::ReceiverHost { 0 } else { lost };
         if without.windows == 0 {
+            with.loss_rate = heard as f64 / packets.max(1) as f64;
             without.loss_rate = window.sample.loss_rate();
         }
         with.on_window(packets, heard);
