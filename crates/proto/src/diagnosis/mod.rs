@@ -4,6 +4,8 @@
 
 mod kernel;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 use haul_base::{Cause, CauseCounts, Verdict};
 use haul_diagnosis::{Diagnosis, Model, Sample, Signature, Words};

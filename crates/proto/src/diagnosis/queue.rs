@@ -48,6 +48,9 @@ impl Default for Queue {
 impl Queue {
     /// How much longer the last round trip was than the shortest in a long time.
     fn longer_round_trip(&mut self, sample: &FeedbackSample<'_>) -> Span {
+        if !sample.rtt.is_measured() {
+            return Span::ZERO;
+        }
         if sample.now.since(self.shortest_turned_at) > LONG_MEMORY {
             self.shortest = [Span::MAX, self.shortest[0]];
             self.shortest_turned_at = sample.now;

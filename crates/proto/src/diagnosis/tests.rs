@@ -1,0 +1,153 @@
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use haul_base::{Span, Time};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::control::Unit;
+use crate::control::testing::{boundary, feedback};
+use crate::rtt::RttEstimator;
+
+const PACKETS: u64 = 71_000;
+
+fn at(millis: u64) -> Time {
+    Time::ZERO + Span::from_millis(millis)
+}
+
+fn measured(rtt_ms: u64) -> RttEstimator {
+    let mut rtt = RttEstimator::new(Span::from_millis(100));
+    rtt.on_sample(Time::ZERO, Span::from_millis(rtt_ms));
+    rtt
+}
+
+/// A feedback on 100 packets that says this of the receiver's kernel and of the path.
+fn hear(of: &mut Diagnostician, millis: u64, lost: u64, drops: u64, queue_ms: u64) -> Option<Verdict> {
+    let rtt = measured(20 + queue_ms);
+    of.on_feedback(&FeedbackSample {
+        socket_drops: drops,
+        gro_run: Some(10.0),
+        queue_delay: Some(Span::from_millis(queue_ms)),
+        ..feedback(at(millis), &rtt, 100, lost, None)
+    })
+}
+
+fn window(of: &mut Diagnostician, signature: &Signature) -> Told {
+    let mut end = boundary(Unit::Window, 0, signature.lost_packets());
+    let told = of.on_window(&mut end, signature);
+    assert_eq!(end.verdict, told.counts.verdict());
+    told
+}
+
+#[test]
+fn the_kernels_buffers_explain_as_many_packets_as_they_hold_and_no_others() {
+    let mut of = Diagnostician::new(Evidence::All);
+    assert_eq!(hear(&mut of, 1, 0, 3, 0), None);
+    // 30 packets were in the buffers that it dropped; 12 more are somebody else's.
+    assert_eq!(hear(&mut of, 2, 20, 0, 0), Some(Verdict::of(Cause::ReceiverHost)));
+    hear(&mut of, 3, 22, 0, 0);
+    assert_eq!((of.counts().of(Cause::ReceiverHost), of.counts().of(Cause::Random)), (30, 12));
+    // Nobody missed what was dropped here, and half a second later nothing is put down to it.
+    hear(&mut of, 4, 0, 5, 0);
+    hear(&mut of, 600, 10, 0, 0);
+    assert_eq!(of.counts().of(Cause::ReceiverHost), 30);
+}
+
+#[test]
+fn a_full_queue_explains_losses_and_one_that_was_full_long_ago_does_not() {
+    let mut of = Diagnostician::new(Evidence::All);
+    hear(&mut of, 1, 0, 0, 0);
+    assert_eq!(hear(&mut of, 50, 5, 0, 15), Some(Verdict::of(Cause::Congestion)));
+    for n in 1..20 {
+        hear(&mut of, 50 + 10 * n, 0, 0, 0);
+    }
+    assert_eq!(hear(&mut of, 300, 5, 0, 0), Some(Verdict::of(Cause::Random)));
+    assert_eq!(hear(&mut of, 302, 0, 0, 0), Some(Verdict::of(Cause::Random)), "of the losses before");
+}
+
+#[test]
+fn evidence_that_is_switched_off_is_not_used() {
+    for (evidence, wanted) in [
+        (Evidence::None, None),
+        (Evidence::Kernel, Some(Cause::ReceiverHost)),
+        (Evidence::All, Some(Cause::ReceiverHost)),
+        (Evidence::Signature, Some(Cause::Inconclusive)),
+    ] {
+        let mut of = Diagnostician::new(evidence);
+        assert_eq!(hear(&mut of, 1, 10, 1, 0), wanted.map(Verdict::of), "{evidence:?}");
+        assert_eq!(of.wants_signatures(), wanted.is_some());
+    }
+    // One gap of 300: the host's, where signatures are read.
+    let gap = Signature::of_lost(PACKETS, 5_000..5_300);
+    for (evidence, wanted) in [
+        (Evidence::Signature, Cause::ReceiverHost),
+        (Evidence::All, Cause::ReceiverHost),
+        (Evidence::Kernel, Cause::Random),
+    ] {
+        let mut of = Diagnostician::new(evidence);
+        hear(&mut of, 1, 300, 0, 0);
+        assert_eq!(window(&mut of, &gap).counts.of(wanted), 300, "{evidence:?}");
+        assert_eq!(of.counts().of(wanted), 300, "{evidence:?}");
+    }
+}
+
+#[test]
+fn a_signature_is_not_believed_against_the_queue() {
+    let gap = Signature::of_lost(PACKETS, 5_000..5_300);
+    let mut of = Diagnostician::new(Evidence::All);
+    hear(&mut of, 1, 0, 0, 0);
+    hear(&mut of, 100, 100, 0, 15);
+    for n in 1..20 {
+        hear(&mut of, 100 + 10 * n, 0, 0, 0);
+    }
+    hear(&mut of, 400, 200, 0, 0);
+    let told = window(&mut of, &gap);
+    assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
+    assert_eq!((told.counts.of(Cause::Congestion), told.counts.of(Cause::Random)), (100, 200));
+    // Nor for what comes after it.
+    hear(&mut of, 410, 10, 0, 0);
+    assert_eq!(of.counts().of(Cause::ReceiverHost), 0);
+}
+
+#[test]
+fn windows_that_lose_one_packet_each_tell_something_together() {
+    let mut of = Diagnostician::new(Evidence::Signature);
+    let lone = Signature::of_lost(PACKETS, [9]);
+    for n in 1..=LEAST_LOST {
+        let told = window(&mut of, &lone);
+        let wanted = if n < LEAST_LOST { Cause::Inconclusive } else { Cause::Congestion };
+        assert_eq!(told.by_signature.cause(), wanted, "{n}");
+        // A window without losses takes nothing away.
+        let none = window(&mut of, &Signature::of_lost(1_000, []));
+        assert_eq!((none.by_signature, none.counts.whole()), (Diagnosis::NOTHING, 0));
+    }
+    assert_eq!(
+        of.windows(),
+        WindowCounts { network: 1, out_of_range: LEAST_LOST - 1, ..WindowCounts::default() }
+    );
+}
+
+proptest! {
+    #[test]
+    fn every_loss_has_one_cause_whatever_a_peer_says(
+        evidence in prop::sample::select(vec![Evidence::None, Evidence::Signature, Evidence::Kernel, Evidence::All]),
+        told in vec((0u64..3_000, 0u64..500, prop::sample::select(vec![0, 1, 7, u64::MAX >> 12]), 0u64..300, any::<bool>()), 1..80),
+    ) {
+        let mut of = Diagnostician::new(evidence);
+        let (mut lost_so_far, mut now) = (0, 0);
+        for (gap, lost, drops, queue_ms, ends) in told {
+            now += gap;
+            lost_so_far += lost;
+            let verdict = hear(&mut of, now, lost, drops, queue_ms);
+            if let Some(verdict) = verdict {
+                let whole: f64 = Cause::ALL.iter().map(|cause| verdict.share(*cause)).sum();
+                prop_assert!((whole - 1.0).abs() < 1e-9, "{:?}", verdict);
+            }
+            if ends {
+                window(&mut of, &Signature::of_lost(PACKETS, (0..lost).map(|n| n * 3)));
+            }
+            let wanted = if evidence == Evidence::None { 0 } else { lost_so_far };
+            prop_assert_eq!(of.counts().whole(), wanted);
+        }
+    }
+}
