@@ -88,6 +88,9 @@ pub enum Command {
     /// Fit the diagnosis to signatures of which the cause is known
     #[command(after_help = help::TRAIN)]
     Train(TrainArgs),
+    /// Say what on this machine, and on the path to another, limits a transfer, and what to do about it
+    #[command(after_help = help::DOCTOR)]
+    Doctor(DoctorArgs),
     /// Show the whole job on this machine: a receiver, an emulated long path, a verified copy
     #[command(after_help = help::DEMO)]
     Demo(DemoArgs),
@@ -116,6 +119,7 @@ impl Command {
             Self::Presets(_) => "presets",
             Self::Diagnose(_) => "diagnose",
             Self::Train(_) => "train",
+            Self::Doctor(_) => "doctor",
             Self::Demo(_) => "demo",
             Self::Completions(_) => "completions",
             Self::Man => "man",
@@ -177,6 +181,7 @@ impl Command {
             | Self::Presets(_)
             | Self::Diagnose(_)
             | Self::Train(_)
+            | Self::Doctor(_)
             | Self::Completions(_)
             | Self::Man
             | Self::DemoTcp => RecipeArgs::default(),
@@ -454,6 +459,17 @@ pub struct TrainArgs {
     /// Where the model goes
     #[arg(short, long, value_name = "MODEL")]
     pub output: PathBuf,
+}
+
+/// `haul doctor`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct DoctorArgs {
+    /// A path to measure as well, both ways: the URL that `haul serve` printed, @FILE or @-
+    #[arg(value_name = "URL")]
+    pub url: Option<OsString>,
+    /// How long to measure each way
+    #[arg(long, value_name = "TIME", default_value = "3s")]
+    pub time: Span,
 }
 
 /// `haul demo`.

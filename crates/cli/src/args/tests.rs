@@ -62,6 +62,11 @@ fn help_of_train() {
 }
 
 #[test]
+fn help_of_doctor() {
+    insta::assert_snapshot!(help(Some("doctor")));
+}
+
+#[test]
 fn help_of_presets() {
     insta::assert_snapshot!(help(Some("presets")));
 }

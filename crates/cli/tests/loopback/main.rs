@@ -4,6 +4,7 @@
 
 mod ctl;
 mod diagnosis;
+mod doctor;
 mod hard_trees;
 mod leftovers;
 mod machines;

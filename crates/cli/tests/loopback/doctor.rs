@@ -1,0 +1,33 @@
+//! `haul doctor` on this machine, and on the path to a server.
+
+use crate::support::{Server, exits, object, run, text};
+
+#[test]
+fn it_looks_at_this_machine_and_measures_a_path_both_ways() {
+    let output = run(&["doctor"]);
+    exits(&output, 0);
+    assert!(text(&output.stdout).lines().all(|line| line.starts_with("here: ")), "{}", text(&output.stdout));
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(root.path(), &[]);
+    let output = run(&["doctor", "--time", "300ms", &server.at("")]);
+    exits(&output, 0);
+    let words = text(&output.stdout);
+    for wanted in ["From here to there:", "From there to here:", "Carried ", "Limited by: "] {
+        assert!(words.contains(wanted), "{wanted}: {words}");
+    }
+    let output = run(&["doctor", "--json", "--time", "300ms", &server.at("")]);
+    exits(&output, 0);
+    let told = object(&output);
+    for way in ["there", "back"] {
+        assert!(told[way]["goodput_bps"].as_f64().unwrap() > 1e6, "{told}");
+        assert!(told[way]["lost_by_cause"]["receiver_host"].is_u64(), "{told}");
+    }
+    assert!(told["findings"].is_array());
+}
+
+#[test]
+fn a_path_that_cannot_be_measured_is_an_error() {
+    let output = run(&["doctor", "--json", "@/nowhere/url"]);
+    assert_ne!(output.status.code(), Some(0));
+    assert_eq!(object(&output)["ok"], false);
+}
