@@ -1,5 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
-
 use haul_base::{Span, Time};
 use proptest::collection::vec;
 use proptest::prelude::*;
