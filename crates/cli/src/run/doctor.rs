@@ -59,8 +59,9 @@ fn tell_way(name: &str, report: &RunReport) {
     let mut lines = Lines::default();
     lines.push(format_args!("{name}:"));
     lines.append(&Lines::from(Summary(report)));
-    let advice = report.limited_by.as_ref().and_then(advice);
-    advice.into_iter().for_each(|advice| lines.push(format_args!("What to do: {advice}")));
+    if let Some(advice) = report.limited_by.as_ref().and_then(advice) {
+        lines.push(format_args!("What to do: {advice}"));
+    }
     out(lines);
 }
 
@@ -81,7 +82,9 @@ pub(crate) fn doctor(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> 
     let found = findings(context);
     if !context.json {
         let mut lines = Lines::default();
-        found.iter().for_each(|finding| lines.push(format_args!("here: {finding}")));
+        for finding in &found {
+            lines.push(format_args!("here: {finding}"));
+        }
         if found.is_empty() {
             lines.push("here: the kernel grants all that a transfer asks for, and the processors are free");
         }
