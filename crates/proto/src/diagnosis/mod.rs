@@ -154,9 +154,12 @@ impl Diagnostician {
         }
     }
 
-    /// Other evidence from now on.
+    /// Other evidence from now on. What was told by the evidence before is no verdict any longer.
     pub(crate) fn set_evidence(&mut self, evidence: Evidence) {
-        self.evidence = evidence;
+        if self.evidence != evidence {
+            (self.verdict, self.by_signature) = (None, Cause::Inconclusive);
+            self.evidence = evidence;
+        }
     }
 
     /// Whether it needs signatures.

@@ -75,6 +75,10 @@ fn evidence_that_is_switched_off_is_not_used() {
         assert_eq!(hear(&mut of, 1, 10, 1, 0), wanted.map(Verdict::of), "{evidence:?}");
         assert_eq!(of.wants_signatures(), wanted.is_some());
     }
+    let mut of = Diagnostician::new(Evidence::All);
+    hear(&mut of, 1, 10, 1, 0);
+    of.set_evidence(Evidence::None);
+    assert_eq!(hear(&mut of, 2, 10, 1, 0), None);
     // One gap of 300: the host's, where signatures are read.
     let gap = Signature::of_lost(PACKETS, 5_000..5_300);
     for (evidence, wanted) in [
