@@ -15,6 +15,23 @@ pub enum Cause {
     Inconclusive,
 }
 
+impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::ReceiverHost, Self::Congestion, Self::Random, Self::Outage, Self::Inconclusive];
+
+    /// The name for scripts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ReceiverHost => "receiver_host",
+            Self::Congestion => "congestion",
+            Self::Random => "random",
+            Self::Outage => "outage",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+}
+
 /// The diagnosed shares of the causes in what was lost. What they leave of the whole is inconclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Verdict {
@@ -58,15 +75,17 @@ impl Verdict {
     }
 }
 
-impl Cause {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::ReceiverHost, Self::Congestion, Self::Random, Self::Outage, Self::Inconclusive];
-}
-
 /// Lost packets by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CauseCounts([u64; Cause::ALL.len()]);
+
+impl FromIterator<(Cause, u64)> for CauseCounts {
+    fn from_iter<T: IntoIterator<Item = (Cause, u64)>>(lost: T) -> Self {
+        let mut counts = Self::default();
+        lost.into_iter().for_each(|(cause, packets)| counts.add(cause, packets));
+        counts
+    }
+}
 
 impl CauseCounts {
     /// Adds packets that this has lost.
@@ -112,11 +131,8 @@ mod tests {
 
     #[test]
     fn counts_become_shares() {
-        let mut counts = CauseCounts::default();
-        assert_eq!((counts.verdict(), counts.whole()), (None, 0));
-        for (cause, packets) in Cause::ALL.into_iter().zip([30, 40, 10, 0, 20]) {
-            counts.add(cause, packets);
-        }
+        assert_eq!((CauseCounts::default().verdict(), CauseCounts::default().whole()), (None, 0));
+        let mut counts: CauseCounts = Cause::ALL.into_iter().zip([30, 40, 10, 0, 20]).collect();
         assert_eq!(Cause::ALL.map(|cause| counts.of(cause)), [30, 40, 10, 0, 20]);
         let verdict = counts.verdict().unwrap();
         for (cause, share) in Cause::ALL.into_iter().zip([0.3, 0.4, 0.1, 0.0, 0.2]) {

@@ -41,6 +41,9 @@ impl Words {
     /// `Na(n)`: the number of different words of consecutive packets. Needs time in proportion to the runs of lost packets,
     /// not to the packets.
     pub fn count(&mut self, signature: &Signature) -> u64 {
+        if signature.runs().is_empty() {
+            return u64::from(signature.packets() >= u64::from(self.length));
+        }
         self.seen.fill(0);
         let mut scan = Scan { words: self, word: 0, symbols: 0, found: 0 };
         let mut position = 0;

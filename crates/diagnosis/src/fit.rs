@@ -6,8 +6,8 @@ use nalgebra::{DMatrix, DVector, Dyn};
 
 use crate::model::{Curve, Term};
 
-/// Starting scales, as loss rates, one to a decade and a half: a fit begins at each choice of them and the best stays, since the sum
-/// of exponentials has several minima.
+/// Starting scales, as loss rates: a fit begins at each choice of them and the best stays, since the sum of exponentials has several
+/// minima.
 const SCALES: [f64; 5] = [0.0001, 0.0006, 0.003, 0.015, 0.08];
 /// Bounds of the scales: far outside of the loss rates that are measured.
 const BOUNDS: (f64, f64) = (1e-7, 1e2);

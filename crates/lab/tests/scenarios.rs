@@ -292,3 +292,31 @@ fn a_file_that_is_not_there_is_named() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no-such.toml: No such file"));
 }
+
+#[test]
+fn signatures_of_a_scenario_hold_every_loss_and_can_be_made_again() {
+    let made = |dir: &Path| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("training/network.toml");
+        let set = ["session.bulk.rate=720Mbit", "path.wan.forward.bottleneck.queue.tail_drop=5ms"];
+        let set = set.iter().flat_map(|one| ["--set", one]).chain(["--set", "session.bulk.time=3s"]);
+        let mut lab = Command::new(env!("CARGO_BIN_EXE_haul-lab"));
+        let output =
+            lab.arg("signatures").arg(file).args(set).args(["--seed", "4", "--out"]).arg(dir).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        std::fs::read_to_string(dir.join("network-0000.sig")).unwrap()
+    };
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [text, again] = dirs.each_ref().map(|dir| made(dir.path()));
+    assert_eq!(text, again);
+    let windows = haul_diagnosis::read_signatures(&text).unwrap();
+    let lost: u64 = windows.iter().map(haul_diagnosis::Signature::lost_packets).sum();
+    let died = text.split_once("queue_full ").unwrap().1;
+    let died: u64 = died.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    // The last window has not ended.
+    assert!(
+        windows.len() >= 2 && lost > 1_000 && lost <= died,
+        "{} windows, {lost} of {died}",
+        windows.len()
+    );
+}

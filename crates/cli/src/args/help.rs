@@ -59,12 +59,12 @@ Examples:
   haul diagnose window.sig                        which cause, and how certain
   haul diagnose --json --model mine.toml *.sig    one object a window, for a script
 
-A signature file has a 1 for each packet that arrived and a 0 for each that was lost, in the order in which
-they left; a line of --- parts windows. docs/diagnosis.md says more.";
+A signature file has a 1 for each packet that arrived and a 0 for each that was lost, in the order in
+which they left; a line of --- parts windows. docs/diagnosis.md says more.";
 
 pub(super) const DOCTOR: &str = "\
 Examples:
-  haul doctor              what this machine's kernel does not grant, and who else uses its processors
+  haul doctor              what this machine's kernel does not grant, and how busy it is
   haul doctor @server.url  the path there and back too: rate, losses and their causes, and the limit";
 
 pub(super) const TRAIN: &str = "\

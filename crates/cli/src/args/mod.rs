@@ -213,7 +213,7 @@ pub struct RecipeArgs {
     /// Control law of the rate
     #[arg(long, value_name = "NAME", help = controller_help())]
     pub controller: Option<String>,
-    /// What tells why packets were lost; what it tells changes nothing but what is said, unless the recipe is `cause_aware`
+    /// Evidence for why packets are lost; it is reported, and only recipes with `cause_aware` act on it
     #[arg(long, value_name = "MODE", value_enum)]
     pub diagnosis: Option<Diagnosis>,
 }

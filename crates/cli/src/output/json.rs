@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use haul_base::Span;
-use serde::Serialize;
+use haul_base::{Cause, CauseCounts, Span};
+use serde::{Serialize, Serializer};
 
 use super::{RunReport, without_keys};
 use crate::demo::TcpBeside;
@@ -27,7 +27,7 @@ struct Document<'a> {
     packets_sent: u64,
     packets_resent: u64,
     loss_rate: f64,
-    lost_by_cause: Causes,
+    lost_by_cause: ByCause,
     limited_by: Option<&'a str>,
     limited_by_evidence: Option<&'a str>,
     digest: Option<&'a str>,
@@ -48,13 +48,13 @@ struct Document<'a> {
     error: Option<ErrorObject>,
 }
 
-#[derive(Serialize)]
-struct Causes {
-    receiver_host: u64,
-    congestion: u64,
-    random: u64,
-    outage: u64,
-    inconclusive: u64,
+/// Lost packets by the names of their causes.
+pub(crate) struct ByCause(pub CauseCounts);
+
+impl Serialize for ByCause {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(Cause::ALL.map(|cause| (cause.name(), self.0.of(cause))))
+    }
 }
 
 #[derive(Serialize)]
@@ -112,7 +112,6 @@ pub(crate) fn json_value(report: &RunReport) -> serde_json::Value {
 }
 
 fn document(report: &RunReport) -> Document<'_> {
-    let lost = report.lost;
     Document {
         schema: SCHEMA,
         ok: report.is_ok(),
@@ -127,13 +126,7 @@ fn document(report: &RunReport) -> Document<'_> {
         packets_sent: report.packets.sent,
         packets_resent: report.packets.resent,
         loss_rate: report.loss_rate(),
-        lost_by_cause: Causes {
-            receiver_host: lost.receiver_host,
-            congestion: lost.congestion,
-            random: lost.random,
-            outage: lost.outage,
-            inconclusive: lost.inconclusive,
-        },
+        lost_by_cause: ByCause(report.lost),
         limited_by: report.limited_by.as_ref().map(|limit| limit.what.as_str()),
         limited_by_evidence: report.limited_by.as_ref().map(|limit| limit.evidence.as_str()),
         digest: report.digest.as_deref(),

@@ -15,14 +15,14 @@ pub use events::EventLog;
 pub use items::{ItemStyle, Items};
 pub(crate) use items::{item_lists, line as item_line};
 pub use json::json;
-pub(crate) use json::{ErrorObject, json_value};
+pub(crate) use json::{ByCause, ErrorObject, json_value};
 pub use lines::Lines;
 pub(crate) use lines::{
     inert, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
 pub use name::Name;
 pub use progress::{Progress, ProgressStyle, Snapshot, Stall, Voice};
-pub use report::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Packets, RunReport};
+pub use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
 pub use summary::Summary;
 pub use together::{Part, Together};
 

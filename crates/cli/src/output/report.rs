@@ -1,6 +1,6 @@
 //! What is known about a run when it is over.
 
-use haul_base::{Rate, Span};
+use haul_base::{CauseCounts, Rate, Span};
 use serde::{Deserialize, Serialize};
 
 use super::{Name, travel};
@@ -17,21 +17,6 @@ pub struct Packets {
     pub sent: u64,
     /// Of these, resent ones.
     pub resent: u64,
-}
-
-/// Lost packets by their diagnosed cause.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LossCauses {
-    /// The receiving machine had no time or room.
-    pub receiver_host: u64,
-    /// A queue on the path was full.
-    pub congestion: u64,
-    /// The medium damaged them.
-    pub random: u64,
-    /// The path was down.
-    pub outage: u64,
-    /// No cause can be told.
-    pub inconclusive: u64,
 }
 
 /// Processor time of the two sides, where it is known.
@@ -116,8 +101,9 @@ pub struct RunReport {
     pub cipher: String,
     /// Packets of the sending side.
     pub packets: Packets,
-    /// Packets that were lost, by cause.
-    pub lost: LossCauses,
+    /// Packets that were lost, by their diagnosed cause.
+    #[serde(with = "travel::causes")]
+    pub lost: CauseCounts,
     /// The rate that could have been reached (a ceiling asked for, or a path whose rate is known), with its
     /// name: `path` or `ceiling`.
     #[serde(with = "travel::capacity")]
@@ -186,9 +172,7 @@ impl RunReport {
 
     /// Share of the packets sent that were lost.
     pub fn loss_rate(&self) -> f64 {
-        let LossCauses { receiver_host, congestion, random, outage, inconclusive } = self.lost;
-        let lost = receiver_host + congestion + random + outage + inconclusive;
-        if self.packets.sent == 0 { 0.0 } else { lost as f64 / self.packets.sent as f64 }
+        if self.packets.sent == 0 { 0.0 } else { self.lost.whole() as f64 / self.packets.sent as f64 }
     }
 
     /// The program's exit code: 0, that of the error, or 3 when only some files or machines failed.

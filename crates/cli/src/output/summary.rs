@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use haul_base::Span;
+use haul_base::{Cause, Span};
 
 use super::{Lines, RunReport, clock, count, grouped, percent, size};
 use crate::fault::{Fault, place, shown};
@@ -106,18 +106,13 @@ impl Summary<'_> {
 
     /// What was lost, and why; nothing if nothing was.
     fn lost(&self) -> Option<String> {
-        let of = self.0.lost;
-        let causes = [
-            (of.receiver_host, "by the receiving host"),
-            (of.congestion, "by congestion"),
-            (of.random, "at random"),
-            (of.outage, "by an outage"),
-            (of.inconclusive, "of unknown cause"),
-        ];
-        let whole: u64 = causes.iter().map(|(packets, _)| packets).sum();
+        let words =
+            ["by the receiving host", "by congestion", "at random", "by an outage", "of unknown cause"];
+        let causes = Cause::ALL.map(|cause| self.0.lost.of(cause)).into_iter().zip(words);
+        let whole = self.0.lost.whole();
         let share = |packets: u64| percent(packets as f64 / whole as f64);
-        let named = causes.iter().filter(|(packets, _)| *packets > 0);
-        let named: Vec<_> = named.map(|(packets, words)| format!("{} {words}", share(*packets))).collect();
+        let named = causes.filter(|(packets, _)| *packets > 0);
+        let named: Vec<_> = named.map(|(packets, words)| format!("{} {words}", share(packets))).collect();
         let lost = format!("lost {} of {}", count(whole, "packet"), grouped(self.0.packets.sent));
         (whole > 0).then(|| format!("{lost}: {}", named.join(", ")))
     }

@@ -1,4 +1,4 @@
-use haul_base::{Rate, Span};
+use haul_base::{Cause, Rate, Span};
 use proptest::prelude::*;
 
 use super::*;
@@ -15,7 +15,7 @@ fn finished() -> RunReport {
         controller: "delivery".to_owned(),
         cipher: "aes-128-gcm".to_owned(),
         packets: Packets { sent: 180_500, resent: 320 },
-        lost: LossCauses { random: 181, inconclusive: 100, ..LossCauses::default() },
+        lost: [(Cause::Random, 181), (Cause::Inconclusive, 100)].into_iter().collect(),
         capacity: Some((Rate::from_mbps(1_000), "path")),
         limited_by: Some(LimitedBy {
             what: "path".to_owned(),

@@ -1,7 +1,7 @@
 //! How times and rates of a [`RunReport`](super::RunReport) travel from the machine that made it to the one
 //! that shows it: as whole numbers, so that nothing is lost.
 
-use haul_base::{Rate, Span};
+use haul_base::{Cause, CauseCounts, Rate, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The names that a capacity can have.
@@ -51,6 +51,20 @@ pub(super) mod rate {
     }
 }
 
+/// Lost packets by cause, in the order of the causes.
+pub(super) mod causes {
+    use super::{Cause, CauseCounts, Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(in super::super) fn serialize<S: Serializer>(lost: &CauseCounts, to: S) -> Result<S::Ok, S::Error> {
+        Cause::ALL.map(|cause| lost.of(cause)).serialize(to)
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<CauseCounts, D::Error> {
+        let packets = <[u64; Cause::ALL.len()]>::deserialize(from)?;
+        Ok(Cause::ALL.into_iter().zip(packets).collect())
+    }
+}
+
 /// A rate with its name.
 pub(super) mod capacity {
     use super::{CAPACITIES, Deserialize, Deserializer, Rate, Serialize, Serializer};
@@ -73,10 +87,10 @@ pub(super) mod capacity {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::{Rate, Span};
+    use haul_base::{Cause, Rate, Span};
 
     use crate::fault;
-    use crate::output::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Name, Packets, RunReport};
+    use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
 
     #[test]
     fn a_report_arrives_as_it_was() {
@@ -86,7 +100,7 @@ mod tests {
             goodput: Rate::from_bps(987_654_321),
             rtt: Some(Span::from_nanos(50_000_001)),
             packets: Packets { sent: 5, resent: 1 },
-            lost: LossCauses { receiver_host: 1, congestion: 2, random: 3, outage: 4, inconclusive: 5 },
+            lost: Cause::ALL.into_iter().zip(1..).collect(),
             capacity: Some((Rate::from_mbps(5), "measured path")),
             limited_by: Some(LimitedBy { what: "path".to_owned(), evidence: "seen".to_owned() }),
             digest: Some("00ff".to_owned()),

@@ -4,7 +4,6 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use haul_base::Cause;
 use haul_diagnosis::{Diagnosis, Metric, Model, Sample, Signature, Words, read_signatures};
 use serde_json::json;
 
@@ -56,14 +55,6 @@ fn metric(diagnosis: &Diagnosis) -> &'static str {
     }
 }
 
-fn verdict(diagnosis: &Diagnosis) -> &'static str {
-    match diagnosis.cause() {
-        Cause::ReceiverHost => "receiver_host",
-        Cause::Congestion => "congestion",
-        _ => "inconclusive",
-    }
-}
-
 /// The line of a window for people.
 fn line(name: &str, sample: &Sample, diagnosis: &Diagnosis) -> String {
     let lost = format!("{} of {} packets lost", sample.lost, sample.packets);
@@ -71,7 +62,7 @@ fn line(name: &str, sample: &Sample, diagnosis: &Diagnosis) -> String {
         None => format!("{name}: {lost}: nothing can be told from a loss rate of {:.6}", sample.loss_rate()),
         Some(_) => format!(
             "{name}: {lost}: {} (receiver host {:.2} %, congestion {:.2} %, by {})",
-            verdict(diagnosis).replace('_', " "),
+            diagnosis.cause().name().replace('_', " "),
             diagnosis.p_host * 100.0,
             diagnosis.p_network() * 100.0,
             metric(diagnosis).replace('_', " ")
@@ -100,7 +91,7 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
                 "metric": metric(&diagnosis),
                 "p_host": diagnosis.p_host,
                 "p_network": diagnosis.p_network(),
-                "verdict": verdict(&diagnosis),
+                "verdict": diagnosis.cause().name(),
             });
             out_json(&object.to_string());
         } else {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haul_base::{Cause, HostSample, Rate, Span};
+use haul_base::{HostSample, Rate, Span};
 use haul_engine::{Control, Counters, Role, Session, Transfer, Waker};
 use haul_mover::{
     MoveReport, Progress as JobProgress, ReceiveHandle, ReceiveJob, SendHandle, SendJob, Stage, Wake,
@@ -17,7 +17,7 @@ use super::link::{Sides, wake};
 use super::sessions::Pulse;
 use super::stall::{self, StallClock};
 use crate::fault;
-use crate::output::{EventLog, Items, Progress, ProgressStyle, Snapshot, Stall};
+use crate::output::{ByCause, EventLog, Items, Progress, ProgressStyle, Snapshot, Stall};
 use crate::signals::Cancel;
 
 /// How often a run is looked after.
@@ -342,13 +342,7 @@ pub(super) fn counters_json(counters: &Counters) -> serde_json::Value {
                 "datagram": stats.datagram,
                 "peak_delivery_bps": stats.peak_delivery_bps,
                 "receiver_drops": stats.receiver_drops,
-                "lost_by_cause": {
-                    "receiver_host": stats.lost_by_cause.of(Cause::ReceiverHost),
-                    "congestion": stats.lost_by_cause.of(Cause::Congestion),
-                    "random": stats.lost_by_cause.of(Cause::Random),
-                    "outage": stats.lost_by_cause.of(Cause::Outage),
-                    "inconclusive": stats.lost_by_cause.of(Cause::Inconclusive),
-                },
+                "lost_by_cause": ByCause(stats.lost_by_cause),
                 "receiver_arrival_bps": stats.receiver_host.arrival_rate.map(Rate::as_bps),
                 "receiver_drain_bps": stats.receiver_host.drain_rate.map(Rate::as_bps),
                 "receiver_read_delay_ms": stats.receiver_host.read_delay.map(Span::as_millis_f64),

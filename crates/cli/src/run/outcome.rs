@@ -1,6 +1,6 @@
 //! From what the engine and the mover counted to the report of a run.
 
-use haul_base::{Cause, Rate, Span};
+use haul_base::{Cause, CauseCounts, Rate, Span};
 use haul_engine::{Counters, Session, Transfer};
 use haul_mover::{Failures, MoveReport};
 use haul_proto::{ReceiverStats, SenderStats};
@@ -11,7 +11,7 @@ use super::drive::Moved;
 use super::limits::{self, SenderEvidence};
 use super::link::Sides;
 use super::{Context, usage};
-use crate::output::{CpuSeconds, FileFailure, LimitedBy, LossCauses, Name, Packets, RunReport};
+use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
 
 /// Whose processor time the report gives for this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,20 +211,21 @@ fn add_other_side(report: &mut RunReport, theirs: Option<Counted>, counters: Opt
 }
 
 /// Losses without a cause are inconclusive. A peer may say anything.
-fn causes(sending: &CountedSending) -> LossCauses {
+fn causes(sending: &CountedSending) -> CauseCounts {
+    let told = [
+        (Cause::ReceiverHost, sending.lost_by_host),
+        (Cause::Congestion, sending.lost_by_congestion),
+        (Cause::Random, sending.lost_by_random),
+        (Cause::Outage, sending.lost_by_outage),
+        (Cause::Inconclusive, u64::MAX),
+    ];
     let mut left = sending.lost;
-    let mut take = |packets: u64| {
-        let taken = packets.min(left);
-        left -= taken;
-        taken
-    };
-    LossCauses {
-        receiver_host: take(sending.lost_by_host),
-        congestion: take(sending.lost_by_congestion),
-        random: take(sending.lost_by_random),
-        outage: take(sending.lost_by_outage),
-        inconclusive: left,
-    }
+    let of_what_is_left = told.map(|(cause, packets)| {
+        let packets = packets.min(left);
+        left -= packets;
+        (cause, packets)
+    });
+    of_what_is_left.into_iter().collect()
 }
 
 fn add_sending(report: &mut RunReport, sending: CountedSending) {
@@ -244,7 +245,7 @@ fn add_sending(report: &mut RunReport, sending: CountedSending) {
 /// A receiver sees what arrived, not what was sent.
 fn add_receiver(report: &mut RunReport, stats: &ReceiverStats) {
     report.packets = Packets { sent: stats.packets + stats.duplicates, resent: stats.duplicates };
-    report.lost.receiver_host = u64::from(stats.socket_drops);
+    report.lost.add(Cause::ReceiverHost, u64::from(stats.socket_drops));
 }
 
 fn add_files(report: &mut RunReport, done: &MoveReport) {

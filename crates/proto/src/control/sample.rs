@@ -193,7 +193,7 @@ pub struct Boundary {
     pub ended: Time,
     /// When its outcome became known.
     pub now: Time,
-    /// What the diagnosis says of its losses. `None` without one, and for stretches that are no transmission windows.
+    /// What the diagnosis says of its losses. `None` without one; the sender's own speaks of transmission windows only.
     pub verdict: Option<Verdict>,
 }
 

@@ -1,6 +1,6 @@
 //! One report of what several machines have sent.
 
-use haul_base::{Bytes, Rate};
+use haul_base::{Bytes, Cause, Rate};
 use haul_wire::control::{Fault, FaultCode, MAX_NOTES};
 
 use crate::output::{FileFailure, LimitedBy, RunReport};
@@ -61,11 +61,7 @@ fn add_counts(sum: &mut RunReport, report: &RunReport) {
     sum.noted += report.noted;
     sum.packets.sent += report.packets.sent;
     sum.packets.resent += report.packets.resent;
-    sum.lost.receiver_host += report.lost.receiver_host;
-    sum.lost.congestion += report.lost.congestion;
-    sum.lost.random += report.lost.random;
-    sum.lost.outage += report.lost.outage;
-    sum.lost.inconclusive += report.lost.inconclusive;
+    sum.lost.merge(&report.lost);
     sum.elapsed = sum.elapsed.max(report.elapsed);
     sum.rtt = sum.rtt.into_iter().chain(report.rtt).min();
     sum.cpu.sender = report.cpu.sender.map(|one| sum.cpu.sender.unwrap_or_default() + one).or(sum.cpu.sender);
@@ -134,7 +130,8 @@ fn digest(all: &[Of]) -> Option<String> {
 fn limit(sum: &RunReport, ceiling: Option<Rate>, all: &[Of]) -> Option<LimitedBy> {
     let slowest =
         all.iter().filter(|of| of.report.limited_by.is_some()).max_by_key(|of| of.report.elapsed)?;
-    let common = limits::of_receiver(sum.goodput, ceiling, sum.packets.sent, sum.lost.receiver_host);
+    let common =
+        limits::of_receiver(sum.goodput, ceiling, sum.packets.sent, sum.lost.of(Cause::ReceiverHost));
     if common.what != limits::NOT_SEEN_HERE {
         return Some(common);
     }
@@ -151,7 +148,7 @@ mod tests {
     use haul_base::Span;
 
     use super::*;
-    use crate::output::{CpuSeconds, LossCauses, Packets, Summary};
+    use crate::output::{CpuSeconds, Packets, Summary};
 
     /// A machine that has sent 10 MB in one file.
     fn well(machine: &str, seconds: u64) -> Of {
@@ -163,13 +160,10 @@ mod tests {
             controller: "delivery".to_owned(),
             cipher: "aes-128-gcm".to_owned(),
             packets: Packets { sent: 1000, resent: 10 },
-            lost: LossCauses {
-                random: 1,
-                congestion: 2,
-                outage: 3,
-                inconclusive: 4,
-                ..LossCauses::default()
-            },
+            lost: [Cause::Random, Cause::Congestion, Cause::Outage, Cause::Inconclusive]
+                .into_iter()
+                .zip(1..)
+                .collect(),
             limited_by: Some(LimitedBy { what: format!("limit of {machine}"), evidence: "seen".to_owned() }),
             digest: Some("ab".repeat(32)),
             cpu: CpuSeconds { sender: Some(1.0), receiver: Some(seconds as f64) },
@@ -205,7 +199,10 @@ mod tests {
         assert_eq!((report.elapsed, report.rtt), (Span::from_secs(4), Some(Span::from_millis(10))));
         assert_eq!(report.goodput, Rate::from_mbps(60));
         assert_eq!(report.cpu, CpuSeconds { sender: Some(3.0), receiver: Some(4.0) });
-        assert_eq!((report.packets.sent, report.lost.congestion, report.lost.outage), (3000, 6, 9));
+        assert_eq!(
+            (report.packets.sent, report.lost.of(Cause::Congestion), report.lost.of(Cause::Outage)),
+            (3000, 6, 9)
+        );
         assert_eq!((report.cipher.as_str(), report.controller.as_str()), ("aes-128-gcm", "delivery"));
         let limit = report.limited_by.as_ref().unwrap();
         assert_eq!(limit.what, "limit of b");
