@@ -86,7 +86,7 @@ fn admit(
 type Known = (TicketSecret, Option<Arc<Inner>>, u64);
 
 fn known(table: &Table, identity: u32) -> Result<Known, Refusal> {
-    let entry = table.entries.get(&identity).ok_or(Refusal::Unknown)?;
+    let entry = table.get(identity).ok_or(Refusal::Unknown)?;
     Ok((entry.bond.secret.clone(), entry.live.clone(), entry.last_epoch))
 }
 
@@ -98,7 +98,7 @@ fn begin(
 ) -> Result<Arc<Inner>, Refusal> {
     let flight = header.flight;
     let options = *lock(&shared.options);
-    let (bond, known) = match lock(&shared.table).entries.get(&flight.identity) {
+    let (bond, known) = match lock(&shared.table).get(flight.identity) {
         Some(entry) => (entry.bond.clone(), entry.proven),
         None => return Err(Refusal::Unknown),
     };
@@ -111,11 +111,9 @@ fn begin(
         Refusal::NoRoom
     })?;
     let mut table = lock(&shared.table);
-    let entry = table.entries.get_mut(&flight.identity).ok_or(Refusal::Unknown)?;
+    table.get(flight.identity).ok_or(Refusal::Unknown)?;
     let wakers = shared.announce(made.clone()).ok_or(Refusal::NoRoom)?;
-    entry.last_epoch = flight.epoch;
-    entry.last_used = now;
-    let old = entry.live.replace(made.clone());
+    let old = table.begin(now, made.clone());
     drop(table);
     count(&shared.counters.flights);
     if let Some(old) = old {
@@ -131,7 +129,7 @@ fn begin(
 /// Answers the goodbye of the latest flight, which this end has closed already. The answer goes to where the client
 /// was: a copy of its packet from elsewhere gets none.
 pub(super) fn say_closed(shared: &Shared, flight: Flight) {
-    let (secret, peer) = match lock(&shared.table).entries.get(&flight.identity) {
+    let (secret, peer) = match lock(&shared.table).get(flight.identity) {
         Some(entry) if entry.last_epoch == flight.epoch => match &entry.last_peer {
             Some(peer) => (entry.bond.secret.clone(), **peer),
             None => return,
@@ -160,8 +158,8 @@ pub(super) fn forget_if_asked(shared: &Shared, word: &WordPacket) {
         return;
     }
     let mut table = lock(&shared.table);
-    let entry = table.entries.get(&word.flight.identity);
+    let entry = table.get(word.flight.identity);
     if entry.is_some_and(|entry| entry.last_epoch == word.flight.epoch) {
-        table.entries.remove(&word.flight.identity);
+        table.remove(word.flight.identity);
     }
 }

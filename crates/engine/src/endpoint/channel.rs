@@ -441,16 +441,10 @@ impl Drop for Channel {
     fn drop(&mut self) {
         self.goodbye(Manner::Regular);
         let peer = self.inner.lock().proven_peer();
-        let mut table = lock(&self.endpoint.shared().table);
-        let identity = self.identity();
-        let Some(entry) = table.entries.get_mut(&identity) else { return };
-        if entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, &self.inner)) {
-            entry.live = None;
-            entry.last_peer = peer.map(Box::new);
-            entry.proven = peer.map(|peer| peer.ip().to_canonical()).or(entry.proven);
-            if self.role() == Role::Client {
-                table.entries.remove(&identity);
-            }
+        let shared = self.endpoint.shared();
+        let mut table = lock(&shared.table);
+        if table.end(shared.clock.now(), &self.inner, peer) && self.role() == Role::Client {
+            table.remove(self.identity());
         }
     }
 }

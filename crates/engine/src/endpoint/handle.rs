@@ -131,7 +131,7 @@ impl Endpoint {
 
     /// Associations that are known, with or without a flight.
     pub fn associations(&self) -> usize {
-        lock(&self.shared().table).entries.len()
+        lock(&self.shared().table).len()
     }
 
     /// The counters.

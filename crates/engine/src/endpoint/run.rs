@@ -109,7 +109,7 @@ pub(super) fn end_all(shared: &Shared, error: &EngineError) {
         tracing::error!(%error, "the UDP endpoint has failed");
     }
     shared.stop();
-    let flights: Vec<_> = lock(&shared.table).entries.drain().filter_map(|(_, e)| e.live).collect();
+    let flights = lock(&shared.table).clear();
     for flight in flights {
         let mut state = flight.lock();
         state.end(error.clone());
@@ -169,12 +169,12 @@ impl Runner {
     fn rest(&mut self, shared: &Shared, now: Time) {
         let before = self.rested;
         self.rested = now;
-        let flights: Vec<_> = {
+        let flights = {
             let table = lock(&shared.table);
-            if table.entries.len() < MANY {
+            if table.len() < MANY {
                 return;
             }
-            table.entries.values().filter_map(|entry| entry.live.clone()).collect()
+            table.flights()
         };
         for flight in flights {
             flight.rest(now, before);
@@ -262,7 +262,7 @@ fn find(shared: &Shared, identity: u32) -> Option<Arc<Inner>> {
 
 fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
     let Ok(word) = WordPacket::parse(packet) else { return count(&shared.counters.strays) };
-    let (secret, live) = match lock(&shared.table).entries.get(&word.flight.identity) {
+    let (secret, live) = match lock(&shared.table).get(word.flight.identity) {
         Some(entry) => (entry.bond.secret.clone(), entry.live.clone()),
         None => return count(&shared.counters.unknown),
     };

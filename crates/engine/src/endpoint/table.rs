@@ -1,12 +1,13 @@
 //! The associations of an endpoint.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use haul_base::{Span, Time};
 use haul_stack::Blueprint;
 use haul_wire::control::Cipher;
+use haul_wire::packet::Flight;
 
 use super::inner::Inner;
 use crate::crypto::TicketSecret;
@@ -47,14 +48,33 @@ pub(super) enum NotAdded {
 /// Associations by identity.
 pub(super) struct Table {
     /// Boxed, because up to half of the places of a table are empty.
-    pub(super) entries: HashMap<u32, Box<Entry>>,
+    entries: HashMap<u32, Box<Entry>>,
+    /// Those without a flight, by when they were used last: at the limit each newcomer asks for the first.
+    idle: BTreeSet<(Time, u32)>,
     /// Most entries.
     most: usize,
 }
 
 impl Table {
     pub(super) fn new(most: usize) -> Self {
-        Self { entries: HashMap::new(), most }
+        Self { entries: HashMap::new(), idle: BTreeSet::new(), most }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn get(&self, identity: u32) -> Option<&Entry> {
+        self.entries.get(&identity).map(|entry| &**entry)
+    }
+
+    pub(super) fn live(&self, identity: u32) -> Option<Arc<Inner>> {
+        self.get(identity)?.live.clone()
+    }
+
+    /// All flights.
+    pub(super) fn flights(&self) -> Vec<Arc<Inner>> {
+        self.entries.values().filter_map(|entry| entry.live.clone()).collect()
     }
 
     /// Adds one. If there are too many, the one without a flight that has been silent longest is forgotten for it.
@@ -66,12 +86,49 @@ impl Table {
         if !self.has_room() {
             return Err(NotAdded::Full);
         }
+        if entry.live.is_none() {
+            self.idle.insert((entry.last_used, identity));
+        }
         self.entries.insert(identity, Box::new(entry));
         Ok(())
     }
 
-    pub(super) fn live(&self, identity: u32) -> Option<Arc<Inner>> {
-        self.entries.get(&identity)?.live.clone()
+    pub(super) fn remove(&mut self, identity: u32) {
+        if let Some(entry) = self.entries.remove(&identity) {
+            self.idle.remove(&(entry.last_used, identity));
+        }
+    }
+
+    /// Forgets all, and gives the flights.
+    pub(super) fn clear(&mut self) -> Vec<Arc<Inner>> {
+        let flights = self.flights();
+        self.entries.clear();
+        self.idle.clear();
+        flights
+    }
+
+    /// A flight begins; gives the one before, if that has not ended.
+    pub(super) fn begin(&mut self, now: Time, flight: Arc<Inner>) -> Option<Arc<Inner>> {
+        let Flight { identity, epoch, .. } = flight.flight();
+        let entry = self.entries.get_mut(&identity)?;
+        self.idle.remove(&(entry.last_used, identity));
+        entry.last_epoch = epoch;
+        entry.last_used = now;
+        entry.live.replace(flight)
+    }
+
+    /// This flight is over; its client was at `peer`. Whether it was still the present one.
+    pub(super) fn end(&mut self, now: Time, flight: &Arc<Inner>, peer: Option<SocketAddr>) -> bool {
+        let identity = flight.flight().identity;
+        let Some(entry) = self.entries.get_mut(&identity) else { return false };
+        let ended = entry.live.take_if(|live| Arc::ptr_eq(live, flight)).is_some();
+        if ended {
+            entry.last_used = now;
+            entry.last_peer = peer.map(Box::new);
+            entry.proven = peer.map(|peer| peer.ip().to_canonical()).or(entry.proven);
+            self.idle.insert((now, identity));
+        }
+        ended
     }
 
     /// Whether there is room for one more, if need be after forgetting one.
@@ -79,8 +136,141 @@ impl Table {
         if self.entries.len() < self.most {
             return true;
         }
-        let idle = self.entries.iter().filter(|(_, entry)| entry.live.is_none());
-        let oldest = idle.min_by_key(|(_, entry)| entry.last_used).map(|(&identity, _)| identity);
-        oldest.is_some_and(|identity| self.entries.remove(&identity).is_some())
+        let oldest = self.idle.pop_first();
+        oldest.is_some_and(|(_, identity)| self.entries.remove(&identity).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_proto::micro::registry;
+    use haul_stack::{Ends, Recipe};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Role;
+    use crate::endpoint::address::Standing;
+    use crate::endpoint::options::ChannelOptions;
+
+    const MOST: usize = 5;
+
+    /// Associations and flights of one blueprint.
+    struct Maker(Arc<Blueprint>);
+
+    impl Maker {
+        fn new() -> Self {
+            let recipe =
+                Recipe::new("test").with("fixed_size").with("transport_driver").with("sequenced_segment");
+            let registry = Arc::new(registry());
+            let blueprint =
+                crate::endpoint::terms::compile(&registry, &recipe.with("seal"), Cipher::Aes128Gcm);
+            Self(blueprint.unwrap())
+        }
+
+        fn bond(&self, identity: u32) -> Bond {
+            let (secret, round_trip) = (TicketSecret([1; 32].into()), Span::from_millis(1));
+            Bond { identity, secret, cipher: Cipher::Aes128Gcm, blueprint: self.0.clone(), round_trip }
+        }
+
+        fn entry(&self, identity: u32, last_used: Time) -> Entry {
+            let bond = self.bond(identity);
+            Entry { bond, last_epoch: 0, live: None, last_used, last_peer: None, proven: None }
+        }
+
+        fn flight(&self, identity: u32, epoch: u64) -> Arc<Inner> {
+            let from = ("127.0.0.1:9".parse().unwrap(), Standing::Proven);
+            let flight = Flight { identity, epoch, salt: 0 };
+            let options = ChannelOptions::default();
+            let (bond, ends) = (self.bond(identity), Ends::default());
+            Arc::new(Inner::new(Time::ZERO, Role::Server, &bond, flight, from, &options, ends).unwrap())
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u32),
+        Begin(u32),
+        End(u32),
+        Remove(u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let identity = 0..8_u32;
+        prop_oneof![
+            3 => identity.clone().prop_map(Step::Insert),
+            2 => identity.clone().prop_map(Step::Begin),
+            2 => identity.clone().prop_map(Step::End),
+            1 => identity.prop_map(Step::Remove),
+        ]
+    }
+
+    /// The same by a list in which whatever was used stands last.
+    #[derive(Default)]
+    struct Plain(Vec<(u32, Option<Arc<Inner>>)>);
+
+    impl Plain {
+        fn place(&self, identity: u32) -> Option<usize> {
+            self.0.iter().position(|known| known.0 == identity)
+        }
+
+        fn use_again(&mut self, identity: u32, live: Option<Arc<Inner>>) {
+            if let Some(place) = self.place(identity) {
+                self.0.remove(place);
+                self.0.push((identity, live));
+            }
+        }
+
+        fn insert(&mut self, identity: u32) -> Result<(), NotAdded> {
+            if self.place(identity).is_some() {
+                return Err(NotAdded::Taken);
+            }
+            if self.0.len() == MOST {
+                let idle = self.0.iter().position(|known| known.1.is_none()).ok_or(NotAdded::Full)?;
+                self.0.remove(idle);
+            }
+            self.0.push((identity, None));
+            Ok(())
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_one_that_was_silent_longest_gives_way(steps in proptest::collection::vec(step(), 1..60)) {
+            let maker = Maker::new();
+            let (mut table, mut plain) = (Table::new(MOST), Plain::default());
+            for (number, step) in (1..).zip(steps) {
+                let now = Time::ZERO + Span::from_millis(number);
+                match step {
+                    Step::Insert(identity) => {
+                        prop_assert_eq!(table.insert(maker.entry(identity, now)), plain.insert(identity));
+                    }
+                    Step::Begin(identity) => {
+                        let flight = maker.flight(identity, number);
+                        table.begin(now, flight.clone());
+                        plain.use_again(identity, Some(flight));
+                    }
+                    Step::End(identity) => {
+                        if let Some(flight) = table.live(identity) {
+                            prop_assert!(table.end(now, &flight, None) && !table.end(now, &flight, None));
+                            plain.use_again(identity, None);
+                        }
+                    }
+                    Step::Remove(identity) => {
+                        table.remove(identity);
+                        plain.0.retain(|known| known.0 != identity);
+                    }
+                }
+                prop_assert_eq!(table.len(), plain.0.len());
+                for (identity, live) in &plain.0 {
+                    let same = match (table.live(*identity), live) {
+                        (Some(one), Some(other)) => Arc::ptr_eq(&one, other),
+                        (one, other) => one.is_none() && other.is_none(),
+                    };
+                    prop_assert!(same && table.get(*identity).is_some());
+                }
+            }
+            let flights = plain.0.iter().filter(|known| known.1.is_some()).count();
+            prop_assert_eq!((table.clear().len(), table.len()), (flights, 0));
+        }
     }
 }
