@@ -2,7 +2,7 @@
 
 use haul_base::{Span, Time};
 
-use crate::rtt::WindowedMin;
+use crate::rtt::{MIN_RTT_WINDOW, WindowedMin};
 
 /// How long packets are under way, in one direction: the difference of two clocks that know nothing of each other.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl OneWay {
         let difference = arrived_at.wrapping_sub(sent_at);
         let first = *self.first.get_or_insert(difference);
         let delay = i64::from(difference.wrapping_sub(first).cast_signed());
-        let least = self.least.get_or_insert_with(WindowedMin::new).on_value(now, delay);
+        let least = self.least.get_or_insert_with(|| WindowedMin::new(MIN_RTT_WINDOW)).on_value(now, delay);
         if let Some((before, known)) = self.latest
             && now > before
         {

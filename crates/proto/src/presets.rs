@@ -15,6 +15,7 @@ pub const PRESETS: &[(&str, &str)] = &[
     ("rapid+", include_str!("../presets/rapid_plus.toml")),
     ("asynch", include_str!("../presets/asynch.toml")),
     ("proactive", include_str!("../presets/proactive.toml")),
+    ("udt", include_str!("../presets/udt.toml")),
     ("viz", include_str!("../presets/viz.toml")),
     ("msg", include_str!("../presets/msg.toml")),
     ("sensor", include_str!("../presets/sensor.toml")),

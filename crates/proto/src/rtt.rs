@@ -6,25 +6,28 @@ use haul_base::{Span, Time};
 /// become longer is known as such after that.
 pub const MIN_RTT_WINDOW: Span = Span::from_secs(10);
 
-/// The least of the values of the last [`MIN_RTT_WINDOW`], to within a tenth of it.
+/// The least of the values of a window of time, to within a tenth of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowedMin {
     /// The least value in each tenth of the window.
     least: [i64; Self::SLOTS],
     /// Number of the newest tenth since time began.
     newest: u64,
+    /// Nanoseconds.
+    tenth: u64,
 }
 
 impl WindowedMin {
     const SLOTS: usize = 10;
 
-    pub(crate) fn new() -> Self {
-        Self { least: [i64::MAX; Self::SLOTS], newest: 0 }
+    pub(crate) fn new(window: Span) -> Self {
+        let tenth = (window.as_nanos() / Self::SLOTS as u64).max(1);
+        Self { least: [i64::MAX; Self::SLOTS], newest: 0, tenth }
     }
 
     /// Takes a value; gives the least of the window.
     pub(crate) fn on_value(&mut self, now: Time, value: i64) -> i64 {
-        let slot = now.as_nanos() / (MIN_RTT_WINDOW.as_nanos() / Self::SLOTS as u64);
+        let slot = now.as_nanos() / self.tenth;
         let passed = slot.saturating_sub(self.newest).min(Self::SLOTS as u64);
         for gone in 0..passed {
             self.least[((slot - gone) % Self::SLOTS as u64) as usize] = i64::MAX;
@@ -58,7 +61,7 @@ impl RttEstimator {
             variation: initial / 2,
             min: initial,
             min_at: Time::ZERO,
-            window: WindowedMin::new(),
+            window: WindowedMin::new(MIN_RTT_WINDOW),
             measured: false,
         }
     }

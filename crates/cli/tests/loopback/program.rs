@@ -246,6 +246,7 @@ fn presets_are_told_in_json_with_their_commands() {
             "rapid+",
             "asynch",
             "proactive",
+            "udt",
             "viz",
             "msg",
             "sensor"

@@ -6,7 +6,7 @@ use super::testing::{Harness, PathModel, boundary, built, literal_sample};
 use super::{FeedbackSample, LossRuns, Permit, Unit};
 use crate::rtt::RttEstimator;
 
-const LAWS: [&str; 12] = [
+const LAWS: [&str; 14] = [
     "highspeed",
     "rapid_plus",
     "asynch",
@@ -19,6 +19,8 @@ const LAWS: [&str; 12] = [
     "tfrc",
     "fast",
     "cubic",
+    "udt",
+    "ledbat_plus_plus",
 ];
 const CEILING: Rate = Rate::from_mbps(95);
 

@@ -12,6 +12,7 @@ mod equation;
 mod fast;
 mod fixed;
 mod highspeed;
+mod ledbat_plus_plus;
 pub(crate) mod ledger;
 #[cfg(test)]
 mod lies;
@@ -33,6 +34,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod tfrc;
+mod udt;
 mod window;
 
 use std::fmt::Debug;

@@ -6,8 +6,8 @@ use haul_base::{Rate, Span};
 use haul_stack::{ParameterSpec, Parameters, Part, RecipeError};
 
 use super::{
-    RateController, asynch, bbr, cubic, delivery, fast, fixed, highspeed, non_aggressive, proactive,
-    rapid_plus, reno, scalable, state_based, stop_and_go, tfrc,
+    RateController, asynch, bbr, cubic, delivery, fast, fixed, highspeed, ledbat_plus_plus, non_aggressive,
+    proactive, rapid_plus, reno, scalable, state_based, stop_and_go, tfrc, udt,
 };
 
 /// Makes a law from its checked parameters.
@@ -131,6 +131,8 @@ static OWN: &[&LawRegistration] = &[
     &tfrc::LAW,
     &fast::LAW,
     &cubic::LAW,
+    &udt::LAW,
+    &ledbat_plus_plus::LAW,
 ];
 
 /// Those of users' crates, in the order in which they were registered.

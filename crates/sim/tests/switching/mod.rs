@@ -41,7 +41,7 @@ fn goodput(run: &mut Run, from: Span, to: Span) -> f64 {
 #[test]
 fn a_new_law_goes_on_from_the_rate_of_the_old_one() {
     let channel = Channel::clean(ms(20), Rate::from_mbps(200));
-    for name in ["delivery", "reno", "scalable", "highspeed", "fast", "tfrc", "cubic"] {
+    for name in ["delivery", "reno", "scalable", "highspeed", "fast", "tfrc", "cubic", "udt"] {
         let mut run = Run::new(5, 400_000_000, "delivery", None, &channel, &channel);
         let sender = run.session.sender;
         switch_at(&mut run.world, sender, Time::ZERO + ms(2_000), &rate_control(&[("controller", name)]));

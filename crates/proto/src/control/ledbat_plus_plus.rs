@@ -1,0 +1,356 @@
+//! LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus): for what may wait. It keeps the queue at a target by the round trip, and gives way to whatever
+//! fills the queue further.
+//!
+//! ```text
+//! gain = 1 / min(16, ceil(2 target / base))
+//! each round trip, queueing delay d <= target:  w += gain
+//!                                  d > target:  w += max(gain - w (d / target - 1), -w / 2)
+//! each loss event:                              w /= 2
+//! ```
+//!
+//! Slow start grows by `gain` for each acknowledged packet, and ends for the first time at three quarters of the target. Now and then a
+//! *slowdown* shows the round trip of the empty path to all flows, so that a late comer does not take the queue of others for the path: two
+//! packets for two round trips, and slow start to the window before. The first comes two round trips after the first slow start, each
+//! other after nine times what the last one took: a tenth of the time at most.
+//!
+//! The delay is the least of the last four samples over the shortest round trip of ten minutes, `base`. Losses are reacted to once in a
+//! round trip. Choices: the formula is applied to each report by its share of the window; two silent probe timeouts are a slowdown, since
+//! steps of `gain` would take minutes to make up for an outage.
+
+use haul_base::{Rate, Span, Time};
+use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+
+use super::loss_events::LossEvents;
+use super::window::{INITIAL_WINDOW, LEAST, MOST};
+use super::{ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
+use crate::rtt::{RttEstimator, WindowedMin};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "ledbat_plus_plus",
+    version: 1,
+    summary: "for what may wait: keeps the queue at a target and gives way to all others",
+    source: "LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus)",
+    parameters: &[
+        INITIAL_WINDOW,
+        ParameterSpec {
+            name: "target",
+            kind: ParameterKind::SpanIn(Span::from_millis(1), Span::from_secs(10)),
+            default: "60ms",
+            help: "queueing delay that it keeps",
+        },
+        ParameterSpec {
+            name: "decrease",
+            kind: ParameterKind::Number(0.01, 10.0),
+            default: "1",
+            help: "share of the window that a delay of twice the target takes in a round trip, half at most (the draft's constant)",
+        },
+    ],
+    build: |parameters, config| Ok(Box::new(LedbatPlusPlus::new(parameters, config))),
+};
+
+/// The gain is at least one of so many parts.
+const LEAST_GAIN: f64 = 1.0 / 16.0;
+/// Share of the target at which the first slow start ends.
+const START_SHARE: f64 = 0.75;
+/// From the first slow start to the first slowdown, and how long a slowdown keeps the least window.
+const ROUND_TRIPS: u64 = 2;
+/// From a slowdown to the next, in what the slowdown took.
+const BETWEEN: u64 = 9;
+const PACING: f64 = 1.25;
+const START_PACING: f64 = 2.0;
+/// A window counts as used if so much of it was in flight.
+const USED: f64 = 0.75;
+/// Silent probe timeouts that are an outage (RFC 9002, section 7.6.1).
+const PERSISTENT: u32 = 2;
+/// How long the shortest round trip is remembered (RFC 6817, section 4.2: ten minutes).
+const BASE_WINDOW: Span = Span::from_secs(600);
+/// Samples of which the least counts.
+const SAMPLES: usize = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Start,
+    /// Up to the next slowdown; `None`: that is not known yet.
+    Avoidance(Option<Time>),
+    /// A slowdown that began `since`, with the least window `until`.
+    Slowdown {
+        since: Time,
+        until: Time,
+    },
+    /// Slow start after a slowdown that began then.
+    Regaining(Time),
+}
+
+/// See the module's text.
+#[derive(Debug)]
+struct LedbatPlusPlus {
+    target: Span,
+    decrease: f64,
+    ceiling: Option<Rate>,
+    initial: f64,
+    /// Packets.
+    window: f64,
+    /// To where a slow start leads back.
+    threshold: f64,
+    phase: Phase,
+    events: LossEvents,
+    samples: [Span; SAMPLES],
+    newest: usize,
+    shortest: WindowedMin,
+    base: Span,
+    in_silence: bool,
+    datagram: f64,
+    rtt: Span,
+}
+
+impl LedbatPlusPlus {
+    fn new(parameters: &Parameters, config: &ControllerConfig) -> Self {
+        let initial = parameters.integer(INITIAL_WINDOW.name) as f64;
+        Self {
+            target: parameters.span("target"),
+            decrease: parameters.number("decrease"),
+            ceiling: config.ceiling,
+            initial,
+            window: initial,
+            threshold: MOST,
+            phase: Phase::Start,
+            events: LossEvents::default(),
+            samples: [Span::MAX; SAMPLES],
+            newest: 0,
+            shortest: WindowedMin::new(BASE_WINDOW),
+            base: config.initial_rtt,
+            in_silence: false,
+            datagram: 1_472.0,
+            rtt: config.initial_rtt,
+        }
+    }
+
+    /// The queueing delay in targets.
+    fn delay(&mut self, now: Time, rtt: &RttEstimator) -> f64 {
+        let latest = i64::try_from(rtt.latest().as_nanos()).unwrap_or(i64::MAX);
+        self.base = Span::from_nanos(self.shortest.on_value(now, latest).unsigned_abs());
+        self.newest = (self.newest + 1) % SAMPLES;
+        self.samples[self.newest] = rtt.latest();
+        let least = self.samples.iter().min().copied().unwrap_or(Span::ZERO);
+        least.saturating_sub(self.base).as_secs_f64() / self.target.as_secs_f64()
+    }
+
+    fn gain(&self) -> f64 {
+        let parts = (2.0 * self.target.as_secs_f64() / self.base.as_secs_f64().max(1e-6)).ceil().max(1.0);
+        (1.0 / parts).max(LEAST_GAIN)
+    }
+
+    /// What a round trip adds in avoidance.
+    fn step(&self, gain: f64, delay: f64) -> f64 {
+        let over = (delay - 1.0).max(0.0);
+        (gain - self.decrease * self.window * over).max(-self.window / 2.0)
+    }
+
+    /// Slow start, for so many acknowledged packets; gives whether it has ended.
+    fn start(&mut self, gain: f64, delay: f64, acked: f64) -> bool {
+        if self.phase == Phase::Start && delay > START_SHARE {
+            return true;
+        }
+        self.window = (self.window + gain * acked).min(self.threshold);
+        self.window >= self.threshold
+    }
+
+    fn on_acked(&mut self, sample: &FeedbackSample<'_>, acked: f64) {
+        let delay = self.delay(sample.now, sample.rtt);
+        let gain = self.gain();
+        let reached = sample.in_flight as f64 + (acked + 1.0) * self.datagram;
+        let is_used = !sample.app_limited && reached >= USED * self.window * self.datagram;
+        let now = sample.now;
+        match self.phase {
+            Phase::Start | Phase::Regaining(_) if is_used => {
+                if self.start(gain, delay, acked) {
+                    self.begin_avoidance(now);
+                }
+            }
+            Phase::Avoidance(Some(end)) if end <= now => {
+                self.threshold = self.window;
+                self.slow_down(now);
+            }
+            Phase::Avoidance(next) => {
+                let share = (acked / self.window).min(1.0);
+                let step = self.step(gain, delay) * share;
+                self.window += if is_used { step } else { step.min(0.0) };
+                self.phase = Phase::Avoidance(next.or(Some(now + self.rtt * ROUND_TRIPS)));
+            }
+            Phase::Slowdown { since, until } if until <= now => self.phase = Phase::Regaining(since),
+            Phase::Start | Phase::Regaining(_) | Phase::Slowdown { .. } => {}
+        }
+        self.window = self.window.clamp(LEAST, MOST);
+    }
+
+    fn begin_avoidance(&mut self, now: Time) {
+        let wait = match self.phase {
+            Phase::Regaining(since) => now.since(since) * BETWEEN,
+            _ => self.rtt * ROUND_TRIPS,
+        };
+        self.phase = Phase::Avoidance(Some(now + wait));
+    }
+
+    /// The window before is the threshold.
+    fn slow_down(&mut self, now: Time) {
+        self.window = LEAST;
+        self.phase = Phase::Slowdown { since: now, until: now + self.rtt * ROUND_TRIPS };
+    }
+
+    fn on_event(&mut self, now: Time) {
+        match self.phase {
+            Phase::Slowdown { .. } => self.threshold = (self.threshold / 2.0).max(LEAST),
+            _ => self.window = (self.window / 2.0).max(LEAST),
+        }
+        if matches!(self.phase, Phase::Start | Phase::Regaining(_)) {
+            self.begin_avoidance(now);
+        }
+    }
+}
+
+impl RateController for LedbatPlusPlus {
+    fn permit(&self) -> Permit {
+        let gain = if matches!(self.phase, Phase::Avoidance(_)) { PACING } else { START_PACING };
+        let ceiling = self.ceiling.unwrap_or(Rate::MAX);
+        Permit::Go(Limits::of_window(self.window * self.datagram, self.rtt, gain, ceiling))
+    }
+
+    fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
+        self.rtt = rtt.smoothed();
+        self.window = (rate.bytes_in(self.rtt) as f64 / self.datagram).clamp(self.initial, MOST);
+        self.phase = Phase::Avoidance(None);
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        (self.datagram, self.rtt) = (sample.datagram.max(1) as f64, sample.rtt.smoothed());
+        if sample.acked_packets > 0 && std::mem::take(&mut self.in_silence) {
+            // What was lost in an outage is no event besides.
+            self.events.close(sample.next_pn);
+        }
+        let is_marked = sample.ecn_ce > 0 && !self.events.in_recovery(sample);
+        if self.events.is_new(sample) || is_marked {
+            self.on_event(sample.now);
+            self.events.close(sample.next_pn);
+        }
+        if sample.acked_packets > 0 {
+            self.on_acked(sample, sample.acked_packets as f64);
+        }
+    }
+
+    fn on_silence(&mut self, now: Time, count: u32) {
+        if count < PERSISTENT || std::mem::replace(&mut self.in_silence, true) {
+            return;
+        }
+        if matches!(self.phase, Phase::Start | Phase::Avoidance(_)) {
+            self.threshold = self.window;
+        }
+        self.slow_down(now);
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.ceiling
+    }
+
+    fn state(&self) -> RateState {
+        let phase = match self.phase {
+            Phase::Start | Phase::Regaining(_) => "slow start",
+            Phase::Avoidance(_) => "avoidance",
+            Phase::Slowdown { .. } => "slowdown",
+        };
+        let Permit::Go(limits) = self.permit() else { return RateState { phase, rate: super::MIN_RATE } };
+        RateState { phase, rate: limits.rate }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Harness, PathModel, assert_near, built, config, measure_together};
+    use super::*;
+
+    const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
+
+    /// Mbit/s of each in the next seconds.
+    fn shares(flows: &mut [Harness], seconds: u64) -> Vec<f64> {
+        let measured = measure_together(flows, Span::from_secs(seconds));
+        measured.into_iter().map(|one| one.goodput.as_bps() as f64 / 1e6).collect()
+    }
+
+    fn law() -> LedbatPlusPlus {
+        let parameters = LAW.parameters(&[]).unwrap();
+        LedbatPlusPlus::new(&parameters, &config(Some(UNBOUNDED)))
+    }
+
+    #[test]
+    fn gain_and_step_are_those_of_the_draft() {
+        let mut law = law();
+        let gains = [(1, 1.0 / 16.0), (10, 1.0 / 12.0), (50, 1.0 / 3.0), (120, 1.0), (600, 1.0)];
+        for (base, gain) in gains {
+            law.base = Span::from_millis(base);
+            assert_near(law.gain(), gain, 1e-9);
+        }
+        law.window = 100.0;
+        for (delay, step) in
+            [(0.0, 0.25), (1.0, 0.25), (1.1, -9.75), (1.5, -49.75), (1.6, -50.0), (3.0, -50.0)]
+        {
+            assert_near(law.step(0.25, delay), step, 1e-9);
+        }
+    }
+
+    #[test]
+    fn the_queue_stays_at_the_target_and_the_path_is_used_but_for_slowdowns() {
+        for (mbps, millis) in [(20, 100), (100, 50), (200, 20)] {
+            let path = PathModel::bottleneck(Rate::from_mbps(mbps), Span::from_millis(millis), 10.0);
+            let mut run = Harness::new(built("ledbat_plus_plus", &[], UNBOUNDED), path.clone());
+            run.run_for(Span::from_secs(120));
+            let steady = run.measure(Span::from_secs(120));
+            assert_eq!(steady.lost, 0);
+            assert!(steady.goodput > path.capacity.mul_f64(0.88), "{mbps} {steady:?}");
+            let queued = steady.mean_rtt.saturating_sub(path.rtt).as_secs_f64();
+            assert!((0.035..0.065).contains(&queued), "{mbps} {queued}");
+        }
+    }
+
+    #[test]
+    fn it_gives_way_to_reno_and_takes_what_that_leaves() {
+        let path = PathModel::bottleneck(Rate::from_mbps(50), Span::from_millis(50), 3.0);
+        let mut flows =
+            ["ledbat_plus_plus", "reno"].map(|name| Harness::new(built(name, &[], UNBOUNDED), path.clone()));
+        measure_together(&mut flows, Span::from_secs(60));
+        let shares = shares(&mut flows, 120);
+        let [own, reno] = shares[..] else { panic!("{shares:?}") };
+        assert!(own < 5.0 && reno > 40.0, "{own} {reno}");
+    }
+
+    #[test]
+    fn a_late_comer_has_its_share_as_slowdowns_show_it_the_empty_path() {
+        let path = PathModel::bottleneck(Rate::from_mbps(50), Span::from_millis(50), 6.0);
+        let mut first = Harness::new(built("ledbat_plus_plus", &[], UNBOUNDED), path.clone());
+        first.run_for(Span::from_secs(30));
+        let second = Harness::new(built("ledbat_plus_plus", &[], UNBOUNDED), path);
+        let mut flows = [first, second];
+        measure_together(&mut flows, Span::from_secs(120));
+        let shares = shares(&mut flows, 240);
+        assert!(shares.iter().all(|share| (14.0..34.0).contains(share)), "{shares:?}");
+    }
+
+    #[test]
+    fn a_slowdown_comes_after_nine_times_what_the_last_took() {
+        let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(50), 10.0);
+        let mut run = Harness::new(built("ledbat_plus_plus", &[], UNBOUNDED), path);
+        let (mut slow, mut all) = (0.0, 0.0);
+        run.run_for(Span::from_secs(30));
+        let mut slowdowns = 0;
+        let mut before = "";
+        for _ in 0..60_000 {
+            run.run_for(Span::from_millis(5));
+            let phase = run.law.state().phase;
+            slowdowns += u32::from(phase == "slowdown" && before != "slowdown");
+            before = phase;
+            slow += f64::from(u8::from(phase != "avoidance"));
+            all += 1.0;
+        }
+        assert!(slowdowns > 5, "{slowdowns}");
+        assert_near(slow / all, 0.1, 0.1);
+    }
+}
