@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod pipes;
+mod suspended;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -287,7 +287,10 @@ impl RateController for Udt {
         }
         if let Some(packets) = self.start {
             self.set_start((packets + sample.acked_packets as f64).min(self.max_window));
-            if packets >= self.max_window || Some(self.rate) == self.ceiling {
+            if Some(self.rate) == self.ceiling {
+                // UDT knows no ceiling; at its own the window leads to it within a few round trips.
+                self.start = None;
+            } else if packets >= self.max_window {
                 self.end_start();
             }
         } else {
@@ -415,6 +418,16 @@ mod tests {
         for fall in falls {
             assert_near(fall, 8.0 / 9.0, 1e-6);
         }
+    }
+
+    #[test]
+    fn a_ceiling_that_slow_start_comes_to_is_its_rate() {
+        let ceiling = Rate::from_mbps(100);
+        let path = PathModel::bottleneck(Rate::from_mbps(200), Span::from_millis(40), 1.0);
+        let mut run = Harness::new(built("udt", &[], ceiling), path);
+        run.run_for(Span::from_secs(2));
+        let steady = run.measure(Span::from_secs(5));
+        assert!(steady.goodput > ceiling.mul_f64(0.99) && steady.lost == 0, "{steady:?}");
     }
 
     #[test]

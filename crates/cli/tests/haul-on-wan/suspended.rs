@@ -1,0 +1,81 @@
+//! A receiver that is suspended again and again, with the socket buffer that Linux gives everybody: its kernel drops what comes
+//! meanwhile. The truth is the path's own count: what it has not dropped and did not arrive died in the receiving host.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+/// What a receiver may have where `net.core.rmem_max` is as Linux sets it.
+const SMALL: &str = "socket_buffer=208KiB";
+
+/// Stops the server for 60 ms of each 300 ms while `work` runs.
+fn suspended<T>(far: &Far, work: impl FnOnce() -> T) -> T {
+    let server = Pid::from_raw(far.serving.id().cast_signed()).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                sleep(Duration::from_millis(240));
+                kill_process(server, Signal::STOP).unwrap();
+                sleep(Duration::from_millis(60));
+                kill_process(server, Signal::CONT).unwrap();
+            }
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        done.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// What the sender says it lost, and what the path has dropped meanwhile.
+struct Told {
+    host: f64,
+    /// At random or by congestion.
+    path: f64,
+    all: f64,
+    dropped: f64,
+}
+
+/// Sends 60 MB to a suspended receiver.
+fn told(far: &Far, options: &[&str]) -> Told {
+    let here = tree(7, &[60_000_000]);
+    let (from, to) = (here.path().to_str().unwrap(), far.at("tree"));
+    let dropped = || far.emulator.snapshots().unwrap()[0].drops.total() as f64;
+    let before = dropped();
+    let arguments = [&["cp", "--json", "--set", SMALL], options, &[from, &to]].concat();
+    let report = suspended(far, || far.succeed(&arguments));
+    let causes = report["lost_by_cause"].as_object().unwrap();
+    let count = |cause: &str| causes[cause].as_f64().unwrap();
+    let all = causes.values().map(|count| count.as_f64().unwrap()).sum();
+    println!("{options:?}: {causes:?}, {} bit/s", report["goodput_bps"]);
+    let path = count("random") + count("congestion");
+    Told { host: count("receiver_host"), path, all, dropped: dropped() - before }
+}
+
+#[test]
+fn what_a_suspended_receiver_loses_is_told_by_its_cause() {
+    if !privileged("what_a_suspended_receiver_loses_is_told_by_its_cause") {
+        return;
+    }
+    let far = Far::start(31, 0.0, &[]);
+    let Told { host, all, dropped, .. } = told(&far, &["--preset", "fobs-classifier", "--rate", "180Mbit"]);
+    assert!(dropped < 1.0, "a path without loss dropped {dropped}");
+    assert!(all > 500.0 && host >= 0.98 * all, "{host} of {all}");
+    // Without the diagnosis nobody knows.
+    let Told { host, path, all, .. } =
+        told(&far, &["--preset", "fobs", "--rate", "150Mbit", "--diagnosis", "off"]);
+    assert!(all > 500.0 && host + path < 1.0, "{host} and {path} of {all}");
+}
+
+#[test]
+fn losses_of_host_and_path_are_told_apart_by_their_shares() {
+    if !privileged("losses_of_host_and_path_are_told_apart_by_their_shares") {
+        return;
+    }
+    let far = Far::start(32, 0.03, &[]);
+    let Told { host, path, all, dropped } = told(&far, &["--preset", "fobs", "--rate", "150Mbit"]);
+    let shares = [host / all, 1.0 - dropped / all];
+    println!("the host's share: {} told, {} in truth; {path} of the path's {dropped}", shares[0], shares[1]);
+    assert!(dropped > 500.0 && shares[1] > 0.2, "{dropped} of {all}");
+    assert!((shares[0] - shares[1]).abs() <= 0.1, "{shares:?}");
+}
