@@ -2,7 +2,7 @@
 # Every benchmark, one after the other.
 set -euo pipefail
 cd "$(dirname "$0")"
-for script in veth fixed-loss memory first-data resume nothing-to-do small-files tmpfs stack recipe strangers; do
+for script in veth fixed-loss memory first-data resume nothing-to-do small-files tmpfs stack recipe strangers busy-receiver; do
     echo "== $script"
     ./$script.sh
 done
