@@ -54,7 +54,8 @@ fn in_messages(mut recipe: Recipe, rate: Option<&str>) -> Result<Carrier, Fault>
         recipe = recipe.with("in_order");
     }
     if let Some(rate) = rate {
-        recipe.set("fixed_rate.rate", rate).map_err(Error::from)?;
+        let key = if recipe.has("rate_control") { "rate_control.rate" } else { "fixed_rate.rate" };
+        recipe.set(key, rate).map_err(Error::from)?;
     }
     Ok(Carrier::Messages(recipe))
 }
