@@ -1,32 +1,18 @@
-//! The thread of an endpoint: reads the socket, gives packets to their flights, and looks after them in time.
+//! Reads an endpoint's socket and gives packets to their connections.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use haul_base::{Ecn, Received, Span, Time};
-use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError};
+use haul_base::{Received as Packets, Time};
+use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError, UdpSocket};
 use haul_wire::packet::{
     FlightWord, IDENTITY_AT, OPEN_KIND, OpenHeader, PAIR_KIND, PacketKind, PairHeader, WORD_KIND, WordPacket,
 };
-use rustix::event::PollFlags;
 
-use super::guard::caught;
-use super::helm::Sleeper;
+use super::driver::Received;
 use super::inner::{Header, Inner, received};
 use super::shared::{Shared, count, lock};
 use crate::EngineError;
-
-/// Receive calls before it is time to look at deadlines.
-const ROUNDS: usize = 4;
-/// Flights looked after before it is time to receive.
-const MOST_DUE: usize = 256;
-/// Longest sleep.
-pub(super) const LONGEST_WAIT: Span = Span::from_millis(500);
-/// Keys of flights that were silent for so long are dropped, where there are many.
-const KEYS_REST: Span = Span::from_secs(2);
-/// With fewer flights than this, keys are not worth the search.
-const MANY: usize = 64;
 
 /// Takes datagrams that belong to no flight, and gives what goes back to their source.
 pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) -> Option<Vec<u8>> + Send>;
@@ -54,88 +40,27 @@ fn sort(packet: &[u8]) -> Sort {
     }
 }
 
-/// What an endpoint is driven with.
-pub(super) struct Runner {
+/// What it takes to read the socket; whoever drives the endpoint has it.
+pub(super) struct EventLoop {
     strays: Strays,
     receiver: Receiver,
     arrivals: ArrivalClock,
-    rested: Time,
-    /// A flight that was left with something to send.
-    owing: Option<u32>,
 }
 
-/// Runs until the endpoint is stopped or its socket fails.
-pub(super) fn run(shared: &Arc<Shared>, strays: Strays) {
-    let served = caught(|| serve(shared, Runner::new(shared, strays))).unwrap_or_else(|words| {
-        Err(EngineError::System { what: "the endpoint's thread has panicked", reason: words })
-    });
-    let error = served.err().unwrap_or(EngineError::Closed);
-    end_all(shared, &error);
-    shared.helm.retire();
-}
-
-/// Drives whenever no guest does.
-fn serve(shared: &Arc<Shared>, runner: Runner) -> Result<(), EngineError> {
-    let mut at_helm = Some(Box::new(runner));
-    while !shared.is_stopped() {
-        let Some(mut runner) = at_helm.take() else {
-            at_helm = shared.helm.stand_by()?;
-            continue;
-        };
-        let more = runner.receive(shared, ROUNDS)?;
-        let due = runner.look_after(shared);
-        at_helm = if more || due {
-            Some(runner)
-        } else {
-            shared.helm.thread_sleeps(shared.clock.now() + LONGEST_WAIT, runner);
-            sleep(shared, Sleeper::Thread)?;
-            shared.helm.thread_wakes()
-        };
-    }
-    Ok(())
-}
-
-/// Waits for packets, the time that was set, or whoever wakes this sleeper.
-pub(super) fn sleep(shared: &Shared, sleeper: Sleeper) -> Result<(), EngineError> {
-    if shared.helm.sleep(sleeper, shared.socket.as_fd())?.contains(PollFlags::ERR) {
-        shared.socket.drain_errors();
-    }
-    Ok(())
-}
-
-/// Stops the endpoint, and ends all its flights.
-pub(super) fn end_all(shared: &Shared, error: &EngineError) {
-    if !matches!(error, EngineError::Closed) {
-        tracing::error!(%error, "the UDP endpoint has failed");
-    }
-    shared.stop();
-    let flights = lock(&shared.table).clear();
-    for flight in flights {
-        let mut state = flight.lock();
-        state.end(error.clone());
-        flight.release_from_outside(shared, state);
-    }
-}
-
-impl Runner {
-    fn new(shared: &Shared, strays: Strays) -> Self {
-        let receiver = Receiver::new(&shared.socket);
-        Self { strays, receiver, arrivals: ArrivalClock::new(), rested: shared.clock.now(), owing: None }
+impl EventLoop {
+    pub(super) fn new(socket: &UdpSocket, strays: Strays) -> Self {
+        Self { strays, receiver: Receiver::new(socket), arrivals: ArrivalClock::new() }
     }
 
-    /// This flight has something to send that was put off.
-    pub(super) fn owe(&mut self, identity: u32) {
-        self.owing = Some(identity);
-    }
-
-    /// Takes what is waiting, `rounds` calls at most; whether there may be more.
-    pub(super) fn receive(&mut self, shared: &Arc<Shared>, rounds: usize) -> Result<bool, EngineError> {
-        for _ in 0..rounds {
+    /// Takes what is waiting, `rounds` calls at most, and hands it out.
+    pub(super) fn receive(&mut self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
+        for round in 0..rounds {
             match self.receiver.recv(&shared.socket) {
                 Ok(_) => {}
-                Err(RecvError::WouldBlock) => return Ok(false),
+                Err(RecvError::WouldBlock) if round == 0 => return Ok(Received::Nothing),
+                Err(RecvError::WouldBlock) => return Ok(Received::All),
                 Err(RecvError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
-                // What ICMP says of earlier packets: flights find out by themselves who does not answer.
+                // What ICMP says of earlier packets: connections find out by themselves who does not answer.
                 Err(_) => continue,
             }
             let now = shared.clock.now();
@@ -143,42 +68,11 @@ impl Runner {
             for batch in self.receiver.datagrams() {
                 hand_out(shared, &mut self.strays, &self.arrivals, now, batch);
             }
-        }
-        Ok(true)
-    }
-
-    /// Looks after flights whose time has come; whether there may be more.
-    pub(super) fn look_after(&mut self, shared: &Shared) -> bool {
-        let now = shared.clock.now();
-        if now.since(self.rested) >= KEYS_REST {
-            self.rest(shared, now);
-        }
-        if let Some(flight) = self.owing.take().and_then(|identity| find(shared, identity)) {
-            flight.guarded(shared, |flight| flight.make_good(shared, now));
-        }
-        for _ in 0..MOST_DUE {
-            let Some((at, identity)) = shared.helm.due(now) else { return false };
-            let flight = lock(&shared.table).live(identity);
-            if let Some(flight) = flight {
-                flight.guarded(shared, |flight| flight.on_schedule(shared, now, at));
+            if self.receiver.took_all() {
+                return Ok(Received::All);
             }
         }
-        true
-    }
-
-    fn rest(&mut self, shared: &Shared, now: Time) {
-        let before = self.rested;
-        self.rested = now;
-        let flights = {
-            let table = lock(&shared.table);
-            if table.len() < MANY {
-                return;
-            }
-            table.flights()
-        };
-        for flight in flights {
-            flight.rest(now, before);
-        }
+        Ok(Received::Some)
     }
 }
 
@@ -230,7 +124,7 @@ fn hand_out(
 
 fn stray(shared: &Shared, strays: &mut Strays, packet: &mut [u8], source: SocketAddr) {
     if let Some(answer) = strays(packet, source) {
-        shared.send(&answer, answer.len(), Ecn::NotEct, source);
+        shared.send(&answer, source);
     }
 }
 
@@ -240,7 +134,7 @@ fn on_pair(
     now: Time,
     datagram: &mut [u8],
     source: SocketAddr,
-    received: impl Fn(&mut [u8]) -> Received<'_>,
+    received: impl Fn(&mut [u8]) -> Packets<'_>,
 ) {
     let Ok((first, second)) = PairHeader::split(datagram) else { return count(&shared.counters.strays) };
     for packet in [first, second] {
