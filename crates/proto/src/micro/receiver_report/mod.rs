@@ -1,6 +1,6 @@
-//! `receiver_report`: the receiver of messages says at intervals which packets have arrived, as the receiver reports of RTP do
-//! (RFC 3550, section 6.4.2), and the sender makes of it what a control law has to know: round trip, losses, arrival rate, bytes in
-//! flight. It knows packets, not messages: whether anything is repeated, and why, is for others.
+//! `receiver_report`: the receiver of messages says at intervals which packets have arrived, as the receiver reports of
+//! RTP do (RFC 3550, section 6.4.2), and the sender makes of it what a control law has to know: round trip, losses,
+//! arrival rate, bytes in flight. It knows packets, not messages: whether anything is repeated, and why, is for others.
 //!
 //! A report names the packets of the last reports once more, so that a lost one costs nothing.
 
