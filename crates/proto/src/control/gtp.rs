@@ -1,5 +1,5 @@
 //! The control of one flow of the Group Transport Protocol (Wu and Chien, "GTP: Group Transport Protocol for
-//! lambda-grids", CCGrid 2004): the rate follows what the receiver gets, each round trip.
+//! lambda-grids", `CCGrid` 2004): the rate follows what the receiver gets, each round trip.
 //!
 //! ```text
 //! with losses:  R = R (1 - decrease l),  l the share of the round trip's packets that was lost

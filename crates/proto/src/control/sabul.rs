@@ -202,8 +202,8 @@ mod tests {
     fn each_syn_changes_the_period_by_the_loss_rate_with_the_published_constants() {
         let first = 117.76;
         let clean = periods(&[0, 0, 0]);
-        for (n, period) in clean.iter().enumerate() {
-            assert_near(*period, first * 0.99f64.powi(n as i32 + 1), 1e-6);
+        for (period, n) in clean.iter().zip(1..) {
+            assert_near(*period, first * 0.99f64.powi(n), 1e-6);
         }
         // 10 % lost: h = 0.09; then 0.009, which is still above the limit; then 0.0009.
         let lossy = periods(&[100, 0, 0]);

@@ -84,8 +84,9 @@ impl Condition {
     /// Whether it holds whenever `other` does.
     fn covers(self, other: Self) -> bool {
         match (self, other) {
-            (Self::Above(a, low), Self::Above(b, high)) => a == b && low <= high,
-            (Self::Below(a, high), Self::Below(b, low)) => a == b && low <= high,
+            (Self::Above(a, low), Self::Above(b, high)) | (Self::Below(a, high), Self::Below(b, low)) => {
+                a == b && low <= high
+            }
             _ => false,
         }
     }
@@ -171,10 +172,8 @@ impl Rules {
         let written: Vec<&str> = rules.filter(|rule| !rule.is_empty()).collect();
         let list = written.iter().map(|rule| read_rule(rule, recipe)).collect::<Result<Vec<_>, _>>()?;
         for (n, later) in list.iter().enumerate() {
-            let earlier = list[..n].iter().zip(&written);
-            earlier
-                .map(|(rule, text)| compare((rule, text), (later, written[n])))
-                .collect::<Result<(), _>>()?;
+            let mut earlier = list[..n].iter().zip(&written);
+            earlier.try_for_each(|(rule, text)| compare((rule, text), (later, written[n])))?;
         }
         if parameters.text("diagnosis") == "off"
             && list.iter().any(|rule| rule.condition.is_of(Measure::ReceiverLoss))
@@ -352,7 +351,7 @@ mod tests {
     #[test]
     fn the_first_rule_that_holds_decides_and_switches_are_apart() {
         // Each second the other of both holds.
-        let lost = |second: u64| if second % 2 == 0 { (100, 0) } else { (0, 0) };
+        let lost = |second: u64| if second.is_multiple_of(2) { (100, 0) } else { (0, 0) };
         let found = switches("loss > 5% -> tfrc; loss < 1% -> bbr", lost, short);
         assert!(found.len() >= 8, "{found:?}");
         for pair in found.windows(2) {

@@ -15,7 +15,7 @@ use std::any::Any;
 use haul_base::Span;
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, Setup,
+    ParameterSpec, Parameters, Registration, Resolution,
 };
 
 use receiving::Receiving;
@@ -56,14 +56,17 @@ pub(super) fn registration() -> Registration {
                 "its repair packets are in no report, so a control law would not see half of what is sent",
             ),
         ],
-        ..Registration::new("receiver_report", 1, "reports which packets of messages have arrived", build)
+        ..Registration::new(
+            "receiver_report",
+            1,
+            "reports which packets of messages have arrived",
+            |parameters, setup| {
+                let interval = parameters.span("interval");
+                let sending = Sending::new(setup.initial_rtt, interval);
+                Ok(Box::new(ReceiverReport { receiving: Receiving::new(interval), sending }))
+            },
+        )
     }
-}
-
-fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
-    let interval = parameters.span("interval");
-    let (receiving, sending) = (Receiving::new(interval), Sending::new(setup.initial_rtt, interval));
-    Ok(Box::new(ReceiverReport { receiving, sending }))
 }
 
 impl ReceiverReport {
