@@ -267,7 +267,7 @@ fn messages_share_a_narrow_path_by_the_law_of_their_recipe() {
         let shares: Vec<f64> =
             after.iter().zip(before).map(|(a, b)| (a - b) as f64 * 8.0 / 30.0 / 10e6).collect();
         let lost = (dropped - dropped_before) as f64 / (35_000.0 * shares.iter().sum::<f64>());
-        println!("{name} with {law}: {shares:.2?} of the line, {:.3} lost", lost);
+        println!("{name} with {law}: {shares:.2?} of the line, {lost:.3} lost");
         assert!(
             shares.iter().sum::<f64>() > 0.8 && shares.iter().all(|share| *share > 0.25),
             "{name}, {law}: {shares:?}"

@@ -22,6 +22,7 @@ pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
                 "min_rtt_ms": stats.min_rtt.as_millis_f64(),
                 "datagram": stats.datagram,
                 "peak_delivery_bps": stats.peak_delivery_bps,
+                "law_switches": stats.law_switches,
                 "receiver_drops": stats.receiver_drops,
                 "lost_by_cause": ByCause(stats.lost_by_cause),
                 "receiver_arrival_bps": stats.receiver_host.arrival_rate.map(Rate::as_bps),

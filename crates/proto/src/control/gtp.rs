@@ -1,5 +1,5 @@
-//! The control of one flow of the Group Transport Protocol (Wu and Chien, "GTP: Group Transport Protocol for lambda-grids",
-//! CCGrid 2004): the rate follows what the receiver gets, each round trip.
+//! The control of one flow of the Group Transport Protocol (Wu and Chien, "GTP: Group Transport Protocol for
+//! lambda-grids", `CCGrid` 2004): the rate follows what the receiver gets, each round trip.
 //!
 //! ```text
 //! with losses:  R = R (1 - decrease l),  l the share of the round trip's packets that was lost
@@ -7,14 +7,15 @@
 //! ```
 //!
 //! What makes the senders of one receiver share is not here: the receiver divides its capacity max-min fair
-//! ([`crate::group::Allotter`]) and tells each sender its part, which bounds every law. Flows that lose alike keep the shares that they
-//! have, so without a group this law is not fair.
+//! ([`crate::group::Allotter`]) and tells each sender its part, which bounds every law. Flows that lose alike keep the
+//! shares that they have, so without a group this law is not fair.
 //!
-//! Steady state: with one loss in each `N` packets and `n` packets a round trip, `decrease / n` is lost in one round trip of `N / n`, and
-//! `rise` is gained in each of the others: `n = N - decrease / rise`.
+//! Steady state: with one loss in each `N` packets and `n` packets a round trip, `decrease / n` is lost in one round
+//! trip of `N / n`, and `rise` is gained in each of the others: `n = N - decrease / rise`.
 //!
-//! Choices: the paper was not at hand, only what others say of it (increase and decrease in proportion, a round trip as interval); the
-//! size of `rise` is ours. A round trip in which nothing was heard for a timeout is an outage and is not judged.
+//! Choices: the paper was not at hand, only what others say of it (increase and decrease in proportion, a round trip as
+//! interval); the size of `rise` is ours. A round trip in which nothing was heard for a timeout is an outage and is not
+//! judged.
 
 use haul_base::{Rate, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
@@ -32,7 +33,7 @@ const NAME: &str = "gtp";
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: NAME,
     version: 1,
-    summary: "each round trip less by the share that was lost, or a little more; the receiver divides among its senders",
+    summary: "each round trip less by what was lost, or a little more; the receiver divides among its senders",
     source: "GTP (Wu and Chien, CCGrid 2004)",
     parameters: &[
         FIRST_RATE,

@@ -1,5 +1,6 @@
-//! SABUL's rate control (Gu, Hong, Mazzucco and Grossman, "SABUL: a high performance data transfer protocol", 2003). What
-//! changes is the sending period `P`, the time from one packet to the next, each SYN = 10 ms by the loss rate `l` of that SYN:
+//! SABUL's rate control (Gu, Hong, Mazzucco and Grossman, "SABUL: a high performance data transfer protocol", 2003).
+//! What changes is the sending period `P`, the time from one packet to the next, each SYN = 10 ms by the loss rate `l`
+//! of that SYN:
 //!
 //! ```text
 //! h = 0.1 h + 0.9 l
@@ -8,17 +9,18 @@
 //! h = 0.001:  P = P + 0.1 us
 //! ```
 //!
-//! The constants are those of the authors' code, version of 16 March 2003, `sender.cpp`, which keeps this law beside a later one
-//! that is nearly UDT's. The round trip has no part in it, and flows that lose alike keep the shares that they have.
+//! The paper was not at hand. Law and constants are those of the authors' code, version of 16 March 2003, `sender.cpp`,
+//! which keeps them as a comment beside the later law, which is nearly UDT's. The round trip has no part in it, and
+//! flows that lose alike keep the shares that they have.
 //!
 //! Steady state: with one loss in each `N` packets and `n` packets a SYN, a SYN with the loss makes `P` longer by
-//! `0.5 us / P + 0.09 / n`, and each of the `N / n - 1` without makes it shorter by 1 % (the first of them by `0.9 / n` less). With `P` of
-//! `10 ms / n` both are equal at `n = sqrt(200 N - 9,800) - 100`, while `n < 900`. Above that one loss is less than the limit: from
-//! `N = 5,000` on the rate rises without end.
+//! `0.5 us / P + 0.09 / n`, and each of the `N / n - 1` without makes it shorter by 1 % (the first of them by `0.9 / n`
+//! less). With `P` of `10 ms / n` both are equal at `n = sqrt(200 N - 9,800) - 100`, while `n < 900`. Above that one
+//! loss is less than the limit: from `N = 5,000` on the rate rises without end.
 //!
 //! Choices:
-//! - SABUL's shortest period, 10 us, is here the ceiling; it starts there, here at the longest, 1,000 us. Much slower it could not
-//!   rise, as a SYN without a packet changes nothing.
+//! - SABUL's shortest period, 10 us, is here the ceiling; it starts there, here at the longest, 1,000 us. Much slower
+//!   it could not rise, as a SYN without a packet changes nothing.
 //! - Its fixed window of packets in flight is that of the recipe (`retransmit.window`).
 //! - Where reports are rarer than SYN, one stands for all SYNs since the last.
 
@@ -34,7 +36,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     name: "sabul",
     version: 1,
     summary: "each 10 ms a shorter or longer time between packets, by whether more than 0.1 % are lost",
-    source: "SABUL (Gu, Hong, Mazzucco and Grossman, 2003), constants of the authors' code",
+    source: "SABUL (Gu, Hong, Mazzucco and Grossman, 2003), constants of the authors' code of that year",
     parameters: &[
         ParameterSpec {
             name: "first_rate",
@@ -200,8 +202,8 @@ mod tests {
     fn each_syn_changes_the_period_by_the_loss_rate_with_the_published_constants() {
         let first = 117.76;
         let clean = periods(&[0, 0, 0]);
-        for (n, period) in clean.iter().enumerate() {
-            assert_near(*period, first * 0.99f64.powi(n as i32 + 1), 1e-6);
+        for (period, n) in clean.iter().zip(1..) {
+            assert_near(*period, first * 0.99f64.powi(n), 1e-6);
         }
         // 10 % lost: h = 0.09; then 0.009, which is still above the limit; then 0.0009.
         let lossy = periods(&[100, 0, 0]);

@@ -103,6 +103,26 @@ fn the_tables_of_the_pages_are_those_of_the_registries() {
 }
 
 #[test]
+fn every_law_has_a_section_and_every_shipped_recipe_is_told_of() {
+    let headings: Vec<&str> = LAWS.lines().filter(|line| line.starts_with('#')).collect();
+    for law in haul_proto::laws() {
+        let name = format!("`{}`", law.name);
+        assert!(
+            headings.iter().any(|heading| heading.contains(&name)),
+            "docs/controllers.md has no section {name}"
+        );
+    }
+    for (page, text) in [
+        ("cli.md", include_str!("../../../../docs/cli.md")),
+        ("transport.md", include_str!("../../../../docs/transport.md")),
+    ] {
+        for (name, _) in PRESETS.iter().filter(|(name, _)| preset(name).unwrap().unwrap().has("object")) {
+            assert!(text.contains(&format!("`{name}`")), "docs/{page} does not name the recipe {name}");
+        }
+    }
+}
+
+#[test]
 fn shipped_recipes_bear_their_names_and_can_be_built() {
     let registry = std::sync::Arc::new(micro::registry());
     for (name, _) in PRESETS {

@@ -1,6 +1,7 @@
 //! `rate_control`: a control law decides how fast to send and how much may be on its way; the pacer keeps the rate.
 
 mod allotted;
+mod handles;
 mod law;
 mod observer;
 mod rules;
@@ -9,29 +10,26 @@ mod tests;
 
 use std::any::Any;
 
-use haul_base::{Cause, Ecn, Rate, Span, Time, Verdict};
+use haul_base::{Cause, Ecn, Rate, Span, Time};
 use haul_diagnosis::Signature;
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, EventId, Grant, MicroProtocol, Order, Parameters,
-    Registration, Resolution, SEND_PERMIT, Setup, SharedValue, StackEvent,
+    Batch, BatchEvent, Context, Declaration, EventId, Grant, MicroProtocol, Order, Parameters, Registration,
+    Resolution, SEND_PERMIT, Setup, StackEvent,
 };
 
-use super::events::{
-    ALLOTTED, Allotment, LAW_CHOSEN, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, RATE, ROUND_ENDED,
-    VERDICT,
-};
+use super::events::PeerReport;
 use super::fixed_rate::SendingRate;
 use super::object::carries_data;
-use super::shared::{ChunkNow, Clock, DiagnosedWindows, Flight, PeerHost, RateNow, ReportDelay, WaitingFor};
-use crate::control::ledger::{Known, LossLedger, Sent};
+use super::shared::{PeerHost, RateNow, WaitingFor};
+use crate::control::ledger::{Known, Sent};
 use crate::control::{
     ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController, RateState,
     SentBatch, Unit,
 };
 use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
-use crate::rtt::RttEstimator;
 use allotted::Allotted;
+use handles::Handles;
 pub use law::ChosenLaw;
 pub(crate) use law::PARAMETERS;
 use law::{Law, law_parameters};
@@ -62,28 +60,6 @@ pub(crate) const LOST_BY: [(&str, Cause); 5] = [
     ("lost_by_outage", Cause::Outage),
     ("lost_inconclusive", Cause::Inconclusive),
 ];
-
-/// What the parts of the stack call each other by.
-#[derive(Clone, Copy, Debug)]
-struct Handles {
-    flight: SharedValue<Flight>,
-    rtt: SharedValue<RttEstimator>,
-    delay: SharedValue<ReportDelay>,
-    clock: SharedValue<Clock>,
-    rate: SharedValue<RateNow>,
-    peer_host: SharedValue<PeerHost>,
-    chunk: SharedValue<ChunkNow>,
-    ledger: SharedValue<LossLedger>,
-    windows: SharedValue<DiagnosedWindows>,
-    sending_rate: SharedValue<SendingRate>,
-    rate_wanted: Event<Rate>,
-    peer_report: Event<PeerReport>,
-    timeout: Event<ProbeTimeout>,
-    allotted: Event<Allotment>,
-    verdict: Event<Option<Verdict>>,
-    round_ended: Event<()>,
-    law_chosen: Event<ChosenLaw>,
-}
 
 /// Data packets that have left.
 #[derive(Clone, Copy, Debug, Default)]
@@ -223,6 +199,9 @@ impl RateControl {
 
     /// Exchanges the law if a rule says so.
     fn judge_rules(&mut self, acked: u64, lost: u64, context: &mut Context<'_>) {
+        if self.rules.are_none() {
+            return;
+        }
         self.settled = (self.settled.0 + acked, self.settled.1 + lost);
         let causes = self.diagnostician.counts();
         let totals = Totals {
@@ -379,9 +358,10 @@ impl RateControl {
     /// Counts what leaves into the stretches of the transmission that laws judge by.
     fn note_units(&mut self, sent: Sent, context: &mut Context<'_>) {
         let handles = self.handles();
-        let chunk = match self.has_chunks {
-            true => context.shared(handles.chunk).0,
-            false => self.sent.bytes / self.unit_window,
+        let chunk = if self.has_chunks {
+            context.shared(handles.chunk).0
+        } else {
+            self.sent.bytes / self.unit_window
         };
         let ledger = context.shared(handles.ledger);
         if chunk != self.chunk {
@@ -476,26 +456,7 @@ fn bounded(limits: Limits, ceiling: Option<Rate>) -> Limits {
 
 impl MicroProtocol for RateControl {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        let initial_rtt = self.law.initial_rtt;
-        self.handles = Some(Handles {
-            flight: declaration.shared(Flight::default),
-            rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
-            delay: declaration.shared(ReportDelay::default),
-            clock: declaration.shared(Clock::default),
-            rate: declaration.shared(RateNow::default),
-            peer_host: declaration.shared(PeerHost::default),
-            chunk: declaration.shared(ChunkNow::default),
-            ledger: declaration.shared(LossLedger::default),
-            windows: declaration.shared(DiagnosedWindows::default),
-            sending_rate: declaration.shared(|| SendingRate(Rate::MAX)),
-            rate_wanted: declaration.event(RATE),
-            law_chosen: declaration.event(LAW_CHOSEN),
-            peer_report: declaration.event(PEER_REPORT),
-            timeout: declaration.event(PROBE_TIMEOUT),
-            allotted: declaration.event(ALLOTTED),
-            verdict: declaration.event(VERDICT),
-            round_ended: declaration.event(ROUND_ENDED),
-        });
+        self.handles = Some(Handles::declare(declaration, self.law.initial_rtt));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
@@ -516,6 +477,7 @@ impl MicroProtocol for RateControl {
     fn on_start(&mut self, context: &mut Context<'_>) {
         // What could have left before is no lateness to make good.
         self.pacer.on_idle(context.now());
+        self.rules.start(context.now());
         let delay = context.shared(self.handles().delay).0;
         if !self.brought
             && delay > Span::ZERO

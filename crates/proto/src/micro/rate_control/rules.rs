@@ -4,8 +4,8 @@
 //! switch = "after 30s -> cubic; loss > 5% -> tfrc intervals=16; receiver_loss > 50% -> asynch; rtt > 200ms -> fast"
 //! ```
 //!
-//! The first rule that holds decides; while none does, the law stays. What is compared is measured over a second at least. `after` holds
-//! once, and two switches are `switch_wait` apart at least.
+//! The first rule that holds decides; while none does, the law stays. What is compared is measured over a second at
+//! least. `after` holds once, and two switches are `switch_wait` apart at least.
 
 use haul_base::{Bytes, Span, Time};
 use haul_stack::Parameters;
@@ -60,7 +60,8 @@ impl Condition {
         let wrong = || {
             let measures = Measure::ALL.map(|(name, _)| name).join(", ");
             format!(
-                "`{text}` is no condition; `after 30s`, `after 10GB` or one of {measures} with > or < is wanted, as in `loss > 5%`"
+                "`{text}` is no condition; `after 30s`, `after 10GB` or one of {measures} with > or < is wanted, \
+                 as in `loss > 5%`"
             )
         };
         if let ["after", when] = words[..] {
@@ -83,8 +84,9 @@ impl Condition {
     /// Whether it holds whenever `other` does.
     fn covers(self, other: Self) -> bool {
         match (self, other) {
-            (Self::Above(a, low), Self::Above(b, high)) => a == b && low <= high,
-            (Self::Below(a, high), Self::Below(b, low)) => a == b && low <= high,
+            (Self::Above(a, low), Self::Above(b, high)) | (Self::Below(a, high), Self::Below(b, low)) => {
+                a == b && low <= high
+            }
             _ => false,
         }
     }
@@ -170,20 +172,8 @@ impl Rules {
         let written: Vec<&str> = rules.filter(|rule| !rule.is_empty()).collect();
         let list = written.iter().map(|rule| read_rule(rule, recipe)).collect::<Result<Vec<_>, _>>()?;
         for (n, later) in list.iter().enumerate() {
-            for (m, earlier) in list[..n].iter().enumerate() {
-                if earlier.condition.covers(later.condition) {
-                    return Err(format!(
-                        "`{}` never decides, as `{}` stands before it",
-                        written[n], written[m]
-                    ));
-                }
-                if later.condition.is_near(earlier.condition) && later.law != earlier.law {
-                    return Err(format!(
-                        "`{}` and `{}` could switch back and forth for ever; the lower limit must be at most half of the upper one",
-                        written[m], written[n]
-                    ));
-                }
-            }
+            let mut earlier = list[..n].iter().zip(&written);
+            earlier.try_for_each(|(rule, text)| compare((rule, text), (later, written[n])))?;
         }
         if parameters.text("diagnosis") == "off"
             && list.iter().any(|rule| rule.condition.is_of(Measure::ReceiverLoss))
@@ -191,6 +181,15 @@ impl Rules {
             return Err("`receiver_loss` wants the diagnosis, which is off".to_owned());
         }
         Ok(Self { list, wait: parameters.span("switch_wait"), ..Self::default() })
+    }
+
+    /// The session begins.
+    pub(super) fn start(&mut self, now: Time) {
+        self.began = Some(now);
+    }
+
+    pub(super) fn are_none(&self) -> bool {
+        self.list.is_empty()
     }
 
     /// The law was chosen by somebody else, who has brought these rules: what was over by then does not count.
@@ -208,11 +207,7 @@ impl Rules {
 
     /// The law to go on with, if that is another than `present`.
     pub(super) fn on_feedback(&mut self, now: Time, totals: Totals, rtt: Span, present: &Law) -> Option<Law> {
-        if self.list.is_empty() {
-            return None;
-        }
-        let began = *self.began.get_or_insert(now);
-        let measured = self.measure(now, totals, rtt, began)?;
+        let measured = self.measure(now, totals, rtt)?;
         if self.switched.is_some_and(|at| now < at + self.wait) {
             return None;
         }
@@ -224,7 +219,7 @@ impl Rules {
     }
 
     /// What has been measured, if that is enough; then the next stretch begins.
-    fn measure(&mut self, now: Time, totals: Totals, rtt: Span, began: Time) -> Option<Measured> {
+    fn measure(&mut self, now: Time, totals: Totals, rtt: Span) -> Option<Measured> {
         let (since, before) = *self.from.get_or_insert((now, totals));
         let (acked, lost) = (totals.acked - before.acked, totals.lost - before.lost);
         let packets = acked + lost;
@@ -236,13 +231,30 @@ impl Rules {
         let explained = totals.explained.saturating_sub(before.explained);
         let by_receiver = totals.receiver_lost.saturating_sub(before.receiver_lost).min(explained) as f64;
         Some(Measured {
-            since_start: now.since(began),
+            since_start: now.since(self.began.unwrap_or(now)),
             sent: Bytes(totals.sent_bytes),
             loss: lost as f64 / packets as f64,
             receiver_loss: (explained > 0).then(|| by_receiver / explained as f64),
             rtt: rtt.as_secs_f64(),
         })
     }
+}
+
+/// Whether a rule can stand behind another.
+fn compare(earlier: (&Rule, &str), later: (&Rule, &str)) -> Result<(), String> {
+    let (Rule { condition: first, law, .. }, Rule { condition: second, law: other, .. }) =
+        (earlier.0, later.0);
+    if first.covers(*second) {
+        return Err(format!("`{}` never decides, as `{}` stands before it", later.1, earlier.1));
+    }
+    if first.is_near(*second) && law != other {
+        return Err(format!(
+            "`{}` and `{}` could switch back and forth for ever; the lower limit must be at most half of the \
+             upper one",
+            earlier.1, later.1
+        ));
+    }
+    Ok(())
 }
 
 fn read_rule(text: &str, recipe: &Law) -> Result<Rule, String> {
@@ -284,14 +296,15 @@ mod tests {
         (Rules::of(&chosen.parameters, &law).unwrap(), law)
     }
 
-    /// Seconds with 1,000 packets each: how many of them were lost, and how many of those to the receiver. The names of laws that
-    /// are switched to, with the second.
+    /// Seconds with 1,000 packets each: how many of them were lost, and how many of those to the receiver. The names of
+    /// laws that are switched to, with the second.
     fn switches(
         switch: &str,
         lost: impl Fn(u64) -> (u64, u64),
         rtt: impl Fn(u64) -> Span,
     ) -> Vec<(u64, String)> {
         let (mut rules, mut present) = rules(switch);
+        rules.start(Time::ZERO);
         let (mut totals, mut found) = (Totals::default(), Vec::new());
         for second in 0..120 {
             let (all, by_receiver) = lost(second);
@@ -338,7 +351,7 @@ mod tests {
     #[test]
     fn the_first_rule_that_holds_decides_and_switches_are_apart() {
         // Each second the other of both holds.
-        let lost = |second: u64| if second % 2 == 0 { (100, 0) } else { (0, 0) };
+        let lost = |second: u64| if second.is_multiple_of(2) { (100, 0) } else { (0, 0) };
         let found = switches("loss > 5% -> tfrc; loss < 1% -> bbr", lost, short);
         assert!(found.len() >= 8, "{found:?}");
         for pair in found.windows(2) {
@@ -362,6 +375,7 @@ mod tests {
         let (mut rules, law) = rules("after 30s -> cubic; after 90s -> reno");
         let totals = |second: u64| Totals { acked: second * 1_000, ..Totals::default() };
         let at = |second| Time::ZERO + Span::from_secs(second);
+        rules.start(at(0));
         for second in 0..40 {
             rules.on_feedback(at(second), totals(second), Span::from_millis(20), &law);
         }

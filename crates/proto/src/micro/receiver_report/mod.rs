@@ -1,6 +1,6 @@
-//! `receiver_report`: the receiver of messages says at intervals which packets have arrived, as the receiver reports of RTP do
-//! (RFC 3550, section 6.4.2), and the sender makes of it what a control law has to know: round trip, losses, arrival rate, bytes in
-//! flight. It knows packets, not messages: whether anything is repeated, and why, is for others.
+//! `receiver_report`: the receiver of messages says at intervals which packets have arrived, as the receiver reports of
+//! RTP do (RFC 3550, section 6.4.2), and the sender makes of it what a control law has to know: round trip, losses,
+//! arrival rate, bytes in flight. It knows packets, not messages: whether anything is repeated, and why, is for others.
 //!
 //! A report names the packets of the last reports once more, so that a lost one costs nothing.
 
@@ -15,7 +15,7 @@ use std::any::Any;
 use haul_base::Span;
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, Setup,
+    ParameterSpec, Parameters, Registration, Resolution,
 };
 
 use receiving::Receiving;
@@ -56,14 +56,17 @@ pub(super) fn registration() -> Registration {
                 "its repair packets are in no report, so a control law would not see half of what is sent",
             ),
         ],
-        ..Registration::new("receiver_report", 1, "reports which packets of messages have arrived", build)
+        ..Registration::new(
+            "receiver_report",
+            1,
+            "reports which packets of messages have arrived",
+            |parameters, setup| {
+                let interval = parameters.span("interval");
+                let sending = Sending::new(setup.initial_rtt, interval);
+                Ok(Box::new(ReceiverReport { receiving: Receiving::new(interval), sending }))
+            },
+        )
     }
-}
-
-fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
-    let interval = parameters.span("interval");
-    let (receiving, sending) = (Receiving::new(interval), Sending::new(setup.initial_rtt, interval));
-    Ok(Box::new(ReceiverReport { receiving, sending }))
 }
 
 impl ReceiverReport {

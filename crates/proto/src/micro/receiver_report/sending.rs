@@ -15,8 +15,8 @@ use crate::micro::events::{
 use crate::micro::shared::{Clock, Flight, ReportDelay, WaitingFor};
 use crate::rtt::RttEstimator;
 
-/// Smallest and largest reordering window: a quarter of the smallest round trip (RFC 8985, section 6.2.1); the floor keeps batched
-/// reading from looking like reordering.
+/// Smallest and largest reordering window: a quarter of the smallest round trip (RFC 8985, section 6.2.1); the floor
+/// keeps batched reading from looking like reordering.
 const REORDERING_MIN: Span = Span::from_micros(500);
 const REORDERING_MAX: Span = Span::from_millis(50);
 /// More is a wrong clock or a lie.

@@ -12,7 +12,8 @@ fn recipe(law: &[(&str, &str)]) -> Recipe {
         .with("seal")
 }
 
-/// A message of a packet each millisecond over a path of 10 ms there; every tenth is lost if `loses`. The packets that left.
+/// A message of a packet each millisecond over a path of 10 ms there; every tenth is lost if `loses`. The packets that
+/// left.
 fn second(pair: &mut Pair, loses: bool) -> u64 {
     let before = pair.a.stats().data_sent;
     for n in 0..1_000u64 {

@@ -11,8 +11,9 @@ pub(super) const FIXED: usize = 64;
 
 /// What a report says besides the words.
 ///
-/// `largest u64 | packets u64 | bytes u64 | first word u64 | received at u32 | echo delay u32, us | read delay u32, us |
-/// duplicates u32 | ECN-CE u32 | socket drops u32 | buffers u32 | 0 u32`, then a word of 64 bits each: packets `64 n` and up.
+/// `largest u64 | packets u64 | bytes u64 | first word u64 | received at u32 | echo delay u32, us | read delay u32, us
+/// | duplicates u32 | ECN-CE u32 | socket drops u32 | buffers u32 | 0 u32`, then a word of 64 bits each: packets `64 n`
+/// and up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// The largest packet number that has arrived.
