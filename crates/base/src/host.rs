@@ -42,6 +42,22 @@ impl HostSample {
             ..*self
         }
     }
+
+    /// What has happened since the look before `earlier`, if `self` and `earlier` say what has happened since the look before
+    /// each ([`HostSample::since`]).
+    #[must_use]
+    pub fn with(&self, earlier: &Self) -> Self {
+        let sum = |new: Option<Span>, old: Option<Span>| {
+            Some(Span::from_nanos(new?.as_nanos().saturating_add(old.unwrap_or_default().as_nanos())))
+        };
+        let counted = |new: Option<u32>, old: Option<u32>| Some(new?.saturating_add(old.unwrap_or_default()));
+        Self {
+            run_delay: sum(self.run_delay, earlier.run_delay),
+            involuntary_switches: counted(self.involuntary_switches, earlier.involuntary_switches),
+            steal: sum(self.steal, earlier.steal),
+            ..*self
+        }
+    }
 }
 
 #[cfg(test)]
@@ -67,5 +83,8 @@ mod tests {
         assert_eq!((change.socket_fill, change.cpu_pressure), (Some(400), Some(70)));
         assert_eq!(change.disk_pressure, Some(80));
         assert_eq!(change.sleep_average, span(300));
+        let both = change.with(&change);
+        assert_eq!((both.run_delay, both.involuntary_switches, both.steal), (span(14), Some(6), None));
+        assert_eq!(both.socket_fill, Some(400));
     }
 }

@@ -140,6 +140,19 @@ pub trait Machine {
     /// Writes the next packets into `slot`; `None` when there is nothing to send at `now`.
     fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit>;
 
+    /// Writes the next message for the session's control channel, which is reliable and in order, behind what `out` holds.
+    /// False when there is none at `now`. It is written when it is asked for, so whoever runs the machine asks when the
+    /// channel has room, and not before: at most one message waits there.
+    fn poll_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        let _ = (now, out);
+        false
+    }
+
+    /// Takes a message that the other side's [`Machine::poll_channel`] wrote.
+    fn on_channel(&mut self, now: Time, message: &[u8]) {
+        let _ = (now, message);
+    }
+
     /// The next event, if any.
     fn poll_event(&mut self) -> Option<Self::Event>;
 

@@ -27,9 +27,9 @@ pub use bulk::{
 pub use control::suspension;
 pub use control::{
     Boundary, BuildLaw, CauseAware, ControllerConfig, ControllerError, Delivery, FeedbackSample, Fixed,
-    LONGEST_HOLD, LawRegistration, Limits, LossRun, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController,
-    RateState, SentBatch, Unit, build_controller, burst_for, highspeed_response, law, law_names, laws,
-    register_law,
+    LONGEST_HOLD, LawRegistration, Limits, LossRun, LossRuns, MIN_RATE, MIN_WINDOW, OwnHost, Permit,
+    RateController, RateState, SentBatch, Unit, build_controller, burst_for, highspeed_response, law,
+    law_names, laws, register_law,
 };
 pub use diagnosis::{DiagnosedWindow, WindowCounts};
 pub use link::Link;

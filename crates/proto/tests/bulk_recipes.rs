@@ -4,9 +4,11 @@
 
 #[expect(dead_code, reason = "the path of the sender and the receiver is not used here")]
 mod common;
+#[path = "bulk_recipes/feedback.rs"]
+mod feedback;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use common::{Checksum, PatternSource, Shared, Sunk, link};
@@ -22,13 +24,34 @@ const DELAY: Span = Span::from_millis(5);
 /// Arrival, a number that keeps the order, whether it goes to the receiver, the packet.
 type Flight = Reverse<(Time, u64, bool, Vec<u8>)>;
 
+/// What a path does to packets, by chance.
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    loss: f64,
+    duplication: f64,
+    /// Share of the packets that come up to 20 ms later.
+    reordering: f64,
+}
+
+/// The control channel in one direction: a message that is lost comes 200 ms later, and all behind it.
+#[derive(Default)]
+struct Way {
+    messages: VecDeque<(Time, Vec<u8>)>,
+    last: Time,
+}
+
 struct Path {
     now: Time,
     ends: [Stack; 2],
     sunk: Arc<Mutex<Sunk>>,
     flights: BinaryHeap<Flight>,
     rng: Rng,
-    loss: f64,
+    faults: Faults,
+    /// To the sender, to the receiver.
+    channel: [Way; 2],
+    /// Messages that were sent on it.
+    messages: usize,
+    repeat_messages: bool,
     sent: u64,
     events: [Vec<StackEvent>; 2],
     /// Every packet that was sent: whether to the receiver, its kind, its size.
@@ -37,9 +60,14 @@ struct Path {
 
 impl Path {
     fn new(recipe: &Recipe, len: u64, loss: f64, seed: u64) -> Self {
+        Self::up_to(u64::MAX, recipe, len, loss, seed)
+    }
+
+    /// To a sink that takes so many bytes at first.
+    fn up_to(limit: u64, recipe: &Recipe, len: u64, loss: f64, seed: u64) -> Self {
         println!("seed {seed}");
         let blueprint = Arc::new(registry()).compile(recipe, Checksum.tag_len()).unwrap();
-        let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX, ..Sunk::default() }));
+        let sunk = Arc::new(Mutex::new(Sunk { limit, ..Sunk::default() }));
         let stack = |ends: Ends| {
             let mut setup = Setup::new(Time::ZERO);
             setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
@@ -56,7 +84,10 @@ impl Path {
             sunk,
             flights: BinaryHeap::new(),
             rng: Rng::from_seed(seed),
-            loss,
+            faults: Faults { loss, ..Faults::default() },
+            channel: [Way::default(), Way::default()],
+            messages: 0,
+            repeat_messages: false,
             sent: 0,
             events: [Vec::new(), Vec::new()],
             kinds: Vec::new(),
@@ -70,14 +101,48 @@ impl Path {
                 for packet in slot[..t.len].chunks(t.segment_size) {
                     self.sent += 1;
                     self.kinds.push((forward, packet[0], packet.len()));
-                    if packet.len() <= 1_472 && !self.rng.chance(self.loss) {
-                        let flight = (self.now + DELAY, self.sent, forward, packet.to_vec());
-                        self.flights.push(Reverse(flight));
+                    if packet.len() <= 1_472 && !self.rng.chance(self.faults.loss) {
+                        let copies = 1 + usize::from(self.rng.chance(self.faults.duplication));
+                        for _ in 0..copies {
+                            let at = self.now + DELAY + self.later();
+                            self.flights.push(Reverse((at, self.sent, forward, packet.to_vec())));
+                        }
                     }
                 }
             }
+            self.send_messages(from);
             while let Some(event) = self.ends[from].poll_event() {
                 self.events[from].push(event);
+            }
+        }
+    }
+
+    /// How much later a packet comes.
+    fn later(&mut self) -> Span {
+        let is_late = self.faults.reordering > 0.0 && self.rng.chance(self.faults.reordering);
+        if is_late { Span::from_micros(self.rng.below(20_000)) } else { Span::ZERO }
+    }
+
+    fn send_messages(&mut self, from: usize) {
+        let mut message = Vec::new();
+        while self.ends[from].poll_channel(self.now, &mut message) {
+            let mut at = self.now + DELAY;
+            while self.rng.chance(self.faults.loss) {
+                at += Span::from_millis(200);
+            }
+            let way = &mut self.channel[1 - from];
+            way.last = way.last.max(at);
+            let copies = 1 + usize::from(self.repeat_messages);
+            way.messages.extend(std::iter::repeat_n((way.last, std::mem::take(&mut message)), copies));
+            self.messages += 1;
+        }
+    }
+
+    fn take_messages(&mut self) {
+        for (to, way) in self.channel.iter_mut().enumerate() {
+            while way.messages.front().is_some_and(|message| message.0 <= self.now) {
+                let (_, message) = way.messages.pop_front().unwrap();
+                self.ends[to].on_channel(self.now, &message);
             }
         }
     }
@@ -85,11 +150,13 @@ impl Path {
     fn step(&mut self) {
         self.send();
         let deadlines = self.ends.iter().filter_map(|end| end.deadline().map(|d| d.at));
-        let next = deadlines.chain(self.flights.peek().map(|f| f.0.0)).min();
+        let messages = self.channel.iter().filter_map(|way| way.messages.front().map(|message| message.0));
+        let next = deadlines.chain(messages).chain(self.flights.peek().map(|f| f.0.0)).min();
         self.now = next.unwrap_or(self.now).max(self.now + Span::from_nanos(100));
         for end in &mut self.ends {
             end.on_deadline(self.now);
         }
+        self.take_messages();
         while let Some(Reverse((_, _, forward, mut data))) =
             self.flights.peek().is_some_and(|f| f.0.0 <= self.now).then(|| self.flights.pop()).flatten()
         {
@@ -290,8 +357,7 @@ fn a_sink_that_is_slow_holds_every_recipe_back_and_loses_nothing() {
         let mut recipe = shipped(name);
         recipe.set("object.first_limit", "1MB").unwrap();
         let len = 10_000_000;
-        let mut path = Path::new(&recipe, len, 0.0, 11);
-        path.sunk.lock().unwrap().limit = 1_000_000;
+        let mut path = Path::up_to(1_000_000, &recipe, len, 0.0, 11);
         // Nothing above the limit leaves for as long as it stands.
         path.run(Span::from_millis(400));
         assert!(path.ends[0].stats().bytes_sent < 1_100_000, "{name}: {:?}", path.ends[0].stats());
@@ -309,8 +375,7 @@ fn what_is_missing_comes_although_the_receiver_takes_nothing_more_before_it() {
         let mut recipe = shipped(name);
         recipe.set("object.first_limit", "1MB").unwrap();
         let len = 30_000_000;
-        let mut path = Path::new(&recipe, len, 0.1, 17);
-        path.sunk.lock().unwrap().limit = 1_000_000;
+        let mut path = Path::up_to(1_000_000, &recipe, len, 0.1, 17);
         while path.now < Time::ZERO + Span::from_secs(60) && path.sunk.lock().unwrap().complete.is_none() {
             path.step();
             let mut sunk = path.sunk.lock().unwrap();

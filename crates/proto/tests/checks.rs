@@ -104,6 +104,8 @@ fn bulk_sender() {
             }
         };
         steps(rng, 24, step, &mut bytes);
+        // Over the control channel.
+        bytes[0] |= if rng.below(2) == 0 { 0x80 } else { 0 };
         bytes
     };
     drive("bulk_sender", 1_500, valid, check::bulk_sender);

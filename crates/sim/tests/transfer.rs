@@ -2,6 +2,7 @@
 
 mod common;
 mod diagnosis;
+mod feedback;
 mod hosts;
 mod moving;
 mod reverse_path;

@@ -126,6 +126,8 @@ pub(crate) struct Core {
     pub(crate) events: Sparse<StackEvent>,
     pub(crate) path: PathState,
     pub(crate) control_wanted: u64,
+    /// Who has something for the control channel.
+    pub(crate) channel_wanted: u64,
     pub(crate) resume_at: Option<Time>,
     pub(crate) max_message: usize,
     pub(crate) next_message: u64,
@@ -170,9 +172,11 @@ impl Core {
                 self.delayed.push_back(delayed);
             }
         }
-        let wanted = std::mem::take(&mut self.control_wanted);
-        for owner in (0..64).filter(|owner| wanted >> owner & 1 == 1).filter_map(place) {
-            self.control_wanted |= 1 << owner;
+        for wanted in [&mut self.control_wanted, &mut self.channel_wanted] {
+            let before = std::mem::take(wanted);
+            for owner in (0..64).filter(|owner| before >> owner & 1 == 1).filter_map(place) {
+                *wanted |= 1 << owner;
+            }
         }
     }
 
@@ -337,6 +341,11 @@ impl Context<'_> {
     /// Asks that this micro-protocol's `write_control` be called as soon as a packet can leave.
     pub fn want_control(&mut self) {
         self.core.control_wanted |= 1 << self.core.running;
+    }
+
+    /// Asks that this micro-protocol's `write_channel` be called as soon as the control channel has room.
+    pub fn want_channel(&mut self) {
+        self.core.channel_wanted |= 1 << self.core.running;
     }
 
     /// No data may leave before `at`; asked for while handling [`SEND_PERMIT`](crate::SEND_PERMIT).

@@ -8,6 +8,7 @@
 mod attribute;
 mod batch;
 mod blueprint;
+mod channel;
 mod context;
 mod declaration;
 mod event;

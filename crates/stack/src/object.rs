@@ -41,8 +41,15 @@ pub trait ObjectSink: Send {
     /// can give the same bytes two sequence numbers, so that they come twice and others are missing at the end.
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]);
 
-    /// Flow control: the sender may send bytes below this offset. Never decreases.
+    /// Flow control: how many bytes it can take in all, from the start on; what an honest sender may send lies below this offset.
+    /// Never decreases.
     fn limit(&mut self) -> u64;
+
+    /// Whether bytes make room again in whatever order they came: what is missing then needs no room kept for it
+    /// (`object.gaps = "free"`).
+    fn takes_any_order(&self) -> bool {
+        false
+    }
 
     /// Every byte of the object has been delivered; its length is `len`. Called once.
     fn complete(&mut self, len: u64);

@@ -53,6 +53,20 @@ pub trait MicroProtocol: Debug + Send {
         batch.reject(i);
     }
 
+    /// A message of one of this micro-protocol's kinds has come over the control channel, behind all that were written
+    /// before it. False if it breaks the recipe.
+    fn on_channel(&mut self, kind: Kind, body: &[u8], context: &mut Context<'_>) -> bool {
+        let _ = (kind, body, context);
+        false
+    }
+
+    /// The control channel has room: asked for with [`Context::want_channel`]. Writes the body of at most one message behind
+    /// what `out` holds, and gives its kind.
+    fn write_channel(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) -> Option<Kind> {
+        let _ = (out, context);
+        None
+    }
+
     /// A control packet may leave: asked for with [`Context::want_control`]. Adds at most one packet.
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let _ = (batch, context);

@@ -66,13 +66,13 @@ pub struct StackStats {
     pub data_sent: u64,
     /// Of these, repeated ones.
     pub data_resent: u64,
-    /// Control packets sent.
+    /// Control packets sent, and messages on the control channel.
     pub control_sent: u64,
     /// UDP payload bytes sent.
     pub bytes_sent: u64,
     /// Authentic data packets received.
     pub data_received: u64,
-    /// Authentic control packets received.
+    /// Authentic control packets received, and messages on the control channel.
     pub control_received: u64,
     /// UDP payload bytes received in authentic packets.
     pub bytes_received: u64,
@@ -153,6 +153,7 @@ impl Stack {
                 min_rtt: setup.initial_rtt,
             },
             control_wanted: 0,
+            channel_wanted: 0,
             resume_at: None,
             max_message: 0,
             next_message: 0,
@@ -440,6 +441,10 @@ impl Stack {
                 self.on_reconfigure(now, pn, &body);
             }
         }
+        self.check_violations();
+    }
+
+    pub(crate) fn check_violations(&self) {
         if self.core.stats.violations > MAX_VIOLATIONS {
             let message =
                 format!("{MAX_VIOLATIONS} packets that the recipe does not allow came from the other side");
@@ -549,6 +554,19 @@ impl Machine for Stack {
                 .or_else(|| stack.write_control(now, slot))
                 .or_else(|| stack.write_data(now, slot, MAX_BATCH))
         })?
+    }
+
+    fn poll_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        // Asked often, and mostly for nothing.
+        if self.core.channel_wanted == 0 {
+            return false;
+        }
+        self.guarded(now, |stack, now| stack.write_channel(now, out)).unwrap_or(false)
+    }
+
+    fn on_channel(&mut self, now: Time, message: &[u8]) {
+        self.core.arrival.at = self.core.arrival.at.max(now);
+        self.guarded(now, |stack, now| stack.take_channel(now, message));
     }
 
     fn poll_event(&mut self) -> Option<StackEvent> {

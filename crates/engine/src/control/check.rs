@@ -52,6 +52,7 @@ impl Checked {
                 | ControlMessage::UdpSeen { .. }
                 | ControlMessage::Refuse(_)
                 | ControlMessage::Abort(_)
+                | ControlMessage::Transport(_)
         );
         assert!(!own, "a user is given {message:?}");
         true

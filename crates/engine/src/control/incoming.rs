@@ -59,6 +59,7 @@ impl Incoming {
                 // Ignored if this side has said it already.
                 let _ = self.shared.push(&ControlMessage::Bye, Some(Farewell::Bye), Room::Ignore);
             }
+            ControlMessage::Transport(message) => self.shared.transport.deliver(message)?,
             message => self.shared.deliver(message),
         }
         Ok(())

@@ -4,6 +4,7 @@ mod check;
 mod incoming;
 mod pump;
 mod state;
+mod transport;
 
 use std::fmt;
 use std::net::TcpStream;
@@ -144,6 +145,27 @@ impl Control {
     pub fn udp_seen(&self) -> Option<u16> {
         let size = self.shared().udp_seen.load(Ordering::Relaxed);
         (size != 0).then_some(size)
+    }
+
+    /// The data thread to wake when a message of the transport comes, and when another one may be sent.
+    pub(crate) fn set_data_thread(&self, waker: crate::transfer::Waker) {
+        self.shared().transport.set_data_thread(waker);
+    }
+
+    /// Whether a message of the transport may be sent: the one before is on its way.
+    pub(crate) fn takes_transport(&self) -> bool {
+        !self.shared().transport.is_full()
+    }
+
+    /// Sends a message of the transport. Never waits.
+    pub(crate) fn send_transport(&self, message: Vec<u8>) {
+        self.shared().transport.put(message);
+        self.shared().wake_thread();
+    }
+
+    /// The other side's messages of the transport since the last time, the newest few.
+    pub(crate) fn take_transport(&self) -> std::collections::VecDeque<Vec<u8>> {
+        self.shared().transport.take_incoming()
     }
 
     /// The round trip of the latest ping, including what was queued in front of it.

@@ -107,7 +107,8 @@ impl Pump {
     }
 
     fn has_pending(&self) -> bool {
-        self.written < self.frame.len() || self.tls.wants_write() || self.shared.lock().has_outgoing()
+        let is_sending = self.written < self.frame.len() || self.tls.wants_write();
+        is_sending || self.shared.transport.is_full() || self.shared.lock().has_outgoing()
     }
 
     /// Sends; if that fails, what the peer said before is better than the bare error.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use haul_wire::control::{ControlMessage, encode_frame};
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::transport::Transport;
 use crate::EngineError;
 
 /// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.
@@ -56,6 +57,7 @@ pub(super) struct Shared {
     pub(super) wake: OwnedFd,
     /// Size of the HELLO that the server saw first; 0 before.
     pub(super) udp_seen: AtomicU16,
+    pub(super) transport: Transport,
 }
 
 /// What to do when there is no room in the outgoing queue.
@@ -73,7 +75,8 @@ impl Shared {
     pub(super) fn new() -> Result<Self, EngineError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| EngineError::system("cannot make an eventfd", e))?;
-        Ok(Self { state: Mutex::default(), changed: Condvar::new(), wake, udp_seen: AtomicU16::new(0) })
+        let (changed, udp_seen) = (Condvar::new(), AtomicU16::new(0));
+        Ok(Self { state: Mutex::default(), changed, wake, udp_seen, transport: Transport::default() })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -165,8 +168,17 @@ impl Shared {
         })
     }
 
-    /// The next frame for the network.
+    /// The next frame for the network. Messages of the transport are few and short, and go first.
     pub(super) fn next_frame(&self) -> Option<Vec<u8>> {
+        if let Some(message) = self.transport.take_outgoing()
+            && self.lock().farewell.is_none()
+        {
+            let mut frame = Vec::new();
+            // It has at most `MAX_TRANSPORT` bytes, or it is none.
+            if encode_frame(&message, &mut frame).is_ok() {
+                return Some(frame);
+            }
+        }
         self.update(|state| {
             let frame = state.outgoing.pop_front()?;
             state.outgoing_bytes -= frame.len();

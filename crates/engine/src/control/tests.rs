@@ -197,3 +197,42 @@ fn two_ends_that_close_at_once_both_end_regularly() {
     a.close().unwrap();
     other.join().unwrap().unwrap();
 }
+
+#[test]
+fn messages_of_the_transport_pass_those_that_nobody_takes_and_wake_the_data_thread() {
+    let [a, b] = channels(Timing::default());
+    let waker = crate::transfer::Waker::new().unwrap();
+    b.set_data_thread(waker.clone());
+    for n in 0..50_u8 {
+        a.send(ControlMessage::ObjectSent { bytes: 7 }).unwrap();
+        while !a.takes_transport() {
+            std::thread::yield_now();
+        }
+        a.send_transport(vec![n; 100]);
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(waker.fd(), rustix::event::PollFlags::IN)];
+        let came = std::iter::from_fn(|| {
+            rustix::event::poll(&mut fds, None).unwrap();
+            waker.reset();
+            Some(b.take_transport())
+        });
+        let message = came.flatten().next().unwrap();
+        assert_eq!(message, vec![n; 100]);
+    }
+    for _ in 0..50 {
+        assert_eq!(b.recv(SECOND).unwrap(), ControlMessage::ObjectSent { bytes: 7 });
+    }
+    a.close().unwrap();
+}
+
+#[test]
+fn a_message_of_the_transport_behind_the_goodbye_neither_leaves_nor_holds_up_the_end() {
+    let [a, b] = channels(Timing::default());
+    let closing = a.clone();
+    let thread = std::thread::spawn(move || closing.close());
+    for _ in 0..100 {
+        a.send_transport(vec![1; 30_000]);
+    }
+    thread.join().unwrap().unwrap();
+    assert_eq!(b.recv(SECOND).unwrap(), ControlMessage::Bye);
+    assert!(matches!(b.recv(SECOND), Err(EngineError::Closed)));
+}

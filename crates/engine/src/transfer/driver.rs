@@ -99,6 +99,7 @@ impl<'a, M: Driven> Driver<'a, M> {
         waker: Waker,
         shared: &'a Shared,
     ) -> Self {
+        peer.control.set_data_thread(waker.clone());
         Self {
             machine,
             socket,
@@ -149,6 +150,7 @@ impl<'a, M: Driven> Driver<'a, M> {
             if let Some(law) = self.shared.take_law() {
                 self.machine.on_law(now, law);
             }
+            self.carry_messages(now);
             let sent = self.transmit()?;
             if self.take_events()? == Flow::Done {
                 return Ok(());
@@ -161,6 +163,17 @@ impl<'a, M: Driven> Driver<'a, M> {
                 self.wait()?;
                 now = self.peer.clock.now();
             }
+        }
+    }
+
+    /// Carries the messages of the control channel. None is written while the one before waits to be sent.
+    fn carry_messages(&mut self, now: Time) {
+        for message in self.peer.control.take_transport() {
+            self.machine.on_channel(now, &message);
+        }
+        let mut message = Vec::new();
+        if self.peer.control.takes_transport() && self.machine.poll_channel(now, &mut message) {
+            self.peer.control.send_transport(message);
         }
     }
 

@@ -14,6 +14,7 @@ use crate::support::{PATIENCE, Relay, listener, session_pair, settings};
 
 /// The end of a round, which only `rbudp` says.
 const ROUND: u8 = 16;
+const FEEDBACK: u8 = 3;
 const LEN: usize = 3_000_000;
 
 fn byte_at(offset: u64) -> u8 {
@@ -82,11 +83,20 @@ fn refused(listener: &Listener, url: &HaulUrl, settings: Settings) -> EngineErro
 
 #[test]
 fn both_ends_run_the_recipe_that_was_negotiated() {
-    for (name, has_rounds) in [("bulk", false), ("fobs", false), ("rbudp", true)] {
+    let runs = [
+        ("bulk", "udp", false),
+        ("fobs", "udp", false),
+        ("rbudp", "udp", true),
+        ("fobs", "control", false),
+        ("rbudp", "control", true),
+    ];
+    for (name, over, has_rounds) in runs {
+        let mut recipe = shipped(name);
+        recipe.set("bitmap_ack.over", over).unwrap();
         let listener = listener("127.0.0.1");
         let relay = Relay::start(listener.local_addr());
         let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-        let (mut client, mut server) = session_pair(&listener, &url, options(fixed(&shipped(name))));
+        let (mut client, mut server) = session_pair(&listener, &url, options(fixed(&recipe)));
         assert_eq!(client.settings(), server.settings());
         let kept = Kept(Arc::new(Mutex::new(vec![0; LEN])));
         let sending = client.start_sending(Box::new(Pattern), Waker::new().unwrap()).unwrap();
@@ -97,6 +107,8 @@ fn both_ends_run_the_recipe_that_was_negotiated() {
         assert!(right, "{name}: bytes are not in their places");
         let said = relay.heard.lock().unwrap().iter().any(|packet| packet[0] == ROUND);
         assert_eq!(said, has_rounds, "{name}");
+        let has_reports = relay.answered.lock().unwrap().iter().any(|packet| packet[0] == FEEDBACK);
+        assert_eq!(has_reports, over == "udp", "{name} over {over}");
     }
 }
 

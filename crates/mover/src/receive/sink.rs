@@ -30,6 +30,10 @@ impl ObjectSink for FileSink {
         self.shared.queue.limit()
     }
 
+    fn takes_any_order(&self) -> bool {
+        true
+    }
+
     fn complete(&mut self, len: u64) {
         self.shared.queue.complete(len);
     }

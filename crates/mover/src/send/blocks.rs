@@ -13,9 +13,12 @@ use crate::stream::Shape;
 /// Bytes that are read at a time, and the size of a block.
 pub(crate) const BLOCK: usize = 256 << 10;
 
-/// Parts of this size on hold their files open until they have arrived. As no more than 160 MiB are on the way,
-/// these are few.
+/// Parts of this size on hold their files open until they have arrived, the newest of them at least.
 pub(crate) const LARGE: u64 = 4 << 20;
+
+/// Files that are held open. A round of a blast can leave any number of parts unconfirmed; the files of older ones are opened
+/// again if something of them was lost.
+const MOST_OPENED: usize = 64;
 
 /// A stretch of the object in memory.
 #[derive(Debug)]
@@ -52,7 +55,7 @@ pub(crate) struct SourceFile {
 }
 
 /// Which bytes of a file's stream a part is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Extent {
     /// So many from the first on.
     Whole(u64),
@@ -113,6 +116,8 @@ pub(crate) struct Keep {
 pub(crate) struct Store {
     blocks: VecDeque<Arc<Block>>,
     parts: VecDeque<Arc<SentPart>>,
+    /// Where those begin that hold their files open.
+    opened: VecDeque<u64>,
     /// Emptied buffers for the next blocks, the one that was used last at the end. New ones are made only when there
     /// is none, so there are never more buffers than blocks were held at a time.
     spare: Vec<AlignedBytes>,
@@ -152,6 +157,10 @@ impl Store {
         while self.parts.front().is_some_and(|part| part.end() <= offset) {
             self.parts.pop_front();
         }
+        let first = self.parts.front().map_or(u64::MAX, |part| part.at);
+        while self.opened.front().is_some_and(|&at| at < first) {
+            self.opened.pop_front();
+        }
     }
 
     fn drop_front(&mut self) {
@@ -178,8 +187,24 @@ impl Store {
     }
 
     pub(crate) fn add_part(&mut self, part: SentPart) {
-        if part.extent.len() > 0 {
-            self.parts.push_back(Arc::new(part));
+        if part.extent.len() == 0 {
+            return;
+        }
+        if part.opened.is_some() {
+            self.opened.push_back(part.at);
+        }
+        self.parts.push_back(Arc::new(part));
+        if self.opened.len() > MOST_OPENED {
+            self.close_oldest();
+        }
+    }
+
+    fn close_oldest(&mut self) {
+        let Some(at) = self.opened.pop_front() else { return };
+        let index = self.parts.partition_point(|part| part.at < at);
+        if let Some(part) = self.parts.get_mut(index) {
+            let (extent, file) = (part.extent.clone(), part.file.clone());
+            *part = Arc::new(SentPart { at, extent, file, opened: None });
         }
     }
 
@@ -269,5 +294,13 @@ mod tests {
         assert_eq!(Arc::strong_count(&opened), 2);
         store.release(80);
         assert_eq!(Arc::strong_count(&opened), 1, "what has arrived holds no file open");
+        for n in 8..8 + 3 * MOST_OPENED as u64 {
+            store.add_part(part(n * 10, 10, Some(opened.clone())));
+        }
+        assert_eq!(Arc::strong_count(&opened), 1 + MOST_OPENED, "nor do all of a long round");
+        assert!(store.part_at(80).is_some_and(|part| part.opened.is_none()));
+        assert!(
+            store.part_at(80 + 10 * (3 * MOST_OPENED as u64 - 1)).is_some_and(|part| part.opened.is_some())
+        );
     }
 }

@@ -36,6 +36,8 @@ mod resume;
 #[cfg(test)]
 mod round_trip;
 #[cfg(test)]
+mod rounds;
+#[cfg(test)]
 mod selection;
 #[cfg(test)]
 mod space;

@@ -331,6 +331,14 @@ impl Machine for Sender {
         self.stack.poll_transmit(now, slot)
     }
 
+    fn poll_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        self.stack.poll_channel(now, out)
+    }
+
+    fn on_channel(&mut self, now: Time, message: &[u8]) {
+        self.stack.on_channel(now, message);
+    }
+
     fn poll_event(&mut self) -> Option<SenderEvent> {
         loop {
             return Some(match self.stack.poll_event()? {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use haul_base::{Piece, RangeSet, Span, Time};
+use haul_base::{Machine as _, Piece, RangeSet, Span, Time};
 use haul_stack::{Available, Kind, ObjectSink, ObjectSource};
 use haul_wire::check::Steps;
 use haul_wire::packet::{
@@ -163,6 +163,22 @@ fn feedback(body: &[u8]) -> Vec<u8> {
     packet
 }
 
+/// A sender that has its reports over the control channel, and pauses when it is told to.
+fn sender_over_control() -> Sender {
+    let mut recipe = crate::presets::preset("fobs").and_then(Result::ok).expect("it is shipped");
+    for (key, value) in [
+        ("bitmap_ack.over", "control"),
+        ("rate_control.controller", "stop_and_go"),
+        ("rate_control.guess_at", "receiver"),
+    ] {
+        recipe.set(key, value).expect("the key is well-formed");
+    }
+    let config = SenderConfig { initial_rtt: Span::from_millis(10), ..SenderConfig::default() };
+    let source = Box::new(Source { released: 0 });
+    Sender::of_recipe(Time::ZERO, recipe, &config, link(), source, OBJECT / 2)
+        .expect("a recipe that can be built")
+}
+
 fn sender() -> Sender {
     let config =
         ControllerConfig { ceiling: None, initial_rtt: Span::from_millis(10), feedback_interval: INTERVAL };
@@ -173,19 +189,23 @@ fn sender() -> Sender {
 
 /// Checks the sending end of an object: whatever is reported, it reads only what there is and has not been released, no
 /// more is acknowledged than was sent, only a whole object is delivered, no micro-protocol fails, and nothing goes on
-/// without end. Arbitrary bytes are [`Steps`]: packets and time. True if a report was taken.
+/// without end. Arbitrary bytes are [`Steps`]: packets and time; if the first has its highest bit set, reports are messages
+/// of the control channel and no packets. True if a report was taken.
 ///
 /// # Panics
 /// If a rule is broken.
 pub fn bulk_sender(bytes: &[u8]) -> bool {
-    let mut driven = Driven::new(sender());
+    let over_control = bytes.first().is_some_and(|first| first & 0x80 != 0);
+    let mut driven = Driven::new(if over_control { sender_over_control() } else { sender() });
     for _ in 0..20 {
         driven.pass(&[0, 1]);
         driven.transmit();
     }
     for (what, body) in Steps::new(bytes).take(256) {
         match what % 4 {
+            0 if over_control => driven.machine.on_channel(driven.now, &feedback(body)),
             0 => driven.receive(&feedback(body)),
+            1 if over_control => driven.machine.on_channel(driven.now, body),
             1 => driven.receive(body),
             2 => driven.pass(body),
             _ => driven.transmit(),

@@ -4,7 +4,7 @@
 //! The paper gives no sizes of the steps, no interval and no `k`: the rate falls to what the receiver reads, and the
 //! others are parameters. It says "increase compared to the last value": `reaction.rs` has how that is read.
 
-use haul_base::{Rate, Time};
+use haul_base::{Rate, Span, Time};
 
 use super::reaction::{CLEAN, FIRST_RATE, INTERVAL, LEAST, RAISED, RISE, Reaction, TOLERANCE};
 use super::{FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
@@ -39,6 +39,10 @@ impl RateController for Asynch {
 
     fn on_silence(&mut self, _: Time, _: u32) {}
 
+    fn report_interval(&self) -> Option<Span> {
+        Some(self.0.interval)
+    }
+
     fn ceiling(&self) -> Option<Rate> {
         self.0.ceiling
     }
@@ -50,8 +54,6 @@ impl RateController for Asynch {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::Span;
-
     use super::super::testing::{Harness, Loss, PathModel, assert_near, built, feedback};
     use super::*;
     use crate::rtt::RttEstimator;

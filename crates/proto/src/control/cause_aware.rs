@@ -7,7 +7,8 @@ use crate::rtt::RttEstimator;
 use haul_base::{Cause, Rate, Span, Time, Verdict};
 
 use super::{
-    Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, RateState, SentBatch, burst_for,
+    Boundary, FeedbackSample, Limits, LossRuns, OwnHost, Permit, RateController, RateState, SentBatch,
+    burst_for,
 };
 
 /// From this share on all of a loss counts as the host's (dickens-classifier: no reduction from P(CPU) = 0.95 on).
@@ -130,6 +131,18 @@ impl RateController for CauseAware {
 
     fn deadline(&self) -> Option<Time> {
         self.law.deadline()
+    }
+
+    fn on_pause(&mut self, now: Time, lasts: Span) {
+        self.law.on_pause(now, lasts);
+    }
+
+    fn advise(&mut self, own: &OwnHost) -> Option<Span> {
+        self.law.advise(own)
+    }
+
+    fn report_interval(&self) -> Option<Span> {
+        self.law.report_interval()
     }
 
     fn ceiling(&self) -> Option<Rate> {

@@ -12,6 +12,7 @@ mod equation;
 mod fast;
 mod fixed;
 mod gtp;
+pub(crate) mod held_rate;
 mod highspeed;
 mod ledbat_plus_plus;
 pub(crate) mod ledger;
@@ -53,7 +54,7 @@ pub use registry::{
     BuildLaw, ControllerConfig, ControllerError, LawRegistration, build_controller, law, law_names, laws,
     register_law,
 };
-pub use sample::{Boundary, FeedbackSample, LossRun, LossRuns, SentBatch, Unit};
+pub use sample::{Boundary, FeedbackSample, LossRun, LossRuns, OwnHost, SentBatch, Unit};
 
 /// What a controller allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +154,25 @@ pub trait RateController: Debug + Send {
     /// When to call [`RateController::on_deadline`]; read again after each call of the others. One that has passed is
     /// called once more at most every 100 us.
     fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    /// The receiver asks to be sent nothing for so long, at most [`LONGEST_HOLD`], because it guesses that it will not read. A law
+    /// that does not know what to do with it goes on.
+    fn on_pause(&mut self, now: Time, lasts: Span) {
+        let _ = (now, lasts);
+    }
+
+    /// The receiving end has a law of the same recipe, which sends nothing. It is told of that end's own host whenever that is
+    /// looked at, and when its deadline has come, and says for how long the sender should pause, if it should.
+    fn advise(&mut self, own: &OwnHost) -> Option<Span> {
+        let _ = own;
+        None
+    }
+
+    /// The report interval that it wants, where the recipe lets it decide (`bitmap_ack.when = "law"`); `None`: the recipe's. Read
+    /// again after each call of the others.
+    fn report_interval(&self) -> Option<Span> {
         None
     }
 

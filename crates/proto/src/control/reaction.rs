@@ -164,7 +164,7 @@ pub(super) struct Reaction {
     pub(super) rate: Rate,
     pub(super) ceiling: Option<Rate>,
     pub(super) phase: &'static str,
-    interval: Span,
+    pub(super) interval: Span,
     needs_raised: u64,
     needs_clean: u64,
     rise: f64,
@@ -202,7 +202,10 @@ impl Reaction {
 
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.sums.add(sample);
-        if let Some(ended) = self.sums.end(sample.now, self.interval) {
+        // Where reports come at the law's own interval, one that the path brings a little early ends it too.
+        let is_regular = sample.report_interval * 2 > self.interval;
+        let early = if is_regular { sample.report_interval / 2 } else { Span::ZERO };
+        if let Some(ended) = self.sums.end(sample.now, self.interval.saturating_sub(early)) {
             self.on_interval(&ended);
         }
     }

@@ -17,6 +17,19 @@ pub struct SentBatch {
     pub in_flight: u64,
 }
 
+/// What the receiving end knows of itself. Counts are those since the look before.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnHost {
+    /// When it was looked at.
+    pub now: Time,
+    /// The load; totals are changes since the look before. `None` if only a deadline has come.
+    pub host: Option<HostSample>,
+    /// Data packets that were read.
+    pub received: u64,
+    /// Socket buffers that the kernel dropped.
+    pub socket_drops: u64,
+}
+
 /// What one feedback packet brought, as every controller sees it. Counts are what this feedback adds; what was said before
 /// is in earlier samples. They are no more than what was sent; rates, times and the rest are as the peer says, who may be
 /// wrong or lie: whatever a law derives from them must stay bounded.
@@ -147,6 +160,25 @@ impl LossRuns {
         }
     }
 
+    /// Adds those of `later`, which were found after these. A run that goes on in them counts as two.
+    pub(crate) fn append(&mut self, later: &Self) {
+        let free = self.list.get_mut(self.count as usize..).unwrap_or_default();
+        for (place, run) in free.iter_mut().zip(later.listed()) {
+            *place = *run;
+        }
+        self.count += later.count;
+        self.packets += later.packets;
+        self.longest = self.longest.max(later.longest);
+        if later.count > 0 {
+            self.last = later.last;
+        }
+    }
+
+    /// The number behind the packet that was found last; 0 without losses.
+    pub(crate) fn end_pn(&self) -> u64 {
+        if self.count == 0 { 0 } else { self.last.first_pn.saturating_add(self.last.packets) }
+    }
+
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
         (self.count, self.longest, self.packets) = (0, 0, 0);
@@ -226,6 +258,13 @@ mod tests {
             runs.push(100 + 2 * n);
         }
         assert_eq!((runs.count(), runs.listed().len(), runs.packets()), (103, LossRuns::LISTED, 106));
+        let mut both = LossRuns::default();
+        both.push(1);
+        assert_eq!((both.end_pn(), LossRuns::NONE.end_pn()), (2, 0));
+        both.append(&runs);
+        both.append(&LossRuns::NONE);
+        assert_eq!((both.count(), both.packets(), both.longest(), both.end_pn()), (104, 107, 3, 299));
+        assert_eq!((both.listed()[0], both.listed()[31]), (run(1, 1), runs.listed()[30]));
         runs.clear();
         runs.push(299);
         assert_eq!((runs.listed(), runs.longest()), (&[run(299, 1)][..], 1));

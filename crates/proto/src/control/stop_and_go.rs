@@ -9,18 +9,21 @@
 //! - `rbudp+`: the process is taken to run for one time slice and then to be suspended for the time of the scheduler model
 //!   ([`super::suspension`]), fed with the mean of the last suspensions (run delay per involuntary switch).
 //!
+//! In the papers a process beside the receiver guesses, and tells the sender to pause: `guess_at = "receiver"`. Otherwise the
+//! sender guesses, from what feedback says of the receiving host.
+//!
 //! Choices where the papers are silent: the factor of RAPID's pause; RBUDP+'s estimate, which the papers only call another
 //! one: the case of the model, its share and `D`, the time in wait queues, which is why it also pauses for an idle receiver.
 //! Suspensions that were seen count for eight pauses.
 
-use haul_base::{Probability, Rate, Span, Time};
+use haul_base::{HostSample, Probability, Rate, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
 
 use super::reaction::{FIRST_RATE, clamped, rate_or_ceiling};
 use super::suspension::{Ahead, Case, Reentry};
 use super::{
-    ControllerConfig, ControllerError, FeedbackSample, LONGEST_HOLD, LawRegistration, Limits, Permit,
-    RateController, RateState, SentBatch,
+    ControllerConfig, ControllerError, FeedbackSample, LONGEST_HOLD, LawRegistration, Limits, OwnHost,
+    Permit, RateController, RateState, SentBatch,
 };
 
 /// The line of the registry.
@@ -36,6 +39,12 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             kind: ParameterKind::Choice(&["rbudp+", "rapid"]),
             default: "rbudp+",
             help: "whose guess: RBUDP+'s estimate of suspensions, or RAPID's dynamic priority",
+        },
+        ParameterSpec {
+            name: "guess_at",
+            kind: ParameterKind::Choice(&["sender", "receiver"]),
+            default: "sender",
+            help: "which end guesses: the sender, from feedback, or the receiver, which tells the sender for how long to pause",
         },
         ParameterSpec {
             name: "pause",
@@ -143,6 +152,26 @@ impl Estimate {
     }
 }
 
+impl Estimate {
+    fn on_host(&mut self, host: &HostSample) {
+        let switches = host.involuntary_switches.map_or(1, u64::from);
+        if let Some(delay) = host.run_delay.filter(|&delay| delay > Span::ZERO && switches > 0) {
+            self.on_suspensions(delay, switches);
+        }
+    }
+
+    /// The pause that follows on the present time slice, if that is over.
+    fn end_slice(&mut self, now: Time) -> Option<Span> {
+        self.slice_ends.take_if(|ends| *ends <= now)?;
+        let lasts = self.suspension();
+        self.unseen += 1;
+        if self.unseen == BLIND {
+            self.observed = Span::ZERO;
+        }
+        Some(lasts)
+    }
+}
+
 #[derive(Debug)]
 enum Guess {
     Rapid(Rapid, f64),
@@ -155,6 +184,7 @@ struct StopAndGo {
     rate: Rate,
     ceiling: Option<Rate>,
     guess: Guess,
+    at_receiver: bool,
     /// Packets were lost since the host was looked at last.
     has_lost: bool,
     held_until: Option<Time>,
@@ -179,7 +209,8 @@ impl StopAndGo {
             })
         };
         let rate = clamped(rate, config.ceiling);
-        Ok(Self { rate, ceiling: config.ceiling, guess, has_lost: false, held_until: None })
+        let at_receiver = parameters.text("guess_at") == "receiver";
+        Ok(Self { rate, ceiling: config.ceiling, guess, at_receiver, has_lost: false, held_until: None })
     }
 
     fn pause(&mut self, now: Time, lasts: Span) {
@@ -193,14 +224,25 @@ impl StopAndGo {
             self.held_until = None;
         }
         if let Guess::Estimate(estimate) = &mut self.guess
-            && estimate.slice_ends.take_if(|ends| *ends <= now).is_some()
+            && let Some(lasts) = estimate.end_slice(now)
         {
-            let lasts = estimate.suspension();
-            estimate.unseen += 1;
-            if estimate.unseen == BLIND {
-                estimate.observed = Span::ZERO;
-            }
             self.pause(now, lasts);
+        }
+    }
+
+    /// For how long to pause, by what a look at the host says at once.
+    fn guess(&mut self, host: &HostSample) -> Option<Span> {
+        match &mut self.guess {
+            Guess::Rapid(rapid, factor) => {
+                let sleep = host.sleep_average?;
+                let levels = (sleep.as_nanos() / SLEEP_PER_LEVEL.as_nanos()).min(MOST_LEVELS);
+                let has_lost = std::mem::take(&mut self.has_lost);
+                rapid.on_priority(MOST_LEVELS - levels, has_lost).then(|| sleep.mul_f64(*factor))
+            }
+            Guess::Estimate(estimate) => {
+                estimate.on_host(host);
+                None
+            }
         }
     }
 }
@@ -217,6 +259,7 @@ impl RateController for StopAndGo {
         self.advance(sent.now);
         if let Guess::Estimate(estimate) = &mut self.guess
             && self.held_until.is_none()
+            && !self.at_receiver
         {
             estimate.slice_ends.get_or_insert(sent.now + estimate.time_slice);
         }
@@ -226,24 +269,31 @@ impl RateController for StopAndGo {
         self.advance(sample.now);
         // What its socket drops, the receiving host knows before the sender can find out.
         self.has_lost |= sample.lost_packets > 0 || sample.socket_drops > 0;
-        let Some(host) = sample.host else { return };
-        match &mut self.guess {
-            Guess::Rapid(rapid, factor) => {
-                let Some(sleep) = host.sleep_average else { return };
-                let levels = (sleep.as_nanos() / SLEEP_PER_LEVEL.as_nanos()).min(MOST_LEVELS);
-                let has_lost = std::mem::take(&mut self.has_lost);
-                if rapid.on_priority(MOST_LEVELS - levels, has_lost) {
-                    let lasts = sleep.mul_f64(*factor);
-                    self.pause(sample.now, lasts);
-                }
-            }
-            Guess::Estimate(estimate) => {
-                let switches = host.involuntary_switches.map_or(1, u64::from);
-                if let Some(delay) = host.run_delay.filter(|&delay| delay > Span::ZERO && switches > 0) {
-                    estimate.on_suspensions(delay, switches);
-                }
-            }
+        let Some(host) = sample.host.filter(|_| !self.at_receiver) else { return };
+        if let Some(lasts) = self.guess(&host) {
+            self.pause(sample.now, lasts);
         }
+    }
+
+    fn on_pause(&mut self, now: Time, lasts: Span) {
+        if self.at_receiver {
+            self.held_until = None;
+            self.pause(now, lasts);
+        }
+    }
+
+    fn advise(&mut self, own: &OwnHost) -> Option<Span> {
+        if !self.at_receiver {
+            return None;
+        }
+        self.has_lost |= own.socket_drops > 0;
+        let at_once = own.host.and_then(|host| self.guess(&host));
+        let Guess::Estimate(estimate) = &mut self.guess else { return at_once };
+        let over = estimate.end_slice(own.now);
+        if over.is_none() && own.host.is_some() && own.received > 0 {
+            estimate.slice_ends.get_or_insert(own.now + estimate.time_slice);
+        }
+        over.filter(|&lasts| lasts > Span::ZERO)
     }
 
     fn on_silence(&mut self, now: Time, _: u32) {
@@ -273,8 +323,6 @@ impl RateController for StopAndGo {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::HostSample;
-
     use super::super::testing::{Harness, PathModel, assert_near, built, feedback};
     use super::*;
     use crate::rtt::RttEstimator;
@@ -330,6 +378,43 @@ mod tests {
             matches!(law.permit(), Permit::Hold(_))
         };
         assert!(stops(7) && !stops(0));
+    }
+
+    #[test]
+    fn where_the_receiver_guesses_the_sender_pauses_when_it_is_told_and_else_never() {
+        for predictor in ["rapid", "rbudp+"] {
+            let given = [("predictor", predictor), ("guess_at", "receiver"), ("waiting", "15ms")];
+            let (mut sends, mut receives) =
+                (built("stop_and_go", &given, RATE), built("stop_and_go", &given, RATE));
+            let go = Permit::Go(Limits::at_rate(RATE));
+            // Priorities 2, 4, 6 of 10 with a loss at the last one, 3 and 5: RAPID stops there. RBUDP+ after a slice of 100 ms.
+            let mut advice = Vec::new();
+            for (n, (millis, drops)) in
+                [(800, 0), (600, 0), (450, 9), (700, 0), (540, 0)].into_iter().enumerate()
+            {
+                let now = at(50 * n as u64);
+                let own = OwnHost { now, host: Some(sleep(millis)), received: 10, socket_drops: drops };
+                advice.extend(receives.advise(&own).map(|lasts| (n, lasts)));
+                sends.on_sent(&SentBatch { now, packets: 1, bytes: 1_472, in_flight: 1_472 });
+                tell(sends.as_mut(), 50 * n as u64, drops, sleep(millis));
+                sends.on_deadline(now);
+                assert_eq!((sends.permit(), sends.deadline()), (go, None), "{predictor}");
+            }
+            let wanted = match predictor {
+                "rapid" => vec![(4, Span::from_millis(540))],
+                _ => vec![(2, Span::from_millis(15))],
+            };
+            assert_eq!(advice, wanted);
+            sends.on_pause(at(300), wanted[0].1);
+            assert_eq!(sends.permit(), Permit::Hold(at(300) + wanted[0].1));
+            sends.on_pause(at(310), Span::from_secs(100));
+            assert_eq!(sends.permit(), Permit::Hold(at(310) + LONGEST_HOLD), "the newer one counts, bounded");
+            sends.on_deadline(at(310) + LONGEST_HOLD);
+            assert_eq!(sends.permit(), go);
+        }
+        let mut own = built("stop_and_go", &[], RATE);
+        own.on_pause(at(1), Span::from_millis(5));
+        assert!(matches!(own.permit(), Permit::Go(_)), "it guesses itself");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use haul_stack::{ParameterKind, ParameterSpec, RecipeError};
 use proptest::prelude::*;
 
 use super::registry::own_laws;
+use super::held_rate::Mode;
 use super::testing::{Harness, PathModel, config};
 use super::*;
 use crate::rtt::RttEstimator;
@@ -268,17 +269,25 @@ fn drive(controller: &mut dyn RateController, ops: &[Op], mut check: impl FnMut(
     }
 }
 
+const MODES: [Mode; 3] = [Mode::Law, Mode::Window, Mode::Rate];
+
 fn built(law: &LawRegistration, ceiling: Rate, cause_aware: bool) -> Box<dyn RateController> {
-    let controller = law.build(&[], &config(Some(ceiling))).unwrap();
+    built_in(Mode::Law, law, ceiling, cause_aware)
+}
+
+fn built_in(mode: Mode, law: &LawRegistration, ceiling: Rate, cause_aware: bool) -> Box<dyn RateController> {
+    let controller = mode.hold(law.build(&[], &config(Some(ceiling))).unwrap(), Span::from_millis(20));
     if cause_aware { Box::new(CauseAware::new(controller)) } else { controller }
 }
 
 proptest! {
     #[test]
-    fn every_controller_keeps_its_limits_sane(ops in prop::collection::vec(op(), 1..200), aware: bool) {
+    fn every_controller_keeps_its_limits_sane(
+        ops in prop::collection::vec(op(), 1..200), aware: bool, mode in prop::sample::select(&MODES[..]),
+    ) {
         for ceiling in [Rate::from_mbps(950), Rate::from_bps(20_000)] {
             for law in own_laws() {
-                let mut controller = built(law, ceiling, aware);
+                let mut controller = built_in(mode, law, ceiling, aware);
                 let name = law.name;
                 drive(controller.as_mut(), &ops, |now, permit| match permit {
                     Permit::Go(limits) => {

@@ -149,6 +149,18 @@ pub struct ReceiverCounters {
 /// The host was looked at; raised by the stack's runner with a [`HostSample`], carried to the other side by `bitmap_ack`.
 pub const HOST_SAMPLE: &str = "host sample";
 
+/// The sender is to be asked to send nothing for a while; raised by `rate_control` at the receiving end, carried to the other
+/// side by `bitmap_ack`.
+pub(crate) const PAUSE_WANTED: &str = "pause wanted";
+
+/// The other side asks to be sent nothing for a while, no longer than a law may hold; raised by `bitmap_ack`, handled by
+/// `rate_control`.
+pub(crate) const PAUSE_ASKED: &str = "pause asked";
+
+/// The notice of [`PAUSE_WANTED`] and [`PAUSE_ASKED`]: for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pause(pub(crate) Span);
+
 /// What the diagnosis says of losses found from now on; raised by the stack's runner with an `Option` of a
 /// [`haul_base::Verdict`], handled by `rate_control`.
 pub const VERDICT: &str = "verdict";

@@ -32,6 +32,11 @@ impl Default for Flight {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportDelay(pub Span);
 
+/// The report interval that the control law wants, if it wants one. Written by `rate_control`, asked for by `bitmap_ack` with
+/// `when = "law"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LawInterval(pub(crate) Option<Span>);
+
 /// Number of the chunk of the object that is being sent for the first time. Written by `object`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkNow(pub u64);

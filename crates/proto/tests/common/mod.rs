@@ -115,6 +115,10 @@ impl ObjectSink for Shared {
         self.0.lock().unwrap().limit
     }
 
+    fn takes_any_order(&self) -> bool {
+        true
+    }
+
     fn complete(&mut self, len: u64) {
         let mut sunk = self.0.lock().unwrap();
         assert_eq!(sunk.complete.replace(len), None, "completed twice");

@@ -100,8 +100,11 @@ fn readings_that_are_further_apart_than_silence() {
 #[test]
 fn an_object_whose_lost_end_nobody_would_notice() {
     let said = refusal(&changed("fobs", &[("retransmit.probe", "false")]));
-    let wanted = "`retransmit.probe = false`: true is wanted with `bitmap_ack.when = interval`, or nobody notices that the \
-                  last packets are lost; set it to true, or bitmap_ack.when to round";
+    let wanted = "`retransmit.probe = false`: true is wanted with `bitmap_ack.when` = `interval` or `law`, or nobody notices \
+                  that the last packets are lost; set it to true, or bitmap_ack.when to segment, chunk or round";
     assert!(said.ends_with(wanted), "{said}");
-    assert!(is_accepted(&changed("fobs", &[("retransmit.probe", "false"), ("bitmap_ack.when", "round")])));
+    refusal(&changed("fobs", &[("retransmit.probe", "false"), ("bitmap_ack.when", "law")]));
+    for when in ["segment", "chunk", "round"] {
+        assert!(is_accepted(&changed("fobs", &[("retransmit.probe", "false"), ("bitmap_ack.when", when)])));
+    }
 }

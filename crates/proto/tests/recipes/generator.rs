@@ -98,7 +98,9 @@ fn draw(registry: &Arc<Registry>, names: &[&str], rng: &mut Rng) -> Option<(Reci
 const OBJECT_VALUES: &[(&str, &str, &[&str])] = &[
     ("object", "chunk", &["1kB", "100kB", "100MB"]),
     ("object", "first_limit", &["1B", "64KiB", "64MiB"]),
-    ("bitmap_ack", "when", &["interval", "round"]),
+    ("object", "gaps", &["held", "free"]),
+    ("bitmap_ack", "when", &["interval", "law", "segment", "chunk", "round"]),
+    ("rate_control", "mode", &["law", "window", "rate"]),
     ("bitmap_ack", "interval", &["500us", "2ms", "20ms"]),
     ("retransmit", "window", &["1", "63", "1024", "10000", "400000"]),
     ("retransmit", "probe", &["true", "false"]),

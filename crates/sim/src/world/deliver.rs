@@ -200,7 +200,8 @@ impl World {
         self.after_node(id, before);
     }
 
-    fn after_node(&mut self, id: NodeId, happenings_before: u64) {
+    pub(super) fn after_node(&mut self, id: NodeId, happenings_before: u64) {
+        self.take_messages(id);
         let slot = &self.nodes[id.0 as usize];
         if !slot.waits_for_cpu {
             // A node may ask for the present; time still has to move.

@@ -1,6 +1,7 @@
 //! The event world: links, nodes and hosts in virtual time.
 
 mod agenda;
+mod channel;
 mod deliver;
 mod flights;
 mod host;
@@ -21,10 +22,12 @@ use crate::parcel::{DropReason, Exit, FlowId, Parcel};
 use crate::path::Path;
 use crate::stage::{PathSpec, SpecError, StageChange, StageRef};
 use agenda::Agenda;
+use channel::{Channel, ChannelId};
 use flights::{Flights, Launch};
 use record::Recorder;
 use truth::RecentLosses;
 
+pub use channel::ChannelSpec;
 pub use host::{HostExit, HostModel};
 pub use node::{Arrival, Node, Outbox};
 pub use record::Rates;
@@ -121,6 +124,7 @@ struct NodeSlot {
     waits_for_cpu: bool,
     /// When its process looks at the host's load again.
     looks_at: Time,
+    channel: Option<ChannelId>,
 }
 
 #[derive(Debug)]
@@ -145,6 +149,7 @@ enum Actor {
     Link(LinkId),
     Node(NodeId),
     Host(HostId),
+    Channel(ChannelId),
     Launches,
     Script,
     Recorder,
@@ -163,6 +168,7 @@ pub struct World {
     nodes: Vec<NodeSlot>,
     hosts: Vec<HostSlot>,
     flows: Vec<Flow>,
+    channels: Vec<Channel>,
     flights: Flights,
     launches: Vec<Launch>,
     /// What leaves its node later than it was written.
@@ -211,6 +217,7 @@ impl World {
             nodes: Vec::new(),
             hosts: Vec::new(),
             flows: Vec::new(),
+            channels: Vec::new(),
             flights: Flights::new(),
             launches: Vec::new(),
             later: Line::default(),
@@ -266,6 +273,7 @@ impl World {
             actor,
             waits_for_cpu: false,
             looks_at: Time::ZERO,
+            channel: None,
         };
         self.nodes.push(slot);
         self.agenda.set(actor, Some(self.now));
@@ -458,6 +466,7 @@ impl World {
             Actor::Link(id) => self.on_link(id),
             Actor::Node(id) => self.on_node_timer(id),
             Actor::Host(id) => self.on_host(id),
+            Actor::Channel(id) => self.on_channel(id),
             Actor::Launches => self.on_later(),
             Actor::Script => self.on_script(),
             Actor::Recorder => self.on_recorder(),

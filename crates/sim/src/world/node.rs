@@ -37,6 +37,14 @@ pub trait Node: Any + Debug + Send {
     /// When to call [`Node::on_deadline`].
     fn deadline(&self) -> Option<Time>;
 
+    /// A message of its control channel arrives.
+    fn on_channel(&mut self, _now: Time, _message: &[u8], _out: &mut Outbox<'_>) {}
+
+    /// The next message for its control channel, behind what `out` holds; false if there is none.
+    fn poll_channel(&mut self, _now: Time, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
     /// The load of the host on which the node's process runs, before one of the calls above, at most once in
     /// [`HostSample::INTERVAL`].
     fn on_host_sample(&mut self, _now: Time, _host: HostSample) {}

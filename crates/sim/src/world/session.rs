@@ -97,6 +97,10 @@ impl<M: Machine> SessionNode<M> {
             self.events.push((now, event));
         }
         let wanted = if batches == MOST_BATCHES { Some(now) } else { self.machine.deadline().map(|d| d.at) };
+        self.set_wake(now, wanted);
+    }
+
+    fn set_wake(&mut self, now: Time, wanted: Option<Time>) {
         self.wake = wanted.map(|at| if at <= now { now + SHORTEST_WAIT } else { at });
     }
 }
@@ -118,6 +122,19 @@ where
 
     fn deadline(&self) -> Option<Time> {
         self.wake
+    }
+
+    fn on_channel(&mut self, now: Time, message: &[u8], out: &mut Outbox<'_>) {
+        self.machine.on_channel(now, message);
+        self.drain(now, out);
+    }
+
+    fn poll_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
+        let is_written = self.machine.poll_channel(now, out);
+        if is_written {
+            self.set_wake(now, self.machine.deadline().map(|d| d.at));
+        }
+        is_written
     }
 
     fn on_host_sample(&mut self, now: Time, host: HostSample) {

@@ -41,6 +41,7 @@ impl Held for ControlMessage {
             Self::Withheld(withheld) => withheld.held(),
             Self::DestinationLineage(lineage) => lineage.held(),
             Self::DestinationAttributes(attributes) => attributes.held(),
+            Self::Transport(bytes) => bytes.held(),
             Self::UdpSeen { .. }
             | Self::EntriesEnd { .. }
             | Self::ObjectSent { .. }

@@ -88,7 +88,13 @@ pub enum ControlMessage {
     /// Sender to receiver, before the entries of a source that stands for what is in it, of the first one only: what
     /// the destination itself gets.
     DestinationAttributes(DestinationAttributes),
+    /// Either side, while data moves: a message of the transport, at most [`MAX_TRANSPORT`] bytes; what it means is the
+    /// recipe's affair. Only where the recipe has reports on the control channel.
+    Transport(Vec<u8>),
 }
+
+/// Longest message of the transport.
+pub const MAX_TRANSPORT: usize = 1 << 16;
 
 impl ControlMessage {
     /// Checks the ranges that the types do not hold. Encoding and decoding check this too.
@@ -159,6 +165,7 @@ impl ControlMessage {
             Self::Withheld(_) => "withheld",
             Self::DestinationLineage(_) => "destination-lineage",
             Self::DestinationAttributes(_) => "destination-attributes",
+            Self::Transport(_) => "transport",
         }
     }
 }

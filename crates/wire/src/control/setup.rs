@@ -176,7 +176,7 @@ pub enum Layout {
 /// How a session runs. The client asks, and the server's [`Accept`] says what is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Bytes that the sender reads and the receiver writes at a time, at most [`MAX_OFFSET`].
+    /// The object is cut at multiples of so many bytes, at most [`MAX_OFFSET`].
     pub chunk_bytes: u64,
     /// Name of the rate controller.
     pub controller: String,

@@ -234,6 +234,7 @@ fn messages_of_numbers() {
     frozen(&ControlMessage::Allot { rate_bps: 128 }, &[23, 0x80, 1]);
     frozen(&ControlMessage::Pong(u64::MAX), &joined(&[&[11], &[0xff; 9], &[1]]));
     frozen(&ControlMessage::Bye, &[12]);
+    frozen(&ControlMessage::Transport(vec![18, 0, 200]), &[28, 3, 18, 0, 200]);
 }
 
 #[test]

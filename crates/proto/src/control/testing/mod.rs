@@ -155,6 +155,11 @@ impl Harness {
         self.path.capacity = capacity;
     }
 
+    /// UDP payload bytes sent so far.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
     /// Runs for so long.
     pub(crate) fn run_for(&mut self, span: Span) {
         let until = self.now + span;

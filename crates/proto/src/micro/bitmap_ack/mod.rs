@@ -1,9 +1,14 @@
-//! `bitmap_ack`: the receiver states what has arrived, as one bitmap per 10,000 segments, at intervals or at the end of
-//! a round (counters and the limit of flow control come at intervals in either case); the sender takes the statements, measures the round trip and says which segments count as lost.
+//! `bitmap_ack`: the receiver states what has arrived, as one bitmap per 10,000 segments; the sender takes the statements,
+//! measures the round trip and says which segments count as lost.
+//!
+//! *When* the receiver states is a parameter: at intervals, or when the sender asks, at the end of a segment, a chunk or a round.
+//! Counters and the limit of flow control come at intervals in any case. *Over what* is another one: over UDP, where a lost
+//! report costs nothing because the next one says it all again, or over the control channel, which is TCP: there a lost packet
+//! holds up all reports behind it.
 //!
 //! Bitmaps instead of acknowledgements of packets are FOBS's (dickens-system-aware-fobs, section on bitmap
-//! acknowledgements), reports at the end of a round are RBUDP's (he-rbudp, section 2); both sent them over TCP, here
-//! they go over UDP, and a lost one costs nothing because the next one says it all again.
+//! acknowledgements), reports at the end of a round are RBUDP's (he-rbudp, section 2); both send them over TCP. That the law sets
+//! the interval is FOBS's and ASYNCH's (asynch, section 3).
 
 pub(crate) mod arrivals;
 mod receiver;
@@ -17,10 +22,12 @@ use std::any::Any;
 
 use haul_base::{Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, Setup,
+    Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
+    ParameterKind, ParameterSpec, Parameters, Registration, Resolution, SEND_PERMIT, Setup,
 };
 
+use super::events::{PAUSE_ASKED, PAUSE_WANTED, Pause};
+use crate::control::LONGEST_HOLD;
 use receiver::Receiver;
 use report::When;
 use sender::Sender;
@@ -31,6 +38,11 @@ pub(crate) const FEEDBACK: Kind = Kind(3);
 pub(crate) const ROUND: Kind = Kind(16);
 /// The sender asks for another interval of reports; the body is microseconds, u32.
 pub(crate) const REPORT_INTERVAL: Kind = Kind(17);
+/// The receiver asks the sender to send nothing for a while; the body is microseconds, u32.
+pub(crate) const PAUSE: Kind = Kind(18);
+
+/// Longest report on the control channel, bytes: the bitmaps of 25 segments. What does not fit follows in the next one.
+pub(crate) const CHANNEL_REPORT: usize = 32 << 10;
 
 /// The timer of the next report.
 const REPORT_TIMER: u8 = 0;
@@ -42,9 +54,31 @@ const ROUND_TIMER: u8 = 1;
 struct BitmapAck {
     interval: Span,
     when: When,
+    over: Over,
+    pauses: Option<Pauses>,
+    /// Messages of the control channel so far.
+    messages: u64,
     sent_at: Option<Attribute<u32>>,
     sender: Sender,
     receiver: Receiver,
+}
+
+/// What reports go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Udp,
+    Control,
+}
+
+/// Pauses that the receiver asks for. One that is lost or overtaken by a newer one is no more: it was for then.
+#[derive(Debug)]
+struct Pauses {
+    wanted: Event<Pause>,
+    asked: Event<Pause>,
+    /// At the receiver: the one to be asked for.
+    next: Option<Span>,
+    /// At the sender: the number of the newest one's packet or message.
+    newest: Option<u64>,
 }
 
 /// The line of the registry.
@@ -53,9 +87,17 @@ pub(super) fn registration() -> Registration {
         parameters: &[
             ParameterSpec {
                 name: "when",
-                kind: ParameterKind::Choice(&["interval", "round"]),
+                kind: ParameterKind::Choice(When::NAMES),
                 default: "interval",
-                help: "whether the receiver says what has arrived at intervals or at the end of a round",
+                help: "when the receiver says what has arrived: at intervals that adapt and early where packets are missing \
+                       (`interval`), at exactly the interval that the control law wants (`law`), or at the end of each \
+                       segment of 10,000 packets (`segment`), chunk (`chunk`) or round (`round`)",
+            },
+            ParameterSpec {
+                name: "over",
+                kind: ParameterKind::Choice(&["udp", "control"]),
+                default: "udp",
+                help: "whether reports go over UDP or over the control channel (TCP)",
             },
             ParameterSpec {
                 name: "interval",
@@ -70,20 +112,21 @@ pub(super) fn registration() -> Registration {
             ("negative_ack", "both say what has arrived"),
             ("cumulative_ack", "both say what has arrived"),
         ],
-        ..Registration::new("bitmap_ack", 3, "reports what has arrived as bitmaps", build)
+        ..Registration::new("bitmap_ack", 4, "reports what has arrived as bitmaps", build)
     }
 }
 
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let interval = interval(parameters)?;
-    let when = when(parameters);
+    let (when, over) = (When::named(parameters.text("when")), over(parameters));
     let receiver = Receiver::new(setup.now, when, interval);
-    let sender = Sender::new(setup, when == When::Round, interval);
-    Ok(Box::new(BitmapAck { interval, when, sent_at: None, sender, receiver }))
+    let sender = Sender::new(setup, when, interval);
+    let (pauses, messages) = (None, 0);
+    Ok(Box::new(BitmapAck { interval, when, over, pauses, messages, sent_at: None, sender, receiver }))
 }
 
-fn when(parameters: &Parameters) -> When {
-    if parameters.text("when") == "round" { When::Round } else { When::Interval }
+fn over(parameters: &Parameters) -> Over {
+    if parameters.text("over") == "control" { Over::Control } else { Over::Udp }
 }
 
 fn interval(parameters: &Parameters) -> Result<Span, String> {
@@ -97,10 +140,45 @@ impl BitmapAck {
     /// Calls for a report now, or sets the timer of the next one.
     fn schedule(&mut self, context: &mut Context<'_>) {
         let Some(due) = self.receiver.due() else { return };
-        if due <= context.now() {
+        if due > context.now() {
+            context.set_timer(REPORT_TIMER, due);
+        } else if self.over == Over::Udp {
             context.want_control();
+            context.set_timer(REPORT_TIMER, context.now());
+        } else {
+            // Written when the channel has room, whenever that is: until then there is nothing to do.
+            context.want_channel();
+            context.cancel_timer(REPORT_TIMER);
         }
-        context.set_timer(REPORT_TIMER, due.max(context.now()));
+    }
+
+    /// The receiver is to ask for a pause.
+    fn want_pause(&mut self, lasts: Span, context: &mut Context<'_>) {
+        if let Some(pauses) = &mut self.pauses {
+            pauses.next = Some(lasts);
+        }
+        match self.over {
+            Over::Udp => context.want_control(),
+            Over::Control => context.want_channel(),
+        }
+    }
+
+    /// The receiver asks for a pause. `None` if that is impossible; one that has been overtaken is passed by.
+    fn on_pause(&mut self, body: &[u8], number: u64, context: &mut Context<'_>) -> Option<()> {
+        let micros = u32::from_be_bytes(body.try_into().ok()?);
+        let pauses = self.pauses.as_mut()?;
+        if pauses.newest.is_none_or(|newest| number > newest) {
+            pauses.newest = Some(number);
+            let lasts = Span::from_micros(u64::from(micros)).min(LONGEST_HOLD);
+            context.raise(pauses.asked, &mut Pause(lasts));
+        }
+        Some(())
+    }
+
+    /// The body of the pause to be asked for, if one is.
+    fn take_pause(&mut self) -> Option<[u8; 4]> {
+        let lasts = self.pauses.as_mut()?.next.take()?;
+        Some(u32::try_from(lasts.as_micros()).unwrap_or(u32::MAX).to_be_bytes())
     }
 
     fn stamp(&self, batch: &mut Batch<'_>, now: Time) {
@@ -114,9 +192,13 @@ impl MicroProtocol for BitmapAck {
         self.sent_at = Some(declaration.attribute("sent_at"));
         declaration.kind(FEEDBACK);
         declaration.kind(REPORT_INTERVAL);
-        if self.when == When::Round {
+        declaration.kind(PAUSE);
+        if self.when.is_asked() {
             declaration.kind(ROUND);
         }
+        let (wanted, asked) = (declaration.event(PAUSE_WANTED), declaration.event(PAUSE_ASKED));
+        let (next, newest) = self.pauses.as_ref().map_or((None, None), |known| (known.next, known.newest));
+        self.pauses = Some(Pauses { wanted, asked, next, newest });
         self.sender.declare(declaration);
         self.receiver.declare(declaration);
     }
@@ -124,6 +206,9 @@ impl MicroProtocol for BitmapAck {
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
+        if let Some(pauses) = &self.pauses {
+            resolution.on_event(pauses.wanted, Order::NORMAL);
+        }
         self.receiver.bind(resolution);
         self.sender.bind(resolution);
     }
@@ -141,8 +226,8 @@ impl MicroProtocol for BitmapAck {
             self.sender.on_segments(batch);
             self.stamp(batch, context.now());
         } else if event == BatchEvent::FILL {
-            let ended = self.sender.on_filled(batch, context);
-            if ended {
+            let asks = self.sender.on_filled(batch, context);
+            if asks {
                 context.want_control();
             }
         } else if let Some(sent_at) = self.sent_at {
@@ -155,6 +240,10 @@ impl MicroProtocol for BitmapAck {
         if let Some(grant) = SEND_PERMIT.of(event, notice) {
             return self.sender.on_permit(grant, context);
         }
+        let wanted = self.pauses.as_ref().and_then(|pauses| pauses.wanted.of(event, notice));
+        if let Some(&mut Pause(lasts)) = wanted {
+            return self.want_pause(lasts, context);
+        }
         self.receiver.on_event(event, notice, context);
         self.schedule(context);
     }
@@ -163,7 +252,10 @@ impl MicroProtocol for BitmapAck {
         let understood = match kind {
             ROUND => self.receiver.on_round(batch, i, context),
             REPORT_INTERVAL => self.receiver.on_interval(batch.payload(i)),
-            _ => self.sender.on_feedback(batch, i, context),
+            // Then what the receiver says goes over the control channel only.
+            _ if self.over == Over::Control => None,
+            PAUSE => self.on_pause(batch.payload(i), batch.pn(i), context),
+            _ => self.sender.on_report(batch.payload(i), batch.pn(i), context),
         };
         match understood {
             Some(()) => self.schedule(context),
@@ -175,24 +267,62 @@ impl MicroProtocol for BitmapAck {
         if self.sender.write_round(batch, context) || self.sender.write_interval(batch, context) {
             return;
         }
+        if self.over == Over::Control {
+            return;
+        }
+        if let Some(pause) = self.take_pause() {
+            if let Some(i) = batch.push(PAUSE, pause.len()) {
+                batch.payload_mut(i).copy_from_slice(&pause);
+            }
+            return context.want_control();
+        }
         if self.receiver.write(batch, context) && self.receiver.has_more() {
             context.want_control();
         }
         self.schedule(context);
     }
 
+    fn on_channel(&mut self, kind: Kind, body: &[u8], context: &mut Context<'_>) -> bool {
+        if self.over == Over::Udp {
+            return false;
+        }
+        self.messages += 1;
+        let understood = match kind {
+            FEEDBACK => self.sender.on_report(body, self.messages, context),
+            PAUSE => self.on_pause(body, self.messages, context),
+            _ => None,
+        };
+        understood.is_some()
+    }
+
+    fn write_channel(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) -> Option<Kind> {
+        let pause = self.take_pause();
+        let kind = if let Some(pause) = pause {
+            out.extend(pause);
+            Some(PAUSE)
+        } else {
+            self.receiver.write_channel(out, context).then_some(FEEDBACK)
+        };
+        self.schedule(context);
+        kind
+    }
+
     fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
         if timer == ROUND_TIMER {
             self.sender.on_round_timer();
+            context.want_control();
+        } else if self.over == Over::Udp {
+            context.want_control();
+        } else {
+            context.want_channel();
         }
-        context.want_control();
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        if when(parameters) != self.when {
-            return Err(
-                "it reports either at intervals or at the end of rounds for the life of a session".to_owned()
-            );
+        let (when, over) = (When::named(parameters.text("when")), over(parameters));
+        if (when, over) != (self.when, self.over) {
+            let fixed = "when it reports, and over what, does not change in the life of a session";
+            return Err(fixed.to_owned());
         }
         self.interval = interval(parameters)?;
         self.receiver.set_interval(self.interval);

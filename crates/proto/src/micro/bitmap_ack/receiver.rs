@@ -8,9 +8,9 @@ use haul_stack::{
 };
 use haul_wire::packet::FeedbackHeader;
 
-use super::FEEDBACK;
 use super::arrivals::{Arrival, Arrivals};
 use super::report::{Came, Report, When};
+use super::{CHANNEL_REPORT, FEEDBACK};
 use crate::micro::events::{HOST_SAMPLE, OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
 
 /// What the parts of the stack call each other by.
@@ -198,19 +198,19 @@ impl Receiver {
         self.reports.then_some(())
     }
 
-    /// Writes a report if one is due; returns whether it did.
-    pub(super) fn write(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
+    /// The counters and the limit of a report, if one is due.
+    fn begin_report(&mut self, context: &mut Context<'_>) -> Option<FeedbackHeader> {
         let handles = self.handles();
         let now = context.now();
         if !self.reports || !self.report.start(now, context.shared(handles.arrivals)) {
-            return false;
+            return None;
         }
         let mut own = OwnReport { limit: u64::MAX >> 16, last_probe: 0 };
         context.raise(handles.report, &mut own);
         let rejected = context.stats().unauthentic + context.stats().violations;
         self.socket_drops = context.arrival().socket_drops;
         let arrivals = context.shared(handles.arrivals);
-        let header = FeedbackHeader {
+        Some(FeedbackHeader {
             packets: self.packets,
             bytes: self.bytes,
             duplicates: self.duplicates as u32,
@@ -222,9 +222,27 @@ impl Receiver {
             buffers: self.buffers,
             host: self.host.take(),
             ..self.report.header(now, arrivals)
-        };
+        })
+    }
+
+    /// Writes a report if one is due; returns whether it did.
+    pub(super) fn write(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
+        let Some(header) = self.begin_report(context) else { return false };
         let Some(room) = batch.control_room() else { return false };
+        let arrivals = context.shared(self.handles().arrivals);
         batch.push_with(FEEDBACK, room, |body| Some(self.report.write(body, &header, arrivals)));
+        self.sent += 1;
+        true
+    }
+
+    /// The same, behind what `out` holds, for the control channel.
+    pub(super) fn write_channel(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) -> bool {
+        let Some(header) = self.begin_report(context) else { return false };
+        let arrivals = context.shared(self.handles().arrivals);
+        let start = out.len();
+        out.resize(start + CHANNEL_REPORT, 0);
+        let len = self.report.write(&mut out[start..], &header, arrivals);
+        out.truncate(start + len);
         self.sent += 1;
         true
     }

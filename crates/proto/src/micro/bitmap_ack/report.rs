@@ -43,6 +43,10 @@ pub(super) struct Report {
     /// What the sender asks for; zero before it has.
     asked: Span,
     last_sent: Time,
+    /// When a report last said what has arrived.
+    last_stated: Time,
+    /// Whether anything has arrived since.
+    unstated: bool,
     /// When a report last came early because of a gap.
     last_early: Option<Time>,
     /// Data packets since the last feedback.
@@ -85,13 +89,40 @@ enum Urgency {
     Asked,
 }
 
-/// When the receiver says what has arrived. Counters and the limit come at intervals in either case.
+/// When the receiver says what has arrived. Counters and the limit come at intervals in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     /// While data arrives, as often as the interval says, and earlier when packets are missing.
     Interval,
-    /// When the sender says that a round has ended.
+    /// While data arrives, at the interval that the control law wants, and never earlier.
+    Law,
+    /// When the sender asks: after each segment of 10,000 packets, and when it has nothing more to send.
+    Segment,
+    /// When the sender asks: after each chunk of the object, and when it has nothing more to send.
+    Chunk,
+    /// When the sender asks: when it has nothing more to send, which ends a round.
     Round,
+}
+
+impl When {
+    /// The names in a recipe.
+    pub(super) const NAMES: &[&str] = &["interval", "law", "segment", "chunk", "round"];
+
+    /// The one of this name; [`When::Interval`] for any other.
+    pub(super) fn named(name: &str) -> Self {
+        match name {
+            "law" => Self::Law,
+            "segment" => Self::Segment,
+            "chunk" => Self::Chunk,
+            "round" => Self::Round,
+            _ => Self::Interval,
+        }
+    }
+
+    /// Whether the receiver says what has arrived only if the sender asks.
+    pub(super) fn is_asked(self) -> bool {
+        matches!(self, Self::Segment | Self::Chunk | Self::Round)
+    }
 }
 
 impl Report {
@@ -101,6 +132,8 @@ impl Report {
             shortest: interval,
             asked: Span::ZERO,
             last_sent: now,
+            last_stated: now,
+            unstated: false,
             last_early: None,
             unreported: 0,
             urgency: Urgency::Routine,
@@ -132,6 +165,7 @@ impl Report {
         }
         (self.received_at, self.read_at) = (came.at, came.read);
         self.unreported += packets;
+        self.unstated = true;
         if self.when == When::Interval && self.unreported >= EAGER_PACKETS {
             self.hurry();
         }
@@ -178,6 +212,8 @@ impl Report {
             let early = self.last_sent + self.interval() / part;
             let routine = self.last_sent + self.interval();
             self.last_early.map_or(early, |last| early.max(last + self.interval()).min(routine))
+        } else if self.unstated && self.when == When::Law {
+            self.last_stated + self.interval()
         } else if self.unreported > 0 {
             self.last_sent + self.interval()
         } else {
@@ -194,8 +230,14 @@ impl Report {
             return false;
         }
         let idle = self.unreported == 0;
-        self.stating = self.urgency == Urgency::Asked || self.when == When::Interval;
+        self.stating = self.urgency == Urgency::Asked
+            || match self.when {
+                When::Interval => true,
+                When::Law => now >= self.last_stated + self.interval(),
+                When::Segment | When::Chunk | When::Round => false,
+            };
         if self.stating {
+            (self.last_stated, self.unstated) = (now, false);
             self.select(arrivals, if idle { REPEATED_IDLE } else { REPEATED });
         }
         if self.urgency == Urgency::Gap && now < self.last_sent + self.interval() {

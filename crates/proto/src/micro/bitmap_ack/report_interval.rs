@@ -149,12 +149,14 @@ impl ReportInterval {
         self.present = shortest;
     }
 
-    /// Takes the newest report. Returns whether the receiver is to be asked for another interval.
+    /// Takes the newest report. `law` is the interval that the control law wants, if it decides; the reverse path bounds it.
+    /// Returns whether the receiver is to be asked for another interval.
     pub(super) fn on_report(
         &mut self,
         report: ReportArrival,
         header: &FeedbackHeader,
         min_rtt: Span,
+        law: Option<Span>,
     ) -> bool {
         if header.packets == 0 {
             return false;
@@ -162,7 +164,8 @@ impl ReportInterval {
         self.data.on_report(header, min_rtt.max(QUEUED));
         let queued = self.reverse.on_report(report, header.sent_at, QUEUED.max(min_rtt / 4));
         self.adapt(report.at, queued);
-        self.present = self.by_count(report.number, min_rtt).max(self.sustainable).max(self.shortest);
+        let wanted = law.unwrap_or_else(|| self.by_count(report.number, min_rtt)).min(LONGEST);
+        self.present = wanted.max(self.sustainable).max(self.shortest);
         self.is_due(report.at)
     }
 
@@ -251,7 +254,7 @@ mod tests {
                 };
                 let at = self.now + self.rtt / 2 + self.queue;
                 let report = ReportArrival { at, pn: self.reports, number: self.reports };
-                if self.interval.on_report(report, &header, self.rtt) {
+                if self.interval.on_report(report, &header, self.rtt, None) {
                     self.requests.extend(self.interval.take_request(at));
                 }
             }

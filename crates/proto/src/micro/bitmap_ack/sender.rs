@@ -4,15 +4,16 @@ use haul_base::Span;
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, Event, Grant, Order, Resolution, SEND_PERMIT, Setup, SharedValue,
 };
-use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_WORDS};
+use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_PACKETS, SEGMENT_WORDS};
 
+use super::report::When;
 use super::report_interval::{ReportArrival, ReportInterval};
 use super::{REPORT_INTERVAL, ROUND, ROUND_TIMER};
 use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, ROUND_ENDED, RTT_SAMPLE,
     ReceiverCounters, RttSample, Statement,
 };
-use crate::micro::shared::{Clock, Flight, ReportDelay, WaitingFor};
+use crate::micro::shared::{ChunkNow, Clock, Flight, LawInterval, ReportDelay, WaitingFor};
 use crate::rtt::RttEstimator;
 
 /// Smallest and largest reordering window. RFC 8985 section 6.2.1 takes a quarter of the smallest round trip;
@@ -35,13 +36,15 @@ struct Handles {
     rtt: SharedValue<RttEstimator>,
     delay: SharedValue<ReportDelay>,
     clock: SharedValue<Clock>,
+    chunk: SharedValue<ChunkNow>,
+    law: SharedValue<LawInterval>,
     acknowledged: Event<Acknowledgement>,
     peer_report: Event<PeerReport>,
     rtt_sample: Event<RttSample>,
     round_ended: Event<()>,
 }
 
-/// Where a round stands, with reports at the end of rounds.
+/// Where a round stands, with reports that the sender asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
     /// Reports come by themselves.
@@ -62,13 +65,18 @@ pub(super) struct Sender {
     handles: Option<Handles>,
     /// Kept for its memory.
     words: Vec<Statement>,
-    /// Packet number of the newest report.
+    /// Number of the newest report.
     newest: Option<u64>,
     largest_acked_pn: Option<u64>,
     /// How many times the base reordering window is in force (RFC 8985 section 6.2).
     reordering_steps: u32,
     has_resent: bool,
+    when: When,
     round: Round,
+    /// Number of the segment or chunk that is being sent for the first time.
+    stretch: u64,
+    /// One has ended, and a report on it is to be asked for.
+    stretch_ended: bool,
     reports: u64,
     interval: ReportInterval,
     peer_drops: u32,
@@ -77,7 +85,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(setup: &Setup, rounds: bool, interval: Span) -> Self {
+    pub(super) fn new(setup: &Setup, when: When, interval: Span) -> Self {
         Self {
             initial_rtt: setup.initial_rtt,
             handles: None,
@@ -86,7 +94,10 @@ impl Sender {
             largest_acked_pn: None,
             reordering_steps: 1,
             has_resent: false,
-            round: if rounds { Round::Running } else { Round::None },
+            when,
+            round: if when.is_asked() { Round::Running } else { Round::None },
+            stretch: 0,
+            stretch_ended: false,
             reports: 0,
             interval: ReportInterval::new(setup.now, interval),
             peer_drops: 0,
@@ -102,6 +113,8 @@ impl Sender {
             rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
             delay: declaration.shared(ReportDelay::default),
             clock: declaration.shared(Clock::default),
+            chunk: declaration.shared(ChunkNow::default),
+            law: declaration.shared(LawInterval::default),
             acknowledged: declaration.event(ACKNOWLEDGED),
             peer_report: declaration.event(PEER_REPORT),
             rtt_sample: declaration.event(RTT_SAMPLE),
@@ -130,13 +143,16 @@ impl Sender {
         self.has_resent = self.has_resent || batch.live().any(|i| batch.is_resent(i));
     }
 
-    /// A batch was filled as far as there was something to send. Returns whether a round has just ended.
+    /// A batch was filled as far as there was something to send. Returns whether a report is to be asked for.
     pub(super) fn on_filled(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) -> bool {
         if !batch.is_empty() {
             if self.round != Round::None {
                 self.round = Round::Running;
             }
-            return false;
+            let stretch = self.stretch_now(context);
+            self.stretch_ended |= stretch > self.stretch;
+            self.stretch = stretch;
+            return self.stretch_ended;
         }
         let waiting = context.shared(self.handles().clock).reason();
         match (self.round, waiting) {
@@ -154,6 +170,15 @@ impl Sender {
             _ => {}
         }
         false
+    }
+
+    /// Number of the segment or chunk that is being sent for the first time, to within a batch.
+    fn stretch_now(&self, context: &mut Context<'_>) -> u64 {
+        match self.when {
+            When::Segment => context.shared(self.handles().flight).sent / SEGMENT_PACKETS,
+            When::Chunk => context.shared(self.handles().chunk).0,
+            When::Interval | When::Law | When::Round => 0,
+        }
     }
 
     fn starve(&mut self, context: &mut Context<'_>) {
@@ -176,17 +201,24 @@ impl Sender {
         }
     }
 
-    /// Says that a round has ended, if that is due.
+    /// Asks for a report, if that is due: a round, a segment or a chunk has ended.
     pub(super) fn write_round(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
-        if self.round != Round::Ended || !context.shared(self.handles().flight).outstanding {
+        let has_ended = self.round == Round::Ended;
+        let is_wanted = std::mem::take(&mut self.stretch_ended) || has_ended;
+        if !is_wanted || !context.shared(self.handles().flight).outstanding {
             return false;
         }
         let now = context.now();
         if let Some(i) = batch.push(ROUND, size_of::<u32>()) {
             batch.payload_mut(i).copy_from_slice(&now.as_wrapped_micros().to_be_bytes());
         }
+        if !has_ended {
+            return true;
+        }
         self.round = Round::Told;
-        context.raise(self.handles().round_ended, &mut ());
+        if self.when == When::Round {
+            context.raise(self.handles().round_ended, &mut ());
+        }
         let repeat = pause(context);
         context.set_timer(ROUND_TIMER, now + repeat);
         true
@@ -204,27 +236,22 @@ impl Sender {
         true
     }
 
-    /// Takes a report; `None` if it is impossible.
-    pub(super) fn on_feedback(
-        &mut self,
-        batch: &Batch<'_>,
-        i: usize,
-        context: &mut Context<'_>,
-    ) -> Option<()> {
-        let view = FeedbackView::parse(batch.payload(i)).ok()?;
+    /// Takes a report; `None` if it is impossible. `number` is that of its packet, or of its message on the control channel:
+    /// a newer report has a higher one.
+    pub(super) fn on_report(&mut self, body: &[u8], number: u64, context: &mut Context<'_>) -> Option<()> {
+        let view = FeedbackView::parse(body).ok()?;
         let handles = self.handles();
         // A receiver cannot have what was never sent. One that has nothing yet names packet 0.
         let sent = context.shared(handles.flight).sent;
         if view.header.largest_pn >= context.next_pn().max(1) || view.header.highest > sent {
             return None;
         }
-        let pn = batch.pn(i);
-        let newest = self.newest.is_none_or(|newest| pn > newest);
+        let newest = self.newest.is_none_or(|newest| number > newest);
         self.reports += 1;
         if newest {
-            self.newest = Some(pn);
+            self.newest = Some(number);
             self.on_scalars(&view.header, context);
-            self.on_arrival(pn, &view.header, context);
+            self.on_arrival(number, &view.header, context);
         }
         let mut notice = self.statements(&view, context);
         context.raise(handles.acknowledged, &mut notice);
@@ -265,7 +292,8 @@ impl Sender {
 
     fn on_arrival(&mut self, pn: u64, header: &FeedbackHeader, context: &mut Context<'_>) {
         let report = ReportArrival { at: context.arrival().at, pn, number: self.reports };
-        if self.interval.on_report(report, header, context.path().min_rtt) {
+        let law = (self.when == When::Law).then(|| context.shared(self.handles().law).0.unwrap_or_default());
+        if self.interval.on_report(report, header, context.path().min_rtt, law) {
             context.want_control();
         }
         *context.shared(self.handles().delay) = ReportDelay(self.interval.get());

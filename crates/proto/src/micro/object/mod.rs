@@ -17,7 +17,7 @@ use haul_stack::{
 
 use super::Turns;
 use cut::Cut;
-use place::Place;
+use place::{Gaps, Place};
 
 /// A part of a segment that was sent whole before, and no longer fits the path.
 pub(crate) const DATA_PART: Kind = Kind(7);
@@ -52,6 +52,14 @@ pub(super) fn registration() -> Registration {
                 default: "64MiB",
                 help: "bytes that may be sent before the receiver has said how much it takes",
             },
+            ParameterSpec {
+                name: "gaps",
+                kind: ParameterKind::Choice(&["held", "free"]),
+                default: "held",
+                help: "whether the receiver keeps room for what is missing (`held`), or lets the sender go on as if it had come \
+                       (`free`): then a round reaches over a whole set of files, and what comes while there is no room \
+                       counts as lost",
+            },
         ],
         needs: &[&["sequenced_segment"], &["bitmap_ack"], &["retransmit"], &["rate_control"]],
         conflicts: &[("fixed_size", "a stack carries an object or messages")],
@@ -62,7 +70,12 @@ pub(super) fn registration() -> Registration {
 #[expect(clippy::unnecessary_wraps, reason = "the registry's signature: others need parameters")]
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let cut = Cut::new(parameters.bytes("chunk").0, parameters.bytes("first_limit").0);
-    Ok(Box::new(Object { now: setup.now, turns: Turns::default(), cut, place: Place::default() }))
+    let place = Place::new(gaps(parameters));
+    Ok(Box::new(Object { now: setup.now, turns: Turns::default(), cut, place }))
+}
+
+fn gaps(parameters: &Parameters) -> Gaps {
+    if parameters.text("gaps") == "free" { Gaps::Free } else { Gaps::Held }
 }
 
 impl MicroProtocol for Object {
@@ -110,8 +123,9 @@ impl MicroProtocol for Object {
         }
     }
 
-    fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         self.cut.set_chunk(parameters.bytes("chunk").0);
+        self.place.set_gaps(gaps(parameters), context);
         Ok(())
     }
 

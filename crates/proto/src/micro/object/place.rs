@@ -30,9 +30,22 @@ struct Handles {
     part: Event<PartArrived>,
 }
 
+/// Whether the receiver keeps room for what is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Gaps {
+    /// It does: what is below the limit can always be taken.
+    #[default]
+    Held,
+    /// The limit lies behind what has come by as much as there is room. What fills gaps may find none left.
+    Free,
+}
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Place {
+    gaps: Gaps,
+    /// Packets that came while there was no room.
+    without_room: u64,
     handles: Option<Handles>,
     sequence: Option<Attribute<U48>>,
     parts: Parts,
@@ -58,6 +71,34 @@ fn shift(range: &Range<u64>, at: usize) -> Range<usize> {
 }
 
 impl Place {
+    pub(super) fn new(gaps: Gaps) -> Self {
+        Self { gaps, ..Self::default() }
+    }
+
+    pub(super) fn set_gaps(&mut self, gaps: Gaps, context: &mut Context<'_>) {
+        // A sink that gives its bytes away in order needs what is missing before it has room for anything else.
+        let takes_any_order = context.ends().object_sink.as_ref().is_some_and(|sink| sink.takes_any_order());
+        self.gaps = if takes_any_order { gaps } else { Gaps::Held };
+    }
+
+    /// How far the sender may go.
+    fn granted(&self, context: &mut Context<'_>) -> u64 {
+        let limit = sink_limit(context);
+        match self.gaps {
+            Gaps::Held => limit.min(MAX_OFFSET),
+            // As gaps are filled this falls, but not below what was granted once.
+            Gaps::Free => {
+                let missing = self.furthest.saturating_sub(self.bytes);
+                limit.saturating_add(missing).min(MAX_OFFSET).max(self.limit)
+            }
+        }
+    }
+
+    /// Whether the sink takes so many bytes now.
+    fn has_room(&self, bytes: usize, context: &mut Context<'_>) -> bool {
+        self.gaps == Gaps::Held || sink_limit(context).saturating_sub(self.bytes) >= bytes as u64
+    }
+
     pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>, offset: Attribute<U48>) {
         self.handles = Some(Handles {
             offset,
@@ -78,7 +119,8 @@ impl Place {
     }
 
     pub(super) fn start(&mut self, context: &mut Context<'_>) {
-        self.limit = granted(context);
+        self.set_gaps(self.gaps, context);
+        self.limit = self.granted(context);
     }
 
     /// Refuses segments that cannot be.
@@ -88,6 +130,10 @@ impl Place {
         self.pieces.clear();
         self.row = None;
         self.pieces.reserve(PIECES);
+        if !self.has_room(batch.live_bytes(), context) {
+            self.without_room += batch.live().count_left() as u64;
+            return batch.live().for_each(|i| batch.take(i));
+        }
         if !(takes && self.admit_row(batch, fields)) {
             self.pieces.clear();
             self.admit_singly(batch, fields, takes);
@@ -253,6 +299,10 @@ impl Place {
         if context.ends().object_sink.is_none() || !self.is_welcome(seq, end, fin) {
             return None;
         }
+        if !self.has_room(batch.size(i), context) {
+            self.without_room += 1;
+            return Some(());
+        }
         self.furthest = self.furthest.max(end);
         let (pn, size) = (batch.pn(i), batch.size(i));
         let mut notice = PartArrived { pn, sent_at: timestamp, size, duplicate: true, gap: false };
@@ -289,27 +339,28 @@ impl Place {
         if SEND_PERMIT.is(event) {
             self.watch_limit(context);
         } else if let Some(report) = self.handles().report.of(event, notice) {
-            self.limit = granted(context);
+            self.limit = self.granted(context);
             report.limit = self.limit;
         }
     }
 
     /// The limit rises in steps, so that a slow sink does not cause a packet per write.
     fn watch_limit(&self, context: &mut Context<'_>) {
-        if !self.complete && granted(context).saturating_sub(self.limit) >= LIMIT_STEP {
+        if !self.complete && self.granted(context).saturating_sub(self.limit) >= LIMIT_STEP {
             context.raise(self.handles().soon, &mut ());
         }
     }
 
     pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("bytes_delivered", self.bytes);
+        each("without_room", self.without_room);
         if let Some((_, len)) = self.end {
             each("length", len);
         }
     }
 }
 
-/// How far the sink lets the sender go.
-fn granted(context: &mut Context<'_>) -> u64 {
-    context.ends().object_sink.as_mut().map_or(0, |sink| sink.limit()).min(MAX_OFFSET)
+/// The bytes that the sink has room for in all, from the first on.
+fn sink_limit(context: &mut Context<'_>) -> u64 {
+    context.ends().object_sink.as_mut().map_or(0, |sink| sink.limit())
 }

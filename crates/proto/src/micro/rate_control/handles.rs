@@ -1,16 +1,18 @@
 //! What `rate_control` and the other parts of the stack call each other by.
 
-use haul_base::{Rate, Span, Verdict};
+use haul_base::{HostSample, Rate, Span, Verdict};
 use haul_stack::{Declaration, Event, SharedValue};
 
 use super::ChosenLaw;
 use crate::control::ledger::LossLedger;
 use crate::micro::events::{
-    ALLOTTED, Allotment, LAW_CHOSEN, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, RATE, ROUND_ENDED,
-    VERDICT,
+    ALLOTTED, Allotment, HOST_SAMPLE, LAW_CHOSEN, PAUSE_ASKED, PAUSE_WANTED, PEER_REPORT, PROBE_TIMEOUT,
+    Pause, PeerReport, ProbeTimeout, RATE, ROUND_ENDED, VERDICT,
 };
 use crate::micro::fixed_rate::SendingRate;
-use crate::micro::shared::{ChunkNow, Clock, DiagnosedWindows, Flight, PeerHost, RateNow, ReportDelay};
+use crate::micro::shared::{
+    ChunkNow, Clock, DiagnosedWindows, Flight, LawInterval, PeerHost, RateNow, ReportDelay,
+};
 use crate::rtt::RttEstimator;
 
 /// See the module's text.
@@ -21,6 +23,7 @@ pub(super) struct Handles {
     pub(super) delay: SharedValue<ReportDelay>,
     pub(super) clock: SharedValue<Clock>,
     pub(super) rate: SharedValue<RateNow>,
+    pub(super) interval: SharedValue<LawInterval>,
     pub(super) peer_host: SharedValue<PeerHost>,
     pub(super) chunk: SharedValue<ChunkNow>,
     pub(super) ledger: SharedValue<LossLedger>,
@@ -33,6 +36,9 @@ pub(super) struct Handles {
     pub(super) verdict: Event<Option<Verdict>>,
     pub(super) round_ended: Event<()>,
     pub(super) law_chosen: Event<ChosenLaw>,
+    pub(super) host: Event<HostSample>,
+    pub(super) pause_wanted: Event<Pause>,
+    pub(super) pause_asked: Event<Pause>,
 }
 
 impl Handles {
@@ -43,6 +49,7 @@ impl Handles {
             delay: declaration.shared(ReportDelay::default),
             clock: declaration.shared(Clock::default),
             rate: declaration.shared(RateNow::default),
+            interval: declaration.shared(LawInterval::default),
             peer_host: declaration.shared(PeerHost::default),
             chunk: declaration.shared(ChunkNow::default),
             ledger: declaration.shared(LossLedger::default),
@@ -50,6 +57,9 @@ impl Handles {
             sending_rate: declaration.shared(|| SendingRate(Rate::MAX)),
             rate_wanted: declaration.event(RATE),
             law_chosen: declaration.event(LAW_CHOSEN),
+            host: declaration.event(HOST_SAMPLE),
+            pause_wanted: declaration.event(PAUSE_WANTED),
+            pause_asked: declaration.event(PAUSE_ASKED),
             peer_report: declaration.event(PEER_REPORT),
             timeout: declaration.event(PROBE_TIMEOUT),
             allotted: declaration.event(ALLOTTED),

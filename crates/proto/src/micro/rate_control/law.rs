@@ -5,6 +5,7 @@ use haul_stack::{ParameterKind, ParameterSpec, Parameters, Part};
 
 use super::ANY_DELAY;
 use super::rules::Rules;
+use crate::control::held_rate::Mode;
 use crate::control::{CauseAware, ControllerConfig, ControllerError, RateController, law};
 use crate::diagnosis::Evidence;
 
@@ -46,7 +47,14 @@ pub(crate) const PARAMETERS: &[ParameterSpec] = &[
         name: "unit_window",
         kind: ParameterKind::BytesIn(Bytes(1), Bytes(1 << 50)),
         default: "100MB",
-        help: "UDP payload bytes of a transmission window, for laws that decide at its end",
+        help: "UDP payload bytes of a transmission window, for laws that decide at its end and for mode `window`",
+    },
+    ParameterSpec {
+        name: "mode",
+        kind: ParameterKind::Choice(Mode::NAMES),
+        default: "law",
+        help: "for how long a rate holds: as the law says (`law`), for a transmission window, which the law judges at its \
+               end (`window`), or until a congestion event (`rate`)",
     },
     ParameterSpec {
         name: "switch",
@@ -90,6 +98,7 @@ pub(super) struct Law {
     pub(super) ceiling: Option<Rate>,
     pub(super) initial_rtt: Span,
     cause_aware: bool,
+    mode: Mode,
 }
 
 impl Law {
@@ -101,6 +110,7 @@ impl Law {
             ceiling: (rate < Rate::MAX).then_some(rate),
             initial_rtt,
             cause_aware: parameters.flag("cause_aware"),
+            mode: Mode::named(parameters.text("mode")),
         }
     }
 
@@ -118,15 +128,16 @@ impl Law {
         let config =
             ControllerConfig { ceiling: self.ceiling, initial_rtt: self.initial_rtt, feedback_interval };
         let built = law(&self.name).and_then(|law| law.build_checked(&self.parameters, &config));
-        built.map(|law| self.aware(law))
+        built.map(|law| self.wrapped(law))
     }
 
     pub(super) fn build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, String> {
         self.try_build(feedback_interval).map_err(|error| error.to_string())
     }
 
-    /// The same for every law: deaf to losses of the host, if the recipe says so.
-    pub(super) fn aware(&self, law: Box<dyn RateController>) -> Box<dyn RateController> {
+    /// The same for every law, if the recipe says so: its rate holds for a while, and it is deaf to losses of the host.
+    pub(super) fn wrapped(&self, law: Box<dyn RateController>) -> Box<dyn RateController> {
+        let law = self.mode.hold(law, self.initial_rtt);
         if self.cause_aware { Box::new(CauseAware::new(law)) } else { law }
     }
 }

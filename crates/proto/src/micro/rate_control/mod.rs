@@ -10,21 +10,21 @@ mod tests;
 
 use std::any::Any;
 
-use haul_base::{Cause, Ecn, Rate, Span, Time};
+use haul_base::{Cause, Ecn, HostSample, Rate, Span, Time};
 use haul_diagnosis::Signature;
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, Grant, MicroProtocol, Order, Parameters, Registration,
     Resolution, SEND_PERMIT, Setup, StackEvent,
 };
 
-use super::events::PeerReport;
+use super::events::{Pause, PeerReport};
 use super::fixed_rate::SendingRate;
 use super::object::carries_data;
-use super::shared::{PeerHost, RateNow, WaitingFor};
+use super::shared::{LawInterval, PeerHost, RateNow, WaitingFor};
 use crate::control::ledger::{Known, Sent};
 use crate::control::{
-    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController, RateState,
-    SentBatch, Unit,
+    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, OwnHost, Permit, RateController,
+    RateState, SentBatch, Unit,
 };
 use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
@@ -60,6 +60,14 @@ pub(crate) const LOST_BY: [(&str, Cause); 5] = [
     ("lost_by_outage", Cause::Outage),
     ("lost_inconclusive", Cause::Inconclusive),
 ];
+
+/// What this end, which receives, was found to be when it was looked at last: totals.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looked {
+    host: HostSample,
+    received: u64,
+    socket_drops: u32,
+}
 
 /// Data packets that have left.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,6 +114,8 @@ struct RateControl {
     /// Packets below this number left while there was nothing more to send.
     app_limited_below: u64,
     sent: Total,
+    /// At the receiving end: what is known of this host.
+    looked: Option<Looked>,
 }
 
 /// The line of the registry.
@@ -130,7 +140,7 @@ fn ecn(parameters: &Parameters) -> Ecn {
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let law = Law::read(parameters, setup.initial_rtt);
     let rules = Rules::of(parameters, &law)?;
-    let brought = setup.take::<Box<dyn RateController>>().map(|brought| law.aware(brought));
+    let brought = setup.take::<Box<dyn RateController>>().map(|brought| law.wrapped(brought));
     let is_brought = brought.is_some();
     let controller = brought.map_or_else(|| law.build(ANY_DELAY), Ok)?;
     Ok(Box::new(RateControl {
@@ -158,6 +168,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         probe_credit: 0,
         app_limited_below: 0,
         sent: Total::default(),
+        looked: None,
     }))
 }
 
@@ -437,11 +448,29 @@ impl RateControl {
         self.tell(context);
     }
 
+    /// At the receiving end: lets the law say for how long the sender should pause.
+    fn advise(&mut self, host: Option<HostSample>, context: &mut Context<'_>) {
+        let Some(before) = &mut self.looked else { return };
+        let (received, drops) = (context.stats().data_received, context.arrival().socket_drops);
+        let look = OwnHost {
+            now: context.now(),
+            host: host.map(|host| host.since(&before.host)),
+            received: received - before.received,
+            socket_drops: u64::from(drops.wrapping_sub(before.socket_drops)),
+        };
+        *before = Looked { host: host.unwrap_or(before.host), received, socket_drops: drops };
+        if let Some(lasts) = self.controller.advise(&look) {
+            context.raise(self.handles().pause_wanted, &mut Pause(lasts));
+        }
+        self.schedule(context);
+    }
+
     fn tell(&self, context: &mut Context<'_>) {
         let law = self.controller.state();
         let (rate, handles) = (law.rate.min(self.allotted.rate), self.handles());
         *context.shared(handles.rate) = RateNow(RateState { rate, ..law });
         *context.shared(handles.sending_rate) = SendingRate(rate);
+        *context.shared(handles.interval) = LawInterval(self.controller.report_interval());
     }
 }
 
@@ -472,6 +501,8 @@ impl MicroProtocol for RateControl {
         resolution.on_event(self.handles().verdict, Order::NORMAL);
         resolution.on_event(self.handles().round_ended, Order::NORMAL);
         resolution.on_event(self.handles().law_chosen, Order::NORMAL);
+        resolution.on_event(self.handles().host, Order::NORMAL);
+        resolution.on_event(self.handles().pause_asked, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -488,6 +519,9 @@ impl MicroProtocol for RateControl {
         let ledger = context.shared(self.handles().ledger);
         ledger.record_signatures(self.diagnostician.wants_signatures());
         context.set_ecn(self.ecn);
+        if context.ends().object_sink.is_some() {
+            self.looked = Some(Looked::default());
+        }
         self.tell(context);
         self.schedule(context);
     }
@@ -523,6 +557,12 @@ impl MicroProtocol for RateControl {
         } else if let Some(chosen) = handles.law_chosen.of(event, notice) {
             // It was built once already, when it was checked; if it cannot be built here, the present law stays.
             let _ = self.switch(&chosen.parameters, context);
+        } else if let Some(&mut host) = handles.host.of(event, notice) {
+            self.advise(Some(host), context);
+        } else if let Some(&mut Pause(lasts)) = handles.pause_asked.of(event, notice) {
+            self.controller.on_pause(context.now(), lasts);
+            self.tell(context);
+            self.schedule(context);
         } else if handles.round_ended.is(event) {
             let (now, next_pn) = (context.now(), context.next_pn());
             context.shared(handles.ledger).end(Unit::Round, now, next_pn);
@@ -531,6 +571,9 @@ impl MicroProtocol for RateControl {
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
         self.deadline = None;
+        if self.looked.is_some() {
+            return self.advise(None, context);
+        }
         self.controller.on_deadline(context.now());
         self.tell(context);
         self.schedule(context);

@@ -4,8 +4,8 @@ use haul_base::{Cause, Ecn, HostSample, Machine, PathId, Rate, Received, Span, T
 use haul_stack::{Recipe, Stack, StackEvent};
 
 use crate::control::{Boundary, FeedbackSample, Limits, Permit, RateController, RateState, Unit, law_names};
-use crate::micro::events::{ALLOTTED, Allotment, HOST_SAMPLE, VERDICT};
-use crate::micro::testing::{Pair, Path, T0, blueprint, events, object_recipe};
+use crate::micro::events::{ALLOTTED, Allotment, HOST_SAMPLE, PAUSE_WANTED, Pause, VERDICT};
+use crate::micro::testing::{Pair, Path, T0, blueprint, events, object_recipe, statistic};
 
 fn at(millis: u64) -> Time {
     T0 + Span::from_millis(millis)
@@ -386,4 +386,58 @@ fn parameters_of_the_law_are_checked_with_the_recipe() {
     let mut recipe = object_recipe("8Mbit");
     recipe.set("rate_control.cause_aware", "true").unwrap();
     blueprint(&recipe);
+}
+
+/// Whether anything leaves in the millisecond that begins then.
+fn sends_at(pair: &mut Pair, millis: u64) -> bool {
+    let sent = |pair: &Pair| statistic(&pair.a, "rate_control", "bytes");
+    let before = sent(pair);
+    pair.run_until(at(millis + 1), &mut Path::default());
+    sent(pair) > before
+}
+
+#[test]
+fn a_receiver_that_guesses_tells_the_sender_to_pause_and_for_how_long() {
+    // So fast that something leaves in each millisecond.
+    let mut recipe = object_recipe("400Mbit");
+    for (name, value) in [
+        ("controller", "stop_and_go"),
+        ("guess_at", "receiver"),
+        ("waiting", "30ms"),
+        ("time_slice", "100ms"),
+    ] {
+        recipe.set(&format!("rate_control.{name}"), value).unwrap();
+    }
+    let mut pair = begun(&recipe);
+    let mut paused = Vec::new();
+    for millis in 200..1_200 {
+        if millis % 50 == 25 {
+            pair.b.raise(at(millis), HOST_SAMPLE, &mut HostSample::default());
+        }
+        paused.extend((!sends_at(&mut pair, millis)).then_some(millis));
+    }
+    // A slice begins when the host is looked at and data has come, and 30 ms follow on each: 325, 475, 625 ...
+    let wanted = |millis: u64| (millis - 325) % 150 < 31;
+    assert!(paused.len() >= 6 * 28 && paused.iter().all(|&millis| wanted(millis)), "{paused:?}");
+    assert!(pair.a.stats().violations == 0 && pair.b.stats().violations == 0);
+}
+
+#[test]
+fn a_pause_is_bounded_comes_once_and_is_for_laws_that_know_it() {
+    let lasts = |law: &str, micros: u64, duplicate: bool| {
+        let mut recipe = object_recipe("400Mbit");
+        recipe.set("rate_control.controller", law).unwrap();
+        if law == "stop_and_go" {
+            recipe.set("rate_control.guess_at", "receiver").unwrap();
+        }
+        let mut pair = begun(&recipe);
+        pair.b.raise(at(100), PAUSE_WANTED, &mut Pause(Span::from_micros(micros)));
+        pair.exchange(at(100), &mut Path { duplicate, ..Path::default() });
+        assert_eq!(pair.a.stats().violations, 0);
+        (100..20_000).position(|millis| sends_at(&mut pair, millis)).unwrap()
+    };
+    assert!((199..=202).contains(&lasts("stop_and_go", 200_000, false)));
+    assert!((199..=202).contains(&lasts("stop_and_go", 200_000, true)));
+    assert!((9_999..=10_002).contains(&lasts("stop_and_go", u64::MAX / 1_000, false)), "LONGEST_HOLD");
+    assert!(lasts("fixed", 200_000, false) < 2);
 }

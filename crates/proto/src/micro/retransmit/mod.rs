@@ -41,7 +41,7 @@ pub(super) fn registration() -> Registration {
                 name: "probe",
                 kind: ParameterKind::Flag,
                 default: "true",
-                help: "whether the oldest packets are sent again when nothing was acknowledged for a while (with the object); false only with bitmap_ack.when = round",
+                help: "whether the oldest packets are sent again when nothing was acknowledged for a while (with the object); false only where the sender asks for reports: bitmap_ack.when = segment, chunk or round",
             },
         ],
         needs: &[&["positive_ack", "cumulative_ack", "negative_ack", "bitmap_ack"], &["sequenced_segment"]],
@@ -54,9 +54,9 @@ pub(super) fn registration() -> Registration {
 fn compare(parameters: &Parameters, company: &Company<'_>) -> Result<(), (&'static str, String)> {
     let is_object = parameters.text("keep") == "object";
     match company.parameters("bitmap_ack").map(|reports| reports.text("when")) {
-        Some("interval") if is_object && !parameters.flag("probe") => {
-            let wanted = "true is wanted with `bitmap_ack.when = interval`, or nobody notices that the last packets are lost; \
-                          set it to true, or bitmap_ack.when to round";
+        Some("interval" | "law") if is_object && !parameters.flag("probe") => {
+            let wanted = "true is wanted with `bitmap_ack.when` = `interval` or `law`, or nobody notices that the last packets \
+                          are lost; set it to true, or bitmap_ack.when to segment, chunk or round";
             Err(("probe", wanted.to_owned()))
         }
         _ => Ok(()),

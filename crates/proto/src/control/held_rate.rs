@@ -1,0 +1,395 @@
+//! `rate_control.mode`: for how long a rate holds, whatever the law. FOBS has two modes (dickens-system-aware-fobs, section on
+//! rate control): in the window-based one a transmission window leaves at one rate and is judged at its end, in the
+//! rate-based one a rate holds until a congestion event.
+//!
+//! The paper does not say what a law may do meanwhile. Our choices:
+//! - A window is judged when the outcome of its last packet is known, a round trip after that packet left; the new rate holds
+//!   from then on. The law is told of the window as one feedback and one boundary of each kind: told of every
+//!   report, a law would lower its rate again and again for losses that its lower rate has had no chance to change.
+//! - A congestion event is a loss or a congestion mark of a packet that left at the present rate, or silence. The law is told
+//!   of everything, and its rate of that moment holds until the next event. Without one, the first rate holds for ever.
+//! - A law that knows a window sends at that window a round trip; nothing else bounds what is in flight.
+
+use haul_base::{HostSample, Rate, Span, Time, Verdict};
+
+use super::{
+    Boundary, FeedbackSample, Limits, LossRuns, OwnHost, Permit, RateController, RateState, SentBatch, Unit,
+};
+use crate::rtt::RttEstimator;
+
+/// For how long a rate holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// As long as the law says.
+    Law,
+    /// For a transmission window.
+    Window,
+    /// Until a congestion event.
+    Rate,
+}
+
+impl Mode {
+    /// The names in a recipe.
+    pub(crate) const NAMES: &[&str] = &["law", "window", "rate"];
+
+    /// The mode of this name; [`Mode::Law`] for any other.
+    pub(crate) fn named(name: &str) -> Self {
+        match name {
+            "window" => Self::Window,
+            "rate" => Self::Rate,
+            _ => Self::Law,
+        }
+    }
+
+    /// `law`, whose rate holds as this mode says.
+    pub(crate) fn hold(self, law: Box<dyn RateController>, initial_rtt: Span) -> Box<dyn RateController> {
+        match self {
+            Self::Law => law,
+            Self::Window => Box::new(HeldRate::new(law, Some(Window::default()), initial_rtt)),
+            Self::Rate => Box::new(HeldRate::new(law, None, initial_rtt)),
+        }
+    }
+}
+
+/// A mean of rates.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    bps: f64,
+    count: u32,
+}
+
+impl Mean {
+    fn add(&mut self, rate: Option<Rate>) {
+        if let Some(rate) = rate {
+            self.bps += rate.as_bps() as f64;
+            self.count += 1;
+        }
+    }
+
+    fn get(&self) -> Option<Rate> {
+        (self.count > 0).then(|| Rate::from_bps((self.bps / f64::from(self.count)) as u64))
+    }
+}
+
+/// The feedback on a transmission window: counts are sums, rates are means, all else is as it was told last.
+#[derive(Debug, Default)]
+struct Window {
+    loss: Box<LossRuns>,
+    acked_packets: u64,
+    lost_packets: u64,
+    host_lost_packets: u64,
+    duplicates: u64,
+    socket_drops: u64,
+    ecn_ce: u64,
+    app_limited: bool,
+    arrival_rate: Mean,
+    drain_rate: Mean,
+    host: Option<HostSample>,
+    verdict: Option<Verdict>,
+    last: Last,
+}
+
+/// What a feedback tells of the present.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    now: Time,
+    in_flight: u64,
+    datagram: u64,
+    sent_bytes: u64,
+    sent_packets: u64,
+    next_pn: u64,
+    largest_acked_pn: u64,
+    read_delay: Option<Span>,
+    queue_delay: Option<Span>,
+    delay_trend: f64,
+    gro_run: Option<f64>,
+    report_interval: Span,
+}
+
+impl Window {
+    fn add(&mut self, sample: &FeedbackSample<'_>) {
+        self.loss.append(sample.loss);
+        self.acked_packets = self.acked_packets.saturating_add(sample.acked_packets);
+        self.lost_packets = self.lost_packets.saturating_add(sample.lost_packets);
+        self.host_lost_packets = self.host_lost_packets.saturating_add(sample.host_lost_packets);
+        self.duplicates = self.duplicates.saturating_add(sample.duplicates);
+        self.socket_drops = self.socket_drops.saturating_add(sample.socket_drops);
+        self.ecn_ce = self.ecn_ce.saturating_add(sample.ecn_ce);
+        self.app_limited |= sample.app_limited;
+        self.arrival_rate.add(sample.arrival_rate);
+        self.drain_rate.add(sample.drain_rate);
+        if let Some(host) = sample.host {
+            self.host = Some(self.host.map_or(host, |before| host.with(&before)));
+        }
+        self.verdict = sample.verdict.or(self.verdict);
+        self.last = Last {
+            now: sample.now,
+            in_flight: sample.in_flight,
+            datagram: sample.datagram,
+            sent_bytes: sample.sent_bytes,
+            sent_packets: sample.sent_packets,
+            next_pn: sample.next_pn,
+            largest_acked_pn: sample.largest_acked_pn,
+            read_delay: sample.read_delay,
+            queue_delay: sample.queue_delay,
+            delay_trend: sample.delay_trend,
+            gro_run: sample.gro_run,
+            report_interval: sample.report_interval,
+        };
+    }
+
+    fn is_empty(&self) -> bool {
+        self.last.datagram == 0
+    }
+
+    fn sample<'a>(&'a self, rtt: &'a RttEstimator) -> FeedbackSample<'a> {
+        let last = self.last;
+        FeedbackSample {
+            now: last.now,
+            acked_packets: self.acked_packets,
+            lost_packets: self.lost_packets,
+            host_lost_packets: self.host_lost_packets,
+            loss: &self.loss,
+            in_flight: last.in_flight,
+            datagram: last.datagram,
+            sent_bytes: last.sent_bytes,
+            sent_packets: last.sent_packets,
+            next_pn: last.next_pn,
+            largest_acked_pn: last.largest_acked_pn,
+            rtt,
+            arrival_rate: self.arrival_rate.get(),
+            drain_rate: self.drain_rate.get(),
+            read_delay: last.read_delay,
+            queue_delay: last.queue_delay,
+            delay_trend: last.delay_trend,
+            gro_run: last.gro_run,
+            duplicates: self.duplicates,
+            socket_drops: self.socket_drops,
+            ecn_ce: self.ecn_ce,
+            host: self.host,
+            verdict: self.verdict,
+            app_limited: self.app_limited,
+            report_interval: last.report_interval,
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+struct HeldRate {
+    law: Box<dyn RateController>,
+    rate: Rate,
+    rtt: RttEstimator,
+    /// The feedback on the present window; none in mode `rate`.
+    window: Option<Window>,
+    /// Packets from this number on left at the present rate.
+    since_pn: u64,
+    next_pn: u64,
+}
+
+impl HeldRate {
+    fn new(law: Box<dyn RateController>, window: Option<Window>, initial_rtt: Span) -> Self {
+        let rtt = RttEstimator::new(initial_rtt);
+        let rate = law.state().rate;
+        let mut held = Self { law, rate, rtt, window, since_pn: 0, next_pn: 0 };
+        held.take_rate();
+        held
+    }
+
+    /// The law's present rate holds from now on.
+    fn take_rate(&mut self) {
+        if let Permit::Go(limits) = self.law.permit() {
+            self.rate = limits.effective_rate(self.rtt.smoothed()).max(super::MIN_RATE);
+        }
+        self.since_pn = self.next_pn;
+    }
+
+    /// Whether a packet that left at the present rate was lost or marked.
+    fn is_congested(&self, sample: &FeedbackSample<'_>) -> bool {
+        let is_marked = sample.ecn_ce > 0 && sample.largest_acked_pn >= self.since_pn;
+        is_marked || (sample.lost_packets > 0 && sample.loss.end_pn() > self.since_pn)
+    }
+
+    fn judge(&mut self, end: &Boundary) {
+        let Some(window) = &mut self.window else { return };
+        let told = std::mem::take(window);
+        if !told.is_empty() {
+            self.law.on_feedback(&told.sample(&self.rtt));
+        }
+        for unit in Unit::ALL {
+            self.law.on_boundary(&Boundary { unit, ..*end });
+        }
+        self.take_rate();
+    }
+}
+
+impl RateController for HeldRate {
+    fn permit(&self) -> Permit {
+        match self.law.permit() {
+            Permit::Go(_) => Permit::Go(Limits::at_rate(self.rate)),
+            hold @ Permit::Hold(_) => hold,
+        }
+    }
+
+    fn on_sent(&mut self, sent: &SentBatch) {
+        self.law.on_sent(sent);
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        self.rtt = sample.rtt.clone();
+        self.next_pn = sample.next_pn;
+        match &mut self.window {
+            Some(window) => window.add(sample),
+            None => {
+                self.law.on_feedback(sample);
+                if self.is_congested(sample) {
+                    self.take_rate();
+                }
+            }
+        }
+    }
+
+    fn on_boundary(&mut self, end: &Boundary) {
+        if self.window.is_none() {
+            self.law.on_boundary(end);
+        } else if end.unit == Unit::Window {
+            self.judge(end);
+        }
+    }
+
+    fn on_silence(&mut self, now: Time, count: u32) {
+        self.law.on_silence(now, count);
+        if self.window.is_none() {
+            self.take_rate();
+        }
+    }
+
+    fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
+        self.law.take_over(rate, rtt);
+        self.rtt = rtt.clone();
+        self.take_rate();
+    }
+
+    fn on_deadline(&mut self, now: Time) {
+        self.law.on_deadline(now);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.law.deadline()
+    }
+
+    fn on_pause(&mut self, now: Time, lasts: Span) {
+        self.law.on_pause(now, lasts);
+    }
+
+    fn advise(&mut self, own: &OwnHost) -> Option<Span> {
+        self.law.advise(own)
+    }
+
+    fn report_interval(&self) -> Option<Span> {
+        self.law.report_interval()
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.law.ceiling()
+    }
+
+    fn state(&self) -> RateState {
+        RateState { rate: self.rate, ..self.law.state() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Harness, Loss, PathModel, boundary, built, feedback};
+    use super::*;
+
+    const CEILING: Rate = Rate::from_mbps(150);
+
+    /// When the rate of `asynch`, which follows reports each 100 ms, changed in 20 s over a path of 100 Mbit/s with windows of
+    /// 5 MB: what was sent by then. It begins at 60 Mbit/s.
+    fn changes(mode: Mode, ceiling: Rate, rise: &str, loss: Loss) -> Vec<u64> {
+        let path = PathModel {
+            loss,
+            unit_window: 5_000_000,
+            ..PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(20), 1.0)
+        };
+        let law = built("asynch", &[("first_rate", "60Mbit"), ("rise", rise)], ceiling);
+        let mut run = Harness::new(mode.hold(law, Span::from_millis(20)), path);
+        let (mut rate, mut found) = (run.law.state().rate, Vec::new());
+        for _ in 0..20_000 {
+            run.run_for(Span::from_millis(1));
+            if std::mem::replace(&mut rate, run.law.state().rate) != rate {
+                found.push(run.sent_bytes());
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_window_leaves_at_one_rate_and_the_law_judges_it_at_its_end() {
+        let found = changes(Mode::Window, CEILING, "0.05", Loss::None);
+        let by_itself = changes(Mode::Law, CEILING, "0.05", Loss::None);
+        assert!(found.len() > 3 && by_itself.len() > 2 * found.len(), "{found:?} {by_itself:?}");
+        // Each comes a round trip of at most 20 ms and a full queue behind the end of a window: less than 0.6 MB.
+        assert!(found.iter().all(|sent| sent % 5_000_000 < 600_000), "{found:?}");
+    }
+
+    #[test]
+    fn a_rate_holds_until_a_congestion_event_and_for_ever_without_one() {
+        // Below the bottleneck, at 95 Mbit/s at most, nothing is lost, and `asynch` goes faster and faster.
+        let ceiling = Rate::from_mbps(95);
+        assert_eq!(changes(Mode::Rate, ceiling, "0.002", Loss::None), []);
+        assert!(changes(Mode::Law, ceiling, "0.002", Loss::None).len() > 20);
+        // 60 Mbit/s are 102,000 packets in 20 s: a loss each 20,000 of them.
+        let found = changes(Mode::Rate, ceiling, "0.002", Loss::EachNth(20_000));
+        assert!((4..=6).contains(&found.len()), "{found:?}");
+        let packets = |sent: u64| sent / 1_472 % 20_000;
+        assert!(found.iter().all(|&sent| packets(sent) < 1_000), "{found:?}");
+    }
+
+    #[test]
+    fn what_was_lost_at_the_rate_before_is_no_event() {
+        let mut law = Mode::Rate.hold(built("asynch", &[], CEILING), Span::from_millis(20));
+        let rtt = RttEstimator::new(Span::from_millis(20));
+        let tell = |law: &mut Box<dyn RateController>, millis: u64, lost_pn: Option<u64>, drain: u64| {
+            let mut loss = LossRuns::default();
+            lost_pn.into_iter().for_each(|pn| loss.push(pn));
+            let now = Time::ZERO + Span::from_millis(millis);
+            let (acked, lost) = (1_000, u64::from(lost_pn.is_some()) * 100);
+            let drain = Some(Rate::from_mbps(drain));
+            let sample = feedback(now, &rtt, acked, lost, drain);
+            law.on_feedback(&FeedbackSample { next_pn: millis * 100, loss: &loss, ..sample });
+            law.state().rate.as_bps() / 1_000_000
+        };
+        tell(&mut law, 0, None, 140);
+        assert_eq!(
+            tell(&mut law, 100, Some(50), 100),
+            150,
+            "an event; a single raised interval is no reason"
+        );
+        assert_eq!(tell(&mut law, 200, Some(9_999), 100), 150, "the law has fallen to 100: not shown");
+        assert_eq!(tell(&mut law, 300, Some(10_000), 90), 100);
+    }
+
+    #[test]
+    fn a_law_that_judges_by_any_unit_judges_the_window() {
+        for (name, given) in [
+            ("non_aggressive", &[][..]),
+            ("state_based", &[]),
+            ("rapid_plus", &[("per", "round"), ("k", "1")]),
+        ] {
+            let mut law = Mode::Window.hold(built(name, given, CEILING), Span::from_millis(20));
+            let rtt = RttEstimator::new(Span::from_millis(20));
+            let before = law.state().rate;
+            for n in 1..4u64 {
+                let now = Time::ZERO + Span::from_secs(n);
+                let lost = n * 500;
+                law.on_feedback(&feedback(now, &rtt, 10_000 - lost, lost, Some(Rate::from_mbps(80))));
+                assert!(n > 1 || law.state().rate == before, "{name}: before the window's end");
+                law.on_boundary(&Boundary { now, ..boundary(Unit::Window, n * 10_000, lost) });
+            }
+            assert!(law.state().rate < before, "{name}: {:?}", law.state());
+        }
+    }
+}

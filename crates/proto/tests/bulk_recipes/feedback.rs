@@ -1,0 +1,248 @@
+//! Every way of feedback under every law.
+
+use haul_proto::law_names;
+use haul_stack::Recipe;
+use haul_wire::packet::{FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackWriter};
+use proptest::prelude::*;
+
+use super::*;
+
+const WHENS: [&str; 5] = ["interval", "law", "segment", "chunk", "round"];
+const OVERS: [&str; 2] = ["udp", "control"];
+const MODES: [&str; 3] = ["law", "window", "rate"];
+
+/// `law` with this feedback, at no more than 80 Mbit/s.
+fn recipe(law: &str, when: &str, over: &str) -> Recipe {
+    let mut recipe = shipped("bulk");
+    let is_asked = !matches!(when, "interval" | "law");
+    for (key, value) in [
+        ("rate_control.controller", law),
+        ("rate_control.rate", "80Mbit"),
+        ("rate_control.unit_window", "300kB"),
+        ("object.chunk", "500kB"),
+        ("bitmap_ack.when", when),
+        ("bitmap_ack.over", over),
+        ("retransmit.probe", if is_asked { "false" } else { "true" }),
+    ] {
+        recipe.set(key, value).unwrap();
+    }
+    recipe
+}
+
+/// How long it takes to move `len` bytes: an hour at most, as some laws fall to very low rates.
+fn takes(recipe: &Recipe, len: u64, faults: Faults, seed: u64) -> Span {
+    let mut path = Path::new(recipe, len, faults.loss, seed);
+    path.faults = faults;
+    path.run(Span::from_secs(3_600));
+    path.assert_whole(len);
+    path.now.since(Time::ZERO)
+}
+
+#[test]
+fn every_law_brings_an_object_with_every_feedback() {
+    let faults = Faults { loss: 0.01, ..Faults::default() };
+    for (seed, law) in (100..).zip(law_names()) {
+        for (when, over) in WHENS.iter().flat_map(|when| OVERS.iter().map(move |over| (when, over))) {
+            let took = takes(&recipe(law, when, over), 700_000, faults, seed);
+            assert!(took < Span::from_secs(30), "{law}, {when} over {over}: {took}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn an_object_comes_whole_whatever_the_feedback_the_law_the_mode_and_the_path(
+        law in prop::sample::select(law_names()), when in prop::sample::select(&WHENS[..]),
+        over in prop::sample::select(&OVERS[..]), mode in prop::sample::select(&MODES[..]),
+        loss in 0.0..0.08f64, duplication in 0.0..0.1f64, reordering in 0.0..0.3f64,
+        len in 0u64..1_500_000, seed: u64,
+    ) {
+        let mut recipe = recipe(law, when, over);
+        recipe.set("rate_control.mode", mode).unwrap();
+        takes(&recipe, len, Faults { loss, duplication, reordering }, seed);
+    }
+}
+
+/// Reports that left.
+fn reports_over(path: &Path, over: &str) -> usize {
+    match over {
+        "udp" => places(path, false, 3).len(),
+        _ => path.messages,
+    }
+}
+
+#[test]
+fn over_the_control_channel_no_report_is_a_packet_and_over_udp_none_is_a_message() {
+    for (over, other) in [("udp", "control"), ("control", "udp")] {
+        let mut recipe = shipped("fobs");
+        recipe.set("bitmap_ack.over", over).unwrap();
+        recipe.set("rate_control.rate", "80Mbit").unwrap();
+        let mut path = Path::new(&recipe, 5_000_000, 0.02, 5);
+        path.run(Span::from_secs(20));
+        path.assert_whole(5_000_000);
+        // Half a second at an interval of 10 ms.
+        assert!(reports_over(&path, over) > 30, "{over}: {}", reports_over(&path, over));
+        assert_eq!(reports_over(&path, other), 0);
+    }
+}
+
+/// How many data packets had left whenever a report was asked for.
+fn asked_at(when: &str, len: u64) -> Vec<u64> {
+    let mut recipe = recipe("fixed", when, "udp");
+    recipe.set("object.chunk", "5MB").unwrap();
+    let mut path = Path::new(&recipe.without("path_mtu"), len, 0.0, 3);
+    path.run(Span::from_secs(60));
+    path.assert_whole(len);
+    let data = |at: usize| path.kinds[..at].iter().filter(|sent| sent.0 && sent.1 <= 2).count() as u64;
+    places(&path, true, 16).into_iter().map(data).collect()
+}
+
+#[test]
+fn a_report_is_asked_for_after_each_segment_each_chunk_or_the_round() {
+    // 1,169 bytes a packet: 24,000 packets.
+    let len = 24_000 * 1_169;
+    let segments = asked_at("segment", len);
+    assert_eq!(segments.len(), 3, "{segments:?}");
+    assert!(
+        (10_000..10_200).contains(&segments[0]) && (20_000..20_200).contains(&segments[1]),
+        "{segments:?}"
+    );
+    let chunks = asked_at("chunk", len);
+    assert_eq!(chunks.len(), 6, "five ends of 5 MB, and the end: {chunks:?}");
+    assert!(
+        chunks.iter().zip(1..).take(5).all(|(&at, n)| (4_278 * n..4_278 * n + 200).contains(&at)),
+        "{chunks:?}"
+    );
+    assert_eq!(asked_at("round", len).len(), 1);
+    assert_eq!(asked_at("interval", 1_000_000), []);
+}
+
+#[test]
+fn the_law_sets_the_interval_and_no_report_that_states_comes_between() {
+    for interval in [30, 100] {
+        let mut recipe = recipe("asynch", "law", "udp");
+        recipe.set("rate_control.interval", &format!("{interval}ms")).unwrap();
+        let mut path = Path::new(&recipe, 20_000_000, 0.01, 9);
+        path.run(Span::from_secs(60));
+        path.assert_whole(20_000_000);
+        // Reports that only count have no statement: what has arrived is in others.
+        let seconds = path.now.since(Time::ZERO).as_secs_f64();
+        let least = 7 + FEEDBACK_HEADER_LEN + 8;
+        let stating =
+            path.kinds.iter().filter(|sent| !sent.0 && sent.1 == 3 && sent.2 > least).count() as f64;
+        let wanted = seconds * 1_000.0 / f64::from(interval);
+        assert!((0.8..1.3).contains(&(stating / wanted)), "{stating} in {seconds} s at {interval} ms");
+    }
+}
+
+#[test]
+fn a_peer_that_acknowledges_the_unsent_on_the_control_channel_ends_the_session_by_name() {
+    let mut path = Path::new(&recipe("cubic", "interval", "control"), 50_000_000, 0.0, 1);
+    path.run(Span::from_millis(100));
+    let lie = FeedbackHeader {
+        largest_pn: 1 << 40,
+        packets: 1 << 40,
+        complete_below: 1 << 40,
+        highest: 1 << 40,
+        limit: 1 << 40,
+        ..FeedbackHeader::default()
+    };
+    let mut message = vec![0; 1 + FEEDBACK_HEADER_LEN + 64];
+    let len = FeedbackWriter::new(&mut message[1..], &lie).unwrap().finish();
+    message.truncate(1 + len);
+    message[0] = 3;
+    for _ in 0..100 {
+        let now = path.now;
+        path.ends[0].on_channel(now, &message);
+    }
+    path.send();
+    let ended = path.events[0]
+        .iter()
+        .any(|event| matches!(event, StackEvent::Failed { protocol, .. } if protocol == "recipe"));
+    assert!(ended, "{:?}", path.events);
+}
+
+#[test]
+fn what_no_stack_writes_to_the_channel_is_counted_and_ends_a_session_in_time() {
+    for message in [&b""[..], b"\x03", b"\x03\x00\x01", b"\x10\x00\x00\x00\x00", b"\x7f", b"\x12\x00"] {
+        for over in OVERS {
+            let mut path = Path::new(&recipe("bbr", "interval", over), 5_000_000, 0.0, 1);
+            path.run(Span::from_millis(20));
+            for n in 0..40 {
+                let now = path.now;
+                path.ends[0].on_channel(now, message);
+                assert_eq!(path.ends[0].stats().violations, n + 1, "{message:?} over {over}");
+            }
+            path.run(Span::from_secs(20));
+            path.assert_whole(5_000_000);
+        }
+    }
+}
+
+#[test]
+fn old_and_repeated_reports_change_nothing() {
+    let mut path = Path::new(&recipe("delivery", "interval", "control"), 5_000_000, 0.02, 21);
+    path.repeat_messages = true;
+    path.run(Span::from_secs(30));
+    path.assert_whole(5_000_000);
+    assert_eq!(path.ends[0].stats().violations, 0);
+}
+
+/// A receiver whose bytes leave memory at once, with little of it.
+fn rounds(gaps: &str, loss: f64, memory: u64) -> (usize, u64) {
+    let mut recipe = shipped("rbudp");
+    for (key, value) in
+        [("rate_control.rate", "40Mbit"), ("object.first_limit", "250kB"), ("object.gaps", gaps)]
+    {
+        recipe.set(key, value).unwrap();
+    }
+    let len = 40_000_000;
+    let mut path = Path::up_to(memory, &recipe, len, loss, 17);
+    while path.now < Time::ZERO + Span::from_secs(60) && path.sunk.lock().unwrap().complete.is_none() {
+        path.step();
+        let mut sunk = path.sunk.lock().unwrap();
+        sunk.limit = sunk.delivered + memory;
+    }
+    path.run(Span::from_secs(60));
+    path.assert_whole(len);
+    assert_eq!(path.ends[1].stats().violations, 0);
+    (places(&path, true, 16).len(), path.ends[0].stats().data_sent)
+}
+
+#[test]
+fn a_round_reaches_over_the_whole_set_however_much_of_it_is_missing() {
+    // A tenth is lost, sixteen times what the receiver has memory for. Then a hundredth, a thousandth ...
+    let (held, _) = rounds("held", 0.1, 250_000);
+    let (free, sent) = rounds("free", 0.1, 250_000);
+    println!("TABLE rounds: held {held}, free {free}");
+    assert!(held > 2 * free, "the limit cuts rounds: {held}, {free}");
+    assert!((4..=8).contains(&free), "{free}");
+    let least = 40_000_000 / 1_169;
+    assert!((sent as f64) < least as f64 / 0.9 * 1.02, "{sent} packets for {least}");
+}
+
+#[test]
+fn memory_stays_bounded_when_gaps_are_filled_faster_than_it_empties() {
+    let mut recipe = shipped("rbudp");
+    for (key, value) in
+        [("rate_control.rate", "400Mbit"), ("object.first_limit", "1MB"), ("object.gaps", "free")]
+    {
+        recipe.set(key, value).unwrap();
+    }
+    let (len, memory) = (10_000_000, 1_000_000);
+    let mut path = Path::up_to(memory, &recipe, len, 0.2, 19);
+    let mut most = 0;
+    while path.now < Time::ZERO + Span::from_secs(60) && path.sunk.lock().unwrap().complete.is_none() {
+        path.step();
+        let mut sunk = path.sunk.lock().unwrap();
+        // A disk of 40 Mbit/s, a tenth of what comes.
+        let written = path.now.since(Time::ZERO).as_micros() * 5;
+        most = most.max(sunk.delivered.saturating_sub(written.min(sunk.delivered)));
+        sunk.limit = written.min(sunk.delivered) + memory;
+    }
+    path.run(Span::from_secs(60));
+    path.assert_whole(len);
+    assert!(most <= memory, "{most}");
+    assert_eq!(path.ends[1].stats().violations, 0);
+}
