@@ -113,7 +113,11 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
             return run::agent();
         }
         Command::Cp(args) => run::check_streams(&args.paths, &typed)?,
-        Command::Serve(_) | Command::Bench(_) | Command::Demo(_) | Command::Doctor(_) => {}
+        Command::Serve(_)
+        | Command::Bench(_)
+        | Command::Demo(_)
+        | Command::DemoReceiver
+        | Command::Doctor(_) => {}
     }
     hide_memory();
     let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
@@ -167,6 +171,7 @@ fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context)
         Command::Demo(args) => run::demo(context, args),
         Command::Serve(args) => return run::serve(context, args),
         Command::Doctor(args) => return run::doctor(context, args),
+        Command::DemoReceiver => return run::receiver(context),
         Command::Pipe(_)
         | Command::Status(_)
         | Command::Clean(_)

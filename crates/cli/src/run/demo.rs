@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::Context;
 use super::beside::beside;
+use super::busy::busy;
 use super::copy::upload;
 use super::outcome::Cpu;
 use super::plan::path_bytes;
@@ -26,7 +27,8 @@ const MTU: u16 = 1_500;
 
 /// Copies files to a receiver in this process over an emulated long path.
 pub(crate) fn demo(context: &Context, args: &DemoArgs) -> RunReport {
-    match try_demo(context, args) {
+    let tried = if args.busy_receiver { busy(context, args) } else { try_demo(context, args) };
+    match tried {
         Ok(report) => {
             context.trace_end(&report);
             report
@@ -38,15 +40,7 @@ pub(crate) fn demo(context: &Context, args: &DemoArgs) -> RunReport {
 fn try_demo(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
     let scratch = scratch_directory()?;
     let source = source(context, args, scratch.path())?;
-    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, mtu: MTU, seed: args.seed };
-    context.say(describe(&spec));
-    context.events.write(
-        "start",
-        json!({
-            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": spec.loss.get(),
-            "seed": spec.seed, "queue_bytes": spec.queue().0,
-        }),
-    );
+    let spec = path(context, args);
     let policy = Policy::own(context);
     let destination = scratch.path().join("received");
     let (mut report, counts) = with_own_server(context, &policy, |listener| {
@@ -61,6 +55,20 @@ fn try_demo(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
         }
     }
     Ok(report)
+}
+
+/// The emulated path, and words about it.
+pub(super) fn path(context: &Context, args: &DemoArgs) -> PathSpec {
+    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, mtu: MTU, seed: args.seed };
+    context.say(describe(&spec));
+    context.events.write(
+        "start",
+        json!({
+            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": spec.loss.get(),
+            "seed": spec.seed, "queue_bytes": spec.queue().0,
+        }),
+    );
+    spec
 }
 
 fn scratch_directory() -> Result<TempDir, Fault> {
@@ -110,7 +118,7 @@ fn over_path(
 }
 
 /// What the path did to the packets: the truth that the report can be held against.
-fn show_counts(context: &Context, counts: &PathCounts) {
+pub(super) fn show_counts(context: &Context, counts: &PathCounts) {
     for (name, direction) in [("Data", &counts.up), ("Back", &counts.down)] {
         context.say(format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
         context.events.write("path", path_event(name, direction));
