@@ -116,7 +116,11 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
             return commands::agent::run();
         }
         Command::Cp(args) => commands::cp::check_streams(&args.paths, &typed)?,
-        Command::Serve(_) | Command::Bench(_) | Command::Demo(_) | Command::Doctor(_) => {}
+        Command::Serve(_)
+        | Command::Bench(_)
+        | Command::Demo(_)
+        | Command::DemoReceiver
+        | Command::Doctor(_) => {}
     }
     hide_memory();
     let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
@@ -170,6 +174,7 @@ fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context)
         Command::Demo(args) => commands::demo::run(context, args),
         Command::Serve(args) => return commands::serve::run(context, args),
         Command::Doctor(args) => return commands::doctor::run(context, args),
+        Command::DemoReceiver => return commands::demo::receiver(context),
         Command::Pipe(_)
         | Command::Status(_)
         | Command::Clean(_)

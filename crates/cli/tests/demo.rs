@@ -148,3 +148,65 @@ fn the_death_of_the_demo_ends_the_flows() {
         sleep(Duration::from_millis(5));
     }
 }
+
+/// A path that a debug build on a busy machine keeps up with, on which the suspended receiver's buffer overflows.
+const BUSY: [&str; 8] =
+    ["demo", "--busy-receiver", "--rtt", "20ms", "--path-rate", "100Mbit", "--rate", "90Mbit"];
+
+#[test]
+fn a_busy_receiver_is_sent_to_with_the_verdict_and_without_and_the_causes_are_told() {
+    let scratch = tempfile::tempdir().unwrap();
+    let events = scratch.path().join("events");
+    let output =
+        haul().args(BUSY).args(["--time", "5s", "--json"]).arg("--events").arg(&events).output().unwrap();
+    exits(&output, 0);
+    let with: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let without = &with["without_verdict"];
+    for report in [&with, without] {
+        assert_eq!((&report["ok"], report["controller"].as_str()), (&Value::Bool(true), Some("highspeed")));
+        assert!(report["goodput_bps"].as_f64().unwrap() > 0.0, "{report}");
+    }
+    let causes = with["lost_by_cause"].as_object().unwrap();
+    let all: f64 = causes.values().map(|count| count.as_f64().unwrap()).sum();
+    let host = causes["receiver_host"].as_f64().unwrap();
+    assert!(host > 50.0 && host >= 0.9 * all, "{causes:?}");
+    // The path itself has next to no part in it: that is its own count.
+    let trace = fs::read_to_string(&events).unwrap();
+    let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let paths: Vec<&Value> =
+        lines.iter().filter(|line| line["event"] == "path" && line["direction"] == "data").collect();
+    assert_eq!(paths.len(), 2, "{trace}");
+    assert!(paths.iter().all(|path| path["random"] == 0), "{paths:?}");
+}
+
+#[test]
+fn a_busy_receiver_is_shown_in_a_table_and_ends_with_the_demo() {
+    let output = haul().args(BUSY).args(["--time", "2s"]).output().unwrap();
+    exits(&output, 0);
+    let words = text(&output.stderr);
+    for word in ["suspended for 100 ms of each second", "  with the verdict  ", "  without  "] {
+        assert!(words.contains(word), "{word}: {words}");
+    }
+    let mut child = haul().args(BUSY).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("Now with the verdict")), "a run begins");
+    let parent = child.id();
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+    let receiver: i32 = children.trim().parse().unwrap();
+    assert!(is_alive(receiver));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let end = Instant::now() + PATIENCE;
+    while is_alive(receiver) {
+        assert!(Instant::now() < end, "the receiver stays");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_busy_receiver_takes_no_files() {
+    for words in [&["--size", "1MB"][..], &["--files", "2"], &["data"], &["--no-tcp"]] {
+        exits(&haul().args(["demo", "--busy-receiver"]).args(words).output().unwrap(), 2);
+    }
+    exits(&haul().args(["demo", "--time", "2s"]).output().unwrap(), 2);
+}

@@ -4,6 +4,7 @@
 
 mod classify;
 mod complexity;
+mod discriminators;
 mod evaluate;
 mod fit;
 mod model;
@@ -15,6 +16,7 @@ mod train;
 
 pub use classify::{Diagnosis, Metric};
 pub use complexity::{WORD_LENGTHS, Words};
+pub use discriminators::{Discriminator, Discriminators, Judged, biaz, spike, zigzag};
 pub use evaluate::{Confusion, Proportion, clopper_pearson};
 pub use model::{CauseModel, Curve, Model, ModelError, Provenance, Range, Spread, Term};
 pub use sample::Sample;

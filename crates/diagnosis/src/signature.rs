@@ -105,6 +105,11 @@ impl Signature {
         (self.lost > 0).then(|| (self.lost - self.runs.len() as u64) as f64 / self.lost as f64)
     }
 
+    /// The positions of the lost packets, in order.
+    pub fn lost_positions(&self) -> impl Iterator<Item = u64> + '_ {
+        self.runs.iter().flat_map(|run| run.first..run.first + run.packets)
+    }
+
     /// Each packet: whether it arrived.
     pub fn symbols(&self) -> impl Iterator<Item = bool> + '_ {
         let ends = self.runs.iter().map(|run| (run.first, run.first + run.packets));
@@ -163,6 +168,8 @@ mod tests {
             };
             let whole = make(&symbols);
             prop_assert_eq!(whole.symbols().collect::<Vec<_>>(), symbols.clone());
+            let zeros = symbols.iter().enumerate().filter(|(_, arrived)| !**arrived).map(|(at, _)| at as u64);
+            prop_assert_eq!(whole.lost_positions().collect::<Vec<_>>(), zeros.collect::<Vec<_>>());
             let cut = cut.min(symbols.len());
             let mut joined = make(&symbols[..cut]);
             joined.append(&make(&symbols[cut..]));

@@ -121,3 +121,85 @@ fn what_is_not_there_or_no_plan_is_said_with_what_to_do() {
     fs::write(&plan, documented().replace("seeds = 4", "seeds = 0")).unwrap();
     assert!(complaint(&["run", plan.to_str().unwrap()]).contains("nonzero"));
 }
+
+const WINDOWS: &str = r#"
+about = "A receiving host that loses, and a path that loses at random"
+paper = "ours"
+
+[quick]
+seeds = 2
+sweep = { cause = ["host", "random"] }
+
+[variants.cause]
+host = { "host.rx.loads" = [{ kind = "system_calls", processes = 1, run = "10ms", wait = "200ms", at = "1s" }] }
+random = { "path.wan.forward.loss" = "0.2%" }
+
+[scenario]
+cap = "20s"
+path = [{ name = "wan", forward = [{ mtu = 1500 }, { bottleneck = { rate = "1Gbit", queue = { tail_drop = "20ms" } } }, { loss = "0%" }, { delay = "5ms" }] }]
+host = [{ name = "rx", scheduler = "o1", socket_buffer = "256KiB", per_packet = "5us" }]
+session = [{ name = "bulk", path = "wan", host = "rx", time = "5s", recipe = "fobs", controller = "fixed", rate = "900Mbit", set = { "rate_control.max_batch" = "4" }, windows = true, discriminators = true }]
+
+[[plot]]
+kind = "windows"
+show = "positions"
+series = "cause"
+
+[[plot]]
+kind = "windows"
+show = "complexity"
+series = "cause"
+
+[[plot]]
+kind = "windows"
+show = "mean_complexity"
+series = "cause"
+
+[[plot]]
+kind = "windows"
+show = "success_proportion"
+series = "cause"
+
+[[check]]
+name = "windows of the host are told"
+test = { kind = "proportion", hits = "session.bulk.windows_host", trials = "session.bulk.windows", at = { cause = "host" }, bound = [0.5, 1.0] }
+
+[[check]]
+name = "more of them than there are"
+why = "it cannot be"
+test = { kind = "proportion", hits = "session.bulk.windows_network", trials = "session.bulk.windows", at = { cause = "host" }, bound = [0.9, 1.0] }
+
+[[check]]
+name = "what is lost at random is no congestion: better than all"
+test = { kind = "nearest", measure = "session.bulk.put_on_network", others = ["session.bulk.zigzag", "session.bulk.biaz"], at = { cause = "random" }, to = 0.0 }
+
+[[check]]
+name = "and never the other way round"
+why = "it cannot be"
+test = { kind = "nearest", measure = "session.bulk.zigzag", others = ["session.bulk.put_on_network"], at = { cause = "random" }, to = 0.0 }
+"#;
+
+#[test]
+fn windows_are_counted_with_intervals_and_drawn_and_discriminators_see_the_same_packets() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plan, out) = (dir.path().join("windows.toml"), dir.path().join("out"));
+    fs::write(&plan, WINDOWS).unwrap();
+    let output = lab(&["run", plan.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let json: Value = serde_json::from_slice(&fs::read(out.join("windows.json")).unwrap()).unwrap();
+    let verdicts: Vec<&str> =
+        json["checks"].as_array().unwrap().iter().map(|check| check["verdict"].as_str().unwrap()).collect();
+    assert_eq!(verdicts, ["reproduced", "differs", "reproduced", "differs"], "{}", json["checks"]);
+    for (at, cell) in json["cells"].as_array().unwrap().iter().enumerate() {
+        let diagnosis = &cell["runs"][0]["sessions"][0]["diagnosis"];
+        let shares = diagnosis["discriminators"].as_object().unwrap();
+        assert_eq!(shares.len(), 5);
+        assert!(shares.values().all(|share| (0.0..=1.0).contains(&share.as_f64().unwrap())), "{shares:?}");
+        let kept = diagnosis["kept"].as_array().unwrap();
+        assert!(kept.len() >= 3 && !kept[0]["lost"].as_array().unwrap().is_empty(), "{at}: {}", kept.len());
+    }
+    for name in ["positions", "complexity", "mean-complexity", "success-proportion"] {
+        let svg = fs::read_to_string(out.join(format!("windows-{name}.svg"))).unwrap();
+        assert!(svg.contains("host") && svg.contains("random"), "{name}");
+    }
+}

@@ -168,7 +168,7 @@ fn rates_over_time_show_a_change() {
 fn the_trace_tells_of_every_packet() {
     let (mut world, link, sink) =
         world(5, vec![StageSpec::Loss(share(0.2)), StageSpec::Delay(Span::from_millis(3))]);
-    let seen: Arc<Mutex<[u64; 2]>> = Arc::default();
+    let seen: Arc<Mutex<[u64; 3]>> = Arc::default();
     let notes = Arc::clone(&seen);
     world.set_trace(move |event| {
         let mut notes = notes.lock().unwrap();
@@ -176,14 +176,18 @@ fn the_trace_tells_of_every_packet() {
             (Place::Link(_), Exit::Dropped(DropReason::Random)) => {
                 notes[0] += u64::from(event.parcel.packets());
             }
-            (Place::Node(_), Exit::Delivered) => notes[1] += u64::from(event.parcel.packets()),
+            (Place::Node(_), Exit::Delivered) => {
+                notes[1] += u64::from(event.parcel.packets());
+                assert_eq!(event.arrived, event.at, "without a host it is read when it comes");
+            }
+            (Place::Source(_), Exit::Delivered) => notes[2] += u64::from(event.parcel.packets()),
             _ => {}
         }
     });
     let flow = add_source(&mut world, "steady", UdpSourceSpec::constant(Rate::from_mbps(10)), link, sink);
     world.run_until(secs(2));
     let truth = world.truth(flow);
-    assert_eq!(*seen.lock().unwrap(), [truth.drops.total(), truth.delivered]);
+    assert_eq!(*seen.lock().unwrap(), [truth.drops.total(), truth.delivered, truth.offered]);
     assert!(truth.drops.total() > 200);
 }
 

@@ -100,7 +100,8 @@ pub(super) const DEMO: &str = "\
 Examples:
   haul demo                                   256 MB over 1 Gbit/s, 50 ms, 0.1 % loss
   haul demo --rtt 200ms --loss 1% --size 1GB
-  haul demo --controller fixed --rate 900Mbit ~/data";
+  haul demo --controller fixed --rate 900Mbit ~/data
+  haul demo --busy-receiver                   what it is worth to know why packets are lost";
 
 pub(super) const PIPE: &str = "\
 Examples:

@@ -103,6 +103,9 @@ pub enum Command {
     /// Run the TCP flows that the demo shows: told what to do on stdin, by the demo alone
     #[command(hide = true)]
     DemoTcp,
+    /// Be the receiver that the demo suspends: started by the demo alone
+    #[command(hide = true)]
+    DemoReceiver,
 }
 
 impl Command {
@@ -151,7 +154,7 @@ impl Command {
         match self {
             Self::Cp(args) => args.transfer.recipe.clone(),
             Self::Bench(args) => args.transfer.recipe.clone(),
-            Self::Demo(args) => args.recipe.clone(),
+            Self::Demo(args) => args.recipe(),
             Self::Serve(args) => RecipeArgs { set: args.set.clone(), ..RecipeArgs::default() },
             Self::Pipe(_)
             | Self::Status(_)
@@ -163,7 +166,8 @@ impl Command {
             | Self::Doctor(_)
             | Self::Completions(_)
             | Self::Man
-            | Self::DemoTcp => RecipeArgs::default(),
+            | Self::DemoTcp
+            | Self::DemoReceiver => RecipeArgs::default(),
         }
     }
 }
@@ -467,9 +471,11 @@ pub struct DemoArgs {
     pub rtt: Span,
     /// Bottleneck of the emulated path
     #[arg(long, value_name = "RATE", default_value = "1Gbit")]
+    #[arg(default_value_if("busy_receiver", ArgPredicate::Equals("true".into()), "600Mbit"))]
     pub path_rate: Rate,
     /// Share of packets that the emulated path loses at random: 0.001 or 0.1%
     #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = values::share)]
+    #[arg(default_value_if("busy_receiver", ArgPredicate::Equals("true".into()), "0%"))]
     pub loss: Probability,
     /// Seed of the file set and of the losses
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -477,12 +483,28 @@ pub struct DemoArgs {
     /// Do not run TCP over the same path afterwards (it needs the right to make a network namespace)
     #[arg(long)]
     pub no_tcp: bool,
+    /// Instead of a copy: memory to a receiver that is suspended again and again, first by a law that acts upon why packets
+    /// are lost, then by one that does not [preset: fobs-classifier, path: 600Mbit without random loss,
+    /// ceiling: two thirds of it]
+    #[arg(long, conflicts_with_all = ["path", "size", "files", "no_tcp"])]
+    pub busy_receiver: bool,
+    /// How long each of the two runs lasts with --busy-receiver [default: 10s]
+    #[arg(long, value_name = "TIME", requires = "busy_receiver")]
+    pub time: Option<Span>,
     /// Write a trace of the run as one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
     /// How data is carried.
     #[command(flatten)]
     pub recipe: RecipeArgs,
+}
+
+impl DemoArgs {
+    /// The recipe; one that can act upon the cause of losses if the receiver is busy.
+    fn recipe(&self) -> RecipeArgs {
+        let classifier = self.busy_receiver.then(|| "fobs-classifier".to_owned());
+        RecipeArgs { preset: self.recipe.preset.clone().or(classifier), ..self.recipe.clone() }
+    }
 }
 
 /// `haul completions`.

@@ -1,6 +1,7 @@
 //! `haul demo`: the main job on one machine.
 
 mod beside;
+mod busy;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use self::beside::beside;
+use self::busy::busy;
+pub(crate) use self::busy::receiver;
 use crate::args::DemoArgs;
 use crate::demo::{DirectionCounts, EmulatedPath, FileSet, FileSetSpec, PathCounts, PathSpec};
 use crate::fault;
@@ -28,7 +31,8 @@ const MTU: u16 = 1_500;
 
 /// Copies files to a receiver in this process over an emulated long path.
 pub(crate) fn run(context: &Context, args: &DemoArgs) -> RunReport {
-    match try_demo(context, args) {
+    let tried = if args.busy_receiver { busy(context, args) } else { try_demo(context, args) };
+    match tried {
         Ok(report) => {
             context.trace_end(&report);
             report
@@ -40,15 +44,7 @@ pub(crate) fn run(context: &Context, args: &DemoArgs) -> RunReport {
 fn try_demo(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
     let scratch = scratch_directory()?;
     let source = source(context, args, scratch.path())?;
-    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, mtu: MTU, seed: args.seed };
-    context.say(describe(&spec));
-    context.events.write(
-        "start",
-        json!({
-            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": spec.loss.get(),
-            "seed": spec.seed, "queue_bytes": spec.queue().0,
-        }),
-    );
+    let spec = path(context, args);
     let policy = Policy::own(context);
     let destination = scratch.path().join("received");
     let (mut report, counts) = with_own_server(context, &policy, |listener| {
@@ -63,6 +59,20 @@ fn try_demo(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
         }
     }
     Ok(report)
+}
+
+/// The emulated path, and words about it.
+pub(super) fn path(context: &Context, args: &DemoArgs) -> PathSpec {
+    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, mtu: MTU, seed: args.seed };
+    context.say(describe(&spec));
+    context.events.write(
+        "start",
+        json!({
+            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": spec.loss.get(),
+            "seed": spec.seed, "queue_bytes": spec.queue().0,
+        }),
+    );
+    spec
 }
 
 fn scratch_directory() -> Result<TempDir, Fault> {
@@ -112,7 +122,7 @@ fn over_path(
 }
 
 /// What the path did to the packets: the truth that the report can be held against.
-fn show_counts(context: &Context, counts: &PathCounts) {
+pub(super) fn show_counts(context: &Context, counts: &PathCounts) {
     for (name, direction) in [("Data", &counts.up), ("Back", &counts.down)] {
         context.say(format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
         context.events.write("path", path_event(name, direction));

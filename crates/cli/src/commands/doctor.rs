@@ -36,9 +36,55 @@ fn load() -> Option<(f64, usize)> {
     Some((text.split_whitespace().next()?.parse().ok()?, available_parallelism().ok()?.get()))
 }
 
+/// Packets that this machine has dropped since it started before any socket saw them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct EarlyDrops {
+    /// The kernel's queue of a processor was full.
+    backlog: u64,
+    /// Network cards had no room for them.
+    cards: u64,
+}
+
+impl EarlyDrops {
+    /// What cannot be read counts nothing.
+    fn of_this_machine() -> Self {
+        let softnet = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+        let devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+        let missed = devices.filter_map(|device| {
+            let text = std::fs::read_to_string(device.path().join("statistics/rx_missed_errors")).ok()?;
+            text.trim().parse::<u64>().ok()
+        });
+        Self { backlog: backlog_drops(&softnet), cards: missed.fold(0, u64::saturating_add) }
+    }
+
+    fn findings(self) -> Vec<String> {
+        let Self { backlog, cards } = self;
+        let of_backlog = (backlog > 0).then(|| {
+            format!(
+                "the kernel has dropped {backlog} packets since it started because a processor's queue was full: sudo sysctl -w \
+                 net.core.netdev_max_backlog=10000"
+            )
+        });
+        let of_cards = (cards > 0).then(|| {
+            format!(
+                "the network cards had no room for {cards} packets since this machine started: give them larger rings \
+                 (ethtool -G DEVICE rx N; ethtool -g shows the most)"
+            )
+        });
+        of_backlog.into_iter().chain(of_cards).collect()
+    }
+}
+
+/// The second number of each line of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor (`softnet_seq_show` of Linux).
+fn backlog_drops(softnet: &str) -> u64 {
+    let dropped = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    softnet.lines().filter_map(dropped).fold(0, u64::saturating_add)
+}
+
 /// What is wrong with this machine.
 fn findings(context: &Context) -> Vec<String> {
     let mut found = usage::fallbacks(&context.settings);
+    found.extend(EarlyDrops::of_this_machine().findings());
     let crowded = load().filter(|(load, processors)| *load > *processors as f64);
     found.extend(crowded.map(|(load, processors)| {
         format!(
@@ -108,4 +154,30 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
         out_json(&object(&found, &ways).to_string());
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_no_socket_saw_are_counted_in_hexadecimal_over_all_processors() {
+        let softnet = "0000a9f4 00000010 00000003 00000000\n00008be1 0000000a 00000001 00000000\n";
+        assert_eq!(backlog_drops(softnet), 26);
+        for strange in ["", "\n\n", "1", "1 zz 3", "1 -2 3", "1 fffffffffffffffff 3"] {
+            assert_eq!(backlog_drops(strange), 0, "{strange}");
+        }
+        assert_eq!(backlog_drops("0 ffffffffffffffff\n0 1\n"), u64::MAX);
+    }
+
+    #[test]
+    fn only_what_was_dropped_is_told_and_with_what_mends_it() {
+        assert_eq!(EarlyDrops::default().findings(), Vec::<String>::new());
+        let found = EarlyDrops { backlog: 7, cards: 9 }.findings();
+        assert!(
+            found[0].contains("dropped 7 packets")
+                && found[0].contains("sysctl -w net.core.netdev_max_backlog")
+        );
+        assert!(found[1].contains("for 9 packets") && found[1].contains("ethtool -G"), "{found:?}");
+    }
 }

@@ -45,6 +45,9 @@ struct Document<'a> {
     /// In the demo only.
     #[serde(skip_serializing_if = "Option::is_none")]
     tcp: Option<serde_json::Value>,
+    /// In the demo with a busy receiver only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_verdict: Option<serde_json::Value>,
     error: Option<ErrorObject>,
 }
 
@@ -151,6 +154,7 @@ fn document(report: &RunReport) -> Document<'_> {
             })
             .collect(),
         tcp: report.tcp.as_ref().map(TcpBeside::json),
+        without_verdict: report.without_verdict.as_deref().map(json_value),
         error: report.visible_error().map(ErrorObject::from),
     }
 }

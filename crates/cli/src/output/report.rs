@@ -143,6 +143,9 @@ pub struct RunReport {
     /// TCP on the same path, in the demo.
     #[serde(skip)]
     pub tcp: Option<TcpBeside>,
+    /// The same without acting upon why packets were lost, in the demo.
+    #[serde(skip)]
+    pub without_verdict: Option<Box<RunReport>>,
     /// Why the run as a whole failed.
     pub error: Option<Fault>,
 }

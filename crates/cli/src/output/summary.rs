@@ -105,7 +105,7 @@ impl Summary<'_> {
     }
 
     /// What was lost, and why; nothing if nothing was.
-    fn lost(&self) -> Option<String> {
+    pub fn lost(&self) -> Option<String> {
         let words =
             ["by the receiving host", "by congestion", "at random", "by an outage", "of unknown cause"];
         let causes = Cause::ALL.map(|cause| self.0.lost.of(cause)).into_iter().zip(words);

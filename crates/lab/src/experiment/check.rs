@@ -1,5 +1,6 @@
 //! What must come out of an experiment, and what came of it.
 
+use haul_diagnosis::clopper_pearson;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -66,6 +67,11 @@ pub(super) enum Test {
         #[serde(default)]
         tolerance: f64,
     },
+    /// The share of `trials` that are `hits`, over the runs of all combinations with these values, has a 95 % interval (Clopper and
+    /// Pearson) that ends within `bound` on the side that matters: where the least is above 0 the lower end, otherwise the upper.
+    Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
+    /// A mean is nearer to a number than any of other measures.
+    Nearest { measure: Quantity, others: Vec<Quantity>, at: Table, to: f64 },
     /// A mean is at least this share of the best of others.
     AtLeast { measure: Quantity, at: Table, share: f64, of: Vec<Table> },
     /// Up to a value of `x` the mean is at most `limit`, and beyond it is more.
@@ -154,6 +160,8 @@ impl CheckSpec {
             Test::Ordering { lower, higher, .. } => vec![lower, higher],
             Test::AtLeast { at, of, .. } => std::iter::once(at).chain(of).collect(),
             Test::Value { at, .. }
+            | Test::Proportion { at, .. }
+            | Test::Nearest { at, .. }
             | Test::Knee { at, .. }
             | Test::Trend { at, .. }
             | Test::MinimumAtOnset { at, .. }
@@ -170,6 +178,8 @@ impl CheckSpec {
             Test::Value { measure, at, expected, tolerance } => {
                 value(results.cell(at)?, measure, *expected, *tolerance)
             }
+            Test::Proportion { hits, trials, at, bound } => proportion(results, (hits, trials), at, *bound),
+            Test::Nearest { measure, others, at, to } => nearest(results.cell(at)?, measure, others, *to),
             Test::AtLeast { measure, at, share, of } => at_least(results, measure, (at, of), *share),
             Test::Knee { measure, x, at, after, limit } => knee(results, measure, (x, at), after, *limit),
             Test::Trend { measure, x, at, direction, slope, tolerance } => {
@@ -222,6 +232,44 @@ fn value(cell: &Cell, measure: &Quantity, expected: Expected, tolerance: f64) ->
     let is_expected = expected.has(found, tolerance);
     let verdict = if is_expected { Verdict::Reproduced } else { Verdict::Differs };
     Ok((verdict, digits(found), Some(bootstrap_mean(&values))))
+}
+
+fn proportion(
+    results: &Results,
+    (hits, trials): (&Quantity, &Quantity),
+    at: &Table,
+    [least, most]: [f64; 2],
+) -> Result<Finding, String> {
+    let (mut hit, mut tried) = (0.0, 0.0);
+    for cell in results.select(at) {
+        hit += cell.of(hits)?.iter().sum::<f64>();
+        tried += cell.of(trials)?.iter().sum::<f64>();
+    }
+    if tried < 1.0 {
+        return Err(format!("no `{}` in the runs with {at}", trials.text));
+    }
+    let share = clopper_pearson(hit as u64, tried as u64);
+    let is_within = if least > 0.0 { share.low >= least } else { share.high <= most };
+    let is_expected = (least..=most).contains(&share.found);
+    let verdict = Verdict::of(is_expected, is_within);
+    Ok((verdict, format!("{hit:.0} of {tried:.0}: {}", digits(share.found)), Some((share.low, share.high))))
+}
+
+fn nearest(cell: &Cell, measure: &Quantity, others: &[Quantity], to: f64) -> Result<Finding, String> {
+    let found = mean(&cell.of(measure)?);
+    let others = others
+        .iter()
+        .map(|other| Ok((&other.text, mean(&cell.of(other)?))))
+        .collect::<Result<Vec<_>, String>>()?;
+    let is_nearest = others.iter().all(|(_, other)| (found - to).abs() < (other - to).abs());
+    let last = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
+    let words = others
+        .iter()
+        .map(|(text, other)| format!("{} {other:.3}", last(text)))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let ours = format!("{} {found:.4}; {words}; wanted {to}", last(&measure.text));
+    Ok((if is_nearest { Verdict::Reproduced } else { Verdict::Differs }, ours, None))
 }
 
 fn at_least(

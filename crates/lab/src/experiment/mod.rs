@@ -7,6 +7,7 @@ mod plan;
 mod plot;
 mod results;
 mod stats;
+mod windows;
 
 use std::fs;
 use std::path::{Path, PathBuf};

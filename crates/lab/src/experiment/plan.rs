@@ -29,6 +29,8 @@ const PLANS: &[(&str, &str)] = &[
     ("dickens-t2", include_str!("../../plans/dickens-t2.toml")),
     ("dickens-classifier", include_str!("../../plans/dickens-classifier.toml")),
     ("direct-execution", include_str!("../../plans/direct-execution.toml")),
+    ("signatures", include_str!("../../plans/signatures.toml")),
+    ("discriminators", include_str!("../../plans/discriminators.toml")),
     ("moving", include_str!("../../plans/moving.toml")),
     ("neighbours", include_str!("../../plans/neighbours.toml")),
     ("laws", include_str!("../../plans/laws.toml")),
@@ -85,6 +87,35 @@ pub(super) enum PlotSpec {
     OverTime(OverTimeSpec),
     /// Means over two keys, as a table of colours.
     Heat(HeatSpec),
+    /// The transmission windows of all runs, of sessions that keep them (`windows = true`).
+    Windows(WindowsSpec),
+}
+
+/// See [`PlotSpec::Windows`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WindowsSpec {
+    /// What is drawn.
+    pub show: WindowView,
+    /// The key of which each value has a colour.
+    pub series: Option<String>,
+    /// Which of the combinations.
+    #[serde(default)]
+    pub at: Table,
+}
+
+/// A view of windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum WindowView {
+    /// Where in its first window each run of the first seed has lost packets.
+    Positions,
+    /// Complexity over the loss rate, a point for each window, with the curves of the shipped model.
+    Complexity,
+    /// Mean complexity over bins of the loss rate, with its deviation.
+    MeanComplexity,
+    /// How the success proportion is distributed: the share of the windows in each hundredth.
+    SuccessProportion,
 }
 
 /// See [`PlotSpec::Curve`].

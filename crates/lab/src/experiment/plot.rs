@@ -12,6 +12,7 @@ use super::measure::{label, number};
 use super::plan::{CurveSpec, HeatSpec, OverTimeSpec, PlotSpec};
 use super::results::Results;
 use super::stats::{deviation, mean};
+use super::windows::draw_windows;
 
 /// Colours that people with any colour vision tell apart (Okabe and Ito, 2008).
 const COLOURS: [RGBColor; 7] = [
@@ -27,9 +28,19 @@ const WIDTH: u32 = 820;
 const PANEL: u32 = 300;
 
 /// A line with its name and its points; each has its scatter, or none.
-struct Line {
-    name: String,
-    points: Vec<(f64, f64, f64)>,
+pub(super) struct Line {
+    pub name: String,
+    pub points: Vec<(f64, f64, f64)>,
+    pub style: Style,
+}
+
+/// How points are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Joined in their order.
+    Joined,
+    /// Each for itself.
+    Dots,
 }
 
 /// Draws one diagram.
@@ -38,6 +49,7 @@ pub(super) fn draw(spec: &PlotSpec, results: &Results, file: &Path) -> Result<()
         PlotSpec::Curve(curve) => draw_curve(curve, results, file),
         PlotSpec::OverTime(over_time) => draw_over_time(over_time, results, file),
         PlotSpec::Heat(heat) => draw_heat(heat, results, file),
+        PlotSpec::Windows(windows) => draw_windows(windows, results, file),
     }
 }
 
@@ -53,7 +65,7 @@ fn values_of(results: &Results, key: &str, at: &Table) -> Vec<toml::Value> {
 }
 
 /// One selection for each line: its name, and the values that it has.
-fn lines_of(results: &Results, series: Option<&String>, at: &Table) -> Vec<(String, Table)> {
+pub(super) fn lines_of(results: &Results, series: Option<&String>, at: &Table) -> Vec<(String, Table)> {
     let Some(key) = series else { return vec![(String::new(), at.clone())] };
     let line = |value: toml::Value| {
         let mut chosen = at.clone();
@@ -85,11 +97,16 @@ fn draw_curve(spec: &CurveSpec, results: &Results, file: &Path) -> Result<(), St
             points.push((place, mean(&values), deviation(&values)));
         }
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        lines.push(Line { name, points });
+        lines.push(Line { name, points, style: Style::Joined });
     }
+    draw_lines(&lines, &spec.measure.text, &spec.x, file)
+}
+
+/// One panel with these lines.
+pub(super) fn draw_lines(lines: &[Line], y_name: &str, x_name: &str, file: &Path) -> Result<(), String> {
     let root = SVGBackend::new(file, (WIDTH, PANEL)).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;
-    panel(&root, &lines, &spec.measure.text, &spec.x)?;
+    panel(&root, lines, y_name, x_name)?;
     root.present().map_err(text)
 }
 
@@ -105,7 +122,8 @@ fn draw_over_time(spec: &OverTimeSpec, results: &Results, file: &Path) -> Result
                 .and_then(|run| run.recorded(name))
                 .ok_or_else(|| format!("nothing was recorded of `{name}`"))?;
             let point = |(index, value): (usize, &u64)| ((index + 1) as f64 * interval, *value as f64, 0.0);
-            lines.push(Line { name: title, points: values.iter().enumerate().map(point).collect() });
+            let points = values.iter().enumerate().map(point).collect();
+            lines.push(Line { name: title, points, style: Style::Joined });
         }
         panel(area, &lines, name, "seconds")?;
     }
@@ -183,7 +201,11 @@ fn draw_line(
     (x_scale, y_scale): (f64, f64),
 ) -> Result<(), String> {
     let points = line.points.iter().map(|(x, y, _)| (x / x_scale, y / y_scale));
-    let drawn = chart.draw_series(LineSeries::new(points, colour.stroke_width(2))).map_err(text)?;
+    let drawn = match line.style {
+        Style::Joined => chart.draw_series(LineSeries::new(points, colour.stroke_width(2))),
+        Style::Dots => chart.draw_series(points.map(|point| Circle::new(point, 1, colour.mix(0.6).filled()))),
+    };
+    let drawn = drawn.map_err(text)?;
     if !line.name.is_empty() {
         let sample = move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2));
         drawn.label(&line.name).legend(sample);
@@ -263,6 +285,7 @@ pub(super) fn files(experiment: &str, plots: &[PlotSpec]) -> Vec<String> {
             PlotSpec::Curve(curve) => curve.measure.text.rsplit('.').next().unwrap_or_default().to_owned(),
             PlotSpec::OverTime(_) => "over-time".to_owned(),
             PlotSpec::Heat(_) => "heat".to_owned(),
+            PlotSpec::Windows(windows) => windows.show.name().to_owned(),
         };
         let plain: String = what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let mut name = format!("{experiment}-{plain}.svg");

@@ -315,6 +315,10 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
     for (index, entry) in scenario.session.iter().enumerate() {
         sessions.push(flows::add_session(&mut site, index, entry)?);
     }
+    let watched: Vec<_> = sessions.iter().filter_map(|session| session.watched.clone()).collect();
+    if !watched.is_empty() {
+        site.world.set_trace(move |event| watched.iter().for_each(|watched| watched.on_event(event)));
+    }
     let mut services = Vec::new();
     for (index, entry) in scenario.service.iter().enumerate() {
         services.push(service::add_service(&mut site, index, entry)?);

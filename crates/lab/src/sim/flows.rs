@@ -16,6 +16,7 @@ use haul_sim::{Aggregate, FlowId, LinkId, NodeId, SessionNode, Sink, UdpSource, 
 use haul_stack::{Part, Recipe, RecipeError};
 
 use super::build::{PORT, Site, node, recipe_of};
+use super::discriminate::Watched;
 use super::ends::{Bin, Late, Source, link};
 use super::locate::Fault;
 use super::scenario::{SessionEntry, TcpEntry, TcpLaw, TrafficEntry, Way};
@@ -38,6 +39,10 @@ pub(super) struct Session {
     complete: Arc<AtomicU64>,
     /// What a virtual transfer is driven by, if there is to be one.
     pub windows: Option<Windows>,
+    /// The windows that the report is to have, if it is.
+    pub kept: Option<Windows>,
+    /// What the published discriminators say, if they are asked.
+    pub watched: Option<Watched>,
 }
 
 impl Session {
@@ -259,9 +264,23 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     let feedback = site.world.connect(&format!("{} feedback", entry.name), to, from, &back).map_err(wrong)?;
     let controller = recipe.get("rate_control", "controller").unwrap_or_default().to_owned();
     let name = entry.name.clone();
-    let mut session =
-        Session { name, controller, start, data, feedback, sender, receiver, complete, windows: None };
-    session.windows = entry.virtual_transfer.then(|| session.record_windows(site.world));
+    let watched = entry.discriminators.then(|| Watched::of(data));
+    let mut session = Session {
+        name,
+        controller,
+        start,
+        data,
+        feedback,
+        sender,
+        receiver,
+        complete,
+        windows: None,
+        kept: None,
+        watched,
+    };
+    let windows = (entry.virtual_transfer || entry.windows).then(|| session.record_windows(site.world));
+    session.kept = windows.clone().filter(|_| entry.windows);
+    session.windows = windows.filter(|_| entry.virtual_transfer);
     Ok(session)
 }
 

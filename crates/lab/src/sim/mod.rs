@@ -3,6 +3,7 @@
 mod build;
 mod checks;
 mod direct;
+mod discriminate;
 pub(crate) mod ends;
 mod flows;
 mod loads;
@@ -27,7 +28,7 @@ use toml::{Table, Value};
 use crate::problem::{Problem, While};
 pub(crate) use checks::{Measure, Subject};
 use locate::{Fault, Step};
-pub(crate) use report::RunReport;
+pub(crate) use report::{KeptWindow, RunReport};
 pub(crate) use run::{Job, Recorded, run_all};
 pub(crate) use sweep::{Axis, Values, combinations, set, take_axes};
 

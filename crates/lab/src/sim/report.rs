@@ -1,5 +1,7 @@
 //! What came out of a run, in numbers.
 
+use std::collections::BTreeMap;
+
 use haul_base::{Cause, CauseCounts, Rate, Span, Time};
 use haul_proto::SenderStats;
 use haul_sim::{DropReason, Ended, FlowTruth, LinkSummary, Rates};
@@ -8,7 +10,8 @@ use serde::Serialize;
 use super::build::Built;
 use super::checks::{CheckReport, Condition, Measure, Subject};
 use super::direct::virtual_transfer;
-use super::flows::Session;
+use super::discriminate::Watched;
+use super::flows::{Session, Windows};
 use super::scenario::{CheckEntry, Scenario};
 use super::service::ServiceReport;
 use super::sweep::Values;
@@ -83,6 +86,32 @@ pub(super) struct SessionReport {
     feedback: FlowTruth,
 }
 
+/// A transmission window that lost something.
+#[derive(Debug, Serialize)]
+pub(crate) struct KeptWindow {
+    pub loss_rate: f64,
+    pub complexity: Option<f64>,
+    pub success_proportion: Option<f64>,
+    /// Which of its packets were lost, from 0; of the first window of a run only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<u64>,
+}
+
+impl KeptWindow {
+    fn all(windows: &Windows) -> Vec<Self> {
+        let windows = windows.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let lossy = windows.iter().filter(|window| window.sample.lost > 0).enumerate();
+        lossy
+            .map(|(index, window)| Self {
+                loss_rate: window.sample.loss_rate(),
+                complexity: window.sample.complexity,
+                success_proportion: window.sample.success_proportion,
+                lost: window.signature.lost_positions().filter(|_| index == 0).collect(),
+            })
+            .collect()
+    }
+}
+
 /// What a sender says of its losses, beside the truth.
 #[derive(Debug, Serialize)]
 pub(super) struct DiagnosisReport {
@@ -103,6 +132,12 @@ pub(super) struct DiagnosisReport {
     /// Of a virtual transfer on 10 Gbit/s that its losses drive: goodput with the diagnosis, and without.
     virtual_goodput_bps: Option<f64>,
     virtual_goodput_unaware_bps: Option<f64>,
+    /// Windows that lost something, if they are kept.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kept: Vec<KeptWindow>,
+    /// The share of the lost packets that each published discriminator calls congestion's, if they are asked.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    discriminators: BTreeMap<&'static str, f64>,
 }
 
 impl DiagnosisReport {
@@ -128,6 +163,8 @@ impl DiagnosisReport {
             attributed: share(right, told.whole().max(died.whole())),
             virtual_goodput_bps: driven.map(|driven| driven.with),
             virtual_goodput_unaware_bps: driven.map(|driven| driven.without),
+            kept: session.kept.as_ref().map(KeptWindow::all).unwrap_or_default(),
+            discriminators: session.watched.as_ref().map(Watched::shares).unwrap_or_default(),
         }
     }
 
@@ -301,6 +338,11 @@ impl RunReport {
         Some((report.rates.interval_ns as f64 / 1e9, list.as_slice()))
     }
 
+    /// The windows of its sessions that were kept.
+    pub(crate) fn windows(&self) -> impl Iterator<Item = &KeptWindow> {
+        self.sessions.iter().flat_map(|session| &session.diagnosis.kept)
+    }
+
     /// What a measure of the subject of this name came to: bit/s, seconds, bytes, packets, a share, or 1 for true.
     pub(crate) fn value(&self, subject: Subject, name: &str, measure: Measure) -> Option<f64> {
         match subject {
@@ -330,7 +372,14 @@ impl RunReport {
             "told_host" => share(session.diagnosis.windows_host, session.diagnosis.windows()),
             "told_network" => share(session.diagnosis.windows_network, session.diagnosis.windows()),
             "told_nothing" => share(session.diagnosis.windows_inconclusive, session.diagnosis.windows()),
+            "windows_host" => session.diagnosis.windows_host as f64,
+            "windows_network" => session.diagnosis.windows_network as f64,
+            "windows_nothing" => session.diagnosis.windows_inconclusive as f64,
             "attributed" => session.diagnosis.attributed,
+            "put_on_network" => share(session.diagnosis.lost_by_congestion, session.diagnosis.lost()),
+            "biaz" | "mbiaz" | "spike" | "zigzag" | "zbs" => {
+                *session.diagnosis.discriminators.get(measure.name)?
+            }
             "put_on_host" => share(session.diagnosis.lost_by_host, session.diagnosis.lost()),
             "windows" => session.diagnosis.windows() as f64,
             "virtual_goodput" => session.diagnosis.virtual_goodput_bps?,

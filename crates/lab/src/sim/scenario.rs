@@ -203,6 +203,12 @@ pub(super) struct SessionEntry {
     /// Whether its losses and its diagnosis drive a virtual transfer on a path of 10 Gbit/s.
     #[serde(default)]
     pub virtual_transfer: bool,
+    /// Whether the report has its transmission windows that lost something, with what is measured of them.
+    #[serde(default)]
+    pub windows: bool,
+    /// Whether the published discriminators look at its packets too.
+    #[serde(default)]
+    pub discriminators: bool,
     /// The rate controller; the recipe's if absent.
     pub controller: Option<String>,
     /// Its fixed rate, or its ceiling; the recipe's if absent.

@@ -16,9 +16,25 @@ const LONG_MEMORY: Span = Span::from_secs(120);
 /// A loss of packets that left over at least this time, one behind the other, and at least a round trip, is an outage.
 const OUTAGE: Span = Span::from_millis(100);
 
+/// What the medium loses is known once so many packets were lost without a queue in one to two times [`MEMORY`]. Our choice: then
+/// the loss rate is right to within a third or so.
+const LEAST_EVIDENCE: f64 = 8.0;
+
+/// Packets whose outcome became known, and those that were lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcomes {
+    packets: f64,
+    lost: f64,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Queue {
+    /// Without a queue that could drop, since `turned_at` and in the stretch before.
+    without_queue: [Outcomes; 2],
+    /// So many losses of the packets that had a queue are the medium's, by the rate at which it loses without one, and were not
+    /// claimed yet; at most [`LEAST_EVIDENCE`].
+    random: f64,
     /// The deepest since `turned_at`, and that of the stretch before.
     deepest: [Span; 2],
     turned_at: Time,
@@ -34,6 +50,8 @@ pub(super) struct Queue {
 impl Default for Queue {
     fn default() -> Self {
         Self {
+            without_queue: [Outcomes::default(); 2],
+            random: 0.0,
             deepest: [Span::ZERO; 2],
             turned_at: Time::ZERO,
             shortest: [Span::MAX; 2],
@@ -73,6 +91,7 @@ impl Queue {
         self.recent[0] = self.recent[0].max(delay);
         if sample.now.since(self.turned_at) > MEMORY {
             self.deepest = [Span::ZERO, self.deepest[0]];
+            self.without_queue = [Outcomes::default(), self.without_queue[0]];
             self.turned_at = sample.now;
         }
         self.deepest[0] = self.deepest[0].max(delay);
@@ -80,15 +99,44 @@ impl Queue {
 
     /// What lost packets that no host has lost.
     pub(super) fn cause(&self, sample: &FeedbackSample<'_>) -> Cause {
-        let deepest = self.deepest[0].max(self.deepest[1]);
-        let now = self.recent[0].max(self.recent[1]);
-        if sample.ecn_ce > 0 || (deepest > LEAST_QUEUE && now >= deepest.mul_f64(FULL_SHARE)) {
+        if sample.ecn_ce > 0 || self.is_full() {
             Cause::Congestion
         } else if self.is_outage(sample) {
             Cause::Outage
         } else {
             Cause::Random
         }
+    }
+
+    /// Whether a queue may have dropped packets of which is heard now.
+    fn is_full(&self) -> bool {
+        let deepest = self.deepest[0].max(self.deepest[1]);
+        let now = self.recent[0].max(self.recent[1]);
+        deepest > LEAST_QUEUE && now >= deepest.mul_f64(FULL_SHARE)
+    }
+
+    /// Counts packets that no host has lost. A medium goes on losing while there is a queue.
+    pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64) {
+        let packets = (sample.acked_packets + lost) as f64;
+        if !self.is_full() {
+            if !self.is_outage(sample) {
+                self.without_queue[0].packets += packets;
+                self.without_queue[0].lost += lost as f64;
+            }
+            return;
+        }
+        let [newer, older] = self.without_queue;
+        let (known, known_lost) = (newer.packets + older.packets, newer.lost + older.lost);
+        if known_lost >= LEAST_EVIDENCE {
+            self.random = (self.random + packets * known_lost / known).min(LEAST_EVIDENCE);
+        }
+    }
+
+    /// How many of so many losses at a full queue were the medium's.
+    pub(super) fn claim_random(&mut self, lost: u64) -> u64 {
+        let claimed = lost.min(self.random.round() as u64);
+        self.random -= claimed as f64;
+        claimed
     }
 
     fn is_outage(&self, sample: &FeedbackSample<'_>) -> bool {

@@ -3,8 +3,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::control::Unit;
 use crate::control::testing::{boundary, feedback};
+use crate::control::{LossRuns, Unit};
 use crate::rtt::RttEstimator;
 
 const PACKETS: u64 = 71_000;
@@ -61,6 +61,56 @@ fn a_full_queue_explains_losses_and_one_that_was_full_long_ago_does_not() {
     }
     assert_eq!(hear(&mut of, 300, 5, 0, 0), Some(Verdict::of(Cause::Random)));
     assert_eq!(hear(&mut of, 302, 0, 0, 0), Some(Verdict::of(Cause::Random)), "of the losses before");
+}
+
+#[test]
+fn a_long_gap_in_which_the_kernel_dropped_is_the_hosts_and_no_outage() {
+    let rtt = measured(20);
+    let mut gap = LossRuns::default();
+    (0..500).for_each(|pn| gap.push(pn));
+    // 500 packets at 10 Mbit/s take half a second.
+    let arrival_rate = Some(haul_base::Rate::from_mbps(10));
+    for (socket_drops, wanted) in [(0, Cause::Outage), (3, Cause::ReceiverHost)] {
+        let mut of = Diagnostician::new(Evidence::All);
+        let now = at(1_000);
+        let verdict = of.on_feedback(&FeedbackSample {
+            socket_drops,
+            arrival_rate,
+            gro_run: Some(10.0),
+            loss: &gap,
+            ..feedback(now, &rtt, 100, 500, None)
+        });
+        assert_eq!(verdict, Some(Verdict::of(wanted)), "{socket_drops}");
+    }
+}
+
+#[test]
+fn a_medium_goes_on_losing_while_there_is_a_queue_and_no_more_than_before() {
+    let mut of = Diagnostician::new(Evidence::All);
+    // One packet of each 500 is lost; every other second there is a queue, of which nothing is lost at first.
+    let lost = |n: u64| u64::from(n.is_multiple_of(5));
+    for n in 0..1_000 {
+        hear(&mut of, n * 10, lost(n), 0, if n / 100 % 2 == 1 { 15 } else { 0 });
+    }
+    let counts = of.counts();
+    assert_eq!(counts.whole(), 200);
+    assert!(counts.of(Cause::Random) >= 190, "{counts:?}");
+    // What is lost beyond that is the queue's.
+    hear(&mut of, 10_000, 0, 0, 15);
+    hear(&mut of, 10_010, 100, 0, 15);
+    assert!(of.counts().of(Cause::Congestion) >= counts.of(Cause::Congestion) + 91, "{:?}", of.counts());
+}
+
+#[test]
+fn short_windows_are_told_together() {
+    // As of jumbo frames: 11,000 packets are 100 MB.
+    let gap = Signature::of_lost(11_000, 5_000..5_100);
+    let mut of = Diagnostician::new(Evidence::Signature);
+    let told: Vec<Cause> = (0..8).map(|_| window(&mut of, &gap).by_signature.cause()).collect();
+    let mut wanted = [Cause::Inconclusive; 8];
+    (wanted[3], wanted[7]) = (Cause::ReceiverHost, Cause::ReceiverHost);
+    assert_eq!(told, wanted);
+    assert_eq!(of.windows(), WindowCounts { host: 2, out_of_range: 6, ..WindowCounts::default() });
 }
 
 #[test]

@@ -21,8 +21,12 @@ struct Coming {
 
 impl World {
     fn tell(&mut self, place: Place, parcel: &Parcel, exit: Exit) {
+        self.tell_arrived(place, parcel, exit, self.now);
+    }
+
+    fn tell_arrived(&mut self, place: Place, parcel: &Parcel, exit: Exit, arrived: Time) {
         if let Some(trace) = &mut self.trace {
-            trace(&TraceEvent { at: self.now, place, parcel, exit });
+            trace(&TraceEvent { at: self.now, arrived, place, parcel, exit });
         }
     }
 
@@ -117,7 +121,7 @@ impl World {
         flow.truth.delivered += u64::from(parcel.packets());
         flow.truth.delivered_bytes += parcel.bytes();
         let (node, port) = (flow.to, flow.port);
-        self.tell(Place::Node(node), parcel, Exit::Delivered);
+        self.tell_arrived(Place::Node(node), parcel, Exit::Delivered, coming.arrived);
         let mut lent = self.flights.lend(parcel);
         for (first, count) in parcel.runs() {
             // Each damaged packet is one of its own.
@@ -248,7 +252,8 @@ impl World {
         let flow = &mut self.flows[id.0 as usize];
         flow.truth.offered += u64::from(launch.parcel.packets());
         flow.truth.offered_bytes += launch.parcel.bytes();
-        let first = flow.links[0];
-        self.offer(first, launch.parcel.of_flow(id));
+        let (first, parcel) = (flow.links[0], launch.parcel.of_flow(id));
+        self.tell(Place::Source(node), &parcel, Exit::Delivered);
+        self.offer(first, parcel);
     }
 }

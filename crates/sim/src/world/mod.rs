@@ -50,6 +50,8 @@ pub struct HostId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
+    /// At the node that has sent the packets: they are on their way to the first link.
+    Source(NodeId),
     /// On a link.
     Link(LinkId),
     /// In a host.
@@ -63,6 +65,8 @@ pub enum Place {
 pub struct TraceEvent<'a> {
     /// When.
     pub at: Time,
+    /// When the packets had come to the kernel of the node's host; elsewhere as `at`.
+    pub arrived: Time,
     /// Where.
     pub place: Place,
     /// Which packets.

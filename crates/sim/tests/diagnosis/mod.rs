@@ -103,6 +103,20 @@ fn losses_are_put_down_to_what_has_lost_them() {
     }
 }
 
+/// `bbr` keeps a queue itself while it looks for more, and a medium that damages packets does not know of that.
+#[test]
+fn random_losses_beside_a_standing_queue_are_told_as_such() {
+    for loss in [0.001, 0.004] {
+        let recipe = recipe("bulk", &[("controller", "bbr")]);
+        let lossy = Channel { loss, ..channel(200) };
+        let run = Run::over(&recipe, 1 << 40, RTT, &lossy, host(FAIR, 4 << 20, vec![]));
+        let run = run.run(Span::from_secs(20));
+        println!("bbr, {loss}: {}", describe(&run));
+        assert!(run.lost(DropReason::Random) > 200, "{}", describe(&run));
+        assert!(f1(&run, DropReason::Random, Cause::Random) >= 0.95, "{loss}: {}", describe(&run));
+    }
+}
+
 /// Somebody floods a short queue for 2 ms of each 100.
 #[test]
 fn bursts_that_a_short_queue_drops_whole_are_congestion_whatever_they_look_like() {

@@ -144,7 +144,8 @@ fn show(context: &Context, beside: &TcpBeside, ours: &RunReport) {
     }
 }
 
-fn row(who: &str, goodput: Rate, path: Rate, remark: &str) -> String {
+/// A line of the table.
+pub(super) fn row(who: &str, goodput: Rate, path: Rate, remark: &str) -> String {
     let share = goodput.as_bps() as f64 / path.as_bps().max(1) as f64;
     format!("  {who:<22}  {:<13}  {:<7}{remark}", goodput.to_string(), percent(share)).trim_end().to_owned()
 }

@@ -38,7 +38,9 @@ pub(crate) struct Observer {
 
 /// How much a wrapping counter has grown; no more than can be true.
 fn grown(new: u32, old: u32, most: u64) -> u64 {
-    u64::from(new.wrapping_sub(old)).min(most)
+    let grown = new.wrapping_sub(old);
+    // It went back: the peer lies, or counts anew.
+    if grown > u32::MAX / 2 { 0 } else { u64::from(grown).min(most) }
 }
 
 impl Observer {
@@ -232,6 +234,13 @@ mod tests {
         {
             let sample = observer.observe(&report(n, 0, told), &own(at(n)), &rtt, &LossRuns::NONE);
             assert_eq!(sample.host.and_then(|host| host.run_delay), seen);
+        }
+    }
+
+    #[test]
+    fn a_count_wraps_and_one_that_goes_back_has_not_grown() {
+        for (new, old, wanted) in [(5, 2, 3), (2, u32::MAX, 3), (2, 1_000, 0), (0, 1, 0), (500, 0, 100)] {
+            assert_eq!(grown(new, old, 100), wanted, "{old} to {new}");
         }
     }
 

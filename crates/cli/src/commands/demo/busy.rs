@@ -1,0 +1,163 @@
+//! `haul demo --busy-receiver`: what it is worth to know why packets are lost. The receiver is a process of its own (`haul
+//! demo-receiver`) with the socket buffer of an untuned host. It is suspended again and again, so its kernel drops what comes
+//! meanwhile. Memory goes to it over the emulated path twice: with a law that acts upon the verdict, and with one that does not.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use haul_base::{Bytes, Rate, Span};
+use haul_engine::{HaulUrl, Listener};
+use haul_wire::control::{Fault, FaultCode};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use super::beside::row;
+use super::{path, show_counts};
+use crate::args::{BenchArgs, DemoArgs};
+use crate::commands::bench;
+use crate::demo::{EmulatedPath, PathSpec};
+use crate::output::{RunReport, Summary, out_url};
+use crate::transfer::context::Context;
+use crate::transfer::facts::Cpu;
+use crate::transfer::policy::Policy;
+use crate::transfer::server::{POLL, answer, listen_options};
+use crate::transfer::sessions::Pulse;
+use crate::{endpoint, fault};
+
+/// `net.core.rmem_max` as Linux sets it.
+const UNTUNED_BUFFER: Bytes = Bytes(208 << 10);
+/// The receiver runs for so long, then it is suspended.
+const RUNS: Duration = Duration::from_millis(900);
+const SUSPENDED: Duration = Duration::from_millis(100);
+/// A law that fills the path loses packets there too, which would blur what is shown: without a ceiling asked for, this share of it.
+const SHARE: f64 = 2.0 / 3.0;
+/// How long each run lasts if nobody says.
+const DEFAULT_TIME: Span = Span::from_secs(10);
+
+/// Sends to a suspended receiver twice. The report is that of the run that acts upon the verdict, and has the other.
+pub(super) fn busy(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
+    let spec = path(context, args);
+    let ceiling = context.settings.rate.unwrap_or_else(|| spec.rate.mul_f64(SHARE));
+    context.say(format!(
+        "Host:  the receiver is suspended for {} ms of each second, its socket buffer holds 208 KiB; at most {ceiling} are sent",
+        SUSPENDED.as_millis()
+    ));
+    let receiver = Receiver::start()?;
+    let time = args.time.unwrap_or(DEFAULT_TIME);
+    context.say("Now with the verdict");
+    let mut aware = receiver.send(&acting(context, ceiling, true)?, &spec, time)?;
+    if !aware.is_ok() {
+        return Ok(aware);
+    }
+    context.say("Now without");
+    let unaware = receiver.send(&acting(context, ceiling, false)?, &spec, time)?;
+    context.say("To the busy receiver:     goodput        share of the ceiling");
+    for (who, report) in [("with the verdict", &aware), ("without", &unaware)] {
+        let lost = Summary(report).lost().map_or_else(String::new, |lost| format!("  {lost}"));
+        context.say(row(who, report.goodput, ceiling, &lost));
+    }
+    aware.error = unaware.error.clone();
+    aware.without_verdict = Some(Box::new(unaware));
+    Ok(aware)
+}
+
+/// The process that receives; ended when dropped.
+struct Receiver {
+    process: Child,
+    url: HaulUrl,
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Receiver {
+    fn start() -> Result<Self, Fault> {
+        let failed = |error| fault::io("cannot start the receiver", &error);
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["--quiet", "demo-receiver"]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = command.spawn().map_err(failed)?;
+        let mut line = String::new();
+        let told = process.stdout.take().map(|output| BufReader::new(output).read_line(&mut line));
+        let url = told.unwrap_or(Ok(0)).map_err(failed).and_then(|_| endpoint::parse_url(line.trim()));
+        match url {
+            Ok(url) => Ok(Self { process, url }),
+            Err(fault) => {
+                let _ = process.kill();
+                let _ = process.wait();
+                Err(fault)
+            }
+        }
+    }
+
+    /// One run over a new path.
+    fn send(&self, context: &Context, spec: &PathSpec, time: Span) -> Result<RunReport, Fault> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.url.port));
+        let path = EmulatedPath::start(spec, address)?;
+        let url = HaulUrl { port: path.address().port(), ..self.url.clone() };
+        let args = BenchArgs { url: Some(url.to_string().into()), time: Some(time), ..BenchArgs::default() };
+        let report = self.suspended(|| bench::run(context, &args))?;
+        show_counts(context, &path.counts());
+        Ok(report)
+    }
+
+    /// Does `work` while the process is suspended again and again.
+    fn suspended<T>(&self, work: impl FnOnce() -> T) -> Result<T, Fault> {
+        let gone = || Fault::new(FaultCode::Internal, "the receiver cannot be suspended", "");
+        let process = Pid::from_raw(self.process.id().cast_signed()).ok_or_else(gone)?;
+        let (running, over) = channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                while over.recv_timeout(RUNS) == Err(RecvTimeoutError::Timeout) {
+                    // It stays a child until it is waited for, so the number is nobody else's.
+                    let _ = kill_process(process, Signal::STOP);
+                    thread::sleep(SUSPENDED);
+                    let _ = kill_process(process, Signal::CONT);
+                }
+            });
+            let result = work();
+            drop(running);
+            Ok(result)
+        })
+    }
+}
+
+/// The same with the buffer of an untuned host, and a law below this ceiling that acts upon the verdict or does not.
+fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault> {
+    let mut context = context.clone();
+    context.settings.rate = Some(ceiling);
+    let mut recipe = context.settings.object_recipe()?;
+    recipe.set("rate_control.rate", &format!("{}bit", ceiling.as_bps())).map_err(haulage::Error::from)?;
+    recipe
+        .set("rate_control.cause_aware", if acts { "true" } else { "false" })
+        .map_err(haulage::Error::from)?;
+    context.settings.stack = Some(recipe);
+    context.settings.socket_buffer = UNTUNED_BUFFER;
+    Ok(context)
+}
+
+/// What the hidden command does: says where it listens, and serves one client after the other until it is ended.
+///
+/// # Errors
+/// When it cannot listen.
+pub(crate) fn receiver(context: &Context) -> Result<u8, Fault> {
+    // While it is suspended it would not notice that nobody needs it any more.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|e| fault::io("cannot end with the process that started it", &e.into()))?;
+    let policy = Policy::own(context);
+    let listener = Listener::bind(listen_options((Ipv4Addr::LOCALHOST, 0).into(), &policy))?;
+    out_url(&listener.url("127.0.0.1", b""));
+    while !context.cancel.is_requested() {
+        if let Ok(Some(incoming)) = listener.accept(POLL) {
+            answer(incoming, &policy, context, Cpu::ALL, &Pulse::default());
+        }
+    }
+    Ok(0)
+}
