@@ -1,6 +1,7 @@
 //! The `haul-lab` program: paths for real traffic, and experiments.
 
 mod compare;
+mod emulator;
 mod experiment;
 mod load;
 mod problem;

@@ -1,15 +1,13 @@
 //! Runs a job on the emulator: `haul-lab wan` as a program of its own, with an end on each side.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
 use super::job::{self, Job};
-use crate::problem::{Problem, While};
-use crate::run::Runs;
+use crate::emulator;
+use crate::problem::Problem;
 
 /// A path for a job, in the words of `haul-lab wan`.
 #[derive(Clone, Debug)]
@@ -22,13 +20,11 @@ pub(super) struct Road {
     pub(super) untuned: bool,
 }
 
-/// Runs jobs. Its files are removed with it.
+/// Runs jobs.
 #[derive(Debug)]
 pub(super) struct Emulator {
-    program: PathBuf,
+    emulator: emulator::Emulator,
     seed: u64,
-    number: AtomicU64,
-    runs: Runs,
 }
 
 /// Where the results of a run are, and the counters of the path.
@@ -51,9 +47,7 @@ impl Results {
 
 impl Emulator {
     pub(super) fn new(seed: u64) -> Result<Self, Problem> {
-        let program = std::env::current_exe().while_doing("cannot find this program")?;
-        let runs = Runs::new("services")?;
-        Ok(Self { program, seed, number: AtomicU64::new(0), runs })
+        Ok(Self { emulator: emulator::Emulator::new("services")?, seed })
     }
 
     /// Runs both ends of a job over a path.
@@ -63,39 +57,25 @@ impl Emulator {
 
     /// As [`run`](Self::run). Packets are lost in another way in each round, and in the same in all of one.
     pub(super) fn run_round(&self, round: u64, road: &Road, job: &Job) -> Result<Results, Problem> {
-        let number = self.number.fetch_add(1, Ordering::Relaxed);
-        let directory = self.runs.files().join(number.to_string());
-        fs::create_dir_all(&directory).while_doing(&format!("cannot make {}", directory.display()))?;
+        let directory = self.emulator.directory()?;
         job.save(&directory)?;
-        let counters = directory.join("counters.json");
-        let mut command = self.command(round, road, &directory, &counters);
-        let output = self.runs.output(&mut command, "cannot run haul-lab wan")?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(Problem::failed(format!("{job:?} over {road:?} failed: {said}"), ""));
-        }
-        let text = fs::read(&counters).while_doing("cannot read the counters")?;
-        let counters = serde_json::from_slice(&text)
-            .map_err(|e| Problem::failed(format!("the counters cannot be read: {e}"), ""))?;
-        Ok(Results { directory, counters })
+        let end = |side: &str| -> Vec<OsString> {
+            vec!["services-end".into(), side.into(), directory.clone().into()]
+        };
+        let options = self.options(round, road);
+        let output =
+            self.emulator.run(&directory, &emulator::Job { options, server: end("b"), client: end("a") });
+        let output = output
+            .map_err(|problem| Problem::failed(format!("{job:?} over {road:?} failed: {problem}"), ""))?;
+        Ok(Results { directory, counters: output.counters })
     }
 
-    fn command(&self, round: u64, road: &Road, directory: &Path, counters: &Path) -> Command {
-        let mut command = Command::new(&self.program);
-        let server = format!("'{}' services-end b '{}'", self.program.display(), directory.display());
-        command.args(["wan", "--quiet", "--rate", road.rate, "--loss", &road.loss]);
-        command.args([
-            "--rtt",
-            &format!("{}ms", road.rtt_ms),
-            "--seed",
-            &self.seed.wrapping_add(round).to_string(),
-        ]);
+    fn options(&self, round: u64, road: &Road) -> Vec<OsString> {
+        let (rtt, seed) = (format!("{}ms", road.rtt_ms), self.seed.wrapping_add(round).to_string());
+        let mut options = vec!["--rate", road.rate, "--loss", &road.loss, "--rtt", &rtt, "--seed", &seed];
         if road.untuned {
-            command.args(["--tcp-window", "kernel"]);
+            options.extend(["--tcp-window", "kernel"]);
         }
-        command.arg("--counters").arg(counters).args(["--server", &server, "--"]);
-        command.arg(&self.program).args(["services-end", "a"]).arg(directory);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
+        options.into_iter().map(OsString::from).collect()
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use haul_base::{HostSample, Machine, Piece, Rate, Time, Verdict};
+use haul_base::{HostSample, Machine, Piece, Rate, Span, Time, Verdict};
 use haul_proto::{Available, Link, ObjectSink, ObjectSource, Open, Seal, Unauthentic};
 use haul_sim::{Arrival, Node, Outbox, SessionNode};
 
@@ -68,8 +68,10 @@ pub(super) fn link(damage: bool) -> Link {
     Link::new(seal, open, 0)
 }
 
-/// How far ahead of what was read a source without a known end promises bytes.
+/// How far ahead of what was read a source without a known end promises bytes, and one whose application pauses: what was
+/// promised is still sent then.
 const AHEAD: u64 = 16 << 20;
+const AHEAD_OF_PAUSES: u64 = 256 << 10;
 
 /// An object: of known length, or until it is told to end. Its bytes are whatever the buffer had.
 #[derive(Debug)]
@@ -77,13 +79,28 @@ pub(super) struct Source {
     len: Option<u64>,
     read: u64,
     granted: u64,
-    stop: Arc<AtomicBool>,
+    ahead: u64,
+    says: Arc<Application>,
+}
+
+/// What the application that sends says meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Application {
+    /// That nothing more will come.
+    pub has_ended: AtomicBool,
+    /// That nothing comes for a while.
+    pub is_paused: AtomicBool,
 }
 
 impl Source {
-    /// `len` bytes, or bytes until `stop` is set.
-    pub(super) fn new(len: Option<u64>, stop: Arc<AtomicBool>) -> Self {
-        Self { len, read: 0, granted: 0, stop }
+    /// `len` bytes, or bytes until the application has ended.
+    pub(super) fn new(len: Option<u64>, says: Arc<Application>) -> Self {
+        Self { len, read: 0, granted: 0, ahead: AHEAD, says }
+    }
+
+    /// For an application that will pause.
+    pub(super) fn with_pauses(self) -> Self {
+        Self { ahead: AHEAD_OF_PAUSES, ..self }
     }
 }
 
@@ -92,9 +109,9 @@ impl ObjectSource for Source {
         if let Some(len) = self.len {
             return Available { upto: len, end: true };
         }
-        let end = self.stop.load(Ordering::Relaxed);
-        if !end {
-            self.granted = self.granted.max(self.read + AHEAD);
+        let end = self.says.has_ended.load(Ordering::Relaxed);
+        if !end && !self.says.is_paused.load(Ordering::Relaxed) {
+            self.granted = self.granted.max(self.read + self.ahead);
         }
         Available { upto: self.granted, end }
     }
@@ -137,17 +154,19 @@ impl ObjectSink for Bin {
     }
 }
 
-/// A machine that begins at its time.
+/// A machine that begins at its time, with a clock that may jump.
 #[derive(Debug)]
 pub(crate) struct Late<M: Machine> {
     start: Time,
     node: SessionNode<M>,
+    /// By how much its clock is ahead of the world's, from times of its own on.
+    jumps: Vec<(Time, Span)>,
 }
 
 impl<M: Machine> Late<M> {
     /// `node` from `start` on.
     pub(crate) fn new(start: Time, node: SessionNode<M>) -> Self {
-        Self { start, node }
+        Self { start, node, jumps: Vec::new() }
     }
 
     /// The machine.
@@ -160,9 +179,25 @@ impl<M: Machine> Late<M> {
         self.node.machine_mut()
     }
 
-    /// What it told, and when.
+    /// What it told, and when by its own clock.
     pub(super) fn events(&self) -> &[(Time, M::Event)] {
         self.node.events()
+    }
+
+    /// The world's time at a time of its own.
+    pub(super) fn world_time(&self, own: Time) -> Time {
+        let jump = self.jumps.iter().rev().find(|(from, _)| *from <= own);
+        jump.map_or(own, |(_, ahead)| own - *ahead)
+    }
+
+    /// Its clock jumps forward.
+    pub(super) fn jump(&mut self, now: Time, by: Span) {
+        let ahead = self.ahead() + by;
+        self.jumps.push((now + ahead, ahead));
+    }
+
+    fn ahead(&self) -> Span {
+        self.jumps.last().map_or(Span::ZERO, |(_, ahead)| *ahead)
     }
 }
 
@@ -173,29 +208,31 @@ where
 {
     fn on_arrival(&mut self, now: Time, arrival: &mut Arrival<'_>, out: &mut Outbox<'_>) {
         if now >= self.start {
-            self.node.on_arrival(now, arrival, out);
+            let ahead = self.ahead();
+            arrival.batch.arrival = arrival.batch.arrival.map(|at| at + ahead);
+            self.node.on_arrival(now + ahead, arrival, out);
         }
     }
 
     fn on_deadline(&mut self, now: Time, out: &mut Outbox<'_>) {
         if now >= self.start {
-            self.node.on_deadline(now, out);
+            self.node.on_deadline(now + self.ahead(), out);
         }
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.node.deadline().map(|at| at.max(self.start))
+        self.node.deadline().map(|at| (at - self.ahead()).max(self.start))
     }
 
     fn on_host_sample(&mut self, now: Time, host: HostSample) {
         if now >= self.start {
-            self.node.on_host_sample(now, host);
+            self.node.on_host_sample(now + self.ahead(), host);
         }
     }
 
     fn on_verdict(&mut self, now: Time, verdict: Verdict) {
         if now >= self.start {
-            self.node.on_verdict(now, verdict);
+            self.node.on_verdict(now + self.ahead(), verdict);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Transfers, and the traffic beside them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_base::{Rate, Span, Time};
@@ -17,9 +17,9 @@ use haul_stack::{Part, Recipe, RecipeError};
 
 use super::build::{PORT, Site, node, recipe_of};
 use super::discriminate::Watched;
-use super::ends::{Bin, Late, Source, link};
+use super::ends::{Application, Bin, Late, Source, link};
 use super::locate::Fault;
-use super::scenario::{SessionEntry, TcpEntry, TcpLaw, TrafficEntry, Way};
+use super::scenario::{SessionEnd, SessionEntry, TcpEntry, TcpLaw, TrafficEntry, Way};
 
 /// A transfer in a world.
 #[derive(Debug)]
@@ -63,8 +63,9 @@ impl Session {
 
     /// When the sender knew that all had arrived.
     pub(super) fn finished(&self, world: &World) -> Option<Time> {
-        let events = node::<Sender>(world, self.sender)?.events();
-        events.iter().find(|(_, event)| *event == SenderEvent::Delivered).map(|(at, _)| *at)
+        let node = node::<Sender>(world, self.sender)?;
+        let delivered = node.events().iter().find(|(_, event)| *event == SenderEvent::Delivered);
+        delivered.map(|(at, _)| node.world_time(*at))
     }
 
     /// How often either side said that the other is silent.
@@ -197,6 +198,50 @@ fn add_switches(
     Ok(())
 }
 
+/// When the application pauses, and when it ends.
+fn add_application(world: &mut World, sender: NodeId, application: &Arc<Application>, entry: &SessionEntry) {
+    let start = Time::ZERO + entry.start.0;
+    let pauses = !entry.pause.is_empty();
+    let mut tell = |at: Time, say: fn(&Application)| {
+        let application = Arc::clone(application);
+        world.at(at, move |world| {
+            say(&application);
+            if pauses {
+                // The sender, which may have nothing to wait for, is woken.
+                world.node_mut::<Late<Sender>>(sender);
+            }
+        });
+    };
+    for pause in &entry.pause {
+        tell(start + pause.at.0, |application| application.is_paused.store(true, Ordering::Relaxed));
+        let resumes = start + pause.at.0 + pause.length.0;
+        tell(resumes, |application| application.is_paused.store(false, Ordering::Relaxed));
+    }
+    if let Some(time) = entry.time {
+        tell(start + time.0, |application| application.has_ended.store(true, Ordering::Relaxed));
+    }
+}
+
+fn add_clock_jumps(world: &mut World, (sender, receiver): (NodeId, NodeId), entry: &SessionEntry) {
+    for jump in entry.clock_jump.iter().copied() {
+        world.at(Time::ZERO + entry.start.0 + jump.at.0, move |world| {
+            let now = world.now();
+            match jump.end {
+                SessionEnd::Sender => {
+                    world
+                        .node_mut::<Late<Sender>>(sender)
+                        .into_iter()
+                        .for_each(|end| end.jump(now, jump.by.0));
+                }
+                SessionEnd::Receiver => {
+                    let end = world.node_mut::<Late<Receiver>>(receiver);
+                    end.into_iter().for_each(|end| end.jump(now, jump.by.0));
+                }
+            }
+        });
+    }
+}
+
 /// Puts both machines of a transfer into the world and connects them.
 pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntry) -> Result<Session, Fault> {
     let fault = |key: &str, message: String| Fault::of("session", index, key, message);
@@ -211,6 +256,12 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     };
     if entry.feedback.is_some_and(|interval| interval.0 < Span::from_micros(100)) {
         return Err(fault("feedback", "must be at least 100us".to_owned()));
+    }
+    if !entry.pause.is_empty() && entry.time.is_none() {
+        return Err(fault(
+            "pause",
+            "is for a session with a time; with bytes, all is there at once".to_owned(),
+        ));
     }
     if entry.chunk.is_some_and(|chunk| chunk.0.0 == 0) {
         return Err(fault("chunk", "must be above zero".to_owned()));
@@ -232,9 +283,10 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
         silence: config.silence,
     };
     let start = Time::ZERO + entry.start.0;
-    let stop = Arc::new(AtomicBool::new(false));
+    let application = Arc::new(Application::default());
     let complete = Arc::new(AtomicU64::new(0));
-    let source = Box::new(Source::new(len, stop.clone()));
+    let source = Source::new(len, Arc::clone(&application));
+    let source = Box::new(if entry.pause.is_empty() { source } else { source.with_pauses() });
     let wrong = |error: RecipeError| fault("recipe", error.to_string());
     let sender = Sender::of_recipe(start, recipe.clone(), &config, link(damages), source, u64::MAX >> 16)
         .map_err(wrong)?;
@@ -253,9 +305,8 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
         SessionNode::new(receiver).with_progress(received).with_host_sample(Receiver::on_host_sample);
     let node = Late::new(start, receiver);
     let receiver = world.add_node(&format!("{} receiver", entry.name), node);
-    if let Some(time) = entry.time {
-        world.at(start + time.0, move |_| stop.store(true, Ordering::Relaxed));
-    }
+    add_application(world, sender, &application, entry);
+    add_clock_jumps(world, (sender, receiver), entry);
     add_switches(site.world, sender, &recipe, index, entry)?;
     site.place(receiver, entry.host.as_ref(), "session", index)?;
     let wrong = |error: WorldError| fault("path", error.to_string());

@@ -22,6 +22,7 @@ pub(super) fn load_of(entry: &LoadEntry) -> Result<Load, String> {
         LoadKind::Memory => Load::Memory { processes, slowdown_permille: slowdown(entry)? },
         LoadKind::Forwarding => forwarding(entry)?,
         LoadKind::Generator => generator(entry)?,
+        LoadKind::Suspension => suspension(entry)?,
     })
 }
 
@@ -38,6 +39,8 @@ fn check_fields(entry: &LoadEntry) -> Result<(), String> {
         ("slowdown", entry.slowdown.is_some(), LoadKind::Memory),
         ("runs", entry.runs.is_some(), LoadKind::Generator),
         ("pauses", entry.pauses.is_some(), LoadKind::Generator),
+        ("every", entry.every.is_some(), LoadKind::Suspension),
+        ("stop", entry.stop.is_some(), LoadKind::Suspension),
     ];
     match given.into_iter().find(|(_, is_given, of)| *is_given && *of != kind) {
         Some((field, _, of)) => Err(format!("`{field}` is for loads of the kind `{}`", name(of))),
@@ -52,6 +55,7 @@ const fn name(kind: LoadKind) -> &'static str {
         LoadKind::Memory => "memory",
         LoadKind::Forwarding => "forwarding",
         LoadKind::Generator => "generator",
+        LoadKind::Suspension => "suspension",
     }
 }
 
@@ -100,6 +104,15 @@ fn generator(entry: &LoadEntry) -> Result<Load, String> {
     Ok(Load::Generator { most: entry.processes.unwrap_or(most), run, pause, inherited })
 }
 
+fn suspension(entry: &LoadEntry) -> Result<Load, String> {
+    match (entry.every, entry.stop) {
+        (Some(every), Some(stop)) if Span::ZERO < stop.0 && stop.0 < every.0 => {
+            Ok(Load::Suspension { every: every.0, stop: stop.0 })
+        }
+        _ => Err("a suspension needs `every`, and a shorter `stop` above zero".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,5 +158,7 @@ mod tests {
         assert!(read("kind = 'forwarding'\nburst = 0").is_err());
         assert!(read("kind = 'system_calls'\nwait = '0s'").is_err());
         assert!(read("kind = 'generator'\nruns = ['3s', '2s']").is_err());
+        assert!(read("kind = 'suspension'\nevery = '1s'").is_err());
+        assert!(read("kind = 'suspension'\nevery = '1s'\nstop = '1s'").is_err());
     }
 }

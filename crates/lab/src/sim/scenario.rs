@@ -141,6 +141,10 @@ pub(super) struct LoadEntry {
     pub runs: Option<[Text<Span>; 2]>,
     /// Of `generator`: shortest and longest pause.
     pub pauses: Option<[Text<Span>; 2]>,
+    /// Of `suspension`: time from one stop of the receivers to the next.
+    pub every: Option<Text<Span>>,
+    /// Of `suspension`: how long each lasts.
+    pub stop: Option<Text<Span>>,
     /// When it begins.
     #[serde(default)]
     pub at: Text<Span>,
@@ -172,6 +176,8 @@ pub(super) enum LoadKind {
     Forwarding,
     /// A random number of computing processes for a random time.
     Generator,
+    /// Stops the receivers again and again.
+    Suspension,
 }
 
 /// A transfer.
@@ -222,6 +228,46 @@ pub(super) struct SessionEntry {
     /// Other laws, or other parameters of the law, from a time on.
     #[serde(default)]
     pub switch: Vec<Switch>,
+    /// Times in which the application has nothing to send.
+    #[serde(default)]
+    pub pause: Vec<Pause>,
+    /// Jumps of the clock of either end.
+    #[serde(default)]
+    pub clock_jump: Vec<ClockJump>,
+}
+
+/// A pause of the application that sends.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pause {
+    /// When, from the start of the session.
+    pub at: Text<Span>,
+    /// How long.
+    pub length: Text<Span>,
+}
+
+/// A jump of a clock, as on a machine that was suspended: what the clock counted has not happened.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClockJump {
+    /// When, from the start of the session.
+    pub at: Text<Span>,
+    /// By how much it goes forward; the clock that machines read never goes back.
+    pub by: Text<Span>,
+    /// Whose clock.
+    #[serde(default)]
+    pub end: SessionEnd,
+}
+
+/// An end of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SessionEnd {
+    /// Where the object comes from.
+    #[default]
+    Sender,
+    /// Where it goes.
+    Receiver,
 }
 
 /// A switch of a running session's law.

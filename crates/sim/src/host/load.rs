@@ -59,6 +59,13 @@ pub enum Load {
         /// The sleep average with which its processes start on the O(1) scheduler: see [`Load::papers`].
         inherited: Span,
     },
+    /// The receivers on this core are stopped, as by `SIGSTOP`: their sockets go on filling.
+    Suspension {
+        /// Time from one stop to the next; the first comes after `every - stop`.
+        every: Span,
+        /// How long each stop lasts.
+        stop: Span,
+    },
 }
 
 impl Load {
@@ -105,6 +112,8 @@ struct Running {
     live: bool,
     started: Time,
     bursts: u64,
+    /// Whether it stops the receivers now.
+    stops_receivers: bool,
 }
 
 /// All loads of one core.
@@ -156,7 +165,14 @@ impl LoadSet {
     pub fn start(&mut self, cpu: &mut Cpu, load: Load) -> LoadId {
         let index = self.loads.len();
         let now = cpu.now();
-        self.loads.push(Running { load, tasks: Vec::new(), live: true, started: now, bursts: 0 });
+        self.loads.push(Running {
+            load,
+            tasks: Vec::new(),
+            live: true,
+            started: now,
+            bursts: 0,
+            stops_receivers: false,
+        });
         match load {
             Load::Computation { processes, nice } => {
                 let spec = TaskSpec { nice, sleep_average: Span::ZERO };
@@ -173,6 +189,9 @@ impl LoadSet {
             }
             Load::Forwarding { .. } => self.arm_forwarding(index),
             Load::Generator { .. } => self.set_alarm(now, Alarm::Begin(index)),
+            Load::Suspension { every, stop } => {
+                self.set_alarm(now + every.saturating_sub(stop), Alarm::Begin(index));
+            }
         }
         LoadId(index)
     }
@@ -180,6 +199,7 @@ impl LoadSet {
     /// Stops a load and ends its processes.
     pub fn stop(&mut self, cpu: &mut Cpu, id: LoadId) {
         self.loads[id.0].live = false;
+        self.loads[id.0].stops_receivers = false;
         self.kill_all(cpu, id.0);
     }
 
@@ -206,6 +226,7 @@ impl LoadSet {
                     }
                 }
                 Alarm::Forward(index) => self.forward(cpu, index),
+                Alarm::Begin(index) | Alarm::Cease(index) if !self.loads[index].live => {}
                 Alarm::Begin(index) => self.begin(cpu, index),
                 Alarm::Cease(index) => self.cease(cpu, index),
             }
@@ -236,25 +257,35 @@ impl LoadSet {
     }
 
     fn begin(&mut self, cpu: &mut Cpu, index: usize) {
-        let Running { load: Load::Generator { most, run, inherited, .. }, live: true, .. } =
-            self.loads[index]
-        else {
-            return;
+        let length = match self.loads[index].load {
+            Load::Generator { most, run, inherited, .. } => {
+                let spec = TaskSpec { nice: Nice::default(), sleep_average: inherited };
+                let processes = self.rng.below(u64::from(most) + 1);
+                (0..processes).for_each(|_| self.spawn(cpu, index, &spec, None));
+                between(&mut self.rng, run)
+            }
+            Load::Suspension { stop, .. } => {
+                self.loads[index].stops_receivers = true;
+                stop
+            }
+            _ => return,
         };
-        let spec = TaskSpec { nice: Nice::default(), sleep_average: inherited };
-        let processes = self.rng.below(u64::from(most) + 1);
-        (0..processes).for_each(|_| self.spawn(cpu, index, &spec, None));
-        let length = between(&mut self.rng, run);
         self.set_alarm(cpu.now() + length, Alarm::Cease(index));
     }
 
     fn cease(&mut self, cpu: &mut Cpu, index: usize) {
-        let Running { load: Load::Generator { pause, .. }, live: true, .. } = self.loads[index] else {
-            return;
+        let pause = match self.loads[index].load {
+            Load::Generator { pause, .. } => {
+                self.kill_all(cpu, index);
+                between(&mut self.rng, pause)
+            }
+            Load::Suspension { every, stop } => {
+                self.loads[index].stops_receivers = false;
+                every.saturating_sub(stop)
+            }
+            _ => return,
         };
-        self.kill_all(cpu, index);
-        let length = between(&mut self.rng, pause);
-        self.set_alarm(cpu.now() + length, Alarm::Begin(index));
+        self.set_alarm(cpu.now() + pause, Alarm::Begin(index));
     }
 
     /// The running task `task` has done its work: if it belongs to a load, it takes its next step.
@@ -281,6 +312,11 @@ impl LoadSet {
     /// Whether `task` belongs to a load.
     pub fn owns(&self, task: TaskId) -> bool {
         self.owner.get(task.index()).copied().flatten().is_some()
+    }
+
+    /// Whether the receivers are stopped.
+    pub fn stops_receivers(&self) -> bool {
+        self.loads.iter().any(|running| running.stops_receivers)
     }
 
     /// What receivers take now, in thousandths of what they take on a core with a warm cache.

@@ -93,6 +93,8 @@ struct Receiver {
     config: ReceiverConfig,
     task: TaskId,
     phase: Phase,
+    /// Stopped as by `SIGSTOP`: it reads nothing, and nothing wakes it.
+    is_stopped: bool,
     buffer: SocketBuffer<Group>,
     /// The arrivals of all queued groups and the one in hand, in order.
     arrivals: VecDeque<Incoming>,
@@ -200,6 +202,16 @@ impl ReceivingHost {
     /// Stops a load.
     pub fn stop_load(&mut self, id: LoadId) {
         self.loads.stop(&mut self.cpu, id);
+        self.stop_or_continue();
+    }
+
+    /// Stops the receivers, or lets them go on, as the loads have it now.
+    fn stop_or_continue(&mut self) {
+        let is_stopped = self.loads.stops_receivers();
+        for receiver in self.receivers.iter_mut().filter(|receiver| receiver.is_stopped != is_stopped) {
+            receiver.is_stopped = is_stopped;
+            receiver.wake(&mut self.cpu);
+        }
     }
 
     /// Lets the softirq take the next group if it has nothing in hand.
@@ -275,6 +287,7 @@ impl ReceivingHost {
                 self.pass_up(deliver);
             } else if self.loads.next_event().is_some_and(|alarm| alarm <= at) {
                 self.loads.fire(&mut self.cpu);
+                self.stop_or_continue();
             } else if let Some(task) = self.cpu.finished() {
                 self.step(task, deliver);
             }
@@ -306,6 +319,7 @@ impl Receiver {
             config,
             task,
             phase: Phase::Calling,
+            is_stopped: false,
             buffer: SocketBuffer::new(config.socket),
             arrivals: VecDeque::new(),
             in_hand: None,
@@ -330,7 +344,7 @@ impl Receiver {
     }
 
     fn wake(&mut self, cpu: &mut Cpu) {
-        if self.phase == Phase::Asleep {
+        if self.phase == Phase::Asleep && !self.is_stopped {
             self.phase = Phase::Calling;
             cpu.wake(self.task, Waker::Interrupt);
         }
@@ -347,7 +361,8 @@ impl Receiver {
             Phase::Reading(read) => read,
             Phase::Calling | Phase::Asleep => 0,
         };
-        let next = if read < self.config.batch.max(1) { self.buffer.pop() } else { None };
+        let may_read = read < self.config.batch.max(1) && !self.is_stopped;
+        let next = if may_read { self.buffer.pop() } else { None };
         if let Some(skb) = next {
             let arrivals = self.arrivals.iter().take(skb.content.arrivals as usize);
             let packets: u64 = arrivals.map(|arrival| u64::from(arrival.packets)).sum();
@@ -357,7 +372,7 @@ impl Receiver {
             cpu.set_work(self.task, Some(slowed(cost).max(Span::from_nanos(1))));
         } else {
             cpu.set_work(self.task, Some(slowed(self.config.per_call).max(Span::from_nanos(1))));
-            if read == 0 {
+            if read == 0 || self.is_stopped {
                 self.phase = Phase::Asleep;
                 cpu.sleep(SleepKind::Interruptible);
             } else {

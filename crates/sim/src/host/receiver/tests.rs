@@ -294,3 +294,20 @@ proptest! {
         prop_assert!(host.cpu().stolen_time() <= run);
     }
 }
+
+#[test]
+fn a_receiver_that_is_stopped_loses_what_its_buffer_does_not_hold_and_goes_on_afterwards() {
+    let (every, stop) = (Span::from_millis(300), Span::from_millis(60));
+    let mut host = host(O1, 208 << 10, &[Load::Suspension { every, stop }]);
+    let drops = offer(&mut host, 20_000, 1.5);
+    assert_adds_up(&host);
+    assert!(drops.iter().all(|&(_, reason)| reason == HostDrop::SocketBuffer));
+    let in_period = |at: Time| at.since(Time::ZERO).as_nanos() % every.as_nanos();
+    // A buffer that is full is so for a moment longer.
+    let is_stopped = |at| in_period(at) >= 240_000_000 || in_period(at) < 1_000_000;
+    assert!(drops.iter().all(|&(at, _)| is_stopped(at)));
+    // 2 * 208 KiB of buffer have room for 184 packets of 2,304 bytes; each of five stops of 60 ms brings 1,200.
+    assert!(drops.len().abs_diff(5 * (1_200 - 184)) <= 10, "{} packets", drops.len());
+    let mut large = self::host(O1, 8 << 20, &[Load::Suspension { every, stop }]);
+    assert!(offer(&mut large, 20_000, 1.5).is_empty());
+}

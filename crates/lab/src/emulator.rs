@@ -1,0 +1,136 @@
+//! Runs on emulated paths: `haul-lab wan` as a program of its own, with two ends on its sides that are this program too.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use haul_sim::PathSpec;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::problem::{Problem, While};
+use crate::run::Runs;
+
+/// Makes runs, each with a directory of its own. Its files are removed with it.
+#[derive(Debug)]
+pub(crate) struct Emulator {
+    program: PathBuf,
+    number: AtomicU64,
+    runs: Runs,
+}
+
+/// What a run is made of.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Options of `haul-lab wan`.
+    pub options: Vec<OsString>,
+    /// What this program is told on side B, which ends when A has ended.
+    pub server: Vec<OsString>,
+    /// What it is told on side A.
+    pub client: Vec<OsString>,
+}
+
+/// What a run has left.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// What A has printed.
+    pub printed: Vec<u8>,
+    /// The path's truth, as `haul-lab wan --counters` writes it.
+    pub counters: Value,
+}
+
+/// A path file of `haul-lab wan`.
+#[derive(Debug, Serialize)]
+pub(crate) struct PathFile<'a> {
+    pub forth: &'a PathSpec,
+    pub back: &'a PathSpec,
+}
+
+impl PathFile<'_> {
+    /// Writes it into a directory; the options of `haul-lab wan` for it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn save(&self, directory: &Path) -> Result<[OsString; 2], Problem> {
+        let text = toml::to_string(self).map_err(|e| Problem::failed(e.to_string(), ""))?;
+        let file = directory.join("path.toml");
+        fs::write(&file, text).while_doing("cannot write the path")?;
+        Ok(["--path".into(), file.into()])
+    }
+}
+
+impl Emulator {
+    /// `name` is that of its directory among the system's temporary files.
+    ///
+    /// # Errors
+    /// When there is no place for files.
+    pub(crate) fn new(name: &str) -> Result<Self, Problem> {
+        let program = std::env::current_exe().while_doing("cannot find this program")?;
+        Ok(Self { program, number: AtomicU64::new(0), runs: Runs::new(name)? })
+    }
+
+    /// This program.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// A new directory for a run.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn directory(&self) -> Result<PathBuf, Problem> {
+        let directory = self.runs.files().join(self.number.fetch_add(1, Ordering::Relaxed).to_string());
+        fs::create_dir_all(&directory).while_doing(&format!("cannot make {}", directory.display()))?;
+        Ok(directory)
+    }
+
+    /// Whether paths can be emulated here; if not, why.
+    ///
+    /// # Errors
+    /// When this program cannot be run.
+    pub(crate) fn missing(&self) -> Result<Option<String>, Problem> {
+        let mut command = Command::new(&self.program);
+        command.args(["wan", "--quiet", "--", "true"]).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = self.runs.output(&mut command, "cannot run haul-lab wan")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let why = said.lines().next().unwrap_or("haul-lab wan has failed").trim_start_matches("haul-lab: ");
+        Ok((!output.status.success()).then(|| why.to_owned()))
+    }
+
+    /// Runs both ends.
+    ///
+    /// # Errors
+    /// When the path cannot be had, or an end fails: with what was said on standard error.
+    pub(crate) fn run(&self, directory: &Path, job: &Job) -> Result<Output, Problem> {
+        let counters = directory.join("counters.json");
+        let mut server = format!("exec '{}'", self.program.display());
+        for word in &job.server {
+            server += &format!(" '{}'", word.display());
+        }
+        let mut command = Command::new(&self.program);
+        command.args(["wan", "--quiet"]).args(&job.options).arg("--counters").arg(&counters);
+        command.args(["--server", &server, "--"]).arg(&self.program).args(&job.client);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = self.runs.output(&mut command, "cannot run haul-lab wan")?;
+        if !done.status.success() {
+            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+            return Err(Problem::failed(
+                format!("a run of the emulator has failed ({}): {said}", done.status),
+                "",
+            ));
+        }
+        let counters = parsed(&fs::read(&counters).while_doing("cannot read the emulator's counters")?)?;
+        Ok(Output { printed: done.stdout, counters })
+    }
+}
+
+/// What an end has written as JSON.
+///
+/// # Errors
+/// When it is something else.
+pub(crate) fn parsed<T: DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(text).map_err(|error| Problem::failed(format!("an odd result: {error}"), ""))
+}
