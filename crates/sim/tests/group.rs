@@ -96,6 +96,19 @@ impl Group {
         Self::of_recipe(seed, &fixed_rate(), demands, LINE)
     }
 
+    /// Runs without rounds, so that nobody is allotted anything.
+    fn run_freely(&mut self, until: Time) {
+        let mut now = self.world.now();
+        while now < until {
+            now += Span::from_millis(2);
+            self.world.run_until(now);
+            // Sources are looked at.
+            for (sender, ..) in &self.members {
+                self.world.node_mut::<Member>(*sender).unwrap();
+            }
+        }
+    }
+
     fn of_recipe(seed: u64, recipe: &Recipe, demands: &[(Rate, u32)], line: Rate) -> Self {
         println!("seed {seed}");
         let mut world = World::new(seed);
@@ -248,15 +261,9 @@ fn messages_share_a_narrow_path_by_the_law_of_their_recipe() {
     {
         let recipe = with_law(name, &[("controller", law)]);
         let mut group = Group::of_recipe(53, &recipe, &[(greedy, 1), (greedy, 1)], line);
-        let (mut now, mut marks) = (Time::ZERO, Vec::new());
+        let mut marks = Vec::new();
         for until in [5, 35] {
-            while now < Time::ZERO + Span::from_secs(until) {
-                now += Span::from_millis(2);
-                group.world.run_until(now);
-                for (sender, ..) in &group.members {
-                    group.world.node_mut::<Member>(*sender).unwrap();
-                }
-            }
+            group.run_freely(Time::ZERO + Span::from_secs(until));
             let counters = group.world.path(group.line).unwrap().counters();
             marks.push((
                 Group::received(&group.world, &group.members),
@@ -273,5 +280,21 @@ fn messages_share_a_narrow_path_by_the_law_of_their_recipe() {
             "{name}, {law}: {shares:?}"
         );
         assert!(lost < 0.05, "{name}, {law}: {lost}");
+    }
+}
+
+#[test]
+fn every_law_carries_messages() {
+    for law in haul_proto::laws() {
+        let recipe = with_law("msg", &[("controller", law.name), ("rate", "9Mbit")]);
+        let demands = [(Rate::from_mbps(50), 1)];
+        let mut group = Group::of_recipe(59, &recipe, &demands, Rate::from_mbps(10));
+        group.run_freely(Time::ZERO + Span::from_secs(10));
+        let before = Group::received(&group.world, &group.members)[0];
+        group.run_freely(Time::ZERO + Span::from_secs(20));
+        let after = Group::received(&group.world, &group.members)[0];
+        let mbps = (after - before) as f64 * 8.0 / 10.0 / 1e6;
+        println!("{}: {mbps:.2} of 9 Mbit/s", law.name);
+        assert!(mbps > 5.0, "{}: {mbps}", law.name);
     }
 }
