@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use rustix::process::geteuid;
 use crate::confine::{Links, open_beneath};
 use crate::journal::names::{journal_name, parse_journal, parse_part, part_name, split};
 use crate::journal::record::{Codec, FileIdentity, Made, Noted, Record, Replayed, State, Unreadable, replay};
-use crate::journal::survey::reason;
 use crate::journal::tail::Tail;
 use crate::storage::{self, dup, flock, fstat, openat, statat, unlink_temporary};
 
@@ -392,4 +391,18 @@ pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
     newest.sort_unstable_by(|a, b| b.cmp(a));
     newest.truncate(most);
     newest.into_iter().map(|(_, _, id)| id).collect()
+}
+
+/// Why the journal `id` is left alone, in words.
+pub(super) fn reason(id: u32, why: Why) -> String {
+    match why {
+        Why::Running => "its job is running".to_owned(),
+        Why::Version(version) => format!(
+            "another version of haul has written it (format {version}); if what that was receiving is not to be resumed, \
+             remove it by hand, with the files `.haul-{id:08x}-*.part` beside and below it"
+        ),
+        Why::Foreign => "it is not a journal of this user, or has further names".to_owned(),
+        Why::Unreadable(errno) => format!("it cannot be read: {}", io::Error::from(errno)),
+        Why::Vanished => "it has gone".to_owned(),
+    }
 }

@@ -7,24 +7,24 @@
 
 use haul_wire::control::{Fault, FaultCode};
 
+mod active;
 mod check;
 mod leftovers;
 mod names;
-mod own;
 mod record;
 mod survey;
 mod tail;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+pub(crate) use active::Ended;
+pub(crate) use active::Journal;
 pub(crate) use check::{check, seal};
 #[cfg(test)]
 pub(crate) use leftovers::Why;
 pub(crate) use leftovers::{Claim, Leftovers, is_ours};
 pub(crate) use names::{journal_name, part_name};
-#[cfg(test)]
-pub(crate) use own::Ended;
-pub(crate) use own::Journal;
 pub(crate) use record::FileIdentity;
 pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove_journal};
 

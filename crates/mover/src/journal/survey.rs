@@ -9,7 +9,7 @@ use haul_base::Bytes;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::journal::leftovers::{self, Leftover, Why};
+use crate::journal::leftovers::{self, Leftover, Why, reason};
 use crate::journal::names::{journal_name, part_name};
 use crate::journal::record::State;
 use crate::storage::{flock, openat, statat};
@@ -118,20 +118,6 @@ fn look(directory: &OwnedFd, id: u32) -> Result<(JournalState, State), Why> {
     };
     let (_, replayed) = leftovers::read(id, file)?;
     Ok((state, replayed.state))
-}
-
-/// Why the journal `id` is left alone, in words.
-pub(super) fn reason(id: u32, why: Why) -> String {
-    match why {
-        Why::Running => "its job is running".to_owned(),
-        Why::Version(version) => format!(
-            "another version of haul has written it (format {version}); if what that was receiving is not to be resumed, \
-             remove it by hand, with the files `.haul-{id:08x}-*.part` beside and below it"
-        ),
-        Why::Foreign => "it is not a journal of this user, or has further names".to_owned(),
-        Why::Unreadable(errno) => format!("it cannot be read: {}", io::Error::from(errno)),
-        Why::Vanished => "it has gone".to_owned(),
-    }
 }
 
 fn describe(directory: &OwnedFd, state: &State, mut report: JournalReport) -> JournalReport {

@@ -18,8 +18,8 @@ use crate::fault::{Side, Trouble, protocol};
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, await_farewell};
 use crate::receive::{
-    Base, FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Shared, Wants, Work, mismatch,
-    text,
+    Base, FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work,
+    mismatch, text,
 };
 use crate::report::{MoveReport, report};
 use crate::stage::Origin;
@@ -45,7 +45,8 @@ pub fn receive_to(
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
     let place = Place::new(Base::nowhere()?, options.session);
-    let shared = Arc::new(Shared::new(link, place, options, Wants::new(Destination::Fresh), Origin::Files));
+    let shared =
+        Arc::new(Shared::new(link, place, options, Requests::new(Destination::Fresh), Origin::Files));
     let job = shared.clone();
     let thread = threads::spawn("haul-receive", move || run(&job, output))?;
     let sink = Box::new(FileSink::new(shared.clone()));
@@ -248,7 +249,7 @@ impl Listener {
                 drop(book);
                 self.total = Some(entries);
                 self.shared.progress.found_all();
-                self.shared.wants.all_asked(&self.shared)
+                self.shared.requests.all_asked(&self.shared)
             }
             ControlMessage::Digests(digests) => {
                 digests.into_iter().try_for_each(|digest| self.expect(digest))
@@ -288,7 +289,7 @@ impl Listener {
             drop(book);
             self.shared.progress.found(1, 0);
         }
-        self.shared.wants.ask(&self.shared, first, vec![Want::Whole; entries.len()])?;
+        self.shared.requests.ask(&self.shared, first, vec![Want::Whole; entries.len()])?;
         self.shared.queue.nudge();
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::fault::{Side, Trouble};
 use crate::link::ControlLink;
 use crate::pipe::STREAM;
 use crate::report::MoveReport;
-use crate::send::{BLOCK, Block, FileSource, SendHandle, SendJob, SendLimits, Shared, Wanted, listen};
+use crate::send::{BLOCK, Block, FileSource, Requests, SendHandle, SendJob, SendLimits, Shared, listen};
 use crate::stage::Origin;
 use crate::threads;
 
@@ -42,7 +42,7 @@ pub fn send_stream(
     let (proofs, _) = crossbeam_channel::unbounded();
     // Nothing can be read again: it is kept until the receiver has it.
     let limits = SendLimits { keep: u64::MAX, ..limits };
-    let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs), Origin::Pipe));
+    let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Origin::Pipe));
     let job = shared.clone();
     let thread = threads::spawn("haul-send", move || run(&job, input, most))?;
     let source = Box::new(FileSource::new(shared.clone()));

@@ -21,7 +21,7 @@ use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, STREAM, await_farewell};
 use crate::receive::{
-    FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Shared, Wants, Work, mismatch,
+    FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work, mismatch,
     open_base,
 };
 use crate::report::{MoveReport, report};
@@ -51,7 +51,7 @@ pub fn receive_stream(
         return Err(Trouble::new(Side::Destination, "write to", destination, Errno::ISDIR).fault);
     }
     let place = Place::new(base, options.session).keeping(options.min_free);
-    let shared = Arc::new(Shared::new(link, place, options, Wants::new(Destination::Fresh), Origin::Pipe));
+    let shared = Arc::new(Shared::new(link, place, options, Requests::new(Destination::Fresh), Origin::Pipe));
     let job = shared.clone();
     let thread = threads::spawn("haul-receive", move || run(&job))?;
     let sink = Box::new(FileSink::new(shared.clone()));

@@ -17,14 +17,14 @@ use crate::digest::set_digest;
 use crate::entries::{Kind, State};
 use crate::fault::{Scope, Side, Trouble, show};
 use crate::receive::compare::READ;
-use crate::receive::extraneous;
-use crate::receive::links::Linked;
-use crate::receive::overtaken;
-use crate::receive::own::collision;
-use crate::receive::readback::read_back;
-use crate::receive::shared::{Settle, Shared};
-use crate::receive::syncs::{self, Syncs};
-use crate::receive::way::is_in_the_way;
+use crate::receive::decide::clear_overtaken;
+use crate::receive::delete;
+use crate::receive::messages::Settle;
+use crate::receive::place::hard_links::Linked;
+use crate::receive::place::installed::collision;
+use crate::receive::replace::is_in_the_way;
+use crate::receive::shared::Shared;
+use crate::receive::sync::{self, Syncs, read_back};
 
 /// Files committed together at most.
 const GROUP: usize = 1024;
@@ -221,7 +221,7 @@ impl Committer {
         if blocked.is_empty() {
             return Ok(());
         }
-        extraneous::clear(&self.shared, &blocked)?;
+        delete::clear(&self.shared, &blocked)?;
         if self.shared.only_looks() {
             return Ok(());
         }
@@ -285,7 +285,7 @@ impl Committer {
         if self.shared.durability == Durability::Synced {
             let mut group = Syncs::default();
             for directory in directories.values() {
-                group.contents(directory, directories.len()).map_err(syncs::failed)?;
+                group.contents(directory, directories.len()).map_err(sync::failed)?;
             }
             group.finish()?;
         }
@@ -320,7 +320,7 @@ impl Committer {
 
     /// When everything else has succeeded; before directories get their times.
     fn remove_extraneous(&mut self) -> Result<(), Fault> {
-        if let Some(removal) = extraneous::sweep(&self.shared)? {
+        if let Some(removal) = delete::sweep(&self.shared)? {
             self.shared.link.send(ControlMessage::Removed(removal.clone()))?;
             self.shared.book().removal = removal;
         }
@@ -453,7 +453,7 @@ impl Committer {
             Ok(directory) => {
                 // Another one may be mounted below the destination.
                 if let Some(directory) = directory.filter(|_| self.shared.durability != Durability::Cached) {
-                    self.at_end.file_system_of(&directory).map_err(syncs::failed)?;
+                    self.at_end.file_system_of(&directory).map_err(sync::failed)?;
                 }
                 self.shared.book().table.set_state(entry, State::Done);
                 self.succeeded(entry);
@@ -473,7 +473,7 @@ impl Committer {
     fn finish_destination(&self) {
         let is_complete = self.shared.book().failures.is_all_special();
         if is_complete && !self.shared.only_looks() {
-            overtaken::clear(&self.shared);
+            clear_overtaken(&self.shared);
         }
         self.shared.place.finish(is_complete);
         if !self.shared.only_looks() {
@@ -492,7 +492,7 @@ impl Committer {
             Durability::Cached => false,
         };
         if is_pending {
-            self.at_end.file_system_of(self.shared.place.base()).map_err(syncs::failed)?;
+            self.at_end.file_system_of(self.shared.place.base()).map_err(sync::failed)?;
             self.at_end.finish()?;
         }
         self.flush()?;

@@ -2,51 +2,19 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use haul_base::AlignedBytes;
 use rustix::io::Errno;
 
-use crate::receive::shared::{Check, Shared};
+use crate::receive::messages::{Check, HashJob, Held};
+use crate::receive::shared::Shared;
 use crate::storage::read_exact_at;
 use crate::stream::Shape;
 use crate::tree::{Groups, Value};
 
 /// Bytes read at a time.
 pub(crate) const READ: usize = 1 << 20;
-
-/// Where something of a file is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
-    /// In its temporary file.
-    Part,
-    /// Under its final name.
-    Final,
-}
-
-/// Whether the rest of a file still has to be hashed.
-#[derive(Clone, Default)]
-pub(crate) struct Interest(Arc<AtomicBool>);
-
-impl Interest {
-    /// Nothing more of the file matters.
-    pub(crate) fn end(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_over(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Groups of a file to hash.
-pub(crate) struct HashJob {
-    pub(crate) entry: u32,
-    pub(crate) held: Held,
-    pub(crate) groups: Vec<u32>,
-    pub(crate) interest: Interest,
-}
 
 pub(crate) struct Comparer {
     shared: Arc<Shared>,

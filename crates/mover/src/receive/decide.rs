@@ -1,5 +1,6 @@
 //! What is wanted of each entry, in view of what is at the destination.
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
@@ -8,11 +9,10 @@ use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, N
 
 use crate::entries::{Attributes, Kind, State};
 use crate::journal::{Claim, FileIdentity, Leftovers};
-use crate::receive::compare::{HashJob, Held, Interest};
-use crate::receive::own::collision;
+use crate::receive::messages::{Check, Comparison, HashJob, Held, Interest, Settle, over};
 use crate::receive::place::Existing;
-use crate::receive::shared::{Check, Comparison, Settle, Shared};
-use crate::receive::writer::over;
+use crate::receive::place::installed::collision;
+use crate::receive::shared::Shared;
 use crate::tree::Groups;
 
 /// A shorter file from this size on is compared; a smaller one is sent again.
@@ -70,7 +70,7 @@ impl Decider {
         let (state, kind) = (book.table.state(entry), book.table.kind(entry));
         let path = book.table.path(entry);
         drop(book);
-        let occupied = self.shared.wants.destination() == Destination::Occupied;
+        let occupied = self.shared.requests.destination() == Destination::Occupied;
         match kind {
             // Unasked, files come whole, also those that were refused here.
             _ if !occupied => Ok(Want::Whole),
@@ -218,7 +218,7 @@ impl Decider {
 
     fn compare(&mut self, entry: u32, held: Held, groups: Vec<u32>, claimed: &RangeSet) -> Result<(), Fault> {
         let (claimed, interest) = (claimed.clone(), Interest::default());
-        self.shared.wants.open_one();
+        self.shared.requests.open_one();
         let comparison = Comparison { entry, held, claimed, interest: interest.clone() };
         self.checks.send(Check::Compare(comparison)).map_err(over)?;
         self.to_hash.push(HashJob { entry, held, groups, interest });
@@ -247,4 +247,31 @@ pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: Use
         UseLeftovers::Resume => old == new,
         UseLeftovers::Extend => old == new || (old.shape == new.shape && old.size < new.size),
     }
+}
+
+/// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once, the receiver of the first one still runs, and leaves its journal
+/// after the second one has looked for journals.
+pub(crate) fn clear_overtaken(shared: &Shared) {
+    let Ok(mut leftovers) = Leftovers::adopt(shared.place.base().as_fd()) else { return };
+    if !leftovers.is_empty() {
+        for path in complete_files(shared) {
+            while let Some(claim) = leftovers.take(&path) {
+                leftovers.discard(claim.token);
+            }
+        }
+        if let Some(name) = shared.place.rename() {
+            leftovers.take_made(name);
+        }
+    }
+    leftovers.finish();
+}
+
+/// Where they are, relative to the destination's directory.
+fn complete_files(shared: &Shared) -> Vec<Vec<u8>> {
+    let book = shared.book();
+    let table = &book.table;
+    let is_complete = |&entry: &u32| {
+        matches!((table.kind(entry), table.state(entry)), (Kind::File(_), State::Done | State::Kept))
+    };
+    (0..table.len()).filter(is_complete).map(|entry| shared.place.local(&table.path(entry))).collect()
 }

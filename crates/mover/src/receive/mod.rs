@@ -1,36 +1,26 @@
 //! The receiving side.
 
-mod asked;
-mod attributes;
-mod base;
-mod behind;
+mod book;
+mod change_list;
 mod commit;
 mod compare;
+mod correct;
 mod decide;
-mod destination;
-mod dress;
-mod extend;
-mod extraneous;
-mod itemise;
-mod links;
-mod open_files;
-mod overtaken;
-mod own;
+mod delete;
+mod delete_exclude;
+mod expectations;
+mod messages;
+mod metadata;
 mod peer;
 mod place;
 mod queue;
-mod readback;
-mod rooms;
+mod replace;
+mod requests;
 mod shared;
-mod sink;
-mod space;
-mod spared;
-mod syncs;
-mod tell;
+mod sync;
 mod verify;
-mod wants;
-mod way;
-mod writer;
+mod write;
+mod writeback;
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -42,15 +32,16 @@ use haul_wire::control::{
     Destination, Durability, Extraneous, Fault, FaultCode, Layout, Manners, Preserve, RunMode,
 };
 
-pub use asked::Asked;
-pub(crate) use base::{Base, open_base};
+pub(crate) use book::Requests;
+pub use expectations::Asked;
+pub(crate) use messages::text;
 pub(crate) use place::Place;
+pub(crate) use place::base::{Base, open_base};
+pub(crate) use place::mismatch;
+pub use place::space::MinFree;
 pub(crate) use queue::{Lease, Work};
-pub(crate) use shared::{Shared, text};
-pub(crate) use sink::FileSink;
-pub use space::MinFree;
-pub(crate) use verify::mismatch;
-pub(crate) use wants::Wants;
+pub(crate) use shared::Shared;
+pub(crate) use write::FileSink;
 
 use crate::budget::SET_MEMORY;
 use crate::entries::{Kind, State};
@@ -67,7 +58,7 @@ use decide::Decider;
 use peer::Peer;
 use place::Obstacles;
 use verify::Verifier;
-use writer::Writer;
+use write::Writer;
 
 /// Messages that may wait for the verifier.
 const CHECKS: usize = 1024;
@@ -174,7 +165,7 @@ pub fn receive_files(
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(Leftovers::is_empty);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
-    let shared = Arc::new(Shared::new(link, place, options, Wants::new(destination), Origin::Files));
+    let shared = Arc::new(Shared::new(link, place, options, Requests::new(destination), Origin::Files));
     for note in &skipped {
         shared.book().notes.add(|| note.clone());
     }
@@ -189,7 +180,7 @@ pub fn receive_files(
 fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport, Fault> {
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
-    let (orders, ordered) = behind::orders();
+    let (orders, ordered) = writeback::orders();
     let writer = Writer::new(shared.clone(), checks.clone(), settles.clone(), orders);
     let behind = shared.clone();
     let verifier = Verifier::new(shared.clone(), checks_in, settles.clone());

@@ -15,8 +15,8 @@ use crate::fault::{protocol, show};
 use crate::journal::{is_reserved, reserved};
 use crate::receive::Asked;
 use crate::receive::decide::Decider;
-use crate::receive::shared::{Check, Settle, Shared};
-use crate::receive::writer::over;
+use crate::receive::messages::{Check, Settle, over};
+use crate::receive::shared::Shared;
 use crate::report::{MoveReport, report};
 
 /// Longest wait before it is looked again whether the job is over.
@@ -55,7 +55,7 @@ impl Peer {
 
     fn listen_to_the_end(&mut self) -> Result<MoveReport, Fault> {
         let lineage = ControlMessage::DestinationLineage(self.shared.lineage());
-        let ready = ControlMessage::Ready(self.shared.wants.destination());
+        let ready = ControlMessage::Ready(self.shared.requests.destination());
         if let Err(fault) = self.shared.link.send(lineage).and_then(|()| self.shared.link.send(ready)) {
             self.shared.end(fault, false);
         }
@@ -144,7 +144,7 @@ impl Peer {
             wants.push(self.decider.want(index)?);
         }
         self.shared.tell_the_rest()?;
-        self.shared.wants.ask(&self.shared, first, wants)?;
+        self.shared.requests.ask(&self.shared, first, wants)?;
         self.decider.asked()?;
         self.shared.queue.nudge();
         Ok(())
@@ -233,7 +233,7 @@ impl Peer {
         self.ended = true;
         self.shared.progress.found_all();
         self.decider.finish();
-        self.shared.wants.all_asked(&self.shared)?;
+        self.shared.requests.all_asked(&self.shared)?;
         self.settles.send(Settle::End(entries)).map_err(over)
     }
 

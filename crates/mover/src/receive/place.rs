@@ -1,10 +1,6 @@
 //! Everything that is done to names below the destination. Directories are always reached from the base
 //! without following a link, and names are used relative to them, so a set cannot lead out.
 
-mod noting;
-mod spot;
-mod symlinks;
-
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -17,19 +13,29 @@ use rustix::io::Errno;
 use crate::confine::{Links, open_beneath};
 use crate::fault::{Scope, Trouble};
 use crate::journal::{FileIdentity, Journal};
-use crate::receive::base::{Base, Presence, Reach};
-use crate::receive::open_files::OpenFiles;
-use crate::receive::own::{FileId, Names, Own, collision, folds, names_in};
-use crate::receive::rooms::Loosened;
-use crate::receive::space::{MinFree, Space};
-use crate::receive::verify::mismatch;
+use crate::receive::place::base::{Base, Presence, Reach};
+use crate::receive::place::installed::{FileId, Names, Own, collision, folds, names_in};
+use crate::receive::place::open_files::OpenFiles;
+use crate::receive::place::space::{MinFree, Space};
 use crate::storage::{
     self, fstat, mkdirat, openat, rename_in, rename_new_in, statat, unlink_temporary, unlinkat,
 };
 use crate::stream::Shape;
 
-pub(crate) use spot::{
-    Existing, Spot, existing, in_the_way, not_a_directory, parent_of, replaceable, taken_away, trouble,
+pub(crate) mod attributes;
+pub(crate) mod base;
+pub(crate) mod dir_entry;
+pub(crate) mod dir_permissions;
+pub(crate) mod hard_links;
+pub(crate) mod installed;
+mod open_files;
+mod resume;
+pub(crate) mod space;
+mod symlinks;
+
+pub(crate) use attributes::{Existing, existing};
+pub(crate) use dir_entry::{
+    Spot, in_the_way, mismatch, not_a_directory, parent_of, replaceable, taken_away, trouble,
 };
 
 /// Permissions of directories while they fill.
@@ -48,6 +54,27 @@ pub(crate) enum Obstacles {
     Stay,
     /// Whether they stay is seen when the file is whole.
     MayGo,
+}
+
+/// Directories that were given permissions for the time of the job, by their path at the destination: which they are,
+/// and what they had.
+#[derive(Default)]
+pub(crate) struct Loosened(Mutex<HashMap<Vec<u8>, (FileId, u32)>>);
+
+impl Loosened {
+    fn all(&self) -> MutexGuard<'_, HashMap<Vec<u8>, (FileId, u32)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory had, or is to have, these permissions.
+    pub(crate) fn remember(&self, local: &[u8], id: FileId, mode: u32) {
+        self.all().entry(local.to_vec()).or_insert((id, mode));
+    }
+
+    /// The directory has got its final permissions.
+    pub(crate) fn settled(&self, path: &[u8]) {
+        self.all().remove(path);
+    }
 }
 
 /// The destination.

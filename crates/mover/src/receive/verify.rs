@@ -11,13 +11,14 @@ use std::sync::Arc;
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
 use haul_base::AlignedBytes;
-use haul_wire::control::{Action, Fault, FaultCode, FileDigest, Proof};
+use haul_wire::control::{Action, Fault, FileDigest, Proof};
 
 use crate::entries::State;
-use crate::fault::{Scope, Side, Trouble, protocol, show};
-use crate::receive::compare::{Held, Interest, READ, hash_group};
-use crate::receive::shared::{Check, Comparison, Settle, Shared, Written};
-use crate::receive::writer::over;
+use crate::fault::{Scope, Side, Trouble, protocol};
+use crate::receive::compare::{READ, hash_group};
+use crate::receive::messages::{Check, Comparison, Held, Interest, Settle, Written, over};
+use crate::receive::place::dir_entry::mismatch;
+use crate::receive::shared::Shared;
 use crate::tree::{Groups, Tree, Value};
 
 /// Groups that are hashed while their bytes come, at most; a hasher takes 2 KiB. The others are read back.
@@ -322,7 +323,7 @@ impl Verifier {
             self.forget(entry);
             let whole = 0..self.shared.book().table.stream_len(entry);
             let looks = self.shared.only_looks();
-            self.shared.wants.ask_more(
+            self.shared.requests.ask_more(
                 &self.shared,
                 entry,
                 if looks { &[] } else { std::slice::from_ref(&whole) },
@@ -339,7 +340,7 @@ impl Verifier {
             self.in_order -= usize::from(hashing.open.remove(&group).is_some());
         }
         self.shared.book().forget(entry, range.clone());
-        self.shared.wants.ask_more(&self.shared, entry, &[range])?;
+        self.shared.requests.ask_more(&self.shared, entry, &[range])?;
         if done { self.end_comparison(entry) } else { Ok(()) }
     }
 
@@ -365,7 +366,7 @@ impl Verifier {
         match self.compared.get_mut(&entry) {
             Some(compared) if !compared.closed => {
                 compared.closed = true;
-                self.shared.wants.close_one(&self.shared)
+                self.shared.requests.close_one(&self.shared)
             }
             _ => Ok(()),
         }
@@ -449,15 +450,6 @@ impl Verifier {
         self.shared.place.discard(entry, &self.shared.path(entry));
         self.shared.settle(&self.settles, Settle::Failed(entry, fault))
     }
-}
-
-pub(crate) fn mismatch(path: &[u8]) -> Fault {
-    let message = format!("`{}` did not arrive as it was read: its BLAKE3 or its size differs", show(path));
-    Fault::new(
-        FaultCode::VerifyFailed,
-        message,
-        "run the same command again; if it fails again, test memory and disks",
-    )
 }
 
 /// The groups that writing `range` has made whole, when `all` is the written stretch around it.

@@ -8,8 +8,9 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::holes::holes;
-use super::top::{Identity, Top};
 use crate::fault::{Side, Trouble, show};
+use crate::send::source_root::Identity;
+use crate::send::source_root::Top;
 use crate::storage::readlinkat;
 
 /// Stands for a source whose name cannot travel.

@@ -1,31 +1,29 @@
 //! The sending side.
 
 mod announce;
+mod block_hashes;
 mod blocks;
-mod claim;
-mod class;
+mod completeness;
 mod extras;
 mod found;
-mod hard_links;
 mod holes;
 mod ignores;
+mod jobs;
 mod listed;
 mod opened;
 mod overlap;
 mod pattern;
 mod peer;
 mod plan;
-mod proving;
-mod reader;
+mod read;
+mod requests;
 mod sections;
 mod select;
 mod shared;
 mod slots;
 mod source;
-mod top;
+mod source_root;
 mod walk;
-mod wanted;
-mod withheld;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -34,8 +32,9 @@ use haul_proto::ObjectSource;
 use haul_wire::control::{Entry, Fault, FaultCode, Selection};
 
 pub(crate) use blocks::{BLOCK, Block};
-pub use claim::{is_untellable, leaves_out_unseen};
+pub use completeness::{is_untellable, leaves_out_unseen};
 pub(crate) use ignores::{Ignores, NAMES as IGNORE_FILES, enter as obey_ignore_files};
+pub(crate) use jobs::Requests;
 pub use pattern::{BadPattern, check_pattern};
 pub(crate) use peer::{is_small_talk, listen};
 pub(crate) use select::Rules;
@@ -43,7 +42,6 @@ pub use select::check_selection;
 pub use shared::SendLimits;
 pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
-pub(crate) use wanted::Wanted;
 
 use crate::link::ControlLink;
 use crate::progress::{Progress, Wake};
@@ -51,13 +49,12 @@ use crate::report::MoveReport;
 use crate::root::Root;
 use crate::stage::{Origin, Stage};
 use crate::threads;
-use claim::Claim;
+use block_hashes::Prover;
+use completeness::{Claim, Withholder};
 use plan::Planner;
-use proving::Prover;
-use reader::Reader;
+use read::Reader;
 use select::Chooser;
 use walk::Walker;
-use withheld::Withholder;
 
 /// A running job that sends files.
 pub struct SendJob {
@@ -94,7 +91,7 @@ pub fn send_files(
         .withholding(Withholder::new(&link, selection));
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
-    let shared = Arc::new(Shared::new(link, limits, Wanted::new(jobs, proofs), Origin::Files));
+    let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Origin::Files));
     let walker = walker.watched_by(shared.progress.clone());
     let reader = Reader::new(shared.clone(), incoming);
     let prover = Prover::new(shared.clone(), to_prove);

@@ -13,9 +13,9 @@ use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::report::Failures;
 use crate::send::blocks::{Block, Keep, Store};
+use crate::send::jobs::Requests;
 use crate::send::sections::Held;
 use crate::send::slots::Slots;
-use crate::send::wanted::Wanted;
 use crate::stage::{Origin, Stage};
 use crate::threads::Job;
 
@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     pub(crate) wake: WakeSlot,
     pub(crate) limits: SendLimits,
     pub(crate) slots: Slots,
-    wanted: Mutex<Wanted>,
+    requests: Mutex<Requests>,
     /// Bytes of memory that what is wanted takes.
     held: Arc<AtomicU64>,
     ready: OnceLock<Destination>,
@@ -118,14 +118,14 @@ impl Shared {
     pub(crate) fn new(
         link: Arc<dyn ControlLink>,
         limits: SendLimits,
-        wanted: Wanted,
+        wanted: Requests,
         origin: Origin,
     ) -> Self {
         Self {
             link,
             limits,
             slots: Slots::new(PLANNED_AHEAD),
-            wanted: Mutex::new(wanted),
+            requests: Mutex::new(wanted),
             held: Arc::default(),
             ready: OnceLock::new(),
             lineage: OnceLock::new(),
@@ -152,8 +152,8 @@ impl Shared {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn wanted(&self) -> MutexGuard<'_, Wanted> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn wanted(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The receiver is ready. False: it was before.
@@ -376,7 +376,7 @@ mod tests {
     }
 
     fn shared(read_ahead: u64) -> Shared {
-        let wanted = Wanted::new(unbounded().0, unbounded().0);
+        let wanted = Requests::new(unbounded().0, unbounded().0);
         let limits = SendLimits { read_ahead, ..SendLimits::default() };
         Shared::new(Arc::new(Nobody), limits, wanted, Origin::Files)
     }

@@ -19,16 +19,17 @@ use super::ignores::{self, Ignores};
 use super::listed::Share;
 use super::overlap;
 use super::select::Chooser;
-use super::withheld::Withholder;
 use crate::confine::link_error;
 use crate::journal::is_journal;
 use crate::lineage::directory_id;
 use crate::progress::Progress;
 use crate::root::Root;
+use crate::send::completeness::Withholder;
 use crate::storage::{fstat, list_each, openat, statat};
 
 pub(crate) use super::found::Found;
-pub(crate) use super::top::{Identity, Top};
+pub(crate) use crate::send::source_root::Identity;
+pub(crate) use crate::send::source_root::Top;
 
 /// Down to so many levels a directory stays open until those in it are done, so that they are opened by name
 /// and not by path. It bounds the open files.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::spot::{existing, trouble};
-use super::{Place, Spot};
+use super::Place;
+use super::Spot;
 use crate::entries::Attributes;
 use crate::fault::Trouble;
-use crate::receive::attributes::set_on_link;
-use crate::receive::own::{FileId, Names, collision};
+use crate::receive::place::attributes::{existing, set_on_link};
+use crate::receive::place::dir_entry::trouble;
+use crate::receive::place::installed::{FileId, Names, collision};
 use crate::storage::{fstat, openat, readlinkat, rename_in, statat, symlinkat};
 
 /// A symbolic link that is as it should be.

@@ -1,7 +1,10 @@
-//! What a walk may claim about names that it does not find.
+//! What a walk may say about names that it does not find, and the names that it leaves out.
+
+use std::sync::Arc;
 
 use haul_wire::control::{
-    ControlMessage, Extent, Fault, FileSystems, IgnoreFiles, LeftOutNames, Rule, Selection, encoded_len,
+    ControlMessage, Extent, Fault, FileSystems, IgnoreFiles, LeftOutNames, RelPath, Rule, Selection,
+    Withheld, encoded_len,
 };
 
 use crate::link::ControlLink;
@@ -12,7 +15,7 @@ const AT_ONCE: usize = haul_wire::control::MAX_FRAME / 2;
 
 /// How much a set says about names that it does not have, and what was left out of it by rules.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     extent: Extent,
     rules: Vec<Rule>,
 }
@@ -36,7 +39,7 @@ pub fn leaves_out_unseen(selection: &Selection) -> bool {
 }
 
 impl Claim {
-    pub(super) fn of(sources: &[Vec<u8>], selection: &Selection) -> Self {
+    pub(crate) fn of(sources: &[Vec<u8>], selection: &Selection) -> Self {
         let content = sources.iter().any(|source| copies_content(source));
         let extent = match content {
             // What was left out is not to be taken for what the sources do not have.
@@ -48,7 +51,7 @@ impl Claim {
     }
 
     /// Tells the receiver, if the walk `is_whole`.
-    pub(super) fn tell(&self, link: &dyn ControlLink, is_whole: bool) -> Result<(), Fault> {
+    pub(crate) fn tell(&self, link: &dyn ControlLink, is_whole: bool) -> Result<(), Fault> {
         if !is_whole || self.extent == Extent::Part {
             return link.send(ControlMessage::Extent(Extent::Part));
         }
@@ -66,5 +69,56 @@ impl Claim {
             link.send(ControlMessage::LeftOut(some))?;
         }
         link.send(ControlMessage::Extent(self.extent))
+    }
+}
+
+/// Names in one message.
+const BATCH: usize = 1024;
+
+/// Bytes of names in one message; the last may exceed it.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// Collects names until a message is full.
+pub(crate) struct Withholder {
+    link: Arc<dyn ControlLink>,
+    ignore_files: IgnoreFiles,
+    paths: Vec<RelPath>,
+    bytes: usize,
+    sent: Result<(), Fault>,
+}
+
+impl Withholder {
+    /// `None`: nobody wants to know, or nothing is left out in such a way.
+    pub(crate) fn new(link: &Arc<dyn ControlLink>, selection: &Selection) -> Option<Self> {
+        let wanted = selection.left_out == LeftOutNames::Told && leaves_out_unseen(selection);
+        let (link, ignore_files) = (link.clone(), selection.ignore_files);
+        wanted.then(|| Self { link, ignore_files, paths: Vec::new(), bytes: 0, sent: Ok(()) })
+    }
+
+    /// Something has this name and is left out. What cannot travel has no such name at the receiver either.
+    pub(crate) fn add(&mut self, path: &[u8]) {
+        let Ok(path) = RelPath::new(path.to_vec()) else { return };
+        self.bytes += encoded_len(&path);
+        self.paths.push(path);
+        if self.paths.len() >= BATCH || self.bytes >= BATCH_BYTES {
+            self.flush();
+        }
+    }
+
+    /// Tells the rest, and in any case whether ignore files are obeyed.
+    ///
+    /// # Errors
+    /// The receiver was not told all.
+    pub(crate) fn finish(mut self) -> Result<(), Fault> {
+        self.flush();
+        self.sent
+    }
+
+    fn flush(&mut self) {
+        self.bytes = 0;
+        let (paths, ignore_files) = (std::mem::take(&mut self.paths), self.ignore_files);
+        if self.sent.is_ok() {
+            self.sent = self.link.send(ControlMessage::Withheld(Withheld { paths, ignore_files }));
+        }
     }
 }

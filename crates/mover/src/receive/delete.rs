@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use crate::entries::Kind;
 use crate::fault::{Side, Trouble, show};
 use crate::journal::is_working_name;
+use crate::receive::delete_exclude::Spared;
 use crate::receive::shared::Shared;
-use crate::receive::spared::Spared;
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
 use crate::storage::{Listing, fstat, list, statat, unlinkat};
 
@@ -84,7 +84,7 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     if let Some(fault) = incomplete(shared) {
         return Ok(Some(without(fault)));
     }
-    let spared = Spared::new(shared)?;
+    let spared = spared(shared)?;
     let sweep = |purpose| Sweep::new(shared, &spared, purpose).run(extent);
     if let Some((most, left)) = limit(shared)
         && sweep(Purpose::Count(left))?.removed > left
@@ -96,6 +96,12 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     Ok(Some(Removal { removed: before.removed + removal.removed, fault: before.fault.or(removal.fault) }))
 }
 
+fn spared(shared: &Shared) -> Result<Spared, Fault> {
+    let mut book = shared.book();
+    let withheld = std::mem::take(&mut book.withheld);
+    Spared::new(shared.asked.as_ref(), &book.left_out, withheld)
+}
+
 /// Removes what is in the way of these entries, with all that is in it, if everything has arrived. What stays is
 /// still in the way.
 ///
@@ -105,7 +111,7 @@ pub(crate) fn clear(shared: &Shared, paths: &[Vec<u8>]) -> Result<(), Fault> {
     if incomplete(shared).is_some() {
         return Ok(());
     }
-    let spared = Spared::new(shared)?;
+    let spared = spared(shared)?;
     let sweep = |purpose| {
         let mut sweep = Sweep::new(shared, &spared, purpose);
         paths.iter().try_for_each(|path| sweep.one(path)).map(|()| sweep.removal)

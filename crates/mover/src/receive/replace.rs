@@ -6,7 +6,7 @@ use rustix::fs::{AtFlags, FileType};
 
 use crate::entries::Kind;
 use crate::fault::{Scope, Side, Trouble};
-use crate::receive::extraneous::{limit, too_many};
+use crate::receive::delete::{limit, too_many};
 use crate::receive::place::Place;
 use crate::receive::shared::Shared;
 use crate::storage::unlinkat;

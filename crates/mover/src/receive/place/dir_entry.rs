@@ -3,46 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use haul_wire::control::FaultCode;
-use rustix::fs::{AtFlags, FileType, Stat};
+use haul_wire::control::{Fault, FaultCode};
+use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
-use crate::entries::Attributes;
 use crate::fault::{Scope, Side, Trouble, show};
-use crate::receive::attributes::{ALL_BITS, FILE_BITS, mode_for};
-use crate::receive::own::{FileId, Names};
+use crate::receive::place::installed::{FileId, Names};
 use crate::storage::statat;
-
-/// A regular file that is at the destination.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Existing {
-    pub(crate) size: u64,
-    pub(crate) mtime_secs: i64,
-    pub(crate) mtime_nanos: u32,
-    pub(crate) id: FileId,
-    pub(crate) names: Names,
-    /// Permission bits.
-    pub(crate) mode: u32,
-}
-
-impl Existing {
-    /// Whether it was modified after this time.
-    pub(crate) fn is_later(&self, than: Attributes) -> bool {
-        (self.mtime_secs, self.mtime_nanos) > (than.mtime_secs, than.mtime_nanos)
-    }
-
-    /// Whether it has these permissions, and none that lend rights which they do not have.
-    pub(crate) fn has_mode(&self, mode: u32) -> bool {
-        mode_for(self.mode, mode, FILE_BITS) == self.mode
-    }
-
-    /// Whether it was modified at this time, as far as its file system can tell.
-    pub(crate) fn same_time(&self, attributes: Attributes) -> bool {
-        let whole_seconds = self.mtime_nanos == 0;
-        self.mtime_secs == attributes.mtime_secs
-            && (whole_seconds || self.mtime_nanos == attributes.mtime_nanos)
-    }
-}
 
 /// A name in an open directory.
 #[derive(Clone)]
@@ -50,12 +17,12 @@ pub(crate) struct Spot {
     pub(crate) directory: Arc<OwnedFd>,
     pub(crate) name: Vec<u8>,
     /// Directly in the destination.
-    pub(in crate::receive) at_top: bool,
+    pub(crate) at_top: bool,
 }
 
 impl Spot {
     /// What is there now.
-    pub(in crate::receive) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, Trouble> {
+    pub(crate) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, Trouble> {
         match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
             Err(Errno::NOENT) => Ok(None),
@@ -64,7 +31,7 @@ impl Spot {
     }
 
     /// What is there now; only regular files and links give way to what is received.
-    pub(super) fn look(&self, path: &[u8]) -> Result<Option<(FileId, Names)>, Trouble> {
+    pub(crate) fn look(&self, path: &[u8]) -> Result<Option<(FileId, Names)>, Trouble> {
         let stat = match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
@@ -75,7 +42,7 @@ impl Spot {
     }
 
     /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
-    pub(super) fn cannot_create(&self, doing: &str, path: &[u8], errno: Errno) -> Trouble {
+    pub(crate) fn cannot_create(&self, doing: &str, path: &[u8], errno: Errno) -> Trouble {
         let mut trouble = trouble(doing, path, errno);
         if self.at_top && matches!(errno, Errno::ACCESS | Errno::PERM) {
             trouble.scope = Scope::Job;
@@ -98,22 +65,6 @@ pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Tr
             format!("`{}` is a device, pipe or socket at the destination", show(path)),
             "only regular files and links are replaced; --delete removes it, or choose another destination",
         )),
-    }
-}
-
-#[expect(
-    clippy::useless_conversion,
-    clippy::unnecessary_cast,
-    reason = "fields differ between architectures"
-)]
-pub(crate) fn existing(stat: &Stat) -> Existing {
-    Existing {
-        size: stat.st_size as u64,
-        mtime_secs: stat.st_mtime.into(),
-        mtime_nanos: stat.st_mtime_nsec as u32,
-        id: FileId::of(stat),
-        names: Names::of(stat),
-        mode: stat.st_mode as u32 & ALL_BITS,
     }
 }
 
@@ -152,5 +103,14 @@ pub(crate) fn taken_away(path: &[u8]) -> Trouble {
         FaultCode::Io,
         format!("the temporary file of `{}` was replaced by somebody else", show(path)),
         "find out who writes to the destination, then run the same command again",
+    )
+}
+
+pub(crate) fn mismatch(path: &[u8]) -> Fault {
+    let message = format!("`{}` did not arrive as it was read: its BLAKE3 or its size differs", show(path));
+    Fault::new(
+        FaultCode::VerifyFailed,
+        message,
+        "run the same command again; if it fails again, test memory and disks",
     )
 }

@@ -1,16 +1,20 @@
-//! A dry run: what would be done to each entry is said, and nothing is.
+//! Tells what is done to names. In a dry run, says what would be done to each entry and does nothing.
 
-use haul_wire::control::{Action, Fault, Want};
+use std::sync::PoisonError;
+
+use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, Want, encoded_len};
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
+use crate::batch::next_part;
 use crate::entries::{Kind, State};
 use crate::fault::{Scope, Trouble};
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
+use crate::receive::messages::{Settle, over};
 use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, parent_of, replaceable, trouble};
-use crate::receive::shared::Settle;
-use crate::receive::way::is_in_the_way;
-use crate::receive::writer::{orphaned, over};
+use crate::receive::replace::is_in_the_way;
+use crate::receive::shared::Shared;
+use crate::receive::write::orphaned;
 use crate::storage::statat;
 
 impl Place {
@@ -153,5 +157,44 @@ fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), Trouble>
         (Kind::Directory, Some(FileType::Symlink)) => Err(in_the_way(path, Errno::LOOP)),
         (Kind::Directory, Some(_)) => Err(not_a_directory(path)),
         (Kind::File(_) | Kind::Symlink | Kind::HardLink(_), there) => replaceable(there, path),
+    }
+}
+
+/// Items in one message at most.
+const BATCH: usize = 1024;
+
+impl Shared {
+    /// Something was done to an entry, if that is to be said.
+    pub(crate) fn narrate(&self, path: &[u8], action: Action) -> Result<(), Fault> {
+        if self.narrates() { self.tell(self.place.local(path), action) } else { Ok(()) }
+    }
+
+    /// Something is done to a name, which is relative to the destination, or would be.
+    pub(crate) fn tell(&self, local: Vec<u8>, action: Action) -> Result<(), Fault> {
+        // A path that is too long to travel is counted all the same.
+        let Ok(path) = RelPath::new(local) else { return Ok(()) };
+        let item = Item { path, action };
+        self.progress.tell(&item);
+        // Who wants to know it is on this side.
+        if self.narrates() && self.asked.is_some() {
+            return Ok(());
+        }
+        let mut untold = self.untold.0.lock().unwrap_or_else(PoisonError::into_inner);
+        untold.push(item);
+        let full = untold.len() >= BATCH;
+        drop(untold);
+        if full { self.tell_the_rest() } else { Ok(()) }
+    }
+
+    /// Nothing is kept back any longer.
+    pub(crate) fn tell_the_rest(&self) -> Result<(), Fault> {
+        let mut untold = self.untold.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut items = std::mem::take(&mut *untold);
+        drop(untold);
+        while !items.is_empty() {
+            let part = next_part(&mut items, BATCH, encoded_len);
+            self.link.send(ControlMessage::Items(part))?;
+        }
+        Ok(())
     }
 }

@@ -2,11 +2,11 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{AtFlags, Mode, Stat, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
-use crate::receive::place::existing;
+use crate::receive::place::installed::{FileId, Names};
 use crate::storage::{fchmod, fstat, futimens, utimensat};
 
 /// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
@@ -57,5 +57,52 @@ fn times(attributes: Attributes) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         last_modification: Timespec { tv_sec: attributes.mtime_secs, tv_nsec: attributes.mtime_nanos.into() },
+    }
+}
+
+/// A regular file that is at the destination.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Existing {
+    pub(crate) size: u64,
+    pub(crate) mtime_secs: i64,
+    pub(crate) mtime_nanos: u32,
+    pub(crate) id: FileId,
+    pub(crate) names: Names,
+    /// Permission bits.
+    pub(crate) mode: u32,
+}
+
+impl Existing {
+    /// Whether it was modified after this time.
+    pub(crate) fn is_later(&self, than: Attributes) -> bool {
+        (self.mtime_secs, self.mtime_nanos) > (than.mtime_secs, than.mtime_nanos)
+    }
+
+    /// Whether it has these permissions, and none that lend rights which they do not have.
+    pub(crate) fn has_mode(&self, mode: u32) -> bool {
+        mode_for(self.mode, mode, FILE_BITS) == self.mode
+    }
+
+    /// Whether it was modified at this time, as far as its file system can tell.
+    pub(crate) fn same_time(&self, attributes: Attributes) -> bool {
+        let whole_seconds = self.mtime_nanos == 0;
+        self.mtime_secs == attributes.mtime_secs
+            && (whole_seconds || self.mtime_nanos == attributes.mtime_nanos)
+    }
+}
+
+#[expect(
+    clippy::useless_conversion,
+    clippy::unnecessary_cast,
+    reason = "fields differ between architectures"
+)]
+pub(crate) fn existing(stat: &Stat) -> Existing {
+    Existing {
+        size: stat.st_size as u64,
+        mtime_secs: stat.st_mtime.into(),
+        mtime_nanos: stat.st_mtime_nsec as u32,
+        id: FileId::of(stat),
+        names: Names::of(stat),
+        mode: stat.st_mode as u32 & ALL_BITS,
     }
 }

@@ -91,7 +91,7 @@ impl Journal {
     }
 
     /// A journal whose file holds its header and nothing else.
-    pub(super) fn new(id: u32, directory: OwnedFd, file: OwnedFd) -> Self {
+    pub(crate) fn new(id: u32, directory: OwnedFd, file: OwnedFd) -> Self {
         let book = Book {
             tail: Tail::new(Codec::new(id), HEADER_LEN, false),
             files: HashMap::new(),
@@ -253,7 +253,7 @@ impl Journal {
 
     /// The same journal in another file, to see what becomes of errors.
     #[cfg(test)]
-    pub(super) fn with_file(self, file: OwnedFd) -> Self {
+    pub(crate) fn with_file(self, file: OwnedFd) -> Self {
         Self { file, ..self }
     }
 

@@ -1,17 +1,15 @@
 //! Directories that were there and may not be written, and what a file system makes of times.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::accounts::euid;
 use crate::entries::Attributes;
-use crate::receive::attributes::set_time;
-use crate::receive::own::FileId;
+use crate::receive::place::attributes::set_time;
+use crate::receive::place::installed::FileId;
 use crate::receive::place::{Existing, PRIVATE_FILE, Place, Spot, existing, parent_of};
 use crate::storage::{fchmod, fstat, openat};
 
@@ -23,27 +21,6 @@ const USUAL: std::ops::Range<i64> = 315_619_200..2_147_483_648;
 
 /// The coarsest time of a file system in use is FAT's, 2 seconds.
 const COARSE_SECONDS: u64 = 2;
-
-/// Directories that were given permissions for the time of the job, by their path at the destination: which they are,
-/// and what they had.
-#[derive(Default)]
-pub(crate) struct Loosened(Mutex<HashMap<Vec<u8>, (FileId, u32)>>);
-
-impl Loosened {
-    fn all(&self) -> MutexGuard<'_, HashMap<Vec<u8>, (FileId, u32)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The directory had, or is to have, these permissions.
-    pub(crate) fn remember(&self, local: &[u8], id: FileId, mode: u32) {
-        self.all().entry(local.to_vec()).or_insert((id, mode));
-    }
-
-    /// The directory has got its final permissions.
-    pub(crate) fn settled(&self, path: &[u8]) {
-        self.all().remove(path);
-    }
-}
 
 impl Place {
     /// Makes something in the directory of an entry. If that is forbidden there although the directory is ours,

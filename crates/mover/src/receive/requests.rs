@@ -1,53 +1,17 @@
 //! What is asked of the sender. Whatever is asked is appended to the object in the same order on both sides.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use haul_wire::control::{ControlMessage, Destination, Fault, More, Stretch, Want, WantRun};
-use haul_wire::packet::MAX_OFFSET;
 
-use crate::fault::protocol;
+use crate::receive::book::{Asking, Requests};
 use crate::receive::shared::Shared;
 
-/// How far the asking is. Its lock is held while a message goes out, so that the object's order is the order
-/// of the messages.
-#[derive(Default)]
-struct Asked {
-    /// Files that are being compared: more may be wanted of them.
-    open: u64,
-    /// What is wanted of every entry has been said.
-    all: bool,
-    ended: bool,
-}
-
-/// See the module's text.
-pub(crate) struct Wants {
-    destination: Destination,
-    asked: Mutex<Asked>,
-}
-
-impl Wants {
-    pub(crate) fn new(destination: Destination) -> Self {
-        Self { destination, asked: Mutex::default() }
-    }
-
-    pub(crate) fn destination(&self) -> Destination {
-        self.destination
-    }
-
-    fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A file is about to be compared: more may be wanted of it until it is [closed](Self::close_one).
-    pub(crate) fn open_one(&self) {
-        self.asked().open += 1;
-    }
-
+impl Requests {
     /// Says what is wanted of the next entries, the first of which is `first`; to a fresh destination
     /// everything comes unasked.
     pub(crate) fn ask(&self, shared: &Shared, first: u32, wants: Vec<Want>) -> Result<(), Fault> {
-        let _order = self.asked();
+        let _order = self.asking();
         let mut book = shared.book();
         for (entry, want) in (first..).zip(&wants) {
             let whole = 0..book.table.stream_len(entry);
@@ -63,7 +27,7 @@ impl Wants {
         }
         book.decided = book.table.len();
         drop(book);
-        if self.destination == Destination::Occupied && !wants.is_empty() {
+        if self.destination() == Destination::Occupied && !wants.is_empty() {
             shared.link.send(ControlMessage::Wants(runs(wants)))?;
         }
         Ok(())
@@ -71,7 +35,7 @@ impl Wants {
 
     /// Asks for stretches of a file again, or at last.
     pub(crate) fn ask_more(&self, shared: &Shared, entry: u32, ranges: &[Range<u64>]) -> Result<(), Fault> {
-        let asked = self.asked();
+        let asked = self.asking();
         debug_assert!(asked.open > 0 && !asked.ended, "only of files that are being compared");
         let mut book = shared.book();
         for range in ranges {
@@ -85,20 +49,20 @@ impl Wants {
 
     /// All entries have been asked for.
     pub(crate) fn all_asked(&self, shared: &Shared) -> Result<(), Fault> {
-        let mut asked = self.asked();
+        let mut asked = self.asking();
         asked.all = true;
         self.end(shared, &mut asked)
     }
 
     /// Nothing more will be wanted of a file that was compared.
     pub(crate) fn close_one(&self, shared: &Shared) -> Result<(), Fault> {
-        let mut asked = self.asked();
+        let mut asked = self.asking();
         debug_assert!(asked.open > 0, "each file is closed once");
         asked.open = asked.open.saturating_sub(1);
         self.end(shared, &mut asked)
     }
 
-    fn end(&self, shared: &Shared, asked: &mut Asked) -> Result<(), Fault> {
+    fn end(&self, shared: &Shared, asked: &mut Asking) -> Result<(), Fault> {
         if asked.ended || !asked.all || asked.open > 0 {
             return Ok(());
         }
@@ -108,18 +72,10 @@ impl Wants {
         book.object_len = Some(bytes);
         drop(book);
         shared.queue.nudge();
-        match self.destination {
+        match self.destination() {
             Destination::Fresh => Ok(()),
             Destination::Occupied => shared.link.send(ControlMessage::WantsEnd { bytes }),
         }
-    }
-}
-
-impl crate::receive::shared::Book {
-    /// Appends bytes of an entry's stream to the object.
-    fn append(&mut self, entry: u32, range: &Range<u64>) -> Result<(), Fault> {
-        let fits = self.layout.append(entry, range, MAX_OFFSET);
-        if fits { Ok(()) } else { Err(protocol("the set is larger than any object may be")) }
     }
 }
 

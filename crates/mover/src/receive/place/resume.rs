@@ -8,15 +8,16 @@ use std::sync::atomic::Ordering;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use super::Place;
-use super::spot::parent_of;
 use crate::journal::{Claim, FileIdentity, Journal, is_ours};
-use crate::receive::own::FileId;
-use crate::receive::space::NoSpace;
-use crate::storage::{fstat, ftruncate, rename_in, statat};
+use crate::receive::place::Place;
+use crate::receive::place::dir_entry::parent_of;
+use crate::receive::place::installed::FileId;
+use crate::receive::place::space::NoSpace;
+use crate::storage::{self, fstat, ftruncate, rename_in, statat};
+use crate::stream::Shape;
 
 impl Place {
-    pub(super) fn journal(&self) -> Option<&Journal> {
+    pub(crate) fn journal(&self) -> Option<&Journal> {
         let create = || Journal::create(self.base.directory.as_fd());
         let created = || match create() {
             Err(Errno::ACCESS) if self.is_included.load(Ordering::Acquire) => {
@@ -28,12 +29,12 @@ impl Place {
     }
 
     /// The journal, if there is one already.
-    pub(super) fn opened_journal(&self) -> Option<&Journal> {
+    pub(crate) fn opened_journal(&self) -> Option<&Journal> {
         self.journal.get().and_then(Option::as_ref)
     }
 
     /// The temporary name of an entry.
-    pub(in crate::receive) fn temporary(&self, entry: u32) -> String {
+    pub(crate) fn temporary(&self, entry: u32) -> String {
         match self.journal() {
             Some(journal) => journal.part_name(entry),
             None => format!(".haul-{:08x}-{entry}.part", self.session),
@@ -127,16 +128,33 @@ impl Place {
     }
 
     /// Notes the directory of an entry, in which a temporary name is about to be made.
-    pub(in crate::receive) fn note_directory_of(&self, path: &[u8]) {
+    pub(crate) fn note_directory_of(&self, path: &[u8]) {
         if let Some(journal) = self.journal() {
             journal.note_directory(parent_of(&self.local(path)));
         }
     }
 
-    pub(super) fn gone(&self, entry: u32) {
+    pub(crate) fn gone(&self, entry: u32) {
         self.space.forget(entry);
         if let Some(journal) = self.opened_journal() {
             journal.gone(entry);
         }
+    }
+}
+
+impl Place {
+    /// Makes the temporary file of an entry from the first `have` bytes of what is there under its name. False: it
+    /// comes whole.
+    pub(crate) fn begin_with(&self, entry: u32, path: &[u8], have: u64, identity: &FileIdentity) -> bool {
+        let Some(there) = self.open_final(path) else { return false };
+        let Ok(part) = self.create(entry, path, &Shape::new(identity.size, &[]), identity) else {
+            return false;
+        };
+        if storage::copy(&there, &part, have).is_ok_and(|copied| copied == have) {
+            self.note_written(entry, 0..have);
+            return true;
+        }
+        self.discard(entry, path);
+        false
     }
 }

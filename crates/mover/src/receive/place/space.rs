@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use haul_base::Bytes;
+use haul_wire::control::{Fault, FaultCode};
 use rustix::fs::{FallocateFlags, StatFs};
 use rustix::io::Errno;
 
 use crate::fault::{Scope, Trouble, show};
 use crate::storage::{fallocate, fstat, fstatfs, ftruncate};
 use crate::stream::Shape;
-use haul_base::Bytes;
-use haul_wire::control::{Fault, FaultCode};
 
 /// Files above this many bytes are reserved.
 const RESERVE_ABOVE: u64 = 1 << 20;
@@ -67,7 +67,7 @@ impl NoSpace {
     /// What it means for a job that was `doing` something to `path`.
     pub(crate) fn trouble(self, doing: &str, path: &[u8]) -> Trouble {
         match self {
-            Self::Errno(errno) => super::place::trouble(doing, path, errno),
+            Self::Errno(errno) => crate::receive::place::trouble(doing, path, errno),
             Self::MinFree { min_free, free } => {
                 let message = format!(
                     "cannot {doing} `{}`: {min_free} of the receiving disk have to stay free, and {free} are",

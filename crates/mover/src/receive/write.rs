@@ -1,20 +1,23 @@
-//! Makes directories, writes received bytes to temporary files, and says what is whole.
+//! Takes received pieces; makes directories, writes the bytes to temporary files, and says what is whole.
 
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
-use haul_wire::control::{Action, Durability, Fault, FaultCode};
+use haul_base::Piece;
+use haul_proto::ObjectSink;
+use haul_wire::control::{Action, Durability, Fault};
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
 use crate::fault::{Scope, Side, Trouble, protocol};
 use crate::layout::FilePiece;
-use crate::receive::behind::Orders;
+use crate::receive::messages::{Check, Settle, Written, over};
 use crate::receive::queue::{Lease, Loan, Queue, Work};
-use crate::receive::shared::{Check, Settle, Shared, Written};
+use crate::receive::shared::Shared;
 use crate::receive::verify::made_whole;
+use crate::receive::writeback::Orders;
 use crate::report::without_directory;
 use crate::storage::write_all_at;
 use crate::stream::Shape;
@@ -25,11 +28,6 @@ const PREPARE: u32 = 256;
 
 /// Buffers that the verifier may hold; beyond, it reads from the page cache.
 const LENT: usize = 16;
-
-/// The job is over; nobody listens any more.
-pub(crate) fn over<T>(_: T) -> Fault {
-    Fault::new(FaultCode::Interrupted, "the transfer is over", "")
-}
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
@@ -250,4 +248,35 @@ fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) ->
 
 pub(crate) fn orphaned(path: &[u8]) -> Trouble {
     Trouble { fault: without_directory(path), scope: Scope::Entry }
+}
+
+/// Takes received pieces; files are written by other threads.
+pub(crate) struct FileSink {
+    shared: Arc<Shared>,
+}
+
+impl FileSink {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+impl ObjectSink for FileSink {
+    fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
+        if !self.shared.queue.push(data, pieces) {
+            self.shared.fail(protocol("more was sent than the receiver permitted"));
+        }
+    }
+
+    fn limit(&mut self) -> u64 {
+        self.shared.queue.limit()
+    }
+
+    fn takes_any_order(&self) -> bool {
+        true
+    }
+
+    fn complete(&mut self, len: u64) {
+        self.shared.queue.complete(len);
+    }
 }

@@ -1,64 +1,25 @@
 //! What the groups of a file hash to, for a receiver that has some of them already.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
 
 use crate::send::blocks::BLOCK;
-use crate::send::opened::{Opened, Planned};
+use crate::send::jobs::{ProveJob, Proving};
+use crate::send::opened::Opened;
 use crate::send::shared::Shared;
-use crate::tree::{Groups, Tree, Value};
+use crate::tree::{Groups, Value};
 
 /// Values sent in one message at most.
 const PROOF_BATCH: usize = 4096;
 
-/// A file that is proved group by group, by the reader where it sends bytes of a group and by the prover
-/// elsewhere.
-pub(crate) struct Proving {
-    pub(crate) planned: Arc<Planned>,
-    tree: Mutex<Tree>,
-    told: AtomicBool,
-}
-
-impl Proving {
-    pub(crate) fn new(planned: Arc<Planned>) -> Self {
-        let tree = Mutex::new(Tree::new(Groups::of(planned.file.shape.len())));
-        Self { planned, tree, told: AtomicBool::new(false) }
-    }
-
-    pub(crate) fn groups(&self) -> Groups {
-        Groups::of(self.planned.file.shape.len())
-    }
-
-    /// Notes the value of a group. The digest of the file, when that was the last one.
-    pub(crate) fn set(&self, shared: &Shared, group: u32, value: Value) -> Option<FileDigest> {
-        let mut tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner);
-        tree.set(group, value);
-        let root = tree.root()?;
-        drop(tree);
-        shared.ledger().table.set_digest(self.planned.entry, root);
-        self.tell(Ok(root))
-    }
-
-    /// The digest of an empty stream, which has no groups.
-    pub(crate) fn set_empty(&self, shared: &Shared) -> Option<FileDigest> {
-        let root = self.tree.lock().unwrap_or_else(PoisonError::into_inner).root()?;
-        shared.ledger().table.set_digest(self.planned.entry, root);
-        self.tell(Ok(root))
-    }
-
-    /// The file cannot be read. What to send about it, if nothing was sent yet.
-    pub(crate) fn fail(&self, fault: Fault) -> Option<FileDigest> {
-        self.tell(Err(fault))
-    }
-
-    fn tell(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
-        let first = !self.told.swap(true, Ordering::AcqRel);
-        first.then(|| FileDigest { entry: self.planned.entry.into(), result })
-    }
+/// Notes the digest of a file, if it is known now, and gives what the receiver is told of it.
+pub(crate) fn digest(shared: &Shared, proving: &Proving, root: Option<Value>) -> Option<FileDigest> {
+    let root = root?;
+    shared.ledger().table.set_digest(proving.planned.entry, root);
+    proving.tell(Ok(root))
 }
 
 /// Values on their way to the receiver.
@@ -88,12 +49,6 @@ impl Proofs {
         }
         shared.link.send(ControlMessage::Proofs(std::mem::take(&mut self.pending)))
     }
-}
-
-/// Groups of which nothing is sent.
-pub(crate) struct ProveJob {
-    pub(crate) proving: Arc<Proving>,
-    pub(crate) groups: Vec<u32>,
 }
 
 /// Reads and hashes what the receiver has, beside the reader.
@@ -155,9 +110,10 @@ impl Prover {
             self.proofs.add(&self.shared, proving.planned.entry, group, value)?;
         }
         opened.finish()?;
-        let mut told = if job.groups.is_empty() { proving.set_empty(&self.shared) } else { None };
+        let mut told =
+            if job.groups.is_empty() { digest(&self.shared, proving, proving.root()) } else { None };
         for (group, value) in values {
-            told = told.or(proving.set(&self.shared, group, value));
+            told = told.or(digest(&self.shared, proving, proving.set(group, value)));
         }
         Ok(told)
     }

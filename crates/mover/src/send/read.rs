@@ -10,9 +10,10 @@ use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, encoded_len};
 
 use crate::batch::next_part;
+use crate::send::block_hashes::{Proofs, digest};
 use crate::send::blocks::{BLOCK, Block, Extent, LARGE, SentPart};
+use crate::send::jobs::{Job, Stretches};
 use crate::send::opened::{Opened, Planned};
-use crate::send::proving::{Proofs, Proving};
 use crate::send::sections::Sections;
 use crate::send::shared::Shared;
 use crate::threads;
@@ -25,24 +26,6 @@ const TELL_WITHIN: Duration = Duration::from_millis(100);
 
 /// Bytes that are read and then hashed at a time: they are in the core's own cache meanwhile.
 const STEP: usize = 128 << 10;
-
-/// What comes next in the object.
-pub(crate) enum Job {
-    /// A file.
-    Whole(Planned),
-    /// Stretches of the stream of a file that the receiver has in part.
-    Stretches(Stretches),
-    /// Nothing: the object ends here.
-    End,
-}
-
-/// See [`Job::Stretches`].
-pub(crate) struct Stretches {
-    pub(crate) planned: Arc<Planned>,
-    pub(crate) sections: Arc<Sections>,
-    /// Where the groups that the stretches touch are proved; `None` if they are already.
-    pub(crate) proving: Option<Arc<Proving>>,
-}
 
 /// Why reading a file ends early.
 enum Halt {
@@ -214,7 +197,7 @@ impl Reader {
         opened.finish()?;
         for (group, value) in values {
             self.proofs.add(&self.shared, wanted.planned.entry, group, value)?;
-            self.digests.extend(proving.set(&self.shared, group, value));
+            self.digests.extend(digest(&self.shared, proving, proving.set(group, value)));
         }
         Ok(())
     }

@@ -1,33 +1,17 @@
 //! Turns what the receiver wants into work for the reader and the prover.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
 use haul_wire::control::{Fault, More, Stretch, Want, WantRun};
 use haul_wire::packet::MAX_OFFSET;
 
 use crate::entries::{Kind, State};
 use crate::fault::protocol;
+use crate::send::jobs::{Job, Partial, ProveJob, Proving, Requests, Stretches};
 use crate::send::opened::Planned;
-use crate::send::proving::{ProveJob, Proving};
-use crate::send::reader::{Job, Stretches};
-use crate::send::sections::{Held, Sections};
+use crate::send::sections::Sections;
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
-
-/// A file of which the receiver had something.
-struct Partial {
-    proving: Arc<Proving>,
-    /// What it counts as if it turns out that nothing has to be sent.
-    without_sending: State,
-    /// Bytes of its stream that were asked for.
-    asked: u64,
-    /// What the receiver had has turned out to be different, if only in a dry run.
-    differs: bool,
-    /// What it takes of memory until it is settled.
-    _held: Held,
-}
 
 /// Bytes of memory for a file of which the receiver had something, with its path.
 const OF_PARTIAL: u64 = 1024;
@@ -37,49 +21,13 @@ fn bytes_of_groups(groups: Groups) -> u64 {
     u64::from(groups.count()) * (size_of::<Option<Value>>() + size_of::<u32>()) as u64
 }
 
-/// The sender's view of what is wanted.
-pub(crate) struct Wanted {
-    jobs: Option<Sender<Job>>,
-    proofs: Option<Sender<ProveJob>>,
-    /// Files that were announced and not answered yet, in entry order.
-    announced: VecDeque<Planned>,
-    /// Entries below this number were answered.
-    answered: u32,
-    partial: HashMap<u32, Partial>,
-    /// Length of the object so far.
-    object: u64,
-    ended: bool,
-}
-
-impl Wanted {
-    pub(crate) fn new(jobs: Sender<Job>, proofs: Sender<ProveJob>) -> Self {
-        Self {
-            jobs: Some(jobs),
-            proofs: Some(proofs),
-            announced: VecDeque::new(),
-            answered: 0,
-            partial: HashMap::new(),
-            object: 0,
-            ended: false,
-        }
-    }
-
-    /// A file was announced to a receiver that will say what it wants.
-    pub(crate) fn announce(&mut self, planned: Planned) {
-        self.announced.push_back(planned);
-    }
-
+impl Requests {
     /// A file goes out whole.
     pub(crate) fn whole(&mut self, shared: &Shared, planned: Planned) -> Result<(), Fault> {
         let len = planned.file.shape.len();
         self.grow(shared, len)?;
         self.send(Job::Whole(planned));
         Ok(())
-    }
-
-    /// There are no more files, and all go out whole.
-    pub(crate) fn end_of_whole(&mut self) {
-        self.send(Job::End);
     }
 
     /// What is wanted of the next entries.
@@ -202,22 +150,11 @@ impl Wanted {
         }
     }
 
-    /// The job is over: nobody waits for work any more.
-    pub(crate) fn close(&mut self) {
-        self.jobs = None;
-        self.proofs = None;
-    }
-
     fn grow(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
         let end = self.object.checked_add(bytes).filter(|&end| end <= MAX_OFFSET);
         self.object = end.ok_or_else(|| protocol("the set is larger than any object may be"))?;
         shared.progress.found(0, bytes);
         Ok(())
-    }
-
-    fn send(&self, job: Job) {
-        // The reader ends only when the job does.
-        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 }
 

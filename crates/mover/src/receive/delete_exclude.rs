@@ -2,13 +2,12 @@
 
 use std::collections::HashSet;
 
-use haul_wire::control::{Fault, IgnoreFiles, RelPath, Verdict, Withheld};
+use haul_wire::control::{Fault, IgnoreFiles, RelPath, Rule, Verdict, Withheld};
 
 use crate::budget::{growth_of_table, of_table};
 use crate::entries::MAX_ENTRIES;
 use crate::fault::protocol;
 use crate::receive::Asked;
-use crate::receive::shared::Shared;
 use crate::send::{Ignores, Rules};
 
 /// Names that the sender has and does not send, by their hash, and whether ignore files speak of others.
@@ -66,12 +65,13 @@ pub(crate) struct Spared {
 impl Spared {
     /// By what the sender has said, and by our own rules if we have asked for the set: a sender that hides some is not
     /// believed.
-    pub(crate) fn new(shared: &Shared) -> Result<Self, Fault> {
-        let own = shared.asked.as_ref().map(Asked::rules).unwrap_or_default();
-        let mut book = shared.book();
-        let rules = [Rules::new(own)?, Rules::new(&book.left_out)?];
-        let mut withheld = std::mem::take(&mut book.withheld);
-        withheld.obeys_ignore_files |= shared.asked.as_ref().is_some_and(Asked::obeys_ignore_files);
+    pub(crate) fn new(
+        asked: Option<&Asked>,
+        left_out: &[Rule],
+        mut withheld: WithheldNames,
+    ) -> Result<Self, Fault> {
+        let rules = [Rules::new(asked.map(Asked::rules).unwrap_or_default())?, Rules::new(left_out)?];
+        withheld.obeys_ignore_files |= asked.is_some_and(Asked::obeys_ignore_files);
         Ok(Self { rules, withheld })
     }
 

@@ -3,20 +3,20 @@
 //! the file counts all the same.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-use haul_wire::control::{Action, Equal, Extras, Keep, Owner, Ownership, Preserve, Xattr};
+use haul_wire::control::{DestinationAttributes, Extras, Keep, Owner, Ownership, Preserve, Xattr};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_member, is_root};
 use crate::budget::{growth_of_table, of_table};
 use crate::entries::Attributes;
-use crate::receive::attributes::{ALL_BITS, DIRECTORY_BITS, FILE_BITS, correct_time, mode_for, set_mode};
-use crate::receive::place::{Existing, existing};
-use crate::receive::shared::Shared;
+use crate::receive::place::attributes::{
+    ALL_BITS, DIRECTORY_BITS, FILE_BITS, correct_time, mode_for, set_mode,
+};
+use crate::receive::place::existing;
 use crate::storage::{chownat, fchmod, fchown, fstat};
 use crate::xattrs::{Bearer, CAPABILITY, Space};
 
@@ -259,78 +259,6 @@ impl Dresser {
     }
 }
 
-impl Shared {
-    /// Gives a file that stays what it should have beside its contents, if that differs and we may.
-    pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Existing, attributes: Attributes) {
-        let extras = self.book().extras.get(entry);
-        let is_same_time = self.has_time(there, attributes);
-        if extras.is_none() && there.has_mode(attributes.mode) && is_same_time {
-            return;
-        }
-        let Some((file, stat)) = self.place.open_found(path, there) else { return };
-        let (fd, kind) = (file.as_fd(), FileType::RegularFile);
-        let differs = || !is_same_time || self.dresser.would_change(fd, attributes, extras.as_deref());
-        let is_elsewhere = self.place.may_be_elsewhere(&stat);
-        let is_said = (self.narrates() || is_elsewhere) && differs();
-        let dressed = if is_elsewhere {
-            if !is_said {
-                return;
-            }
-            Ok(self.dress_apart(entry, path, &file, attributes))
-        } else if is_same_time {
-            self.dresser.dress_but_time(fd, attributes, extras.as_deref(), kind)
-        } else {
-            self.dresser.dress(fd, attributes, extras.as_deref(), kind)
-        };
-        // Not our file: its contents are right all the same.
-        let Ok(undone) = dressed else { return };
-        self.note(path, undone);
-        if is_said && self.narrates() {
-            // A link that is broken ends the job elsewhere.
-            let _ = self.narrate(path, Action::Adjust);
-        }
-    }
-
-    /// A file that may have names elsewhere stays as it is there; here it becomes a file of its own.
-    fn dress_apart(&self, entry: u32, path: &[u8], there: &File, attributes: Attributes) -> Undone {
-        let extras = self.book().extras.get(entry);
-        let mut undone = Undone::new();
-        let dress = |fd: BorrowedFd<'_>| {
-            undone = self.dresser.dress(fd, attributes, extras.as_deref(), FileType::RegularFile)?;
-            Ok(())
-        };
-        if self.place.detach(entry, path, there, dress).is_err() {
-            undone.push(
-                "it has further names, and could not be made a file of its own: it stays as it was"
-                    .to_owned(),
-            );
-        }
-        undone
-    }
-
-    /// What [`Shared::correct`] would do.
-    pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Existing) -> Action {
-        let book = self.book();
-        let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
-        drop(book);
-        let is_same_time = self.has_time(there, attributes);
-        let differs = match extras {
-            None => !is_same_time || !there.has_mode(attributes.mode),
-            Some(extras) => {
-                let would_change =
-                    |file: File| self.dresser.would_change(file.as_fd(), attributes, Some(&extras));
-                !is_same_time || self.place.open_final(path).is_some_and(would_change)
-            }
-        };
-        if differs { Action::Adjust } else { Action::Keep }
-    }
-
-    /// Whether it has the same time as far as the file system can tell: where that counts, the decision is made already.
-    fn has_time(&self, there: &Existing, attributes: Attributes) -> bool {
-        there.same_time(attributes) || self.manners.equal == Equal::SizeAndTime
-    }
-}
-
 /// Changes what differs of whose a link is; what only root may change is tried by root alone.
 fn chown_link(link: BorrowedFd<'_>, (user, group): (u32, u32)) -> Result<(), Errno> {
     let now = fstat(link)?;
@@ -429,5 +357,19 @@ fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result
             changed
         }
         (done, _) => done,
+    }
+}
+
+/// What the destination gets.
+#[derive(Clone, Debug)]
+pub(crate) struct DestinationMetadata {
+    pub(crate) attributes: Attributes,
+    pub(crate) extras: Option<Box<Extras>>,
+}
+
+impl From<DestinationAttributes> for DestinationMetadata {
+    fn from(told: DestinationAttributes) -> Self {
+        let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = told;
+        Self { attributes: Attributes { mtime_secs, mtime_nanos, mode }, extras }
     }
 }

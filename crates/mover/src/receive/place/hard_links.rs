@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::entries::Attributes;
 use crate::fault::{Side, Trouble, show};
-use crate::receive::own::FileId;
+use crate::receive::place::installed::FileId;
 use crate::receive::place::{PRIVATE_FILE, Place, Spot, existing};
 use crate::storage::{self, fstat, fsync, linkat, openat, rename_in, statat, unlinkat};
 

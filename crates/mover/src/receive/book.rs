@@ -1,0 +1,178 @@
+//! What is known of the set, what became of it, and what is asked of the sender.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use haul_base::{Bytes, RangeSet};
+use haul_wire::control::{Destination, Extent, Fault, Item, Notes, Removal, Rule};
+use haul_wire::packet::MAX_OFFSET;
+
+use crate::budget::{Budget, of_table, of_vec};
+use crate::entries::{EntryTable, State};
+use crate::fault::protocol;
+use crate::layout::Layout;
+use crate::receive::delete_exclude::WithheldNames;
+use crate::receive::metadata::{DestinationMetadata, ExtrasMap};
+use crate::receive::place::installed::FileId;
+use crate::report::Failures;
+
+/// The set and what became of it.
+#[derive(Default)]
+pub(crate) struct Book {
+    pub(crate) table: EntryTable,
+    pub(crate) failures: Failures,
+    pub(crate) notes: Notes,
+    pub(crate) extras: ExtrasMap,
+    pub(crate) layout: Layout,
+    /// Of the entries below this number it is decided what is wanted.
+    pub(crate) decided: u32,
+    /// What is written of the streams of files that are not whole.
+    pub(crate) partial: HashMap<u32, RangeSet>,
+    /// Bytes of verified files that an earlier attempt had left.
+    pub(crate) resumes: HashMap<u32, u64>,
+    /// Length of the object, once everything that is wanted is known.
+    pub(crate) object_len: Option<u64>,
+    /// How much the set says about names that it does not have.
+    pub(crate) extent: Extent,
+    /// By which the sender has left names out of it.
+    pub(crate) left_out: Vec<Rule>,
+    /// What the sender has left out otherwise.
+    pub(crate) withheld: WithheldNames,
+    /// Entries in whose place something of another kind is, which may be removed.
+    pub(crate) blocked: Vec<u32>,
+    pub(crate) removal: Removal,
+    /// What the destination itself gets.
+    pub(crate) destination: Option<DestinationMetadata>,
+    pub(crate) budget: Budget,
+    /// Ranges of all files that are not whole.
+    ranges: usize,
+    /// Bytes that the verifier holds, and that wait for it.
+    pub(crate) verifying: u64,
+}
+
+/// Bytes of memory for each range of a set of them.
+const RANGE: u64 = 48;
+
+/// Bytes of memory for a file that is not whole: the first node of its ranges, and what is known of its temporary file.
+const STARTED: u64 = 200 + 2 * size_of::<(u32, FileId)>() as u64;
+
+impl Book {
+    pub(crate) fn new(set_memory: Bytes) -> Self {
+        Self { budget: Budget::new(set_memory), ..Self::default() }
+    }
+
+    /// Whether what is held, and so much more, is within the budget.
+    pub(crate) fn must_afford(&self, more: u64) -> Result<(), Fault> {
+        self.budget.holds(self.held() + more, self.table.len())
+    }
+
+    fn held(&self) -> u64 {
+        self.table.held()
+            + self.extras.held()
+            + self.layout.held()
+            + self.withheld.held()
+            + of_table::<(u32, RangeSet)>(self.partial.capacity())
+            + self.partial.len() as u64 * STARTED
+            + of_table::<(u32, u64)>(self.resumes.capacity())
+            + of_vec(&self.blocked)
+            + self.ranges as u64 * RANGE
+            + self.verifying
+    }
+
+    /// Changes what is written of a file.
+    fn change<R>(&mut self, entry: u32, change: impl FnOnce(&mut RangeSet) -> R) -> R {
+        let written = self.partial.entry(entry).or_default();
+        let before = written.len();
+        let result = change(written);
+        self.ranges = (self.ranges + written.len()).saturating_sub(before);
+        result
+    }
+
+    /// A file whose temporary file is there, with these bytes of its stream.
+    pub(crate) fn start_with(&mut self, entry: u32, written: RangeSet) {
+        self.table.set_state(entry, State::Started);
+        self.change(entry, |there| *there = written);
+    }
+
+    /// Notes written bytes of a stream of `len` bytes; gives the written stretch around them.
+    pub(crate) fn note_written(&mut self, entry: u32, range: &Range<u64>, len: u64) -> Range<u64> {
+        if *range == (0..len) {
+            return range.clone();
+        }
+        let around = self.change(entry, |written| {
+            written.insert(range.clone());
+            written.containing(range.start).unwrap_or_else(|| range.clone())
+        });
+        if around == (0..len) {
+            self.partial.remove(&entry);
+            self.ranges = self.ranges.saturating_sub(1);
+        }
+        around
+    }
+
+    /// An entry has failed. False: somebody else has said so, and settles it.
+    pub(crate) fn fail(&mut self, entry: u32) -> bool {
+        let was = self.table.state(entry);
+        self.table.set_state(entry, State::Failed);
+        was != State::Failed
+    }
+
+    /// Bytes that were counted as written are void.
+    pub(crate) fn forget(&mut self, entry: u32, range: Range<u64>) {
+        let len = self.table.stream_len(entry);
+        let is_whole = !self.partial.contains_key(&entry);
+        self.change(entry, |written| {
+            if is_whole {
+                written.insert(0..len);
+            }
+            written.remove(range);
+        });
+    }
+
+    /// Appends bytes of an entry's stream to the object.
+    pub(crate) fn append(&mut self, entry: u32, range: &Range<u64>) -> Result<(), Fault> {
+        let fits = self.layout.append(entry, range, MAX_OFFSET);
+        if fits { Ok(()) } else { Err(protocol("the set is larger than any object may be")) }
+    }
+}
+
+/// How far the asking is. Its lock is held while a message goes out, so that the object's order is the order
+/// of the messages.
+#[derive(Default)]
+pub(crate) struct Asking {
+    /// Files that are being compared: more may be wanted of them.
+    pub(crate) open: u64,
+    /// What is wanted of every entry has been said.
+    pub(crate) all: bool,
+    pub(crate) ended: bool,
+}
+
+/// What is asked of the sender. Whatever is asked is appended to the object in the same order on both sides.
+pub(crate) struct Requests {
+    destination: Destination,
+    asking: Mutex<Asking>,
+}
+
+impl Requests {
+    pub(crate) fn new(destination: Destination) -> Self {
+        Self { destination, asking: Mutex::default() }
+    }
+
+    pub(crate) fn destination(&self) -> Destination {
+        self.destination
+    }
+
+    pub(crate) fn asking(&self) -> MutexGuard<'_, Asking> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file is about to be compared: more may be wanted of it until it is [closed](Self::close_one).
+    pub(crate) fn open_one(&self) {
+        self.asking().open += 1;
+    }
+}
+
+/// Items that the sender has not been told yet.
+#[derive(Default)]
+pub(crate) struct Untold(pub(crate) Mutex<Vec<Item>>);

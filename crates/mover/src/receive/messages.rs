@@ -1,0 +1,135 @@
+//! What the threads of a receiving job tell each other.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use haul_base::RangeSet;
+use haul_wire::control::{Fault, FaultCode, FileDigest, Proof};
+
+use crate::receive::queue::Loan;
+use crate::tree::Value;
+
+/// The job is over; nobody listens any more.
+pub(crate) fn over<T>(_: T) -> Fault {
+    Fault::new(FaultCode::Interrupted, "the transfer is over", "")
+}
+
+/// Work for the verifier.
+pub(crate) enum Check {
+    /// Bytes of a file were written.
+    Written(Written),
+    /// What files should hash to.
+    Expected(Vec<FileDigest>),
+    /// Something of a file was there.
+    Compare(Comparison),
+    /// What a group that was there hashes to; `None` if it cannot be read.
+    Held { entry: u32, group: u32, value: Option<Value> },
+    /// What groups should hash to.
+    Proofs(Vec<Proof>),
+    /// The writer has given a file up.
+    GivenUp(u32),
+}
+
+impl Check {
+    /// Bytes of memory that the peer's words in it take.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = match self {
+            Self::Expected(digests) => {
+                digests.iter().map(|digest| size_of::<FileDigest>() + text(digest)).sum()
+            }
+            Self::Proofs(proofs) => {
+                proofs.iter().map(|proof| size_of::<Proof>() + proof.values.len() * size_of::<Value>()).sum()
+            }
+            Self::Written(_) | Self::Compare(_) | Self::Held { .. } | Self::GivenUp(_) => 0,
+        };
+        bytes as u64
+    }
+}
+
+/// Bytes of what is said of a file that could not be read.
+pub(crate) fn text(digest: &FileDigest) -> usize {
+    digest.result.as_ref().err().map_or(0, |fault| fault.message.len() + fault.hint.len())
+}
+
+/// A file of which something was there.
+pub(crate) struct Comparison {
+    pub(crate) entry: u32,
+    pub(crate) held: Held,
+    /// What the temporary file has of the stream; the final file has all of it.
+    pub(crate) claimed: RangeSet,
+    pub(crate) interest: Interest,
+}
+
+/// Bytes of a file that were written.
+pub(crate) struct Written {
+    pub(crate) entry: u32,
+    /// Where in the stream they begin.
+    pub(crate) offset: u64,
+    /// The bytes, if they are still in memory.
+    pub(crate) bytes: Option<(Arc<Loan>, Range<usize>)>,
+    /// Groups that are whole now.
+    pub(crate) groups: Range<u32>,
+    /// Length of the stream.
+    pub(crate) len: u64,
+}
+
+/// What the committer learns: exactly one message for each entry, and the number of entries.
+pub(crate) enum Settle {
+    /// A directory or a link, which is finished at the end; or a file that stays as it is.
+    Held,
+    /// The file is complete and its contents are right.
+    Verified(u32),
+    /// What was there has turned out to be equal.
+    Same(u32),
+    /// It failed here.
+    Failed(u32, Fault),
+    /// It failed at the sender, who knows.
+    Unread(u32, Fault),
+    /// There are so many entries.
+    End(u64),
+}
+
+impl Settle {
+    /// Bytes of memory that what is said in it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Failed(_, fault) | Self::Unread(_, fault) => {
+                (fault.message.len() + fault.hint.len()) as u64
+            }
+            Self::Held | Self::Verified(_) | Self::Same(_) | Self::End(_) => 0,
+        }
+    }
+}
+
+/// Where something of a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    /// In its temporary file.
+    Part,
+    /// Under its final name.
+    Final,
+}
+
+/// Whether the rest of a file still has to be hashed.
+#[derive(Clone, Default)]
+pub(crate) struct Interest(Arc<AtomicBool>);
+
+impl Interest {
+    /// Nothing more of the file matters.
+    pub(crate) fn end(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Groups of a file to hash.
+pub(crate) struct HashJob {
+    pub(crate) entry: u32,
+    pub(crate) held: Held,
+    pub(crate) groups: Vec<u32>,
+    pub(crate) interest: Interest,
+}
