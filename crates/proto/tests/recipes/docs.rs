@@ -30,30 +30,20 @@ fn presets() -> String {
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Every micro-protocol with its parameters, needs and conflicts.
+/// Every micro-protocol with its parameters; what it needs and excludes, the error of a recipe says.
 fn protocols() -> String {
     let mut text = String::new();
     for known in micro::registry().iter() {
-        write!(text, "- **`{}`**: {}.", known.name, known.summary).unwrap();
-        let needs: Vec<String> = known.needs.iter().map(|needs| code(needs, " or ")).collect();
-        if !needs.is_empty() {
-            write!(text, " Needs {}.", needs.join("; ")).unwrap();
-        }
-        let conflicts: Vec<&str> = known.conflicts.iter().map(|(other, _)| *other).collect();
-        if !conflicts.is_empty() {
-            write!(text, " Not with {}.", code(&conflicts, ", ")).unwrap();
-        }
-        text.push('\n');
+        writeln!(text, "- **`{}`**: {}.", known.name, known.summary).unwrap();
         for parameter in known.parameters {
-            writeln!(text, "  - {}", described(parameter)).unwrap();
+            writeln!(text, "  - {}: {}", assignment(parameter), parameter.help).unwrap();
         }
     }
     text.trim_end().lines().map(wrapped).collect::<Vec<_>>().join("\n")
 }
 
-/// A parameter as it is set, what else it may be if that is a word, and what it means.
-fn described(parameter: &ParameterSpec) -> String {
-    let (name, help) = (parameter.name, parameter.help);
+/// A parameter as it is set, and what else it may be if that is a word.
+fn assignment(parameter: &ParameterSpec) -> String {
     let others = match parameter.kind {
         ParameterKind::Choice(words) => {
             words.iter().copied().filter(|word| *word != parameter.default).collect()
@@ -61,7 +51,7 @@ fn described(parameter: &ParameterSpec) -> String {
         _ => Vec::new(),
     };
     let others = if others.is_empty() { String::new() } else { format!(" or {}", code(&others, ", ")) };
-    format!("`{name}={}`{others}: {help}", parameter.default)
+    format!("`{}={}`{others}", parameter.name, parameter.default)
 }
 
 /// A line of a list, broken where it would be longer than 120 characters.
@@ -84,28 +74,19 @@ fn code(names: &[&str], between: &str) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(between)
 }
 
-/// Every control law with its parameters; those that several laws have with the same meaning come last, once.
+/// Every control law with its parameters as they are set; `haul presets` tells what they mean.
 fn laws() -> String {
-    let mut parameters: Vec<(String, Vec<&str>)> = Vec::new();
-    for law in haul_proto::laws() {
-        for parameter in law.parameters {
-            let described = described(parameter);
-            match parameters.iter_mut().find(|(known, _)| *known == described) {
-                Some((_, laws)) => laws.push(law.name),
-                None => parameters.push((described, vec![law.name])),
-            }
-        }
-    }
     let mut text = String::new();
     for law in haul_proto::laws() {
-        writeln!(text, "- **`{}`**: {} ({})", law.name, law.summary, law.source).unwrap();
-        for (described, _) in parameters.iter().filter(|(_, laws)| *laws == [law.name]) {
-            writeln!(text, "  - {described}").unwrap();
+        write!(text, "- **`{}`**: {} ({}).", law.name, law.summary, law.source).unwrap();
+        let parameters =
+            law.parameters.iter().map(|parameter| format!("{}={}", parameter.name, parameter.default));
+        let parameters: Vec<String> = parameters.collect();
+        let parameters: Vec<&str> = parameters.iter().map(String::as_str).collect();
+        if !parameters.is_empty() {
+            write!(text, " {}.", code(&parameters, ", ")).unwrap();
         }
-    }
-    text.push_str("- Several laws have:\n");
-    for (described, laws) in parameters.iter().filter(|(_, laws)| laws.len() > 1) {
-        writeln!(text, "  - {described} ({})", code(laws, ", ")).unwrap();
+        text.push('\n');
     }
     text.trim_end().lines().map(wrapped).collect::<Vec<_>>().join("\n")
 }
