@@ -63,6 +63,12 @@ impl RangeSet {
         range.is_empty() || self.containing(range.start).is_some_and(|r| r.end >= range.end)
     }
 
+    /// Whether any integer of `range` is in the set.
+    pub fn intersects(&self, range: Range<u64>) -> bool {
+        !range.is_empty()
+            && self.by_start.range(..range.end).next_back().is_some_and(|(_, &e)| e > range.start)
+    }
+
     /// The ranges in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + '_ {
         self.by_start.iter().map(|(&s, &e)| s..e)
@@ -110,6 +116,10 @@ mod tests {
                 let flat: Vec<u64> = set.iter().flatten().collect();
                 prop_assert_eq!(&flat, &model.iter().copied().collect::<Vec<_>>());
                 prop_assert_eq!(set.total(), model.len() as u64);
+                for start in (0..240).step_by(7) {
+                    let known = model.range(start..start + 5).next().is_some();
+                    prop_assert_eq!(set.intersects(start..start + 5), known);
+                }
                 let ranges: Vec<_> = set.iter().collect();
                 prop_assert!(ranges.windows(2).all(|w| w[0].end < w[1].start));
             }

@@ -10,6 +10,7 @@ use haul_base::printable_bytes;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::args::{Cli, Command, Global, RecipeArgs};
+use crate::commands;
 use crate::config::{ConfigRow, Origin, Resolved, Show, Sources, StartError, resolve};
 use crate::demo::run_tcp_flows;
 use crate::fault::{self, Fault, FaultCode, shown};
@@ -18,9 +19,11 @@ use crate::output::{
     EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, json, out, out_json, out_verbatim,
     tell, without_keys,
 };
-use crate::run::{self, Context, DryRun};
 use crate::settings::{Preset, Recipe, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
+use crate::transfer::allot::Allotments;
+use crate::transfer::context::Context;
+use crate::transfer::plan::DryRun;
 
 /// Runs the program with this process's arguments and environment.
 pub fn main() -> ExitCode {
@@ -94,25 +97,25 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         return Ok(0);
     }
     match &command {
-        Command::Ctl(args) => return run::ctl(args, global.json),
-        Command::Presets(args) => return run::presets(args, global.json),
-        Command::Diagnose(args) => return run::diagnose(args, global.json),
-        Command::Train(args) => return run::train(args, global.json),
+        Command::Ctl(args) => return commands::ctl::run(args, global.json),
+        Command::Presets(args) => return commands::presets::run(args, global.json),
+        Command::Diagnose(args) => return commands::diagnose::run(args, global.json),
+        Command::Train(args) => return commands::train::run(args, global.json),
         Command::Completions(args) => return Ok(completions(args.shell)),
         Command::Man => return man(),
         // Before anything starts a thread: it may have to enter a user namespace.
         Command::DemoTcp => return demo_tcp(),
         Command::Pipe(args) => {
             hide_memory();
-            return run::pipe(args, global.quiet, global.json);
+            return commands::pipe::run(args, global.quiet, global.json);
         }
-        Command::Status(args) => return Ok(run::status(args, global.quiet, global.json)),
-        Command::Clean(args) => return Ok(run::clean(args, global.quiet, global.json)),
+        Command::Status(args) => return Ok(commands::status::run(args, global.quiet, global.json)),
+        Command::Clean(args) => return Ok(commands::clean::run(args, global.quiet, global.json)),
         Command::Cp(args) if args.ssh.for_ssh => {
             hide_memory();
-            return run::agent();
+            return commands::agent::run();
         }
-        Command::Cp(args) => run::check_streams(&args.paths, &typed)?,
+        Command::Cp(args) => commands::cp::check_streams(&args.paths, &typed)?,
         Command::Serve(_) | Command::Bench(_) | Command::Demo(_) | Command::Doctor(_) => {}
     }
     hide_memory();
@@ -130,7 +133,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         items: Items::new(items),
         preserve: command.preserve(),
         set_memory: command.set_memory(),
-        allotments: run::Allotments::default(),
+        allotments: Allotments::default(),
         cancel: signals::watch(hangup(&command))?,
         events: events(&command)?,
         style: ProgressStyle::choose(&global),
@@ -158,15 +161,15 @@ fn hangup(command: &Command) -> Hangup {
 
 fn run(argv: &[OsString], global: &Global, command: &Command, context: &Context) -> Result<u8, Fault> {
     let report = match command {
-        Command::Cp(args) if args.transfer.dry_run => return run::itemise(context, args),
+        Command::Cp(args) if args.transfer.dry_run => return commands::cp::dry_run(context, args),
         Command::Bench(args) if args.transfer.dry_run => {
-            return Ok(plan(global, &run::plan_bench(context, args)?));
+            return Ok(plan(global, &commands::bench::plan(context, args)?));
         }
-        Command::Cp(args) => run::cp(context, args),
-        Command::Bench(args) => run::bench(context, args),
-        Command::Demo(args) => run::demo(context, args),
-        Command::Serve(args) => return run::serve(context, args),
-        Command::Doctor(args) => return run::doctor(context, args),
+        Command::Cp(args) => commands::cp::run(context, args),
+        Command::Bench(args) => commands::bench::run(context, args),
+        Command::Demo(args) => commands::demo::run(context, args),
+        Command::Serve(args) => return commands::serve::run(context, args),
+        Command::Doctor(args) => return commands::doctor::run(context, args),
         Command::Pipe(_)
         | Command::Status(_)
         | Command::Clean(_)

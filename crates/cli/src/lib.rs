@@ -5,15 +5,16 @@
 mod app;
 pub mod args;
 pub mod check;
+mod commands;
 pub mod config;
 pub mod demo;
 pub mod endpoint;
 pub mod fault;
 mod logging;
 pub mod output;
-pub mod run;
 pub mod settings;
 pub mod signals;
 pub mod ssh;
+mod transfer;
 
 pub use app::main;

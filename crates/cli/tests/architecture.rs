@@ -223,10 +223,10 @@ fn nothing_but_the_output_layer_writes_to_the_terminal() {
         "src/output/lines.rs",
         "src/output/progress.rs",
         "src/logging.rs",
-        "src/run/stdio.rs",
-        "src/run/pipe/output.rs",
-        "src/run/teller.rs",
-        "src/run/ssh_server.rs",
+        "src/commands/cp/stdio.rs",
+        "src/commands/pipe/stdio.rs",
+        "src/commands/agent/reporter.rs",
+        "src/commands/serve/for_ssh.rs",
     ];
     let packages = packages();
     let cli = packages.iter().find(|package| package.name == "haul-cli").expect("it is in the table");

@@ -36,6 +36,7 @@
 //! once; see `examples/own_controller.rs` and [`control`].
 
 mod aside;
+mod blocking;
 mod connection;
 mod group;
 mod listener;

@@ -15,13 +15,9 @@ use haul_engine::{
 
 pub use self::options::{ListenOptions, StreamsPermitted};
 
-use self::admit::{Door, Streams};
+use self::admit::{Door, Streams, Wanted};
+use crate::blocking::block_until;
 use crate::{ByteReader, ByteWriter, Connection};
-
-/// How long one kind of client is waited for before it is the other's turn.
-const TURN: Duration = Duration::from_millis(5);
-/// How often a wait without a limit looks up.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// What a client wants.
 #[derive(Debug)]
@@ -107,16 +103,9 @@ impl Listener {
     /// [`Error::TimedOut`]; [`Error::Closed`].
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, Error> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
-        loop {
-            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
-            if let Some(channel) = self.engine.endpoint().accept(left)? {
-                return Ok(Connection::of(channel));
-            }
-            if until.is_some_and(|until| Instant::now() >= until) {
-                let seconds = timeout.unwrap_or_default().as_secs_f64();
-                return Err(Error::TimedOut { what: "a connection", seconds });
-            }
-        }
+        block_until(until, |context| self.poll_accept(context)).unwrap_or_else(|| {
+            Err(Error::TimedOut { what: "a connection", seconds: timeout.unwrap_or_default().as_secs_f64() })
+        })
     }
 
     /// As [`Listener::accept`], for tasks.
@@ -140,19 +129,14 @@ impl Listener {
     /// # Errors
     /// [`Error::Closed`]; how a stream could not be begun.
     pub fn accept_any(&self, timeout: Duration) -> Result<Option<Accepted>, Error> {
-        let until = Instant::now() + timeout;
-        loop {
-            if let Some(stream) = self.streams.next() {
-                return stream.map(Some);
+        let until = Some(Instant::now() + timeout);
+        let wanted = block_until(until, |context| match self.poll_accept(context) {
+            Poll::Ready(connection) => {
+                Poll::Ready(connection.map(|it| Wanted::Begun(Accepted::Messages(it))))
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if let Some(channel) = self.engine.endpoint().accept(left.min(TURN))? {
-                return Ok(Some(Accepted::Messages(Connection::of(channel))));
-            }
-            if left.is_zero() {
-                return Ok(None);
-            }
-        }
+            Poll::Pending => self.streams.poll_wanted(context),
+        });
+        wanted.map(|wanted| wanted?.begin()).transpose()
     }
 
     /// As [`Listener::accept_any`], for tasks. A stream that has begun when nobody waits any more is the next one's.

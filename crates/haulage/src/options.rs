@@ -31,8 +31,7 @@ pub struct Options {
     pub datagram: u16,
     /// Asks for a sign of life when nothing has come for so long, and ends after three that were not answered.
     pub keep_alive: Option<Duration>,
-    /// A thread that waits for an answer looks for itself for so long around the moment at which it is expected, instead of
-    /// sleeping; zero: never.
+    /// A thread that waits looks for packets again and again for so long before it sleeps; zero: it sleeps at once.
     pub busy_poll: Duration,
     /// A file for what lets this client come back without a handshake. If it holds something usable, that is tried
     /// first; it is readable by its owner only.

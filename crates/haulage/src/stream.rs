@@ -25,6 +25,7 @@ use self::incoming::Inbox;
 use self::outgoing::Outbox;
 use crate::Options;
 use crate::aside::{Aside, aside};
+use crate::blocking::block_until;
 
 /// How often a wait looks at the control channel.
 const LOOK: Duration = Duration::from_millis(50);
@@ -241,7 +242,7 @@ impl ByteWriter {
     /// As [`Write::write`].
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check_open()?;
-        let taken = self.outbox.push(bytes, Some(context.waker()));
+        let taken = self.outbox.push(bytes, context.waker());
         if taken > 0 || bytes.is_empty() {
             self.line.waker.wake();
             return Poll::Ready(Ok(taken));
@@ -259,19 +260,8 @@ impl ByteWriter {
     }
 
     fn write_until(&mut self, bytes: &[u8], until: Option<Instant>) -> io::Result<usize> {
-        loop {
-            self.check_open()?;
-            let taken = self.outbox.push(bytes, None);
-            if taken > 0 || bytes.is_empty() {
-                self.line.waker.wake();
-                return Ok(taken);
-            }
-            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            self.outbox.wait(left);
-        }
+        let written = block_until(until, |context| self.poll_write(context, bytes));
+        written.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Whether the stream takes bytes.
@@ -354,40 +344,32 @@ impl ByteReader {
     }
 
     fn read_until(&mut self, into: &mut [u8], until: Option<Instant>) -> io::Result<usize> {
-        loop {
-            if let Some(read) = self.take(into, None)? {
-                if read == 0 && !into.is_empty() {
-                    self.end();
-                }
-                return Ok(read);
-            }
-            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            self.inbox.wait(left);
+        let read = block_until(until, |context| self.poll_take(context, into));
+        let read = read.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
+        if read == 0 && !into.is_empty() {
+            self.end();
         }
+        Ok(read)
     }
 
     /// Bytes if there are some, 0 behind the last.
-    fn take(&mut self, into: &mut [u8], context: Option<&Context<'_>>) -> io::Result<Option<usize>> {
-        let taken = self.inbox.pull(into, context.map(Context::waker));
+    fn poll_take(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let taken = self.inbox.pull(into, context.waker());
         if taken.has_freed_room {
             self.line.waker.wake();
         }
         if taken.bytes > 0 || into.is_empty() || taken.is_end {
-            return Ok(Some(taken.bytes));
+            return Poll::Ready(Ok(taken.bytes));
         }
-        let failure = context.map_or_else(|| self.line.failure(), |context| self.line.poll_failure(context));
         // What failed may have failed after the last byte came.
-        match failure {
-            Some(_) if self.inbox.is_readable() => self.take(into, context),
-            Some(error) => Err(to_io(error)),
+        match self.line.poll_failure(context) {
+            Some(_) if self.inbox.is_readable() => self.poll_take(context, into),
+            Some(error) => Poll::Ready(Err(to_io(error))),
             None if self.inbox.is_broken() => {
                 let reason = "it sent bytes beyond what it was permitted".to_owned();
-                Err(to_io(Error::Protocol { reason }))
+                Poll::Ready(Err(to_io(Error::Protocol { reason })))
             }
-            None => Ok(None),
+            None => Poll::Pending,
         }
     }
 
@@ -448,11 +430,9 @@ impl ByteReader {
     /// # Errors
     /// As [`Read::read`].
     pub fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        match self.take(into, Some(context)) {
-            Ok(Some(0)) if !into.is_empty() => self.poll_end(context).map(|()| Ok(0)),
-            Ok(Some(read)) => Poll::Ready(Ok(read)),
-            Ok(None) => Poll::Pending,
-            Err(error) => Poll::Ready(Err(error)),
+        match self.poll_take(context, into) {
+            Poll::Ready(Ok(0)) if !into.is_empty() => self.poll_end(context).map(|()| Ok(0)),
+            read => read,
         }
     }
 }

@@ -105,6 +105,42 @@ fn the_recipe_changes_while_messages_flow_and_none_is_lost() {
     assert!(client.recipe().has("in_order") && server.recipe().has("in_order"));
 }
 
+#[test]
+fn messages_have_the_control_law_of_their_recipe_and_it_changes_while_they_flow() {
+    let listener = listener();
+    let bare = preset("msg")
+        .unwrap()
+        .without("fixed_rate")
+        .with_parameters("rate_control", &[("controller", "bbr")]);
+    let error =
+        Connection::open(&listener.url("127.0.0.1"), &bare, &Options::default()).unwrap_err().to_string();
+    assert!(error.contains("rate_control needs bitmap_ack or receiver_report"), "{error}");
+    let recipe = bare.with("receiver_report").with("rate_feedback");
+    let (client, server) = pair(&listener, &recipe);
+    let reading = server.clone();
+    let reader = std::thread::spawn(move || {
+        (0..3_000u32).map(|_| reading.recv(Some(PATIENCE)).unwrap().data).collect::<Vec<_>>()
+    });
+    let sent: Vec<_> = (0..3_000u32).map(|number| number.to_be_bytes().repeat(200)).collect();
+    for (number, message) in sent.iter().enumerate() {
+        if number == 1_000 {
+            let mut reno = recipe.clone();
+            reno.set("rate_control.controller", "reno").unwrap();
+            client.reconfigure(&reno).unwrap();
+        }
+        client.send(message).unwrap();
+    }
+    let mut got = reader.join().unwrap();
+    got.sort();
+    assert_eq!(got, sent);
+    assert_eq!(client.notice(PATIENCE).unwrap(), Notice::Reconfigured);
+    assert_eq!(server.recipe().get("rate_control", "controller"), Some("reno"));
+    // What the receiver asks for bounds the law.
+    let rate = Rate::from_bps(7_000_000);
+    server.set_rate(rate);
+    while client.notice(PATIENCE).unwrap() != Notice::Rate(rate) {}
+}
+
 /// What the server does not permit at the beginning it does not permit later, whichever end wants it; what was in force
 /// stays in force.
 #[test]

@@ -112,10 +112,15 @@ impl MtuSearch {
         true
     }
 
-    /// The local stack refused a probe of `size` (EMSGSIZE).
+    /// The local stack refused a datagram of `size` (EMSGSIZE): a probe, or, where the interface's MTU has become smaller, a
+    /// packet of the size in force.
     pub fn on_refused(&mut self, now: Time, size: u16) {
         if self.probe.is_some_and(|p| p.size == size) {
             self.fail(now);
+        } else if (BASE_DATAGRAM + 1..=self.current).contains(&size) {
+            self.on_black_hole(now);
+            self.ceiling = size;
+            self.choose();
         }
     }
 
@@ -204,6 +209,18 @@ mod tests {
             assert_eq!(search.poll_probe(now, TIMEOUT, false), Some(first));
         }
         assert!(search.on_received(now, first));
+    }
+
+    #[test]
+    fn a_refused_packet_of_the_size_in_force_falls_back_to_the_base_at_once() {
+        let mut search = MtuSearch::new(8_972, 8_972, 8_972);
+        search.on_refused(Time::ZERO, 8_972);
+        assert_eq!(search.current(), BASE_DATAGRAM);
+        let size = search.poll_probe(Time::ZERO, TIMEOUT, true).unwrap();
+        assert!((BASE_DATAGRAM + 1..8_972).contains(&size), "{size}");
+        // Batches of the old size that were on their way to the socket change nothing more.
+        search.on_refused(Time::ZERO, 8_972);
+        assert_eq!(search.poll_probe(Time::ZERO + TIMEOUT, TIMEOUT, true), Some(size));
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub const PRESETS: &[(&str, &str)] = &[
     ("asynch", include_str!("../presets/asynch.toml")),
     ("proactive", include_str!("../presets/proactive.toml")),
     ("udt", include_str!("../presets/udt.toml")),
+    ("sabul", include_str!("../presets/sabul.toml")),
     ("viz", include_str!("../presets/viz.toml")),
     ("msg", include_str!("../presets/msg.toml")),
     ("sensor", include_str!("../presets/sensor.toml")),

@@ -11,7 +11,7 @@ use haul_proto::{micro, presets};
 use haul_sim::{
     BottleneckSpec, DropReason, Limit, LinkId, NodeId, PathSpec, QueueSpec, SessionNode, StageSpec, World,
 };
-use haul_stack::{Blueprint, Ends, MessageSink, MessageSource, Registry, Setup, Stack};
+use haul_stack::{Blueprint, Ends, MessageSink, MessageSource, Recipe, Registry, Setup, Stack};
 
 type Member = SessionNode<Stack>;
 
@@ -57,11 +57,21 @@ struct Group {
     members: Vec<(NodeId, NodeId, SenderId)>,
 }
 
-fn blueprint() -> Arc<Blueprint> {
+fn compiled(recipe: &Recipe) -> Arc<Blueprint> {
     let registry: Registry = micro::registry();
+    Arc::new(registry).compile(recipe, 0).unwrap()
+}
+
+fn fixed_rate() -> Recipe {
     let mut recipe = presets::preset("viz").unwrap().unwrap().without("seal");
     recipe.set("fixed_rate.rate", "1Mbit").unwrap();
-    Arc::new(registry).compile(&recipe, 0).unwrap()
+    recipe
+}
+
+/// The shipped recipe `name` with a control law in place of a fixed rate.
+fn with_law(name: &str, law: &[(&str, &str)]) -> Recipe {
+    let recipe = presets::preset(name).unwrap().unwrap().without("seal").without("fixed_rate");
+    recipe.with("receiver_report").with_parameters("rate_control", law)
 }
 
 fn stack(blueprint: &Arc<Blueprint>, number: usize, source: Option<Stream>) -> Member {
@@ -83,14 +93,18 @@ fn stack(blueprint: &Arc<Blueprint>, number: usize, source: Option<Stream>) -> M
 impl Group {
     /// Senders by demand and weight. Until the first round each may send 1 Mbit/s.
     fn new(seed: u64, demands: &[(Rate, u32)]) -> Self {
+        Self::of_recipe(seed, &fixed_rate(), demands, LINE)
+    }
+
+    fn of_recipe(seed: u64, recipe: &Recipe, demands: &[(Rate, u32)], line: Rate) -> Self {
         println!("seed {seed}");
         let mut world = World::new(seed);
         let queue = QueueSpec::TailDrop(Limit::Time(Span::from_millis(20)));
-        let bottleneck = StageSpec::Bottleneck(BottleneckSpec { rate: LINE, queue });
+        let bottleneck = StageSpec::Bottleneck(BottleneckSpec { rate: line, queue });
         let line =
             world.add_link("line", &PathSpec { stages: vec![bottleneck, StageSpec::Delay(DELAY)] }).unwrap();
         let back = world.add_link("back", &PathSpec { stages: vec![StageSpec::Delay(DELAY)] }).unwrap();
-        let (blueprint, mut allotter) = (blueprint(), Allotter::new(CAPACITY));
+        let (blueprint, mut allotter) = (compiled(recipe), Allotter::new(CAPACITY));
         let mut members = Vec::new();
         for (number, &(demand, weight)) in demands.iter().enumerate() {
             let sender = stack(&blueprint, number, Some(Stream { demand, sent: 0 }));
@@ -204,4 +218,60 @@ fn what_a_sender_leaves_goes_to_the_others() {
     group.run(group.world.now() + ROUND * 2);
     let after = group.measure();
     assert!(after.iter().all(|rate| (43.0..=45.5).contains(rate)), "{after:?}");
+}
+
+/// Nobody is allotted anything before the first round: together they begin with what the line carries.
+#[test]
+fn senders_with_the_law_of_gtp_share_by_what_their_receiver_allots() {
+    let greedy = Rate::from_mbps(10_000);
+    let recipe = with_law("viz", &[("controller", "gtp"), ("first_rate", "30Mbit")]);
+    let mut group = Group::of_recipe(
+        47,
+        &recipe,
+        &[(greedy, 1), (greedy, 1), (greedy, 2), (Rate::from_mbps(2), 1)],
+        LINE,
+    );
+    group.run(Time::ZERO + ROUND * 20);
+    let rates = group.measure();
+    println!("Mbit/s: {rates:.2?}");
+    // Of 90, less 2.3 for the last one, by weight.
+    for (rate, fair) in rates.iter().zip([21.9, 21.9, 43.8, 2.05]) {
+        assert!((0.93 * fair..=1.03 * fair).contains(rate), "{rates:?}");
+    }
+}
+
+/// Without a law, senders of messages lose all that does not fit; with one they share.
+#[test]
+fn messages_share_a_narrow_path_by_the_law_of_their_recipe() {
+    let (line, greedy) = (Rate::from_mbps(10), Rate::from_mbps(50));
+    for (name, law) in [("msg", "bbr"), ("msg", "reno"), ("viz", "bbr"), ("viz", "cubic"), ("sensor", "reno")]
+    {
+        let recipe = with_law(name, &[("controller", law)]);
+        let mut group = Group::of_recipe(53, &recipe, &[(greedy, 1), (greedy, 1)], line);
+        let (mut now, mut marks) = (Time::ZERO, Vec::new());
+        for until in [5, 35] {
+            while now < Time::ZERO + Span::from_secs(until) {
+                now += Span::from_millis(2);
+                group.world.run_until(now);
+                for (sender, ..) in &group.members {
+                    group.world.node_mut::<Member>(*sender).unwrap();
+                }
+            }
+            let counters = group.world.path(group.line).unwrap().counters();
+            marks.push((
+                Group::received(&group.world, &group.members),
+                counters.drops.of(DropReason::QueueFull),
+            ));
+        }
+        let [(before, dropped_before), (after, dropped)] = &marks[..] else { panic!("two marks") };
+        let shares: Vec<f64> =
+            after.iter().zip(before).map(|(a, b)| (a - b) as f64 * 8.0 / 30.0 / 10e6).collect();
+        let lost = (dropped - dropped_before) as f64 / (35_000.0 * shares.iter().sum::<f64>());
+        println!("{name} with {law}: {shares:.2?} of the line, {lost:.3} lost");
+        assert!(
+            shares.iter().sum::<f64>() > 0.8 && shares.iter().all(|share| *share > 0.25),
+            "{name}, {law}: {shares:?}"
+        );
+        assert!(lost < 0.05, "{name}, {law}: {lost}");
+    }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use haul_base::{Probability, Rng, Span, Time};
 use haul_sim::{Distribution, PathSpec, ReorderingSpec, StageSpec};
-use talk::{Part, Talk, blueprint, ideal, mean, p99, turn_around};
+use talk::{Part, Talk, blueprint, compiled, ideal, mean, p99, turn_around};
 
 fn share(p: f64) -> Probability {
     Probability::new(p).expect("a share")
@@ -92,6 +92,25 @@ fn msg_delivers_exactly_once_whatever_the_path_does() {
         assert_all(&talk, &sent);
         assert_eq!(talk.end(talk.first).stack.unfinished(), 0);
         assert_eq!(talk.end(talk.first).stack.stats().violations, 0);
+    }
+}
+
+/// The recipe of that name with a control law in place of a fixed rate.
+fn with_law(name: &str, law: &str) -> std::sync::Arc<haul_stack::Blueprint> {
+    let recipe = haul_proto::presets::preset(name).expect("it is shipped").expect("it is a recipe");
+    let recipe = recipe.without("fixed_rate").with("receiver_report");
+    compiled(&recipe.with_parameters("rate_control", &[("controller", law)]))
+}
+
+#[test]
+fn messages_with_a_control_law_come_exactly_once_whatever_the_path_does() {
+    for (seed, (name, law)) in (0..).zip([("msg", "bbr"), ("msg", "reno"), ("sensor", "cubic")]) {
+        let sent = stream(2_000, Span::from_micros(700), |n| [10, 10, 800, 10, 900][n as usize % 5]);
+        let parts = (Part::Tells { readings: sent.clone().into_iter() }, Part::Listens { heard: Vec::new() });
+        let mut talk =
+            Talk::new(seed, &with_law(name, law), Span::from_millis(20), &bad(Span::from_millis(20)), parts);
+        talk.run(Span::from_secs(60), Span::from_secs(120));
+        assert_all(&talk, &sent);
     }
 }
 

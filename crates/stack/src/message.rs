@@ -222,11 +222,13 @@ impl SendQueue {
         if self.is_empty() {
             return;
         }
-        let (mut at, messages) = (0, self.messages.get_mut());
-        while at < messages.len() {
-            if messages[at].sent > 0 || !unwanted(&messages[at]) {
-                at += 1;
-            } else if let Some(message) = messages.remove(at) {
+        let messages = self.messages.get_mut();
+        // Each message is moved once, however many go.
+        for _ in 0..messages.len() {
+            let Some(message) = messages.pop_front() else { return };
+            if message.sent > 0 || !unwanted(&message) {
+                messages.push_back(message);
+            } else {
                 self.bytes -= message.data.len();
                 each(message);
             }

@@ -106,27 +106,6 @@ pub enum Command {
 }
 
 impl Command {
-    /// The command's name as typed.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Cp(_) => "cp",
-            Self::Serve(_) => "serve",
-            Self::Bench(_) => "bench",
-            Self::Pipe(_) => "pipe",
-            Self::Status(_) => "status",
-            Self::Clean(_) => "clean",
-            Self::Ctl(_) => "ctl",
-            Self::Presets(_) => "presets",
-            Self::Diagnose(_) => "diagnose",
-            Self::Train(_) => "train",
-            Self::Doctor(_) => "doctor",
-            Self::Demo(_) => "demo",
-            Self::Completions(_) => "completions",
-            Self::Man => "man",
-            Self::DemoTcp => "demo-tcp",
-        }
-    }
-
     /// What happens to what is at the destination.
     pub fn manners(&self) -> Manners {
         match self {

@@ -55,20 +55,6 @@ pub struct SelectArgs {
     pub copy_links: bool,
 }
 
-impl SelectArgs {
-    /// Whether any of them is given.
-    pub fn is_given(&self) -> bool {
-        let Self { rules, files_from, from0, gitignore, max_size, min_size, one_file_system, copy_links } =
-            self;
-        let switches = [*from0, *gitignore, *one_file_system, *copy_links];
-        let sizes = [max_size, min_size];
-        *rules != RuleArgs::default()
-            || files_from.is_some()
-            || switches.contains(&true)
-            || sizes.iter().any(|size| size.is_some())
-    }
-}
-
 /// Makes a rule of an option's value.
 type MakeRule = fn(&OsStr) -> RuleArg;
 
@@ -158,7 +144,6 @@ mod tests {
         ];
         assert_eq!(args.select.rules.0, expected);
         assert_eq!(args.paths, ["a", "d"]);
-        assert!(args.select.is_given() && !parse(words("a b")).unwrap().select.is_given());
     }
 
     #[test]

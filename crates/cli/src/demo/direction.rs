@@ -7,7 +7,7 @@ use haul_sim::{Exit, MAX_PARCEL, PacketInfo, Parcel, Path, SpecError, UDP_OVERHE
 use haul_udp::SendError;
 use haul_wan::{GRAIN, Way};
 
-use super::path::Counters;
+use super::counters::Counters;
 use super::ring::{Batch, FlowId, Ring};
 use super::spec::PathSpec;
 

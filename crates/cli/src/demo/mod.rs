@@ -2,6 +2,7 @@
 //! compare with.
 
 mod beside;
+mod counters;
 mod direction;
 mod fileset;
 mod path;
@@ -11,6 +12,7 @@ mod tcp;
 mod udp;
 
 pub use beside::{CONGESTIONS, TcpBeside, TcpFlow, TcpJob, TcpNews, run_tcp_flows};
+pub use counters::DirectionCounts;
 pub use fileset::{FileSet, FileSetSpec};
-pub use path::{DirectionCounts, EmulatedPath, PathCounts};
+pub use path::{EmulatedPath, PathCounts};
 pub use spec::PathSpec;

@@ -4,12 +4,12 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use haul_sim::DropReason;
 use haul_udp::{Options, SocketError, UdpSocket};
 
+use super::counters::{Counters, DirectionCounts};
 use super::spec::PathSpec;
 use super::tcp::TcpRelay;
 use super::udp::UdpRelay;
@@ -26,28 +26,6 @@ pub struct EmulatedPath {
     counters: Arc<[Counters; 2]>,
     udp: Option<JoinHandle<()>>,
     tcp: Option<TcpRelay>,
-}
-
-/// What one direction has done with datagrams.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DirectionCounts {
-    /// Packets that came in.
-    pub offered: u64,
-    /// Packets that came out.
-    pub delivered: u64,
-    /// Payload bytes that came out.
-    pub delivered_bytes: u64,
-    /// Dropped at the full queue.
-    pub queue_full: u64,
-    /// Lost at random.
-    pub random: u64,
-    /// Longer than the path's MTU.
-    pub too_large: u64,
-    /// Dropped because the relay itself had no room or could not pass them on. On a machine that keeps up
-    /// these are none.
-    pub relay: u64,
-    /// Socket buffers (each up to 44 packets) that the kernel dropped because the relay came too late.
-    pub overrun: u64,
 }
 
 /// What both directions have done.
@@ -119,93 +97,6 @@ fn bind_pair() -> io::Result<(TcpListener, UdpSocket)> {
             Err(error) => return Err(io::Error::other(error)),
         }
     }
-}
-
-/// The counts of one direction while they grow.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    offered: AtomicU64,
-    delivered: AtomicU64,
-    delivered_bytes: AtomicU64,
-    queue_full: AtomicU64,
-    random: AtomicU64,
-    too_large: AtomicU64,
-    relay: AtomicU64,
-    overrun: AtomicU64,
-}
-
-fn add(counter: &AtomicU64, number: u64) {
-    counter.fetch_add(number, Ordering::Relaxed);
-}
-
-impl Counters {
-    pub(super) fn offered(&self, packets: u64) {
-        add(&self.offered, packets);
-    }
-
-    pub(super) fn delivered(&self, packets: usize, bytes: usize) {
-        add(&self.delivered, packets as u64);
-        add(&self.delivered_bytes, bytes as u64);
-    }
-
-    /// Packets that the path has dropped. It has no stage that drops for another reason than these.
-    pub(super) fn dropped(&self, reason: DropReason, packets: u32) {
-        let counter = match reason {
-            DropReason::QueueFull => &self.queue_full,
-            DropReason::Random => &self.random,
-            DropReason::TooLarge => &self.too_large,
-            _ => &self.relay,
-        };
-        add(counter, u64::from(packets));
-    }
-
-    pub(super) fn relay_dropped(&self, packets: usize) {
-        add(&self.relay, packets as u64);
-    }
-
-    pub(super) fn overrun(&self, buffers: u32) {
-        add(&self.overrun, u64::from(buffers));
-    }
-
-    pub(super) fn read(&self) -> DirectionCounts {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        DirectionCounts {
-            offered: get(&self.offered),
-            delivered: get(&self.delivered),
-            delivered_bytes: get(&self.delivered_bytes),
-            queue_full: get(&self.queue_full),
-            random: get(&self.random),
-            too_large: get(&self.too_large),
-            relay: get(&self.relay),
-            overrun: get(&self.overrun),
-        }
-    }
-}
-
-impl DirectionCounts {
-    /// Packets that were dropped, for whatever reason.
-    pub fn dropped(&self) -> u64 {
-        self.queue_full + self.random + self.too_large + self.relay
-    }
-}
-
-impl std::fmt::Display for DirectionCounts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { offered, queue_full, random, too_large, relay, overrun, .. } = self;
-        write!(f, "{offered} packets, lost {random} at random, {queue_full} at the full queue")?;
-        for (number, why) in [(too_large, "too large"), (relay, "in the relay"), (overrun, "buffers overrun")]
-        {
-            if *number > 0 {
-                write!(f, ", {number} {why}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A failure of the loopback sockets in words; kept here so that both relays say it alike.
-pub(super) fn relay_problem(what: &str, error: &dyn std::error::Error) {
-    tracing::warn!("emulated path: {what}: {error}");
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use haul_udp::{Arrival, ArrivalClock, Options, Receiver, UdpSocket};
 use haul_wan::Way;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::counters::{Counters, relay_problem};
 use super::direction::Direction;
-use super::path::{Counters, relay_problem};
 use super::ring::FlowId;
 use super::spec::PathSpec;
 

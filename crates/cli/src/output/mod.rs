@@ -8,7 +8,6 @@ mod name;
 mod progress;
 mod report;
 mod summary;
-mod together;
 mod travel;
 
 pub use events::EventLog;
@@ -21,10 +20,9 @@ pub(crate) use lines::{
     inert, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
 pub use name::Name;
-pub use progress::{Progress, ProgressStyle, Snapshot, Stall, Voice};
+pub use progress::{Progress, ProgressStyle, Snapshot, Stall, Together, Voice};
 pub use report::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
 pub use summary::Summary;
-pub use together::{Part, Together};
 
 use haul_base::{Bytes, Span};
 

@@ -13,8 +13,8 @@ use haul_wan::{Emulator, EmulatorOptions, Names, TcpWindow, V4};
 use rustix::process::Signal;
 
 use crate::support::{
-    HAUL, LIMIT, PORT, Running, assert_holes, assert_same, assert_same_to_rsync, at, can_be_particular,
-    clean, directory, file, many, particular, possible, until,
+    HAUL, LIMIT, Outcome, PORT, Running, assert_holes, assert_same, assert_same_to_rsync, at,
+    can_be_particular, clean, directory, file, many, particular, possible, until,
 };
 
 /// The path's rate: a copy takes some 3 s.
@@ -100,6 +100,13 @@ impl Server {
         });
         Self { process, url }
     }
+
+    /// Asserts that a copy succeeded; if not, the server's words tell why.
+    #[track_caller]
+    fn has_served(&mut self, copy: Outcome) {
+        let state = if self.process.is_running() { "runs" } else { "has ended" };
+        assert_eq!(copy.code, Some(0), "{copy:?}; the server {state}: {}", self.process.stderr());
+    }
 }
 
 /// One copy, in one direction.
@@ -143,7 +150,7 @@ impl Copy<'_> {
             std::thread::sleep(Duration::from_millis(rng.below(2500)));
             if !copy.is_running() {
                 // The end came first. This was the last kill of this copy that could be.
-                copy.wait(LIMIT).exits(0);
+                server.has_served(copy.wait(LIMIT));
                 break;
             }
             done += 1;
@@ -158,7 +165,7 @@ impl Copy<'_> {
                 server = Server::start(self.emulator, self.root());
             }
         }
-        self.start(&server).wait(LIMIT).exits(0);
+        server.has_served(self.start(&server).wait(LIMIT));
         self.carried() - before
     }
 

@@ -230,28 +230,8 @@ fn presets_are_told_in_json_with_their_commands() {
     assert!(listed["ok"] == true && listed["schema"] == 1 && listed["error"].is_null(), "{listed}");
     let all = listed["presets"].as_array().unwrap();
     let names: Vec<_> = all.iter().filter_map(|preset| preset["name"].as_str()).collect();
-    assert_eq!(
-        names,
-        [
-            "default",
-            "fixed",
-            "bulk",
-            "fobs",
-            "fobs-state",
-            "fobs-gentle",
-            "fobs-classifier",
-            "rbudp",
-            "rbudp+",
-            "rapid",
-            "rapid+",
-            "asynch",
-            "proactive",
-            "udt",
-            "viz",
-            "msg",
-            "sensor"
-        ]
-    );
+    let shipped = haul_proto::presets::PRESETS.iter().map(|(name, _)| *name);
+    assert_eq!(names, ["default", "fixed"].into_iter().chain(shipped).collect::<Vec<_>>());
     for preset in all {
         let commands: Vec<_> = preset["commands"].as_array().unwrap().iter().collect();
         assert!(

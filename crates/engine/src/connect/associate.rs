@@ -12,7 +12,7 @@ use haul_wire::control::{
 use super::{check_accept, default_settings, dial, secure, too_long};
 use crate::clock::unix_now;
 use crate::control::Timing;
-use crate::crypto::TicketSecret;
+use crate::crypto::ResumptionSecret;
 use crate::endpoint::ChannelOptions;
 use crate::tls::SessionSecrets;
 use crate::{Control, EngineError, HaulUrl};
@@ -45,7 +45,7 @@ impl Default for AssociateOptions {
 pub(crate) struct Agreed {
     pub(crate) server: SocketAddr,
     pub(crate) identity: u32,
-    pub(crate) secret: TicketSecret,
+    pub(crate) secret: ResumptionSecret,
     pub(crate) cipher: Cipher,
     pub(crate) round_trip: Span,
 }

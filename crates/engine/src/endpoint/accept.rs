@@ -6,16 +6,16 @@ use std::task::Waker;
 
 use haul_base::{Ecn, Time};
 use haul_stack::Ends;
-use haul_wire::packet::{Flight, FlightWord, OpenHeader, WORD_LEN, WordPacket};
+use haul_wire::packet::{Flight, FlightWord, OpenHeader, WordPacket};
 
 use super::address::Standing;
+use super::event_loop::split_open;
 use super::guard::caught;
 use super::inner::{Header, Inner, received};
 use super::phase::Manner;
-use super::run::split_open;
 use super::shared::{Shared, count, lock};
 use super::table::Table;
-use crate::crypto::TicketSecret;
+use crate::crypto::ResumptionSecret;
 use crate::{EngineError, Role};
 
 /// A packet with an opening header has come.
@@ -42,7 +42,7 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
         if len == 0 {
             flight.keys().prepare();
             // Its questions for signs of life are due some time, whether anybody waits on it or not.
-            flight.make_good(shared, now);
+            flight.flush(shared, now);
         } else {
             flight.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
         }
@@ -83,7 +83,7 @@ fn admit(
     }
 }
 
-type Known = (TicketSecret, Option<Arc<Inner>>, u64);
+type Known = (ResumptionSecret, Option<Arc<Inner>>, u64);
 
 fn known(table: &Table, identity: u32) -> Result<Known, Refusal> {
     let entry = table.get(identity).ok_or(Refusal::Unknown)?;
@@ -119,7 +119,7 @@ fn begin(
     if let Some(old) = old {
         let mut state = old.lock();
         state.end(EngineError::Closed);
-        old.release(state);
+        old.release(shared, state);
     }
     // A waker that panics has been called all the same.
     let _ = caught(|| wakers.into_iter().for_each(Waker::wake));
@@ -142,14 +142,14 @@ pub(super) fn say_closed(shared: &Shared, flight: Flight) {
 /// Says something about a flight that is not there.
 fn say(
     shared: &Shared,
-    secret: &TicketSecret,
+    secret: &ResumptionSecret,
     flight: Flight,
     (word, number): (FlightWord, u32),
     to: SocketAddr,
 ) {
     let mut packet = WordPacket { flight, word, number, mac: [0; 12] };
     packet.mac = secret.mac(shared.role, &packet.authenticated());
-    shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, to);
+    shared.send(&packet.to_bytes(), to);
 }
 
 /// The client will not come back with this association.

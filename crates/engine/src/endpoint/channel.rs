@@ -2,15 +2,16 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::{self, Poll};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_base::{Rate, Span, Time};
+use haul_base::{Rate, Time};
 use haul_stack::{PathState, Recipe, SendError, SendOptions, StackEvent, StackStats};
 use haul_wire::packet::FlightWord;
 
 use super::Endpoint;
-use super::guest::Guest;
-use super::inner::{Attendance, Inner, State};
+use super::driver::InlineDriver;
+use super::inner::{Inner, State};
 use super::phase::{Manner, Phase};
 use super::shared::lock;
 use super::ticket::Ticket;
@@ -32,6 +33,13 @@ pub struct Channel {
     /// The client's.
     ticket: Option<Box<Ticket>>,
     goodbye: FlightWord,
+}
+
+/// Whether what there is to send may wait for what the application does with the result of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coalescing {
+    Allowed,
+    Forbidden,
 }
 
 /// What an attempt under the lock came to.
@@ -101,7 +109,7 @@ impl Channel {
         let result = work(&mut state, now);
         let shared = self.endpoint.shared();
         self.inner.settle(shared, &mut state, now);
-        self.inner.release_from_outside(shared, state);
+        self.inner.release(shared, state);
         result
     }
 
@@ -110,90 +118,71 @@ impl Channel {
         &self,
         until: Option<Instant>,
         what: &'static str,
+        coalescing: Coalescing,
         mut attempt: impl FnMut(&mut State, Time) -> Attempt<R>,
     ) -> Result<R, EngineError> {
         let began = Instant::now();
         let shared = self.endpoint.shared();
-        let mut guest: Option<Guest<'_>> = None;
+        let mut inline: Option<InlineDriver<'_>> = None;
         let mut state = self.inner.lock();
-        let mut attended = Attendance::Absent;
         loop {
             let now = self.now();
             let result = attempt(&mut state, now);
-            let changed = match (&result, attended, &mut guest) {
-                // The application has its message first; what answers it may go with what that says.
-                (Ok(Some(_)), Attendance::Served, Some(guest)) => {
-                    state.on_awaited(now);
-                    guest.owe(self.inner.identity());
-                    // What it answers need not be repeated any more.
-                    self.inner.put_off(shared, &mut state);
-                    false
-                }
-                _ => self.inner.settle(shared, &mut state, now),
-            };
+            let is_deferred = coalescing == Coalescing::Allowed && state.transmit_at.is_some();
+            // The application has its message first; what answers it may go with what that says.
+            let changed =
+                !(is_deferred && matches!(result, Ok(Some(_)))) && self.inner.settle(shared, &mut state, now);
             let is_late = until.is_some_and(|until| until <= Instant::now());
             let result = match result {
                 Ok(None) if is_late => {
                     Err(EngineError::TimedOut { what, seconds: began.elapsed().as_secs_f64() })
                 }
                 Ok(None) if changed => {
-                    self.inner.release_from_outside(shared, state);
-                    (state, attended) = (self.inner.lock(), Attendance::Absent);
+                    self.inner.release(shared, state);
+                    state = self.inner.lock();
                     continue;
                 }
                 Ok(None) => {
-                    let guest = guest.get_or_insert_with(|| Guest::new(shared));
-                    (state, attended) = self.block(guest, state, until);
+                    state = self.block(&mut inline, state, until);
                     continue;
                 }
                 Ok(Some(result)) => Ok(result),
                 Err(error) => Err(error),
             };
-            self.inner.release_from_outside(shared, state);
+            self.inner.release(shared, state);
             return result;
         }
     }
 
-    /// Waits until the flight may have changed, or `until`: drives the endpoint where that is possible, else sleeps until
-    /// whoever drives has something to tell. Says what has become of the attendance.
+    /// Waits until the connection may have changed, or `until`: drives the endpoint unless another thread does so inline.
     fn block<'s>(
         &'s self,
-        guest: &mut Guest<'_>,
+        inline: &mut Option<InlineDriver<'s>>,
         mut state: MutexGuard<'s, State>,
         until: Option<Instant>,
-    ) -> (MutexGuard<'s, State>, Attendance) {
-        if guest.is_at_helm() {
-            state.guest = Attendance::Driving;
-            self.inner.put_off(self.endpoint.shared(), &mut state);
-            let awaited = state.anticipation.as_ref().and_then(|anticipation| anticipation.expected());
+    ) -> MutexGuard<'s, State> {
+        let shared = self.endpoint.shared();
+        if inline.is_none() && !shared.is_stopped() {
+            *inline = InlineDriver::start(shared);
+        }
+        if let Some(inline) = inline {
+            state.inline = Some(thread::current().id());
+            let busy_poll = state.busy_poll;
             drop(state);
-            let _attending = Attending(&self.inner);
-            guest.turn(until.map(|until| self.endpoint.shared().clock.time(until)), awaited);
+            inline.turn(until.map(|until| shared.clock.time(until)), busy_poll);
             let mut state = self.inner.lock();
-            if let Some(anticipation) = &mut state.anticipation {
-                anticipation.on_rested(self.now(), guest.rested());
-            }
-            let attended = std::mem::replace(&mut state.guest, Attendance::Absent);
-            return (state, attended);
+            state.inline = None;
+            return state;
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let again = self.when_to_look(&state);
         state.waiting += 1;
         let changed = self.inner.changed();
-        state = match left.into_iter().chain(again).min() {
+        state = match left {
             None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(left) => changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
         };
         state.waiting -= 1;
-        (state, Attendance::Absent)
-    }
-
-    /// How long it is until a thread that did not get the helm should try again, to look for a message itself: the endpoint's
-    /// thread was still busy with what was sent, and is asleep by then.
-    fn when_to_look(&self, state: &State) -> Option<Duration> {
-        let look = state.anticipation.as_ref()?.expected()?.look?;
-        let left = look.start.since(self.now());
-        (left > Span::ZERO && self.endpoint.shared().helm.is_quiet()).then(|| left.into())
+        state
     }
 
     /// Tries; if there is no result, `context` is woken when it is worth another try, and not before.
@@ -212,7 +201,7 @@ impl Channel {
                 state.wake_later(context.waker());
                 return Poll::Pending;
             }
-            self.inner.release_from_outside(shared, state);
+            self.inner.release(shared, state);
             if let Some(result) = result {
                 return Poll::Ready(result);
             }
@@ -238,7 +227,9 @@ impl Channel {
         timeout: Option<Duration>,
     ) -> Result<u64, EngineError> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
-        self.wait(until, "room for the message", |state, now| state.send(now, data, options))
+        self.wait(until, "room for the message", Coalescing::Forbidden, |state, now| {
+            state.send(now, data, options)
+        })
     }
 
     /// As [`Channel::send`], for tasks.
@@ -268,13 +259,7 @@ impl Channel {
     /// As [`Channel::try_recv`]; [`EngineError::TimedOut`].
     pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, EngineError> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
-        self.wait(until, "a message", |state, now| {
-            let message = state.recv()?;
-            if message.is_none() {
-                state.expect_answer(now, self.role());
-            }
-            Ok(message)
-        })
+        self.wait(until, "a message", Coalescing::Allowed, |state, _| state.recv())
     }
 
     /// As [`Channel::recv`], for tasks.
@@ -291,7 +276,7 @@ impl Channel {
     /// [`EngineError::TimedOut`]; how the flight has ended.
     pub fn flush(&self, timeout: Option<Duration>) -> Result<(), EngineError> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
-        self.wait(until, "the arrival of all messages", |state, _| state.flushed())
+        self.wait(until, "the arrival of all messages", Coalescing::Forbidden, |state, _| state.flushed())
     }
 
     /// As [`Channel::flush`], for tasks.
@@ -307,12 +292,15 @@ impl Channel {
     /// # Errors
     /// [`EngineError::TimedOut`]; how the flight has ended.
     pub fn wait_confirmed(&self, timeout: Duration) -> Result<(), EngineError> {
-        self.wait(Some(Instant::now() + timeout), "an answer of the other side", |state, _| {
-            match state.ended() {
+        self.wait(
+            Some(Instant::now() + timeout),
+            "an answer of the other side",
+            Coalescing::Forbidden,
+            |state, _| match state.ended() {
                 Some(error) => Err(error),
                 None => Ok((!state.is_unheard_of()).then_some(())),
-            }
-        })
+            },
+        )
     }
 
     /// Asks the sender at the other end for this rate (with `rate_feedback` in the recipe), now or at any time.
@@ -339,7 +327,7 @@ impl Channel {
     /// [`EngineError::TimedOut`]; how the flight has ended.
     pub fn wait_notice(&self, timeout: Duration) -> Result<StackEvent, EngineError> {
         let until = Some(Instant::now() + timeout);
-        self.wait(until, "a notice", |state, _| match state.notice() {
+        self.wait(until, "a notice", Coalescing::Forbidden, |state, _| match state.notice() {
             Some(notice) => Ok(Some(notice)),
             None => state.ended().map_or(Ok(None), Err),
         })
@@ -406,7 +394,7 @@ impl Channel {
     /// [`EngineError::TimedOut`].
     pub fn wait_ended(&self, timeout: Duration) -> Result<EngineError, EngineError> {
         let until = Some(Instant::now() + timeout);
-        self.wait(until, "the answer to the goodbye", |state, _| Ok(state.ended()))
+        self.wait(until, "the answer to the goodbye", Coalescing::Forbidden, |state, _| Ok(state.ended()))
     }
 
     /// Breaks the flight off at once: the other side is told that it does not end where it should.
@@ -422,18 +410,7 @@ impl Channel {
         self.inner.settle(shared, &mut state, now);
         state.say_goodbye(now, self.goodbye, manner);
         self.inner.farewell(shared, &mut state, now);
-        self.inner.release_from_outside(shared, state);
-    }
-}
-
-/// A thread attends on this flight: nobody counts on it any more if it panics.
-struct Attending<'a>(&'a Inner);
-
-impl Drop for Attending<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.lock().guest = Attendance::Absent;
-        }
+        self.inner.release(shared, state);
     }
 }
 
@@ -458,9 +435,7 @@ impl State {
         }
         match self.stack.send(now, data, options) {
             Ok(id) => {
-                if let Some(anticipation) = &mut self.anticipation {
-                    anticipation.on_sent(now);
-                }
+                self.replies |= std::mem::take(&mut self.owes_reply);
                 Ok(Some(id))
             }
             // A stack that has just failed says so with its next event.
@@ -473,6 +448,7 @@ impl State {
         if let Some((id, buffer)) = self.stack.recv() {
             let data = buffer.to_vec();
             self.stack.recycle(buffer);
+            self.owes_reply = true;
             return Ok(Some(Message { id, data }));
         }
         self.ended().map_or(Ok(None), Err)

@@ -145,7 +145,7 @@ impl Endpoint {
         let mut state = inner.lock();
         inner.keys().prepare();
         inner.settle(shared, &mut state, now);
-        inner.release(state);
+        inner.release(shared, state);
         Ok(Channel::new(inner, self.clone(), Some(Box::new(ticket))))
     }
 }

@@ -1,10 +1,11 @@
 //! How the packets of a flight leave: in batches, behind the opening header, or two in one datagram.
 
-use haul_base::{Time, Transmit};
+use haul_base::{Ecn, Time, Transmit};
 use haul_stack::Together;
+use haul_udp::Full;
 use haul_wire::packet::{OPEN_LEN, OpenHeader, PAIR_LEN, PairHeader};
 
-use super::inner::{Inner, ROUNDS, State};
+use super::inner::{Inner, LOCAL_QUEUE_WAIT, ROUNDS, State, Unsent};
 use super::phase::Phase;
 use super::shared::{SLOT, Shared, count};
 
@@ -14,9 +15,12 @@ impl Inner {
         if matches!(state.phase, Phase::Ended(_)) || state.proven_peer().is_none() {
             return 0;
         }
+        if let Some(unsent) = state.unsent.take_if(|unsent| unsent.retry.is_some_and(|at| at <= now)) {
+            self.send_batch(shared, state, now, &unsent.data, unsent.segment_size, unsent.ecn);
+        }
         let mut slot = shared.take_slot();
         let mut sent = 0;
-        while sent < ROUNDS {
+        while sent < ROUNDS && state.unsent.is_none() {
             // In front of the packets there is room for the header of a pair.
             let next = state.stack.poll_transmit_together(now, &mut slot[PAIR_LEN..SLOT]);
             let Some(next) = next else { break };
@@ -26,17 +30,38 @@ impl Inner {
             if let Phase::Opening(opening) = &mut state.phase {
                 opening.on_accompanied(now);
                 let (data, size) = self.with_header(data, segment_size);
-                shared.send(&data, size, ecn, state.peer);
+                self.send_batch(shared, state, now, &data, size, ecn);
             } else if let Some(header) = pair_header(next, state.stack.path().datagram) {
                 slot[..PAIR_LEN].copy_from_slice(&header.to_bytes());
                 count(&shared.counters.pairs);
-                shared.send(&slot[..PAIR_LEN + len], PAIR_LEN + len, ecn, state.peer);
+                self.send_batch(shared, state, now, &slot[..PAIR_LEN + len], PAIR_LEN + len, ecn);
             } else {
-                shared.send(data, segment_size, ecn, state.peer);
+                self.send_batch(shared, state, now, data, segment_size, ecn);
             }
         }
         shared.put_slot(slot);
         sent
+    }
+
+    /// Sends a batch; keeps what there is no room for, and sees to it that it is tried again.
+    fn send_batch(
+        &self,
+        shared: &Shared,
+        state: &mut State,
+        now: Time,
+        data: &[u8],
+        segment_size: usize,
+        ecn: Ecn,
+    ) {
+        let Err((done, full)) = shared.send_batch(data, segment_size, ecn, state.peer) else { return };
+        let retry = match full {
+            Full::SocketBuffer => None,
+            Full::LocalQueue => Some(now + LOCAL_QUEUE_WAIT),
+        };
+        state.unsent = Some(Box::new(Unsent { data: data[done..].to_vec(), segment_size, ecn, retry }));
+        if full == Full::SocketBuffer {
+            shared.driver.wait_for_room(self.identity());
+        }
     }
 
     pub(super) fn opening_header(&self) -> [u8; OPEN_LEN] {

@@ -24,6 +24,6 @@ impl Inner {
         let mut state = self.lock();
         state.end(EngineError::MicroProtocol { protocol: "of the application".to_owned(), message });
         // Whoever waits is told; a waker that panics again has had its chance.
-        let _ = caught(|| self.release_from_outside(shared, state));
+        let _ = caught(|| self.release(shared, state));
     }
 }

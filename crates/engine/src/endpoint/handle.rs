@@ -8,7 +8,8 @@ use std::time::Duration;
 use haul_base::Bytes;
 use haul_udp::{Options, UdpSocket};
 
-use super::run::{self, Strays};
+use super::driver;
+use super::event_loop::Strays;
 use super::shared::{EndpointLimits, Shared, lock};
 use super::{Channel, ChannelOptions};
 use crate::{EngineError, Role};
@@ -33,12 +34,10 @@ pub struct EndpointStats {
     pub inbox_full: u64,
     /// Batches that the system did not take.
     pub unsent: u64,
-    /// Waits on a channel in which the waiting thread itself did the work of the endpoint's thread.
-    pub guests: u64,
+    /// Waits on a channel in which the waiting thread itself received packets.
+    pub inline_waits: u64,
     /// Datagrams sent with two packets each, an answer and a message.
     pub pairs: u64,
-    /// Times at which a thread that waited looked for a message itself instead of sleeping.
-    pub looks: u64,
 }
 
 /// A UDP socket and a thread for any number of associations. While a single thread waits on one of its channels, that thread
@@ -58,8 +57,8 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.stop();
         let thread = lock(&self.thread).take();
-        // A waker that runs on the endpoint's own thread may have held the last channel.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+        // A waker that runs on a driver may have held the last channel: its thread and the endpoint's would wait for each other.
+        if let Some(thread) = thread.filter(|_| !driver::is_driver()) {
             let _ = thread.join();
         }
     }
@@ -88,11 +87,11 @@ impl Endpoint {
         limits: EndpointLimits,
         strays: Strays,
     ) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(socket, role, limits)?);
+        let shared = Arc::new(Shared::new(socket, role, limits, strays)?);
         let ours = shared.clone();
         let thread = std::thread::Builder::new()
             .name("haul-endpoint".to_owned())
-            .spawn(move || run::run(&ours, strays))
+            .spawn(move || driver::run(&ours))
             .map_err(|e| EngineError::system("cannot start a thread", e))?;
         Ok(Self { handle: Arc::new(Handle { shared, thread: Mutex::new(Some(thread)) }) })
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task;
+use std::thread::{self, ThreadId};
 
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::micro::FEC_KIND;
@@ -12,12 +13,11 @@ use haul_wire::packet::{Flight, FlightWord, OPEN_LEN};
 
 use super::ChannelOptions;
 use super::address::Standing;
-use super::anticipation::Anticipation;
 use super::guard::caught;
 use super::phase::{KeepAlive, Manner, Opening, Phase};
 use super::shared::{Shared, count, lock};
 use super::table::Bond;
-use crate::crypto::FlightKeys;
+use crate::crypto::ConnectionKeys;
 use crate::{EngineError, Role};
 
 /// Batches sent before others have their turn.
@@ -33,13 +33,18 @@ const OPENING_DELAY: Span = Span::from_millis(10);
 /// Shortest time between two opening headers.
 const OPENING_REPEAT: Span = Span::from_millis(100);
 
+/// What there is to send waits so long for what the application says to a message.
+const COALESCING_DELAY: Span = Span::from_micros(500);
+/// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
+pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
+
 /// What is taken for a round trip where nothing is known (RFC 9002 section 6.2.2). The first estimate of an association comes from
 /// exchanges over TCP: where that had to repeat something, it is seconds, and so would be the first repetition here.
 const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
 
 /// One end of a flight.
 pub(crate) struct Inner {
-    keys: Arc<FlightKeys>,
+    keys: Arc<ConnectionKeys>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -56,11 +61,19 @@ pub(super) struct State {
     pub(super) phase: Phase,
     /// Largest datagram, UDP payload bytes.
     datagram: u16,
-    /// Highest packet number that came and opened: only newer packets say where the other end is.
-    highest_pn: u64,
     pub(super) heard: Time,
-    /// The earliest entry of the schedule.
-    scheduled: Option<Time>,
+    /// What the driver's timer for this connection is set to.
+    timer: Option<Time>,
+    /// What there is to send waits until then.
+    pub(super) transmit_at: Option<Time>,
+    /// The application has taken a message since it last sent one.
+    pub(super) owes_reply: bool,
+    /// The application answered the last message while what there was to send waited for that, or sooner.
+    pub(super) replies: bool,
+    /// A batch that the socket had no room for; nothing leaves before it.
+    pub(super) unsent: Option<Box<Unsent>>,
+    /// Whether the endpoint knows that it may have something to give back when it is idle.
+    is_active: bool,
     inbox: usize,
     /// Made by the first.
     notices: Option<Box<VecDeque<StackEvent>>>,
@@ -69,22 +82,19 @@ pub(super) struct State {
     wakers: Option<Box<Vec<task::Waker>>>,
     /// Threads that sleep until something changes.
     pub(super) waiting: u32,
-    pub(super) guest: Attendance,
-    /// How long a guest may look for a message at a time.
-    busy_poll: Span,
-    /// When the next message may come; made with the first that a thread waits for.
-    pub(super) anticipation: Option<Box<Anticipation>>,
+    /// The thread that waits for a change and drives the endpoint meanwhile.
+    pub(super) inline: Option<ThreadId>,
+    /// How long that looks for packets before it sleeps.
+    pub(super) busy_poll: Span,
 }
 
-/// A thread that waits for a change and drives the endpoint meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attendance {
-    /// There is none.
-    Absent,
-    /// It drives.
-    Driving,
-    /// It has brought a message. What there is to send waits for what the application does with that.
-    Served,
+/// What is left of a batch.
+pub(super) struct Unsent {
+    pub(super) data: Vec<u8>,
+    pub(super) segment_size: usize,
+    pub(super) ecn: Ecn,
+    /// When to try again; without a time, when the socket has room.
+    pub(super) retry: Option<Time>,
 }
 
 /// Whether packets have come behind an opening header: their sender does not know yet that it was heard.
@@ -105,7 +115,7 @@ impl Inner {
         ends: Ends,
     ) -> Result<Self, RecipeError> {
         let round_trip = bond.round_trip.min(UNKNOWN_ROUND_TRIP);
-        let keys = FlightKeys::new(&bond.secret, &flight, role, bond.cipher);
+        let keys = ConnectionKeys::new(&bond.secret, &flight, role, bond.cipher);
         let phase = match role {
             Role::Client => {
                 let wait = (round_trip * 2).max(OPENING_REPEAT);
@@ -136,17 +146,20 @@ impl Inner {
             moves: 0,
             phase,
             datagram: options.datagram,
-            highest_pn: 0,
             heard: now,
-            scheduled: None,
+            timer: None,
+            transmit_at: None,
+            owes_reply: false,
+            replies: false,
+            unsent: None,
+            is_active: false,
             inbox: options.inbox.0 as usize,
             notices: None,
             keep_alive: every,
             wakers: None,
             waiting: 0,
-            guest: Attendance::Absent,
+            inline: None,
             busy_poll: options.busy_poll.into(),
-            anticipation: None,
         };
         Ok(Self { keys, state: Mutex::new(state), changed: Condvar::new() })
     }
@@ -159,7 +172,7 @@ impl Inner {
         self.keys.flight()
     }
 
-    pub(super) fn keys(&self) -> &FlightKeys {
+    pub(super) fn keys(&self) -> &ConnectionKeys {
         &self.keys
     }
 
@@ -175,75 +188,79 @@ impl Inner {
         &self.changed
     }
 
-    /// Sends what there is to send, takes the stack's events, and sees to it that somebody looks again in time. Whether it
-    /// has changed anything that somebody may wait for.
+    /// Sends what there is to send, takes the stack's events, and sets the timer. Whether it has changed anything that
+    /// somebody may wait for.
     pub(super) fn settle(&self, shared: &Shared, state: &mut State, now: Time) -> bool {
+        let was_deferred = state.transmit_at.take().is_some();
         let sent = self.transmit(shared, state, now);
-        if sent > 0 {
-            state.on_transmitted(now);
-        }
-        let changed = self.settle_unsent(shared, state);
         if sent == ROUNDS {
-            self.schedule(shared, state, now);
+            state.transmit_at = Some(now);
         }
+        let changed = self.take_events(shared, state);
+        self.set_timer(shared, state, was_deferred);
         changed || sent > 0
     }
 
-    /// As [`settle`](Self::settle), but what there is to send waits.
-    fn settle_unsent(&self, shared: &Shared, state: &mut State) -> bool {
+    /// As [`settle`](Self::settle), but what there is to send waits for the application.
+    fn settle_unsent(&self, shared: &Shared, state: &mut State, now: Time) {
+        state.transmit_at.get_or_insert(now + COALESCING_DELAY);
+        self.take_events(shared, state);
+        self.set_timer(shared, state, false);
+    }
+
+    /// Whether there were any.
+    fn take_events(&self, shared: &Shared, state: &mut State) -> bool {
         let mut changed = false;
         while let Some(event) = state.stack.poll_event() {
             changed = true;
             self.take_event(shared, state, event);
         }
-        if let Some(at) = state.deadline() {
-            self.schedule(shared, state, at);
+        if !state.is_active {
+            state.is_active = true;
+            shared.note_active(self.identity());
         }
         changed
     }
 
-    /// Sends what was left unsent.
-    pub(super) fn make_good(&self, shared: &Shared, now: Time) {
+    /// Sends what there is to send.
+    pub(super) fn flush(&self, shared: &Shared, now: Time) {
         let mut state = self.lock();
         self.settle(shared, &mut state, now);
-        self.release(state);
+        self.release(shared, state);
     }
 
-    pub(super) fn schedule(&self, shared: &Shared, state: &mut State, at: Time) {
-        if state.scheduled.is_none_or(|known| at < known) {
-            state.scheduled = Some(at);
-            shared.helm.wake_at(at, self.identity());
+    /// The socket has room for what is unsent.
+    pub(super) fn on_room(&self, shared: &Shared, now: Time) {
+        let mut state = self.lock();
+        if let Some(unsent) = &mut state.unsent {
+            unsent.retry = Some(now);
+            self.settle(shared, &mut state, now);
         }
+        self.release(shared, state);
     }
 
-    /// What was scheduled for a time at which nothing is to be done any more is put off: who drives would wake for nothing.
-    pub(super) fn put_off(&self, shared: &Shared, state: &mut State) {
-        let (Some(known), deadline) = (state.scheduled, state.deadline()) else { return };
-        if deadline.is_none_or(|at| at > known) && shared.helm.take_back(known, self.identity()) {
-            state.scheduled = None;
-            if let Some(at) = deadline {
-                self.schedule(shared, state, at);
-            }
-        }
-    }
-
-    /// As [`release`](Self::release), where it is not for certain whoever drives that calls: a guest looks by itself at
-    /// what it has changed, and only at that.
-    pub(super) fn release_from_outside(&self, shared: &Shared, state: MutexGuard<'_, State>) {
-        let has_guest = state.guest != Attendance::Absent;
-        self.release(state);
-        if has_guest {
-            shared.helm.wake_guest();
+    /// Has [`on_timer`](Self::on_timer) called in time. Unless `exactly`, a time that has become later is only set when the timer
+    /// runs out: it moves with nearly every packet.
+    pub(super) fn set_timer(&self, shared: &Shared, state: &mut State, exactly: bool) {
+        let (old, new) = (state.timer, state.deadline());
+        let is_earlier = new.is_some_and(|new| old.is_none_or(|old| new < old));
+        if is_earlier || (new != old && (exactly || new.is_none())) {
+            state.timer = new;
+            shared.driver.set_timer(self.identity(), old, new, exactly);
         }
     }
 
     /// Unlocks, and wakes whoever waits for a change.
-    pub(super) fn release(&self, mut state: MutexGuard<'_, State>) {
+    pub(super) fn release(&self, shared: &Shared, mut state: MutexGuard<'_, State>) {
         let wakers = state.wakers.take();
         let waiting = state.waiting > 0;
+        let inline = state.inline.filter(|inline| *inline != thread::current().id());
         drop(state);
         if waiting {
             self.changed.notify_all();
+        }
+        if inline.is_some() {
+            shared.driver.wake_inline();
         }
         wakers.into_iter().flat_map(|wakers| *wakers).for_each(task::Waker::wake);
     }
@@ -281,9 +298,7 @@ impl Inner {
         if state.is_inbox_full() && brings_data(received.data, received.stride) {
             return count(&shared.counters.inbox_full);
         }
-        let newest =
-            received.data.chunks(received.stride.max(1)).filter_map(packet_number).max().unwrap_or(0);
-        let packets = received.count() as u64;
+        let end = self.keys.opened_end();
         let before = state.authentic();
         let is_answer = before == 0 && self.role() == Role::Server && header == Header::Absent;
         let began = is_answer.then(|| state.unheard_since()).flatten();
@@ -296,58 +311,50 @@ impl Inner {
                 state.on_answered(now, now.since(began));
             }
             state.on_heard(now);
-            // Which of them did not open is not known, and the number of a forged one says nothing.
-            let all_opened = opened >= packets;
-            if newest >= state.highest_pn || !all_opened {
+            if self.keys.opened_end() > end {
                 self.on_newest_from(shared, &state, from, header);
             }
-            if all_opened {
-                state.highest_pn = state.highest_pn.max(newest);
-            }
         }
-        if state.guest != Attendance::Absent && state.stack.waiting_messages() > 0 {
-            state.guest = Attendance::Served;
-            self.settle_unsent(shared, &mut state);
+        // Where messages and answers take turns, what acknowledges a message leaves with the answer to it.
+        if state.replies && state.stack.waiting_messages() > 0 {
+            self.settle_unsent(shared, &mut state, now);
         } else {
             self.settle(shared, &mut state, now);
         }
-        self.release(state);
+        self.release(shared, state);
     }
 
-    /// It is the time for which this flight was scheduled.
-    pub(super) fn on_schedule(&self, shared: &Shared, now: Time, at: Time) {
+    /// The timer of this connection has run out.
+    pub(super) fn on_timer(&self, shared: &Shared, now: Time, at: Time) {
         let mut state = self.lock();
-        if state.scheduled != Some(at) {
+        if state.timer != Some(at) {
             return;
         }
-        state.scheduled = None;
+        state.timer = None;
         if matches!(state.phase, Phase::Ended(_)) {
             return;
         }
+        state.replies &= state.transmit_at.is_none_or(|at| now < at);
         if state.stack.deadline().is_some_and(|deadline| deadline.at <= now) {
             state.stack.on_deadline(now);
         }
-        if state.guest == Attendance::Served {
-            self.settle_unsent(shared, &mut state);
-        } else {
-            self.settle(shared, &mut state, now);
-        }
+        self.settle(shared, &mut state, now);
         self.speak(shared, &mut state, now);
-        if let Some(at) = state.deadline() {
-            self.schedule(shared, &mut state, at);
-        }
-        self.release(state);
+        self.set_timer(shared, &mut state, false);
+        self.release(shared, state);
     }
 
-    /// Gives back what is made again when it is needed, if nothing has come since `before`.
-    pub(super) fn rest(&self, now: Time, before: Time) {
+    /// Gives back what is made again when it is needed, if nothing has come since `before`; whether it has.
+    pub(super) fn release_idle(&self, now: Time, before: Time) -> bool {
         let mut state = self.lock();
-        if state.heard < before {
-            self.keys.rest();
+        let is_idle = state.heard < before;
+        if is_idle {
+            self.keys.release_idle();
             state.stack.rest(now);
             state.notices.take_if(|notices| notices.is_empty());
-            state.anticipation.take_if(|anticipation| anticipation.is_blank());
+            state.is_active = false;
         }
+        is_idle
     }
 }
 
@@ -375,40 +382,6 @@ impl State {
     /// The oldest notice that nobody has taken.
     pub(super) fn notice(&mut self) -> Option<StackEvent> {
         self.notices.as_mut()?.pop_front()
-    }
-
-    /// A guest has a message for which it has waited.
-    pub(super) fn on_awaited(&mut self, now: Time) {
-        if let Some(anticipation) = &mut self.anticipation {
-            anticipation.on_message(now);
-        }
-    }
-
-    /// A thread of `role` waits for a message. Whoever waits for the first one has just sent what it answers, or is a server that
-    /// has told the client so far that its flight is known.
-    pub(super) fn expect_answer(&mut self, now: Time, role: Role) {
-        if self.anticipation.is_some() {
-            return;
-        }
-        if self.stack.stats().messages_submitted > 0 {
-            self.anticipation(now).on_sent(now);
-        } else if let Some(began) = self.unheard_since().filter(|_| role == Role::Server) {
-            self.anticipation(now).on_greeted(began);
-        }
-    }
-
-    fn anticipation(&mut self, now: Time) -> &mut Anticipation {
-        self.anticipation.get_or_insert_with(|| {
-            let mut anticipation = Anticipation::new(now, self.busy_poll, self.stack.path().rtt);
-            anticipation.on_transmitted(now, self.stack.stats().data_resent);
-            Box::new(anticipation)
-        })
-    }
-
-    fn on_transmitted(&mut self, now: Time) {
-        if let Some(anticipation) = &mut self.anticipation {
-            anticipation.on_transmitted(now, self.stack.stats().data_resent);
-        }
     }
 
     /// The other end has answered the latest word of the flight's beginning after so long: the server an opening header, the
@@ -449,8 +422,14 @@ impl State {
             Phase::Running => None,
         };
         let alive = self.keep_alive.as_ref().map(|alive| alive.next);
-        // Nothing is sent to where the other end may not be.
-        let stack = self.proven_peer().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at);
+        // Nothing is sent to where the other end may not be, nor before what is unsent.
+        let stack = match (&self.unsent, self.transmit_at) {
+            (Some(unsent), _) => unsent.retry,
+            (None, Some(at)) => Some(at),
+            (None, None) => {
+                self.proven_peer().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at)
+            }
+        };
         [own, alive, stack].into_iter().flatten().min()
     }
 }
@@ -474,12 +453,6 @@ fn brings_data(packets: &[u8], stride: usize) -> bool {
         let kind = Kind(packet[0] & !GENERATION_BIT);
         kind.is_data() || kind == FEC_KIND
     })
-}
-
-fn packet_number(packet: &[u8]) -> Option<u64> {
-    let mut pn = [0; 8];
-    pn[2..].copy_from_slice(packet.get(1..7)?);
-    Some(u64::from_be_bytes(pn))
 }
 
 /// One received run of packets for a stack.

@@ -8,23 +8,20 @@
 
 mod accept;
 mod address;
-mod anticipation;
 mod channel;
 mod connect;
 mod departing;
+mod driver;
+mod event_loop;
 mod guard;
-mod guest;
 mod handle;
-mod helm;
 mod inner;
 mod options;
 mod phase;
-mod run;
 mod shared;
 mod table;
 mod terms;
 mod ticket;
-mod timer;
 mod words;
 
 pub use channel::{Channel, Message};

@@ -15,9 +15,8 @@ pub struct ChannelOptions {
     pub patience: Duration,
     /// Asks for a sign of life when nothing has come for so long, and ends after three that were not answered.
     pub keep_alive: Option<Duration>,
-    /// A thread that waits for a message does not sleep but looks for itself around the moment at which that is expected, for so
-    /// long at most, and for a fifth of the time between two messages; zero: never. It costs processor time and spares a
-    /// wake-up.
+    /// A thread that waits looks for packets again and again for so long before it sleeps, as with `SO_BUSY_POLL`
+    /// (socket(7)); zero: it sleeps at once. It spares a wake-up and costs a processor.
     pub busy_poll: Duration,
 }
 
@@ -29,7 +28,7 @@ impl Default for ChannelOptions {
             datagram: 1_200,
             patience: Duration::from_secs(5),
             keep_alive: None,
-            busy_poll: Duration::from_micros(1_500),
+            busy_poll: Duration::ZERO,
         }
     }
 }

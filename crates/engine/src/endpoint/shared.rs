@@ -1,17 +1,18 @@
-//! What the thread of an endpoint and the applications' threads share.
+//! What the drivers of an endpoint and the applications' threads share.
 
 use std::collections::VecDeque;
-use std::mem::take;
+use std::mem::{replace, take};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use haul_base::Ecn;
-use haul_udp::{Full, Interest, SendError, UdpSocket};
+use haul_base::{Ecn, Span, Time};
+use haul_udp::{Full, SendError, UdpSocket};
 
-use super::helm::Helm;
+use super::driver::Driver;
+use super::event_loop::{EventLoop, Strays};
 use super::inner::Inner;
 use super::table::Table;
 use super::{ChannelOptions, EndpointStats};
@@ -22,10 +23,10 @@ use crate::{Clock, EngineError, Role};
 pub(super) const SLOT: usize = 65_536;
 /// Free slots that are kept.
 const KEPT_SLOTS: usize = 8;
-/// Longest wait for room in the socket before a batch counts as lost.
-const SEND_PATIENCE: u32 = 20;
-/// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
-const LOCAL_QUEUE_WAIT: Duration = Duration::from_micros(500);
+/// Connections that were silent for so long give back what can be made again, where there are many.
+const IDLE: Span = Span::from_secs(2);
+/// With fewer connections than this it is not worth the wake-ups.
+const MANY: usize = 64;
 
 /// Locks; every update behind these locks is whole, so a panic elsewhere leaves nothing half done.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -56,9 +57,8 @@ pub(super) struct Counters {
     pub(super) strays: AtomicU64,
     pub(super) inbox_full: AtomicU64,
     pub(super) unsent: AtomicU64,
-    pub(super) guests: AtomicU64,
+    pub(super) inline_waits: AtomicU64,
     pub(super) pairs: AtomicU64,
-    pub(super) looks: AtomicU64,
 }
 
 impl Counters {
@@ -72,9 +72,8 @@ impl Counters {
             strays: get(&self.strays),
             inbox_full: get(&self.inbox_full),
             unsent: get(&self.unsent),
-            guests: get(&self.guests),
+            inline_waits: get(&self.inline_waits),
             pairs: get(&self.pairs),
-            looks: get(&self.looks),
         }
     }
 }
@@ -90,12 +89,20 @@ struct Arrivals {
     wakers: Vec<Waker>,
 }
 
+/// Connections that were active since they last gave back what can be made again.
+#[derive(Default)]
+struct Active {
+    identities: Vec<u32>,
+    /// When they were looked at last.
+    looked: Time,
+}
+
 /// A socket, its clock and its flights.
 pub(crate) struct Shared {
     pub(super) socket: UdpSocket,
     pub(super) clock: Clock,
     pub(super) role: Role,
-    pub(super) helm: Helm,
+    pub(super) driver: Driver,
     pub(super) stop: AtomicBool,
     pub(super) counters: Counters,
     pub(super) table: Mutex<Table>,
@@ -105,18 +112,25 @@ pub(crate) struct Shared {
     most_arrivals: usize,
     arrived: Condvar,
     slots: Mutex<Vec<Box<[u8]>>>,
+    active: Mutex<Active>,
     /// What challenges are made of; nobody else knows it.
     pub(super) challenge_key: [u8; 32],
 }
 
 impl Shared {
-    pub(super) fn new(socket: UdpSocket, role: Role, limits: EndpointLimits) -> Result<Self, EngineError> {
+    pub(super) fn new(
+        socket: UdpSocket,
+        role: Role,
+        limits: EndpointLimits,
+        strays: Strays,
+    ) -> Result<Self, EngineError> {
         let clock = Clock::start();
+        let event_loop = EventLoop::new(&socket, strays);
         Ok(Self {
+            driver: Driver::new(clock, &socket, event_loop)?,
             socket,
             clock,
             role,
-            helm: Helm::new(clock)?,
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             table: Mutex::new(Table::new(limits.associations)),
@@ -125,6 +139,7 @@ impl Shared {
             most_arrivals: limits.arrivals,
             arrived: Condvar::new(),
             slots: Mutex::default(),
+            active: Mutex::default(),
             challenge_key: random()?,
         })
     }
@@ -140,27 +155,61 @@ impl Shared {
         }
     }
 
-    /// Sends a batch. Waits a little where there is no room; what finds none then is lost, as it might be on the way.
-    pub(super) fn send(&self, data: &[u8], segment_size: usize, ecn: Ecn, to: SocketAddr) {
-        let (mut done, mut waits) = (0, 0);
+    /// Sends a batch. If there is no room for all of it, gives how many bytes have left and what is full.
+    pub(super) fn send_batch(
+        &self,
+        data: &[u8],
+        segment_size: usize,
+        ecn: Ecn,
+        to: SocketAddr,
+    ) -> Result<(), (usize, Full)> {
+        let mut done = 0;
         while done < data.len() {
             match self.socket.send_to(&data[done..], segment_size, ecn, to) {
                 Ok(sent) => done += sent.bytes,
-                Err(SendError::WouldBlock(full)) if waits < SEND_PATIENCE => {
-                    waits += 1;
-                    match full {
-                        // An error here shows again with the next try.
-                        Full::SocketBuffer => {
-                            drop(self.socket.wait(Interest::Write, Duration::from_millis(1)));
-                        }
-                        Full::LocalQueue => std::thread::sleep(LOCAL_QUEUE_WAIT),
-                    }
-                }
+                Err(SendError::WouldBlock(full)) => return Err((done, full)),
                 Err(error) => {
                     tracing::debug!(%error, %to, "packets were not sent");
                     count(&self.counters.unsent);
-                    return;
+                    return Ok(());
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one datagram that is repeated if it is lost, or need not arrive: a full socket loses it.
+    pub(super) fn send(&self, datagram: &[u8], to: SocketAddr) {
+        if self.send_batch(datagram, datagram.len(), Ecn::NotEct, to).is_err() {
+            count(&self.counters.unsent);
+        }
+    }
+
+    /// A connection is active: it may have what an idle one gives back.
+    pub(super) fn note_active(&self, identity: u32) {
+        lock(&self.active).identities.push(identity);
+    }
+
+    /// When idle connections have to be looked for again.
+    pub(super) fn idle_release_due(&self) -> Option<Span> {
+        let active = lock(&self.active);
+        let is_worth_while = !active.identities.is_empty() && lock(&self.table).len() >= MANY;
+        is_worth_while.then(|| (active.looked + IDLE).since(self.clock.now()))
+    }
+
+    /// Has connections that were active and are idle now give back what can be made again.
+    pub(super) fn release_idle(&self, now: Time) {
+        let (identities, before) = {
+            let mut active = lock(&self.active);
+            if now.since(active.looked) < IDLE || lock(&self.table).len() < MANY {
+                return;
+            }
+            (take(&mut active.identities), replace(&mut active.looked, now))
+        };
+        for identity in identities {
+            let connection = lock(&self.table).live(identity);
+            if connection.is_some_and(|connection| !connection.release_idle(now, before)) {
+                self.note_active(identity);
             }
         }
     }
@@ -199,12 +248,26 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Ends the thread, guests, and the waiting for flights.
+    /// Ends the drivers, and the waiting for flights.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         let wakers = take(&mut lock(&self.arrivals).wakers);
         self.arrived.notify_all();
-        self.helm.wake_all();
+        self.driver.wake_all();
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Stops the endpoint, and ends all its connections.
+    pub(super) fn end_all(&self, error: &EngineError) {
+        if !matches!(error, EngineError::Closed) {
+            tracing::error!(%error, "the UDP endpoint has failed");
+        }
+        self.stop();
+        let connections = lock(&self.table).clear();
+        for connection in connections {
+            let mut state = connection.lock();
+            state.end(error.clone());
+            connection.release(self, state);
+        }
     }
 }

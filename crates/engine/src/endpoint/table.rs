@@ -10,13 +10,13 @@ use haul_wire::control::Cipher;
 use haul_wire::packet::Flight;
 
 use super::inner::Inner;
-use crate::crypto::TicketSecret;
+use crate::crypto::ResumptionSecret;
 
 /// What both ends know of an association.
 #[derive(Clone, Debug)]
 pub(crate) struct Bond {
     pub(crate) identity: u32,
-    pub(crate) secret: TicketSecret,
+    pub(crate) secret: ResumptionSecret,
     pub(crate) cipher: Cipher,
     pub(crate) blueprint: Arc<Blueprint>,
     /// First estimate of the round trip.
@@ -168,7 +168,7 @@ mod tests {
         }
 
         fn bond(&self, identity: u32) -> Bond {
-            let (secret, round_trip) = (TicketSecret([1; 32].into()), Span::from_millis(1));
+            let (secret, round_trip) = (ResumptionSecret([1; 32].into()), Span::from_millis(1));
             Bond { identity, secret, cipher: Cipher::Aes128Gcm, blueprint: self.0.clone(), round_trip }
         }
 

@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
-use crate::crypto::TicketSecret;
+use crate::crypto::ResumptionSecret;
 use crate::secret::{Secret, no_file, write_secret_file};
 
 /// How the system refuses to open a symbolic link.
@@ -74,8 +74,8 @@ impl Ticket {
         Recipe::parse(&self.recipe).map_err(|error| TicketError::Recipe(error.to_string()))
     }
 
-    pub(super) fn secret(&self) -> TicketSecret {
-        TicketSecret(self.secret.clone())
+    pub(super) fn secret(&self) -> ResumptionSecret {
+        ResumptionSecret(self.secret.clone())
     }
 
     /// The epoch of a new flight: higher than every one before it, whatever the clock says.

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use haul_base::{Ecn, Time};
+use haul_base::Time;
 use haul_wire::control::{Fault, FaultCode};
-use haul_wire::packet::{FlightWord, OPEN_LEN, WORD_LEN, WordPacket};
+use haul_wire::packet::{FlightWord, WordPacket};
 
 use super::address::Standing;
 use super::inner::{Inner, State};
@@ -16,7 +16,7 @@ impl Inner {
     pub(super) fn say(&self, shared: &Shared, to: SocketAddr, word: FlightWord, number: u32) {
         let mut packet = WordPacket { flight: self.flight(), word, number, mac: [0; 12] };
         packet.mac = self.keys().mac(&packet.authenticated());
-        shared.send(&packet.to_bytes(), WORD_LEN, Ecn::NotEct, to);
+        shared.send(&packet.to_bytes(), to);
     }
 
     /// An authentic word about this flight has come.
@@ -56,15 +56,13 @@ impl Inner {
             }
         }
         self.settle(shared, &mut state, now);
-        self.release(state);
+        self.release(shared, state);
     }
 
     /// Says what is due at once, as after a change of phase.
     pub(super) fn farewell(&self, shared: &Shared, state: &mut State, now: Time) {
         self.speak(shared, state, now);
-        if let Some(at) = state.deadline() {
-            self.schedule(shared, state, at);
-        }
+        self.set_timer(shared, state, false);
     }
 
     /// Says what is due besides the packets of the stack.
@@ -74,13 +72,13 @@ impl Inner {
             Phase::Opening(opening) if opening.until <= now => state.end(never_heard(peer)),
             Phase::Opening(opening) if opening.next <= now => {
                 opening.on_bare(now);
-                shared.send(&self.opening_header(), OPEN_LEN, Ecn::NotEct, peer);
+                shared.send(&self.opening_header(), peer);
             }
             Phase::Closing(goodbye) if goodbye.next <= now => {
                 let (word, manner, opens) = (goodbye.word, goodbye.manner, goodbye.opens());
                 match (goodbye.say_again(now, rtt), opens) {
                     (true, true) => {
-                        shared.send(&self.opening_header(), OPEN_LEN, Ecn::NotEct, peer);
+                        shared.send(&self.opening_header(), peer);
                         self.say(shared, peer, word, manner as u32);
                     }
                     (true, false) => self.say(shared, peer, word, manner as u32),

@@ -7,7 +7,7 @@ use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Setting
 
 use super::slot::Service;
 use super::table::Registration;
-use crate::crypto::{DataKeys, TicketSecret};
+use crate::crypto::{DataKeys, ResumptionSecret};
 use crate::session::{UdpSide, udp_options};
 use crate::{Clock, Control, EngineError, Role, Session, recipe};
 
@@ -20,7 +20,7 @@ pub struct Incoming {
     pub(super) registration: Registration,
     pub(super) keys: DataKeys,
     pub(super) hello_keys: DataKeys,
-    pub(super) ticket: TicketSecret,
+    pub(super) ticket: ResumptionSecret,
     pub(super) request: Request,
     pub(super) settings: Settings,
     pub(super) peer: SocketAddr,
@@ -107,7 +107,7 @@ impl Incoming {
     }
 
     /// What an association with this client is made of: its number, its secret, and about one round trip.
-    pub(crate) fn bond(&self) -> (u32, TicketSecret, Span) {
+    pub(crate) fn bond(&self) -> (u32, ResumptionSecret, Span) {
         (self.registration.session(), self.ticket.clone(), self.round_trip)
     }
 

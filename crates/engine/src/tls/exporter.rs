@@ -4,7 +4,7 @@
 use haul_wire::control::Cipher;
 use rustls::Connection;
 
-use crate::crypto::{DataKeys, TicketSecret};
+use crate::crypto::{DataKeys, ResumptionSecret};
 use crate::{EngineError, Role, Secret};
 
 const AUTH_LABEL: &[u8] = b"EXPORTER-haul-auth";
@@ -23,7 +23,7 @@ pub(crate) struct SessionSecrets {
     /// Keys of HELLO and `HELLO_ACK`, with packet numbers of their own.
     pub(crate) hello_keys: DataKeys,
     /// What an association's keys are derived from.
-    pub(crate) ticket: TicketSecret,
+    pub(crate) ticket: ResumptionSecret,
     auth: Secret,
     data: Vec<DataSecrets>,
 }
@@ -42,7 +42,7 @@ impl SessionSecrets {
         Ok(Self {
             session: u32::from_be_bytes(export(tls, SESSION_LABEL, &[])?),
             hello_keys: hello.keys(),
-            ticket: TicketSecret(export::<32>(tls, TICKET_LABEL, &[])?.into()),
+            ticket: ResumptionSecret(export::<32>(tls, TICKET_LABEL, &[])?.into()),
             auth: export::<32>(tls, AUTH_LABEL, &[])?.into(),
             data: data.into_iter().collect::<Result<_, _>>()?,
         })

@@ -133,9 +133,9 @@ fn run(seed: u64) {
             }
         }
     });
-    let of_clients: u64 = endpoints.iter().map(|endpoint| endpoint.stats().guests).sum();
-    let guests = (of_clients, listener.endpoint().stats().guests);
-    println!("seed {seed}: {channels} channels, {guests:?} guests");
+    let of_clients: u64 = endpoints.iter().map(|endpoint| endpoint.stats().inline_waits).sum();
+    let waits = (of_clients, listener.endpoint().stats().inline_waits);
+    println!("seed {seed}: {channels} channels, {waits:?} inline waits");
 }
 
 /// Without a message of its own to wait for.

@@ -1,15 +1,14 @@
-//! An answer and a message in one datagram, and threads that look for the next message instead of sleeping.
+//! An answer and a message in one datagram.
 
 use std::net::UdpSocket;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use haul_engine::{AssociateOptions, Channel, ChannelOptions, Endpoint, Listener, TicketFile};
-use haul_stack::Ends;
+use haul_engine::{Channel, ChannelOptions, Endpoint, Listener};
 use haul_wire::packet::{OPEN_KIND, PAIR_KIND, PairHeader};
 
-use crate::associations::{client_of, flight, own_registry, recv, send, until};
-use crate::support::{PATIENCE, listener};
-use crate::waiting::{pair_on, pair_with};
+use crate::associations::{recv, send, until};
+use crate::support::listener;
+use crate::waiting::pair_on;
 
 fn channels(listener: &Listener) -> (Endpoint, Channel, Channel) {
     let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
@@ -33,7 +32,7 @@ fn take_turns(client: &Channel, server: &Channel, rounds: u32) {
 }
 
 #[test]
-fn answers_and_messages_share_datagrams_whether_threads_sleep_or_look() {
+fn answers_and_messages_share_datagrams_whether_threads_sleep_or_poll() {
     for busy_poll in [Duration::ZERO, Duration::from_millis(1)] {
         let listener = listener("127.0.0.1");
         listener.endpoint().set_options(ChannelOptions { busy_poll, ..ChannelOptions::default() });
@@ -43,78 +42,6 @@ fn answers_and_messages_share_datagrams_whether_threads_sleep_or_look() {
             assert!(stats.pairs > 100, "{stats:?}");
             assert_eq!((stats.strays, stats.unknown, stats.unauthentic), (0, 0, 0), "{stats:?}");
         }
-    }
-}
-
-#[test]
-fn a_thread_that_knows_when_its_answer_comes_looks_for_it_unless_it_may_not() {
-    for (busy_poll, may_look) in [(Duration::from_millis(5), true), (Duration::ZERO, false)] {
-        let listener = listener("127.0.0.1");
-        listener
-            .endpoint()
-            .set_options(ChannelOptions { busy_poll: Duration::ZERO, ..ChannelOptions::default() });
-        let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
-        let channel = ChannelOptions { busy_poll, ..ChannelOptions::default() };
-        let options = AssociateOptions { channel, ..AssociateOptions::default() };
-        let url = listener.url("127.0.0.1", b"");
-        let (client, server) = pair_with(&endpoint, &listener, &url, &options);
-        let end = Instant::now() + PATIENCE;
-        let mut turns = 0;
-        while turns < 30 || (may_look && endpoint.stats().looks == 0) {
-            assert!(Instant::now() < end, "nobody looked in {turns} turns");
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    let question = recv(&server);
-                    std::thread::sleep(Duration::from_millis(25));
-                    send(&server, &question);
-                });
-                send(&client, b"?");
-                assert_eq!(recv(&client), b"?");
-            });
-            turns += 1;
-        }
-        assert_eq!(endpoint.stats().looks > 0, may_look);
-        assert_eq!(listener.endpoint().stats().looks, 0);
-    }
-}
-
-#[test]
-fn who_knows_the_path_looks_for_the_very_first_answer() {
-    let round_trip = Duration::from_millis(25);
-    let listener = listener("127.0.0.1");
-    let directory = tempfile::tempdir().unwrap();
-    let ticket = TicketFile::new(directory.path().join("ticket"));
-    let mut known = client_of(&listener, &listener.url("127.0.0.1", b""));
-    ticket.keep(&mut known).unwrap();
-    known.close(PATIENCE).unwrap();
-    drop(flight(&listener));
-    // What is said of the path is true as long as the server answers so late.
-    let text = std::fs::read_to_string(ticket.path()).unwrap();
-    let measured = text.lines().find(|line| line.starts_with("round_trip_us ")).unwrap();
-    let text = text.replace(measured, &format!("round_trip_us {}", round_trip.as_micros()));
-    std::fs::write(ticket.path(), text).unwrap();
-    let options = ChannelOptions { busy_poll: Duration::from_millis(5), ..ChannelOptions::default() };
-    let end = Instant::now() + PATIENCE;
-    // A busy host may be late for one.
-    loop {
-        let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
-        let client = ticket.resume(Some(&endpoint), &own_registry(), &options, Ends::default()).unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let server = flight(&listener);
-                let question = recv(&server);
-                std::thread::sleep(round_trip);
-                send(&server, &question);
-                server.flush(Some(PATIENCE)).unwrap();
-            });
-            send(&client, b"?");
-            assert_eq!(recv(&client), b"?");
-        });
-        if endpoint.stats().looks > 0 {
-            return;
-        }
-        assert!(Instant::now() < end, "nobody looked for a first answer");
-        client.close(PATIENCE).unwrap();
     }
 }
 

@@ -11,6 +11,7 @@ use haul_engine::{EngineError as Error, Incoming, Terms};
 use haul_wire::control::{Fault, FaultCode, Request};
 
 use super::{Accepted, StreamsPermitted};
+use crate::blocking::wake_later;
 use crate::{ByteReader, ByteWriter};
 
 /// How often the thread that admits clients looks whether it should end.
@@ -55,28 +56,29 @@ impl Streams {
         None
     }
 
-    /// The next stream, if a client wants one. Waits until it has begun, up to three seconds.
-    pub(super) fn next(&self) -> Option<Result<Accepted, Error>> {
+    /// The next client that wants a stream.
+    pub(super) fn poll_wanted(&self, context: &Context<'_>) -> Poll<Result<Wanted, Error>> {
         let mut state = self.lock();
         if let Some(begun) = state.begun.pop_front() {
-            return Some(begun);
+            return Poll::Ready(begun.map(Wanted::Begun));
         }
-        let incoming = state.wanted.pop_front()?;
-        drop(state);
-        Some(begin(incoming))
+        if let Some(incoming) = state.wanted.pop_front() {
+            return Poll::Ready(Ok(Wanted::Stream(Box::new(incoming))));
+        }
+        wake_later(&mut state.wakers, context.waker());
+        Poll::Pending
     }
 
-    /// As [`Streams::next`], for tasks: the wait is a thread's of its own, and the stream stays here if nobody asks again.
+    /// As [`Streams::poll_wanted`], for tasks: a thread of its own waits until the stream has begun, and the stream stays
+    /// here if nobody asks again.
     pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, Error>> {
-        let mut state = self.lock();
-        if let Some(begun) = state.begun.pop_front() {
-            return Poll::Ready(begun);
-        }
-        if !state.wakers.iter().any(|known| known.will_wake(context.waker())) {
-            state.wakers.push(context.waker().clone());
-        }
-        let Some(incoming) = state.wanted.pop_front() else { return Poll::Pending };
-        drop(state);
+        let incoming = match self.poll_wanted(context) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(Wanted::Stream(incoming))) => *incoming,
+            Poll::Ready(Ok(Wanted::Begun(accepted))) => return Poll::Ready(Ok(accepted)),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+        };
+        wake_later(&mut self.lock().wakers, context.waker());
         let ours = self.clone();
         let run = move || {
             let begun = begin(incoming);
@@ -87,6 +89,23 @@ impl Streams {
             Err(e) => {
                 Poll::Ready(Err(Error::System { what: "cannot start a thread", reason: e.to_string() }))
             }
+        }
+    }
+}
+
+/// A client that waits to be accepted.
+pub(super) enum Wanted {
+    /// It wants a stream, which has still to begin.
+    Stream(Box<Incoming>),
+    Begun(Accepted),
+}
+
+impl Wanted {
+    /// Waits until a stream has begun, up to three seconds.
+    pub(super) fn begin(self) -> Result<Accepted, Error> {
+        match self {
+            Self::Stream(incoming) => begin(*incoming),
+            Self::Begun(accepted) => Ok(accepted),
         }
     }
 }

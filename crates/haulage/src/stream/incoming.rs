@@ -1,12 +1,13 @@
 //! Bytes that have come and were not read yet.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
 
 use haul_base::{Piece, RangeSet};
 use haul_engine::FIRST_LIMIT;
 use haul_proto::ObjectSink;
+
+use crate::blocking::wake_later;
 
 /// Room for bytes that nobody has read: what a sender may send before it hears of any limit. Memory is taken as they
 /// come, not before.
@@ -15,10 +16,7 @@ const ROOM: u64 = FIRST_LIMIT;
 const WORTH_TELLING: u64 = ROOM / 4;
 
 #[derive(Default)]
-pub(super) struct Inbox {
-    state: Mutex<State>,
-    changed: Condvar,
-}
+pub(super) struct Inbox(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -68,11 +66,11 @@ impl State {
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every change is whole, so a panic elsewhere leaves nothing half done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes bytes in order; if there are none, `waker` is woken when there are.
-    pub(super) fn pull(&self, into: &mut [u8], waker: Option<&Waker>) -> Taken {
+    pub(super) fn pull(&self, into: &mut [u8], waker: &Waker) -> Taken {
         let mut state = self.lock();
         let bytes = (state.ready()).min(into.len() as u64) as usize;
         if bytes > 0 {
@@ -84,7 +82,7 @@ impl Inbox {
             state.arrived.remove(from..to);
             state.read = to;
         } else {
-            state.wakers.extend(waker.cloned());
+            wake_later(&mut state.wakers, waker);
         }
         let has_freed_room = state.read - state.told >= WORTH_TELLING;
         if has_freed_room {
@@ -102,20 +100,13 @@ impl Inbox {
         self.lock().broken
     }
 
-    /// Waits until there is something to read, `most` at most.
-    pub(super) fn wait(&self, most: Duration) {
-        let nothing = |state: &mut State| state.ready() == 0 && state.end != Some(state.read);
-        drop(self.changed.wait_timeout_while(self.lock(), most, nothing));
-    }
-
     pub(super) fn sink(self: &Arc<Self>) -> Sink {
         Sink(self.clone())
     }
 
-    fn release(&self, mut state: MutexGuard<'_, State>) {
+    fn release(mut state: MutexGuard<'_, State>) {
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
-        self.changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -130,7 +121,7 @@ impl ObjectSink for Sink {
             state.put(piece.offset, &data[piece.range.clone()]);
         }
         if state.ready() > 0 {
-            self.0.release(state);
+            Inbox::release(state);
         }
     }
 
@@ -141,14 +132,14 @@ impl ObjectSink for Sink {
     fn complete(&mut self, len: u64) {
         let mut state = self.0.lock();
         state.end = Some(len);
-        self.0.release(state);
+        Inbox::release(state);
     }
 }
 
 impl Drop for Sink {
     /// The transfer is over, also if it has failed: nobody would be woken any more.
     fn drop(&mut self) {
-        self.0.release(self.0.lock());
+        Inbox::release(self.0.lock());
     }
 }
 
@@ -164,12 +155,21 @@ mod tests {
         let piece = |range: std::ops::Range<usize>| Piece { offset: range.start as u64, range };
         sink.deliver(&data, &[piece(50..100)]);
         let mut out = [0; 100];
-        assert_eq!(inbox.pull(&mut out, None).bytes, 0);
+        assert_eq!(inbox.pull(&mut out, Waker::noop()).bytes, 0);
         sink.deliver(&data, &[piece(0..20), piece(20..50)]);
         sink.complete(100);
-        assert_eq!(inbox.pull(&mut out[..70], None).bytes, 70);
-        let taken = inbox.pull(&mut out[70..], None);
+        assert_eq!(inbox.pull(&mut out[..70], Waker::noop()).bytes, 70);
+        let taken = inbox.pull(&mut out[70..], Waker::noop());
         assert!(taken.bytes == 30 && taken.is_end && out[..] == data[..]);
+    }
+
+    #[test]
+    fn a_task_that_polls_again_and_again_is_remembered_once() {
+        let inbox = Inbox::default();
+        for _ in 0..100 {
+            assert_eq!(inbox.pull(&mut [0], Waker::noop()).bytes, 0);
+        }
+        assert_eq!(inbox.lock().wakers.len(), 1);
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
             let offset = round * (chunk.len() as u64 - 3);
             assert!(sink.limit() >= offset + ROOM);
             sink.deliver(&chunk, &[Piece { offset, range: range.clone() }]);
-            assert_eq!(inbox.pull(&mut out, None).bytes, range.len());
+            assert_eq!(inbox.pull(&mut out, Waker::noop()).bytes, range.len());
             assert!(out[..range.len()] == chunk[..range.len()], "round {round}");
         }
         assert!(!inbox.is_broken());

@@ -1,20 +1,18 @@
 //! Bytes that were written and have not arrived for certain.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
 
 use haul_proto::{Available, ObjectSource};
+
+use crate::blocking::wake_later;
 
 /// Most bytes that are kept: what fits into 100 ms at 5 Gbit/s.
 const MOST: usize = 64 << 20;
 
 #[derive(Default)]
-pub(super) struct Outbox {
-    state: Mutex<State>,
-    changed: Condvar,
-}
+pub(super) struct Outbox(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -28,7 +26,7 @@ struct State {
 impl Outbox {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every change is whole, so a panic elsewhere leaves nothing half done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -40,20 +38,14 @@ impl Outbox {
     }
 
     /// Takes as many bytes as there is room for; if there is none, `waker` is woken when there is.
-    pub(super) fn push(&self, bytes: &[u8], waker: Option<&Waker>) -> usize {
+    pub(super) fn push(&self, bytes: &[u8], waker: &Waker) -> usize {
         let mut state = self.lock();
         let taken = bytes.len().min(MOST - state.bytes.len());
         state.bytes.extend(&bytes[..taken]);
         if taken == 0 {
-            state.wakers.extend(waker.cloned());
+            wake_later(&mut state.wakers, waker);
         }
         taken
-    }
-
-    /// Waits until there is room, `most` at most.
-    pub(super) fn wait(&self, most: Duration) {
-        let full = |state: &mut State| state.bytes.len() >= MOST;
-        drop(self.changed.wait_timeout_while(self.lock(), most, full));
     }
 
     pub(super) fn source(self: &Arc<Self>) -> Source {
@@ -94,9 +86,6 @@ impl ObjectSource for Source {
         state.base += gone as u64;
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
-        if gone > 0 {
-            self.0.changed.notify_all();
-        }
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -105,7 +94,6 @@ impl Drop for Source {
     /// The transfer is over, also if it has failed: nobody would be woken any more.
     fn drop(&mut self) {
         let wakers = std::mem::take(&mut self.0.lock().wakers);
-        self.0.changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -121,7 +109,7 @@ mod tests {
         let mut written = 0u64;
         for round in 0u64..200 {
             let bytes: Vec<u8> = (written..written + 777).map(|i| (i % 251) as u8).collect();
-            assert_eq!(outbox.push(&bytes, None), 777);
+            assert_eq!(outbox.push(&bytes, Waker::noop()), 777);
             written += 777;
             assert_eq!(source.available(), Available { upto: written, end: false });
             let mut out = [0; 500];
@@ -139,9 +127,12 @@ mod tests {
     fn a_full_box_takes_no_more_until_something_is_released() {
         let outbox = Arc::new(Outbox::default());
         let bytes = vec![1; MOST];
-        assert_eq!(outbox.push(&bytes, None), MOST);
-        assert_eq!(outbox.push(&bytes, None), 0);
+        assert_eq!(outbox.push(&bytes, Waker::noop()), MOST);
+        for _ in 0..100 {
+            assert_eq!(outbox.push(&bytes, Waker::noop()), 0);
+        }
+        assert_eq!(outbox.lock().wakers.len(), 1, "a task that polls again and again is remembered once");
         outbox.source().release(10);
-        assert_eq!(outbox.push(&bytes, None), 10);
+        assert_eq!(outbox.push(&bytes, Waker::noop()), 10);
     }
 }

@@ -13,10 +13,10 @@ use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
 use crate::journal::names::{journal_name, parse_journal, parse_part, part_name, split};
-use crate::journal::record::{Codec, FileIdentity, Noted, Record, Replayed, State, Unreadable, replay};
+use crate::journal::record::{Codec, FileIdentity, Made, Noted, Record, Replayed, State, Unreadable, replay};
 use crate::journal::survey::reason;
 use crate::journal::tail::Tail;
-use crate::storage::{self, dup, flock, fstat, openat, statat, unlinkat};
+use crate::storage::{self, dup, flock, fstat, openat, statat, unlink_temporary};
 
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
@@ -152,10 +152,19 @@ impl Leftovers {
         self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.state.made.is_none())
     }
 
-    /// The one source whose place the directory `name` took in a job that was cut off.
-    pub(crate) fn made_for(&self, name: &[u8]) -> Option<&[u8]> {
-        let mut made = self.journals.iter().filter_map(|leftover| leftover.state.made.as_ref());
-        made.find(|made| made.name == name).map(|made| made.source.as_slice())
+    /// The one source whose place the directory `name` took in a job that was cut off, or that runs: the receiver of a
+    /// killed copy may still run when the copy is repeated.
+    pub(crate) fn made_for(&self, name: &[u8]) -> Option<Vec<u8>> {
+        let is_running = |skipped: &&Skipped| skipped.why == Why::Running;
+        let running = self.skipped.iter().filter(is_running).filter_map(|skipped| self.made_by(skipped.id));
+        let left = self.journals.iter().filter_map(|leftover| leftover.state.made.clone());
+        left.chain(running).find(|made| made.name == name).map(|made| made.source)
+    }
+
+    /// The directory that the journal of a running job says it has made.
+    fn made_by(&self, id: u32) -> Option<Made> {
+        let file = open_journal(self.directory.as_fd(), id, OFlags::RDONLY).ok()?;
+        read(id, file).ok()?.1.state.made
     }
 
     /// That directory is this job's now.
@@ -270,16 +279,16 @@ impl Leftover {
     fn remove_part(&self, directory: BorrowedFd<'_>, parent: &[u8], number: u32) {
         // Nothing more can be done about a name that cannot be removed.
         let _ = open_directory(directory, parent, OFlags::PATH)
-            .and_then(|parent| unlinkat(&parent, part_name(self.id, number), AtFlags::empty()));
+            .and_then(|parent| unlink_temporary(&parent, part_name(self.id, number)));
     }
 
     /// Removes the temporary files and then the journal, which therefore stays if one of them cannot be removed.
     pub(crate) fn remove(self, directory: BorrowedFd<'_>) -> Result<(), Errno> {
         for (parent, name) in parts(directory, self.id, &self.state)? {
             let parent = open_directory(directory, &parent, OFlags::PATH)?;
-            unless_gone(unlinkat(&parent, &name, AtFlags::empty()))?;
+            unless_gone(unlink_temporary(&parent, &name))?;
         }
-        unless_gone(unlinkat(directory, journal_name(self.id), AtFlags::empty()))
+        unless_gone(unlink_temporary(directory, journal_name(self.id)))
     }
 }
 

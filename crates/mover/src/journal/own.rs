@@ -14,7 +14,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::journal::names::{journal_name, part_name};
 use crate::journal::record::{Codec, FileIdentity, HEADER_LEN, Record, header, is_local};
 use crate::journal::tail::Tail;
-use crate::storage::{dup, fallocate, fdatasync, flock, fstat, fsync, openat, unlinkat, write_all};
+use crate::storage::{
+    dup, fallocate, fdatasync, flock, fstat, fsync, openat, unlink_temporary, unlinkat, write_all,
+};
 
 /// Bytes of a file that may be written and not yet noted. So much of each file is sent again at most after
 /// the process was killed.
@@ -256,7 +258,7 @@ impl Journal {
     }
 
     fn unlink(&self) -> Result<(), Errno> {
-        unlinkat(&self.directory, journal_name(self.id), AtFlags::empty())
+        unlink_temporary(&self.directory, journal_name(self.id))
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {

@@ -148,12 +148,12 @@ fn must_be_free(destination: &[u8]) -> Result<(), Fault> {
     if taken { Err(reserved(&show(destination))) } else { Ok(()) }
 }
 
-/// The source, if an earlier job made this directory to take the place of its one source and was cut off: the same
+/// The source, if another job made this directory to take the place of its one source and is not complete: the same
 /// command means the same again.
 fn made_for(root: &Root, destination: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
     let named = root.split(destination);
     let leftovers = open_directory(root, &named.directory)?.and_then(|d| Leftovers::adopt(d.as_fd())).ok();
-    Ok(leftovers.and_then(|leftovers| leftovers.made_for(&named.name).map(<[u8]>::to_vec)))
+    Ok(leftovers.and_then(|leftovers| leftovers.made_for(&named.name)))
 }
 
 /// The outer error: the path leads through another user's link.

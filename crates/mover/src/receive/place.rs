@@ -23,7 +23,9 @@ use crate::receive::own::{FileId, Names, Own, collision, folds, names_in};
 use crate::receive::rooms::Loosened;
 use crate::receive::space::{MinFree, Space};
 use crate::receive::verify::mismatch;
-use crate::storage::{self, fstat, mkdirat, openat, rename_in, rename_new_in, statat, unlinkat};
+use crate::storage::{
+    self, fstat, mkdirat, openat, rename_in, rename_new_in, statat, unlink_temporary, unlinkat,
+};
 use crate::stream::Shape;
 
 pub(crate) use spot::{
@@ -355,7 +357,7 @@ impl Place {
 
     /// Removes a temporary name; if that fails, it is left to the next job.
     pub(super) fn remove(&self, spot: &Spot, name: &str) {
-        let removed = unlinkat(&spot.directory, name, AtFlags::empty());
+        let removed = unlink_temporary(&spot.directory, name);
         if let (Err(errno), Some(journal)) = (removed, self.opened_journal())
             && errno != Errno::NOENT
         {

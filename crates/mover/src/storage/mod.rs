@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     Access, AtFlags, Dir, DirEntry, FallocateFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RawDirEntry,
-    RenameFlags, ResolveFlags, SeekFrom, Stat, StatFs, Timestamps, Uid,
+    RenameFlags, ResolveFlags, SeekFrom, Stat, StatFs, Timespec, Timestamps, UTIME_OMIT, Uid,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
@@ -300,6 +300,26 @@ pub(crate) fn rename_new_in(directory: impl AsFd, from: impl Arg, to: impl Arg) 
 
 pub(crate) fn unlinkat(directory: impl AsFd, name: impl Arg, flags: AtFlags) -> Result<()> {
     named(Call::Remove, directory, name, |at, name| fs::unlinkat(at, name, flags))
+}
+
+/// Removes the name of a temporary file or of a journal. The directory keeps its time of modification, because a job
+/// that ends later than another one must not change what that one has finished.
+pub(crate) fn unlink_temporary(directory: impl AsFd, name: impl Arg) -> Result<()> {
+    let before = fstat(&directory);
+    unlinkat(&directory, name, AtFlags::empty())?;
+    if let Ok(stat) = before {
+        // The directory of another user gets a new time.
+        let _ = utimensat(&directory, ".", &modification(&stat), AtFlags::empty());
+    }
+    Ok(())
+}
+
+#[expect(clippy::useless_conversion, reason = "fields differ between architectures")]
+fn modification(stat: &Stat) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: stat.st_mtime.into(), tv_nsec: stat.st_mtime_nsec as _ },
+    }
 }
 
 /// Also of what could only be opened as a path, because it may not be read.

@@ -1,5 +1,6 @@
 //! What an earlier attempt has left, or what is there anyway, is not sent again.
 
+use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use haul_mover::{MoveReport, ReceiveOptions, SendLimits};
 use haul_wire::control::{Equal, Fault, FaultCode, Layout, Leftovers, Manners, Newer};
 
 use crate::harness::{
-    Ends, Pump, assert_no_parts, assert_resumable, bytes, copy, names_below, options, start,
+    Ends, Pump, assert_no_parts, assert_resumable, await_part, bytes, copy, names_below, options, start,
 };
 use crate::trees::{assert_same, contents, set_mode, set_mtime};
 
@@ -220,6 +221,20 @@ fn a_directory_under_another_name_is_resumed_in_its_place() {
     assert_same(&src, &dst.join("src"));
 }
 
+/// A killed copy is repeated at once, while its receiver still runs.
+#[test]
+fn a_directory_that_a_running_job_has_made_is_taken_over_and_not_copied_into() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path(), &[("big", 8 * MIB), ("small", 10)]);
+    fs::remove_dir(&dst).unwrap();
+    under_another_name(&src, &dst, &Pump { stop_after: Some(5 * MIB), ..Pump::default() });
+    let running = RefCell::new(Some(locked_journal(dir.path())));
+    let tamper = |_, _: &mut [u8]| drop(running.take());
+    under_another_name(&src, &dst, &Pump { tamper: &tamper, ..Pump::default() }).clean();
+    assert_same(&src, &dst);
+    assert_eq!(names_below(dir.path()).len(), 6, "nothing else is left: {:?}", names_below(dir.path()));
+}
+
 #[test]
 fn another_source_does_not_take_the_place_of_an_unfinished_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -351,4 +366,61 @@ fn holes_are_kept_and_resumed_over() {
         assert!(x == y);
     }
     assert_eq!(again(&src, &dst).0.kept, 1);
+}
+
+/// A source with a subdirectory of a file of so many bytes, and an empty destination.
+fn with_subdirectory(dir: &Path, len: u64) -> (PathBuf, PathBuf) {
+    let (src, dst) = places(dir, &[]);
+    fs::create_dir(src.join("sub")).unwrap();
+    fs::write(src.join("sub/file"), contents(len as usize, 1)).unwrap();
+    for name in ["sub", ""] {
+        set_mtime(&src.join(name), 1_000_000_000, 123_456_789);
+    }
+    (src, dst)
+}
+
+/// Everything is the same, the time of both directories too, and nothing else is there.
+fn assert_same_with_times(src: &Path, dst: &Path) {
+    assert_same_contents(src, dst);
+    assert_eq!(src.metadata().unwrap().modified().unwrap(), dst.metadata().unwrap().modified().unwrap());
+}
+
+/// The journal that was left below a directory, as its job holds it while it runs.
+fn locked_journal(dst: &Path) -> fs::File {
+    let is_journal = |path: &PathBuf| path.extension().is_some_and(|e| e == "journal");
+    let journal = names_below(dst).into_iter().find(is_journal).unwrap();
+    let running = fs::File::open(journal).unwrap();
+    running.lock().unwrap();
+    running
+}
+
+/// A killed copy is repeated at once, and the receiver of the first one ends while the second one runs.
+#[test]
+fn what_another_job_leaves_meanwhile_goes_and_directories_keep_their_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = with_subdirectory(dir.path(), 6 * MIB);
+    interrupt(&src, &dst, 4 * MIB);
+    let running = RefCell::new(Some(locked_journal(&dst)));
+    let tamper = |_, _: &mut [u8]| drop(running.take());
+    let (ends, travelled) =
+        sync(&src, &dst, Manners::default(), &Pump { tamper: &tamper, ..Pump::default() });
+    ends.clean();
+    assert_eq!(travelled, 6 * MIB, "the other job ran when this one looked");
+    assert_same_with_times(&src, &dst);
+}
+
+/// The same, but the receiver of the first one ends last.
+#[test]
+fn a_job_that_ends_late_changes_no_time_of_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = with_subdirectory(dir.path(), MIB / 2);
+    let sources = || vec![[&bytes(&src)[..], b"/."].concat()];
+    let mut late = start(sources(), &dst, Layout::Into, SendLimits::default(), options()).unwrap();
+    let pump = Pump { stop_after: Some(MIB / 4), loss: 0.0, ..Pump::default() };
+    pump.run(&mut *late.send.source, &mut *late.receive.sink, &|| false);
+    await_part(&dst);
+    sync(&src, &dst, Manners::default(), &Pump::default()).0.clean();
+    late.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+    assert!(late.receive.handle.join().is_err());
+    assert_same_with_times(&src, &dst);
 }

@@ -120,6 +120,8 @@ pub struct SenderStats {
     pub min_rtt: Span,
     /// The highest delivery rate seen over about a round trip, bits per second of UDP payload.
     pub peak_delivery_bps: u64,
+    /// How often a rule of the recipe has exchanged the control law.
+    pub law_switches: u64,
     /// Where time went while nothing could be sent.
     pub waiting: Waiting,
     /// What the receiving host does, as it last said.
@@ -135,6 +137,7 @@ impl SenderStats {
         match (part, counter) {
             ("rate_control", "packets") => self.packets = value,
             ("rate_control", "bytes") => self.datagram_bytes = value,
+            ("rate_control", "switches") => self.law_switches = value,
             ("rate_control", "peak_delivery_bps") => self.peak_delivery_bps = value,
             ("retransmit", "resent") => self.resent = value,
             ("retransmit", "lost") => self.lost = value,

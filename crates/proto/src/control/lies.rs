@@ -1,27 +1,12 @@
-//! The laws of the papers beside a peer that is late, says things twice or lies.
+//! Laws beside a peer that is late, says things twice or lies.
 
 use haul_base::{HostSample, Rate, Span, Time};
 
+use super::registry::own_laws;
 use super::testing::{Harness, PathModel, boundary, built, literal_sample};
 use super::{FeedbackSample, LossRuns, Permit, Unit};
 use crate::rtt::RttEstimator;
 
-const LAWS: [&str; 14] = [
-    "highspeed",
-    "rapid_plus",
-    "asynch",
-    "proactive",
-    "stop_and_go",
-    "non_aggressive",
-    "state_based",
-    "reno",
-    "scalable",
-    "tfrc",
-    "fast",
-    "cubic",
-    "udt",
-    "ledbat_plus_plus",
-];
 const CEILING: Rate = Rate::from_mbps(95);
 
 fn running(law: &str) -> Harness {
@@ -58,7 +43,7 @@ fn lie<'a>(now: Time, n: u64, rtt: &'a RttEstimator, loss: &'a LossRuns) -> Feed
 
 #[test]
 fn what_is_said_twice_or_late_changes_nothing() {
-    for name in LAWS {
+    for name in own_laws().map(|law| law.name) {
         let (mut run, mut honest) = (running(name), running(name));
         for _ in 0..500 {
             run.run_for(Span::from_millis(10));
@@ -74,7 +59,7 @@ fn what_is_said_twice_or_late_changes_nothing() {
 
 #[test]
 fn lies_leave_the_limits_sane_and_are_recovered_from() {
-    for name in LAWS {
+    for name in own_laws().map(|law| law.name) {
         let mut run = running(name);
         let before = run.measure(Span::from_secs(5)).goodput;
         let mut loss = LossRuns::default();

@@ -6,8 +6,8 @@ use haul_base::{Rate, Span};
 use haul_stack::{ParameterSpec, Parameters, Part, RecipeError};
 
 use super::{
-    RateController, asynch, bbr, cubic, delivery, fast, fixed, highspeed, ledbat_plus_plus, non_aggressive,
-    proactive, rapid_plus, reno, scalable, state_based, stop_and_go, tfrc, udt,
+    RateController, asynch, bbr, cubic, delivery, fast, fixed, gtp, highspeed, ledbat_plus_plus,
+    non_aggressive, proactive, rapid_plus, reno, sabul, scalable, state_based, stop_and_go, tfrc, udt,
 };
 
 /// Makes a law from its checked parameters.
@@ -101,6 +101,9 @@ pub enum ControllerError {
         /// What is wrong, and what is wanted instead.
         message: String,
     },
+    /// Rules of exchange that cannot be: what is wrong, in words.
+    #[error("rate_control.switch: {0}")]
+    Rules(String),
     /// A law of this name is registered already, or one of its parameters has the name of one of `rate_control`.
     #[error("the controller `{law}` cannot be registered: {message}")]
     Taken {
@@ -132,6 +135,8 @@ static OWN: &[&LawRegistration] = &[
     &fast::LAW,
     &cubic::LAW,
     &udt::LAW,
+    &sabul::LAW,
+    &gtp::LAW,
     &ledbat_plus_plus::LAW,
 ];
 
@@ -142,6 +147,12 @@ static REGISTERED: RwLock<Vec<&'static LawRegistration>> = RwLock::new(Vec::new(
 pub fn laws() -> Vec<&'static LawRegistration> {
     let registered = REGISTERED.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     OWN.iter().chain(registered.iter()).copied().collect()
+}
+
+/// The project's own laws, whatever tests have registered.
+#[cfg(test)]
+pub(super) fn own_laws() -> impl Iterator<Item = &'static LawRegistration> {
+    OWN.iter().copied()
 }
 
 /// The names of all laws.

@@ -4,6 +4,7 @@ use haul_base::{Cause, HostSample, Verdict};
 use haul_stack::{ParameterKind, ParameterSpec, RecipeError};
 use proptest::prelude::*;
 
+use super::registry::own_laws;
 use super::testing::{Harness, PathModel, config};
 use super::*;
 use crate::rtt::RttEstimator;
@@ -307,11 +308,6 @@ proptest! {
             prop_assert_eq!(trace(), trace());
         }
     }
-}
-
-/// Laws of this crate, without those that tests have registered.
-fn own_laws() -> impl Iterator<Item = &'static LawRegistration> {
-    laws().into_iter().filter(|law| law.source != PAUSES.source)
 }
 
 #[test]

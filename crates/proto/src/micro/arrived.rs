@@ -54,7 +54,7 @@ impl Arrived {
         let begins_another = sequence != self.below
             && self.beyond.containing(sequence + 1).is_none()
             && (sequence == 0 || self.beyond.containing(sequence - 1).is_none());
-        if begins_another && self.beyond.iter().count() >= MOST_RANGES {
+        if begins_another && self.beyond.len() >= MOST_RANGES {
             return false;
         }
         self.next = self.next.max(sequence + 1);

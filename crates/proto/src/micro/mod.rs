@@ -26,6 +26,7 @@ pub(crate) mod rate_control;
 mod rate_feedback;
 mod rate_stats;
 mod reassembly;
+mod receiver_report;
 mod retransmit;
 mod seal;
 mod selective_transfer;
@@ -67,6 +68,7 @@ pub fn registry() -> Registry {
     registry.register(fec::registration());
     registry.register(object::registration());
     registry.register(bitmap_ack::registration());
+    registry.register(receiver_report::registration());
     registry.register(rate_control::registration());
     registry.register(path_mtu::registration());
     registry.register(liveness::registration());

@@ -27,7 +27,7 @@ pub(super) fn registration() -> Registration {
             default: "100us",
             help: "time of the rate that may leave back to back",
         }],
-        needs: &[&["fixed_rate"]],
+        needs: &[&["fixed_rate", "rate_control"]],
         ..Registration::new("pacing", 1, "spaces packets evenly within the rate", |parameters, _| {
             Ok(Box::new(Pacing { interval: parameters.span("interval"), rate: None }))
         })

@@ -290,5 +290,8 @@ mod tests {
         pair.a.raise(T0, SIZE_REFUSED, &mut 8_952u16);
         pair.a.raise(T0, SIZE_REFUSED, &mut 8_972u16);
         assert_eq!(size(&pair), 1_472);
+        // The interface's MTU has become smaller.
+        pair.a.raise(T0, SIZE_REFUSED, &mut 1_472u16);
+        assert_eq!(size(&pair), 1_200);
     }
 }

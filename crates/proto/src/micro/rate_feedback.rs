@@ -44,7 +44,7 @@ struct Wish {
 
 pub(super) fn registration() -> Registration {
     Registration {
-        needs: &[&["fixed_rate"]],
+        needs: &[&["fixed_rate", "rate_control"]],
         ..Registration::new("rate_feedback", 1, "the receiver tells the sender its rate", |_, _| {
             Ok(Box::<RateFeedback>::default())
         })

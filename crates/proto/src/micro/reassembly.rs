@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use haul_base::RangeSet;
 use haul_stack::{Buffer, Pool};
 
 /// A segment of a message.
@@ -70,8 +71,10 @@ impl Limits {
 struct Incomplete {
     message: u64,
     data: Buffer,
-    /// What has come: sorted, disjoint, not adjacent.
-    have: Vec<(u32, u32)>,
+    /// All bytes before have come.
+    front: u64,
+    /// What has come behind the first gap.
+    beyond: RangeSet,
     len: Option<usize>,
     /// The highest sequence number of its segments.
     newest: u64,
@@ -79,29 +82,29 @@ struct Incomplete {
 
 impl Incomplete {
     /// Whether all, none, or some of `[from, to)` has come.
-    fn overlap(&self, from: u32, to: u32) -> Overlap {
-        let at = self.have.partition_point(|range| range.1 <= from);
-        match self.have.get(at) {
-            Some(&(start, end)) if start <= from && to <= end => Overlap::All,
-            Some(&(start, _)) if start < to => Overlap::Some,
-            _ => Overlap::None,
+    fn overlap(&self, from: u64, to: u64) -> Overlap {
+        if to <= self.front || self.beyond.covers(from..to) {
+            Overlap::All
+        } else if from < self.front || self.beyond.intersects(from..to) {
+            Overlap::Some
+        } else {
+            Overlap::None
         }
     }
 
-    fn note(&mut self, from: u32, to: u32) {
-        let at = self.have.partition_point(|range| range.0 < from);
-        self.have.insert(at, (from, to));
-        if self.have.get(at + 1).is_some_and(|next| next.0 == to) {
-            self.have[at].1 = self.have.remove(at + 1).1;
+    fn note(&mut self, from: u64, to: u64) {
+        if from > self.front {
+            return self.beyond.insert(from..to);
         }
-        if at > 0 && self.have[at - 1].1 == from {
-            self.have[at - 1].1 = self.have.remove(at).1;
+        self.front = to;
+        if let Some(next) = self.beyond.containing(to) {
+            self.front = next.end;
+            self.beyond.remove(next);
         }
     }
 
     fn is_whole(&self) -> bool {
-        let all = |len: usize| len == 0 || matches!(self.have[..], [(0, end)] if end as usize == len);
-        self.len.is_some_and(all)
+        self.len.is_some_and(|len| len as u64 == self.front)
     }
 
     fn write(&mut self, segment: &Segment<'_>) {
@@ -130,16 +133,11 @@ pub(crate) struct Reassembly {
     messages: VecDeque<Incomplete>,
     /// Bytes in `messages`.
     used: usize,
-    /// Lists of finished messages, for the next ones.
-    spare: Vec<Vec<(u32, u32)>>,
 }
-
-/// Lists that are kept for reuse.
-const SPARE: usize = 64;
 
 impl Reassembly {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, messages: VecDeque::new(), used: 0, spare: Vec::new() }
+        Self { limits, messages: VecDeque::new(), used: 0 }
     }
 
     pub(crate) fn set_limits(&mut self, limits: Limits) {
@@ -178,12 +176,12 @@ impl Reassembly {
         }
         let at = self.find(segment.message).unwrap_or_else(|| self.begin(segment.message, pool));
         let message = &mut self.messages[at];
-        let (from, to) = (segment.offset as u32, segment.end() as u32);
+        let (from, to) = (segment.offset as u64, segment.end() as u64);
         let too_long = message.len.is_some_and(|len| segment.end() > len);
         let two_ends = segment.last
             && (message.len.is_some_and(|len| len != segment.end()) || message.data.len() > segment.end());
         match message.overlap(from, to) {
-            _ if too_long || two_ends || message.have.len() >= STRETCHES => return Added::Impossible,
+            _ if too_long || two_ends || message.beyond.len() >= STRETCHES => return Added::Impossible,
             Overlap::All => return Added::Duplicate,
             Overlap::Some => return Added::Impossible,
             Overlap::None => {}
@@ -202,18 +200,14 @@ impl Reassembly {
 
     fn begin(&mut self, message: u64, pool: &mut Pool) -> usize {
         let at = self.messages.partition_point(|known| known.message < message);
-        let have = self.spare.pop().unwrap_or_default();
-        self.messages.insert(at, Incomplete { message, data: pool.get(0), have, len: None, newest: 0 });
+        let (data, beyond) = (pool.get(0), RangeSet::new());
+        self.messages.insert(at, Incomplete { message, data, front: 0, beyond, len: None, newest: 0 });
         at
     }
 
     fn remove(&mut self, at: usize) -> Buffer {
-        let Some(mut message) = self.messages.remove(at) else { return Buffer::default() };
+        let Some(message) = self.messages.remove(at) else { return Buffer::default() };
         self.used -= message.data.len() + OVERHEAD;
-        if self.spare.len() < SPARE {
-            message.have.clear();
-            self.spare.push(message.have);
-        }
         message.data
     }
 

@@ -118,6 +118,26 @@ fn the_lists_of_the_pages_are_those_of_the_registries() {
 }
 
 #[test]
+fn every_law_and_every_shipped_recipe_is_told_of() {
+    let told = LAWS.split_once("<!-- end laws -->").expect("the page has this mark").1;
+    for law in haul_proto::laws() {
+        assert!(
+            told.contains(&format!("`{}`", law.name)),
+            "docs/controllers.md does not tell of {}",
+            law.name
+        );
+    }
+    for (page, text) in [
+        ("cli.md", include_str!("../../../../docs/cli.md")),
+        ("transport.md", include_str!("../../../../docs/transport.md")),
+    ] {
+        for (name, _) in PRESETS.iter().filter(|(name, _)| preset(name).unwrap().unwrap().has("object")) {
+            assert!(text.contains(&format!("`{name}`")), "docs/{page} does not name the recipe {name}");
+        }
+    }
+}
+
+#[test]
 fn shipped_recipes_bear_their_names_and_can_be_built() {
     let registry = std::sync::Arc::new(micro::registry());
     for (name, _) in PRESETS {

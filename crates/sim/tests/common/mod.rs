@@ -337,6 +337,18 @@ impl Run {
         let mut world = World::new(seed);
         let rtt = forth.delay + back.delay;
         let session = Session::add(&mut world, Job { name: "bulk", len, controller, ceiling, rtt, limit });
+        Self::over(world, session, forth, back)
+    }
+
+    /// A session of a recipe over the same path both ways.
+    pub(crate) fn of_recipe(seed: u64, recipe: &Recipe, len: u64, path: &Channel) -> Self {
+        println!("seed {seed}");
+        let mut world = World::new(seed);
+        let session = Session::of_recipe(&mut world, recipe, len, path.delay * 2);
+        Self::over(world, session, path, path)
+    }
+
+    fn over(mut world: World, session: Session, forth: &Channel, back: &Channel) -> Self {
         let there = world.add_link("there", &forth.spec()).unwrap();
         let back = world.add_link("back", &back.spec()).unwrap();
         let port = PathId::default();

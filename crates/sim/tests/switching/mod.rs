@@ -20,6 +20,15 @@ fn rate_control(parameters: &[(&str, &str)]) -> Part {
     Part { name: "rate_control".to_owned(), parameters }
 }
 
+/// A path that loses, repeats and reorders.
+fn bad() -> Channel {
+    Channel { loss: 0.02, duplicate: 0.01, reorder: 0.02, ..Channel::clean(ms(15), Rate::from_mbps(100)) }
+}
+
+fn laws_of_recipes() -> Vec<&'static str> {
+    laws().iter().map(|law| law.name).collect()
+}
+
 fn switch_at(world: &mut World, sender: NodeId, at: Time, part: &Part) {
     let law = ChosenLaw::check(part).unwrap();
     world.at(at, move |world| {
@@ -41,7 +50,7 @@ fn goodput(run: &mut Run, from: Span, to: Span) -> f64 {
 #[test]
 fn a_new_law_goes_on_from_the_rate_of_the_old_one() {
     let channel = Channel::clean(ms(20), Rate::from_mbps(200));
-    for name in ["delivery", "reno", "scalable", "highspeed", "fast", "tfrc", "cubic", "udt"] {
+    for name in ["delivery", "reno", "scalable", "highspeed", "fast", "tfrc", "cubic", "udt", "sabul"] {
         let mut run = Run::new(5, 400_000_000, "delivery", None, &channel, &channel);
         let sender = run.session.sender;
         switch_at(&mut run.world, sender, Time::ZERO + ms(2_000), &rate_control(&[("controller", name)]));
@@ -67,13 +76,57 @@ fn a_ceiling_takes_hold_at_once_and_goes_again() {
     assert!(free > 170.0, "{free} Mbit/s without it");
 }
 
+/// The law that a rule has chosen, told by the phase that only it has.
+#[test]
+fn a_rule_of_the_recipe_exchanges_the_law_where_its_condition_holds() {
+    let lossy = Channel { loss: 0.08, ..Channel::clean(ms(20), Rate::from_mbps(100)) };
+    let run = |channel: &Channel, switch: &str| {
+        let mut recipe = haul_proto::presets::preset("bulk").unwrap().unwrap();
+        recipe.set("rate_control.switch", switch).unwrap();
+        recipe.set("rate_control.rate", "60Mbit").unwrap();
+        let mut run = Run::of_recipe(3, &recipe, 100_000_000, channel);
+        run.run(Span::from_secs(300));
+        run.assert_whole();
+        let sender = run.session.sender(&run.world);
+        (sender.rate_state().phase == "fixed", sender.stats().law_switches)
+    };
+    for (channel, switch, is_switched) in [
+        (&lossy, "loss > 5% -> fixed", true),
+        (&lossy, "loss > 20% -> fixed", false),
+        (&Channel::clean(ms(20), Rate::from_mbps(100)), "loss > 5% -> fixed; after 3s -> fixed", true),
+        (&Channel::clean(ms(20), Rate::from_mbps(100)), "rtt > 100ms -> fixed; after 900GB -> fixed", false),
+    ] {
+        assert_eq!(run(channel, switch), (is_switched, u64::from(is_switched)), "{switch}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// The same where rules of the recipe exchange it.
+    #[test]
+    fn switching_by_rule_loses_no_byte(seed: u64, laws in prop::collection::vec(any::<prop::sample::Index>(), 3)) {
+        let channel = bad();
+        let conditions = ["loss > 1%", "after 1500ms", "after 4MB"];
+        let names: Vec<&str> = laws.iter().map(|index| *index.get(&laws_of_recipes())).collect();
+        let rules = std::iter::zip(conditions, &names).map(|(when, law)| format!("{when} -> {law}"));
+        let switch: Vec<String> = rules.collect();
+        let mut recipe = haul_proto::presets::preset("bulk").unwrap().unwrap();
+        recipe.set("rate_control.switch", &switch.join("; ")).unwrap();
+        recipe.set("rate_control.switch_wait", "1s").unwrap();
+        recipe.set("rate_control.rate", "50Mbit").unwrap();
+        let mut run = Run::of_recipe(seed, &recipe, 10_000_000, &channel);
+        run.run(Span::from_secs(300));
+        run.assert_whole();
+        // After a second the first rule holds, unless it names the law of the recipe.
+        let is_other = names[0] != "bbr";
+        assert!(run.sent().law_switches >= u64::from(is_other), "{switch:?}: {:?}", run.sent());
+    }
 
     /// Any law after any other, at any time, over a path that loses, repeats and reorders.
     #[test]
     fn switching_loses_no_byte(seed: u64, switches in prop::collection::vec((0u64..4_000, any::<prop::sample::Index>()), 1..12)) {
-        let channel = Channel { loss: 0.02, duplicate: 0.01, reorder: 0.02, ..Channel::clean(ms(15), Rate::from_mbps(100)) };
+        let channel = bad();
         let mut run = Run::new(seed, 10_000_000, "delivery", None, &channel, &channel);
         let sender = run.session.sender;
         for (at, index) in switches {

@@ -26,7 +26,7 @@ pub struct FeedbackHeader {
     pub received_at: u32,
     /// Data packets that arrived and authenticated, duplicates included; 48 bits.
     pub packets: u64,
-    /// Bytes of the object that arrived, each counted once.
+    /// UDP payload bytes of those packets, duplicates and headers included.
     pub bytes: u64,
     /// Data packets that arrived again, wrapping.
     pub duplicates: u32,

@@ -35,7 +35,7 @@ pub(super) struct Cycle {
     pub(super) acks: Acks,
     /// Feedback is of a probe that has not been judged too high yet.
     is_probe_sample: bool,
-    was_too_high: bool,
+    pub(super) was_too_high: bool,
     was_precautionary: bool,
     /// Rounds in `ProbeBW_DOWN`, and whether the round that ends now left in it.
     down_rounds: u32,
@@ -102,13 +102,18 @@ impl Cycle {
 impl Bbr {
     /// The draft's `StartProbeBW_DOWN`.
     pub(super) fn enter_down(&mut self, now: Time) {
+        self.cycle.pick_wait(now, self.rtt);
+        self.begin_down();
+    }
+
+    /// As [`Bbr::enter_down`], and the next probe comes when it would have come anyway.
+    pub(super) fn begin_down(&mut self) {
         self.phase = Phase::Down;
         self.round.lost = 0;
         self.round.marked = 0;
         self.cycle.up_per_packet = u64::MAX;
         self.cycle.acks = Acks::Stopping;
         self.cycle.down_rounds = 0;
-        self.cycle.pick_wait(now, self.rtt);
         self.start_round();
     }
 

@@ -107,7 +107,13 @@ impl Bbr {
             }
         }
         if self.is_filled {
-            self.enter_down(now);
+            // A flow that comes late to a short queue probes the round trip so often that its next probe for bandwidth would
+            // never be due. After a probe that was too high the wait begins anew, or CUBIC would have too little.
+            if self.rtt_probe.raised.is_some() && !self.cycle.was_too_high {
+                self.begin_down();
+            } else {
+                self.enter_down(now);
+            }
             self.phase = Phase::Cruise;
         } else {
             self.phase = Phase::Startup;

@@ -252,3 +252,17 @@ fn bbr_shares_with_itself_and_leaves_reno_something() {
         }
     }
 }
+
+#[test]
+fn those_of_its_own_that_come_late_to_a_short_queue_get_two_fifths() {
+    let mut shares = Vec::new();
+    for (rtt, later) in [(20, 7), (20, 10), (40, 7), (40, 10), (40, 13), (60, 10)] {
+        let ([first, late], lost, _) = pair(["bbr", "bbr"], [rtt, rtt], rtt, later);
+        println!("{rtt} ms, {later} s later: {first:.2} and {late:.2}, {lost:.4} lost");
+        assert!(first + late > 0.9 && lost < 0.02, "{first}, {late}, {lost}");
+        shares.push(late);
+    }
+    // With a wait that each probe of the round trip began anew it was 0.35.
+    let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+    assert!(mean > 0.4 && shares.iter().all(|share| *share > 0.25), "{shares:?}");
+}

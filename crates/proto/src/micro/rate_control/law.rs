@@ -4,6 +4,7 @@ use haul_base::{Bytes, Rate, Span};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters, Part};
 
 use super::ANY_DELAY;
+use super::rules::Rules;
 use crate::control::{CauseAware, ControllerConfig, ControllerError, RateController, law};
 use crate::diagnosis::Evidence;
 
@@ -46,6 +47,18 @@ pub(crate) const PARAMETERS: &[ParameterSpec] = &[
         help: "UDP payload bytes of a transmission window",
     },
     ParameterSpec {
+        name: "switch",
+        kind: ParameterKind::Text,
+        default: "",
+        help: "rules by which the law is exchanged, as in `after 30s -> cubic; loss > 5% -> tfrc` (docs/controllers.md)",
+    },
+    ParameterSpec {
+        name: "switch_wait",
+        kind: ParameterKind::SpanIn(Span::from_secs(1), Span::from_secs(86_400)),
+        default: "10s",
+        help: "time between two switches by rule, at least",
+    },
+    ParameterSpec {
         name: "debt",
         kind: ParameterKind::Span,
         default: "100ms",
@@ -68,11 +81,11 @@ pub(super) fn law_parameters(part: &Part) -> &'static [ParameterSpec] {
 }
 
 /// What the law is built from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Law {
     pub(super) name: String,
     parameters: Parameters,
-    ceiling: Option<Rate>,
+    pub(super) ceiling: Option<Rate>,
     pub(super) initial_rtt: Span,
     cause_aware: bool,
 }
@@ -87,6 +100,16 @@ impl Law {
             initial_rtt,
             cause_aware: parameters.flag("cause_aware"),
         }
+    }
+
+    /// Another one with the same ceiling.
+    pub(super) fn of_name(&self, name: &str, parameters: Parameters) -> Self {
+        Self { name: name.to_owned(), parameters, ..self.clone() }
+    }
+
+    /// Whether it can be built.
+    pub(super) fn check(&self) -> Result<(), ControllerError> {
+        self.try_build(ANY_DELAY).map(drop)
     }
 
     fn try_build(&self, feedback_interval: Span) -> Result<Box<dyn RateController>, ControllerError> {
@@ -121,7 +144,9 @@ impl ChosenLaw {
         let wrong = |error| ControllerError::Parameter(Box::new(error));
         let specs = [PARAMETERS, law_parameters(part)].concat();
         let parameters = Parameters::check(part, &specs, "").map_err(wrong)?;
-        Law::read(&parameters, Span::from_millis(1)).try_build(ANY_DELAY)?;
+        let law = Law::read(&parameters, ANY_DELAY);
+        law.check()?;
+        Rules::of(&parameters, &law).map_err(ControllerError::Rules)?;
         Ok(Self { parameters })
     }
 

@@ -1,46 +1,44 @@
 //! `rate_control`: a control law decides how fast to send and how much may be on its way; the pacer keeps the rate.
 
+mod allotted;
+mod handles;
 mod law;
 mod observer;
+mod rules;
 #[cfg(test)]
 mod tests;
 
 use std::any::Any;
 
-use haul_base::{Cause, Ecn, Rate, Span, Time, Verdict};
+use haul_base::{Cause, Ecn, Rate, Span, Time};
 use haul_diagnosis::Signature;
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, EventId, Grant, MicroProtocol, Order, Parameters,
-    Registration, Resolution, SEND_PERMIT, Setup, SharedValue,
+    Batch, BatchEvent, Context, Declaration, EventId, Grant, MicroProtocol, Order, Parameters, Registration,
+    Resolution, SEND_PERMIT, Setup, StackEvent,
 };
 
-use super::events::{
-    ALLOTTED, Allotment, LAW_CHOSEN, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, ROUND_ENDED,
-    VERDICT,
-};
+use super::events::PeerReport;
+use super::fixed_rate::SendingRate;
 use super::object::carries_data;
-use super::shared::{ChunkNow, Clock, DiagnosedWindows, Flight, PeerHost, RateNow, ReportDelay, WaitingFor};
-use crate::control::ledger::{Known, LossLedger, Sent};
+use super::shared::{PeerHost, RateNow, WaitingFor};
+use crate::control::ledger::{Known, Sent};
 use crate::control::{
     ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController, RateState,
-    SentBatch, Unit, burst_for,
+    SentBatch, Unit,
 };
 use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
-use crate::rtt::RttEstimator;
+use allotted::Allotted;
+use handles::Handles;
 pub use law::ChosenLaw;
 pub(crate) use law::PARAMETERS;
 use law::{Law, law_parameters};
 pub(crate) use observer::{Observer, Own};
+use rules::{Rules, Totals};
 
 /// Bounds nothing: for checking that a law can be built.
 const ANY_DELAY: Span = Span::from_millis(2);
 
-/// The least that counts as allotted: a packet about every second, by which a sender stays in touch.
-const LEAST_ALLOTTED: Rate = Rate::from_bps(10_000);
-/// A path that delivers less than this share of what was allotted is itself the limit. Above it, what is missing may be
-/// random loss: with more, the `delivery` law calls a loss heavy.
-const DELIVERED_SHARE: f64 = 0.9;
 /// A law's deadline that has passed comes no sooner again.
 const SOONEST: Span = Span::from_micros(100);
 /// The timer of the law's deadline.
@@ -63,66 +61,6 @@ pub(crate) const LOST_BY: [(&str, Cause); 5] = [
     ("lost_inconclusive", Cause::Inconclusive),
 ];
 
-/// What the receiver allots, whatever the law would do.
-#[derive(Clone, Copy, Debug)]
-struct Allotted {
-    rate: Rate,
-    /// What held before it, for packets below this number.
-    before: (Rate, u64),
-    /// Whether the law would have permitted the present batch more.
-    binds: bool,
-    /// Packets below this number left when it did.
-    bound_below: u64,
-}
-
-impl Allotted {
-    const ANYTHING: Self = Self { rate: Rate::MAX, before: (Rate::MAX, 0), binds: false, bound_below: 0 };
-
-    /// Another rate, for packets from `next_pn` on.
-    fn set(&mut self, rate: Rate, next_pn: u64) {
-        self.before = (self.rate, next_pn);
-        self.rate = rate.max(LEAST_ALLOTTED);
-    }
-
-    /// What is left of the law's limits.
-    fn bound(&mut self, law: Limits) -> Limits {
-        self.binds = self.rate < law.rate;
-        if self.binds {
-            Limits { rate: self.rate, burst: law.burst.min(burst_for(self.rate)), ..law }
-        } else {
-            law
-        }
-    }
-
-    /// Whether it was this that kept the delivery rate so low, of packets up to `largest_pn`, and not the path.
-    fn explains(&self, delivered: Option<Rate>, largest_pn: u64) -> bool {
-        let (before, below) = self.before;
-        let rate = if largest_pn < below { self.rate.min(before) } else { self.rate };
-        largest_pn < self.bound_below
-            && delivered.is_none_or(|delivered| delivered >= rate.mul_f64(DELIVERED_SHARE))
-    }
-}
-
-/// What the parts of the stack call each other by.
-#[derive(Clone, Copy, Debug)]
-struct Handles {
-    flight: SharedValue<Flight>,
-    rtt: SharedValue<RttEstimator>,
-    delay: SharedValue<ReportDelay>,
-    clock: SharedValue<Clock>,
-    rate: SharedValue<RateNow>,
-    peer_host: SharedValue<PeerHost>,
-    chunk: SharedValue<ChunkNow>,
-    ledger: SharedValue<LossLedger>,
-    windows: SharedValue<DiagnosedWindows>,
-    peer_report: Event<PeerReport>,
-    timeout: Event<ProbeTimeout>,
-    allotted: Event<Allotment>,
-    verdict: Event<Option<Verdict>>,
-    round_ended: Event<()>,
-    law_chosen: Event<ChosenLaw>,
-}
-
 /// Data packets that have left.
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
@@ -134,6 +72,10 @@ struct Total {
 #[derive(Debug)]
 struct RateControl {
     law: Law,
+    rules: Rules,
+    /// Packets that have arrived and that were lost, for the rules.
+    settled: (u64, u64),
+    switches: u64,
     controller: Box<dyn RateController>,
     /// The session has brought a controller that is ready; others are built when the stack starts.
     brought: bool,
@@ -149,6 +91,8 @@ struct RateControl {
     signature: Signature,
     /// Bytes after which a transmission window ends, for laws that judge by it.
     unit_window: u64,
+    /// Where no object has chunks, a transmission window is one.
+    has_chunks: bool,
     chunk: u64,
     ecn: Ecn,
     /// The law's deadline for which the timer is set.
@@ -169,8 +113,12 @@ pub(super) fn registration() -> Registration {
     Registration {
         parameters: PARAMETERS,
         further: law_parameters,
-        needs: &[&["object"], &["bitmap_ack"], &["retransmit"]],
+        needs: &[&["bitmap_ack", "receiver_report"]],
         conflicts: &[("fixed_rate", "both decide how fast to send")],
+        compare: |parameters, _| {
+            let rules = Rules::of(parameters, &Law::read(parameters, ANY_DELAY));
+            rules.map(drop).map_err(|wrong| ("switch", wrong))
+        },
         ..Registration::new("rate_control", 1, "sends as fast as a control law says", build)
     }
 }
@@ -181,11 +129,15 @@ fn ecn(parameters: &Parameters) -> Ecn {
 
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let law = Law::read(parameters, setup.initial_rtt);
+    let rules = Rules::of(parameters, &law)?;
     let brought = setup.take::<Box<dyn RateController>>().map(|brought| law.aware(brought));
     let is_brought = brought.is_some();
     let controller = brought.map_or_else(|| law.build(ANY_DELAY), Ok)?;
     Ok(Box::new(RateControl {
         law,
+        rules,
+        settled: (0, 0),
+        switches: 0,
         controller,
         brought: is_brought,
         pacer: Pacer::new(parameters.span("debt")),
@@ -197,6 +149,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         signature: Signature::new(),
         diagnostician: Diagnostician::new(Evidence::named(parameters.text("diagnosis"))),
         unit_window: parameters.bytes("unit_window").0,
+        has_chunks: true,
         chunk: 0,
         ecn: ecn(parameters),
         deadline: None,
@@ -213,25 +166,58 @@ impl RateControl {
         self.handles.expect("declared before it is used")
     }
 
-    /// Another law, or other parameters: what was sent and is to be sent stays as it is.
+    /// Another law, or other parameters, as a recipe has them.
     fn switch(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        let handles = self.handles();
         let law = Law::read(parameters, context.path().rtt);
+        let mut rules = Rules::of(parameters, &law)?;
+        rules.take_over(&self.rules, context.now(), self.sent.bytes);
+        self.exchange(law, context)?;
+        self.rules = rules;
+        self.max_batch = parameters.integer("max_batch") as usize;
+        self.unit_window = parameters.bytes("unit_window").0;
+        self.ecn = ecn(parameters);
+        self.diagnostician.set_evidence(Evidence::named(parameters.text("diagnosis")));
+        let handles = self.handles();
+        context.shared(handles.ledger).record_signatures(self.diagnostician.wants_signatures());
+        context.set_ecn(self.ecn);
+        Ok(())
+    }
+
+    /// Another law takes over: what was sent and is to be sent stays as it is.
+    fn exchange(&mut self, law: Law, context: &mut Context<'_>) -> Result<(), String> {
+        let handles = self.handles();
         let mut controller = law.build(context.shared(handles.delay).0)?;
         if let Permit::Go(limits) = self.controller.permit() {
             let rtt = context.shared(handles.rtt);
             controller.take_over(limits.effective_rate(rtt.smoothed()), rtt);
         }
         (self.controller, self.law) = (controller, law);
-        self.max_batch = parameters.integer("max_batch") as usize;
-        self.unit_window = parameters.bytes("unit_window").0;
-        self.ecn = ecn(parameters);
-        self.diagnostician.set_evidence(Evidence::named(parameters.text("diagnosis")));
-        context.shared(handles.ledger).record_signatures(self.diagnostician.wants_signatures());
-        context.set_ecn(self.ecn);
         self.tell(context);
         self.schedule(context);
         Ok(())
+    }
+
+    /// Exchanges the law if a rule says so.
+    fn judge_rules(&mut self, acked: u64, lost: u64, context: &mut Context<'_>) {
+        if self.rules.are_none() {
+            return;
+        }
+        self.settled = (self.settled.0 + acked, self.settled.1 + lost);
+        let causes = self.diagnostician.counts();
+        let totals = Totals {
+            acked: self.settled.0,
+            lost: self.settled.1,
+            explained: causes.whole(),
+            receiver_lost: causes.of(Cause::ReceiverHost),
+            sent_bytes: self.sent.bytes,
+        };
+        let rtt = context.shared(self.handles().rtt).smoothed();
+        // It was built once already, when it was checked; if it cannot be built here, the present law stays.
+        if let Some(law) = self.rules.on_feedback(context.now(), totals, rtt, &self.law)
+            && self.exchange(law, context).is_ok()
+        {
+            self.switches += 1;
+        }
     }
 
     fn on_permit(&mut self, grant: &mut Grant, context: &mut Context<'_>) {
@@ -372,7 +358,11 @@ impl RateControl {
     /// Counts what leaves into the stretches of the transmission that laws judge by.
     fn note_units(&mut self, sent: Sent, context: &mut Context<'_>) {
         let handles = self.handles();
-        let chunk = context.shared(handles.chunk).0;
+        let chunk = if self.has_chunks {
+            context.shared(handles.chunk).0
+        } else {
+            self.sent.bytes / self.unit_window
+        };
         let ledger = context.shared(handles.ledger);
         if chunk != self.chunk {
             self.chunk = chunk;
@@ -400,6 +390,7 @@ impl RateControl {
         sample.verdict = sample.verdict.or(diagnosed);
         let (arrival_rate, drain_rate, read_delay) =
             (sample.arrival_rate, sample.drain_rate, sample.read_delay);
+        let (acked, lost) = (sample.acked_packets, sample.lost_packets);
         self.controller.on_feedback(&sample);
         let known = context.shared(handles.peer_host);
         *known = PeerHost {
@@ -409,6 +400,7 @@ impl RateControl {
             read_delay: read_delay.or(known.read_delay),
         };
         self.judge_units(report, context);
+        self.judge_rules(acked, lost, context);
         self.tell(context);
         self.schedule(context);
     }
@@ -447,8 +439,9 @@ impl RateControl {
 
     fn tell(&self, context: &mut Context<'_>) {
         let law = self.controller.state();
-        let rate = law.rate.min(self.allotted.rate);
-        *context.shared(self.handles().rate) = RateNow(RateState { rate, ..law });
+        let (rate, handles) = (law.rate.min(self.allotted.rate), self.handles());
+        *context.shared(handles.rate) = RateNow(RateState { rate, ..law });
+        *context.shared(handles.sending_rate) = SendingRate(rate);
     }
 }
 
@@ -463,28 +456,13 @@ fn bounded(limits: Limits, ceiling: Option<Rate>) -> Limits {
 
 impl MicroProtocol for RateControl {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        let initial_rtt = self.law.initial_rtt;
-        self.handles = Some(Handles {
-            flight: declaration.shared(Flight::default),
-            rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
-            delay: declaration.shared(ReportDelay::default),
-            clock: declaration.shared(Clock::default),
-            rate: declaration.shared(RateNow::default),
-            peer_host: declaration.shared(PeerHost::default),
-            chunk: declaration.shared(ChunkNow::default),
-            ledger: declaration.shared(LossLedger::default),
-            windows: declaration.shared(DiagnosedWindows::default),
-            law_chosen: declaration.event(LAW_CHOSEN),
-            peer_report: declaration.event(PEER_REPORT),
-            timeout: declaration.event(PROBE_TIMEOUT),
-            allotted: declaration.event(ALLOTTED),
-            verdict: declaration.event(VERDICT),
-            round_ended: declaration.event(ROUND_ENDED),
-        });
+        self.handles = Some(Handles::declare(declaration, self.law.initial_rtt));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        self.has_chunks = resolution.has("object");
         resolution.on_event(SEND_PERMIT, Order::NORMAL);
+        resolution.on_event(self.handles().rate_wanted, Order::NORMAL);
         resolution.on_batch(BatchEvent::FILL, Order::LAST);
         // When what is in flight has been counted.
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
@@ -499,6 +477,7 @@ impl MicroProtocol for RateControl {
     fn on_start(&mut self, context: &mut Context<'_>) {
         // What could have left before is no lateness to make good.
         self.pacer.on_idle(context.now());
+        self.rules.start(context.now());
         let delay = context.shared(self.handles().delay).0;
         if !self.brought
             && delay > Span::ZERO
@@ -536,6 +515,9 @@ impl MicroProtocol for RateControl {
             self.schedule(context);
         } else if let Some(allotment) = handles.allotted.of(event, notice) {
             self.on_allotted(allotment.0, context);
+        } else if let Some(&mut wanted) = handles.rate_wanted.of(event, notice) {
+            self.on_allotted(wanted, context);
+            context.emit(StackEvent::Rate(wanted));
         } else if let Some(verdict) = handles.verdict.of(event, notice) {
             self.observer.set_verdict(*verdict);
         } else if let Some(chosen) = handles.law_chosen.of(event, notice) {
@@ -561,6 +543,7 @@ impl MicroProtocol for RateControl {
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("packets", self.sent.packets);
         each("bytes", self.sent.bytes);
+        each("switches", self.switches);
         each("peak_delivery_bps", self.observer.peak().as_bps());
         let lost = self.diagnostician.counts();
         for (name, cause) in LOST_BY {

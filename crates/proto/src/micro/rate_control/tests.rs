@@ -3,9 +3,8 @@ use std::sync::{Arc, Mutex};
 use haul_base::{Cause, Ecn, HostSample, Machine, PathId, Rate, Received, Span, Time, Verdict};
 use haul_stack::{Recipe, Stack, StackEvent};
 
-use super::{ALLOTTED, Allotment, VERDICT};
 use crate::control::{Boundary, FeedbackSample, Limits, Permit, RateController, RateState, Unit, law_names};
-use crate::micro::events::HOST_SAMPLE;
+use crate::micro::events::{ALLOTTED, Allotment, HOST_SAMPLE, VERDICT};
 use crate::micro::testing::{Pair, Path, T0, blueprint, events, object_recipe};
 
 fn at(millis: u64) -> Time {

@@ -1,0 +1,205 @@
+//! `haul cp --for-ssh`: what ssh starts on a machine that is to copy from or to another one for a person
+//! elsewhere. The job comes on stdin; what happens goes to stdout, one JSON object per line.
+
+mod reporter;
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use haul_wire::control::{Fault, FaultCode, Manners, RunMode};
+use serde_json::json;
+
+use self::reporter::Reporter;
+use crate::args::Command;
+use crate::commands::cp::{self, How};
+use crate::commands::serve::for_ssh::{at_end_of_stdin, go_home};
+use crate::config::{Origin, Resolved, Sources, StartError, resolve};
+use crate::fault;
+use crate::output::{EventLog, ItemStyle, Items, Lines, ProgressStyle, RunReport, Summary, item_line, tell};
+use crate::settings::{Preset, Recipe, Settings};
+use crate::signals::{self, Cancel, Hangup};
+use crate::ssh::{Announcement, ItemThere, Job, MAX_JOB};
+use crate::transfer::context::Context;
+use crate::transfer::plan::CopyPlan;
+use crate::transfer::reach::{reach, with_way_out};
+use crate::transfer::select::chosen;
+use crate::transfer::session::negotiate;
+
+/// Does what stdin says. Returns the exit code.
+///
+/// # Errors
+/// When it cannot begin.
+pub(crate) fn run() -> Result<u8, Fault> {
+    go_home();
+    let cancel = signals::watch(Hangup::PassesBy)?;
+    let reporter = Reporter::start()?;
+    reporter.tell(&Announcement::ours().line());
+    let report = match read_job().and_then(|job| begin(&job, &cancel, &reporter).map(|()| job)) {
+        Ok(job) => execute(&job, cancel, &reporter),
+        Err(fault) => RunReport::failed(fault),
+    };
+    reporter.event("result", &json!({ "report": report }));
+    reporter.finish();
+    Ok(report.exit_code())
+}
+
+fn read_job() -> Result<Job, Fault> {
+    let mut line = Vec::new();
+    let read = io::stdin().lock().take(MAX_JOB).read_until(b'\n', &mut line);
+    read.map_err(|e| fault::io("cannot read the job", &e))?;
+    serde_json::from_slice(&line).map_err(|error| {
+        let message = format!("the job on stdin is none: {error}");
+        fault::usage(message, "this option is for `haul cp hostA:… hostB:…`, which starts it itself")
+    })
+}
+
+/// Ties the job to the person who gave it, or cuts it loose.
+fn begin(job: &Job, cancel: &Cancel, reporter: &Reporter) -> Result<(), Fault> {
+    if job.detach {
+        let log = detach()?;
+        reporter.event("detached", &json!({ "log": log.display().to_string(), "pid": std::process::id() }));
+        return Ok(());
+    }
+    let cancel = cancel.clone();
+    at_end_of_stdin(move || cancel.request())
+}
+
+/// Leaves the session of ssh, and stderr for a file of this machine. Returns the file.
+fn detach() -> Result<PathBuf, Fault> {
+    // Who is the leader of a session already has one of its own.
+    let _ = rustix::process::setsid();
+    let path = log_path();
+    let failed = |e: io::Error| fault::io(format!("cannot write the log {}", path.display()), &e);
+    path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
+    let log: File = OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(failed)?;
+    rustix::stdio::dup2_stderr(&log).map_err(|errno| failed(errno.into()))?;
+    Ok(path)
+}
+
+/// `$XDG_STATE_HOME/haul`, or `~/.local/state/haul` (XDG base directory specification), or the current
+/// directory.
+fn log_path() -> PathBuf {
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = state.or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    state.unwrap_or_default().join("haul").join(format!("copy-{seconds}-{}.log", std::process::id()))
+}
+
+fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
+    let log = |lines: Lines| {
+        if job.detach {
+            // Stderr is the log file.
+            tell(lines);
+        }
+    };
+    job.actions.iter().for_each(|action| log(action.as_str().into()));
+    let report = prepare(job, cancel, reporter).and_then(|prepared| prepared.run(job, reporter));
+    let report = report.unwrap_or_else(RunReport::failed);
+    log(Summary(&report).into());
+    report
+}
+
+/// A job that is understood.
+struct Prepared {
+    context: Context,
+    plan: CopyPlan,
+    args: crate::args::CpArgs,
+}
+
+fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, Fault> {
+    let mut argv = vec![OsString::from("haul"), OsString::from("cp")];
+    argv.extend(job.words.iter().cloned().map(OsString::from));
+    // What the person has is in the words; what this machine has configured is for its own users.
+    let Resolved { command, settings, .. } = resolve(&argv, &Sources::default()).map_err(not_understood)?;
+    let Command::Cp(args) = command else { return Err(fault::usage("the job is no copy", "")) };
+    let plan = CopyPlan::parse(&args.paths)?;
+    if matches!(plan, CopyPlan::Ssh(_) | CopyPlan::Many(_)) {
+        return Err(fault::usage("the job leads to yet another machine", ""));
+    }
+    let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
+    let named = set.map(|setting| setting.assignment.key.clone()).collect();
+    let run = match (job.dry_run, job.names) {
+        (true, _) => RunMode::Itemise,
+        (false, true) => RunMode::Narrate,
+        (false, false) => RunMode::Move,
+    };
+    let recipe = Recipe::build(&Preset::default_preset(), &settings)?.settings;
+    let stack = job.recipe.as_deref().map(haulage::Recipe::parse).transpose();
+    let stack = stack.map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
+    let context = Context {
+        settings: Settings { stack, ..recipe },
+        named,
+        manners: Manners { run, ..args.sync.manners(args.transfer.no_resume, &args.storage) },
+        growth: args.sync.growth(),
+        preserve: args.preserve.preserve(),
+        set_memory: args.set_memory.unwrap_or(haul_mover::SET_MEMORY),
+        allotments: crate::transfer::allot::Allotments::default(),
+        items: items(job, reporter),
+        cancel,
+        events: EventLog::to(Box::new(reporter.writer()), "stdout".to_owned()),
+        style: ProgressStyle::Hidden,
+        quiet: true,
+        json: false,
+        options: Vec::new(),
+    };
+    Ok(Prepared { context, plan, args: *args })
+}
+
+/// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
+fn items(job: &Job, reporter: &Reporter) -> Items {
+    if !job.dry_run && !job.names {
+        return Items::new(ItemStyle::Hidden);
+    }
+    if job.detach {
+        return Items::to(Arc::new(|item| tell(item_line(item))));
+    }
+    let reporter = reporter.blocking();
+    Items::to(Arc::new(move |item| reporter.event("item", &json!({ "item": ItemThere::from(item) }))))
+}
+
+fn not_understood(error: StartError) -> Fault {
+    match error {
+        StartError::Fault(fault) => fault,
+        StartError::Clap(error) => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            let version = env!("CARGO_PKG_VERSION");
+            let message = format!("haul {version} over there does not take this: {first}");
+            Fault::new(FaultCode::Usage, message, "install the same version of haul on all machines")
+        }
+    }
+}
+
+impl Prepared {
+    fn run(mut self, job: &Job, reporter: &Reporter) -> Result<RunReport, Fault> {
+        let port = match &mut self.plan {
+            CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. } => {
+                let port = url.port;
+                let found = reach(&self.context, url, &job.hosts);
+                *url = found.map_err(|fault| with_way_out(fault, port, job.ports.as_deref()))?;
+                Some(port).filter(|_| !job.hosts.is_empty())
+            }
+            CopyPlan::Local { .. } | CopyPlan::Ssh(_) | CopyPlan::Many(_) => None,
+        };
+        let way_out = |fault| match port {
+            Some(port) => with_way_out(fault, port, job.ports.as_deref()),
+            None => fault,
+        };
+        if let (true, CopyPlan::Upload { to: url, .. } | CopyPlan::Download { from: url, .. }) =
+            (job.dry_run, &self.plan)
+        {
+            let negotiated = negotiate(&self.context, url).map_err(way_out)?;
+            reporter.event("plan", &json!({ "negotiated": negotiated }));
+        }
+        let selection = chosen(&self.args, self.plan.sources())?;
+        let how = How { selection: &selection, ssh: &self.args.ssh };
+        let mut report = cp::copy(&self.context, &self.plan, how);
+        report.error = report.error.map(way_out);
+        Ok(report)
+    }
+}

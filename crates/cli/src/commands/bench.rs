@@ -1,0 +1,84 @@
+//! `haul bench`: memory to memory.
+
+use haul_base::Span;
+use haul_engine::{HaulUrl, Role};
+use haul_wire::control::{BenchLimit, Fault, Request};
+use serde_json::json;
+
+use crate::args::BenchArgs;
+use crate::endpoint;
+use crate::output::RunReport;
+use crate::transfer::allot::Allotments;
+use crate::transfer::bench::{receive, send};
+use crate::transfer::context::Context;
+use crate::transfer::drive::Watch;
+use crate::transfer::facts::{Cpu, Facts};
+use crate::transfer::link::Sides;
+use crate::transfer::outcome;
+use crate::transfer::plan::DryRun;
+use crate::transfer::session::{negotiate, open};
+use crate::transfer::sessions::Pulse;
+
+/// How long a bench lasts if nobody says.
+const DEFAULT_TIME: Span = Span::from_secs(10);
+
+/// Runs the client's side of a bench.
+pub(crate) fn run(context: &Context, args: &BenchArgs) -> RunReport {
+    match try_bench(context, args) {
+        Ok(report) => report,
+        Err(fault) => context.failed(fault),
+    }
+}
+
+fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
+    let url = url_of(args)?;
+    let limit = limit_of(args);
+    let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
+    context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
+    let mut session = open(context, &url, request, limit)?;
+    let sides = Sides::new(Facts::of(&session, Cpu::ALL, &url.host));
+    let watch = Watch {
+        cancel: &context.cancel,
+        role: Role::Client,
+        style: context.style.clone(),
+        events: Some(&context.events),
+        items: None,
+        allotments: Allotments::default(),
+        pulse: Pulse::default(),
+    };
+    let carried = if args.reverse {
+        receive(&mut session, &sides, &watch)
+    } else {
+        send(&mut session, limit, &sides, &watch)
+    };
+    let report = outcome::of_memory(context, &sides, carried);
+    context.trace_end(&report);
+    Ok(report)
+}
+
+/// What `haul bench` would do.
+///
+/// # Errors
+/// What would keep it from being done.
+pub(crate) fn plan(context: &Context, args: &BenchArgs) -> Result<DryRun, Fault> {
+    let url = url_of(args)?;
+    let amount = match limit_of(args) {
+        BenchLimit::Bytes(bytes) => haul_base::Bytes(bytes).to_string(),
+        BenchLimit::Micros(micros) => format!("for {}", Span::from_micros(micros)),
+        BenchLimit::Unlimited => "without end".to_owned(),
+    };
+    let verb = if args.reverse { "receive" } else { "send" };
+    let actions = vec![format!("{verb} memory {amount}, server {}", url.authority())];
+    Ok(DryRun { actions, negotiated: negotiate(context, &url)? })
+}
+
+fn url_of(args: &BenchArgs) -> Result<HaulUrl, Fault> {
+    endpoint::url(args.url.as_deref(), "haul bench [OPTIONS] URL")
+}
+
+fn limit_of(args: &BenchArgs) -> BenchLimit {
+    match args.bytes {
+        Some(bytes) => BenchLimit::Bytes(bytes.0),
+        None => BenchLimit::Micros(args.time.unwrap_or(DEFAULT_TIME).as_micros()),
+    }
+}

@@ -1,0 +1,246 @@
+//! `haul cp - URL` and `haul cp URL... -`: stdin into a file, files out of stdout.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use haul_engine::HaulUrl;
+use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_stream};
+use haul_wire::control::{Fault, HardLinks, Preserve, Request, Selection};
+
+use crate::args::{CpArgs, SshArgs};
+use crate::fault::usage;
+use crate::output::RunReport;
+use crate::ssh::{Permit, SshPlan};
+use crate::transfer::context::Context;
+use crate::transfer::facts::Cpu;
+use crate::transfer::link::link;
+use crate::transfer::plan::{CopyPlan, path_bytes};
+use crate::transfer::policy::Policy;
+use crate::transfer::select::selection;
+use crate::transfer::server::with_own_server;
+use crate::transfer::session::over;
+use crate::transfer::{by_ssh, drive};
+
+/// The word for stdin and stdout.
+const STDIO: &str = "-";
+
+/// Options that say nothing about a stream, in either direction.
+const NOT_FOR_STREAMS: [&str; 11] = [
+    "acls",
+    "archive",
+    "checksum",
+    "delete",
+    "ignore-times",
+    "numeric-ids",
+    "owner",
+    "preserve",
+    "update",
+    "verify",
+    "xattrs",
+];
+/// Further ones that say nothing about stdin, which is one file without a name or a length.
+const NOT_FOR_STDIN: [&str; 12] = [
+    "copy-links",
+    "exclude",
+    "exclude-from",
+    "files-from",
+    "from0",
+    "gitignore",
+    "growing",
+    "include",
+    "max-size",
+    "min-size",
+    "no-hard-links",
+    "one-file-system",
+];
+
+/// Copies from stdin or to stdout; `None` if neither is meant. A file of that name is written `./-`.
+pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
+    let copied = match split(&args.paths)? {
+        _ if args.ssh.detach => Err(by_ssh::not_detached()),
+        (sources, true) => to_stdout(context, sources, args),
+        (_, false) => from_stdin(context, &args.paths, &args.ssh),
+    };
+    Some(copied.unwrap_or_else(|fault| context.failed(fault)))
+}
+
+/// Whether the options `typed` mean something for `words`. What a configuration file or the environment holds is for
+/// copies of files, and does not count.
+///
+/// # Errors
+/// Stdin or stdout is meant, and an option that says nothing about it was typed.
+pub(crate) fn check_options(words: &[OsString], typed: &[String]) -> Result<(), Fault> {
+    let Some((_, out)) = split(words) else { return Ok(()) };
+    let name = if out { "stdout" } else { "stdin" };
+    let means_nothing = |option: &&String| {
+        NOT_FOR_STREAMS.contains(&option.as_str()) || !out && NOT_FOR_STDIN.contains(&option.as_str())
+    };
+    match typed.iter().find(means_nothing) {
+        Some(option) => Err(usage(format!("--{option} says nothing about {name}"), "leave it out")),
+        None => Ok(()),
+    }
+}
+
+/// A stream cannot be looked at without reading it.
+///
+/// # Errors
+/// The words mean stdin or stdout.
+pub(crate) fn refuse_dry_run(words: &[OsString]) -> Result<(), Fault> {
+    match split(words) {
+        Some(_) => Err(usage("--dry-run cannot look into stdin or stdout", "leave it out")),
+        None => Ok(()),
+    }
+}
+
+/// The sources, and whether they go to stdout; `None` if neither stdin nor stdout is meant.
+fn split(words: &[OsString]) -> Option<(&[OsString], bool)> {
+    let (destination, sources) = words.split_last()?;
+    let out = destination == STDIO;
+    (out || sources.iter().any(|word| word == STDIO)).then_some((sources, out))
+}
+
+fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<RunReport, Fault> {
+    let [_, destination] = words else {
+        return Err(usage("stdin goes alone into one file", "haul cp - DST"));
+    };
+    // A file of any name stands for stdin.
+    match CopyPlan::parse(&["./-".into(), destination.clone()])? {
+        CopyPlan::Upload { to, .. } => send(context, &to, Cpu::ALL),
+        CopyPlan::Local { to, .. } => with_own_server(context, &Policy::own(context), |listener| {
+            send(context, &listener.url("127.0.0.1", to.as_os_str().as_bytes()), Cpu::DataThread)
+        })?,
+        CopyPlan::Ssh(SshPlan::Upload { to, .. }) => {
+            let permit = Permit::PutStream(to.path.clone(), context.manners.durability);
+            by_ssh::with_host(context, ssh, &to.host, &permit, |url| {
+                send(context, &HaulUrl { path: to.path.clone(), ..url }, Cpu::ALL)
+            })?
+        }
+        CopyPlan::Ssh(_) | CopyPlan::Many(_) | CopyPlan::Download { .. } => {
+            Err(usage("stdin is at this machine", "haul cp - DST"))
+        }
+    }
+}
+
+fn send(context: &Context, url: &HaulUrl, cpu: Cpu) -> Result<RunReport, Fault> {
+    if url.path.ends_with(b"/") || copies_content(&url.path) {
+        return Err(usage(
+            "what comes from stdin needs the name of a file",
+            "end the destination with a name",
+        ));
+    }
+    let durability = context.manners.durability;
+    let request = Request::PutStream { destination: url.path.clone(), durability };
+    Ok(over(context, url, request, cpu, |session, sides, watch| {
+        let job = send_stream(Box::new(io::stdin()), link(session.control(), sides), SendLimits::default())?;
+        Ok(drive::send(session, job, sides, watch))
+    }))
+}
+
+fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<RunReport, Fault> {
+    if context.json {
+        return Err(usage(
+            "--json and the destination - both mean stdout",
+            "leave out --json, or name a file",
+        ));
+    }
+    if sources.iter().any(|word| word == STDIO) {
+        return Err(usage("stdin to stdout is what cat does", "use cat, or haul pipe"));
+    }
+    let words = [sources, &[".".into()]].concat();
+    let plan = CopyPlan::parse(&words)?;
+    let chosen = selection(&args.select, plan.sources())?;
+    match plan {
+        CopyPlan::Download { from, sources, .. } => Ok(receive(context, &from, sources, chosen, Cpu::ALL)),
+        CopyPlan::Local { sources, .. } => with_own_server(context, &Policy::own(context), |listener| {
+            let url = listener.url("127.0.0.1", b"");
+            receive(context, &url, path_bytes(&sources), chosen, Cpu::DataThread)
+        }),
+        CopyPlan::Ssh(SshPlan::Download { from, sources, .. }) => {
+            let permit = Permit::Get(sources.clone());
+            by_ssh::with_host(context, &args.ssh, &from, &permit, |url| {
+                receive(context, &url, sources, chosen, Cpu::ALL)
+            })
+        }
+        CopyPlan::Many(_) => {
+            Err(usage("stdout takes the files of one machine", "use one command for each machine"))
+        }
+        CopyPlan::Ssh(_) | CopyPlan::Upload { .. } => {
+            Err(usage("stdout is at this machine", "haul cp SRC... -"))
+        }
+    }
+}
+
+fn receive(
+    context: &Context,
+    from: &HaulUrl,
+    sources: Vec<Vec<u8>>,
+    selection: Selection,
+    cpu: Cpu,
+) -> RunReport {
+    let request = Request::Get {
+        sources,
+        selection,
+        growth: context.growth,
+        run: context.manners.run,
+        // Every name comes out with its contents.
+        preserve: Preserve { hard_links: HardLinks::Copy, ..context.preserve },
+    };
+    let gone = Arc::new(AtomicBool::new(false));
+    let output = Output { stdout: io::stdout(), gone: gone.clone() };
+    let mut report = over(context, from, request, cpu, |session, sides, watch| {
+        let options = ReceiveOptions {
+            set_memory: context.set_memory,
+            ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
+        };
+        let job = receive_to(Box::new(output), link(session.control(), sides), options)?;
+        Ok(drive::receive(session, job, sides, watch))
+    });
+    if gone.load(Ordering::Relaxed) && !context.cancel.is_requested() {
+        // Who closes a pipe has read enough, as with cat.
+        report.error = None;
+    }
+    report
+}
+
+/// Stdout, and whether somebody still reads.
+struct Output {
+    stdout: io::Stdout,
+    gone: Arc<AtomicBool>,
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.noted(self.stdout.lock().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.noted(self.stdout.lock().flush())
+    }
+}
+
+impl Output {
+    fn noted<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        if done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            self.gone.store(true, Ordering::Relaxed);
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dash_alone_is_stdin_or_stdout() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let is_stdout = |line: &str| split(&words(line)).map(|(_, out)| out);
+        assert_eq!(is_stdout("a b -"), Some(true));
+        assert_eq!(is_stdout("- b"), Some(false));
+        assert_eq!(is_stdout("./- b"), None);
+        assert_eq!(is_stdout("a ./-"), None);
+    }
+}

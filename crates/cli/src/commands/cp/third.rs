@@ -1,0 +1,379 @@
+//! Copies between two other machines: this one starts both sides by ssh, gives one the other's URL, and shows
+//! how it goes. The data does not come by here.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use haul_engine::HaulUrl;
+use haul_wire::control::{Fault, FaultCode, Host, RunMode};
+use serde_json::Value;
+
+use crate::args::SshArgs;
+use crate::fault;
+use crate::output::{Progress, RunReport, Snapshot};
+use crate::signals::Cancel;
+use crate::ssh::{Heard, ItemThere, Job, Permit, Place, Remote, SshCommand, SshHost, Third};
+use crate::transfer::by_ssh::Served;
+use crate::transfer::context::Context;
+
+/// How soon an interruption is noticed.
+const TICK: Duration = Duration::from_millis(50);
+/// By then a signal that ended ssh has been noted here too, on a busy machine as well.
+const NOTICED: Duration = Duration::from_millis(500);
+/// How long the other machine may take to stop.
+const STOPPING: Duration = Duration::from_secs(10);
+
+/// Options that concern this machine, or that the recipe's parameters already say.
+const NOT_FOR_OTHERS: [&str; 20] = [
+    "controller",
+    "detach",
+    "diagnosis",
+    "dry-run",
+    "events",
+    "json",
+    "port-range",
+    "preset",
+    "quiet",
+    "rate",
+    "remote-binary",
+    "set",
+    "show-config",
+    "ssh",
+    "ssh-config",
+    "ssh-identity",
+    "ssh-jump",
+    "ssh-option",
+    "ssh-port",
+    "verbose",
+];
+/// Options that name files of this machine.
+const FILES_HERE: [&str; 3] = ["exclude-from", "files-from", "include-from"];
+
+/// What two machines have agreed on, by name.
+pub(crate) type Negotiated = Vec<(&'static str, String)>;
+
+/// Copies, and shows how it goes.
+///
+/// # Errors
+/// When it did not begin, or when how it ended is not known.
+pub(crate) fn copy(context: &Context, args: &SshArgs, third: &Third) -> Result<RunReport, Fault> {
+    run(context, args, third, Purpose::Copy, &mut |_| {})
+}
+
+/// Says what would be done to every name. `agreed` learns what was agreed on, before the first of them.
+///
+/// # Errors
+/// When it did not begin, or when how it ended is not known.
+pub(crate) fn itemise(
+    context: &Context,
+    args: &SshArgs,
+    third: &Third,
+    agreed: &mut dyn FnMut(Negotiated),
+) -> Result<RunReport, Fault> {
+    run(context, args, third, Purpose::DryRun, agreed)
+}
+
+fn run(
+    context: &Context,
+    args: &SshArgs,
+    third: &Third,
+    purpose: Purpose,
+    agreed: &mut dyn FnMut(Negotiated),
+) -> Result<RunReport, Fault> {
+    let mut parties = Parties::start(context, args, third, purpose)?;
+    let report = parties.follow(context, args.detach && purpose == Purpose::Copy, agreed)?;
+    let preset = context.settings.preset.clone();
+    let mut report = RunReport { preset, ..report };
+    report.each_fault(|fault| *fault = seen_from(&third.at, fault.clone(), &context.cancel));
+    Ok(report)
+}
+
+/// A fault as the other machine reports it, as it is seen from here.
+fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
+    use FaultCode::{ControlLost, PeerSilent, UdpBlocked, Unreachable};
+    if fault.host.as_ref().is_none_or(|there| *there == Host::Here) {
+        fault.host = Some(Host::Named(host.name().to_owned()));
+    }
+    if matches!(fault.code, ControlLost | PeerSilent | UdpBlocked | Unreachable) {
+        fault.host = None;
+        fault.message = format!("seen from {host}: {}", fault.message);
+    }
+    // Who stopped that one has not stopped this one.
+    if cancel.is_requested() { fault } else { fault.from_peer() }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Copy,
+    DryRun,
+}
+
+/// What ssh leads to. The one that connects ends first.
+struct Parties {
+    client: Remote,
+    _server: Option<Served>,
+}
+
+impl Parties {
+    fn start(context: &Context, args: &SshArgs, third: &Third, purpose: Purpose) -> Result<Self, Fault> {
+        let options = options(context)?;
+        let command = SshCommand::new(args)?;
+        let server = match (&third.serves, &third.to) {
+            (Some(host), Place::Served(path)) => {
+                let permit = Permit::Put(path.clone(), context.manners, context.preserve);
+                Some(Served::start(context, &command, host, &permit)?)
+            }
+            _ => None,
+        };
+        let mut client = Remote::start(&command, &third.at, command.copy(&third.at), &context.cancel)?;
+        let job = Job {
+            words: words(options, third, server.as_ref())?
+                .iter()
+                .map(|word| word.as_os_str().into())
+                .collect(),
+            hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
+            dry_run: purpose == Purpose::DryRun,
+            names: context.manners.run == RunMode::Narrate,
+            detach: args.detach && purpose == Purpose::Copy,
+            actions: third.actions(),
+            ports: command.ports().map(str::to_owned),
+            recipe: context.settings.stack.as_ref().map(haulage::Recipe::to_toml),
+        };
+        client.tell(&job)?;
+        Ok(Self { client, _server: server })
+    }
+
+    /// Shows how it goes until it has ended, or until this machine lets go of it.
+    fn follow(
+        &mut self,
+        context: &Context,
+        detach: bool,
+        agreed: &mut dyn FnMut(Negotiated),
+    ) -> Result<RunReport, Fault> {
+        let mut progress = Progress::start(&context.style);
+        let report = self.listen(context, detach, &mut progress, agreed);
+        progress.finish();
+        report
+    }
+
+    fn listen(
+        &mut self,
+        context: &Context,
+        detach: bool,
+        progress: &mut Progress,
+        agreed: &mut dyn FnMut(Negotiated),
+    ) -> Result<RunReport, Fault> {
+        let mut watched = Watched::new();
+        let mut asked_to_stop: Option<Instant> = None;
+        loop {
+            match self.client.listen(TICK) {
+                Heard::Line(line) => watched.take(&line, &self.client, context, progress),
+                Heard::Nothing => {}
+                // Ctrl-C at a terminal reaches ssh as well.
+                Heard::End if context.cancel.is_requested_within(NOTICED) && detach => {
+                    return Err(watched.left(&self.client));
+                }
+                Heard::End if context.cancel.is_requested() => {
+                    return Err(crate::transfer::drive::interrupted(&context.cancel));
+                }
+                Heard::End => return Err(watched.lost(&self.client)),
+            }
+            if let Some(negotiated) = watched.negotiated.take() {
+                agreed(negotiated);
+            }
+            if let Some(report) = watched.report.take() {
+                return Ok(report);
+            }
+            progress.update(&watched.snapshot());
+            if context.cancel.is_requested() && detach {
+                return Err(watched.left(&self.client));
+            }
+            if context.cancel.is_requested() && asked_to_stop.is_none() {
+                self.client.hang_up();
+                asked_to_stop = Some(Instant::now());
+            }
+            if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
+                return Err(crate::transfer::drive::interrupted(&context.cancel));
+            }
+        }
+    }
+}
+
+/// The options of the command line that the machine that connects is to know.
+fn options(context: &Context) -> Result<Vec<OsString>, Fault> {
+    let name_file = |(name, _): &&(String, OsString)| FILES_HERE.contains(&name.as_str());
+    if let Some((name, _)) = context.options.iter().find(name_file) {
+        return Err(fault::usage(
+            format!("--{name} names a file of this machine, and the copy is between two others"),
+            "run `haul cp` on one of them",
+        ));
+    }
+    let own = context.options.iter().filter(|(name, _)| !NOT_FOR_OTHERS.contains(&name.as_str()));
+    let recipe = context.settings.assignments().into_iter().map(|set| OsString::from(format!("--set={set}")));
+    Ok(own.map(|(_, word)| word.clone()).chain(recipe).collect())
+}
+
+/// The words of `haul cp` for the machine that connects.
+fn words(mut words: Vec<OsString>, third: &Third, server: Option<&Served>) -> Result<Vec<OsString>, Fault> {
+    words.push("--".into());
+    for place in third.sources.iter().chain([&third.to]) {
+        words.push(match place {
+            Place::There(path) => Place::local_word(path),
+            Place::Url(url) => url.to_string().into(),
+            Place::Served(path) => {
+                let server = server.ok_or_else(|| fault::usage("no machine is to serve", ""))?;
+                HaulUrl { path: path.clone(), ..server.url.clone() }.to_string().into()
+            }
+        });
+    }
+    Ok(words)
+}
+
+/// What a machine that copies without this one has said of itself.
+struct Loose {
+    log: String,
+    pid: u64,
+}
+
+/// What is known of the transfer here.
+struct Watched {
+    snapshot: Snapshot,
+    heard: Instant,
+    /// The machine that copies needs this one no more.
+    loose: Option<Loose>,
+    /// Nor does the one that serves: their session stands, so the transfer goes on by itself.
+    is_on_its_own: bool,
+    negotiated: Option<Negotiated>,
+    report: Option<RunReport>,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let snapshot = Snapshot { files: Some(0), ..Snapshot::default() };
+        let heard = Instant::now();
+        Self { snapshot, heard, loose: None, is_on_its_own: false, negotiated: None, report: None }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot { silent_for: self.heard.elapsed().into(), ..self.snapshot }
+    }
+
+    /// Takes one line; what is no event is of no interest.
+    fn take(&mut self, line: &str, client: &Remote, context: &Context, progress: &Progress) {
+        let Ok(Value::Object(mut event)) = serde_json::from_str(line) else { return };
+        let Some(Value::String(name)) = event.remove("event") else { return };
+        event.remove("t");
+        self.heard = Instant::now();
+        match name.as_str() {
+            "progress" => {
+                self.take_progress(&event);
+                self.stands(client, progress);
+            }
+            // Before it, the ways to the server are looked at.
+            "session" if event["request"] != "check" => self.stands(client, progress),
+            "plan" => self.negotiated = Some(facts(&event["negotiated"])),
+            "item" => {
+                tell_item(event.remove("item").unwrap_or_default(), context, progress);
+                return;
+            }
+            "result" => {
+                let report = serde_json::from_value(event.remove("report").unwrap_or_default());
+                self.report =
+                    Some(report.unwrap_or_else(|error| RunReport::failed(not_read(client.host(), &error))));
+                return;
+            }
+            "detached" => {
+                let log = event["log"].as_str().unwrap_or("?").to_owned();
+                self.loose = Some(Loose { log, pid: event["pid"].as_u64().unwrap_or_default() });
+            }
+            // The run has its own here.
+            "start" | "end" => return,
+            _ => {}
+        }
+        context.events.write(&name, Value::Object(event));
+    }
+
+    /// The two machines have their session. A server that ssh has started ends with ssh before it has one, and
+    /// outlives it from then on.
+    fn stands(&mut self, client: &Remote, progress: &Progress) {
+        let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
+        let (host, way) = (client.host(), client.way());
+        progress.say(&format!(
+            "on its own now: it goes on if this end stops; log {host}:{log}, `{way} kill {pid}` stops it"
+        ));
+        self.is_on_its_own = true;
+    }
+
+    fn take_progress(&mut self, event: &serde_json::Map<String, Value>) {
+        let number = |key: &str| event.get(key).and_then(Value::as_u64);
+        self.snapshot.bytes = number("bytes").unwrap_or(self.snapshot.bytes);
+        self.snapshot.total_bytes = number("bytes_known").filter(|&bytes| bytes > 0);
+        self.snapshot.files = number("files").or(self.snapshot.files);
+    }
+
+    /// ssh has ended, and the transfer not.
+    fn lost(&self, client: &Remote) -> Fault {
+        let host = client.host();
+        if let Some(Loose { log, .. }) = self.loose.as_ref().filter(|_| self.is_on_its_own) {
+            let message =
+                format!("the ssh connection to {host} was lost; the transfer goes on there by itself");
+            let fault = Fault::new(FaultCode::ControlLost, message, tail(client, log));
+            return Fault { retryable: false, ..fault };
+        }
+        if let Some(Loose { log, .. }) = &self.loose {
+            let message =
+                format!("the ssh connection to {host} was lost before the transfer was seen to begin");
+            return Fault::new(FaultCode::ControlLost, message, tail(client, log));
+        }
+        Fault::new(
+            FaultCode::ControlLost,
+            format!("the ssh connection to {host} was lost, and the transfer stops there"),
+            "run the same command again; with --detach the transfer would go on without this end",
+        )
+    }
+
+    /// A person has stopped watching.
+    fn left(&self, client: &Remote) -> Fault {
+        let host = client.host();
+        let fault = |message, hint| Fault::new(FaultCode::Interrupted, message, hint);
+        match &self.loose {
+            Some(Loose { log, .. }) if self.is_on_its_own => fault(
+                format!("no longer watching; the transfer goes on at {host} by itself"),
+                tail(client, log),
+            ),
+            Some(Loose { log, .. }) => {
+                fault("interrupted before the transfer was seen to begin".to_owned(), tail(client, log))
+            }
+            None => fault(
+                format!("interrupted; whether the transfer has begun on {host} is not known"),
+                format!("`{} pgrep -a haul` shows it", client.way()),
+            ),
+        }
+    }
+}
+
+/// Shows what is or would be done to a name; what cannot be a name is of no interest.
+fn tell_item(item: Value, context: &Context, progress: &Progress) {
+    let item = serde_json::from_value::<ItemThere>(item).ok().and_then(|there| there.try_into().ok());
+    if let (Some(item), Some(tell)) = (item, context.items.tell(progress.voice())) {
+        tell(&item);
+    }
+}
+
+fn tail(client: &Remote, log: &str) -> String {
+    format!("see how it ends with `{} tail {log}`", client.way())
+}
+
+fn not_read(host: &SshHost, error: &serde_json::Error) -> Fault {
+    let message = format!("what {host} said of the end of the transfer is not understood: {error}");
+    Fault::new(FaultCode::VersionMismatch, message, "install the same version of haul on all machines")
+}
+
+/// What a dry run lists, in the names that it has here.
+fn facts(negotiated: &Value) -> Negotiated {
+    const NAMES: [&str; 9] =
+        ["server", "cipher", "controller", "rate", "chunk", "offload", "round_trip", "udp", "recipe"];
+    let read: Vec<(String, String)> = serde_json::from_value(negotiated.clone()).unwrap_or_default();
+    let known = |(name, value): (String, String)| Some((*NAMES.iter().find(|known| **known == name)?, value));
+    read.into_iter().filter_map(known).collect()
+}

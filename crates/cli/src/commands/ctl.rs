@@ -1,0 +1,135 @@
+//! `haul ctl`: lists the copies that run on this machine, shows one, and changes its control law.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use haul_base::{Bytes, Rate};
+use haul_wire::control::Fault;
+use serde_json::{Value, json};
+
+use crate::args::CtlArgs;
+use crate::fault;
+use crate::output::{out, out_json, tell};
+use crate::transfer::control_socket::{ControlRequest, directory};
+
+/// A copy answers within 50 ms, on a busy machine later.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Lists the copies, shows one, or changes it. Gives the exit code.
+///
+/// # Errors
+/// That there is no such copy, it does not answer, or it cannot be changed so.
+pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
+    let Some(name) = &args.copy else {
+        list(as_object);
+        return Ok(0);
+    };
+    let path = directory().join(name);
+    let set = args.changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
+    let told = ask(&path, &ControlRequest { set }).map_err(|error| match error {
+        Failure::Gone => fault::usage(
+            format!("no copy with the process {name} runs here as this user"),
+            "`haul ctl` lists those that run",
+        ),
+        Failure::Refused(fault) => fault,
+        Failure::Io(error) => fault::io(format!("the copy {name} does not answer"), &error),
+    })?;
+    show(name, &told, as_object);
+    Ok(0)
+}
+
+/// `rate_control.rate` is the same as `rate`.
+fn parameter(key: &str) -> String {
+    key.strip_prefix("rate_control.").unwrap_or(key).to_owned()
+}
+
+/// Why a request failed.
+enum Failure {
+    Gone,
+    Refused(Fault),
+    Io(std::io::Error),
+}
+
+fn ask(path: &Path, request: &ControlRequest) -> Result<Value, Failure> {
+    let mut stream = UnixStream::connect(path).map_err(|_| Failure::Gone)?;
+    let reply = (|| {
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line)?;
+        Ok(serde_json::from_str::<Value>(&line)?)
+    })();
+    let reply: Value = reply.map_err(Failure::Io)?;
+    let error = &reply["error"];
+    match error["message"].as_str() {
+        Some(message) => {
+            Err(Failure::Refused(fault::usage(message, error["hint"].as_str().unwrap_or_default())))
+        }
+        None => Ok(reply),
+    }
+}
+
+/// The copies that answer, by name. Removes the sockets of dead processes.
+fn running() -> Vec<(String, Value)> {
+    let entries = fs::read_dir(directory()).into_iter().flatten().flatten();
+    let mut found: Vec<(String, Value)> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            match ask(&entry.path(), &ControlRequest::default()) {
+                Ok(told) => Some((name, told)),
+                Err(Failure::Gone) => {
+                    let _ = fs::remove_file(entry.path());
+                    None
+                }
+                Err(_) => None,
+            }
+        })
+        .collect();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
+}
+
+fn list(as_object: bool) {
+    let running = running();
+    if as_object {
+        let copies: Vec<Value> = running.iter().map(|(name, told)| named(name, told)).collect();
+        let told = json!({ "schema": 1, "ok": true, "copies": copies, "error": null });
+        return out_json(&told.to_string());
+    }
+    if running.is_empty() {
+        return tell("no copy of this user runs here");
+    }
+    for (name, told) in running {
+        out(line(&name, &told));
+    }
+}
+
+fn named(name: &str, told: &Value) -> Value {
+    let mut copy = told.clone();
+    copy["copy"] = json!(name);
+    copy
+}
+
+fn line(name: &str, told: &Value) -> String {
+    let side = told["side"].as_str().unwrap_or_default();
+    let moved = Bytes(told["bytes"].as_u64().unwrap_or(0));
+    let law = told["rate_control"]["controller"].as_str().unwrap_or("-");
+    let rate = told["data"]["rate_bps"]
+        .as_u64()
+        .map_or_else(String::new, |bps| format!(" at {}", Rate::from_bps(bps)));
+    format!("{name:<10} {side:<9} {moved:>10}  {law}{rate}")
+}
+
+fn show(name: &str, told: &Value, as_object: bool) {
+    if as_object {
+        let told = json!({ "schema": 1, "ok": true, "copy": named(name, told), "error": null });
+        return out_json(&told.to_string());
+    }
+    out(line(name, told));
+    for (key, value) in told["rate_control"].as_object().into_iter().flatten() {
+        out(format!("  {key}={}", value.as_str().unwrap_or_default()));
+    }
+}

@@ -1,0 +1,434 @@
+//! `haul pipe`: stdin of one machine to stdout of another.
+
+mod carrier;
+mod stdio;
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use haul_base::{Bytes, Rate, Span};
+use haul_engine::HaulUrl;
+use haul_wire::control::{Fault, FaultCode};
+use haulage::{
+    Accepted, ByteReader, ByteWriter, Connection, Error, ListenOptions, Listener, Options, StreamStatistics,
+    StreamsPermitted,
+};
+use zeroize::Zeroizing;
+
+use self::carrier::Carrier;
+use self::stdio::{Cut, Input, Output};
+use crate::args::PipeArgs;
+use crate::commands::serve::{own_address, write_url};
+use crate::endpoint;
+use crate::fault::{self, shown};
+use crate::output::{CpuSeconds, Packets, RunReport, json, out_json, tell, tell_json, tell_url};
+use crate::signals::{self, Cancel};
+use crate::transfer::usage;
+
+/// How often a wait looks whether it should end.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the rest of the messages may take to arrive after the last one was read.
+const LAST_WORDS: Duration = Duration::from_secs(60);
+/// The other side is asked for a sign of life so often.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+/// How long the other side's answer to the end of a conversation that is broken off may take.
+const BROKEN_OFF: Duration = Duration::from_secs(3);
+/// What to do when the other side was lost.
+const ANEW: &str = "start both sides again: a pipe begins anew";
+/// Names of recipes say who sends, so that the two sides cannot misunderstand each other.
+const SENDING: &str = "pipe to the listener: ";
+const RECEIVING: &str = "pipe from the listener: ";
+
+/// What was carried.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    bytes: u64,
+    messages: u64,
+    /// Messages that are missing between the first and the last that came.
+    lost: u64,
+    /// What the conversation knows besides.
+    known: Option<Known>,
+}
+
+/// What a conversation knows at its end.
+#[derive(Clone, Debug)]
+struct Known {
+    recipe: String,
+    rtt: Option<Span>,
+    packets: Packets,
+}
+
+impl Known {
+    fn of(connection: &Connection) -> Self {
+        let statistics = connection.statistics();
+        let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
+        let name = connection.recipe().name;
+        let bare = name.strip_prefix(SENDING).or_else(|| name.strip_prefix(RECEIVING)).unwrap_or(&name);
+        let recipe = bare.to_owned();
+        Self { recipe, rtt: Some(statistics.rtt), packets: Packets { sent, resent } }
+    }
+
+    /// Of a stream of bytes, at the end that sends.
+    fn of_sent(recipe: &str, statistics: &StreamStatistics) -> Self {
+        let packets = Packets { sent: statistics.packets, resent: statistics.resent };
+        Self { packets, ..Self::of_received(recipe, statistics) }
+    }
+
+    /// Of a stream of bytes, at the end that receives.
+    fn of_received(recipe: &str, statistics: &StreamStatistics) -> Self {
+        Self { recipe: recipe.to_owned(), rtt: statistics.rtt, packets: Packets::default() }
+    }
+}
+
+struct Pipe<'a> {
+    args: &'a PipeArgs,
+    cancel: Cancel,
+    quiet: bool,
+}
+
+/// Carries stdin to stdout of the other side, or the other way round. Gives the exit code.
+///
+/// # Errors
+/// What kept it from arriving.
+pub(crate) fn run(args: &PipeArgs, quiet: bool, json: bool) -> Result<u8, Fault> {
+    let pipe = Pipe { args, cancel: signals::watch(signals::Hangup::Stops)?, quiet: quiet || json };
+    let began = Instant::now();
+    let result = pipe.run();
+    let elapsed = began.elapsed();
+    match result {
+        Ok(tally) if json => pipe.print(&pipe.report(tally, elapsed.into())),
+        Ok(tally) => pipe.summary(&tally, elapsed),
+        Err(fault) if json && pipe.writes_stdout() => {
+            let report = RunReport::failed(fault.clone());
+            tell(shown(&fault));
+            pipe.print(&report);
+            return Ok(report.exit_code());
+        }
+        Err(fault) => return Err(fault),
+    }
+    Ok(0)
+}
+
+impl Pipe<'_> {
+    fn run(&self) -> Result<Tally, Fault> {
+        carrier::check_frame(self.args.frame)?;
+        match self.args.listen {
+            Some(address) => self.listen(address.0),
+            None => self.connect(&self.url()?),
+        }
+    }
+
+    /// Whether stdout of this side is for the data.
+    fn writes_stdout(&self) -> bool {
+        self.args.listen.is_some() != self.args.reverse
+    }
+
+    /// Prints the object where no data is: on stdout of the side that reads, on stderr of the side that writes.
+    fn print(&self, report: &RunReport) {
+        if self.writes_stdout() {
+            tell_json(&json(report));
+        } else {
+            out_json(&json(report));
+        }
+    }
+
+    fn report(&self, tally: Tally, elapsed: Span) -> RunReport {
+        let cpu = Some(usage::process_cpu().as_secs_f64());
+        let (sender, receiver) = if self.writes_stdout() { (None, cpu) } else { (cpu, None) };
+        let known = tally.known;
+        RunReport {
+            bytes: tally.bytes,
+            elapsed,
+            goodput: rate(tally.bytes, elapsed),
+            rtt: known.as_ref().and_then(|known| known.rtt),
+            packets: known.as_ref().map(|known| known.packets).unwrap_or_default(),
+            preset: known.map(|known| known.recipe).unwrap_or_default(),
+            cpu: CpuSeconds { sender, receiver },
+            max_rss: usage::max_rss(),
+            ..RunReport::default()
+        }
+    }
+
+    fn say(&self, words: &str) {
+        if !self.quiet {
+            tell(words);
+        }
+    }
+
+    fn summary(&self, tally: &Tally, elapsed: Duration) {
+        let rate = rate(tally.bytes, elapsed.into());
+        let mut words = format!("{} in {:.1} s, {rate}", Bytes(tally.bytes), elapsed.as_secs_f64());
+        if tally.messages > 0 {
+            let _ = write!(words, ", {} messages", tally.messages);
+        }
+        if tally.lost > 0 {
+            let share = tally.lost as f64 / (tally.lost + tally.messages) as f64;
+            let _ = write!(words, ", {} more were lost ({:.3} %)", tally.lost, share * 100.0);
+        }
+        self.say(&words);
+    }
+
+    fn url(&self) -> Result<HaulUrl, Fault> {
+        let url = self.args.url.as_deref();
+        endpoint::url(url, "haul pipe [OPTIONS] URL, or haul pipe --listen on the other machine")
+    }
+
+    fn connect(&self, url: &HaulUrl) -> Result<Tally, Fault> {
+        // The library takes text.
+        let url = Zeroizing::new(url.to_string());
+        let url = url.as_str();
+        let options = Options { keep_alive: Some(KEEP_ALIVE), ..Options::default() };
+        match Carrier::choose(self.args, &options)? {
+            Carrier::Bytes(recipe, options) if self.args.reverse => {
+                self.receive_bytes(ByteReader::open_with(url, &recipe, &options)?)
+            }
+            Carrier::Bytes(recipe, options) => {
+                self.send_bytes(ByteWriter::open_with(url, &recipe, &options)?)
+            }
+            Carrier::Messages(mut recipe) => {
+                let cut = carrier::cut(self.args.frame, &recipe)?;
+                let direction = if self.args.reverse { RECEIVING } else { SENDING };
+                recipe.name = format!("{direction}{}", recipe.name);
+                let connection = Connection::open(url, &recipe, &options)?;
+                self.talk(&connection, Ok(cut), !self.args.reverse)
+            }
+        }
+    }
+
+    fn listen(&self, addr: SocketAddr) -> Result<Tally, Fault> {
+        if self.args.preset.is_some() {
+            return Err(fault::usage(
+                "a listener takes the preset that the other side brings",
+                "give --preset beside the URL",
+            ));
+        }
+        let (streams, direction) = if self.args.reverse {
+            (StreamsPermitted::ToClients, RECEIVING)
+        } else {
+            (StreamsPermitted::FromClients, SENDING)
+        };
+        let mut options = ListenOptions::new(addr);
+        (options.streams, options.keep_alive) = (streams, Some(KEEP_ALIVE));
+        options.permit = Box::new(move |recipe| {
+            // Whether streams of bytes go this way is said above.
+            if recipe.has("object") || recipe.name.starts_with(direction) {
+                Ok(())
+            } else {
+                Err("it is for the other direction: --reverse belongs on both sides".to_owned())
+            }
+        });
+        let listener = Listener::bind_with(options)?;
+        self.announce(&listener)?;
+        loop {
+            self.go_on()?;
+            match listener.accept_any(LOOK)? {
+                Some(Accepted::Messages(connection)) => {
+                    let cut = carrier::cut(self.args.frame, &connection.recipe());
+                    return self.talk(&connection, cut, self.args.reverse);
+                }
+                Some(Accepted::Reader(reader)) => return self.receive_bytes(*reader),
+                Some(Accepted::Writer(writer)) => return self.send_bytes(*writer),
+                None => {}
+            }
+        }
+    }
+
+    /// The URL goes to stderr: stdout is for the data.
+    fn announce(&self, listener: &Listener) -> Result<(), Fault> {
+        let host = self.args.host.clone();
+        let host = host.unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
+        let url = endpoint::parse_url(&Zeroizing::new(listener.url(&host)))?;
+        if let Some(path) = &self.args.url_file {
+            return write_url(path, &url);
+        }
+        // Even a quiet listener has to say where it is.
+        tell_url(&url);
+        Ok(())
+    }
+
+    /// `cut` counts only where this side sends.
+    fn talk(&self, connection: &Connection, cut: Result<Cut, Fault>, sends: bool) -> Result<Tally, Fault> {
+        let done = match cut {
+            Ok(cut) if sends => self.send_messages(connection, cut),
+            Err(fault) if sends => Err(fault),
+            _ => self.receive_messages(connection),
+        };
+        done.inspect_err(|_| {
+            connection.abort();
+            // The other side waits for this; if it is gone, it is told often enough.
+            let _ = connection.wait_ended(BROKEN_OFF);
+        })
+    }
+
+    fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
+        let mut tally = Tally::default();
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            self.go_on()?;
+            match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
+                None => writer.check().map_err(|error| gone(&error))?,
+                Some(0) => break,
+                Some(read) => {
+                    self.write(&mut writer, &buffer[..read])?;
+                    tally.bytes += read as u64;
+                }
+            }
+        }
+        self.finish(&mut writer)?;
+        tally.known = Some(Known::of_sent(writer.recipe(), &writer.statistics()));
+        Ok(tally)
+    }
+
+    /// Unless it should end.
+    fn go_on(&self) -> Result<(), Fault> {
+        if self.cancel.is_requested() { Err(self.cancel.fault("")) } else { Ok(()) }
+    }
+
+    /// Writes all of it; gives up when asked to.
+    fn write(&self, writer: &mut ByteWriter, mut bytes: &[u8]) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            match writer.write_timeout(bytes, LOOK) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && error.get_ref().is_none() => {
+                    self.go_on()?;
+                }
+                Err(error) => return Err(stream_fault(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all has arrived; gives up when asked to.
+    fn finish(&self, writer: &mut ByteWriter) -> Result<(), Fault> {
+        loop {
+            match writer.finish_timeout(LOOK) {
+                Err(Error::TimedOut { what: "the arrival of all bytes", .. }) => self.go_on()?,
+                finished => return finished.map_err(|error| gone(&error)),
+            }
+        }
+    }
+
+    fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
+        let (mut output, mut tally) = (Output::new(), Tally::default());
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            self.go_on()?;
+            match reader.read_timeout(&mut buffer, LOOK) {
+                Ok(0) => break,
+                Ok(read) => {
+                    tally.bytes += read as u64;
+                    if output.write(&buffer[..read])?.is_closed() {
+                        self.say("nobody reads stdout any more");
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && error.get_ref().is_none() => {}
+                Err(error) => return Err(stream_fault(&error)),
+            }
+        }
+        tally.known = Some(Known::of_received(reader.recipe(), &reader.statistics()));
+        Ok(tally)
+    }
+
+    fn send_messages(&self, connection: &Connection, cut: Cut) -> Result<Tally, Fault> {
+        let (mut input, mut tally) = (Input::new(), Tally::default());
+        loop {
+            self.go_on()?;
+            if let Some(error) = connection.ended() {
+                return Err(gone(&error));
+            }
+            match input.message(cut, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
+                None => {}
+                Some([]) => break,
+                Some(message) => {
+                    self.send(connection, message)?;
+                    tally.bytes += message.len() as u64;
+                    tally.messages += 1;
+                }
+            }
+        }
+        self.flush(connection)?;
+        tally.known = Some(Known::of(connection));
+        connection.close(LAST_WORDS).map_err(|error| gone(&error))?;
+        Ok(tally)
+    }
+
+    /// Sends one message; gives up when asked to.
+    fn send(&self, connection: &Connection, message: &[u8]) -> Result<(), Fault> {
+        loop {
+            match connection.send_with(message, haulage::SendOptions::default(), Some(LOOK)) {
+                Ok(_) => return Ok(()),
+                Err(Error::TimedOut { what: "room for the message", .. }) if !self.cancel.is_requested() => {}
+                Err(Error::TimedOut { what: "room for the message", .. }) => {
+                    return Err(self.cancel.fault(""));
+                }
+                Err(error) => return Err(gone(&error)),
+            }
+        }
+    }
+
+    fn flush(&self, connection: &Connection) -> Result<(), Fault> {
+        let until = Instant::now() + LAST_WORDS;
+        while Instant::now() < until {
+            self.go_on()?;
+            match connection.flush(Some(LOOK)) {
+                Ok(()) => return Ok(()),
+                Err(Error::TimedOut { what: "the arrival of all messages", .. }) => {}
+                Err(error) => return Err(gone(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
+        let (mut output, mut tally) = (Output::new(), Tally::default());
+        let mut numbers: Option<(u64, u64)> = None;
+        loop {
+            self.go_on()?;
+            match connection.recv(Some(LOOK)) {
+                Ok(message) => {
+                    let (first, last) = numbers.unwrap_or((message.id, message.id));
+                    numbers = Some((first.min(message.id), last.max(message.id)));
+                    tally.bytes += message.data.len() as u64;
+                    tally.messages += 1;
+                    if output.write(&message.data)?.is_closed() {
+                        self.say("nobody reads stdout any more");
+                        break;
+                    }
+                }
+                Err(Error::TimedOut { what: "a message", .. }) => {}
+                Err(Error::Closed) => break,
+                Err(error) => return Err(gone(&error)),
+            }
+        }
+        tally.known = Some(Known::of(connection));
+        let span = numbers.map_or(0, |(first, last)| last - first + 1);
+        // Suppressed readings have numbers too, and are not lost.
+        if !connection.recipe().has("selective_transfer") {
+            tally.lost = span.saturating_sub(tally.messages);
+        }
+        Ok(tally)
+    }
+}
+
+fn rate(bytes: u64, elapsed: Span) -> Rate {
+    Rate::from_bps((bytes as f64 * 8.0 / elapsed.as_secs_f64().max(1e-6)) as u64)
+}
+
+/// An end of a conversation that is no end of the data.
+fn gone(error: &Error) -> Fault {
+    match error {
+        Error::Closed => {
+            Fault::new(FaultCode::PeerSilent, "the other side ended before everything was sent", ANEW)
+        }
+        error => fault::if_lost(error.fault(), ANEW),
+    }
+}
+
+/// What an error of a stream says underneath.
+fn stream_fault(error: &io::Error) -> Fault {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    inner.map_or_else(|| fault::io("the stream failed", error), gone)
+}

@@ -1,0 +1,153 @@
+//! Stdin in pieces, without waiting for ever, and stdout, whose reader may go away.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use haul_wire::control::Fault;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::fault;
+
+/// Read at a time.
+const PIECE: usize = 64 << 10;
+
+/// Where one message ends and the next begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// Behind every line end, which belongs to the message, and where a line is longer than this.
+    Lines(usize),
+    /// Every so many bytes; the last message is shorter.
+    Frames(usize),
+}
+
+/// Bytes of stdin that were read and not used.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    buffer: Vec<u8>,
+    used: usize,
+    at_end: bool,
+}
+
+impl Input {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads what there is, up to the size of `into`; `None` if nothing comes within `wait`, 0 at the end.
+    pub(crate) fn read(into: &mut [u8], wait: Duration) -> io::Result<Option<usize>> {
+        let stdin = io::stdin();
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        let timeout = Timespec::try_from(wait).map_err(io::Error::other)?;
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match rustix::io::read(&stdin, into) {
+            Ok(read) => Ok(Some(read)),
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The next message; `None` if it is not complete within `wait`, empty at the end.
+    pub(crate) fn message(&mut self, cut: Cut, wait: Duration) -> io::Result<Option<&[u8]>> {
+        self.buffer.drain(..self.used);
+        self.used = 0;
+        loop {
+            if let Some(len) = self.complete(cut) {
+                self.used = len;
+                return Ok(Some(&self.buffer[..len]));
+            }
+            let before = self.buffer.len();
+            let mut piece = std::mem::take(&mut self.buffer);
+            piece.resize(before + PIECE, 0);
+            let read = Self::read(&mut piece[before..], wait);
+            piece.truncate(before + read.as_ref().ok().copied().flatten().unwrap_or(0));
+            self.buffer = piece;
+            match read? {
+                None => return Ok(None),
+                Some(0) => self.at_end = true,
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Length of the first message, if all of it is there.
+    fn complete(&self, cut: Cut) -> Option<usize> {
+        let there = self.buffer.len();
+        let whole = match cut {
+            Cut::Lines(most) => {
+                let line = self.buffer.iter().take(most).position(|&byte| byte == b'\n').map(|at| at + 1);
+                line.or((there >= most).then_some(most))
+            }
+            Cut::Frames(size) => (there >= size).then_some(size),
+        };
+        whole.or(self.at_end.then_some(there))
+    }
+}
+
+/// Stdout, whose reader may go away.
+pub(crate) struct Output {
+    stdout: io::Stdout,
+}
+
+/// Whether anybody still reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    There,
+    Gone,
+}
+
+impl Reader {
+    pub(crate) fn is_closed(self) -> bool {
+        self == Self::Gone
+    }
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self { stdout: io::stdout() }
+    }
+
+    /// Writes at once: whoever reads a pipe wants what there is.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<Reader, Fault> {
+        let mut stdout = self.stdout.lock();
+        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+            Ok(()) => Ok(Reader::There),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+            Err(error) => Err(fault::io("cannot write to stdout", &error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(text: &[u8], cut: Cut) -> Vec<Vec<u8>> {
+        let mut input = Input { buffer: text.to_vec(), used: 0, at_end: true };
+        let mut messages = Vec::new();
+        loop {
+            let message = input.message(cut, Duration::ZERO).unwrap().unwrap().to_vec();
+            if message.is_empty() {
+                return messages;
+            }
+            messages.push(message);
+        }
+    }
+
+    #[test]
+    fn lines_keep_their_ends_and_the_last_needs_none() {
+        let lines = cut(b"one\n\nthree\nrest", Cut::Lines(100));
+        assert_eq!(lines, [&b"one\n"[..], b"\n", b"three\n", b"rest"]);
+        let long = cut(&[&[b'x'; 1_029][..], b"\n"].concat(), Cut::Lines(1_024));
+        assert_eq!(long.iter().map(Vec::len).collect::<Vec<_>>(), [1_024, 6]);
+    }
+
+    #[test]
+    fn frames_have_one_size_but_for_the_last() {
+        assert_eq!(cut(b"abcdefgh", Cut::Frames(3)), [&b"abc"[..], b"def", b"gh"]);
+        assert!(cut(b"", Cut::Frames(3)).is_empty());
+    }
+}

@@ -1,0 +1,85 @@
+//! `haul presets`: the recipes that have a name.
+
+use serde_json::{Value, json};
+
+use crate::args::PresetsArgs;
+use crate::fault::Fault;
+use crate::output::{out, out_json, out_verbatim};
+use crate::settings::{Preset, PresetSource};
+
+/// Lists the presets, or prints one. Gives the exit code.
+///
+/// # Errors
+/// That there is none of this name, or no such file.
+pub(crate) fn run(args: &PresetsArgs, as_object: bool) -> Result<u8, Fault> {
+    let Some(name) = &args.name else {
+        list(as_object);
+        return Ok(0);
+    };
+    let preset = Preset::find(name)?;
+    if let PresetSource::File(path) = &preset.source {
+        tracing::info!("recipe file {}", path.display());
+    }
+    if as_object {
+        let mut told = told(&preset);
+        told["text"] = json!(preset.text);
+        out_json(&object("preset", &told));
+    } else {
+        out_verbatim(preset.text.trim_end());
+    }
+    Ok(0)
+}
+
+fn list(as_object: bool) {
+    let all = Preset::all();
+    if as_object {
+        let all: Vec<_> = all.iter().map(told).collect();
+        let laws: Vec<_> = haul_proto::laws().into_iter().map(told_law).collect();
+        let told = json!({ "schema": 1, "ok": true, "presets": all, "controllers": laws, "error": null });
+        return out_json(&told.to_string());
+    }
+    for preset in all {
+        let commands = commands(&preset).join(", ");
+        out(format_args!("{:<10} {} (haul {commands})", preset.name, preset.description()));
+    }
+    out("\ncontrollers, for --controller:");
+    for law in haul_proto::laws() {
+        out(format_args!("{:<15} {}", law.name, law.summary));
+        for parameter in law.parameters {
+            let (name, kind, default) = (parameter.name, parameter.kind, parameter.default);
+            let help = parameter.help;
+            out(format_args!("{:<15} --set rate_control.{name}={default}: {help} ({kind})", ""));
+        }
+    }
+}
+
+fn told_law(law: &haul_proto::LawRegistration) -> Value {
+    let parameter = |known: &haul_proto::ParameterSpec| {
+        json!({
+            "name": known.name,
+            "values": known.kind.to_string(),
+            "default": known.default,
+            "help": known.help,
+        })
+    };
+    json!({
+        "name": law.name,
+        "version": law.version,
+        "summary": law.summary,
+        "source": law.source,
+        "parameters": law.parameters.iter().map(parameter).collect::<Vec<_>>(),
+    })
+}
+
+fn object(key: &str, content: &Value) -> String {
+    json!({ "schema": 1, "ok": true, key: content, "error": null }).to_string()
+}
+
+fn told(preset: &Preset) -> Value {
+    json!({ "name": preset.name, "summary": preset.description(), "commands": commands(preset) })
+}
+
+/// The commands that take it.
+fn commands(preset: &Preset) -> &'static [&'static str] {
+    if preset.carries_messages() { &["pipe"] } else { &["cp", "bench", "demo", "pipe"] }
+}

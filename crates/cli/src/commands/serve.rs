@@ -1,0 +1,262 @@
+//! `haul serve`.
+
+mod filesystem;
+pub(crate) mod for_ssh;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use haul_engine::{EngineError, HaulUrl, Incoming, ListenOptions, Listener, write_secret_file};
+use haul_mover::{MinFree, Root};
+use haul_wire::control::{Fault, Request, RunMode};
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use self::filesystem::Offer;
+use crate::args::ServeArgs;
+use crate::fault::{self, shown};
+use crate::output::{RunReport, Summary, json_value, out_json, out_url, out_verbatim, tell};
+use crate::signals::INTERRUPTED;
+use crate::transfer::context::Context;
+use crate::transfer::facts::Cpu;
+use crate::transfer::policy::Policy;
+use crate::transfer::server::{POLL, answer, bind_within, listen_options};
+use crate::transfer::sessions::{Pulse, SessionLimits, Sessions};
+use crate::transfer::wire::request_name;
+
+/// An address from the block for documentation (RFC 5737); nothing is sent there.
+const ELSEWHERE: (&str, u16) = ("192.0.2.1", 9);
+
+/// Serves until it is stopped, or one session with `--once`. Returns the exit code.
+///
+/// # Errors
+/// When it cannot begin.
+pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
+    if args.for_ssh {
+        return for_ssh::serve(context, args);
+    }
+    let root = Root::beneath(&args.root)?;
+    let policy = Policy::new(root.clone(), args.read_only, context)
+        .insisting_on(args.sync.into())
+        .keeping_free(args.min_free.map_or(MinFree::Share, |bytes| MinFree::Bytes(bytes.0)))
+        .dividing(args.capacity);
+    let options =
+        ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen.0, &policy) };
+    let url_file = args.url_file.as_deref().map(UrlFile::will_be).transpose()?;
+    // Before the first thread that hears strangers is started.
+    let offer = if args.read_only { Offer::Reading } else { Offer::ReadingAndWriting };
+    let confinement = filesystem::restrict(&root, offer);
+    let listener = match args.port_range {
+        Some(range) => bind_within(&options, &[args.listen.0.ip()], range)?,
+        None => Listener::bind(options)?,
+    };
+    let host = args.host.clone().unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
+    let url = listener.url(&host, b"");
+    if let Some(file) = url_file {
+        file.write(&url)?;
+    }
+    announce(context, args, &listener, &url);
+    context.say(confinement.words(&args.root));
+    let sessions = Sessions::new(SessionLimits {
+        total: args.max_sessions.into(),
+        per_address: args.max_per_address.into(),
+        idle: args.idle_timeout,
+    });
+    let server = Server { context, policy: &policy, sessions, was_cut: AtomicBool::new(false) };
+    if args.once { server.once(&listener) } else { server.forever(&listener) }
+}
+
+struct Server<'a> {
+    context: &'a Context,
+    policy: &'a Policy,
+    sessions: Sessions,
+    /// The end of this server has cut a session off.
+    was_cut: AtomicBool,
+}
+
+impl Server<'_> {
+    /// One session after the other until one has moved something; its exit code.
+    fn once(&self, listener: &Listener) -> Result<u8, Fault> {
+        while let Some(incoming) = self.next(listener)? {
+            let is_check = only_looks(incoming.request());
+            let report = self.serve(incoming, &Pulse::default());
+            if !is_check {
+                return Ok(report.exit_code());
+            }
+        }
+        Ok(INTERRUPTED)
+    }
+
+    fn forever(&self, listener: &Listener) -> Result<u8, Fault> {
+        thread::scope(|scope| {
+            while let Some(incoming) = self.next(listener)? {
+                let place = match self.sessions.enter(incoming.peer().ip()) {
+                    Ok(place) => place,
+                    Err(fault) => {
+                        incoming.refuse(fault);
+                        continue;
+                    }
+                };
+                let session = move || drop(self.serve(incoming, &place.pulse));
+                let started =
+                    thread::Builder::new().name("haul-session".to_owned()).spawn_scoped(scope, session);
+                if let Err(error) = started {
+                    tell(shown(&fault::io("cannot start a session", &error)));
+                }
+            }
+            Ok::<(), Fault>(())
+        })?;
+        self.context.say("stopped");
+        Ok(if self.was_cut.load(Ordering::Relaxed) { INTERRUPTED } else { 0 })
+    }
+
+    /// The next client; `None` when it is time to stop.
+    fn next(&self, listener: &Listener) -> Result<Option<Incoming>, Fault> {
+        while !self.context.cancel.is_requested() {
+            match listener.accept(POLL) {
+                Ok(Some(incoming)) => return Ok(Some(incoming)),
+                Ok(None) => {}
+                Err(EngineError::Closed) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    fn serve(&self, incoming: Incoming, pulse: &Pulse) -> RunReport {
+        let (peer, request) = (incoming.peer(), request_name(incoming.request()));
+        let is_dry = is_dry_run(incoming.request());
+        self.context.say(format!("{peer} {request}: begins"));
+        let report = answer(incoming, self.policy, self.context, Cpu::from_now(), pulse);
+        // Clients interrupt theirs too.
+        if report.exit_code() == INTERRUPTED && self.context.cancel.is_requested() {
+            self.was_cut.store(true, Ordering::Relaxed);
+        }
+        self.log(peer, request, is_dry, &report);
+        report
+    }
+
+    fn log(&self, peer: SocketAddr, request: &str, is_dry: bool, report: &RunReport) {
+        if self.context.json {
+            let line = json!({
+                "schema": 1, "event": "session", "peer": peer.to_string(), "request": request,
+                "dry_run": is_dry, "result": json_value(report),
+            });
+            out_json(&line.to_string());
+        }
+        let (summary, session) = (Summary(report), format!("{peer} {request}: "));
+        tell(summary.failures().behind(&session));
+        if report.error.is_some() {
+            // The client has not got them.
+            self.context.say(summary.notes().behind(&session));
+        }
+        match &report.error {
+            Some(fault) => tell(shown(fault).behind(&session)),
+            None if is_dry => self.context.say(format!("{peer} {request}: dry run, nothing was moved")),
+            None if summary.is_nothing_done() => {
+                self.context.say(format!("{peer} {request}: nothing was moved"));
+            }
+            None if report.bytes == 0 && report.files == 0 => {
+                self.context.say(format!("{peer} {request}: done"));
+            }
+            None => self.context.say(format!("{peer} {request}: {}", summary.moved())),
+        }
+    }
+}
+
+/// Whether a session will move nothing.
+fn only_looks(request: &Request) -> bool {
+    matches!(request, Request::Check) || is_dry_run(request)
+}
+
+/// Whether it is only said what would be moved.
+fn is_dry_run(request: &Request) -> bool {
+    match request {
+        Request::Put { manners, .. } => manners.run == RunMode::Itemise,
+        Request::Get { run, .. } => *run == RunMode::Itemise,
+        _ => false,
+    }
+}
+
+/// Prints the URL, which is the result that people and scripts wait for.
+fn announce(context: &Context, args: &ServeArgs, listener: &Listener, url: &HaulUrl) {
+    let file = args.url_file.as_deref();
+    let address = listener.local_addr();
+    match (context.json, file) {
+        (true, None) => out_verbatim(&listening(address, "url", &url.to_string())),
+        (true, Some(path)) => out_json(&listening(address, "url_file", &path.to_string_lossy())),
+        (false, None) => out_url(url),
+        (false, Some(path)) => context.say(format!("the URL is in {}", path.display())),
+    }
+    let access = if args.read_only { "for reading" } else { "for reading and writing" };
+    context.say(format!(
+        "serving {} {access} on {address}, TCP and UDP; whoever has the URL has access; Ctrl-C stops",
+        args.root.display()
+    ));
+}
+
+/// What a server says when it listens, for scripts. With a file for the URL, the URL stands nowhere else.
+fn listening(address: SocketAddr, key: &str, place: &str) -> String {
+    let line = json!({ "schema": 1, "event": "listening", key: place, "address": address.to_string() });
+    line.to_string()
+}
+
+/// A file that the URL will be written to, by a thread from before the filesystem was restricted: it need not lie where
+/// clients may write. The thread hears no client, and ends with that.
+struct UrlFile {
+    url: Sender<HaulUrl>,
+    written: JoinHandle<Result<(), Fault>>,
+}
+
+impl UrlFile {
+    fn will_be(path: &Path) -> Result<Self, Fault> {
+        let (url, urls) = channel::<HaulUrl>();
+        let path = path.to_owned();
+        // Without a URL, the server could not begin.
+        let write = move || urls.recv().map_or(Ok(()), |url| write_url(&path, &url));
+        let started = thread::Builder::new().name("haul-url".to_owned()).spawn(write);
+        let written = started.map_err(|e| fault::io("cannot start a thread", &e))?;
+        Ok(Self { url, written })
+    }
+
+    fn write(self, url: &HaulUrl) -> Result<(), Fault> {
+        // If it has ended, joining it says why.
+        let _ = self.url.send(url.clone());
+        self.written.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+/// Writes a URL to a file that only its owner can read.
+pub(crate) fn write_url(path: &Path, url: &HaulUrl) -> Result<(), Fault> {
+    let text = Zeroizing::new(format!("{url}\n"));
+    let written = write_secret_file(path, text.as_bytes());
+    written.map_err(|e| fault::io(format!("cannot write the URL to {}", path.display()), &e))
+}
+
+/// The address to put into the URL: the one listened on, or for all addresses the one that this machine
+/// uses toward others.
+pub(crate) fn own_address(listening: IpAddr) -> IpAddr {
+    if !listening.is_unspecified() {
+        return listening;
+    }
+    let toward_others = || {
+        let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+        socket.connect(ELSEWHERE)?;
+        socket.local_addr()
+    };
+    toward_others().map_or(IpAddr::from([127, 0, 0, 1]), |addr: SocketAddr| addr.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_never_names_all_addresses() {
+        assert!(!own_address(IpAddr::from([0, 0, 0, 0])).is_unspecified());
+        assert_eq!(own_address(IpAddr::from([10, 1, 2, 3])), IpAddr::from([10, 1, 2, 3]));
+    }
+}

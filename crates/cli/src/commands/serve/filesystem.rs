@@ -1,0 +1,207 @@
+//! Keeps `haul serve` to the directory that it offers: whatever a client makes of a defect, the kernel lets this
+//! process open nothing else. Landlock (landlock(7)) needs no rights, and holds for threads that are started later.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use haul_mover::Root;
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetError, path_beneath_rules,
+};
+
+/// The newest that this was tried with; of an older kernel's, what it has is used.
+const NEWEST: ABI = ABI::V7;
+/// What is read for names of users and groups, shared libraries that look them up, the time zone, the number of
+/// processors, and what the kernel says of this process and of the machine's load. What does not exist is left out.
+const READ: [&str; 18] = [
+    "/etc/group",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/userdb",
+    "/lib",
+    "/lib64",
+    "/proc/pressure",
+    "/proc/self",
+    "/proc/stat",
+    "/proc/sys/kernel/random/boot_id",
+    "/run/systemd/userdb",
+    "/sys/devices/system/cpu/online",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/share/zoneinfo",
+    "/var/lib/sss/mc",
+];
+
+/// What a server lets its clients do below its root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offer {
+    Reading,
+    ReadingAndWriting,
+}
+
+impl Offer {
+    fn rights(self) -> BitFlags<AccessFs> {
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        match self {
+            Self::Reading => read,
+            // Nothing is executed, and no device is made or told anything.
+            Self::ReadingAndWriting => {
+                let never = AccessFs::Execute | AccessFs::IoctlDev | AccessFs::MakeChar | AccessFs::MakeBlock;
+                AccessFs::from_all(NEWEST) & !never
+            }
+        }
+    }
+}
+
+impl fmt::Display for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reading => "reading",
+            Self::ReadingAndWriting => "reading and writing",
+        })
+    }
+}
+
+/// What the threads that hear clients are kept to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Confinement {
+    /// The root, by this version of Landlock's interface.
+    Within(Offer, ABI),
+    /// Nothing, and why.
+    Absent(String),
+}
+
+impl Confinement {
+    /// What is said of it, where the root is `root`.
+    pub(crate) fn words(&self, root: &Path) -> String {
+        match self {
+            Self::Within(offer, abi) => {
+                format!("restricted by Landlock to {offer} in {} (ABI {})", root.display(), *abi as i32)
+            }
+            Self::Absent(reason) => format!("not restricted by Landlock: {reason}"),
+        }
+    }
+}
+
+/// Keeps this thread, and those that it starts from now on, to `root` and to what the system's libraries read.
+pub(crate) fn restrict(root: &Root, offer: Offer) -> Confinement {
+    let Root::Beneath(directory) = root else {
+        return Confinement::Absent("all paths may be read and written".to_owned());
+    };
+    match enforce(directory, offer) {
+        Ok(LandlockStatus::Available { effective_abi, .. }) => Confinement::Within(offer, effective_abi),
+        Ok(_) => Confinement::Absent("this kernel does not have it, or has it switched off".to_owned()),
+        Err(error) => Confinement::Absent(format!("Linux 5.19 or later is needed ({error})")),
+    }
+}
+
+fn enforce(root: impl AsFd, offer: Offer) -> Result<LandlockStatus, RulesetError> {
+    let status = Ruleset::default()
+        // Without this right, no file could be renamed or linked into another directory of the root.
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::Refer)?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .create()?
+        .add_rule(PathBeneath::new(root, offer.rights()))?
+        .add_rules(path_beneath_rules(READ, Offer::Reading.rights()))?
+        .restrict_self()?;
+    Ok(status.landlock)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Error, ErrorKind};
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    /// The restriction holds for the thread of `act` only.
+    fn restricted(root: &Path, offer: Offer, act: impl FnOnce() + Send) {
+        let opened = Root::beneath(root).unwrap();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| match restrict(&opened, offer) {
+                Confinement::Within(within, abi) => {
+                    assert!(within == offer && abi >= ABI::V2);
+                    act();
+                }
+                Confinement::Absent(reason) => skipped(&reason),
+            });
+            thread.join().unwrap();
+        });
+    }
+
+    #[expect(clippy::print_stderr, reason = "whoever runs the tests should know")]
+    fn skipped(reason: &str) {
+        eprintln!("SKIPPED a restriction by Landlock: {reason}");
+    }
+
+    /// The kernel calls it another device where a file would win rights by another name (landlock(7), Refer).
+    #[track_caller]
+    fn denied<T>(tried: Result<T, Error>) {
+        let kind = tried.err().map(|error| error.kind());
+        assert!(matches!(kind, Some(ErrorKind::PermissionDenied | ErrorKind::CrossesDevices)), "{kind:?}");
+    }
+
+    #[test]
+    fn beneath_the_root_all_can_be_done_and_elsewhere_nothing() {
+        let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let secret = elsewhere.path().join("secret");
+        fs::write(&secret, "secret").unwrap();
+        symlink(&secret, root.path().join("link")).unwrap();
+        restricted(root.path(), Offer::ReadingAndWriting, || {
+            let at = |name: &str| root.path().join(name);
+            fs::create_dir_all(at("a/b")).unwrap();
+            fs::create_dir(at("c")).unwrap();
+            fs::write(at("a/b/file"), "text").unwrap();
+            fs::rename(at("a/b/file"), at("c/file")).unwrap();
+            fs::hard_link(at("c/file"), at("a/again")).unwrap();
+            assert_eq!(fs::read(at("a/again")).unwrap(), b"text");
+            denied(fs::read(&secret));
+            denied(fs::read(at("link")));
+            denied(fs::write(elsewhere.path().join("new"), ""));
+            denied(fs::hard_link(&secret, at("stolen")));
+            denied(fs::rename(at("c/file"), elsewhere.path().join("file")));
+            denied(fs::remove_file(&secret));
+            denied(fs::read_dir("/"));
+            denied(Command::new("/bin/true").status());
+            fs::remove_dir_all(at("c")).unwrap();
+            // What looks up names, and what the kernel says of this process, is still read.
+            assert!(fs::read("/etc/passwd").is_ok() && fs::read("/proc/self/status").is_ok());
+            assert!(fs::read("/proc/thread-self/schedstat").is_ok() && fs::read("/proc/stat").is_ok());
+            assert!(!Path::new("/proc/pressure/cpu").exists() || fs::read("/proc/pressure/cpu").is_ok());
+        });
+        assert_eq!(fs::read(&secret).unwrap(), b"secret");
+    }
+
+    #[test]
+    fn a_root_that_is_offered_for_reading_is_not_written() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("file"), "text").unwrap();
+        restricted(root.path(), Offer::Reading, || {
+            let at = |name: &str| root.path().join(name);
+            assert_eq!(fs::read(at("file")).unwrap(), b"text");
+            assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+            denied(fs::write(at("file"), ""));
+            denied(fs::write(at("new"), ""));
+            denied(fs::create_dir(at("new")));
+            denied(fs::rename(at("file"), at("new")));
+            denied(fs::remove_file(at("file")));
+        });
+    }
+
+    #[test]
+    fn what_is_said_names_the_root_or_the_reason() {
+        let within = Confinement::Within(Offer::Reading, ABI::V3);
+        assert_eq!(within.words(Path::new("/r")), "restricted by Landlock to reading in /r (ABI 3)");
+        let absent = restrict(&Root::Anywhere, Offer::Reading).words(Path::new("/"));
+        assert_eq!(absent, "not restricted by Landlock: all paths may be read and written");
+    }
+}

@@ -1,0 +1,177 @@
+//! `haul train`: a model of one's own system.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use blake3::Hasher;
+use haul_diagnosis::{
+    Bin, Confusion, Model, Normality, Provenance, Sample, Trained, Words, clopper_pearson, cross_validate,
+    train as fit,
+};
+use serde_json::{Value, json};
+
+use crate::args::TrainArgs;
+use crate::commands::diagnose::signatures_of;
+use crate::fault::{self, Fault};
+use crate::output::{out_json, out_verbatim};
+
+/// Parts that are held out in turn.
+const FOLDS: usize = 10;
+/// Below this probability, numbers are called not normal.
+const SIGNIFICANT: f64 = 0.05;
+
+/// The measures of every window with losses, their text into the hash.
+fn samples(files: &[PathBuf], hash: &mut Hasher) -> Result<Vec<Sample>, Fault> {
+    let length = Model::shipped().word_length;
+    let mut words = Words::of_length(length).expect("a model was checked when it was read");
+    let mut samples = Vec::new();
+    for file in files {
+        let (windows, text) = signatures_of(file)?;
+        hash.update(text.as_bytes());
+        let lossy = windows.iter().filter(|window| window.lost_packets() > 0);
+        samples.extend(lossy.map(|window| Sample::of(window, &mut words)));
+    }
+    Ok(samples)
+}
+
+/// The day of a time in seconds since 1970, as ISO 8601 writes it (the calendar repeats every 400 years of 146,097 days).
+fn day(seconds: u64) -> String {
+    let days = seconds / 86_400 + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    // Months from March on, so that the leap day comes last.
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, year) = if month < 10 { (month + 3, year) } else { (month - 9, year + 1) };
+    format!("{:04}-{month:02}-{day:02}", era * 400 + year)
+}
+
+fn provenance(args: &TrainArgs, hash: &Hasher) -> Provenance {
+    let uname = rustix::system::uname();
+    let word = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let files = |cause: &str, files: &[PathBuf]| format!("{} files of losses by the {cause}", files.len());
+    Provenance {
+        data: format!("{}, {}", files("host", &args.host), files("network", &args.network)),
+        data_hash: hash.finalize().to_hex().to_string(),
+        system: format!("{} {} {}", word(uname.sysname()), word(uname.release()), word(uname.machine())),
+        date: day(now),
+        ..Provenance::default()
+    }
+}
+
+fn rejected(bins: &[Bin], test: impl Fn(&Bin) -> Option<Normality>) -> (usize, usize) {
+    let tested: Vec<_> = bins.iter().filter_map(test).collect();
+    (tested.iter().filter(|test| test.p < SIGNIFICANT).count(), tested.len())
+}
+
+fn told_fit(cause: &str, r2: f64, bins: &[Bin]) -> String {
+    let (all, tested) = rejected(bins, |bin| bin.normality);
+    let (inside, tested_inside) = rejected(bins, |bin| bin.normality_without_outliers);
+    format!(
+        "{cause}: R^2 {r2:.4}; not normal (Shapiro-Wilk, p < {SIGNIFICANT}): {all} of {tested} bins, without outliers {inside} of \
+         {tested_inside}\n"
+    )
+}
+
+fn told_confusion(cause: &str, of: &Confusion) -> String {
+    let share = |hits| {
+        let share = clopper_pearson(hits, of.in_range());
+        format!("{:.3} % ({:.3} to {:.3})", share.found * 100.0, share.low * 100.0, share.high * 100.0)
+    };
+    format!(
+        "{cause}, {} windows in range: correct {}, wrong {}, inconclusive {}; out of range {}\n",
+        of.in_range(),
+        share(of.correct),
+        share(of.wrong),
+        share(of.inconclusive),
+        of.out_of_range
+    )
+}
+
+fn report(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> String {
+    let mut text = told_fit("host", trained.host_r2, &trained.host_bins);
+    text += &told_fit("network", trained.network_r2, &trained.network_bins);
+    // Writing into a string does not fail.
+    let _ = writeln!(text, "Held out, {FOLDS} parts in turn, with 95 % intervals:");
+    text += &told_confusion("host", &held_out[0]);
+    text += &told_confusion("network", &held_out[1]);
+    let _ = write!(text, "Model BLAKE3 {hash}");
+    text
+}
+
+fn bins_object(bins: &[Bin]) -> Vec<Value> {
+    let normality = |test: Option<Normality>| test.map(|test| json!({ "w": test.w, "p": test.p }));
+    let object = |bin: &Bin| {
+        json!({
+            "loss_from": bin.range.from, "loss_to": bin.range.to, "windows": bin.windows, "mean": bin.mean,
+            "deviation": bin.deviation, "fitted": bin.fitted, "normality": normality(bin.normality),
+            "normality_without_outliers": normality(bin.normality_without_outliers),
+        })
+    };
+    bins.iter().map(object).collect()
+}
+
+fn object(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> Value {
+    let confusion = |of: &Confusion| json!({ "correct": of.correct, "wrong": of.wrong, "inconclusive": of.inconclusive, "out_of_range": of.out_of_range });
+    let cause = |r2: f64, bins: &[Bin], held: &Confusion| json!({ "r2": r2, "bins": bins_object(bins), "held_out": confusion(held) });
+    json!({
+        "schema": 1, "ok": true, "model_hash": hash,
+        "host": cause(trained.host_r2, &trained.host_bins, &held_out[0]),
+        "network": cause(trained.network_r2, &trained.network_bins, &held_out[1]),
+        "error": null,
+    })
+}
+
+fn write_model(to: &Path, text: &str) -> Result<(), Fault> {
+    fs::write(to, text).map_err(|error| fault::io(format_args!("cannot write {}", to.display()), &error))
+}
+
+/// Fits a model, writes it and says how well it fits. Gives the exit code.
+///
+/// # Errors
+/// Files that cannot be read or are no signatures, too few windows, a model that cannot be written.
+pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
+    let mut hash = Hasher::new();
+    let host = samples(&args.host, &mut hash)?;
+    let network = samples(&args.network, &mut hash)?;
+    let few = |error: haul_diagnosis::TrainError| {
+        fault::usage(
+            error.to_string(),
+            "both ranges of loss rates need windows of both causes; record more of them",
+        )
+    };
+    let trained = fit(&host, &network, provenance(args, &hash)).map_err(few)?;
+    let held_out = cross_validate(&host, &network, FOLDS).map_err(few)?;
+    let text = trained.model.write();
+    write_model(&args.output, &text)?;
+    let model_hash = blake3::hash(text.as_bytes()).to_hex();
+    if as_object {
+        out_json(&object(&trained, &held_out, &model_hash).to_string());
+    } else {
+        out_verbatim(&report(&trained, &held_out, &model_hash));
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (seconds, wanted) in [
+            (0, "1970-01-01"),
+            (951_782_399, "2000-02-28"),
+            (951_782_400, "2000-02-29"),
+            (1_709_251_200, "2024-03-01"),
+            (4_107_542_399, "2100-02-28"),
+            (4_107_542_400, "2100-03-01"),
+        ] {
+            assert_eq!(day(seconds), wanted);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Many to one: what a receiver can take is divided among those who send to it at the same time.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use haul_base::{Rate, Span};
+use haul_engine::{Control, Counters, Transfer};
+use haul_proto::group::{Group, Member, SenderId};
+use haul_wire::control::ControlMessage;
+
+/// A round lasts so long: some round trips of any path, so that what is measured was sent at the new rate.
+const ROUND: Duration = Duration::from_millis(500);
+
+/// Somebody who sends.
+#[derive(Debug)]
+struct Sender {
+    control: Control,
+    transfer: Weak<Transfer>,
+}
+
+impl Member for Sender {
+    /// Object bytes. One that has ended has nothing to count any more.
+    fn received(&self) -> u64 {
+        match self.transfer.upgrade().and_then(|transfer| transfer.counters()) {
+            Some(Counters::Receiving(stats)) => stats.object_bytes,
+            _ => 0,
+        }
+    }
+
+    /// Leaves it to the next round if it reads nothing: the others wait for the table. A session that has ended needs no rate.
+    fn tell(&mut self, rate: Rate) -> bool {
+        self.control.send_if_room(&ControlMessage::Allot { rate_bps: rate.as_bps() }).unwrap_or(true)
+    }
+}
+
+#[derive(Debug)]
+struct Table {
+    group: Group<Sender>,
+    since: Instant,
+}
+
+/// See the module's text. Without a capacity everybody sends as fast as its path permits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Allotments(Option<Arc<Mutex<Table>>>);
+
+/// A sender's part, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Part {
+    table: Arc<Mutex<Table>>,
+    id: SenderId,
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Allotments {
+    /// Of what is received at `capacity` altogether, UDP payload.
+    pub(crate) fn new(capacity: Option<Rate>) -> Self {
+        Self(capacity.map(|capacity| {
+            Arc::new(Mutex::new(Table { group: Group::new(capacity), since: Instant::now() }))
+        }))
+    }
+
+    /// Another sender. From now on all have less.
+    pub(crate) fn join(&self, control: &Control, transfer: &Arc<Transfer>) -> Option<Part> {
+        self.take_in(control.clone(), Arc::downgrade(transfer))
+    }
+
+    fn take_in(&self, control: Control, transfer: Weak<Transfer>) -> Option<Part> {
+        let table = self.0.clone()?;
+        let mut open = lock(&table);
+        let id = open.group.add(Sender { control, transfer }, NonZeroU32::MIN);
+        open.since = Instant::now();
+        drop(open);
+        Some(Part { table, id })
+    }
+}
+
+impl Part {
+    /// Ends a round if it is time to. To be called often.
+    pub(crate) fn look(&self) {
+        let mut table = lock(&self.table);
+        if table.since.elapsed() >= ROUND {
+            table.end_round();
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let mut table = lock(&self.table);
+        table.group.retain(|id, _| id != self.id);
+        table.since = Instant::now();
+    }
+}
+
+impl Table {
+    fn end_round(&mut self) {
+        self.group.round(Span::from(self.since.elapsed()));
+        self.since = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use haul_engine::{ConnectOptions, ListenOptions, Listener, Session, connect};
+    use haul_wire::control::{BenchLimit, FileDigest, Request};
+
+    use super::*;
+    use crate::settings::{Preset, Recipe};
+    use crate::transfer::wire;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// The two ends of a session, the server's first.
+    fn session(listener: &Listener) -> [Session; 2] {
+        let url = listener.url("127.0.0.1", b"");
+        let settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        let options = ConnectOptions::new(Request::Check, wire::settings(&settings, BenchLimit::Unlimited));
+        let client = thread::spawn(move || connect(&url, options).unwrap());
+        let server = listener.accept(SOON).unwrap().unwrap().accept().unwrap();
+        [server, client.join().unwrap()]
+    }
+
+    /// Sends until there has been no room for a while. How often it was sent.
+    fn fill(control: &Control, message: &ControlMessage) -> usize {
+        let (mut sent, mut full) = (0, 0);
+        while full < 20 {
+            if control.send_if_room(message).unwrap() {
+                (sent, full) = (sent + 1, 0);
+                assert!(sent < 500, "no end of room");
+            } else {
+                full += 1;
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn a_sender_that_reads_nothing_holds_up_no_other() {
+        let listener =
+            Listener::bind(ListenOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
+        let ([deaf, deaf_client], [other, other_client]) = (session(&listener), session(&listener));
+        let much = ControlMessage::Digests(vec![FileDigest { entry: 0, result: Ok([7; 32]) }; 25_000]);
+        let unread = fill(deaf.control(), &much);
+        let table = Allotments::new(Some(Rate::from_mbps(100)));
+        let (done, is_done) = channel();
+        let controls = [&deaf, &other].map(|session| session.control().clone());
+        let all = table.clone();
+        thread::spawn(move || {
+            let parts = controls.map(|control| all.take_in(control, Weak::new()).unwrap());
+            done.send(parts).unwrap();
+        });
+        let parts = is_done.recv_timeout(SOON).expect("nobody waits for the one that reads nothing");
+        let half = ControlMessage::Allot { rate_bps: 50_000_000 };
+        assert_eq!(other_client.control().recv(Some(SOON)).unwrap(), half);
+        // When it reads again, the next round tells it.
+        (0..unread).for_each(|_| assert_eq!(deaf_client.control().recv(Some(SOON)).unwrap(), much));
+        lock(&parts[0].table).end_round();
+        let told = deaf_client.control().recv(Some(SOON)).unwrap();
+        assert!(matches!(told, ControlMessage::Allot { .. }), "{told:?}");
+    }
+}

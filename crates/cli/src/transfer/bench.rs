@@ -1,0 +1,198 @@
+//! Memory to memory: what `haul bench` does on both sides.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haul_base::Span;
+use haul_engine::{Control, Counters, Session, Transfer, Waker};
+use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Summary};
+use serde_json::json;
+
+use crate::output::{Progress, Snapshot};
+use crate::transfer::control_socket::{ControlSocket, Side};
+use crate::transfer::counters::counters_json;
+use crate::transfer::drive::{Contact, Watch, for_peer, interrupted, stop};
+use crate::transfer::link::Sides;
+use crate::transfer::memory::{Gauge, MemorySource, NullSink};
+
+/// How often a run is looked after.
+const TICK: Duration = Duration::from_millis(5);
+/// How often the trace gets a line of numbers.
+const TRACE_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the other side may take for its last words.
+const LAST_WORDS: Duration = Duration::from_secs(15);
+
+/// How a bench ended on one side.
+pub(crate) struct Carried {
+    /// Bytes that both sides agree on.
+    pub bytes: Result<u64, Fault>,
+    pub counters: Option<Counters>,
+    pub data_cpu: Span,
+    /// From the start of the data path to the last byte's arrival.
+    pub elapsed: Span,
+}
+
+impl Carried {
+    fn failed(fault: Fault) -> Self {
+        Self { bytes: Err(fault), counters: None, data_cpu: Span::ZERO, elapsed: Span::ZERO }
+    }
+}
+
+/// Sends memory until the limit is reached and everything has arrived.
+pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, watch: &Watch<'_>) -> Carried {
+    let source = MemorySource::new(limit);
+    let gauge = source.gauge();
+    let started = Instant::now();
+    let controls = ControlSocket::open(watch.role, Side::of_sender(session.settings()));
+    let transfer = Waker::new().and_then(|waker| session.start_sending(Box::new(source), waker));
+    let transfer = match transfer {
+        Ok(transfer) => Arc::new(transfer),
+        Err(error) => return give_up(session.control(), error.into()),
+    };
+    let total = match limit {
+        BenchLimit::Bytes(bytes) => Some(bytes),
+        _ => None,
+    };
+    sides.watch(&transfer);
+    let delivered = wait((&transfer, sides, controls), session.control(), &gauge, total, watch);
+    let elapsed = started.elapsed().into();
+    let bytes = delivered.and_then(|()| {
+        let bytes = match transfer.counters() {
+            Some(Counters::Sending(sending)) => sending.stats.object_acked,
+            _ => gauge.bytes(),
+        };
+        agree_as_sender(session.control(), sides, bytes)
+    });
+    finish(session.control(), transfer, bytes, elapsed, watch)
+}
+
+/// Receives memory until everything has arrived.
+pub(crate) fn receive(session: &mut Session, sides: &Sides, watch: &Watch<'_>) -> Carried {
+    let sink = NullSink::default();
+    let gauge = sink.gauge();
+    let started = Instant::now();
+    let transfer = Waker::new().and_then(|waker| session.start_receiving(Box::new(sink), waker));
+    let transfer = match transfer {
+        Ok(transfer) => Arc::new(transfer),
+        Err(error) => return give_up(session.control(), error.into()),
+    };
+    sides.watch(&transfer);
+    let controls = ControlSocket::open(watch.role, Side::Receives);
+    let complete = wait((&transfer, sides, controls), session.control(), &gauge, None, watch);
+    let elapsed = started.elapsed().into();
+    let bytes = complete.and_then(|()| agree_as_receiver(session.control(), sides, gauge.bytes()));
+    finish(session.control(), transfer, bytes, elapsed, watch)
+}
+
+fn give_up(control: &Control, fault: Fault) -> Carried {
+    control.abort(fault.clone());
+    Carried::failed(fault)
+}
+
+fn finish(
+    control: &Control,
+    transfer: Arc<Transfer>,
+    bytes: Result<u64, Fault>,
+    elapsed: Span,
+    watch: &Watch<'_>,
+) -> Carried {
+    match &bytes {
+        // The numbers are agreed on; how the goodbye goes changes nothing.
+        Ok(_) => drop(control.close()),
+        Err(fault) => control.abort(for_peer(fault, watch)),
+    }
+    let data_cpu = transfer.cpu();
+    let bytes = bytes.map_err(|fault| watch.cancel.or_own(fault, ""));
+    Carried { bytes, counters: stop(transfer), data_cpu, elapsed }
+}
+
+/// Shows how it goes until every byte has arrived.
+fn wait(
+    (transfer, sides, mut controls): (&Transfer, &Sides, Option<ControlSocket>),
+    control: &Control,
+    gauge: &Gauge,
+    total_bytes: Option<u64>,
+    watch: &Watch<'_>,
+) -> Result<(), Fault> {
+    let mut progress = Progress::start(&watch.style);
+    let waker = transfer.waker();
+    let mut traced = Instant::now();
+    let mut contact = Contact::new();
+    let result = loop {
+        match transfer.wait_delivered(TICK) {
+            Ok(true) => break Ok(()),
+            Ok(false) => {}
+            Err(error) => break Err(error.into()),
+        }
+        watch.pulse.note(gauge.bytes());
+        if let Some(controls) = &mut controls {
+            controls.answer(transfer, gauge.bytes());
+        }
+        if let Some(fault) =
+            watch.cancel.is_requested().then(|| interrupted(watch.cancel)).or_else(|| watch.pulse.given_up())
+        {
+            break Err(fault);
+        }
+        if let Some(error) = control.failure() {
+            break Err(sides.fault(error));
+        }
+        // The source ends by the clock, which nothing else tells the data thread.
+        waker.wake();
+        let silent_for = contact.silent_for(transfer);
+        progress.update(&Snapshot { bytes: gauge.bytes(), total_bytes, silent_for, ..Snapshot::default() });
+        if traced.elapsed() >= TRACE_INTERVAL {
+            traced = Instant::now();
+            trace(watch, gauge, transfer);
+        }
+    };
+    progress.finish();
+    trace(watch, gauge, transfer);
+    result
+}
+
+fn trace(watch: &Watch<'_>, gauge: &Gauge, transfer: &Transfer) {
+    if let Some(events) = watch.events {
+        let data = transfer.counters().map(|counters| counters_json(&counters));
+        events.write("progress", json!({ "bytes": gauge.bytes(), "data": data }));
+    }
+}
+
+fn agree_as_sender(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
+    control.send(ControlMessage::Counted(sides.ours()))?;
+    control.send(ControlMessage::ObjectSent { bytes })?;
+    let theirs = loop {
+        match sides.take(control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?) {
+            Some(ControlMessage::Finish(summary)) => break summary.bytes,
+            None => {}
+            Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
+        }
+    };
+    compare(bytes, theirs)
+}
+
+fn agree_as_receiver(control: &Control, sides: &Sides, bytes: u64) -> Result<u64, Fault> {
+    let theirs = loop {
+        match sides.take(control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?) {
+            Some(ControlMessage::ObjectSent { bytes }) => break bytes,
+            None => {}
+            Some(other) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
+        }
+    };
+    control.send(ControlMessage::Counted(sides.ours()))?;
+    control.send(ControlMessage::Finish(Summary {
+        entries: 0,
+        failed: 0,
+        bytes,
+        digest: [0; 32],
+        notes: Notes::default(),
+    }))?;
+    compare(bytes, theirs)
+}
+
+fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
+    if ours == theirs {
+        return Ok(ours);
+    }
+    let message = format!("this side counts {ours} bytes and the other side {theirs}");
+    Err(Fault::new(FaultCode::VerifyFailed, message, "report this: it should be impossible"))
+}

@@ -1,0 +1,68 @@
+//! What every run is given, whichever command it is.
+
+use std::ffi::OsString;
+
+use haul_wire::control::{Growth, Manners, Preserve};
+
+use crate::output::{EventLog, Items, Lines, ProgressStyle, RunReport, json_value, tell};
+use crate::settings::Settings;
+use crate::signals::Cancel;
+use crate::transfer::allot::Allotments;
+
+/// What every run is given besides its own options.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    /// How data is carried.
+    pub settings: Settings,
+    /// The recipe parameters that somebody has set, by name; the others are the preset's.
+    pub named: Vec<String>,
+    /// What happens to what is at the destination of a copy.
+    pub manners: Manners,
+    /// What happens to files that grow while they are sent.
+    pub growth: Growth,
+    /// Where it is said what is done to names.
+    pub items: Items,
+    /// What of files is preserved.
+    pub preserve: Preserve,
+    /// Memory that the names, links, holes and attributes of one set may take.
+    pub set_memory: haul_base::Bytes,
+    /// How what is received here is divided among those who send.
+    pub allotments: Allotments,
+    /// Whether to stop.
+    pub cancel: Cancel,
+    /// Where the trace goes.
+    pub events: EventLog,
+    /// How progress is shown.
+    pub style: ProgressStyle,
+    /// Whether words for people are unwanted.
+    pub quiet: bool,
+    /// Whether results are wanted as JSON.
+    pub json: bool,
+    /// The options in force, by name and as words, for a `haul` on another machine.
+    pub options: Vec<(String, OsString)>,
+}
+
+impl Context {
+    /// A report that has failed, with the names of what was to be used.
+    pub(crate) fn failed(&self, fault: crate::fault::Fault) -> RunReport {
+        self.report(RunReport::failed(fault))
+    }
+
+    /// Fills in the names of what was used.
+    pub(crate) fn report(&self, report: RunReport) -> RunReport {
+        let Settings { preset, controller, .. } = &self.settings;
+        RunReport { preset: preset.clone(), controller: (*controller).to_owned(), ..report }
+    }
+
+    /// Closes the trace of a run.
+    pub(crate) fn trace_end(&self, report: &RunReport) {
+        self.events.write("end", json_value(report));
+    }
+
+    /// Says something to people, unless they do not want it or it is nothing.
+    pub(crate) fn say(&self, words: impl Into<Lines>) {
+        if !self.quiet {
+            tell(words);
+        }
+    }
+}

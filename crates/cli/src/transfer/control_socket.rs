@@ -1,0 +1,190 @@
+//! The control socket of a running copy. A client sends one line of JSON and gets one line back.
+
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind::NotFound;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::Duration;
+
+use haul_engine::{Role, Transfer, law_in_force};
+use haul_proto::{ChosenLaw, Part};
+use haul_wire::control::{Fault, Settings};
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::fault;
+use crate::transfer::counters::counters_json;
+
+/// A connected client must send its request within this time, or the copy drops it.
+const CLIENT_TIMEOUT: Duration = Duration::from_millis(200);
+/// Longest request, bytes.
+const MAX_REQUEST: u64 = 64 << 10;
+/// Most control sockets of one process.
+const MAX_SOCKETS: u32 = 1_000;
+
+/// A request. Without changes it asks for the state only.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ControlRequest {
+    /// Parameters of `rate_control` and their new values.
+    #[serde(default)]
+    pub(crate) set: Vec<(String, String)>,
+}
+
+/// Which side of the transfer this process is.
+pub(crate) enum Side {
+    /// The sender, with what its recipe says of `rate_control`; `None` if the recipe has none.
+    Sends(Option<Part>),
+    Receives,
+}
+
+impl Side {
+    pub(crate) fn of_sender(settings: &Settings) -> Self {
+        Self::Sends(law_in_force(settings))
+    }
+}
+
+/// A Unix socket that only its owner can open. It exists while the copy runs.
+pub(crate) struct ControlSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    side: Side,
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        // `haul ctl` removes sockets of dead processes. The directory can be removed when it is empty.
+        let _ = fs::remove_file(&self.path);
+        let _ = self.path.parent().map(fs::remove_dir);
+    }
+}
+
+impl ControlSocket {
+    /// Opens one for a client's session. A server has none. If it cannot be opened, the copy runs without it.
+    pub(crate) fn open(role: Role, side: Side) -> Option<Self> {
+        if role != Role::Client {
+            return None;
+        }
+        let bind = || made_directory().and_then(|directory| Self::bind(&directory));
+        // Another process may have removed the empty directory in between.
+        let bound = bind().or_else(|error| if error.kind() == NotFound { bind() } else { Err(error) });
+        let opened = bound.map(|(listener, path)| Self { listener, path, side });
+        opened.inspect_err(|error| tracing::debug!(%error, "`haul ctl` cannot reach this copy")).ok()
+    }
+
+    fn bind(directory: &Path) -> io::Result<(UnixListener, PathBuf)> {
+        let pid = process::id();
+        for number in 1..=MAX_SOCKETS {
+            let name = if number == 1 { pid.to_string() } else { format!("{pid}.{number}") };
+            let path = directory.join(name);
+            let listener = match UnixListener::bind(&path) {
+                // Another copy of this process has it, or a dead process with the same ID left it.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => match UnixStream::connect(&path) {
+                    Ok(_) => continue,
+                    Err(_) => fs::remove_file(&path).and_then(|()| UnixListener::bind(&path))?,
+                },
+                other => other?,
+            };
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+            listener.set_nonblocking(true)?;
+            return Ok((listener, path));
+        }
+        Err(io::ErrorKind::AddrInUse.into())
+    }
+
+    /// Answers the clients that have connected since the last call.
+    pub(crate) fn answer(&mut self, transfer: &Transfer, moved: u64) {
+        while let Ok((mut stream, _)) = self.listener.accept() {
+            let reply = match read(&stream) {
+                Ok(request) => self.reply(&request, transfer, moved),
+                Err(error) => fault_json(&fault::io("cannot read the request", &error)),
+            };
+            // A client that has gone misses the reply.
+            let _ = stream.write_all(format!("{reply}\n").as_bytes());
+        }
+    }
+
+    fn reply(&mut self, request: &ControlRequest, transfer: &Transfer, moved: u64) -> Value {
+        if !request.set.is_empty()
+            && let Err(fault) = self.change(&request.set, transfer)
+        {
+            return fault_json(&fault);
+        }
+        let (side, law) = match &self.side {
+            Side::Sends(law) => ("sends", law.as_ref()),
+            Side::Receives => ("receives", None),
+        };
+        let law = law.map(|part| part.parameters.iter().cloned().collect::<Value>());
+        let data = transfer.counters().map(|counters| counters_json(&counters));
+        json!({ "side": side, "rate_control": law, "bytes": moved, "data": data })
+    }
+
+    fn change(&mut self, changes: &[(String, String)], transfer: &Transfer) -> Result<(), Fault> {
+        let part = match &mut self.side {
+            Side::Sends(Some(part)) => part,
+            Side::Sends(None) => {
+                return Err(fault::usage(
+                    "its recipe has no rate_control",
+                    "choose another preset next time",
+                ));
+            }
+            Side::Receives => {
+                return Err(fault::usage(
+                    "this side receives, and the sender's law decides",
+                    "run it on the machine that sends",
+                ));
+            }
+        };
+        let changed = ChosenLaw::changed(part, changes);
+        let law = ChosenLaw::check(&changed).map_err(|error| {
+            fault::usage(error.to_string(), "`haul presets` lists the controllers and what they take")
+        })?;
+        transfer.switch_law(law);
+        tracing::info!(changes = ?changes, "the control law was changed");
+        *part = changed;
+        Ok(())
+    }
+}
+
+fn read(stream: &UnixStream) -> io::Result<ControlRequest> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+fn fault_json(fault: &Fault) -> Value {
+    json!({ "error": { "message": fault.message, "hint": fault.hint } })
+}
+
+/// The directory of the control sockets, which belongs to the user alone. It need not exist.
+pub(crate) fn directory() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
+        Some(path) => PathBuf::from(path).join("haul"),
+        None => std::env::temp_dir().join(format!("haul-{}", geteuid().as_raw())),
+    }
+}
+
+/// Creates that directory if it is missing.
+///
+/// # Errors
+/// If it cannot be created, or another user can enter it.
+fn made_directory() -> io::Result<PathBuf> {
+    let path = directory();
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&path)?;
+    if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
+        let words = format!("{} is not a directory that only you can enter", path.display());
+        return Err(io::Error::other(words));
+    }
+    Ok(path)
+}

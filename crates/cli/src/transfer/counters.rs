@@ -1,0 +1,97 @@
+//! The counters of a data path as JSON, for the trace and for `haul ctl`.
+
+use haul_base::{HostSample, Rate, Span};
+use haul_engine::Counters;
+use serde_json::json;
+
+use crate::output::ByCause;
+
+pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
+    match counters {
+        Counters::Sending(sending) => {
+            let stats = &sending.stats;
+            json!({
+                "rate_bps": sending.rate.as_bps(),
+                "phase": sending.phase,
+                "in_flight": sending.in_flight,
+                "packets": stats.packets,
+                "resent": stats.resent,
+                "lost": stats.lost,
+                "acked_bytes": stats.object_acked,
+                "rtt_ms": stats.rtt.as_millis_f64(),
+                "min_rtt_ms": stats.min_rtt.as_millis_f64(),
+                "datagram": stats.datagram,
+                "peak_delivery_bps": stats.peak_delivery_bps,
+                "law_switches": stats.law_switches,
+                "receiver_drops": stats.receiver_drops,
+                "lost_by_cause": ByCause(stats.lost_by_cause),
+                "receiver_arrival_bps": stats.receiver_host.arrival_rate.map(Rate::as_bps),
+                "receiver_drain_bps": stats.receiver_host.drain_rate.map(Rate::as_bps),
+                "receiver_read_delay_ms": stats.receiver_host.read_delay.map(Span::as_millis_f64),
+                "receiver_host": stats.receiver_host.sample.map(|host| host_json(&host)),
+            })
+        }
+        Counters::Receiving(stats) => json!({
+            "packets": stats.packets,
+            "duplicates": stats.duplicates,
+            "rejected": stats.rejected,
+            "object_bytes": stats.object_bytes,
+            "socket_drops": stats.socket_drops,
+            "feedback_sent": stats.feedback_sent,
+            "receiver_host": stats.host.map(|host| host_json(&host)),
+        }),
+    }
+}
+
+/// The load of a receiving host, totals since the session began; what it cannot say is null.
+fn host_json(host: &HostSample) -> serde_json::Value {
+    let millis = |span: Option<Span>| span.map(Span::as_millis_f64);
+    let percent = |thousandths: Option<u16>| thousandths.map(|thousandths| f64::from(thousandths) / 10.0);
+    json!({
+        "run_delay_ms": millis(host.run_delay),
+        "involuntary_switches": host.involuntary_switches,
+        "socket_fill_percent": percent(host.socket_fill),
+        "cpu_pressure_percent": percent(host.cpu_pressure),
+        "disk_pressure_percent": percent(host.disk_pressure),
+        "steal_ms": millis(host.steal),
+        "sleep_average_ms": millis(host.sleep_average),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_engine::Sending;
+    use haul_proto::{PeerHost, ReceiverStats, SenderStats};
+
+    use super::*;
+
+    #[test]
+    fn the_hosts_load_is_in_the_trace_at_both_sides_with_units_and_null_for_what_it_cannot_say() {
+        let sample = HostSample {
+            run_delay: Some(Span::from_micros(12_500)),
+            socket_fill: Some(375),
+            involuntary_switches: Some(7),
+            steal: Some(Span::from_millis(20)),
+            ..HostSample::default()
+        };
+        let host = json!({
+            "run_delay_ms": 12.5, "involuntary_switches": 7, "socket_fill_percent": 37.5,
+            "cpu_pressure_percent": null, "disk_pressure_percent": null, "steal_ms": 20.0, "sleep_average_ms": null,
+        });
+        let stats = ReceiverStats { host: Some(sample), ..ReceiverStats::default() };
+        assert_eq!(counters_json(&Counters::Receiving(stats))["receiver_host"], host);
+        let mut stats = SenderStats::default();
+        let sending = |stats| Counters::Sending(Sending { stats, rate: Rate::ZERO, phase: "", in_flight: 0 });
+        assert!(counters_json(&sending(stats))["receiver_host"].is_null());
+        let read_delay = Some(Span::from_micros(250));
+        let drain_rate = Some(Rate::from_mbps(80));
+        stats.receiver_host = PeerHost { sample: Some(sample), drain_rate, read_delay, arrival_rate: None };
+        let told = counters_json(&sending(stats));
+        assert_eq!(told["receiver_host"], host);
+        assert_eq!(
+            (&told["receiver_drain_bps"], &told["receiver_arrival_bps"]),
+            (&80_000_000.into(), &().into())
+        );
+        assert_eq!(told["receiver_read_delay_ms"], 0.25);
+    }
+}

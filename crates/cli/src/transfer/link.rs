@@ -1,0 +1,162 @@
+//! The engine's control channel as the mover wants it. Beside the mover's messages it carries what each side has
+//! counted, so that either side's report has both.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use haul_base::Rate;
+use haul_engine::{Control, EngineError, Transfer, Waker};
+use haul_mover::{ControlLink, Wake};
+use haul_wire::control::{ControlMessage, Counted, Fault, Host};
+
+use crate::transfer::facts::{Facts, counted};
+
+/// Faults that are remembered: more than a report names.
+const MOST_TOLD: usize = 10_000;
+
+/// What this side will tell of itself, and what the other side has told.
+#[derive(Debug)]
+pub(crate) struct Sides {
+    facts: Facts,
+    started: Instant,
+    transfer: Mutex<Weak<Transfer>>,
+    theirs: Mutex<Option<Counted>>,
+    /// What the receiver has allotted before there was a transfer.
+    allotted: Mutex<Option<Rate>>,
+    /// Faults that this side has told the other one, of the first so many, by their hashes: a receiver says of an entry
+    /// that the sender could not read why it failed.
+    told: Mutex<HashSet<u64>>,
+    hasher: RandomState,
+}
+
+impl Sides {
+    /// Of a session that begins now.
+    pub(crate) fn new(facts: Facts) -> Arc<Self> {
+        Arc::new(Self {
+            facts,
+            started: Instant::now(),
+            transfer: Mutex::default(),
+            theirs: Mutex::default(),
+            allotted: Mutex::default(),
+            told: Mutex::default(),
+            hasher: RandomState::new(),
+        })
+    }
+
+    /// Names the transfer that counts.
+    pub(crate) fn watch(&self, transfer: &Arc<Transfer>) {
+        *lock(&self.transfer) = Arc::downgrade(transfer);
+        if let Some(rate) = *lock(&self.allotted) {
+            transfer.allot(rate);
+        }
+    }
+
+    /// This side's numbers as they stand.
+    pub(crate) fn ours(&self) -> Counted {
+        let transfer = lock(&self.transfer).upgrade();
+        transfer.map_or_else(Counted::default, |t| counted(&self.facts, &t, self.started.elapsed().into()))
+    }
+
+    /// Keeps the other side's numbers, or gives the message back if it is another one.
+    pub(crate) fn take(&self, message: ControlMessage) -> Option<ControlMessage> {
+        match message {
+            ControlMessage::Counted(theirs) => {
+                *lock(&self.theirs) = Some(theirs);
+                None
+            }
+            ControlMessage::Allot { rate_bps } => {
+                let rate = Rate::from_bps(rate_bps);
+                *lock(&self.allotted) = Some(rate);
+                if let Some(transfer) = lock(&self.transfer).upgrade() {
+                    transfer.allot(rate);
+                }
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    /// An error of the session; one that the other side has told happened there.
+    pub(crate) fn fault(&self, error: EngineError) -> Fault {
+        let is_theirs = matches!(error, EngineError::Peer(_));
+        let mut fault = Fault::from(error);
+        if is_theirs {
+            self.place(&mut fault);
+        }
+        fault
+    }
+
+    /// A fault that the other side has told, with the machine that it happened on.
+    pub(crate) fn place(&self, fault: &mut Fault) {
+        let Some(other) = &self.facts.other else { return };
+        let told = lock(&self.told);
+        if told.contains(&self.hash(fault)) {
+            fault.host = Some(Host::Here);
+        } else if told.len() < MOST_TOLD {
+            fault.host = Some(Host::Named(other.clone()));
+        }
+    }
+
+    fn hash(&self, fault: &Fault) -> u64 {
+        self.hasher.hash_one((fault.code, &fault.message, &fault.hint))
+    }
+
+    fn note(&self, mut message: ControlMessage) -> ControlMessage {
+        let mut told = lock(&self.told);
+        for fault in message.faults() {
+            if told.len() < MOST_TOLD {
+                told.insert(self.hash(fault));
+            }
+        }
+        message
+    }
+
+    /// What the session is.
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The other side's numbers, if it has told them.
+    pub(crate) fn theirs(&self) -> Option<Counted> {
+        lock(&self.theirs).clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whole values are put in, so a panic elsewhere leaves nothing half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Link {
+    control: Control,
+    sides: Arc<Sides>,
+}
+
+impl ControlLink for Link {
+    fn send(&self, message: ControlMessage) -> Result<(), Fault> {
+        if matches!(message, ControlMessage::Finish(_) | ControlMessage::Bye) {
+            self.control.send(ControlMessage::Counted(self.sides.ours()))?;
+        }
+        Ok(self.control.send(self.sides.note(message))?)
+    }
+
+    fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
+        let received = self.control.try_recv(timeout).map_err(|error| self.sides.fault(error))?;
+        let Some(mut message) = received else { return Ok(None) };
+        message.faults().into_iter().for_each(|fault| self.sides.place(fault));
+        Ok(self.sides.take(message))
+    }
+}
+
+/// The channel for a job.
+pub(crate) fn link(control: &Control, sides: &Arc<Sides>) -> Arc<dyn ControlLink> {
+    Arc::new(Link { control: control.clone(), sides: Arc::clone(sides) })
+}
+
+/// What a job calls to wake the data path.
+pub(crate) fn wake(waker: &Waker) -> Wake {
+    let waker = waker.clone();
+    Arc::new(move || waker.wake())
+}

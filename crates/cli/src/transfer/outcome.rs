@@ -1,0 +1,199 @@
+//! From what the engine and the mover counted to the report of a run.
+
+use haul_base::{Cause, CauseCounts, Rate, Span};
+use haul_engine::Counters;
+use haul_mover::{Failures, MoveReport};
+use haul_proto::ReceiverStats;
+use haul_wire::control::{Counted, CountedSending, Fault, MAX_NOTES};
+
+use crate::output::{CpuSeconds, FileFailure, LimitedBy, Name, Packets, RunReport};
+use crate::transfer::bench::Carried;
+use crate::transfer::context::Context;
+use crate::transfer::drive::Moved;
+use crate::transfer::facts::{Facts, counted_sending};
+use crate::transfer::link::Sides;
+use crate::transfer::{limits, usage};
+
+/// What was measured of the data path, and for how long it ran.
+struct Measured {
+    counters: Option<Counters>,
+    data_cpu: Span,
+    moving: Span,
+}
+
+/// The report of a job that moved files; `elapsed` counts from the first connection.
+pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: Span) -> RunReport {
+    let facts = sides.facts();
+    let Moved { result, notes, counters, data_cpu, elapsed: moving } = moved;
+    let mut report = of_counters(context, facts, &Measured { counters, data_cpu, moving });
+    report.elapsed = elapsed;
+    match result {
+        Ok(done) => add_files(&mut report, &done),
+        Err(fault) => {
+            fail(&mut report, fault, counters.as_ref());
+            report.noted = notes.len() as u64;
+            report.notes = notes.into_iter().take(MAX_NOTES).collect();
+        }
+    }
+    report.goodput = Rate::from_transfer(report.bytes - report.resumed_bytes.min(report.bytes), elapsed);
+    if facts.other.is_some() {
+        report.happened_here();
+    }
+    complete(report, sides, counters.as_ref())
+}
+
+/// The report of a run without files.
+pub(crate) fn of_memory(context: &Context, sides: &Sides, carried: Carried) -> RunReport {
+    let facts = sides.facts();
+    let Carried { bytes, counters, data_cpu, elapsed } = carried;
+    let mut report = of_counters(context, facts, &Measured { counters, data_cpu, moving: elapsed });
+    report.elapsed = elapsed;
+    match bytes {
+        Ok(bytes) => report.bytes = bytes,
+        Err(fault) => fail(&mut report, fault, counters.as_ref()),
+    }
+    report.goodput = Rate::from_transfer(report.bytes, elapsed);
+    complete(report, sides, counters.as_ref())
+}
+
+/// Adds what limited it and what the other side has told.
+fn complete(mut report: RunReport, sides: &Sides, counters: Option<&Counters>) -> RunReport {
+    limit_as_receiver(&mut report, sides.facts(), counters);
+    add_other_side(&mut report, sides.theirs(), counters);
+    if report.bytes == 0 && report.files == 0 {
+        // What delivered nothing was not kept from being faster.
+        report.limited_by = None;
+    }
+    report
+}
+
+fn limit_as_receiver(report: &mut RunReport, facts: &Facts, counters: Option<&Counters>) {
+    if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error) {
+        let drops = u64::from(stats.socket_drops);
+        report.limited_by = Some(limits::of_receiver(report.goodput, facts.ceiling, stats.packets, drops));
+    }
+}
+
+fn of_counters(context: &Context, facts: &Facts, measured: &Measured) -> RunReport {
+    let mut report = context.report(RunReport {
+        cipher: facts.cipher.clone(),
+        rtt: Some(facts.round_trip).filter(|&rtt| rtt > Span::ZERO),
+        max_rss: usage::max_rss(),
+        capacity: facts.ceiling.map(|rate| (rate, "ceiling")),
+        ..RunReport::default()
+    });
+    report.controller.clone_from(&facts.controller);
+    report.fallbacks = usage::fallbacks(&context.settings);
+    let own_cpu = Some(facts.cpu.used(measured.data_cpu).as_secs_f64());
+    match measured.counters {
+        Some(Counters::Sending(sending)) => {
+            report.cpu = CpuSeconds { sender: own_cpu, receiver: None };
+            add_sending(&mut report, counted_sending(facts, &sending.stats, measured.moving));
+        }
+        Some(Counters::Receiving(stats)) => {
+            report.cpu = CpuSeconds { sender: None, receiver: own_cpu };
+            add_receiver(&mut report, &stats);
+        }
+        None => {}
+    }
+    report
+}
+
+/// Fills in what the other side has told and this side cannot know.
+fn add_other_side(report: &mut RunReport, theirs: Option<Counted>, counters: Option<&Counters>) {
+    let Some(theirs) = theirs else { return };
+    let cpu = Some(theirs.cpu_us as f64 / 1e6);
+    match (counters, theirs.sending) {
+        (Some(Counters::Sending(_)), _) => report.cpu.receiver = cpu,
+        (Some(Counters::Receiving(_)), Some(sending)) => {
+            report.cpu.sender = cpu;
+            add_sending(report, sending);
+        }
+        _ => {}
+    }
+}
+
+/// Losses without a cause are inconclusive. A peer may say anything.
+fn causes(sending: &CountedSending) -> CauseCounts {
+    let told = [
+        (Cause::ReceiverHost, sending.lost_by_host),
+        (Cause::Congestion, sending.lost_by_congestion),
+        (Cause::Random, sending.lost_by_random),
+        (Cause::Outage, sending.lost_by_outage),
+        (Cause::Inconclusive, u64::MAX),
+    ];
+    let mut left = sending.lost;
+    let of_what_is_left = told.map(|(cause, packets)| {
+        let packets = packets.min(left);
+        left -= packets;
+        (cause, packets)
+    });
+    of_what_is_left.into_iter().collect()
+}
+
+fn add_sending(report: &mut RunReport, sending: CountedSending) {
+    if sending.min_rtt_us > 0 {
+        report.rtt = Some(Span::from_micros(sending.min_rtt_us));
+    }
+    report.packets = Packets { sent: sending.packets, resent: sending.resent };
+    report.lost = causes(&sending);
+    let peak = Rate::from_bps(sending.peak_delivery_bps);
+    if report.capacity.is_none() && peak > Rate::ZERO {
+        report.capacity = Some((peak, "measured path"));
+    }
+    let limit = LimitedBy { what: sending.limited_by, evidence: sending.evidence };
+    report.limited_by = Some(limit).filter(|limit| !limit.what.is_empty());
+}
+
+/// A receiver sees what arrived, not what was sent.
+fn add_receiver(report: &mut RunReport, stats: &ReceiverStats) {
+    report.packets = Packets { sent: stats.packets + stats.duplicates, resent: stats.duplicates };
+    report.lost.add(Cause::ReceiverHost, u64::from(stats.socket_drops));
+}
+
+fn add_files(report: &mut RunReport, done: &MoveReport) {
+    report.bytes = done.bytes;
+    report.files = done.files;
+    report.kept_files = done.kept;
+    report.deleted_files = done.removal.removed;
+    report.not_deleted.clone_from(&done.removal.fault);
+    report.resumed_bytes = done.resumed_bytes;
+    report.hard_links = done.hard_links;
+    (report.notes, report.noted) = (done.notes.first.clone(), done.notes.count);
+    report.digest = Some(hex(&done.digest));
+    report.failed_files = done.failures.count();
+    report.failed = done.failures.named().iter().map(|named| failure(named, &done.failures)).collect();
+    report.files_exit_code = Some(done.exit_code()).filter(|&code| code != 0);
+    report.files_fault = done.fault();
+}
+
+fn failure((path, fault): &(Vec<u8>, Fault), all: &Failures) -> FileFailure {
+    FileFailure { machine: None, path: Name(path.clone()), fault: fault.clone(), below: all.below(path) }
+}
+
+fn fail(report: &mut RunReport, fault: Fault, counters: Option<&Counters>) {
+    report.error = Some(fault);
+    report.bytes = match counters {
+        Some(Counters::Sending(sending)) => sending.stats.object_acked,
+        Some(Counters::Receiving(stats)) => stats.object_bytes,
+        None => 0,
+    };
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_written_in_hexadecimal() {
+        assert_eq!(hex(&[0, 0xab, 0x10]), "00ab10");
+    }
+}

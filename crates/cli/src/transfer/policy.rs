@@ -1,0 +1,230 @@
+//! What a server permits and prefers.
+
+use haul_base::Bytes;
+use haul_mover::{MinFree, Root, check_selection};
+use haul_wire::control::{
+    Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
+};
+
+use crate::settings::{Crypto, Settings};
+use crate::transfer::context::Context;
+use crate::transfer::wire;
+
+/// A server's rules.
+#[derive(Debug, Clone)]
+pub(crate) struct Policy {
+    /// How what is received is divided among clients.
+    pub allotments: crate::transfer::allot::Allotments,
+    /// Where files may be read and written.
+    pub root: Root,
+    /// Nothing may be written.
+    pub read_only: bool,
+    /// When a file counts as received at the latest; clients may ask for more.
+    durability: Durability,
+    /// What clients may set of files that they send.
+    pub permit: Preserve,
+    /// What has to stay free on the disk.
+    pub min_free: MinFree,
+    /// Memory that the names, links, holes and attributes of one client's set may take.
+    pub set_memory: Bytes,
+    settings: Settings,
+    named: Vec<String>,
+}
+
+impl Policy {
+    pub(crate) fn new(root: Root, read_only: bool, context: &Context) -> Self {
+        let durability = Durability::Cached;
+        let (settings, named) = (context.settings.clone(), context.named.clone());
+        let allotments = crate::transfer::allot::Allotments::default();
+        let (permit, min_free) = (context.preserve, MinFree::Nothing);
+        let set_memory = context.set_memory;
+        Self { allotments, root, read_only, durability, permit, min_free, set_memory, settings, named }
+    }
+
+    /// What clients send altogether stays below `capacity`, and each has its part of it.
+    pub(crate) fn dividing(self, capacity: Option<haul_base::Rate>) -> Self {
+        Self { allotments: crate::transfer::allot::Allotments::new(capacity), ..self }
+    }
+
+    /// The same, where files count as received only when this is fulfilled.
+    pub(crate) fn insisting_on(self, durability: Durability) -> Self {
+        Self { durability, ..self }
+    }
+
+    /// The same, where so much of the disk stays free.
+    pub(crate) fn keeping_free(self, min_free: MinFree) -> Self {
+        Self { min_free, ..self }
+    }
+
+    /// The same, where of what clients may set of files only this is left.
+    pub(crate) fn permitting(self, asked: Preserve) -> Self {
+        let both = |ours, asked| if asked == Keep::Preserve { ours } else { Keep::Drop };
+        let owner = if self.permit.owner == Ownership::Receiver { Ownership::Receiver } else { asked.owner };
+        let (xattrs, acls) = (both(self.permit.xattrs, asked.xattrs), both(self.permit.acls, asked.acls));
+        Self { permit: Preserve { owner, xattrs, acls, ..self.permit }, ..self }
+    }
+
+    /// A server for oneself, within this process: everything is as the client wants it.
+    pub(crate) fn own(context: &Context) -> Self {
+        Self { named: Vec::new(), ..Self::new(Root::Anywhere, false, context) }
+    }
+
+    /// When what a client sends counts as received: what it asks for, or more.
+    pub(crate) fn at_least(&self, asked: Durability) -> Durability {
+        asked.max(self.durability)
+    }
+
+    /// Whether a request is within the rules.
+    ///
+    /// # Errors
+    /// What to tell the client if not.
+    pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
+        match request {
+            Request::Put { .. } | Request::PutStream { .. } if self.read_only => Err(Fault::new(
+                FaultCode::NotPermitted,
+                "this server lets others read, not write",
+                "start `haul serve` without --read-only there",
+            )),
+            Request::Associate { .. } | Request::StreamSend | Request::StreamReceive => Err(Fault::new(
+                FaultCode::NotPermitted,
+                "this server carries files, not messages or streams",
+                "start `haul pipe --listen` there",
+            )),
+            Request::Get { sources, selection, .. } => check_selection(selection, sources.len()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The settings in force for a client that asked for `theirs`: the lower of two ceilings, offload only if
+    /// both want it, and else what the client asked for unless the server's owner has set it.
+    pub(crate) fn settle(&self, theirs: &WireSettings) -> WireSettings {
+        let ours = wire::settings(&self.settings, theirs.bench_limit);
+        let is_set = |name: &str| self.named.iter().any(|named| named == name);
+        let mut settled = theirs.clone();
+        if is_set("rate") {
+            settled.rate_bps = theirs.rate_bps.into_iter().chain(ours.rate_bps).min();
+        }
+        if is_set("offload") {
+            settled.offload = theirs.offload && ours.offload;
+        }
+        if is_set("chunk") {
+            settled.chunk_bytes = ours.chunk_bytes;
+        }
+        if is_set("feedback_interval") {
+            settled.feedback_interval_us = ours.feedback_interval_us;
+        }
+        if is_set("controller") {
+            settled.controller = ours.controller;
+        }
+        settled
+    }
+
+    /// The ciphers that clients may choose from, and whether they may choose none.
+    pub(crate) fn ciphers(&self) -> (Vec<Cipher>, bool) {
+        match self.settings.crypto {
+            Crypto::None => (wire::ciphers(Crypto::Auto), true),
+            crypto => (wire::ciphers(crypto), false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Bytes, Rate};
+    use haul_wire::control::{BenchLimit, Growth, Layout, Manners, Rule, RunMode, Selection, Verdict};
+
+    use super::*;
+    use crate::settings::{Preset, Recipe};
+
+    fn policy(named: &[&str], change: impl Fn(&mut Settings)) -> Policy {
+        let mut settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        change(&mut settings);
+        let named = named.iter().map(|&name| name.to_owned()).collect();
+        let (root, durability, permit) = (Root::Anywhere, Durability::Synced, Preserve::default());
+        Policy {
+            allotments: crate::transfer::allot::Allotments::default(),
+            root,
+            read_only: true,
+            durability,
+            permit,
+            min_free: MinFree::Nothing,
+            set_memory: haul_mover::SET_MEMORY,
+            settings,
+            named,
+        }
+    }
+
+    fn asked(rate: Option<u64>) -> WireSettings {
+        let settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        WireSettings { rate_bps: rate, ..wire::settings(&settings, BenchLimit::Bytes(7)) }
+    }
+
+    #[test]
+    fn the_lower_ceiling_holds() {
+        let policy = policy(&["rate"], |s| s.rate = Some(Rate::from_bps(100)));
+        assert_eq!(policy.settle(&asked(None)).rate_bps, Some(100));
+        assert_eq!(policy.settle(&asked(Some(50))).rate_bps, Some(50));
+        assert_eq!(policy.settle(&asked(Some(500))).rate_bps, Some(100));
+    }
+
+    #[test]
+    fn only_what_was_set_at_the_server_overrides_the_client() {
+        let silent = policy(&[], |s| (s.chunk, s.offload) = (Bytes(1), false));
+        assert_eq!(silent.settle(&asked(None)), asked(None));
+        let strict = policy(&["chunk", "offload"], |s| (s.chunk, s.offload) = (Bytes(1), false));
+        let settled = strict.settle(&asked(None));
+        assert_eq!((settled.chunk_bytes, settled.offload), (1, false));
+    }
+
+    #[test]
+    fn a_server_that_is_read_only_refuses_uploads_and_nothing_else() {
+        let policy = policy(&[], |_| {});
+        let put = Request::Put { destination: Vec::new(), layout: Layout::Into, manners: Manners::default() };
+        assert_eq!(policy.check(&put).unwrap_err().code, FaultCode::NotPermitted);
+        let selection = Selection::default();
+        let get = Request::Get {
+            sources: Vec::new(),
+            selection,
+            growth: Growth::Refuse,
+            run: RunMode::Move,
+            preserve: Preserve::ALL,
+        };
+        assert!(policy.check(&get).is_ok());
+        assert!(policy.check(&Request::BenchSend).is_ok());
+    }
+
+    #[test]
+    fn the_stronger_promise_about_disks_holds() {
+        let lax = policy(&[], |_| {}).insisting_on(Durability::Cached);
+        assert_eq!(lax.at_least(Durability::Synced), Durability::Synced);
+        assert_eq!(lax.at_least(Durability::Cached), Durability::Cached);
+        let strict = lax.insisting_on(Durability::Synced);
+        assert_eq!(strict.at_least(Durability::Cached), Durability::Synced);
+    }
+
+    #[test]
+    fn what_files_may_be_given_is_what_both_permit() {
+        let permit = |ours, asked| Policy { permit: ours, ..policy(&[], |_| {}) }.permitting(asked).permit;
+        let numbers = Preserve { owner: Ownership::Numbers, acls: Keep::Drop, ..Preserve::ALL };
+        assert_eq!(permit(Preserve::ALL, numbers), numbers);
+        assert_eq!(permit(Preserve::ALL, Preserve::default()), Preserve::default());
+        let some = Preserve { owner: Ownership::Receiver, ..Preserve::ALL };
+        assert_eq!(permit(some, Preserve::ALL), some);
+    }
+
+    #[test]
+    fn patterns_that_cannot_be_compiled_are_refused_before_the_session() {
+        let rule = Rule { verdict: Verdict::Exclude, pattern: b"[x".to_vec() };
+        let selection = Selection { rules: vec![rule], ..Selection::default() };
+        let (growth, run) = (Growth::Refuse, RunMode::Move);
+        let request =
+            Request::Get { sources: vec![Vec::new()], selection, growth, run, preserve: Preserve::ALL };
+        assert_eq!(policy(&[], |_| {}).check(&request).unwrap_err().code, FaultCode::Usage);
+    }
+
+    #[test]
+    fn sessions_without_encryption_need_the_servers_consent() {
+        assert!(!policy(&[], |_| {}).ciphers().1);
+        assert!(policy(&["crypto"], |s| s.crypto = Crypto::None).ciphers().1);
+    }
+}

@@ -1,0 +1,230 @@
+//! What of the sources is to be sent: the options and the files that they name, made into a selection.
+
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use haul_base::printable_bytes;
+use haul_mover::{check_pattern, is_untellable, leaves_out_unseen, open_named};
+use haul_wire::control::{
+    FileSystems, IgnoreFiles, LeftOutNames, LinkChoice, MAX_RULES, MAX_SELECTION_BYTES, RelPath, Rule,
+    Selection, Verdict,
+};
+
+use crate::args::{CpArgs, RuleArg, SelectArgs};
+use crate::fault::{self, Fault};
+
+/// What stands for standard input.
+const STDIN: &str = "-";
+
+/// Reads the options, and the files that they name.
+///
+/// # Errors
+/// A file that cannot be read, or has something in it that is no pattern or no path; a list of paths without the
+/// one source that they are relative to.
+pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, Fault> {
+    if args.files_from.is_some() && sources != 1 {
+        return Err(fault::usage(
+            format!("--files-from needs one source that its paths are relative to, not {sources}"),
+            "name the directory that holds the files as the only source",
+        ));
+    }
+    let separator = if args.from0 { 0 } else { b'\n' };
+    if let (Some(min), Some(max)) = (args.min_size, args.max_size)
+        && min > max
+    {
+        let message = format!("--min-size {min} is more than --max-size {max}, so that no file fits");
+        return Err(fault::usage(message, "exchange the two"));
+    }
+    Ok(Selection {
+        rules: rules(&args.rules.0, separator)?,
+        paths: args.files_from.as_deref().map(|file| paths(file, separator)).transpose()?,
+        ignore_files: if args.gitignore { IgnoreFiles::Obey } else { IgnoreFiles::Disregard },
+        links: if args.copy_links { LinkChoice::Follow } else { LinkChoice::Keep },
+        file_systems: if args.one_file_system { FileSystems::One } else { FileSystems::All },
+        min_bytes: args.min_size.map(|size| size.0),
+        max_bytes: args.max_size.map(|size| size.0),
+        left_out: LeftOutNames::Untold,
+    })
+}
+
+/// Likewise for all options of `haul cp`; with `--delete` the receiver is told what is left out.
+///
+/// # Errors
+/// As [`selection`], and options of which `--delete` cannot tell what they leave out.
+pub(crate) fn chosen(args: &CpArgs, sources: usize) -> Result<Selection, Fault> {
+    let mut selection = selection(&args.select, sources)?;
+    if args.sync.delete && leaves_out_unseen(&selection) {
+        selection.left_out = LeftOutNames::Told;
+    }
+    if args.sync.delete && is_untellable(&selection) {
+        return Err(fault::usage(
+            "--delete does not go together with --files-from: a list says of no directory that it has nothing else \
+             (rsync, too, deletes only in directories that are sent whole)",
+            "choose with --exclude and --include, whose patterns the receiver is told; or leave out --delete",
+        ));
+    }
+    Ok(selection)
+}
+
+fn rules(args: &[RuleArg], separator: u8) -> Result<Vec<Rule>, Fault> {
+    let mut rules = Vec::new();
+    for arg in args {
+        match arg {
+            RuleArg::Exclude(pattern) => {
+                rules.push(Rule { verdict: Verdict::Exclude, pattern: pattern.clone() });
+            }
+            RuleArg::Include(pattern) => {
+                rules.push(Rule { verdict: Verdict::Include, pattern: pattern.clone() });
+            }
+            RuleArg::ExcludeFrom(file) => rules.extend(rules_of(file, separator)?),
+        }
+    }
+    let bytes: usize = rules.iter().map(|rule| rule.pattern.len()).sum();
+    if rules.len() > MAX_RULES || bytes > MAX_SELECTION_BYTES {
+        return Err(fault::usage(
+            format!(
+                "{} rules of {bytes} bytes are more than {MAX_RULES} of {MAX_SELECTION_BYTES}",
+                rules.len()
+            ),
+            "write fewer patterns, with wildcards; or list what is wanted with --files-from",
+        ));
+    }
+    Ok(rules)
+}
+
+fn rules_of(file: &Path, separator: u8) -> Result<Vec<Rule>, Fault> {
+    let text = contents(file, "--exclude-from")?;
+    let mut rules = Vec::new();
+    for (number, line) in lines(&text, separator) {
+        let comment = separator == b'\n' && matches!(line[0], b'#' | b';');
+        if comment {
+            continue;
+        }
+        let (verdict, pattern) = match line {
+            [b'+', b' ', pattern @ ..] => (Verdict::Include, pattern),
+            [b'-', b' ', pattern @ ..] | pattern => (Verdict::Exclude, pattern),
+        };
+        check_pattern(pattern)
+            .map_err(|why| at_line("--exclude-from", file, number, line, &why.to_string()))?;
+        rules.push(Rule { verdict, pattern: pattern.to_vec() });
+    }
+    Ok(rules)
+}
+
+fn paths(file: &Path, separator: u8) -> Result<Vec<RelPath>, Fault> {
+    let text = contents(file, "--files-from")?;
+    let mut paths = Vec::new();
+    for (number, line) in lines(&text, separator) {
+        // `./a//b/` is a/b, and `.` the source, which is sent anyway.
+        let parts: Vec<&[u8]> = line.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
+        let path = parts.join(&b'/');
+        if line.starts_with(b"/") {
+            let why = "the path is absolute; write it relative to the source";
+            return Err(at_line("--files-from", file, number, line, why));
+        }
+        if !path.is_empty() {
+            let path = RelPath::new(path);
+            paths.push(path.map_err(|why| at_line("--files-from", file, number, line, &why.to_string()))?);
+        }
+    }
+    Ok(paths)
+}
+
+fn at_line(option: &str, file: &Path, number: usize, line: &[u8], why: &str) -> Fault {
+    let line = printable_bytes(line);
+    fault::usage(format!("{option} {}, entry {number} (`{line}`): {why}", file.display()), "correct the file")
+}
+
+/// What stands between separators, with its number from 1 on; empty ones are left out.
+fn lines(text: &[u8], separator: u8) -> impl Iterator<Item = (usize, &[u8])> {
+    let all = text.split(move |&b| b == separator).enumerate();
+    let trimmed = all.map(move |(i, line)| {
+        let line = if separator == b'\n' { line.strip_suffix(b"\r").unwrap_or(line) } else { line };
+        (i + 1, line)
+    });
+    trimmed.filter(|(_, line)| !line.is_empty())
+}
+
+fn contents(file: &Path, option: &str) -> Result<Vec<u8>, Fault> {
+    let mut text = Vec::new();
+    let read = if file.as_os_str().as_bytes() == STDIN.as_bytes() {
+        io::stdin().lock().read_to_end(&mut text)
+    } else {
+        open_named(file).and_then(|mut opened| opened.read_to_end(&mut text))
+    };
+    read.map_err(|e| {
+        fault::usage(format!("cannot read {} of {option}: {e}", file.display()), "check the name")
+    })?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::RuleArgs;
+
+    fn file(text: &[u8]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    fn listed(text: &[u8], from0: bool) -> Result<Vec<String>, Fault> {
+        let file = file(text);
+        let args = SelectArgs { files_from: Some(file.path().into()), from0, ..SelectArgs::default() };
+        let paths = selection(&args, 1)?.paths.unwrap();
+        Ok(paths.iter().map(|path| String::from_utf8_lossy(path.as_bytes()).into_owned()).collect())
+    }
+
+    fn from_file(text: &[u8]) -> Result<Vec<(Verdict, Vec<u8>)>, Fault> {
+        let file = file(text);
+        let first = RuleArg::Include(b"first".to_vec());
+        let rules = RuleArgs(vec![first, RuleArg::ExcludeFrom(file.path().into())]);
+        let selection = selection(&SelectArgs { rules, ..SelectArgs::default() }, 2)?;
+        Ok(selection.rules.into_iter().map(|rule| (rule.verdict, rule.pattern)).collect())
+    }
+
+    #[test]
+    fn nothing_given_is_everything() {
+        assert!(selection(&SelectArgs::default(), 3).unwrap().is_everything());
+    }
+
+    #[test]
+    fn lists_are_lines_or_end_with_nul() {
+        assert_eq!(listed(b"a\n\n./b//c/\r\n.\n# d\n e", false).unwrap(), ["a", "b/c", "# d", " e"]);
+        assert_eq!(listed(b"a\nb\0c\0\0", true).unwrap(), ["a\nb", "c"]);
+        assert!(listed(b"", false).unwrap().is_empty());
+        for (text, why) in [(&b"ok\n/etc/x"[..], "absolute"), (b"ok\na/../b", "'..'"), (b"ok\na\0", "NUL")] {
+            let fault = listed(text, false).unwrap_err();
+            assert!(fault.message.contains("entry 2") && fault.message.contains(why), "{fault}");
+        }
+    }
+
+    #[test]
+    fn files_of_rules_have_comments_and_signs() {
+        use Verdict::{Exclude, Include};
+        let found = from_file(b"# c\n; d\n\n*.o\n+ /keep\n- \xff*\n-x\n").unwrap();
+        let expected: [(Verdict, &[u8]); 5] = [
+            (Include, b"first"),
+            (Exclude, b"*.o"),
+            (Include, b"/keep"),
+            (Exclude, b"\xff*"),
+            (Exclude, b"-x"),
+        ];
+        assert_eq!(found, expected.map(|(verdict, pattern)| (verdict, pattern.to_vec())));
+        let fault = from_file(b"ok\n[x\n").unwrap_err();
+        assert!(fault.message.contains("--exclude-from") && fault.message.contains("entry 2"), "{fault}");
+        assert!(from_file(&b"x\n".repeat(MAX_RULES)).unwrap_err().message.contains("more than 10000"));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let args = SelectArgs { files_from: Some("/nonexistent".into()), ..SelectArgs::default() };
+        assert!(selection(&args, 1).unwrap_err().message.contains("cannot read /nonexistent"));
+        assert!(selection(&args, 2).unwrap_err().message.contains("one source"));
+        let size = |text: &str| Some(text.parse().unwrap());
+        let args = SelectArgs { min_size: size("2MB"), max_size: size("1MB"), ..SelectArgs::default() };
+        assert!(selection(&args, 1).unwrap_err().message.contains("no file fits"));
+    }
+}

@@ -1,0 +1,246 @@
+//! Answers sessions: what each request means on the server's side.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Role, Session, controller_for};
+use haul_mover::{ReceiveOptions, SendLimits, receive_files, receive_stream, send_files};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, Manners, Request};
+
+use crate::args::PortRange;
+use crate::fault;
+use crate::output::{ProgressStyle, RunReport};
+use crate::transfer::context::Context;
+use crate::transfer::drive::{self, Watch};
+use crate::transfer::facts::{Cpu, Facts};
+use crate::transfer::link::{Sides, link};
+use crate::transfer::policy::Policy;
+use crate::transfer::sessions::Pulse;
+use crate::transfer::{bench, outcome, wire};
+
+/// How soon a server notices that it is to stop.
+pub(crate) const POLL: Duration = Duration::from_millis(100);
+/// How long a client may take to look whether packets get through.
+const CHECK: Duration = Duration::from_secs(10);
+/// A bench without a limit of its own ends after this.
+const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
+
+/// Serves one client to the end of its session.
+pub(crate) fn answer(
+    incoming: Incoming,
+    policy: &Policy,
+    context: &Context,
+    cpu: Cpu,
+    pulse: &Pulse,
+) -> RunReport {
+    let started = Instant::now();
+    let request = incoming.request().clone();
+    let settings = policy.settle(incoming.settings());
+    if let Err(fault) = policy.check(&request).and_then(|()| check_settings(&settings)) {
+        incoming.refuse(fault.clone());
+        return context.failed(fault);
+    }
+    let mut session = match incoming.accept_with(settings) {
+        Ok(session) => session,
+        Err(error) => return context.failed(error.into()),
+    };
+    let sides = Sides::new(Facts::of(&session, cpu, &session.peer().ip()));
+    let watch = Watch {
+        cancel: &context.cancel,
+        role: Role::Server,
+        style: ProgressStyle::Hidden,
+        events: None,
+        items: None,
+        allotments: policy.allotments.clone(),
+        pulse: pulse.clone(),
+    };
+    let report = match serve_request(&mut session, &request, policy, &sides, &watch) {
+        Ok(Done::Files(moved)) => outcome::of_files(context, &sides, *moved, started.elapsed().into()),
+        Ok(Done::Memory(carried)) => outcome::of_memory(context, &sides, *carried),
+        Ok(Done::Nothing) => context.report(RunReport::default()),
+        Err(fault) => {
+            session.control().abort(fault.clone());
+            context.failed(fault)
+        }
+    };
+    match wire::recipe_name(session.settings()) {
+        Some(preset) => RunReport { preset, controller: session.settings().controller.clone(), ..report },
+        None => report,
+    }
+}
+
+/// What a session did.
+enum Done {
+    Files(Box<drive::Moved>),
+    Memory(Box<bench::Carried>),
+    Nothing,
+}
+
+fn check_settings(settings: &haul_wire::control::Settings) -> Result<(), Fault> {
+    let any = haul_base::Span::from_millis(100);
+    match controller_for(settings, any) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(fault::usage(error.to_string(), "`haul presets` lists complete mixtures")),
+    }
+}
+
+fn serve_request(
+    session: &mut Session,
+    request: &Request,
+    policy: &Policy,
+    sides: &Arc<Sides>,
+    watch: &Watch<'_>,
+) -> Result<Done, Fault> {
+    let limit = match session.settings().bench_limit {
+        BenchLimit::Unlimited => LONGEST_BENCH,
+        limit => limit,
+    };
+    match request {
+        Request::Put { destination, layout, manners } => {
+            receive(session, (destination, *layout, *manners), policy, sides, watch)
+                .map(|moved| Done::Files(Box::new(moved)))
+        }
+        Request::PutStream { destination, durability } => {
+            let options = ReceiveOptions {
+                durability: policy.at_least(*durability),
+                min_free: policy.min_free,
+                ..ReceiveOptions::new(drive::job_number()).for_round_trip(session.round_trip())
+            };
+            let job = receive_stream(destination, &policy.root, link(session.control(), sides), options)?;
+            Ok(Done::Files(Box::new(drive::receive(session, job, sides, watch))))
+        }
+        Request::Get { sources, selection, growth, preserve, .. } => {
+            let channel = link(session.control(), sides);
+            let (sources, root) = (sources.clone(), policy.root.clone());
+            let (growth, preserve, set_memory) = (*growth, *preserve, policy.set_memory);
+            let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
+            let job = send_files(sources, root, selection, channel, limits)?;
+            Ok(Done::Files(Box::new(drive::send(session, job, sides, watch))))
+        }
+        Request::BenchSend => Ok(Done::Memory(Box::new(bench::receive(session, sides, watch)))),
+        Request::BenchReceive => Ok(Done::Memory(Box::new(bench::send(session, limit, sides, watch)))),
+        Request::Check => check_path(session).map(|()| Done::Nothing),
+        // The policy has refused them before.
+        Request::Associate { .. } | Request::StreamSend | Request::StreamReceive => Ok(Done::Nothing),
+    }
+}
+
+fn receive(
+    session: &mut Session,
+    (destination, layout, manners): (&[u8], Layout, Manners),
+    policy: &Policy,
+    sides: &Arc<Sides>,
+    watch: &Watch<'_>,
+) -> Result<drive::Moved, Fault> {
+    let durability = policy.at_least(manners.durability);
+    let options = ReceiveOptions {
+        permit: policy.permit,
+        min_free: policy.min_free,
+        set_memory: policy.set_memory,
+        ..ReceiveOptions::with_manners(drive::job_number(), Manners { durability, ..manners })
+            .for_round_trip(session.round_trip())
+    };
+    let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;
+    Ok(drive::receive(session, job, sides, watch))
+}
+
+/// Answers HELLOs until the client has seen enough.
+fn check_path(session: &mut Session) -> Result<(), Fault> {
+    let started = Instant::now();
+    let mut path = session.take_data_path()?;
+    while started.elapsed() < CHECK {
+        path.exchange_hellos(POLL)?;
+        match session.control().try_recv(Duration::ZERO) {
+            Ok(_) => {}
+            Err(EngineError::Closed) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Fault::new(FaultCode::PeerSilent, "the client did not say whether packets arrive", ""))
+}
+
+/// How a server listens at `addr` under its rules.
+pub(crate) fn listen_options(addr: SocketAddr, policy: &Policy) -> ListenOptions {
+    let (ciphers, permit_cipher_none) = policy.ciphers();
+    ListenOptions { ciphers, permit_cipher_none, ..ListenOptions::new(addr) }
+}
+
+/// Runs `client` against a server within this process that serves one session; returns what the client does.
+///
+/// # Errors
+/// When the server cannot listen.
+pub(crate) fn with_own_server<R: Send>(
+    context: &Context,
+    policy: &Policy,
+    client: impl FnOnce(&Listener) -> R,
+) -> Result<R, Fault> {
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listener = Listener::bind(listen_options(addr, policy))?;
+    let is_over = AtomicBool::new(false);
+    let serve_one = || {
+        while !is_over.load(Ordering::Relaxed) {
+            if let Ok(Some(incoming)) = listener.accept(POLL) {
+                answer(incoming, policy, context, Cpu::DataThread, &Pulse::default());
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let server = scope.spawn(serve_one);
+        let result = client(&listener);
+        is_over.store(true, Ordering::Relaxed);
+        server.join().map_err(|_| {
+            Fault::new(FaultCode::Internal, "the receiver within this process has crashed", "")
+        })?;
+        Ok(result)
+    })
+}
+
+/// Listens on the first free port of `range`, at the first of `ips` that can be had.
+///
+/// # Errors
+/// When there is none, with why the last one could not be had.
+pub(crate) fn bind_within(
+    options: &ListenOptions,
+    ips: &[IpAddr],
+    range: PortRange,
+) -> Result<Listener, Fault> {
+    let mut last = String::new();
+    for port in range.ports() {
+        for &ip in ips {
+            match Listener::bind(ListenOptions { addr: SocketAddr::new(ip, port), ..options.clone() }) {
+                Ok(listener) => return Ok(listener),
+                Err(error) => last = error.to_string(),
+            }
+        }
+    }
+    Err(Fault::new(
+        FaultCode::Busy,
+        format!("none of the ports {range} is free for TCP and UDP; the last: {last}"),
+        "choose more ports with --port-range (`ss -tulpn` shows which are in use)",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn taken_ports_are_passed_over_and_named_when_there_is_no_other() {
+        let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let taken = TcpListener::bind((ip, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let options = ListenOptions::new(SocketAddr::new(ip, 0));
+        let only: PortRange = port.to_string().parse().unwrap();
+        let fault = bind_within(&options, &[ip], only).unwrap_err();
+        assert!(fault.message.contains(&port.to_string()) && fault.hint.contains("--port-range"), "{fault}");
+        let more: PortRange = format!("{port}-{}", port.saturating_add(200)).parse().unwrap();
+        let listener = bind_within(&options, &[ip], more).unwrap();
+        assert!(listener.local_addr().port() > port);
+    }
+}

@@ -1,0 +1,226 @@
+//! A session with a server: opening it, and moving files in it.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use haul_base::Rate;
+use haul_engine::{ConnectOptions, EngineError, HaulUrl, Role, Session, connect};
+use haul_mover::{Asked, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Host, Request, RunMode, Selection};
+use serde_json::json;
+
+use crate::fault;
+use crate::output::RunReport;
+use crate::signals::Cancel;
+use crate::transfer::context::Context;
+use crate::transfer::drive::{self, Watch};
+use crate::transfer::facts::{Cpu, Facts};
+use crate::transfer::link::{Sides, link};
+use crate::transfer::outcome;
+use crate::transfer::plan::path_bytes;
+use crate::transfer::policy::Policy;
+use crate::transfer::server::with_own_server;
+use crate::transfer::sessions::Pulse;
+use crate::transfer::wire;
+
+/// How soon an interruption is noticed.
+const TICK: Duration = Duration::from_millis(20);
+/// How long a dry run waits for packets to get through.
+const CHECK: Duration = Duration::from_secs(6);
+
+/// A session with the server of `url`.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn open(
+    context: &Context,
+    url: &HaulUrl,
+    request: Request,
+    limit: BenchLimit,
+) -> Result<Session, Fault> {
+    let purpose = wire::request_name(&request);
+    let mut options = ConnectOptions::new(request, wire::settings(&context.settings, limit));
+    options.ciphers = wire::ciphers(context.settings.crypto);
+    let session = connect_unless(&context.cancel, url.clone(), options)?;
+    context.events.write(
+        "session",
+        json!({
+            "request": purpose,
+            "peer": session.peer().to_string(),
+            "server": session.server(),
+            "cipher": session.cipher().as_str(),
+            "controller": session.settings().controller,
+            "round_trip_ms": session.round_trip().as_millis_f64(),
+        }),
+    );
+    tracing::info!(
+        "connected to {} ({}), cipher {}, controller {}, round trip {}",
+        session.peer(),
+        session.server(),
+        session.cipher(),
+        session.settings().controller,
+        session.round_trip()
+    );
+    Ok(session)
+}
+
+/// Connects on a thread of its own, so that an interruption does not have to wait for an answer.
+fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Result<Session, Fault> {
+    let (sender, answer) = channel();
+    let host = url.host.clone();
+    let connecting = move || {
+        // Nobody listens any more after an interruption; the session then closes by itself.
+        let _ = sender.send(connect(&url, options));
+    };
+    thread::Builder::new()
+        .name("haul-connect".to_owned())
+        .spawn(connecting)
+        .map_err(|e| fault::io("cannot start a thread", &e))?;
+    while !cancel.is_requested() {
+        match answer.recv_timeout(TICK) {
+            Ok(Ok(session)) => return Ok(session),
+            Ok(Err(EngineError::Peer(fault))) => return Err(fault.on(Host::Named(host))),
+            Ok(Err(error)) => return Err(error.into()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Fault::new(FaultCode::Internal, "connecting has crashed", ""));
+            }
+        }
+    }
+    Err(drive::interrupted(cancel))
+}
+
+/// Sends files to the place that `url` names.
+pub(crate) fn upload(
+    context: &Context,
+    url: &HaulUrl,
+    sources: Vec<Vec<u8>>,
+    selection: &Selection,
+    cpu: Cpu,
+) -> RunReport {
+    let layout = layout_for(&sources, &url.path);
+    let request = Request::Put { destination: url.path.clone(), layout, manners: context.manners };
+    over(context, url, request, cpu, |session, sides, watch| {
+        let channel = link(session.control(), sides);
+        let (growth, preserve, set_memory) = (context.growth, context.preserve, context.set_memory);
+        let limits = SendLimits { growth, preserve, set_memory, ..SendLimits::default() };
+        let job = send_files(sources, Root::Anywhere, selection, channel, limits)?;
+        Ok(drive::send(session, job, sides, watch).resumable())
+    })
+}
+
+pub(crate) fn download(
+    context: &Context,
+    from: &HaulUrl,
+    sources: &[Vec<u8>],
+    selection: &Selection,
+    to: &Path,
+) -> RunReport {
+    let destination = to.as_os_str().as_bytes();
+    let layout = layout_for(sources, destination);
+    let request = Request::Get {
+        sources: sources.to_vec(),
+        selection: selection.clone(),
+        growth: context.growth,
+        run: what_a_sender_is_told(context.manners.run),
+        preserve: context.preserve,
+    };
+    over(context, from, request, Cpu::ALL, |session, sides, watch| {
+        let options = ReceiveOptions {
+            permit: context.preserve,
+            set_memory: context.set_memory,
+            asked: Some(Asked::new(sources, selection)),
+            ..ReceiveOptions::with_manners(drive::job_number(), context.manners)
+                .for_round_trip(session.round_trip())
+        };
+        let channel = link(session.control(), sides);
+        let job = receive_files(destination, &Root::Anywhere, layout, channel, options)?;
+        Ok(drive::receive(session, job, sides, watch).resumable())
+    })
+}
+
+/// A sender only has to know whether anything is done at all: names are said on this side.
+fn what_a_sender_is_told(run: RunMode) -> RunMode {
+    match run {
+        RunMode::Narrate => RunMode::Move,
+        run => run,
+    }
+}
+
+/// Opens a session, does `work` in it, and reports.
+pub(crate) fn over(
+    context: &Context,
+    url: &HaulUrl,
+    request: Request,
+    cpu: Cpu,
+    work: impl FnOnce(&mut Session, &Arc<Sides>, &Watch<'_>) -> Result<drive::Moved, Fault>,
+) -> RunReport {
+    let started = Instant::now();
+    let mut session = match open(context, url, request, BenchLimit::Unlimited) {
+        Ok(session) => session,
+        Err(fault) => return context.failed(fault),
+    };
+    let sides = Sides::new(Facts::of(&session, cpu, &url.host));
+    let watch = Watch {
+        cancel: &context.cancel,
+        role: Role::Client,
+        style: context.style.clone(),
+        events: Some(&context.events),
+        items: Some(&context.items),
+        allotments: context.allotments.clone(),
+        pulse: Pulse::default(),
+    };
+    let moved = match work(&mut session, &sides, &watch) {
+        Ok(moved) => moved,
+        Err(fault) => {
+            session.control().abort(fault.clone());
+            let is_local = sides.facts().other.is_none();
+            return context.failed(if is_local { fault } else { fault::here(fault) });
+        }
+    };
+    let elapsed = started.elapsed().into();
+    if moved.result.is_ok() {
+        // Everything is final on both sides; how the goodbye goes changes nothing.
+        let _ = session.control().close();
+    }
+    outcome::of_files(context, &sides, moved, elapsed)
+}
+
+/// Copies within this machine, through a server of our own on the loopback interface.
+pub(crate) fn local(context: &Context, sources: &[PathBuf], selection: &Selection, to: &Path) -> RunReport {
+    let policy = Policy::own(context);
+    let report = with_own_server(context, &policy, |listener| {
+        let url = listener.url("127.0.0.1", to.as_os_str().as_bytes());
+        upload(context, &url, path_bytes(sources), selection, Cpu::DataThread)
+    });
+    report.unwrap_or_else(|fault| context.failed(fault))
+}
+
+/// Connects and sees what would be agreed on, and whether packets get through.
+///
+/// # Errors
+/// Why there is no session, or that UDP is blocked.
+pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Vec<(&'static str, String)>, Fault> {
+    let mut session = open(context, url, Request::Check, BenchLimit::Unlimited)?;
+    session.take_data_path()?.exchange_hellos(CHECK)?;
+    let settings = session.settings();
+    let rate =
+        settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).to_string());
+    let mut facts = vec![
+        ("server", format!("{} at {}", session.server(), session.peer())),
+        ("cipher", session.cipher().to_string()),
+        ("controller", settings.controller.clone()),
+        ("rate", rate),
+        ("chunk", haul_base::Bytes(settings.chunk_bytes).to_string()),
+        ("offload", if settings.offload { "on" } else { "off" }.to_owned()),
+        ("round_trip", session.round_trip().to_string()),
+        ("udp", "gets through in both directions".to_owned()),
+    ];
+    facts.extend(wire::recipe_name(settings).map(|name| ("recipe", name)));
+    let _ = session.control().close();
+    Ok(facts)
+}

@@ -1,0 +1,180 @@
+//! The sessions that a server has at a time. When there would be too many, one without progress gives way: the one
+//! that has had none for longest.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul_base::Span;
+use haul_wire::control::{Fault, FaultCode};
+
+/// How many there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionLimits {
+    /// In all.
+    pub total: usize,
+    /// Of one address.
+    pub per_address: usize,
+    /// A session without progress for so long gives way when another one needs its place.
+    pub idle: Span,
+}
+
+/// Whether a session makes progress. Clones are the same session's.
+#[derive(Clone, Debug)]
+pub(crate) struct Pulse(Arc<Beat>);
+
+#[derive(Debug)]
+struct Beat {
+    /// How far it is, and since when.
+    state: Mutex<(u64, Instant)>,
+    gives_way: AtomicBool,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        let state = Mutex::new((0, Instant::now()));
+        Self(Arc::new(Beat { state, gives_way: AtomicBool::new(false) }))
+    }
+}
+
+impl Pulse {
+    fn state(&self) -> MutexGuard<'_, (u64, Instant)> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how far the session is, in whatever rises with what is done.
+    pub(crate) fn note(&self, done: u64) {
+        let mut state = self.state();
+        if state.0 != done {
+            *state = (done, Instant::now());
+        }
+    }
+
+    /// Since when nothing has moved.
+    fn idle_since(&self) -> Instant {
+        self.state().1
+    }
+
+    /// Why the session has to end, if its place was given to another one.
+    pub(crate) fn given_up(&self) -> Option<Fault> {
+        self.0.gives_way.load(Ordering::Relaxed).then(|| {
+            let message = "the server had too many sessions, and nothing had moved in this one for long";
+            Fault::new(FaultCode::Busy, message, "run the same command again: it goes on where it stopped")
+        })
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    limits: SessionLimits,
+    running: Mutex<Vec<Running>>,
+}
+
+#[derive(Clone, Debug)]
+struct Running {
+    ip: IpAddr,
+    pulse: Pulse,
+}
+
+/// A session's place, given back when dropped.
+pub(crate) struct Place<'a> {
+    sessions: &'a Sessions,
+    pub(crate) pulse: Pulse,
+}
+
+impl Sessions {
+    pub(crate) fn new(limits: SessionLimits) -> Self {
+        Self { limits, running: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a client of this address.
+    ///
+    /// # Errors
+    /// What to tell the client when there is none.
+    pub(crate) fn enter(&self, ip: IpAddr) -> Result<Place<'_>, Fault> {
+        let ip = ip.to_canonical();
+        let mut running = self.lock();
+        if running.iter().filter(|session| session.ip == ip).count() >= self.limits.per_address {
+            let busy = || busy(&format!("{} sessions of {ip}", self.limits.per_address));
+            self.make_room(&mut running, |session| session.ip == ip).ok_or_else(busy)?;
+        }
+        if running.len() >= self.limits.total {
+            let busy = || busy(&format!("{} sessions", self.limits.total));
+            self.make_room(&mut running, |_| true).ok_or_else(busy)?;
+        }
+        let pulse = Pulse::default();
+        running.push(Running { ip, pulse: pulse.clone() });
+        Ok(Place { sessions: self, pulse })
+    }
+
+    /// Ends the session without progress for longest of those that are `meant`, if that is long enough.
+    fn make_room(&self, running: &mut Vec<Running>, meant: impl Fn(&Running) -> bool) -> Option<()> {
+        let since = |at: &usize| running[*at].pulse.idle_since();
+        let longest = (0..running.len()).filter(|&at| meant(&running[at])).min_by_key(since)?;
+        if since(&longest).elapsed() < Duration::from(self.limits.idle) {
+            return None;
+        }
+        running.remove(longest).pulse.0.gives_way.store(true, Ordering::Relaxed);
+        Some(())
+    }
+}
+
+fn busy(what: &str) -> Fault {
+    Fault::new(FaultCode::Busy, format!("this server has {what} already"), "try again later")
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.sessions.lock().retain(|session| !Arc::ptr_eq(&session.pulse.0, &self.pulse.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: [u8; 4] = [192, 0, 2, 1];
+    const THERE: [u8; 4] = [192, 0, 2, 2];
+
+    fn sessions(idle: Span) -> Sessions {
+        Sessions::new(SessionLimits { total: 3, per_address: 2, idle })
+    }
+
+    fn refusal(sessions: &Sessions, ip: [u8; 4]) -> String {
+        let refused = sessions.enter(ip.into()).err().unwrap();
+        assert_eq!(refused.code, FaultCode::Busy);
+        refused.message
+    }
+
+    #[test]
+    fn one_address_cannot_have_all_places_and_places_are_given_back() {
+        let sessions = sessions(Span::from_secs(1_000));
+        let here = [sessions.enter(HERE.into()).unwrap(), sessions.enter(HERE.into()).unwrap()];
+        assert!(refusal(&sessions, HERE).contains("2 sessions of 192.0.2.1"));
+        let there = sessions.enter(THERE.into()).unwrap();
+        assert!(refusal(&sessions, THERE).contains("3 sessions already"));
+        drop(here);
+        assert!(sessions.enter(THERE.into()).is_ok() && there.pulse.given_up().is_none());
+    }
+
+    #[test]
+    fn who_has_made_no_progress_for_longest_gives_way() {
+        let sessions = sessions(Span::ZERO);
+        let first = sessions.enter(HERE.into()).unwrap();
+        let second = sessions.enter(HERE.into()).unwrap();
+        let _third = sessions.enter(THERE.into()).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        first.pulse.note(1);
+        let _fourth = sessions.enter(THERE.into()).unwrap();
+        assert!(second.pulse.given_up().is_some() && first.pulse.given_up().is_none());
+        // Its end frees nobody else's place.
+        drop(second);
+        assert_eq!(sessions.lock().len(), 3);
+    }
+}

@@ -1,0 +1,361 @@
+//! Keys of a connection that comes from a resumption secret: made when they are first needed, dropped while nothing is sent,
+//! and with a window that lets every packet number pass once. Who holds the resumption secret can make the keys of every
+//! generation, so keeping the secrets of a connection beside it would protect nothing.
+
+use std::fmt;
+use std::hint::black_box;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use haul_proto::{Open, Seal, Unauthentic};
+use haul_wire::control::Cipher;
+use haul_wire::packet::{FLIGHT_MAC_LEN, Flight};
+
+use super::direction::{Opening, Origin, Sealing};
+use super::generation::tag_len;
+use crate::{Role, Secret};
+
+const DATA_CONTEXT: &str = "haulage 1 association: secret of one direction of a flight";
+const CONTROL_CONTEXT: &str = "haulage 1 association: key of opening headers and words";
+/// What both ends keep for later connections: exported from the TLS connection over which they met.
+#[derive(Clone)]
+pub(crate) struct ResumptionSecret(pub(crate) Secret);
+
+impl ResumptionSecret {
+    fn connection_secret(&self, flight: &Flight, sender: Role) -> Secret {
+        let mut hasher = blake3::Hasher::new_derive_key(DATA_CONTEXT);
+        hasher
+            .update(self.0.as_bytes())
+            .update(&flight.epoch.to_be_bytes())
+            .update(&flight.salt.to_be_bytes());
+        Secret::from(*hasher.update(&[role_byte(sender)]).finalize().as_bytes())
+    }
+
+    /// The authentication code of an initial header or a control frame.
+    pub(crate) fn mac(&self, sender: Role, bytes: &[u8]) -> [u8; FLIGHT_MAC_LEN] {
+        let mut hasher = blake3::Hasher::new_derive_key(CONTROL_CONTEXT);
+        let key = hasher.update(self.0.as_bytes()).update(&[role_byte(sender)]).finalize();
+        let mut mac = [0; FLIGHT_MAC_LEN];
+        mac.copy_from_slice(&blake3::keyed_hash(key.as_bytes(), bytes).as_bytes()[..FLIGHT_MAC_LEN]);
+        mac
+    }
+
+    /// Whether an authentication code is right; takes the same time wherever it differs.
+    pub(crate) fn verifies(&self, sender: Role, bytes: &[u8], mac: &[u8; FLIGHT_MAC_LEN]) -> bool {
+        let ours = self.mac(sender, bytes);
+        aws_lc_rs::constant_time::verify_slices_are_equal(&ours, mac).is_ok()
+    }
+}
+
+fn role_byte(role: Role) -> u8 {
+    match role {
+        Role::Client => 1,
+        Role::Server => 2,
+    }
+}
+
+impl fmt::Debug for ResumptionSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResumptionSecret(..)")
+    }
+}
+
+/// Both directions' keys of one end of a connection, and what they are made from: a base station has many thousand connections,
+/// so whatever can be made again is there only while packets come.
+pub(crate) struct ConnectionKeys {
+    secret: ResumptionSecret,
+    connection: Flight,
+    role: Role,
+    cipher: Cipher,
+    sealing: Mutex<Sealing>,
+    opening: Mutex<Opening>,
+}
+
+/// What one role sends.
+struct SentBy<'k>(Role, &'k ConnectionKeys);
+
+impl Origin for SentBy<'_> {
+    /// One hash for each generation before it, and each of them took millions of packets.
+    fn secret_of(&self, generation: u64) -> Option<Secret> {
+        let first = self.1.secret.connection_secret(&self.1.connection, self.0);
+        Some((0..generation).fold(first, |secret, _| secret.next()))
+    }
+}
+
+impl ConnectionKeys {
+    /// The keys of `role`'s end.
+    pub(crate) fn new(
+        secret: &ResumptionSecret,
+        connection: &Flight,
+        role: Role,
+        cipher: Cipher,
+    ) -> Arc<Self> {
+        let (secret, connection) = (secret.clone(), *connection);
+        let (sealing, opening) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { secret, connection, role, cipher, sealing, opening })
+    }
+
+    /// What a stack takes as its keys.
+    pub(crate) fn pair(self: &Arc<Self>) -> (Box<dyn Seal>, Box<dyn Open>) {
+        (Box::new(Shared(self.clone())), Box::new(Shared(self.clone())))
+    }
+
+    pub(crate) fn flight(&self) -> Flight {
+        self.connection
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// This end's authentication code of an initial header or a control frame.
+    pub(crate) fn mac(&self, bytes: &[u8]) -> [u8; FLIGHT_MAC_LEN] {
+        self.secret.mac(self.role, bytes)
+    }
+
+    /// Makes the keys now and has the cipher's code in memory, so that the first message need not wait for that.
+    pub(crate) fn prepare(&self) {
+        let mut sealing = lock(&self.sealing);
+        if !sealing.is_prepared() {
+            sealing.prepare(self.cipher, &SentBy(self.role, self));
+            lock(&self.opening).prepare(self.cipher, &SentBy(self.role.peer(), self));
+            rehearse(self.cipher);
+        }
+    }
+
+    /// One more than the highest packet number that has come and opened.
+    pub(crate) fn opened_end(&self) -> u64 {
+        lock(&self.opening).window.end
+    }
+
+    /// Drops what can be made again when it is needed.
+    pub(crate) fn release_idle(&self) {
+        lock(&self.sealing).release_idle();
+        lock(&self.opening).release_idle();
+    }
+}
+
+/// Seals and opens a packet with a key that nobody uses: the first use of the code waits for its pages.
+fn rehearse(cipher: Cipher) {
+    let key = Secret::from([0; 32]).packet_key(cipher);
+    let mut packet = [0; 64];
+    key.seal(&mut packet, 16, 0);
+    black_box(key.open(&mut packet, 16, 0)).ok();
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere leaves no half-made key behind: keys are put in place whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for ConnectionKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionKeys").field("cipher", &self.cipher).finish_non_exhaustive()
+    }
+}
+
+/// The keys as a stack has them.
+#[derive(Debug)]
+struct Shared(Arc<ConnectionKeys>);
+
+impl Seal for Shared {
+    fn tag_len(&self) -> usize {
+        tag_len(self.0.cipher)
+    }
+
+    fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64) {
+        let keys = &self.0;
+        let origin = SentBy(keys.role, keys);
+        lock(&keys.sealing).seal_batch(keys.cipher, &origin, (batch, stride, header_len), first_pn);
+    }
+}
+
+impl Open for Shared {
+    fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
+        let keys = &self.0;
+        let mut opening = lock(&keys.opening);
+        if !opening.window.is_new(pn) {
+            return Err(Unauthentic);
+        }
+        let len = opening.open(keys.cipher, &SentBy(keys.role.peer(), keys), (packet, header_len), pn)?;
+        opening.window.mark(pn);
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
+    use haul_stack::{Recipe, SendOptions, Setup, Stack, StackEvent};
+
+    use super::*;
+
+    const CONNECTION: Flight = Flight { identity: 7, epoch: 5, salt: 3 };
+
+    fn ends(flight: &Flight) -> [Arc<ConnectionKeys>; 2] {
+        let secret = ResumptionSecret([9; 32].into());
+        [Role::Client, Role::Server].map(|role| ConnectionKeys::new(&secret, flight, role, Cipher::Aes128Gcm))
+    }
+
+    fn sealed(keys: &Arc<ConnectionKeys>, pn: u64) -> [u8; 40] {
+        let mut packet = [1; 40];
+        keys.pair().0.seal_batch(&mut packet, 40, 11, pn);
+        packet
+    }
+
+    #[test]
+    fn every_packet_opens_once_at_the_other_end_of_the_same_connection_only() {
+        let [client, server] = ends(&CONNECTION);
+        let packet = sealed(&client, 5);
+        let mut open = server.pair().1;
+        assert_eq!(open.open(&mut packet.clone(), 11, 5), Ok(13));
+        assert_eq!(open.open(&mut packet.clone(), 11, 5), Err(Unauthentic));
+        for other in [Flight { epoch: 6, ..CONNECTION }, Flight { salt: 4, ..CONNECTION }] {
+            let [other_client, other_server] = ends(&other);
+            assert!(other_server.pair().1.open(&mut packet.clone(), 11, 5).is_err());
+            assert!(client.pair().1.open(&mut sealed(&other_client, 6), 11, 6).is_err());
+        }
+        // Its own direction has another key.
+        assert!(client.pair().1.open(&mut packet.clone(), 11, 5).is_err());
+    }
+
+    #[test]
+    fn after_an_idle_time_keys_come_back_and_the_window_stays() {
+        let [client, server] = ends(&CONNECTION);
+        let mut open = server.pair().1;
+        let first = sealed(&client, 1);
+        assert!(open.open(&mut first.clone(), 11, 1).is_ok());
+        server.release_idle();
+        client.release_idle();
+        assert!(open.open(&mut sealed(&client, 2), 11, 2).is_ok());
+        assert!(open.open(&mut first.clone(), 11, 1).is_err());
+    }
+
+    #[test]
+    fn keys_that_were_prepared_are_those_that_are_made_when_needed() {
+        for cipher in [Cipher::None, Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
+            let ends =
+                |role| ConnectionKeys::new(&ResumptionSecret([9; 32].into()), &CONNECTION, role, cipher);
+            let (client, server) = (ends(Role::Client), ends(Role::Server));
+            client.prepare();
+            assert!(lock(&client.sealing).is_prepared());
+            assert!(server.pair().1.open(&mut sealed(&client, 5), 11, 5).is_ok());
+            assert!(client.pair().1.open(&mut sealed(&server, 5), 11, 5).is_ok());
+            server.release_idle();
+            server.prepare();
+            assert!(server.pair().1.open(&mut sealed(&client, 6), 11, 6).is_ok());
+        }
+    }
+
+    #[test]
+    fn generations_follow_the_packet_numbers_and_forgeries_move_nothing() {
+        let [client, server] = ends(&CONNECTION);
+        let mut open = server.pair().1;
+        let next = 1 << 22;
+        assert!(open.open(&mut sealed(&client, next - 2), 11, next - 2).is_ok());
+        assert!(open.open(&mut [0; 40], 11, next + 5).is_err());
+        let late = sealed(&client, next - 1);
+        assert!(open.open(&mut sealed(&client, next), 11, next).is_ok());
+        assert!(open.open(&mut late.clone(), 11, next - 1).is_ok());
+        assert!(open.open(&mut sealed(&client, next + 1), 11, next + 1).is_ok());
+    }
+
+    #[test]
+    fn an_idle_time_in_any_generation_changes_nothing() {
+        let [client, server] = ends(&CONNECTION);
+        let mut open = server.pair().1;
+        for generation in 1..4 {
+            let first = generation << 22;
+            let [before, late, next] = [first - 2, first - 1, first].map(|pn| sealed(&client, pn));
+            assert!(open.open(&mut before.clone(), 11, first - 2).is_ok());
+            assert!(open.open(&mut next.clone(), 11, first).is_ok());
+            server.release_idle();
+            client.release_idle();
+            assert!(open.open(&mut late.clone(), 11, first - 1).is_ok(), "the generation before");
+            for (packet, pn) in [(before, first - 2), (late, first - 1), (next, first)] {
+                assert!(open.open(&mut packet.clone(), 11, pn).is_err(), "{pn} a second time");
+            }
+        }
+    }
+
+    #[test]
+    fn codes_are_of_their_sender_and_bytes() {
+        let secret = ResumptionSecret([9; 32].into());
+        let mac = secret.mac(Role::Client, b"word");
+        assert!(secret.verifies(Role::Client, b"word", &mac));
+        assert!(!secret.verifies(Role::Server, b"word", &mac));
+        assert!(!secret.verifies(Role::Client, b"work", &mac));
+        assert!(!ResumptionSecret([8; 32].into()).verifies(Role::Client, b"word", &mac));
+    }
+
+    /// The stacks of both ends, without repair of what is lost.
+    fn stacks(recipe: &Recipe) -> [Stack; 2] {
+        let blueprint = Arc::new(haul_proto::micro::registry()).compile(recipe, 16).unwrap();
+        ends(&CONNECTION).map(|keys| {
+            let initiator = keys.role() == Role::Client;
+            let setup = Setup { initiator, keys: Some(keys.pair()), ..Setup::new(Time::ZERO) };
+            Stack::new(blueprint.clone(), setup).unwrap()
+        })
+    }
+
+    fn sent(stack: &mut Stack, now: Time) -> Vec<u8> {
+        let mut slot = vec![0; 65_536];
+        let len = stack.poll_transmit(now, &mut slot).map_or(0, |sent| sent.len);
+        slot.truncate(len);
+        slot
+    }
+
+    fn carry(data: &mut [u8], stride: usize, to: &mut Stack, now: Time) {
+        let (path, ecn) = (PathId::default(), Ecn::NotEct);
+        to.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
+    }
+
+    /// Both ends so far that the first packet of the new recipe comes next.
+    fn about_to_change() -> [Stack; 2] {
+        let recipe = Recipe::new("x").with("fixed_size").with("transport_driver").with("seal");
+        let mut ends = stacks(&recipe);
+        ends[0].reconfigure(Time::ZERO, &recipe.with("sequenced_segment")).unwrap();
+        // PROPOSE and READY.
+        for (from, to) in [(0, 1), (1, 0)] {
+            let mut said = sent(&mut ends[from], Time::ZERO);
+            let len = said.len();
+            carry(&mut said, len, &mut ends[to], Time::ZERO);
+        }
+        assert_eq!(ends.each_ref().map(|end| end.recipe().has("sequenced_segment")), [true, false]);
+        ends
+    }
+
+    #[test]
+    fn the_packet_that_begins_a_new_recipe_is_not_lost() {
+        let [mut client, mut server] = about_to_change();
+        client.send(Time::ZERO, b"first of the new", SendOptions::default()).unwrap();
+        let commit = sent(&mut client, Time::ZERO);
+        let mut data = sent(&mut client, Time::ZERO);
+        assert!(commit.len() < data.len());
+        let len = data.len();
+        carry(&mut data, len, &mut server, Time::ZERO);
+        assert_eq!(server.recv().unwrap().1.to_vec(), b"first of the new");
+        assert_eq!(server.stats().unauthentic, 0);
+    }
+
+    #[test]
+    fn packets_of_a_new_recipe_may_come_side_by_side() {
+        let [mut client, mut server] = about_to_change();
+        let later = Time::ZERO + Span::from_secs(1);
+        let mut run = sent(&mut client, Time::ZERO);
+        let stride = run.len();
+        run.extend(sent(&mut client, later));
+        assert_eq!(run.len(), 2 * stride);
+        // A stranger's in front of them changes nothing.
+        let mut strange = run.clone();
+        strange[stride - 1] ^= 1;
+        carry(&mut strange[..stride], stride, &mut server, later);
+        assert!(!server.recipe().has("sequenced_segment") && server.stats().unauthentic == 1);
+        carry(&mut run, stride, &mut server, later);
+        assert!(server.recipe().has("sequenced_segment"));
+        let mut done = sent(&mut server, later);
+        let stride = done.len();
+        carry(&mut done, stride, &mut client, later);
+        assert_eq!(client.poll_event(), Some(StackEvent::Reconfigured));
+        assert_eq!(server.stats().unauthentic, 1);
+    }
+}

@@ -1,0 +1,104 @@
+//! Which packet numbers have come: each may pass once.
+
+/// Words of 64 packet numbers by which a packet may be overtaken and still be taken.
+const WINDOW_WORDS: usize = 16;
+
+/// Which of the latest packet numbers have come.
+#[derive(Default)]
+pub(super) struct Window {
+    /// One more than the highest that has come.
+    pub(super) end: u64,
+    /// While the connection is idle: bit `pn % 64` for each of the last 64; what is older counts as seen.
+    latest: u64,
+    /// While packets come: bit `pn % 1024` for each of the last 1,024.
+    seen: Option<Box<[u64; WINDOW_WORDS]>>,
+}
+
+impl Window {
+    pub(super) const LEN: u64 = 64 * WINDOW_WORDS as u64;
+
+    fn place(pn: u64) -> (usize, u64) {
+        ((pn / 64) as usize % WINDOW_WORDS, 1 << (pn % 64))
+    }
+
+    pub(super) fn is_new(&self, pn: u64) -> bool {
+        let (word, bit) = Self::place(pn);
+        let within = |len: u64| pn + len >= self.end;
+        pn >= self.end
+            || match &self.seen {
+                Some(seen) => within(Self::LEN) && seen[word] & bit == 0,
+                None => within(64) && self.latest & bit == 0,
+            }
+    }
+
+    pub(super) fn mark(&mut self, pn: u64) {
+        let end = self.end;
+        let mut seen = self.seen.take().unwrap_or_else(|| Box::new(self.awake()));
+        if pn >= end {
+            if pn - end >= Self::LEN {
+                seen.fill(0);
+            } else {
+                for skipped in end..pn {
+                    let (word, bit) = Self::place(skipped);
+                    seen[word] &= !bit;
+                }
+            }
+            self.end = pn + 1;
+        }
+        let (word, bit) = Self::place(pn);
+        seen[word] |= bit;
+        self.seen = Some(seen);
+    }
+
+    /// All bits from the latest: what is older than they say has come.
+    fn awake(&self) -> [u64; WINDOW_WORDS] {
+        let mut seen = [u64::MAX; WINDOW_WORDS];
+        for pn in self.end.saturating_sub(64)..self.end {
+            let (word, bit) = Self::place(pn);
+            if self.latest & bit == 0 {
+                seen[word] &= !bit;
+            }
+        }
+        seen
+    }
+
+    /// Keeps the latest only.
+    pub(super) fn release_idle(&mut self) {
+        let Some(seen) = self.seen.take() else { return };
+        self.latest = (self.end.saturating_sub(64)..self.end)
+            .map(Self::place)
+            .fold(0, |latest, (word, bit)| latest | seen[word] & bit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The window never lets a number pass twice, and never refuses a new one that is not too old: for one that
+        /// was idle, 64 back from where it stood then.
+        #[test]
+        fn the_window_agrees_with_a_set(steps in prop::collection::vec((0u64..3_000, 0u32..20), 1..400)) {
+            let (mut window, mut seen, mut end, mut floor) = (Window::default(), HashSet::new(), 0u64, 0);
+            for (pn, idle) in steps {
+                if idle == 0 {
+                    window.release_idle();
+                    floor = floor.max(end.saturating_sub(64));
+                }
+                let fresh = !seen.contains(&pn);
+                let expected = fresh && pn >= floor && pn + Window::LEN >= end;
+                prop_assert_eq!(window.is_new(pn), expected, "pn {}", pn);
+                if expected {
+                    window.mark(pn);
+                    seen.insert(pn);
+                    end = end.max(pn + 1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! What drives an endpoint: its own thread and, as an inline driver, at most one thread that waits on a connection.
+//!
+//! Both may read the socket. Each waits for it with an epoll instance of its own, and both instances have the socket
+//! with `EPOLLEXCLUSIVE` (Linux 4.5, epoll_ctl(2)): the kernel offers a packet to the instances in the order in which
+//! they were added and stops at the first in which a thread waits. The inline driver's was added first, so a packet
+//! wakes the inline driver alone while that sleeps, and the endpoint's thread at any other time. Timers and full
+//! sockets are the business of the endpoint's thread.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::mem::take;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use haul_base::{Span, Time};
+use haul_udp::UdpSocket;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::{Errno, read};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use super::event_loop::EventLoop;
+use super::guard::caught;
+use super::shared::{Shared, count, lock};
+use crate::{Clock, EngineError, Waker};
+
+/// Receive calls of the endpoint's thread before it is time to look at timers.
+const ROUNDS: usize = 4;
+/// Connections whose timers are run before it is time to receive.
+const MOST_DUE: usize = 256;
+
+/// Which descriptor of an epoll instance is ready.
+const SOCKET: u64 = 0;
+const WAKER: u64 = 1;
+
+thread_local! {
+    /// Whether this thread is at work for an endpoint: it must not wait for another one that is.
+    static DRIVES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread runs the code of an endpoint's driver.
+pub(super) fn is_driver() -> bool {
+    DRIVES.get()
+}
+
+fn system(error: Errno) -> EngineError {
+    EngineError::system("cannot wait for the UDP socket", error)
+}
+
+/// The parts of an endpoint that its drivers share.
+pub(super) struct Driver {
+    clock: Clock,
+    event_loop: Mutex<EventLoop>,
+    timers: Mutex<Timers>,
+    timer: OwnedFd,
+    /// Where the inline driver waits for the socket.
+    inline: OwnedFd,
+    inline_waker: Waker,
+    is_inline_taken: AtomicBool,
+    /// Where the endpoint's thread waits for it.
+    background: OwnedFd,
+    background_waker: Waker,
+    /// Connections that wait for room in the socket's send buffer.
+    blocked: Mutex<Vec<u32>>,
+}
+
+/// When which connection has to be looked after.
+#[derive(Default)]
+struct Timers {
+    /// At most one entry for each connection.
+    queue: BTreeSet<(Time, u32)>,
+    /// What the timer is set to.
+    armed: Option<Time>,
+}
+
+impl Driver {
+    pub(super) fn new(clock: Clock, socket: &UdpSocket, event_loop: EventLoop) -> Result<Self, EngineError> {
+        let inline_waker = Waker::new()?;
+        let inline = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        let background = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        let exclusive = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        // The order of these two decides who is woken first.
+        epoll::add(&inline, socket, epoll::EventData::new_u64(SOCKET), exclusive).map_err(system)?;
+        epoll::add(&background, socket, epoll::EventData::new_u64(SOCKET), exclusive).map_err(system)?;
+        epoll::add(&inline, inline_waker.fd(), epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)
+            .map_err(system)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
+            .map_err(|error| EngineError::system("cannot make a timer", error))?;
+        Ok(Self {
+            clock,
+            event_loop: Mutex::new(event_loop),
+            timers: Mutex::default(),
+            timer,
+            inline,
+            inline_waker,
+            is_inline_taken: AtomicBool::new(false),
+            background,
+            background_waker: Waker::new()?,
+            blocked: Mutex::default(),
+        })
+    }
+
+    /// Moves the timer of a connection from `old` to `new`. The kernel's timer is only ever set to an earlier time,
+    /// unless `exactly`: one that runs out too early costs a wake-up, and setting it costs a system call.
+    pub(super) fn set_timer(&self, identity: u32, old: Option<Time>, new: Option<Time>, exactly: bool) {
+        let mut timers = lock(&self.timers);
+        if let Some(old) = old {
+            timers.queue.remove(&(old, identity));
+        }
+        if let Some(new) = new {
+            timers.queue.insert((new, identity));
+        }
+        self.arm(&mut timers, exactly);
+    }
+
+    fn arm(&self, timers: &mut Timers, exactly: bool) {
+        let first = timers.queue.first().map(|(at, _)| *at);
+        let is_earlier = first.is_some_and(|first| timers.armed.is_none_or(|armed| first < armed));
+        if is_earlier || (exactly && first != timers.armed) {
+            timers.armed = first;
+            let left = first.map_or(Span::ZERO, |at| at.since(self.clock.now()).max(Span::from_nanos(1)));
+            // Zero stops it. No time of the engine is as long as what does not fit.
+            let Ok(it_value) = Timespec::try_from(Duration::from(left)) else { return };
+            let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+            // Only a wrong descriptor or a negative time can be refused.
+            let _ = timerfd_settime(
+                &self.timer,
+                TimerfdTimerFlags::empty(),
+                &Itimerspec { it_interval, it_value },
+            );
+        }
+    }
+
+    /// The next connection whose timer has run out. Without one, the kernel's timer is set to the next.
+    fn due(&self, now: Time) -> Option<(Time, u32)> {
+        let mut timers = lock(&self.timers);
+        if timers.queue.first().is_some_and(|(at, _)| *at <= now) {
+            return timers.queue.pop_first();
+        }
+        self.arm(&mut timers, true);
+        None
+    }
+
+    /// Has a connection look again when the socket has room in its send buffer.
+    pub(super) fn wait_for_room(&self, identity: u32) {
+        lock(&self.blocked).push(identity);
+        self.background_waker.wake();
+    }
+
+    /// Wakes the thread that waits inline: what it waits for may have come about.
+    pub(super) fn wake_inline(&self) {
+        self.inline_waker.wake();
+    }
+
+    /// Wakes whoever sleeps.
+    pub(super) fn wake_all(&self) {
+        self.background_waker.wake();
+        self.inline_waker.wake();
+    }
+
+    fn receive(&self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
+        let mut event_loop = lock(&self.event_loop);
+        DRIVES.set(true);
+        let received = caught(|| event_loop.receive(shared, rounds));
+        DRIVES.set(false);
+        received.unwrap_or_else(|message| {
+            Err(EngineError::System { what: "the endpoint's driver has panicked", reason: message })
+        })
+    }
+}
+
+/// What came of looking at the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Nothing was there.
+    Nothing,
+    /// All that was there.
+    All,
+    /// As much as was asked for; there may be more.
+    Some,
+}
+
+/// The endpoint's own thread: runs until the endpoint is stopped or its socket fails.
+pub(super) fn run(shared: &Arc<Shared>) {
+    let error = caught(|| serve(shared)).unwrap_or_else(|message| {
+        Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
+    });
+    shared.end_all(&error.err().unwrap_or(EngineError::Closed));
+}
+
+fn serve(shared: &Arc<Shared>) -> Result<(), EngineError> {
+    let driver = &shared.driver;
+    let mut woken = Woken::default();
+    while !shared.is_stopped() {
+        let received = driver.receive(shared, ROUNDS)?;
+        if woken.by_socket && received == Received::Nothing {
+            shared.socket.drain_errors();
+        }
+        if woken.by_room {
+            take(&mut *lock(&driver.blocked)).into_iter().for_each(|identity| flush(shared, identity));
+        }
+        DRIVES.set(true);
+        let due = run_timers(shared);
+        DRIVES.set(false);
+        woken = if received == Received::Some || due {
+            Woken::default()
+        } else {
+            wait(driver, &shared.socket, shared.idle_release_due())?
+        };
+    }
+    Ok(())
+}
+
+/// Why the endpoint's thread is awake.
+#[derive(Clone, Copy, Debug, Default)]
+struct Woken {
+    /// Packets have come, or word of an error.
+    by_socket: bool,
+    /// A full socket has room again.
+    by_room: bool,
+}
+
+/// Sends what the socket had no room for.
+fn flush(shared: &Shared, identity: u32) {
+    let connection = lock(&shared.table).live(identity);
+    if let Some(connection) = connection {
+        let now = shared.clock.now();
+        connection.guarded(shared, |connection| connection.on_room(shared, now));
+    }
+}
+
+/// Runs timers that have run out; whether there may be more.
+fn run_timers(shared: &Shared) -> bool {
+    let now = shared.clock.now();
+    shared.release_idle(now);
+    for _ in 0..MOST_DUE {
+        let Some((at, identity)) = shared.driver.due(now) else { return false };
+        let connection = lock(&shared.table).live(identity);
+        if let Some(connection) = connection {
+            connection.guarded(shared, |connection| connection.on_timer(shared, now, at));
+        }
+    }
+    true
+}
+
+/// Sleeps until there is something to do, `longest` at most.
+fn wait(driver: &Driver, socket: &UdpSocket, longest: Option<Span>) -> Result<Woken, EngineError> {
+    let mut fds = [
+        PollFd::new(&driver.background, PollFlags::IN),
+        PollFd::new(&driver.timer, PollFlags::IN),
+        PollFd::from_borrowed_fd(driver.background_waker.fd(), PollFlags::IN),
+        PollFd::new(socket, PollFlags::OUT),
+    ];
+    // Whoever polls the socket itself is woken by its errors, inline driver or not.
+    let is_blocked = !lock(&driver.blocked).is_empty();
+    let fds = if is_blocked { &mut fds[..] } else { &mut fds[..3] };
+    let timeout = longest.and_then(|longest| Timespec::try_from(Duration::from(longest)).ok());
+    match poll(fds, timeout.as_ref()) {
+        Ok(_) => {}
+        Err(Errno::INTR) => return Ok(Woken::default()),
+        Err(error) => return Err(system(error)),
+    }
+    let is_ready = |fd: usize| fds.get(fd).is_some_and(|fd| !fd.revents().is_empty());
+    if is_ready(1) {
+        let _ = read(&driver.timer, &mut [0; 8]);
+        lock(&driver.timers).armed = None;
+    }
+    if is_ready(2) {
+        driver.background_waker.reset();
+    }
+    Ok(Woken { by_socket: is_ready(0), by_room: is_ready(3) })
+}
+
+/// A thread that waits on a connection and drives the endpoint meanwhile: what it waits for need not wake two threads.
+pub(super) struct InlineDriver<'s> {
+    shared: &'s Arc<Shared>,
+    received: Received,
+}
+
+impl<'s> InlineDriver<'s> {
+    /// `None` if another thread drives inline already, or this one is a driver itself.
+    pub(super) fn start(shared: &'s Arc<Shared>) -> Option<Self> {
+        if is_driver() || shared.driver.is_inline_taken.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        count(&shared.counters.inline_waits);
+        Some(Self { shared, received: Received::Nothing })
+    }
+
+    /// Waits for packets or a wake-up, until `until` at most, and hands out the packets. Looks again and again for
+    /// `busy_poll` before it sleeps. No lock of a connection may be held.
+    pub(super) fn turn(&mut self, until: Option<Time>, busy_poll: Span) {
+        let turned = self.poll_busily(until, busy_poll).and_then(|received| match received {
+            Received::Nothing => {
+                self.sleep(until)?;
+                self.shared.driver.receive(self.shared, 1)
+            }
+            received => Ok(received),
+        });
+        match turned {
+            Ok(received) => self.received = received,
+            Err(error) => self.shared.end_all(&error),
+        }
+    }
+
+    fn poll_busily(&self, until: Option<Time>, busy_poll: Span) -> Result<Received, EngineError> {
+        let driver = &self.shared.driver;
+        if self.received == Received::Some {
+            return driver.receive(self.shared, 1);
+        }
+        let end = self.shared.clock.now() + busy_poll;
+        let end = until.map_or(end, |until| until.min(end));
+        while busy_poll > Span::ZERO && self.shared.clock.now() < end {
+            let received = driver.receive(self.shared, 1)?;
+            if received != Received::Nothing {
+                return Ok(received);
+            }
+        }
+        Ok(Received::Nothing)
+    }
+
+    fn sleep(&self, until: Option<Time>) -> Result<(), EngineError> {
+        let driver = &self.shared.driver;
+        let timeout = until.map(|until| Duration::from(until.since(self.shared.clock.now())));
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(SOCKET) }; 2];
+        let ready = match epoll::wait(&driver.inline, &mut events, timeout.as_ref()) {
+            Ok(ready) => ready,
+            Err(Errno::INTR) => 0,
+            Err(error) => return Err(system(error)),
+        };
+        for event in &events[..ready] {
+            // Both are in packed structures.
+            let (data, flags) = (event.data, event.flags);
+            if data.u64() == WAKER {
+                driver.inline_waker.reset();
+            } else if flags.contains(epoll::EventFlags::ERR) {
+                self.shared.socket.drain_errors();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for InlineDriver<'_> {
+    /// Packets that are left have woken this thread only; the other one has to be told.
+    fn drop(&mut self) {
+        self.shared.driver.is_inline_taken.store(false, Ordering::Release);
+        if self.received == Received::Some || std::thread::panicking() {
+            self.shared.driver.background_waker.wake();
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Reads an endpoint's socket and gives packets to their connections.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use haul_base::{Received as Packets, Time};
+use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError, UdpSocket};
+use haul_wire::packet::{
+    FlightWord, IDENTITY_AT, OPEN_KIND, OpenHeader, PAIR_KIND, PacketKind, PairHeader, WORD_KIND, WordPacket,
+};
+
+use super::driver::Received;
+use super::inner::{Header, Inner, received};
+use super::shared::{Shared, count, lock};
+use crate::EngineError;
+
+/// Takes datagrams that belong to no flight, and gives what goes back to their source.
+pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) -> Option<Vec<u8>> + Send>;
+
+/// What a datagram is, by its first bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Open,
+    Word,
+    Stack(u32),
+    Pair,
+    Stray,
+}
+
+fn sort(packet: &[u8]) -> Sort {
+    let identity = packet.get(IDENTITY_AT..IDENTITY_AT + 4).and_then(|b| <[u8; 4]>::try_from(b).ok());
+    match (packet.first(), identity) {
+        (Some(&OPEN_KIND), Some(_)) => Sort::Open,
+        (Some(&WORD_KIND), Some(_)) => Sort::Word,
+        (Some(&PAIR_KIND), Some(_)) => Sort::Pair,
+        (Some(&kind), Some(identity)) if kind != PacketKind::Hello as u8 => {
+            Sort::Stack(u32::from_be_bytes(identity))
+        }
+        _ => Sort::Stray,
+    }
+}
+
+/// What it takes to read the socket; whoever drives the endpoint has it.
+pub(super) struct EventLoop {
+    strays: Strays,
+    receiver: Receiver,
+    arrivals: ArrivalClock,
+}
+
+impl EventLoop {
+    pub(super) fn new(socket: &UdpSocket, strays: Strays) -> Self {
+        Self { strays, receiver: Receiver::new(socket), arrivals: ArrivalClock::new() }
+    }
+
+    /// Takes what is waiting, `rounds` calls at most, and hands it out.
+    pub(super) fn receive(&mut self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
+        for round in 0..rounds {
+            match self.receiver.recv(&shared.socket) {
+                Ok(_) => {}
+                Err(RecvError::WouldBlock) if round == 0 => return Ok(Received::Nothing),
+                Err(RecvError::WouldBlock) => return Ok(Received::All),
+                Err(RecvError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
+                // What ICMP says of earlier packets: connections find out by themselves who does not answer.
+                Err(_) => continue,
+            }
+            let now = shared.clock.now();
+            self.arrivals.sync(now);
+            for batch in self.receiver.datagrams() {
+                hand_out(shared, &mut self.strays, &self.arrivals, now, batch);
+            }
+            if self.receiver.took_all() {
+                return Ok(Received::All);
+            }
+        }
+        Ok(Received::Some)
+    }
+}
+
+/// Gives the datagrams of one buffer to whom they belong; runs of one flight stay together.
+fn hand_out(
+    shared: &Arc<Shared>,
+    strays: &mut Strays,
+    arrivals: &ArrivalClock,
+    now: Time,
+    batch: Datagrams<'_>,
+) {
+    let Datagrams { data, stride, source, ecn, arrival, .. } = batch;
+    let arrival = arrival.and_then(|at| arrivals.time_of(at));
+    let stride = stride.max(1);
+    let mut rest = data;
+    while !rest.is_empty() {
+        let what = sort(&rest[..rest.len().min(stride)]);
+        let run = match what {
+            Sort::Stack(_) => rest.chunks(stride).take_while(|packet| sort(packet) == what).count(),
+            _ => 1,
+        };
+        let (these, others) = rest.split_at_mut((run * stride).min(rest.len()));
+        rest = others;
+        match what {
+            Sort::Stack(identity) => {
+                if let Some(flight) = find(shared, identity) {
+                    let packets = received(these, stride, ecn, arrival);
+                    flight.guarded(shared, |flight| {
+                        flight.on_packets(shared, now, packets, source, Header::Absent);
+                    });
+                } else {
+                    count(&shared.counters.unknown);
+                    these.chunks_mut(stride).for_each(|packet| stray(shared, strays, packet, source));
+                }
+            }
+            Sort::Open => super::accept::on_open(shared, now, these, source, ecn),
+            Sort::Word => on_word(shared, now, these, source),
+            Sort::Pair => on_pair(shared, now, these, source, |packet| {
+                let stride = packet.len();
+                received(packet, stride, ecn, arrival)
+            }),
+            Sort::Stray => {
+                count(&shared.counters.strays);
+                stray(shared, strays, these, source);
+            }
+        }
+    }
+}
+
+fn stray(shared: &Shared, strays: &mut Strays, packet: &mut [u8], source: SocketAddr) {
+    if let Some(answer) = strays(packet, source) {
+        shared.send(&answer, source);
+    }
+}
+
+/// Two packets of one flight have come in one datagram.
+fn on_pair(
+    shared: &Arc<Shared>,
+    now: Time,
+    datagram: &mut [u8],
+    source: SocketAddr,
+    received: impl Fn(&mut [u8]) -> Packets<'_>,
+) {
+    let Ok((first, second)) = PairHeader::split(datagram) else { return count(&shared.counters.strays) };
+    for packet in [first, second] {
+        match sort(packet) {
+            Sort::Stack(identity) => match find(shared, identity) {
+                Some(flight) => flight.guarded(shared, |flight| {
+                    flight.on_packets(shared, now, received(packet), source, Header::Absent);
+                }),
+                None => count(&shared.counters.unknown),
+            },
+            _ => count(&shared.counters.strays),
+        }
+    }
+}
+
+fn find(shared: &Shared, identity: u32) -> Option<Arc<Inner>> {
+    lock(&shared.table).live(identity)
+}
+
+fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
+    let Ok(word) = WordPacket::parse(packet) else { return count(&shared.counters.strays) };
+    let (secret, live) = match lock(&shared.table).get(word.flight.identity) {
+        Some(entry) => (entry.bond.secret.clone(), entry.live.clone()),
+        None => return count(&shared.counters.unknown),
+    };
+    if !secret.verifies(shared.role.peer(), &word.authenticated(), &word.mac) {
+        return count(&shared.counters.unauthentic);
+    }
+    match live.filter(|live| live.flight() == word.flight) {
+        Some(flight) => flight.guarded(shared, |flight| flight.on_word(shared, now, &word, source)),
+        None if matches!(word.word, FlightWord::Close | FlightWord::Forget) => {
+            super::accept::say_closed(shared, word.flight);
+        }
+        None => {}
+    }
+    super::accept::forget_if_asked(shared, &word);
+}
+
+/// Reads an opening header; what follows it is a packet of the stack or nothing.
+pub(super) fn split_open(packet: &mut [u8]) -> Option<(OpenHeader, &mut [u8])> {
+    let header = OpenHeader::parse(packet).ok()?.0;
+    Some((header, &mut packet[haul_wire::packet::OPEN_LEN..]))
+}

@@ -1,0 +1,59 @@
+//! Waits of threads, made of what tasks wait for.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Instant;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls in this thread until there is a result; `None` if there is none by `until`.
+pub(crate) fn block_until<T>(
+    until: Option<Instant>,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Option<T> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(result) = poll(&mut context) {
+            return Some(result);
+        }
+        match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            None => thread::park(),
+            Some(left) if left.is_zero() => return None,
+            Some(left) => thread::park_timeout(left),
+        }
+    }
+}
+
+/// Adds a waker to those that are woken at the next change, unless it is there: a task may poll any number of times.
+pub(crate) fn wake_later(wakers: &mut Vec<Waker>, waker: &Waker) {
+    if !wakers.iter().any(|known| known.will_wake(waker)) {
+        wakers.push(waker.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_its_result_or_in_time() {
+        let (mut polls, until) = (0, Instant::now() + Duration::from_secs(20));
+        let third = block_until(Some(until), |context| {
+            polls += 1;
+            context.waker().wake_by_ref();
+            if polls == 3 { Poll::Ready(polls) } else { Poll::Pending }
+        });
+        assert_eq!(third, Some(3));
+        assert_eq!(block_until(Some(Instant::now()), |_| Poll::<()>::Pending), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! The control of one flow of the Group Transport Protocol (Wu and Chien, "GTP: Group Transport Protocol for
+//! lambda-grids", `CCGrid` 2004): the rate follows what the receiver gets, each round trip.
+//!
+//! ```text
+//! with losses:  R = R (1 - decrease l),  l the share of the round trip's packets that was lost
+//! without:      R = R (1 + rise)
+//! ```
+//!
+//! What makes the senders of one receiver share is not here: the receiver divides its capacity max-min fair
+//! ([`crate::group::Allotter`]) and tells each sender its part, which bounds every law. Flows that lose alike keep the
+//! shares that they have, so without a group this law is not fair.
+//!
+//! Steady state: with one loss in each `N` packets and `n` packets a round trip, `decrease / n` is lost in one round
+//! trip of `N / n`, and `rise` is gained in each of the others: `n = N - decrease / rise`.
+//!
+//! Choices: the paper was not at hand, only what others say of it (increase and decrease in proportion, a round trip as
+//! interval); the size of `rise` is ours. A round trip in which nothing was heard for a timeout is an outage and is not
+//! judged.
+
+use haul_base::{Rate, Time};
+use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+
+use super::reaction::{FIRST_RATE, LEAST, Sums, clamped, rate_or_ceiling};
+use super::{
+    ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit, RateController,
+    RateState,
+};
+use crate::rtt::RttEstimator;
+
+const NAME: &str = "gtp";
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: NAME,
+    version: 1,
+    summary: "each round trip less by what was lost, or a little more; the receiver divides among its senders",
+    source: "GTP (Wu and Chien, CCGrid 2004)",
+    parameters: &[
+        FIRST_RATE,
+        LEAST,
+        ParameterSpec {
+            name: "rise",
+            kind: ParameterKind::Number(0.000_1, 1.0),
+            default: "0.02",
+            help: "share of the rate by which it rises after a round trip without loss",
+        },
+        ParameterSpec {
+            name: "decrease",
+            kind: ParameterKind::Number(0.1, 10.0),
+            default: "1",
+            help: "share of the rate that it falls by, per loss rate of the round trip",
+        },
+    ],
+    build: |parameters, config| Ok(Box::new(Gtp::new(parameters, config)?)),
+};
+
+/// See the module's text.
+#[derive(Debug)]
+struct Gtp {
+    ceiling: Option<Rate>,
+    least: Rate,
+    rise: f64,
+    decrease: f64,
+    rate: Rate,
+    sums: Sums,
+    was_silent: bool,
+    phase: &'static str,
+}
+
+impl Gtp {
+    fn new(parameters: &Parameters, config: &ControllerConfig) -> Result<Self, ControllerError> {
+        let rate = rate_or_ceiling(NAME, FIRST_RATE.name, parameters, config)?;
+        Ok(Self {
+            ceiling: config.ceiling,
+            least: rate.mul_f64(parameters.number(LEAST.name)),
+            rise: parameters.number("rise"),
+            decrease: parameters.number("decrease"),
+            rate: clamped(rate, config.ceiling),
+            sums: Sums::default(),
+            was_silent: false,
+            phase: "steady",
+        })
+    }
+
+    fn on_round_trip(&mut self, loss: f64, may_rise: bool) {
+        (self.phase, self.rate) = if loss > 0.0 {
+            let left = self.rate.mul_f64((1.0 - self.decrease * loss).max(0.0));
+            ("fall", left.max(self.least).min(self.rate))
+        } else if may_rise {
+            ("rise", self.rate.mul_f64(1.0 + self.rise))
+        } else {
+            ("steady", self.rate)
+        };
+        self.rate = clamped(self.rate, self.ceiling);
+    }
+}
+
+impl RateController for Gtp {
+    fn permit(&self) -> Permit {
+        Permit::Go(Limits::at_rate(self.rate))
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        self.sums.add(sample);
+        let length = sample.rtt.smoothed().max(sample.report_interval);
+        if let Some(ended) = self.sums.end(sample.now, length)
+            && !std::mem::take(&mut self.was_silent)
+        {
+            self.on_round_trip(ended.loss_rate(), !sample.app_limited);
+        }
+    }
+
+    fn take_over(&mut self, rate: Rate, _: &RttEstimator) {
+        self.rate = clamped(self.rate.min(rate), self.ceiling);
+    }
+
+    fn on_silence(&mut self, _: Time, _: u32) {
+        self.was_silent = true;
+    }
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.ceiling
+    }
+
+    fn state(&self) -> RateState {
+        RateState { phase: self.phase, rate: self.rate }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Span;
+
+    use super::super::testing::{Harness, PathModel, assert_near, built, feedback, measure_together};
+    use super::*;
+
+    const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
+    const RTT: Span = Span::from_millis(20);
+
+    /// Rates in Mbit/s after round trips of 1,000 packets with so many lost, from 100 on.
+    fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
+        let given = [&[("first_rate", "100Mbit")], given].concat();
+        let mut law = built(NAME, &given, UNBOUNDED);
+        let rtt = RttEstimator::new(RTT);
+        law.on_feedback(&feedback(Time::ZERO, &rtt, 0, 0, None));
+        let each = |(n, &lost): (usize, &u64)| {
+            let now = Time::ZERO + RTT * (n as u64 + 1);
+            law.on_feedback(&feedback(now, &rtt, 1_000 - lost, lost, None));
+            law.state().rate.as_bps() as f64 / 1e6
+        };
+        losses.iter().enumerate().map(each).collect()
+    }
+
+    #[test]
+    fn it_falls_by_the_share_that_was_lost_and_rises_by_its_own() {
+        for (given, losses, wanted) in [
+            (&[][..], [0, 0, 100], [102.0, 104.04, 93.636]),
+            (&[("decrease", "2"), ("rise", "0.1")], [0, 100, 0], [110.0, 88.0, 96.8]),
+            (&[], [1_000, 0, 0], [5.0, 5.1, 5.202]),
+        ] {
+            for (found, wanted) in rates(given, &losses).into_iter().zip(wanted) {
+                assert_near(found, wanted, 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn one_loss_in_so_many_packets_gives_the_rate_at_which_both_are_equal() {
+        for (n, rise) in [(300u64, "0.02"), (1_000, "0.02"), (1_000, "0.005")] {
+            let law = built(NAME, &[("first_rate", "10Mbit"), ("rise", rise), ("least", "0")], UNBOUNDED);
+            let mut run = Harness::new(law, PathModel::lossy(n));
+            run.run_for(Span::from_secs(300));
+            let steady = run.measure(Span::from_secs(300));
+            let wanted = n as f64 - 1.0 / rise.parse::<f64>().unwrap();
+            let found = steady.mean_rate.bytes_in(Span::from_millis(100)) as f64 / 1_472.0;
+            println!("1 of {n} lost, rise {rise}: {found:.1} packets a round trip, {wanted:.1} derived");
+            assert_near(found, wanted, 0.05);
+        }
+    }
+
+    #[test]
+    fn a_bottleneck_is_used_and_without_a_group_flows_keep_the_shares_that_they_have() {
+        let capacity = Rate::from_mbps(200);
+        let flow = |rate| {
+            let path = PathModel::bottleneck(capacity, Span::from_millis(40), 1.0);
+            Harness::new(built(NAME, &[("first_rate", rate)], UNBOUNDED), path)
+        };
+        let mut alone = flow("300Mbit");
+        alone.run_for(Span::from_secs(10));
+        let steady = alone.measure(Span::from_secs(30));
+        println!("alone: {steady:?}, {:.4} lost", steady.loss_rate());
+        assert!(steady.goodput > capacity.mul_f64(0.85), "{steady:?}");
+        let mut both = [flow("50Mbit"), flow("150Mbit")];
+        measure_together(&mut both, Span::from_secs(10));
+        let together = measure_together(&mut both, Span::from_secs(30));
+        let [less, more] = [0, 1].map(|n| together[n].goodput);
+        println!("together: {less} and {more}");
+        assert!(more > less.mul_f64(2.0), "{less} and {more}");
+    }
+}

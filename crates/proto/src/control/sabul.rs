@@ -1,0 +1,260 @@
+//! SABUL's rate control (Gu, Hong, Mazzucco and Grossman, "SABUL: a high performance data transfer protocol", 2003).
+//! What changes is the sending period `P`, the time from one packet to the next, each SYN = 10 ms by the loss rate `l`
+//! of that SYN:
+//!
+//! ```text
+//! h = 0.1 h + 0.9 l
+//! h < 0.001:  P = P (1 - 10 (0.001 - h))        1 % shorter without any loss
+//! h > 0.001:  P = P (1 + 0.1 (h - 0.001)) + 0.5 us
+//! h = 0.001:  P = P + 0.1 us
+//! ```
+//!
+//! The paper was not at hand. Law and constants are those of the authors' code, version of 16 March 2003, `sender.cpp`,
+//! which keeps them as a comment beside the later law, which is nearly UDT's. The round trip has no part in it, and
+//! flows that lose alike keep the shares that they have.
+//!
+//! Steady state: with one loss in each `N` packets and `n` packets a SYN, a SYN with the loss makes `P` longer by
+//! `0.5 us / P + 0.09 / n`, and each of the `N / n - 1` without makes it shorter by 1 % (the first of them by `0.9 / n`
+//! less). With `P` of `10 ms / n` both are equal at `n = sqrt(200 N - 9,800) - 100`, while `n < 900`. Above that one
+//! loss is less than the limit: from `N = 5,000` on the rate rises without end.
+//!
+//! Choices:
+//! - SABUL's shortest period, 10 us, is here the ceiling; it starts there, here at the longest, 1,000 us. Much slower
+//!   it could not rise, as a SYN without a packet changes nothing.
+//! - Its fixed window of packets in flight is that of the recipe (`retransmit.window`).
+//! - Where reports are rarer than SYN, one stands for all SYNs since the last.
+
+use haul_base::{Rate, Span, Time};
+use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+
+use super::reaction::{Sums, clamped};
+use super::{ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
+use crate::rtt::RttEstimator;
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "sabul",
+    version: 1,
+    summary: "each 10 ms a shorter or longer time between packets, by whether more than 0.1 % are lost",
+    source: "SABUL (Gu, Hong, Mazzucco and Grossman, 2003), constants of the authors' code of that year",
+    parameters: &[
+        ParameterSpec {
+            name: "first_rate",
+            kind: ParameterKind::Rate,
+            default: "12Mbit",
+            help: "rate at the start (SABUL: 1.2 Gbit/s, a packet each 10 us)",
+        },
+        ParameterSpec {
+            name: "least_rate",
+            kind: ParameterKind::Rate,
+            default: "12Mbit",
+            help: "it never sends slower, unless the ceiling is lower (SABUL: 12 Mbit/s, a packet each millisecond)",
+        },
+        ParameterSpec {
+            name: "limit",
+            kind: ParameterKind::Number(0.0, 1.0),
+            default: "0.001",
+            help: "loss rate below which the rate rises and above which it falls (SABUL: 0.001)",
+        },
+        ParameterSpec {
+            name: "weight",
+            kind: ParameterKind::Number(0.0, 0.99),
+            default: "0.1",
+            help: "weight of earlier intervals in the mean loss rate (SABUL: 0.1)",
+        },
+        ParameterSpec {
+            name: "rise",
+            kind: ParameterKind::Number(0.0, 1_000.0),
+            default: "10",
+            help: "share by which the period becomes shorter, per loss rate below the limit (SABUL: 10)",
+        },
+        ParameterSpec {
+            name: "fall",
+            kind: ParameterKind::Number(0.0, 1_000.0),
+            default: "0.1",
+            help: "share by which it becomes longer, per loss rate above the limit (SABUL: 0.1)",
+        },
+        ParameterSpec {
+            name: "step",
+            kind: ParameterKind::SpanIn(Span::ZERO, Span::from_millis(1)),
+            default: "500ns",
+            help: "time by which it becomes longer in any case above the limit (SABUL: 0.5 us)",
+        },
+    ],
+    build: |parameters, config| Ok(Box::new(Sabul::new(parameters, config))),
+};
+
+/// The interval of all steps.
+const SYN: Span = Span::from_millis(10);
+/// What the period grows by at exactly the limit, seconds.
+const AT_LIMIT: f64 = 0.1e-6;
+/// No step makes the period shorter than by this factor, whatever the parameters.
+const LEAST_FACTOR: f64 = 0.5;
+
+/// See the module's text.
+#[derive(Debug)]
+struct Sabul {
+    ceiling: Option<Rate>,
+    least: Rate,
+    limit: f64,
+    weight: f64,
+    rise: f64,
+    fall: f64,
+    /// Seconds.
+    step: f64,
+    rate: Rate,
+    /// Mean loss rate, weighted.
+    loss: f64,
+    sums: Sums,
+    ended: Time,
+    phase: &'static str,
+}
+
+impl Sabul {
+    fn new(parameters: &Parameters, config: &ControllerConfig) -> Self {
+        Self {
+            ceiling: config.ceiling,
+            least: parameters.rate("least_rate"),
+            limit: parameters.number("limit"),
+            weight: parameters.number("weight"),
+            rise: parameters.number("rise"),
+            fall: parameters.number("fall"),
+            step: parameters.span("step").as_secs_f64(),
+            rate: clamped(parameters.rate("first_rate"), config.ceiling),
+            loss: 0.0,
+            sums: Sums::default(),
+            ended: Time::ZERO,
+            phase: "steady",
+        }
+    }
+
+    /// One SYN with this loss rate and packets of `bits`.
+    fn on_syn(&mut self, loss: f64, bits: f64, may_rise: bool) {
+        self.loss = self.loss * self.weight + loss * (1.0 - self.weight);
+        let (period, above) = (bits / self.rate.as_bps() as f64, self.loss - self.limit);
+        let next = if above > 0.0 {
+            self.phase = "fall";
+            period * (1.0 + self.fall * above) + self.step
+        } else if above < 0.0 {
+            self.phase = if may_rise { "rise" } else { "steady" };
+            if may_rise { period * (1.0 + self.rise * above).max(LEAST_FACTOR) } else { period }
+        } else {
+            self.phase = "steady";
+            period + AT_LIMIT
+        };
+        self.rate = clamped(Rate::from_bps((bits / next) as u64).max(self.least), self.ceiling);
+    }
+}
+
+impl RateController for Sabul {
+    fn permit(&self) -> Permit {
+        Permit::Go(Limits::at_rate(self.rate))
+    }
+
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
+        self.sums.add(sample);
+        let Some(ended) = self.sums.end(sample.now, SYN) else { return };
+        let passed = sample.now.since(self.ended).as_nanos() / SYN.as_nanos();
+        let most = 1 + sample.report_interval.as_nanos() / SYN.as_nanos();
+        self.ended = sample.now;
+        let bits = sample.datagram.max(1) as f64 * 8.0;
+        for _ in 0..passed.clamp(1, most) {
+            self.on_syn(ended.loss_rate(), bits, !sample.app_limited);
+        }
+    }
+
+    fn take_over(&mut self, rate: Rate, _: &RttEstimator) {
+        self.rate = clamped(rate, self.ceiling);
+    }
+
+    fn on_silence(&mut self, _: Time, _: u32) {}
+
+    fn ceiling(&self) -> Option<Rate> {
+        self.ceiling
+    }
+
+    fn state(&self) -> RateState {
+        RateState { phase: self.phase, rate: self.rate }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Harness, PathModel, assert_near, built, feedback, measure_together};
+    use super::*;
+
+    const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
+
+    /// Sending periods in microseconds after SYNs of 1,000 packets with so many lost, from 100 Mbit/s on.
+    fn periods(losses: &[u64]) -> Vec<f64> {
+        let mut law = built("sabul", &[("first_rate", "100Mbit")], UNBOUNDED);
+        let rtt = RttEstimator::new(Span::from_millis(20));
+        law.on_feedback(&feedback(Time::ZERO, &rtt, 0, 0, None));
+        let each = |(n, &lost): (usize, &u64)| {
+            let now = Time::ZERO + SYN * (n as u64 + 1);
+            law.on_feedback(&feedback(now, &rtt, 1_000 - lost, lost, None));
+            1_472.0 * 8.0 / (law.state().rate.as_bps() as f64 / 1e6)
+        };
+        losses.iter().enumerate().map(each).collect()
+    }
+
+    #[test]
+    fn each_syn_changes_the_period_by_the_loss_rate_with_the_published_constants() {
+        let first = 117.76;
+        let clean = periods(&[0, 0, 0]);
+        for (period, n) in clean.iter().zip(1..) {
+            assert_near(*period, first * 0.99f64.powi(n), 1e-6);
+        }
+        // 10 % lost: h = 0.09; then 0.009, which is still above the limit; then 0.0009.
+        let lossy = periods(&[100, 0, 0]);
+        let one = first * (1.0 + 0.1 * 0.089) + 0.5;
+        let two = one * (1.0 + 0.1 * 0.008) + 0.5;
+        let three = two * (1.0 - 10.0 * 0.000_1);
+        for (found, wanted) in lossy.iter().zip([one, two, three]) {
+            assert_near(*found, wanted, 1e-6);
+        }
+    }
+
+    #[test]
+    fn one_loss_in_so_many_packets_gives_the_rate_at_which_steps_up_and_down_are_equal() {
+        for n in [300u64, 600, 1_000, 2_000] {
+            let mut run = Harness::new(built("sabul", &[], UNBOUNDED), PathModel::lossy(n));
+            run.run_for(Span::from_secs(30));
+            let steady = run.measure(Span::from_secs(120));
+            let per_syn = (200.0 * n as f64 - 9_800.0).sqrt() - 100.0;
+            let found = steady.mean_rate.bytes_in(SYN) as f64 / 1_472.0;
+            println!("1 of {n} lost: {found:.1} packets a SYN, {per_syn:.1} derived");
+            assert_near(found, per_syn, 0.05);
+        }
+    }
+
+    #[test]
+    fn losses_below_the_limit_do_not_hold_it_up() {
+        let ceiling = Rate::from_mbps(5_000);
+        let mut run = Harness::new(built("sabul", &[], ceiling), PathModel::lossy(5_500));
+        run.run_for(Span::from_secs(60));
+        assert!(run.measure(Span::from_secs(10)).mean_rate > ceiling.mul_f64(0.95));
+    }
+
+    #[test]
+    fn a_bottleneck_is_used_and_flows_keep_the_shares_that_they_have() {
+        let capacity = Rate::from_mbps(200);
+        let path = |millis| PathModel {
+            rtt: Span::from_millis(millis),
+            ..PathModel::bottleneck(capacity, Span::from_millis(40), 1.0)
+        };
+        let flow =
+            |rate, millis| Harness::new(built("sabul", &[("first_rate", rate)], UNBOUNDED), path(millis));
+        let mut alone = flow("12Mbit", 40);
+        alone.run_for(Span::from_secs(20));
+        let steady = alone.measure(Span::from_secs(60));
+        println!("alone: {steady:?}, {:.4} lost", steady.loss_rate());
+        assert!(steady.goodput > capacity.mul_f64(0.85), "{steady:?}");
+        let mut both = [flow("30Mbit", 40), flow("120Mbit", 40)];
+        measure_together(&mut both, Span::from_secs(20));
+        let together = measure_together(&mut both, Span::from_secs(30));
+        let [less, more] = [0, 1].map(|n| together[n].goodput);
+        println!("together: {less} and {more}");
+        assert!(more > less.mul_f64(1.5), "{less} and {more}");
+    }
+}

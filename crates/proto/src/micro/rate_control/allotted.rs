@@ -1,0 +1,52 @@
+//! What the receiver allots its senders, whatever the law would do.
+
+use haul_base::Rate;
+
+use crate::control::{Limits, burst_for};
+
+/// The least that counts as allotted: a packet about every second, by which a sender stays in touch.
+const LEAST_ALLOTTED: Rate = Rate::from_bps(10_000);
+/// A path that delivers less than this share of what was allotted is itself the limit. Above it, what is missing may be
+/// random loss: with more, the `delivery` law calls a loss heavy.
+const DELIVERED_SHARE: f64 = 0.9;
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allotted {
+    pub(super) rate: Rate,
+    /// What held before it, for packets below this number.
+    before: (Rate, u64),
+    /// Whether the law would have permitted the present batch more.
+    pub(super) binds: bool,
+    /// Packets below this number left when it did.
+    pub(super) bound_below: u64,
+}
+
+impl Allotted {
+    pub(super) const ANYTHING: Self =
+        Self { rate: Rate::MAX, before: (Rate::MAX, 0), binds: false, bound_below: 0 };
+
+    /// Another rate, for packets from `next_pn` on.
+    pub(super) fn set(&mut self, rate: Rate, next_pn: u64) {
+        self.before = (self.rate, next_pn);
+        self.rate = rate.max(LEAST_ALLOTTED);
+    }
+
+    /// What is left of the law's limits.
+    pub(super) fn bound(&mut self, law: Limits) -> Limits {
+        self.binds = self.rate < law.rate;
+        if self.binds {
+            Limits { rate: self.rate, burst: law.burst.min(burst_for(self.rate)), ..law }
+        } else {
+            law
+        }
+    }
+
+    /// Whether it was this that kept the delivery rate so low, of packets up to `largest_pn`, and not the path.
+    pub(super) fn explains(&self, delivered: Option<Rate>, largest_pn: u64) -> bool {
+        let (before, below) = self.before;
+        let rate = if largest_pn < below { self.rate.min(before) } else { self.rate };
+        largest_pn < self.bound_below
+            && delivered.is_none_or(|delivered| delivered >= rate.mul_f64(DELIVERED_SHARE))
+    }
+}

@@ -1,0 +1,60 @@
+//! What `rate_control` and the other parts of the stack call each other by.
+
+use haul_base::{Rate, Span, Verdict};
+use haul_stack::{Declaration, Event, SharedValue};
+
+use super::ChosenLaw;
+use crate::control::ledger::LossLedger;
+use crate::micro::events::{
+    ALLOTTED, Allotment, LAW_CHOSEN, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, RATE, ROUND_ENDED,
+    VERDICT,
+};
+use crate::micro::fixed_rate::SendingRate;
+use crate::micro::shared::{ChunkNow, Clock, DiagnosedWindows, Flight, PeerHost, RateNow, ReportDelay};
+use crate::rtt::RttEstimator;
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handles {
+    pub(super) flight: SharedValue<Flight>,
+    pub(super) rtt: SharedValue<RttEstimator>,
+    pub(super) delay: SharedValue<ReportDelay>,
+    pub(super) clock: SharedValue<Clock>,
+    pub(super) rate: SharedValue<RateNow>,
+    pub(super) peer_host: SharedValue<PeerHost>,
+    pub(super) chunk: SharedValue<ChunkNow>,
+    pub(super) ledger: SharedValue<LossLedger>,
+    pub(super) windows: SharedValue<DiagnosedWindows>,
+    pub(super) sending_rate: SharedValue<SendingRate>,
+    pub(super) rate_wanted: Event<Rate>,
+    pub(super) peer_report: Event<PeerReport>,
+    pub(super) timeout: Event<ProbeTimeout>,
+    pub(super) allotted: Event<Allotment>,
+    pub(super) verdict: Event<Option<Verdict>>,
+    pub(super) round_ended: Event<()>,
+    pub(super) law_chosen: Event<ChosenLaw>,
+}
+
+impl Handles {
+    pub(super) fn declare(declaration: &mut Declaration<'_>, initial_rtt: Span) -> Self {
+        Self {
+            flight: declaration.shared(Flight::default),
+            rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
+            delay: declaration.shared(ReportDelay::default),
+            clock: declaration.shared(Clock::default),
+            rate: declaration.shared(RateNow::default),
+            peer_host: declaration.shared(PeerHost::default),
+            chunk: declaration.shared(ChunkNow::default),
+            ledger: declaration.shared(LossLedger::default),
+            windows: declaration.shared(DiagnosedWindows::default),
+            sending_rate: declaration.shared(|| SendingRate(Rate::MAX)),
+            rate_wanted: declaration.event(RATE),
+            law_chosen: declaration.event(LAW_CHOSEN),
+            peer_report: declaration.event(PEER_REPORT),
+            timeout: declaration.event(PROBE_TIMEOUT),
+            allotted: declaration.event(ALLOTTED),
+            verdict: declaration.event(VERDICT),
+            round_ended: declaration.event(ROUND_ENDED),
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! `rate_control.switch`: rules by which a session exchanges its control law while it runs.
+//!
+//! ```text
+//! switch = "after 30s -> cubic; loss > 5% -> tfrc intervals=16; receiver_loss > 50% -> asynch; rtt > 200ms -> fast"
+//! ```
+//!
+//! The first rule that holds decides; while none does, the law stays. What is compared is measured over a second at
+//! least. `after` holds once, and two switches are `switch_wait` apart at least.
+
+use haul_base::{Bytes, Span, Time};
+use haul_stack::Parameters;
+
+use super::law::Law;
+use crate::control::law as registered;
+
+/// What a rule is judged by covers so much time, and so many packets.
+const JUDGED: Span = Span::from_secs(1);
+const JUDGED_PACKETS: u64 = 100;
+/// A measure must fall to this share of an upper limit before a rule for low values may lead back.
+const APART: f64 = 0.5;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Measure {
+    /// Lost packets per packet of which anything became known.
+    Loss,
+    /// Share of the lost packets that the diagnosis puts on the receiving host.
+    ReceiverLoss,
+    /// The smoothed round trip, seconds.
+    Rtt,
+}
+
+impl Measure {
+    const ALL: [(&'static str, Self); 3] =
+        [("loss", Self::Loss), ("receiver_loss", Self::ReceiverLoss), ("rtt", Self::Rtt)];
+
+    fn limit(self, text: &str) -> Option<f64> {
+        match (self, text.strip_suffix('%')) {
+            (Self::Rtt, _) => text.parse::<Span>().ok().map(Span::as_secs_f64),
+            (_, Some(percent)) => percent.parse::<f64>().ok().map(|percent| percent / 100.0),
+            (_, None) => text.parse().ok(),
+        }
+        .filter(|&limit| limit >= 0.0 && (self == Self::Rtt || limit <= 1.0))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Condition {
+    /// So long after the session began.
+    After(Span),
+    /// So many UDP payload bytes of data after that.
+    Sent(Bytes),
+    Above(Measure, f64),
+    Below(Measure, f64),
+}
+
+impl Condition {
+    fn read(text: &str) -> Result<Self, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let wrong = || {
+            let measures = Measure::ALL.map(|(name, _)| name).join(", ");
+            format!(
+                "`{text}` is no condition; `after 30s`, `after 10GB` or one of {measures} with > or < is wanted, \
+                 as in `loss > 5%`"
+            )
+        };
+        if let ["after", when] = words[..] {
+            let time = when.parse().map(Self::After);
+            return time.or_else(|_| when.parse().map(Self::Sent)).map_err(|_| wrong());
+        }
+        let [name, side, limit] = words[..] else { return Err(wrong()) };
+        let measure = Measure::ALL.iter().find(|(known, _)| *known == name).map(|(_, measure)| *measure);
+        match (measure.and_then(|measure| Some((measure, measure.limit(limit)?))), side) {
+            (Some((measure, limit)), ">") => Ok(Self::Above(measure, limit)),
+            (Some((measure, limit)), "<") => Ok(Self::Below(measure, limit)),
+            _ => Err(wrong()),
+        }
+    }
+
+    fn is_of(self, measure: Measure) -> bool {
+        matches!(self, Self::Above(of, _) | Self::Below(of, _) if of == measure)
+    }
+
+    /// Whether it holds whenever `other` does.
+    fn covers(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Above(a, low), Self::Above(b, high)) | (Self::Below(a, high), Self::Below(b, low)) => {
+                a == b && low <= high
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a value may go back and forth between both.
+    fn is_near(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Above(a, high), Self::Below(b, low)) | (Self::Below(a, low), Self::Above(b, high)) => {
+                a == b && low > high * APART
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What rules are judged by, since the session began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) acked: u64,
+    pub(super) lost: u64,
+    /// Those whose cause is told.
+    pub(super) explained: u64,
+    pub(super) receiver_lost: u64,
+    pub(super) sent_bytes: u64,
+}
+
+/// A stretch of time, measured.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    since_start: Span,
+    sent: Bytes,
+    loss: f64,
+    /// `None` if nothing is told of any loss.
+    receiver_loss: Option<f64>,
+    rtt: f64,
+}
+
+impl Measured {
+    fn of(&self, measure: Measure) -> Option<f64> {
+        match measure {
+            Measure::Loss => Some(self.loss),
+            Measure::ReceiverLoss => self.receiver_loss,
+            Measure::Rtt => Some(self.rtt),
+        }
+    }
+
+    fn holds(&self, condition: Condition) -> bool {
+        match condition {
+            Condition::After(span) => self.since_start >= span,
+            Condition::Sent(bytes) => self.sent >= bytes,
+            Condition::Above(measure, limit) => self.of(measure).is_some_and(|value| value > limit),
+            Condition::Below(measure, limit) => self.of(measure).is_some_and(|value| value < limit),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    condition: Condition,
+    law: Law,
+    /// It was one of time or bytes and has held.
+    is_spent: bool,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules {
+    list: Vec<Rule>,
+    wait: Span,
+    began: Option<Time>,
+    /// When what is measured now began, and the totals then.
+    from: Option<(Time, Totals)>,
+    switched: Option<Time>,
+}
+
+impl Rules {
+    /// The rules of a recipe; a law without parameters that is the recipe's is that.
+    ///
+    /// # Errors
+    /// In words: what cannot be read, what law does not exist or cannot be built, which rules contradict each other.
+    pub(super) fn of(parameters: &Parameters, recipe: &Law) -> Result<Self, String> {
+        let rules = parameters.text("switch").split(';').map(str::trim);
+        let written: Vec<&str> = rules.filter(|rule| !rule.is_empty()).collect();
+        let list = written.iter().map(|rule| read_rule(rule, recipe)).collect::<Result<Vec<_>, _>>()?;
+        for (n, later) in list.iter().enumerate() {
+            let mut earlier = list[..n].iter().zip(&written);
+            earlier.try_for_each(|(rule, text)| compare((rule, text), (later, written[n])))?;
+        }
+        if parameters.text("diagnosis") == "off"
+            && list.iter().any(|rule| rule.condition.is_of(Measure::ReceiverLoss))
+        {
+            return Err("`receiver_loss` wants the diagnosis, which is off".to_owned());
+        }
+        Ok(Self { list, wait: parameters.span("switch_wait"), ..Self::default() })
+    }
+
+    /// The session begins.
+    pub(super) fn start(&mut self, now: Time) {
+        self.began = Some(now);
+    }
+
+    pub(super) fn are_none(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The law was chosen by somebody else, who has brought these rules: what was over by then does not count.
+    pub(super) fn take_over(&mut self, before: &Self, now: Time, sent_bytes: u64) {
+        (self.began, self.switched) = (before.began, Some(now));
+        let since_start = now.since(self.began.unwrap_or(now));
+        for rule in &mut self.list {
+            rule.is_spent = match rule.condition {
+                Condition::After(span) => since_start >= span,
+                Condition::Sent(bytes) => sent_bytes >= bytes.0,
+                _ => false,
+            };
+        }
+    }
+
+    /// The law to go on with, if that is another than `present`.
+    pub(super) fn on_feedback(&mut self, now: Time, totals: Totals, rtt: Span, present: &Law) -> Option<Law> {
+        let measured = self.measure(now, totals, rtt)?;
+        if self.switched.is_some_and(|at| now < at + self.wait) {
+            return None;
+        }
+        let rule = self.list.iter_mut().find(|rule| !rule.is_spent && measured.holds(rule.condition))?;
+        rule.is_spent = matches!(rule.condition, Condition::After(_) | Condition::Sent(_));
+        let law = (rule.law != *present).then(|| rule.law.clone())?;
+        self.switched = Some(now);
+        Some(law)
+    }
+
+    /// What has been measured, if that is enough; then the next stretch begins.
+    fn measure(&mut self, now: Time, totals: Totals, rtt: Span) -> Option<Measured> {
+        let (since, before) = *self.from.get_or_insert((now, totals));
+        let (acked, lost) = (totals.acked - before.acked, totals.lost - before.lost);
+        let packets = acked + lost;
+        if now < since + JUDGED || packets < JUDGED_PACKETS {
+            return None;
+        }
+        self.from = Some((now, totals));
+        // What one cause was said to have lost may be attributed to another later.
+        let explained = totals.explained.saturating_sub(before.explained);
+        let by_receiver = totals.receiver_lost.saturating_sub(before.receiver_lost).min(explained) as f64;
+        Some(Measured {
+            since_start: now.since(self.began.unwrap_or(now)),
+            sent: Bytes(totals.sent_bytes),
+            loss: lost as f64 / packets as f64,
+            receiver_loss: (explained > 0).then(|| by_receiver / explained as f64),
+            rtt: rtt.as_secs_f64(),
+        })
+    }
+}
+
+/// Whether a rule can stand behind another.
+fn compare(earlier: (&Rule, &str), later: (&Rule, &str)) -> Result<(), String> {
+    let (Rule { condition: first, law, .. }, Rule { condition: second, law: other, .. }) =
+        (earlier.0, later.0);
+    if first.covers(*second) {
+        return Err(format!("`{}` never decides, as `{}` stands before it", later.1, earlier.1));
+    }
+    if first.is_near(*second) && law != other {
+        return Err(format!(
+            "`{}` and `{}` could switch back and forth for ever; the lower limit must be at most half of the \
+             upper one",
+            earlier.1, later.1
+        ));
+    }
+    Ok(())
+}
+
+fn read_rule(text: &str, recipe: &Law) -> Result<Rule, String> {
+    let wanted = || format!("`{text}` is no rule; `CONDITION -> LAW` is wanted, as in `loss > 5% -> tfrc`");
+    let (condition, law) = text.split_once("->").ok_or_else(wanted)?;
+    let mut words = law.split_whitespace();
+    let name = words.next().ok_or_else(wanted)?;
+    let given: Vec<(&str, &str)> =
+        words.map(|word| word.split_once('=').ok_or_else(wanted)).collect::<Result<_, _>>()?;
+    let condition = Condition::read(condition.trim())?;
+    let parameters =
+        registered(name).and_then(|law| law.parameters(&given)).map_err(|error| error.to_string())?;
+    let law = if given.is_empty() && name == recipe.name {
+        recipe.clone()
+    } else {
+        recipe.of_name(name, parameters)
+    };
+    law.check().map_err(|error| error.to_string())?;
+    Ok(Rule { condition, law, is_spent: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_base::Rate;
+    use haul_stack::Part;
+
+    use super::super::ChosenLaw;
+    use super::*;
+
+    fn part(given: &[(&str, &str)]) -> Part {
+        let parameters = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Part { name: "rate_control".to_owned(), parameters: parameters.collect() }
+    }
+
+    /// Rules of a recipe, and its law.
+    fn rules(switch: &str) -> (Rules, Law) {
+        let chosen = ChosenLaw::check(&part(&[("switch", switch), ("rate", "50Mbit")])).unwrap();
+        let law = Law::read(&chosen.parameters, Span::from_millis(20));
+        (Rules::of(&chosen.parameters, &law).unwrap(), law)
+    }
+
+    /// Seconds with 1,000 packets each: how many of them were lost, and how many of those to the receiver. The names of
+    /// laws that are switched to, with the second.
+    fn switches(
+        switch: &str,
+        lost: impl Fn(u64) -> (u64, u64),
+        rtt: impl Fn(u64) -> Span,
+    ) -> Vec<(u64, String)> {
+        let (mut rules, mut present) = rules(switch);
+        rules.start(Time::ZERO);
+        let (mut totals, mut found) = (Totals::default(), Vec::new());
+        for second in 0..120 {
+            let (all, by_receiver) = lost(second);
+            totals.acked += 1_000 - all;
+            totals.lost += all;
+            totals.explained += all;
+            totals.receiver_lost += by_receiver;
+            totals.sent_bytes += 1_000_000;
+            let now = Time::ZERO + Span::from_secs(second);
+            if let Some(law) = rules.on_feedback(now, totals, rtt(second), &present) {
+                found.push((second, law.name.clone()));
+                present = law;
+            }
+        }
+        found
+    }
+
+    fn nothing_lost(_: u64) -> (u64, u64) {
+        (0, 0)
+    }
+
+    fn short(_: u64) -> Span {
+        Span::from_millis(20)
+    }
+
+    fn owned(switches: &[(u64, &str)]) -> Vec<(u64, String)> {
+        switches.iter().map(|(at, name)| (*at, (*name).to_owned())).collect()
+    }
+
+    #[test]
+    fn each_condition_holds_when_it_says() {
+        let high_loss = |from: u64| move |second: u64| if second >= from { (80, 0) } else { (0, 0) };
+        assert_eq!(switches("after 30s -> cubic", nothing_lost, short), owned(&[(30, "cubic")]));
+        assert_eq!(switches("after 50MB -> cubic", nothing_lost, short), owned(&[(49, "cubic")]));
+        assert_eq!(switches("loss > 5% -> tfrc", high_loss(12), short), owned(&[(12, "tfrc")]));
+        assert_eq!(switches("loss > 0.1 -> tfrc", high_loss(12), short), []);
+        let at_receiver = |second: u64| if second >= 40 { (10, 8) } else { (10, 2) };
+        assert_eq!(switches("receiver_loss > 50% -> asynch", at_receiver, short), owned(&[(40, "asynch")]));
+        assert_eq!(switches("receiver_loss < 1 -> asynch", nothing_lost, short), [], "nothing is told");
+        let longer = |second: u64| Span::from_millis(if second >= 20 { 300 } else { 20 });
+        assert_eq!(switches("rtt > 200ms -> fast alpha=50", nothing_lost, longer), owned(&[(20, "fast")]));
+    }
+
+    #[test]
+    fn the_first_rule_that_holds_decides_and_switches_are_apart() {
+        // Each second the other of both holds.
+        let lost = |second: u64| if second.is_multiple_of(2) { (100, 0) } else { (0, 0) };
+        let found = switches("loss > 5% -> tfrc; loss < 1% -> bbr", lost, short);
+        assert!(found.len() >= 8, "{found:?}");
+        for pair in found.windows(2) {
+            assert!(pair[1].0 - pair[0].0 >= 10 && pair[0].1 != pair[1].1, "{found:?}");
+        }
+        let both = switches("loss > 5% -> tfrc; rtt > 1ms -> fast", |_| (100, 0), short);
+        assert_eq!(both, owned(&[(1, "tfrc")]));
+    }
+
+    #[test]
+    fn the_recipes_own_law_comes_back_as_the_recipe_has_it() {
+        let switch = "loss > 5% -> tfrc; loss < 1% -> bbr";
+        let (rules, law) = rules(switch);
+        assert_eq!(rules.list[1].law, law);
+        assert_eq!(law.check(), Ok(()));
+        assert_eq!(rules.list[0].law.ceiling, Some(Rate::from_mbps(50)));
+    }
+
+    #[test]
+    fn what_was_over_when_somebody_else_chose_a_law_does_not_count() {
+        let (mut rules, law) = rules("after 30s -> cubic; after 90s -> reno");
+        let totals = |second: u64| Totals { acked: second * 1_000, ..Totals::default() };
+        let at = |second| Time::ZERO + Span::from_secs(second);
+        rules.start(at(0));
+        for second in 0..40 {
+            rules.on_feedback(at(second), totals(second), Span::from_millis(20), &law);
+        }
+        let mut brought = rules.clone();
+        brought.list.iter_mut().for_each(|rule| rule.is_spent = false);
+        brought.take_over(&rules, at(40), 0);
+        let switched = (40..120).find_map(|second| {
+            let law = brought.on_feedback(at(second), totals(second), Span::from_millis(20), &law)?;
+            Some((second, law.name))
+        });
+        assert_eq!(switched, Some((90, "reno".to_owned())));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_in_words() {
+        for (switch, words) in [
+            ("loss > 5%", "CONDITION -> LAW"),
+            ("loss > 5% ->", "CONDITION -> LAW"),
+            ("loss > 5% -> warp", "no controller named `warp`"),
+            ("loss > 5% -> tfrc speed=3", "speed"),
+            ("loss > 5% -> tfrc intervals=0", "intervals"),
+            ("loss > 5% -> tfrc fast", "CONDITION -> LAW"),
+            ("loss > 500% -> tfrc", "no condition"),
+            ("loss = 5% -> tfrc", "no condition"),
+            ("delay > 5ms -> tfrc", "receiver_loss"),
+            ("after never -> tfrc", "no condition"),
+            ("loss > 5% -> tfrc; loss > 6% -> reno", "never decides"),
+            ("loss < 5% -> tfrc; loss < 4% -> reno", "never decides"),
+            ("loss > 5% -> tfrc; loss < 4% -> reno", "back and forth for ever"),
+            ("rtt < 100ms -> tfrc; rtt > 90ms -> reno", "back and forth for ever"),
+        ] {
+            let error = ChosenLaw::check(&part(&[("switch", switch)])).unwrap_err().to_string();
+            assert!(error.contains(words), "{switch}: {error}");
+        }
+        // `fixed` has no rate here.
+        let error = ChosenLaw::check(&part(&[("switch", "after 1s -> fixed")])).unwrap_err().to_string();
+        assert!(error.contains("needs a rate"), "{error}");
+        let off = [("switch", "receiver_loss > 50% -> asynch"), ("diagnosis", "off"), ("rate", "1Gbit")];
+        let error = ChosenLaw::check(&part(&off)).unwrap_err().to_string();
+        assert!(error.contains("diagnosis"), "{error}");
+        let error = ChosenLaw::check(&part(&[("switch_wait", "10ms")])).unwrap_err().to_string();
+        assert!(error.contains("switch_wait"), "{error}");
+        assert!(ChosenLaw::check(&part(&[("switch", " ; ")])).is_ok());
+    }
+}

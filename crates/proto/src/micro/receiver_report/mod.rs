@@ -1,0 +1,143 @@
+//! `receiver_report`: the receiver of messages says at intervals which packets have arrived, as the receiver reports of
+//! RTP do (RFC 3550, section 6.4.2), and the sender makes of it what a control law has to know: round trip, losses,
+//! arrival rate, bytes in flight. It knows packets, not messages: whether anything is repeated, and why, is for others.
+//!
+//! A report names the packets of the last reports once more, so that a lost one costs nothing.
+
+mod receiving;
+mod sending;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::any::Any;
+
+use haul_base::Span;
+use haul_stack::{
+    Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
+    ParameterSpec, Parameters, Registration, Resolution,
+};
+
+use receiving::Receiving;
+use sending::Sending;
+
+/// A report.
+const REPORT: Kind = Kind(18);
+/// The timer of the next report.
+const REPORT_TIMER: u8 = 0;
+/// The timer of a sender that hears nothing.
+const PROBE_TIMER: u8 = 1;
+/// Before others take out what they do not need: it has arrived all the same.
+const COUNT: Order = Order(Order::FIRST.0 - 1);
+
+const PARAMETERS: &[ParameterSpec] = &[ParameterSpec {
+    name: "interval",
+    kind: ParameterKind::SpanIn(Span::from_millis(1), Span::from_secs(10)),
+    default: "10ms",
+    help: "time between two reports while data arrives, at least",
+}];
+
+/// See the module's text.
+#[derive(Debug)]
+struct ReceiverReport {
+    receiving: Receiving,
+    sending: Sending,
+}
+
+/// The line of the registry.
+pub(super) fn registration() -> Registration {
+    Registration {
+        parameters: PARAMETERS,
+        needs: &[&["rate_control"], &["fixed_size"]],
+        conflicts: &[
+            ("bitmap_ack", "both report what has arrived"),
+            (
+                "fec",
+                "its repair packets are in no report, so a control law would not see half of what is sent",
+            ),
+        ],
+        ..Registration::new(
+            "receiver_report",
+            1,
+            "reports which packets of messages have arrived",
+            |parameters, setup| {
+                let interval = parameters.span("interval");
+                let sending = Sending::new(setup.initial_rtt, interval);
+                Ok(Box::new(ReceiverReport { receiving: Receiving::new(interval), sending }))
+            },
+        )
+    }
+}
+
+impl ReceiverReport {
+    /// Calls for a report now, or sets the timer of the next one.
+    fn schedule(&self, context: &mut Context<'_>) {
+        match self.receiving.due() {
+            Some(due) if due <= context.now() => context.want_control(),
+            Some(due) => context.set_timer(REPORT_TIMER, due),
+            None => {}
+        }
+    }
+}
+
+impl MicroProtocol for ReceiverReport {
+    fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        declaration.kind(REPORT);
+        self.sending.declare(declaration);
+    }
+
+    fn bind(&mut self, resolution: &mut Resolution<'_>) {
+        resolution.on_batch(BatchEvent::FILL, Order::LATE);
+        resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::NORMAL);
+        resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, COUNT);
+        self.sending.bind(resolution);
+    }
+
+    fn on_start(&mut self, context: &mut Context<'_>) {
+        self.sending.start(context);
+    }
+
+    fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        if event == BatchEvent::SEGMENT_FROM_NET {
+            self.receiving.on_arrival(batch, context);
+            self.schedule(context);
+        } else if event == BatchEvent::FILL {
+            self.sending.on_filled(batch, context);
+        } else if batch.is_data() {
+            self.sending.on_sent(batch, context);
+        }
+    }
+
+    fn on_event(&mut self, _: EventId, _: &mut dyn Any, _: &mut Context<'_>) {}
+
+    fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
+        if self.sending.on_report(batch.pn(i), batch.payload(i), context).is_none() {
+            batch.reject(i);
+        }
+    }
+
+    fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
+        self.receiving.write(batch, context);
+        self.schedule(context);
+    }
+
+    fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
+        if timer == PROBE_TIMER {
+            self.sending.on_probe_timer(context);
+        } else {
+            self.schedule(context);
+        }
+    }
+
+    fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
+        let interval = parameters.span("interval");
+        self.receiving.set_interval(interval);
+        self.sending.set_interval(interval, context);
+        Ok(())
+    }
+
+    fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        self.sending.statistics(each);
+        self.receiving.statistics(each);
+    }
+}

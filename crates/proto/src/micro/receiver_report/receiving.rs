@@ -1,0 +1,199 @@
+//! The receiver's half: counts what arrives, and says it.
+
+use std::collections::VecDeque;
+
+use haul_base::{Ecn, Span, Time};
+use haul_stack::{Batch, Context};
+
+use super::REPORT;
+use super::wire::{FIXED, Head, MOST_WORDS};
+use crate::micro::events::ReceiverCounters;
+
+/// So many reports say of a packet that it has arrived.
+const REPEATS: usize = 3;
+
+/// Which of the newest packets have arrived: a bit each, in words of 64.
+#[derive(Debug, Default)]
+struct Packets {
+    words: VecDeque<u64>,
+    /// Number of the first word.
+    first: u64,
+}
+
+impl Packets {
+    /// Notes a packet; whether it had arrived before. One that is far behind is not noted.
+    fn insert(&mut self, pn: u64) -> bool {
+        let word = pn / 64;
+        if self.words.is_empty() {
+            self.first = word;
+        }
+        let Some(mut at) = word.checked_sub(self.first) else { return false };
+        let most = MOST_WORDS as u64;
+        if at >= most {
+            let passed = at - (most - 1);
+            self.words.drain(..self.words.len().min(usize::try_from(passed).unwrap_or(usize::MAX)));
+            self.first += passed;
+            at = most - 1;
+        }
+        let at = at as usize;
+        while self.words.len() <= at {
+            self.words.push_back(0);
+        }
+        let known = self.words[at] >> (pn % 64) & 1 == 1;
+        self.words[at] |= 1 << (pn % 64);
+        known
+    }
+
+    /// The words from number `from` on, and the number of the first.
+    fn from(&self, from: u64) -> (u64, impl Iterator<Item = u64> + '_) {
+        let skipped = from.saturating_sub(self.first).min(self.words.len() as u64 - 1);
+        (self.first + skipped, self.words.iter().skip(skipped as usize).copied())
+    }
+}
+
+/// The newest packet.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    pn: u64,
+    /// When the kernel got it.
+    at: Time,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    interval: Span,
+    arrived: Packets,
+    newest: Option<Newest>,
+    packets: u64,
+    bytes: u64,
+    duplicates: u32,
+    ecn_ce: u32,
+    buffers: u32,
+    /// When the kernel got the last packets, and how long they waited there.
+    came: Time,
+    read_delay: Span,
+    due: Option<Time>,
+    reported: Option<Time>,
+    /// The word of the newest packet in the last reports, oldest first.
+    said: VecDeque<u64>,
+    reports: u64,
+}
+
+impl Receiving {
+    pub(super) fn new(interval: Span) -> Self {
+        Self {
+            interval,
+            arrived: Packets::default(),
+            newest: None,
+            packets: 0,
+            bytes: 0,
+            duplicates: 0,
+            ecn_ce: 0,
+            buffers: 0,
+            came: Time::ZERO,
+            read_delay: Span::ZERO,
+            due: None,
+            reported: None,
+            said: VecDeque::new(),
+            reports: 0,
+        }
+    }
+
+    pub(super) fn set_interval(&mut self, interval: Span) {
+        self.interval = interval;
+    }
+
+    /// When the next report is due, if there is anything to say.
+    pub(super) fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    pub(super) fn on_arrival(&mut self, batch: &Batch<'_>, context: &Context<'_>) {
+        let (now, arrival, before) = (context.now(), context.arrival(), self.packets);
+        for i in batch.live() {
+            let pn = batch.pn(i);
+            self.packets += 1;
+            self.bytes += batch.size(i) as u64;
+            self.duplicates = self.duplicates.wrapping_add(u32::from(self.arrived.insert(pn)));
+            if self.newest.is_none_or(|newest| pn > newest.pn) {
+                self.newest = Some(Newest { pn, at: arrival.at });
+            }
+        }
+        if self.packets == before {
+            return;
+        }
+        if arrival.ecn == Ecn::Ce {
+            self.ecn_ce = self.ecn_ce.wrapping_add((self.packets - before) as u32);
+        }
+        self.buffers = self.buffers.wrapping_add(1);
+        (self.came, self.read_delay) = (arrival.at, now.since(arrival.at));
+        let next = self.reported.map_or(now, |reported| (reported + self.interval).max(now));
+        self.due.get_or_insert(next);
+    }
+
+    /// Writes a report if one is due.
+    pub(super) fn write(&mut self, batch: &mut Batch<'_>, context: &Context<'_>) {
+        let now = context.now();
+        let (Some(newest), true) = (self.newest, self.due.is_some_and(|due| due <= now)) else { return };
+        let from = self.said.front().copied().unwrap_or(0);
+        let (first_word, words) = self.arrived.from(from);
+        let words: Vec<u64> = words.collect();
+        let head = Head {
+            largest_pn: newest.pn,
+            packets: self.packets,
+            bytes: self.bytes,
+            first_word,
+            received_at: self.came.as_wrapped_micros(),
+            echo_delay: now.since(newest.at),
+            counters: ReceiverCounters {
+                packets: self.packets,
+                duplicates: self.duplicates,
+                ecn_ce: self.ecn_ce,
+                socket_drops: context.arrival().socket_drops,
+                buffers: self.buffers,
+                read_delay_us: u32::try_from(self.read_delay.as_micros()).unwrap_or(u32::MAX),
+            },
+        };
+        let Some(i) = batch.push(REPORT, FIXED + words.len() * 8) else { return };
+        let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);
+        head.write(fixed);
+        rest.chunks_exact_mut(8)
+            .zip(words)
+            .for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_be_bytes()));
+        (self.due, self.reported) = (None, Some(now));
+        self.said.push_back(newest.pn / 64);
+        if self.said.len() > REPEATS {
+            self.said.pop_front();
+        }
+        self.reports += 1;
+    }
+
+    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("packets_received", self.packets);
+        each("bytes_received", self.bytes);
+        each("duplicates", u64::from(self.duplicates));
+        each("ecn_ce", u64::from(self.ecn_ce));
+        each("reports_sent", self.reports);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_packets_are_known_and_older_ones_forgotten() {
+        let mut packets = Packets::default();
+        assert!(!packets.insert(130) && !packets.insert(131) && packets.insert(130));
+        assert!(!packets.insert(5), "below the first word");
+        assert_eq!(packets.from(0).0, 2);
+        assert_eq!(packets.from(0).1.collect::<Vec<_>>(), [0b1100]);
+        let far = 64 * 1_000 + 1;
+        assert!(!packets.insert(far) && !packets.insert(131) && !packets.insert(far - 64 * 63));
+        let (first, words) = packets.from(0);
+        let words: Vec<u64> = words.collect();
+        assert_eq!((first, words.len(), words[0], words[63]), (937, 64, 0b10, 0b10));
+        assert_eq!(packets.from(999).1.collect::<Vec<_>>(), [0, 0b10]);
+    }
+}

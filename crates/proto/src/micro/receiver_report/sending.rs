@@ -1,0 +1,284 @@
+//! The sender's half: what reports mean for a control law.
+
+use std::collections::VecDeque;
+
+use haul_base::{Span, Time};
+use haul_stack::{Batch, Context, Declaration, Event, Resolution, SharedValue};
+
+use super::PROBE_TIMER;
+use super::wire::{Head, Words};
+use crate::control::ledger::LossLedger;
+use crate::micro::events::{
+    LossBoundary, Newest, Outcome, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, RTT_SAMPLE,
+    RttSample,
+};
+use crate::micro::shared::{Clock, Flight, ReportDelay, WaitingFor};
+use crate::rtt::RttEstimator;
+
+/// Smallest and largest reordering window: a quarter of the smallest round trip (RFC 8985, section 6.2.1); the floor
+/// keeps batched reading from looking like reordering.
+const REORDERING_MIN: Span = Span::from_micros(500);
+const REORDERING_MAX: Span = Span::from_millis(50);
+/// More is a wrong clock or a lie.
+const LONGEST_ROUND_TRIP: Span = Span::from_secs(60);
+/// Of packets whose outcome nobody tells, the oldest count as lost.
+const MOST_UNSETTLED: usize = 1 << 16;
+/// Packets that may leave after a timeout whatever the window says (RFC 9002, section 6.2.4).
+const PROBES: u32 = 2;
+/// No timeout is longer.
+const LONGEST_TIMEOUT: Span = Span::from_secs(10);
+/// An idle sender that hears nothing has so many timeouts.
+const IDLE_TIMEOUTS: u32 = 6;
+
+/// What the parts of the stack call each other by.
+#[derive(Clone, Copy, Debug)]
+struct Handles {
+    flight: SharedValue<Flight>,
+    rtt: SharedValue<RttEstimator>,
+    delay: SharedValue<ReportDelay>,
+    clock: SharedValue<Clock>,
+    ledger: SharedValue<LossLedger>,
+    peer_report: Event<PeerReport>,
+    rtt_sample: Event<RttSample>,
+    timeout: Event<ProbeTimeout>,
+}
+
+/// A data packet whose outcome is not known.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    pn: u64,
+    /// UDP payload bytes.
+    size: u32,
+    sent: Time,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Sending {
+    initial_rtt: Span,
+    interval: Span,
+    handles: Option<Handles>,
+    /// Others measure the path, by acknowledgements.
+    is_measured: bool,
+    /// In the order of sending.
+    unsettled: VecDeque<Packet>,
+    in_flight: u64,
+    /// Packet number of the newest report.
+    newest: Option<u64>,
+    /// The largest packet that is known to have arrived, and when it was sent.
+    echoed: Option<(u64, Time)>,
+    is_timed: bool,
+    timeouts: u32,
+    reports: u64,
+    lost: u64,
+}
+
+impl Sending {
+    pub(super) fn new(initial_rtt: Span, interval: Span) -> Self {
+        Self {
+            initial_rtt,
+            interval,
+            handles: None,
+            is_measured: false,
+            unsettled: VecDeque::new(),
+            in_flight: 0,
+            newest: None,
+            echoed: None,
+            is_timed: false,
+            timeouts: 0,
+            reports: 0,
+            lost: 0,
+        }
+    }
+
+    pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>) {
+        let initial_rtt = self.initial_rtt;
+        self.handles = Some(Handles {
+            flight: declaration.shared(Flight::default),
+            rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
+            delay: declaration.shared(ReportDelay::default),
+            clock: declaration.shared(Clock::default),
+            ledger: declaration.shared(LossLedger::default),
+            peer_report: declaration.event(PEER_REPORT),
+            rtt_sample: declaration.event(RTT_SAMPLE),
+            timeout: declaration.event(PROBE_TIMEOUT),
+        });
+    }
+
+    pub(super) fn bind(&mut self, resolution: &Resolution<'_>) {
+        self.is_measured = ["positive_ack", "cumulative_ack"].iter().any(|name| resolution.has(name));
+    }
+
+    fn handles(&self) -> Handles {
+        self.handles.expect("a stack declares before it runs")
+    }
+
+    pub(super) fn start(&self, context: &mut Context<'_>) {
+        let now = context.now();
+        context.shared(self.handles().clock).start(now);
+        *context.shared(self.handles().delay) = ReportDelay(self.interval);
+    }
+
+    pub(super) fn set_interval(&mut self, interval: Span, context: &mut Context<'_>) {
+        self.interval = interval;
+        *context.shared(self.handles().delay) = ReportDelay(interval);
+    }
+
+    /// A batch was filled as far as there was something to send.
+    pub(super) fn on_filled(&self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        if batch.is_empty() {
+            let now = context.now();
+            context.shared(self.handles().clock).wait(now, WaitingFor::Source);
+        }
+    }
+
+    pub(super) fn on_sent(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
+        let sent = context.now();
+        for i in batch.live() {
+            let size = batch.size(i) as u32;
+            self.unsettled.push_back(Packet { pn: batch.pn(i), size, sent });
+            self.in_flight += u64::from(size);
+        }
+        let excess = self.unsettled.len().saturating_sub(MOST_UNSETTLED);
+        for packet in self.unsettled.drain(..excess) {
+            self.in_flight -= u64::from(packet.size);
+            self.lost += 1;
+            context.shared(self.handles.expect("declared").ledger).on_lost(packet.pn);
+        }
+        self.tell(context);
+        if !self.is_timed {
+            self.set_timer(context);
+        }
+    }
+
+    /// Takes a report; `None` if it is impossible.
+    pub(super) fn on_report(&mut self, pn: u64, body: &[u8], context: &mut Context<'_>) -> Option<()> {
+        let (head, words) = Head::read(body)?;
+        // A receiver cannot have what was never sent.
+        if head.largest_pn >= context.next_pn() {
+            return None;
+        }
+        self.reports += 1;
+        let is_newest = self.newest.is_none_or(|newest| pn > newest);
+        if is_newest {
+            self.newest = Some(pn);
+            self.on_echo(&head, context);
+        }
+        let loss = self.echoed.map(|(largest_pn, sent)| LossBoundary {
+            largest_pn,
+            sent_at: sent.as_wrapped_micros(),
+            reordering: self.reordering(context),
+        });
+        let outcome = self.settle(head.largest_pn, &words, context);
+        self.tell(context);
+        if outcome.acked_packets > 0 {
+            self.timeouts = 0;
+            self.set_timer(context);
+        }
+        let arrived = Some((head.received_at, head.bytes));
+        let newest =
+            Newest { limit: u64::MAX >> 16, last_probe: 0, arrived, receiver: head.counters, host: None };
+        let mut report = PeerReport {
+            outcome,
+            packets: head.packets,
+            largest_pn: head.largest_pn,
+            loss,
+            newest: is_newest.then_some(newest),
+        };
+        context.raise(self.handles().peer_report, &mut report);
+        Some(())
+    }
+
+    /// Finds out when the largest packet was sent, and measures the round trip by it.
+    fn on_echo(&mut self, head: &Head, context: &mut Context<'_>) {
+        let Ok(at) = self.unsettled.binary_search_by_key(&head.largest_pn, |packet| packet.pn) else {
+            return;
+        };
+        let sent = self.unsettled[at].sent;
+        if self.echoed.is_some_and(|(known, _)| known >= head.largest_pn) {
+            return;
+        }
+        self.echoed = Some((head.largest_pn, sent));
+        // How late the report is read here is no part of the path.
+        let came = context.arrival().at;
+        let rtt = came.since(sent).saturating_sub(head.echo_delay).max(Span::from_micros(1));
+        if rtt >= LONGEST_ROUND_TRIP {
+            return;
+        }
+        let estimator = context.shared(self.handles().rtt);
+        estimator.on_sample(came, rtt);
+        if self.is_measured {
+            return;
+        }
+        let (smoothed, variation, min) = (estimator.smoothed(), estimator.variation(), estimator.min());
+        let path = context.path_mut();
+        (path.rtt, path.rtt_variation, path.min_rtt) = (smoothed, variation, min);
+        context.raise(self.handles().rtt_sample, &mut RttSample { at: came, rtt });
+    }
+
+    fn reordering(&self, context: &mut Context<'_>) -> Span {
+        (context.shared(self.handles().rtt).min() / 4).clamp(REORDERING_MIN, REORDERING_MAX)
+    }
+
+    /// Takes out the packets whose outcome is known now (RACK, RFC 8985).
+    fn settle(&mut self, upto: u64, words: &Words<'_>, context: &mut Context<'_>) -> Outcome {
+        let (reordering, ledger) = (self.reordering(context), self.handles().ledger);
+        let mut outcome = Outcome::default();
+        let Some((_, largest_sent)) = self.echoed else { return outcome };
+        let known = self.unsettled.partition_point(|packet| packet.pn <= upto);
+        let mut kept = Vec::new();
+        for packet in self.unsettled.drain(..known) {
+            if words.has(packet.pn) {
+                outcome.acked_packets += 1;
+                outcome.acked_bytes += u64::from(packet.size);
+            } else if packet.sent + reordering <= largest_sent {
+                outcome.lost_packets += 1;
+                outcome.lost_bytes += u64::from(packet.size);
+                context.shared(ledger).on_lost(packet.pn);
+            } else {
+                kept.push(packet);
+            }
+        }
+        kept.into_iter().rev().for_each(|packet| self.unsettled.push_front(packet));
+        self.in_flight -= outcome.acked_bytes + outcome.lost_bytes;
+        self.lost += outcome.lost_packets;
+        outcome.in_flight = self.in_flight;
+        outcome.nothing_outstanding = self.unsettled.is_empty();
+        outcome
+    }
+
+    fn tell(&self, context: &mut Context<'_>) {
+        let flight = context.shared(self.handles().flight);
+        flight.bytes = self.in_flight;
+        flight.outstanding = !self.unsettled.is_empty();
+    }
+
+    /// Sets the timer of a report that does not come, or stops it when none is awaited.
+    fn set_timer(&mut self, context: &mut Context<'_>) {
+        self.is_timed = !self.unsettled.is_empty();
+        if !self.is_timed {
+            return context.cancel_timer(PROBE_TIMER);
+        }
+        let first = context.shared(self.handles().rtt).probe_timeout(self.interval);
+        let timeout = (first * (1 << self.timeouts.min(20))).min(LONGEST_TIMEOUT);
+        context.set_timer(PROBE_TIMER, context.now() + timeout);
+    }
+
+    pub(super) fn on_probe_timer(&mut self, context: &mut Context<'_>) {
+        let handles = self.handles();
+        let is_waiting = context.shared(handles.clock).reason() == Some(WaitingFor::Window);
+        self.is_timed = false;
+        if self.unsettled.is_empty() || self.timeouts >= IDLE_TIMEOUTS && !is_waiting {
+            return;
+        }
+        self.timeouts += 1;
+        context.raise(handles.timeout, &mut ProbeTimeout { in_row: self.timeouts, packets: PROBES });
+        self.set_timer(context);
+    }
+
+    pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("reports_received", self.reports);
+        each("packets_lost", self.lost);
+        each("in_flight_bytes", self.in_flight);
+    }
+}

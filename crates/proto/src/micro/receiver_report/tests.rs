@@ -1,0 +1,100 @@
+use haul_base::{Machine, Span, Time};
+use haul_stack::{Recipe, SendOptions};
+
+use crate::micro::testing::{Pair, Path, T0, statistic};
+
+fn recipe(law: &[(&str, &str)]) -> Recipe {
+    Recipe::new("test")
+        .with("fixed_size")
+        .with("sequenced_segment")
+        .with_parameters("receiver_report", &[("interval", "5ms")])
+        .with_parameters("rate_control", law)
+        .with("seal")
+}
+
+/// A message of a packet each millisecond over a path of 10 ms there; every tenth is lost if `loses`. The packets that
+/// left.
+fn second(pair: &mut Pair, loses: bool) -> u64 {
+    let before = pair.a.stats().data_sent;
+    for n in 0..1_000u64 {
+        let now = T0 + Span::from_millis(n);
+        let _ = pair.a.send(now, &[7; 1_000], SendOptions::default());
+        let mut lose = |_| loses && n % 10 == 3;
+        let mut path = Path { lose: Some(&mut lose), ..Path::default() };
+        pair.a.on_deadline(now);
+        pair.b.on_deadline(now);
+        pair.exchange(now, &mut path);
+    }
+    pair.a.stats().data_sent - before
+}
+
+fn settle(pair: &mut Pair) -> Time {
+    let end = T0 + Span::from_secs(60);
+    pair.run_until(end, &mut Path::default());
+    end
+}
+
+#[test]
+fn what_was_sent_is_acknowledged_or_lost_exactly() {
+    for loses in [false, true] {
+        let mut pair = Pair::new(&recipe(&[("controller", "fixed"), ("rate", "100Mbit")]));
+        let sent = second(&mut pair, loses);
+        settle(&mut pair);
+        let count = |name| statistic(&pair.a, "receiver_report", name);
+        let arrived = statistic(&pair.b, "receiver_report", "packets_received");
+        assert_eq!((sent, arrived), (1_000, if loses { 900 } else { 1_000 }));
+        assert_eq!((count("packets_lost"), count("in_flight_bytes")), (sent - arrived, 0));
+        // One in five milliseconds at most, some of which are lost.
+        assert!((100..=202).contains(&count("reports_received")), "{}", count("reports_received"));
+        assert_eq!(pair.a.stats().violations + pair.b.stats().violations, 0);
+    }
+}
+
+#[test]
+fn duplicates_are_counted_and_change_nothing_else() {
+    let mut pair = Pair::new(&recipe(&[("controller", "fixed"), ("rate", "100Mbit")]));
+    for n in 0..100 {
+        let now = T0 + Span::from_millis(n);
+        pair.a.send(now, &[7; 1_000], SendOptions::default()).unwrap();
+        pair.exchange(now, &mut Path { duplicate: true, reverse: true, ..Path::default() });
+    }
+    settle(&mut pair);
+    assert_eq!(statistic(&pair.a, "receiver_report", "packets_lost"), 0);
+    assert_eq!(statistic(&pair.a, "receiver_report", "in_flight_bytes"), 0);
+}
+
+#[test]
+fn a_window_opens_again_after_an_outage_and_an_idle_session_falls_silent() {
+    let mut pair = Pair::new(&recipe(&[("controller", "reno")]));
+    let mut cut = Path { cut: [true, true], ..Path::default() };
+    for _ in 0..200 {
+        pair.a.send(T0, &[7; 1_000], SendOptions::default()).unwrap();
+    }
+    pair.exchange(T0, &mut cut);
+    pair.run_until(T0 + Span::from_secs(8), &mut cut);
+    let sent = pair.a.stats().data_sent;
+    assert!((10..60).contains(&sent), "{sent} packets into nothing");
+    pair.run_until(T0 + Span::from_secs(40), &mut Path::default());
+    assert_eq!(pair.a.stats().data_sent, 200);
+    assert!(pair.received_by_b().len() >= 140);
+    settle(&mut pair);
+    assert_eq!((pair.a.deadline(), pair.b.deadline()), (None, None));
+}
+
+#[test]
+fn a_mix_that_cannot_work_says_why() {
+    use std::sync::Arc;
+    let refused =
+        |recipe: &Recipe| Arc::new(crate::micro::registry()).compile(recipe, 8).unwrap_err().to_string();
+    let plain = recipe(&[]);
+    for (recipe, words) in [
+        (plain.clone().without("receiver_report"), "bitmap_ack or receiver_report"),
+        (plain.clone().without("rate_control"), "rate_control"),
+        (plain.clone().with("fixed_rate"), "both decide how fast to send"),
+        (plain.clone().with("fec"), "repair packets"),
+        (plain.without("fixed_size").with("object"), "fixed_size"),
+    ] {
+        let error = refused(&recipe);
+        assert!(error.contains(words), "{error}");
+    }
+}

@@ -1,0 +1,146 @@
+//! A report as it travels: counters, then which of the newest packets have arrived.
+
+use haul_base::Span;
+
+use crate::micro::events::ReceiverCounters;
+
+/// Words of 64 packet numbers in a report, at most.
+pub(super) const MOST_WORDS: usize = 64;
+/// Bytes in front of the words.
+pub(super) const FIXED: usize = 64;
+
+/// What a report says besides the words.
+///
+/// `largest u64 | packets u64 | bytes u64 | first word u64 | received at u32 | echo delay u32, us | read delay u32, us
+/// | duplicates u32 | ECN-CE u32 | socket drops u32 | buffers u32 | 0 u32`, then a word of 64 bits each: packets `64 n`
+/// and up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// The largest packet number that has arrived.
+    pub(super) largest_pn: u64,
+    /// Data packets that have arrived, and their UDP payload bytes.
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    /// The first word is about the packets from 64 times this on.
+    pub(super) first_word: u64,
+    /// Wrapped microseconds of the receiver's clock when its kernel got the last packet.
+    pub(super) received_at: u32,
+    /// How long before the report its kernel got the packet `largest_pn`.
+    pub(super) echo_delay: Span,
+    pub(super) counters: ReceiverCounters,
+}
+
+fn micros(span: Span) -> u32 {
+    u32::try_from(span.as_micros()).unwrap_or(u32::MAX)
+}
+
+impl Head {
+    /// Writes itself into [`FIXED`] bytes.
+    pub(super) fn write(&self, into: &mut [u8]) {
+        let long = [self.largest_pn, self.packets, self.bytes, self.first_word];
+        let ReceiverCounters { duplicates, ecn_ce, socket_drops, buffers, read_delay_us, .. } = self.counters;
+        let short = [
+            self.received_at,
+            micros(self.echo_delay),
+            read_delay_us,
+            duplicates,
+            ecn_ce,
+            socket_drops,
+            buffers,
+            0,
+        ];
+        let (longs, shorts) = into.split_at_mut(long.len() * 8);
+        longs
+            .chunks_exact_mut(8)
+            .zip(long)
+            .for_each(|(bytes, value)| bytes.copy_from_slice(&value.to_be_bytes()));
+        shorts
+            .chunks_exact_mut(4)
+            .zip(short)
+            .for_each(|(bytes, value)| bytes.copy_from_slice(&value.to_be_bytes()));
+    }
+
+    /// Reads a report; gives the words too, `None` if it is none.
+    pub(super) fn read(body: &[u8]) -> Option<(Self, Words<'_>)> {
+        let (fixed, words) = body.split_at_checked(FIXED)?;
+        let long = |n: usize| u64::from_be_bytes(fixed[n * 8..][..8].try_into().expect("eight bytes"));
+        let short = |n: usize| u32::from_be_bytes(fixed[32 + n * 4..][..4].try_into().expect("four bytes"));
+        let head = Self {
+            largest_pn: long(0),
+            packets: long(1),
+            bytes: long(2),
+            first_word: long(3),
+            received_at: short(0),
+            echo_delay: Span::from_micros(u64::from(short(1))),
+            counters: ReceiverCounters {
+                packets: long(1),
+                duplicates: short(3),
+                ecn_ce: short(4),
+                socket_drops: short(5),
+                buffers: short(6),
+                read_delay_us: short(2),
+            },
+        };
+        let count = words.len() / 8;
+        let fits = words.len() % 8 == 0 && (1..=MOST_WORDS).contains(&count);
+        let reaches =
+            head.first_word.checked_add(count as u64 - u64::from(fits)) == Some(head.largest_pn / 64);
+        (fits && reaches).then_some((head, Words { first: head.first_word, bytes: words }))
+    }
+}
+
+/// Which packets have arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Words<'b> {
+    first: u64,
+    bytes: &'b [u8],
+}
+
+impl Words<'_> {
+    /// Whether the packet has arrived; what lies below the words was lost, or is told too late.
+    pub(super) fn has(&self, pn: u64) -> bool {
+        let at = (pn / 64).checked_sub(self.first).and_then(|word| usize::try_from(word).ok());
+        let word = at.and_then(|word| self.bytes.chunks_exact(8).nth(word));
+        word.is_some_and(|word| word[7 - (pn % 64 / 8) as usize] >> (pn % 8) & 1 == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_survives_the_way_and_any_other_length_is_none() {
+        let counters = ReceiverCounters {
+            packets: 90,
+            duplicates: 1,
+            ecn_ce: 2,
+            socket_drops: 3,
+            buffers: 4,
+            read_delay_us: 5,
+        };
+        let head = Head {
+            largest_pn: 130,
+            packets: 90,
+            bytes: 90_000,
+            first_word: 1,
+            received_at: 7,
+            echo_delay: Span::from_micros(8),
+            counters,
+        };
+        let mut body = vec![0; FIXED];
+        head.write(&mut body);
+        for word in [1u64 << 63 | 1, 0b110] {
+            body.extend(word.to_be_bytes());
+        }
+        let (read, words) = Head::read(&body).unwrap();
+        assert_eq!(read, head);
+        let arrived: Vec<u64> = (0..400).filter(|&pn| words.has(pn)).collect();
+        assert_eq!(arrived, [64, 127, 129, 130]);
+        for len in (0..body.len()).chain([body.len() + 1, body.len() + 8]) {
+            let mut other = body.clone();
+            other.resize(len, 0);
+            assert!(Head::read(&other).is_none(), "{len}");
+        }
+    }
+}
