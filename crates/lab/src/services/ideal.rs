@@ -99,7 +99,7 @@ mod tests {
         assert!(is_near(ideal.mean(), 60.0) && is_near(ideal.quantile(0.99), 60.0));
     }
 
-    /// The table "Small messages" of `docs/performance.md`, which the simulator's runs agree with.
+    /// The simulated turn-around of `docs/performance.md` is compared with this.
     #[test]
     fn it_is_what_the_simulator_compares_with() {
         for (rtt, loss, mean, p99) in [

@@ -22,13 +22,13 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             name: "alpha",
             kind: ParameterKind::Number(1.0, 1e6),
             default: "200",
-            help: "packets that it keeps in the queue (the paper's a)",
+            help: "packets kept in the queue (the paper's a)",
         },
         ParameterSpec {
             name: "gamma",
             kind: ParameterKind::Number(0.01, 1.0),
             default: "0.5",
-            help: "share of the way to the wanted window that it goes in a round trip",
+            help: "share of the way to the wanted window per round trip",
         },
     ],
     build: |parameters, config| {

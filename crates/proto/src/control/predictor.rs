@@ -15,43 +15,42 @@ pub(super) const PREDICTOR: ParameterSpec = ParameterSpec {
     name: "predictor",
     kind: ParameterKind::Choice(&["read_delay", "run_delay", "gaps", "sleep_average"]),
     default: "read_delay",
-    help: "what tells the next suspension: packets that wait to be read, the receiver's run delay, gaps in the feedback, or \
-           the sleep average of the O(1) scheduler",
+    help: "what predicts suspensions; `sleep_average` needs the O(1) scheduler",
 };
 /// From which length on a suspension counts.
 pub(super) const NOTICEABLE: ParameterSpec = ParameterSpec {
     name: "noticeable",
     kind: ParameterKind::SpanIn(Span::from_micros(100), Span::from_secs(1)),
     default: "5ms",
-    help: "shorter suspensions do not count",
+    help: "shortest suspension that counts",
 };
 /// How many are needed.
 pub(super) const SEEN: ParameterSpec = ParameterSpec {
     name: "seen",
     kind: ParameterKind::Integer(2, 1_000),
     default: "4",
-    help: "suspensions that must have been seen before one is predicted",
+    help: "suspensions seen before one is predicted",
 };
 /// How regular they have to be.
 pub(super) const IRREGULARITY: ParameterSpec = ParameterSpec {
     name: "irregularity",
     kind: ParameterKind::Number(0.0, 1.0),
     default: "0.2",
-    help: "mean deviation of the intervals between them, as a share of their mean, above which none is predicted",
+    help: "relative mean deviation of their intervals above which none is predicted",
 };
 /// How long to trust.
 pub(super) const BLIND: ParameterSpec = ParameterSpec {
     name: "blind",
     kind: ParameterKind::Integer(1, 1_000),
     default: "8",
-    help: "suspensions predicted in a row without having seen one; then the next is awaited",
+    help: "suspensions predicted in a row without seeing one",
 };
 /// How long extremes count.
 pub(super) const MEMORY: ParameterSpec = ParameterSpec {
     name: "memory",
     kind: ParameterKind::SpanIn(Span::from_millis(10), Span::from_secs(600)),
     default: "10s",
-    help: "for how long the highest and the lowest sleep average count (`sleep_average`)",
+    help: "how long extremes of the sleep average count",
 };
 
 /// Weight of the newest interval in the means: our choice; a load that has changed is followed within about four.

@@ -37,19 +37,19 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             name: "act",
             kind: ParameterKind::Choice(&["lower", "hold"]),
             default: "lower",
-            help: "while a suspension is predicted: send what the socket buffer can take, or nothing",
+            help: "during a suspension, send what the socket buffer can take, or nothing",
         },
         ParameterSpec {
             name: "socket_buffer",
             kind: ParameterKind::BytesIn(Bytes(4_096), Bytes(1 << 32)),
             default: "4MiB",
-            help: "size of the receiver's socket buffer; how full it is comes with the host's sample",
+            help: "size of the receiver's socket buffer",
         },
         ParameterSpec {
             name: "longest",
             kind: ParameterKind::SpanIn(Span::from_millis(1), LONGEST_HOLD),
             default: "1s",
-            help: "an action is never longer",
+            help: "longest action",
         },
     ],
     build: |parameters, config| {

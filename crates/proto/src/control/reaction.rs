@@ -11,7 +11,7 @@ pub(super) const FIRST_RATE: ParameterSpec = ParameterSpec {
     name: "first_rate",
     kind: ParameterKind::Rate,
     default: "unlimited",
-    help: "rate at the start; `unlimited` is the ceiling",
+    help: "rate at the start; `unlimited`: the ceiling",
 };
 
 /// How low a drain rate counts: one of a moment without a processor can be nothing.
@@ -19,7 +19,7 @@ pub(super) const LEAST: ParameterSpec = ParameterSpec {
     name: "least",
     kind: ParameterKind::Number(0.0, 1.0),
     default: "0.05",
-    help: "the rate falls to no less than this share of that of the start",
+    help: "lowest rate, as a share of that at the start",
 };
 
 /// What counts as the whole, for laws whose steps are shares of it.
@@ -27,7 +27,7 @@ pub(super) const CAPACITY: ParameterSpec = ParameterSpec {
     name: "capacity",
     kind: ParameterKind::Rate,
     default: "unlimited",
-    help: "rate of the path, of which the steps are shares; `unlimited` is the ceiling",
+    help: "rate of the path; `unlimited`: the ceiling",
 };
 
 /// The length of the law's own interval.
@@ -35,7 +35,7 @@ pub(super) const INTERVAL: ParameterSpec = ParameterSpec {
     name: "interval",
     kind: ParameterKind::SpanIn(Span::from_millis(1), Span::from_secs(60)),
     default: "100ms",
-    help: "length of the law's own interval; it ends with the first feedback after that",
+    help: "length of the law's interval, which ends with the next feedback",
 };
 
 /// See [`Reaction`].
@@ -43,7 +43,7 @@ pub(super) const RAISED: ParameterSpec = ParameterSpec {
     name: "raised",
     kind: ParameterKind::Integer(1, 1_000),
     default: "2",
-    help: "intervals of raised loss in a row before the rate falls to the drain rate",
+    help: "intervals of raised loss before the rate falls",
 };
 
 /// See [`Reaction`].
@@ -51,7 +51,7 @@ pub(super) const CLEAN: ParameterSpec = ParameterSpec {
     name: "clean",
     kind: ParameterKind::Integer(1, 1_000_000),
     default: "3",
-    help: "intervals without loss in a row before the rate rises (the paper's k)",
+    help: "intervals without loss before the rate rises (the paper's k)",
 };
 
 /// See [`Reaction`].
@@ -59,7 +59,7 @@ pub(super) const RISE: ParameterSpec = ParameterSpec {
     name: "rise",
     kind: ParameterKind::Number(0.0, 1.0),
     default: "0.05",
-    help: "share of the rate by which it rises",
+    help: "step up, as a share of the rate",
 };
 
 /// See [`Reaction`].
@@ -67,7 +67,7 @@ pub(super) const TOLERANCE: ParameterSpec = ParameterSpec {
     name: "tolerance",
     kind: ParameterKind::Number(0.0, 1.0),
     default: "0",
-    help: "loss rates up to this count as none, and one that is higher by no more does not count as raised",
+    help: "loss rates up to this, or higher by no more, do not count",
 };
 
 /// The rate that the parameter `name` gives, or the ceiling; no more than the ceiling.

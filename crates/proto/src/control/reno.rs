@@ -19,13 +19,13 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             name: "increase",
             kind: ParameterKind::Number(0.001, 1_000.0),
             default: "1",
-            help: "packets by which the window grows in a round trip",
+            help: "growth of the window a round trip, in packets",
         },
         ParameterSpec {
             name: "decrease",
             kind: ParameterKind::Number(0.01, 0.99),
             default: "0.5",
-            help: "what the window is multiplied by after a loss event",
+            help: "factor of the window after a loss event",
         },
     ],
     build: |parameters, config| {

@@ -23,19 +23,19 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             name: "gain",
             kind: ParameterKind::Number(0.0001, 1.0),
             default: "0.01",
-            help: "packets by which the window grows for each acknowledged packet (the paper's a)",
+            help: "growth per acknowledged packet (the paper's a)",
         },
         ParameterSpec {
             name: "reduction",
             kind: ParameterKind::Number(0.01, 0.99),
             default: "0.125",
-            help: "share of the window that a loss event takes (the paper's b)",
+            help: "share of the window that a loss takes (the paper's b)",
         },
         ParameterSpec {
             name: "legacy_window",
             kind: ParameterKind::Number(0.0, 1e6),
             default: "16",
-            help: "packets: up to it the response is that of TCP Reno",
+            help: "packets up to which it responds as TCP Reno",
         },
     ],
     build: |parameters, config| {

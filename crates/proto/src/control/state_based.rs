@@ -22,10 +22,10 @@ const fn share(name: &'static str, default: &'static str, help: &'static str) ->
 }
 
 const OF_CAPACITY: [&str; 4] = [
-    "lowest rate there, share of `capacity`",
-    "highest rate there, share of `capacity`",
-    "step up there, share of `capacity`",
-    "step down there, share of `capacity`",
+    "lowest rate of the state, share of `capacity`",
+    "highest rate of the state, share of `capacity`",
+    "step up of the state, share of `capacity`",
+    "step down of the state, share of `capacity`",
 ];
 
 /// The line of the registry.
@@ -41,7 +41,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
         share("green_max", "1", OF_CAPACITY[1]),
         share("green_up", "0.02", OF_CAPACITY[2]),
         share("green_down", "0.05", OF_CAPACITY[3]),
-        share("green_leave", "0.02", "loss rate of a segment above which Green becomes Yellow"),
+        share("green_leave", "0.02", "loss rate above which Green becomes Yellow"),
         share("yellow_min", "0.4", OF_CAPACITY[0]),
         share("yellow_max", "0.9", OF_CAPACITY[1]),
         share("yellow_up", "0.05", OF_CAPACITY[2]),
@@ -53,11 +53,11 @@ pub(super) static LAW: LawRegistration = LawRegistration {
         share("red_up", "0.1", OF_CAPACITY[2]),
         share("red_down", "0.2", OF_CAPACITY[3]),
         share("red_return", "0.01", "loss rate up to which Red becomes Yellow"),
-        share("tolerated", "0.005", "loss rate up to which the rate rises where the state stays"),
-        share("negligible", "0.0005", "loss rate up to which it rises far and at once"),
-        share("massive", "0.2", "loss rate from which it falls far and at once, to Red"),
-        share("far_up", "0.25", "how far it rises then: share of the way to the state's highest rate"),
-        share("far_down", "0.5", "how far it falls then: share of the way to Red's lowest rate"),
+        share("tolerated", "0.005", "loss rate up to which the rate rises within a state"),
+        share("negligible", "0.0005", "loss rate up to which it rises by `far_up` at once"),
+        share("massive", "0.2", "loss rate from which it falls by `far_down` at once, to Red"),
+        share("far_up", "0.25", "share of the way to the state's highest rate"),
+        share("far_down", "0.5", "share of the way to Red's lowest rate"),
     ],
     build: |parameters, config| Ok(Box::new(StateBased::new(parameters, config)?)),
 };

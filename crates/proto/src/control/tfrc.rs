@@ -27,13 +27,13 @@ pub(super) static LAW: LawRegistration = LawRegistration {
             name: "intervals",
             kind: ParameterKind::Integer(2, 1_000),
             default: "8",
-            help: "intervals between loss events that the mean is of (RFC 5348, section 5.4: 8)",
+            help: "loss intervals averaged (RFC 5348: 8)",
         },
         ParameterSpec {
             name: "timeout",
             kind: ParameterKind::Number(1.0, 100.0),
             default: "4",
-            help: "TCP's retransmission timeout in round trips (RFC 5348, section 3.1: 4)",
+            help: "TCP's retransmission timeout in round trips (RFC 5348: 4)",
         },
     ],
     build: |parameters, config| {

@@ -53,7 +53,7 @@ pub(super) fn registration() -> Registration {
             name: "lifetime",
             kind: ParameterKind::Span,
             default: "1s",
-            help: "what a message lives if its sender does not say",
+            help: "lifetime of messages without one",
         }],
         needs: &[&["fixed_size"]],
         ..Registration::new("deadline", 1, "drops what is too late", |parameters, _| {

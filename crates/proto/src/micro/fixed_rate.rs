@@ -41,7 +41,7 @@ pub(super) fn registration() -> Registration {
                 name: "burst",
                 kind: ParameterKind::Bytes,
                 default: "64KiB",
-                help: "what may leave back to back, also to make good that the sender woke late; at least one packet does",
+                help: "what may leave back to back; at least one packet",
             },
         ],
         needs: &[&["fixed_size", "object"]],

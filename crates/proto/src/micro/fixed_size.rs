@@ -83,7 +83,7 @@ pub(super) fn registration() -> Registration {
                 name: "reassembly",
                 kind: ParameterKind::Bytes,
                 default: "4MiB",
-                help: "memory for incomplete messages at the receiver; room for two messages at least; with retransmit it only grows while running",
+                help: "memory for incomplete messages at the receiver, two at least",
             },
         ],
         conflicts: &[("object", "one carries messages, the other an object")],

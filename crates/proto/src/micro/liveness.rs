@@ -55,7 +55,7 @@ pub(super) fn registration() -> Registration {
             name: "silence",
             kind: ParameterKind::Span,
             default: "15s",
-            help: "time without a sign of the other side after which it is told",
+            help: "silence of the other side that is reported",
         }],
         needs: &[&["object"]],
         ..Registration::new("liveness", 1, "tells when the other side is silent", build)

@@ -25,7 +25,7 @@ pub(super) fn registration() -> Registration {
             name: "interval",
             kind: ParameterKind::Span,
             default: "100us",
-            help: "how much of the rate may leave back to back, as time; one packet always may",
+            help: "time of the rate that may leave back to back",
         }],
         needs: &[&["fixed_rate", "rate_control"]],
         ..Registration::new("pacing", 1, "spaces packets evenly within the rate", |parameters, _| {

@@ -18,7 +18,7 @@ pub(super) fn registration() -> Registration {
             name: "levels",
             kind: ParameterKind::Integer(2, 255),
             default: "4",
-            help: "how many levels are told apart: 0 is the most urgent, larger ones count as the last",
+            help: "number of levels; 0 is the most urgent",
         }],
         needs: &[&["fixed_size"]],
         conflicts: &[("in_order", "urgent messages overtake others")],

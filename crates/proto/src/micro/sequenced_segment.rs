@@ -35,7 +35,7 @@ pub(super) fn registration() -> Registration {
             name: "window",
             kind: ParameterKind::Integer(64, 1 << 24),
             default: "262144",
-            help: "segments by which the newest may be ahead of the oldest that can still come; more than retransmit.window",
+            help: "distance of the newest to the oldest segment that can still come; more than retransmit.window",
         }],
         needs: &[&["fixed_size", "object"]],
         compare,

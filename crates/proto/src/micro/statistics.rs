@@ -44,7 +44,7 @@ pub(super) fn registration() -> Registration {
             name: "interval",
             kind: ParameterKind::Span,
             default: "1s",
-            help: "the other side is told so long after something has come",
+            help: "delay of a report",
         }],
         ..Registration::new(
             "statistics",

@@ -1,52 +1,71 @@
-//! The tables of `docs/recipes.md`. Run with `UPDATE_DOCS=1` to write them anew.
+//! The lists of `docs/recipes.md` and `docs/controllers.md`. Run with `UPDATE_DOCS=1` to write them anew.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use haul_proto::micro;
 use haul_proto::presets::{PRESETS, preset};
-use haul_stack::Recipe;
+use haul_stack::{ParameterKind, ParameterSpec};
 
 const TEXT: &str = include_str!("../../../../docs/recipes.md");
 const LAWS: &str = include_str!("../../../../docs/controllers.md");
 
-/// Which micro-protocol stands in which shipped recipe.
+/// The micro-protocols of each shipped recipe; recipes of the same ones share a line.
 fn presets() -> String {
-    let recipes: Vec<Recipe> = PRESETS.iter().map(|(name, _)| preset(name).unwrap().unwrap()).collect();
-    let mut table = "| micro-protocol |".to_owned();
-    for recipe in &recipes {
-        write!(table, " {} |", recipe.name).unwrap();
-    }
-    table.push_str("\n|---|");
-    table.push_str(&"---|".repeat(recipes.len()));
-    for known in micro::registry().iter() {
-        write!(table, "\n| `{}` |", known.name).unwrap();
-        for recipe in &recipes {
-            table.push_str(if recipe.has(known.name) { " x |" } else { " |" });
+    let mut lines: Vec<(Vec<String>, Vec<&str>)> = Vec::new();
+    for (name, _) in PRESETS {
+        let recipe = preset(name).unwrap().unwrap();
+        let registry = micro::registry();
+        let parts = registry.iter().filter(|known| recipe.has(known.name)).map(|known| known.name.to_owned());
+        let parts: Vec<String> = parts.collect();
+        match lines.iter_mut().find(|(known, _)| *known == parts) {
+            Some((_, names)) => names.push(name),
+            None => lines.push((parts, vec![name])),
         }
     }
-    table
+    let line = |(parts, names): &(Vec<String>, Vec<&str>)| {
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        wrapped(&format!("- {}: {}.", code(names, ", "), code(&parts, ", ")))
+    };
+    lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Every micro-protocol with its parameters, needs and conflicts.
+/// Every micro-protocol with its parameters; what it needs and excludes, the error of a recipe says.
 fn protocols() -> String {
     let mut text = String::new();
     for known in micro::registry().iter() {
-        writeln!(text, "### `{}`\n\n{}.", known.name, capitalised(known.summary)).unwrap();
-        for needs in known.needs {
-            writeln!(text, "Needs {}.", code(needs, " or ")).unwrap();
-        }
-        for (other, reason) in known.conflicts {
-            writeln!(text, "Not with `{other}`: {reason}.").unwrap();
-        }
-        if !known.parameters.is_empty() {
-            text.push_str("\n| parameter | value | default | |\n|---|---|---|---|\n");
-        }
+        writeln!(text, "- **`{}`**: {}.", known.name, known.summary).unwrap();
         for parameter in known.parameters {
-            let (name, default, help) = (parameter.name, parameter.default, parameter.help);
-            writeln!(text, "| `{name}` | {} | `{default}` | {help} |", parameter.kind).unwrap();
+            writeln!(text, "  - {}: {}", assignment(parameter), parameter.help).unwrap();
         }
-        text.push('\n');
+    }
+    text.trim_end().lines().map(wrapped).collect::<Vec<_>>().join("\n")
+}
+
+/// A parameter as it is set, and what else it may be if that is a word.
+fn assignment(parameter: &ParameterSpec) -> String {
+    let others = match parameter.kind {
+        ParameterKind::Choice(words) => {
+            words.iter().copied().filter(|word| *word != parameter.default).collect()
+        }
+        _ => Vec::new(),
+    };
+    let others = if others.is_empty() { String::new() } else { format!(" or {}", code(&others, ", ")) };
+    format!("`{}={}`{others}", parameter.name, parameter.default)
+}
+
+/// A line of a list, broken where it would be longer than 120 characters.
+fn wrapped(line: &str) -> String {
+    let indent = line.len() - line.trim_start().len() + 2;
+    let (mut text, mut length) = (" ".repeat(indent - 2), indent - 2);
+    for word in line.split_whitespace() {
+        if length + 1 + word.chars().count() > 120 {
+            text = format!("{}\n{}", text.trim_end(), " ".repeat(indent));
+            length = indent;
+        }
+        text.push_str(word);
+        text.push(' ');
+        length += word.chars().count() + 1;
     }
     text.trim_end().to_owned()
 }
@@ -55,25 +74,21 @@ fn code(names: &[&str], between: &str) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(between)
 }
 
-fn capitalised(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
-}
-
-/// Every control law with its parameters.
+/// Every control law with its parameters as they are set; `haul presets` tells what they mean.
 fn laws() -> String {
-    let mut text = "| law | what it does | source |\n|---|---|---|\n".to_owned();
+    let mut text = String::new();
     for law in haul_proto::laws() {
-        writeln!(text, "| `{}` | {} | {} |", law.name, law.summary, law.source).unwrap();
-    }
-    for law in haul_proto::laws().iter().filter(|law| !law.parameters.is_empty()) {
-        write!(text, "\n| parameter of `{}` | value | default | |\n|---|---|---|---|\n", law.name).unwrap();
-        for parameter in law.parameters {
-            let (name, default, help) = (parameter.name, parameter.default, parameter.help);
-            writeln!(text, "| `{name}` | {} | `{default}` | {help} |", parameter.kind).unwrap();
+        write!(text, "- **`{}`**: {} ({}).", law.name, law.summary, law.source).unwrap();
+        let parameters =
+            law.parameters.iter().map(|parameter| format!("{}={}", parameter.name, parameter.default));
+        let parameters: Vec<String> = parameters.collect();
+        let parameters: Vec<&str> = parameters.iter().map(String::as_str).collect();
+        if !parameters.is_empty() {
+            write!(text, " {}.", code(&parameters, ", ")).unwrap();
         }
+        text.push('\n');
     }
-    text.trim_end().to_owned()
+    text.trim_end().lines().map(wrapped).collect::<Vec<_>>().join("\n")
 }
 
 /// The text with what stands between the marks of `name` replaced.
@@ -92,24 +107,24 @@ fn check(name: &str, text: &str, wanted: &str) {
         std::fs::write(page, wanted).unwrap();
         return;
     }
-    assert!(text == wanted, "docs/{name} is behind; run this test with UPDATE_DOCS=1 to write its tables");
+    assert!(text == wanted, "docs/{name} is behind; run this test with UPDATE_DOCS=1 to write its lists");
 }
 
 #[test]
-fn the_tables_of_the_pages_are_those_of_the_registries() {
+fn the_lists_of_the_pages_are_those_of_the_registries() {
     let recipes = replaced(&replaced(TEXT, "presets", &presets()), "micro-protocols", &protocols());
     check("recipes.md", TEXT, &recipes);
     check("controllers.md", LAWS, &replaced(LAWS, "laws", &laws()));
 }
 
 #[test]
-fn every_law_has_a_section_and_every_shipped_recipe_is_told_of() {
-    let headings: Vec<&str> = LAWS.lines().filter(|line| line.starts_with('#')).collect();
+fn every_law_and_every_shipped_recipe_is_told_of() {
+    let told = LAWS.split_once("<!-- end laws -->").expect("the page has this mark").1;
     for law in haul_proto::laws() {
-        let name = format!("`{}`", law.name);
         assert!(
-            headings.iter().any(|heading| heading.contains(&name)),
-            "docs/controllers.md has no section {name}"
+            told.contains(&format!("`{}`", law.name)),
+            "docs/controllers.md does not tell of {}",
+            law.name
         );
     }
     for (page, text) in [

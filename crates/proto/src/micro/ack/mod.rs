@@ -27,7 +27,7 @@ pub(super) const GRANULARITY: ParameterSpec = ParameterSpec {
     name: "granularity",
     kind: ParameterKind::Span,
     default: "500us",
-    help: "least distance of the timeout to the smoothed round-trip time",
+    help: "least distance of the timeout to the mean round trip",
 };
 pub(super) const LINEAR: ParameterSpec = ParameterSpec {
     name: "linear",

@@ -89,9 +89,8 @@ pub(super) fn registration() -> Registration {
                 name: "when",
                 kind: ParameterKind::Choice(When::NAMES),
                 default: "interval",
-                help: "when the receiver says what has arrived: at intervals that adapt and early where packets are missing \
-                       (`interval`), at exactly the interval that the control law wants (`law`), or at the end of each \
-                       segment of 10,000 packets (`segment`), chunk (`chunk`) or round (`round`)",
+                help: "when the receiver reports: at intervals that adapt (`interval`), at the law's interval (`law`), or at the \
+                       end of each segment of 10,000 packets, chunk or round",
             },
             ParameterSpec {
                 name: "over",
@@ -103,7 +102,7 @@ pub(super) fn registration() -> Registration {
                 name: "interval",
                 kind: ParameterKind::Span,
                 default: "2ms",
-                help: "time between two reports while data arrives, at least; the sender may ask for more",
+                help: "least time between reports; the sender may ask for more",
             },
         ],
         needs: &[&["object"], &["sequenced_segment"], &["retransmit"]],

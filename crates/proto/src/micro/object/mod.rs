@@ -50,7 +50,7 @@ pub(super) fn registration() -> Registration {
                 name: "first_limit",
                 kind: ParameterKind::Bytes,
                 default: "64MiB",
-                help: "bytes that may be sent before the receiver has said how much it takes",
+                help: "bytes sent before the receiver grants more",
             },
             ParameterSpec {
                 name: "gaps",

@@ -27,34 +27,31 @@ pub(crate) const PARAMETERS: &[ParameterSpec] = &[
         name: "cause_aware",
         kind: ParameterKind::Flag,
         default: "false",
-        help: "whether losses that the diagnosis puts on the receiving host are kept from the law; the rate is bounded \
-               by what that host drains instead",
+        help: "whether the host's losses are kept from the law and bound the rate by what it drains",
     },
     ParameterSpec {
         name: "diagnosis",
         kind: ParameterKind::Choice(Evidence::NAMES),
         default: "on",
-        help: "what tells why packets were lost: the pattern of the losses (`signature`), the receiver's kernel and the \
-               queue of the path (`kernel`), all of it (`on`), or nothing (`off`)",
+        help: "evidence for causes of loss: the pattern (`signature`), kernel and queue (`kernel`), all, or none",
     },
     ParameterSpec {
         name: "ecn",
         kind: ParameterKind::Flag,
         default: "false",
-        help: "whether data packets say that they are ECN-capable, ECT(0)",
+        help: "whether data packets are ECN-capable, ECT(0)",
     },
     ParameterSpec {
         name: "unit_window",
         kind: ParameterKind::BytesIn(Bytes(1), Bytes(1 << 50)),
         default: "100MB",
-        help: "UDP payload bytes of a transmission window, for laws that decide at its end and for mode `window`",
+        help: "UDP payload bytes of a transmission window",
     },
     ParameterSpec {
         name: "mode",
         kind: ParameterKind::Choice(Mode::NAMES),
         default: "law",
-        help: "for how long a rate holds: as the law says (`law`), for a transmission window, which the law judges at its \
-               end (`window`), or until a congestion event (`rate`)",
+        help: "how long a rate holds: as the law says, for a transmission window, or until a congestion event (`rate`)",
     },
     ParameterSpec {
         name: "switch",
@@ -72,7 +69,7 @@ pub(crate) const PARAMETERS: &[ParameterSpec] = &[
         name: "debt",
         kind: ParameterKind::Span,
         default: "100ms",
-        help: "lateness that the pacer makes good",
+        help: "lateness that the pacer makes up for",
     },
     ParameterSpec {
         name: "max_batch",
