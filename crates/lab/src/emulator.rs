@@ -71,11 +71,6 @@ impl Emulator {
         Ok(Self { program, number: AtomicU64::new(0), runs: Runs::new(name)? })
     }
 
-    /// This program.
-    pub(crate) fn program(&self) -> &Path {
-        &self.program
-    }
-
     /// A new directory for a run.
     ///
     /// # Errors

@@ -51,6 +51,9 @@ enum Command {
     /// Is one end of an emulated path that is compared
     #[command(hide = true)]
     CompareEnd(compare::EndArgs),
+    /// Is one end of a scenario that runs for real
+    #[command(hide = true)]
+    RealEnd(sim::real::EndArgs),
     /// Becomes a program inside of a namespace
     #[command(hide = true)]
     Enter(wan::EnterArgs),
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::ServicesEnd(args) => told(services::end(&args)),
         Command::Compare(args) => told(compare::compare(&args).map(|()| ExitCode::SUCCESS)),
         Command::CompareEnd(args) => compare::end(&args),
+        Command::RealEnd(args) => sim::real::end(&args),
         Command::Enter(args) => wan::enter(&args),
         Command::Burn(args) => load::burn(&args),
     }

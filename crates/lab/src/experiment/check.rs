@@ -4,9 +4,11 @@ use haul_diagnosis::clopper_pearson;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use super::measure::{Quantity, number};
+use super::measure::{Quantity, label, number};
 use super::results::{Cell, Results};
-use super::stats::{Interval, block_bootstrap, bootstrap_mean, mean, rank_correlation, slope};
+use super::stats::{
+    Interval, block_bootstrap, bootstrap_mean, kendall, mean, median, rank_correlation, slope,
+};
 use crate::sim::RunReport;
 
 /// One thing that must come out.
@@ -74,6 +76,10 @@ pub(super) enum Test {
     Nearest { measure: Quantity, others: Vec<Quantity>, at: Table, to: f64 },
     /// A mean is at least this share of the best of others.
     AtLeast { measure: Quantity, at: Table, share: f64, of: Vec<Table> },
+    /// The medians of two combinations differ by at most this share of that of `like`.
+    Alike { measure: Quantity, at: Table, like: Table, tolerance: f64 },
+    /// Two groups of combinations put the values of a key in the same order of their medians: Kendall's tau-b is at least so high.
+    Ranking { measure: Quantity, over: String, at: Table, like: Table, at_least: f64 },
     /// Up to a value of `x` the mean is at most `limit`, and beyond it is more.
     Knee { measure: Quantity, x: String, at: Table, after: toml::Value, limit: f64 },
     /// The means rise or fall with `x`; `slope` is per unit of it (bit/s, seconds, bytes, or whatever the key counts).
@@ -158,6 +164,7 @@ impl CheckSpec {
     pub(super) fn cells(&self) -> Vec<&Table> {
         match &self.test {
             Test::Ordering { lower, higher, .. } => vec![lower, higher],
+            Test::Alike { at, like, .. } | Test::Ranking { at, like, .. } => vec![at, like],
             Test::AtLeast { at, of, .. } => std::iter::once(at).chain(of).collect(),
             Test::Value { at, .. }
             | Test::Proportion { at, .. }
@@ -181,6 +188,10 @@ impl CheckSpec {
             Test::Proportion { hits, trials, at, bound } => proportion(results, (hits, trials), at, *bound),
             Test::Nearest { measure, others, at, to } => nearest(results.cell(at)?, measure, others, *to),
             Test::AtLeast { measure, at, share, of } => at_least(results, measure, (at, of), *share),
+            Test::Alike { measure, at, like, tolerance } => alike(results, measure, (at, like), *tolerance),
+            Test::Ranking { measure, over, at, like, at_least } => {
+                ranking(results, measure, over, (at, like), *at_least)
+            }
             Test::Knee { measure, x, at, after, limit } => knee(results, measure, (x, at), after, *limit),
             Test::Trend { measure, x, at, direction, slope, tolerance } => {
                 trend(results, measure, (x, at), *direction, slope.map(|slope| (slope, *tolerance)))
@@ -287,6 +298,41 @@ fn at_least(
     }
     let verdict = if found >= share * best { Verdict::Reproduced } else { Verdict::Differs };
     Ok((verdict, format!("{} and {}: {:.2} of it", digits(found), digits(best), found / best), None))
+}
+
+fn alike(
+    results: &Results,
+    measure: &Quantity,
+    (at, like): (&Table, &Table),
+    tolerance: f64,
+) -> Result<Finding, String> {
+    let of = |at: &Table| results.cell(at)?.of(measure).map(|values| median(&values));
+    let (found, wanted) = (of(at)?, of(like)?);
+    let ours = format!("{} and {}: {:.3} of it", digits(found), digits(wanted), found / wanted);
+    let is_alike = Expected::Number(wanted).has(found, tolerance);
+    Ok((if is_alike { Verdict::Reproduced } else { Verdict::Differs }, ours, None))
+}
+
+fn ranking(
+    results: &Results,
+    measure: &Quantity,
+    over: &str,
+    (at, like): (&Table, &Table),
+    at_least: f64,
+) -> Result<Finding, String> {
+    let mut pairs = Vec::new();
+    let mut ours = Vec::new();
+    for cell in results.select(at) {
+        let value = cell.value(over).ok_or_else(|| format!("`{over}` is not varied"))?;
+        let mut there = like.clone();
+        there.insert(over.to_owned(), value.clone());
+        let pair = (median(&cell.of(measure)?), median(&results.cell(&there)?.of(measure)?));
+        ours.push(format!("{}: {} and {}", label(value), digits(pair.0), digits(pair.1)));
+        pairs.push(pair);
+    }
+    let tau = kendall(&pairs).ok_or("one of the two puts nothing in order")?;
+    let verdict = if tau >= at_least { Verdict::Reproduced } else { Verdict::Differs };
+    Ok((verdict, format!("tau {tau:.2} ({})", ours.join("; ")), None))
 }
 
 /// The combinations along a key, each with the key's value as a number, in its order.

@@ -1,6 +1,7 @@
 //! `haul-lab list` and `haul-lab run`: the papers' tables and figures, and experiments of our own. A plan says what is varied
 //! and what must come out; it is committed before it is run.
 
+mod built_in;
 mod check;
 mod measure;
 mod plan;
@@ -17,10 +18,11 @@ use std::thread;
 use clap::Args;
 use serde::Serialize;
 
+use crate::emulator::Emulator;
 use crate::problem::{Problem, While};
 use crate::sim::RunReport;
 use check::{Judged, Verdict};
-use plan::Plan;
+use plan::{Plan, Runner};
 use results::Results;
 
 const EXAMPLES: &str = "Examples:
@@ -36,7 +38,7 @@ What the verdicts mean: docs/experiments.md.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
-    /// The experiment, `all`, or a plan of your own (a file that ends in .toml)
+    /// The experiment, `all` that are simulated, or a plan of your own (a file that ends in .toml)
     #[arg(value_name = "NAME")]
     pub name: String,
 
@@ -59,7 +61,10 @@ pub(crate) fn list() -> Result<ExitCode, Problem> {
         let plan = Plan::named(name)?;
         let from =
             if plan.figures.is_empty() { plan.paper } else { format!("{}, {}", plan.paper, plan.figures) };
-        println!("{name:<12} {from:<38} {}", plan.about);
+        println!("{name:<18} {:<9} {from:<38} {}", plan.runner.name(), plan.about);
+    }
+    for known in &built_in::ALL {
+        println!("{:<18} {:<9} {:<38} {}", known.name, "built in", known.paper, known.about);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -88,9 +93,17 @@ struct Report<'a> {
 
 /// Runs experiments and says what came of them.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
-    let names: Vec<&str> = if args.name == "all" { Plan::names().collect() } else { vec![&args.name] };
-    let plans: Vec<(&str, Plan)> =
+    if let Some(known) = built_in::named(&args.name) {
+        return (known.run)(args);
+    }
+    let is_all = args.name == "all";
+    let names: Vec<&str> = if is_all { Plan::names().collect() } else { vec![&args.name] };
+    let mut plans: Vec<(&str, Plan)> =
         names.into_iter().map(|name| Plan::named(name).map(|plan| (name, plan))).collect::<Result<_, _>>()?;
+    if is_all {
+        // What measures this machine is asked for by its name.
+        plans.retain(|(_, plan)| plan.runner == Runner::Simulator);
+    }
     fs::create_dir_all(&args.out).while_doing(&format!("cannot make {}", args.out.display()))?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.jobs.map_or(cores, usize::from);
@@ -98,7 +111,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
     let mut is_well = true;
     for (name, plan) in plans {
         let name = Path::new(name).file_stem().map_or(name.into(), |stem| stem.to_string_lossy());
-        let (judged, problems) = run_one(&name, &plan, args, threads)?;
+        let emulator = match emulator_for(&plan)? {
+            Ok(emulator) => emulator,
+            Err(why) => {
+                println!("SKIPPED {name}: it needs the emulator, and {why}");
+                continue;
+            }
+        };
+        let (judged, problems) = run_one(&name, &plan, args, threads, emulator.as_ref())?;
         is_well &= problems.is_empty();
         all.extend(judged);
     }
@@ -116,21 +136,29 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// The emulator, if the plan needs one; or why there is none here.
+fn emulator_for(plan: &Plan) -> Result<Result<Option<Emulator>, String>, Problem> {
+    if plan.runner == Runner::Simulator {
+        return Ok(Ok(None));
+    }
+    let emulator = Emulator::new("experiment")?;
+    Ok(emulator.missing()?.map_or(Ok(Some(emulator)), Err))
+}
+
 fn run_one(
     name: &str,
     plan: &Plan,
     args: &RunArgs,
     threads: usize,
+    emulator: Option<&Emulator>,
 ) -> Result<(Vec<Judged>, Vec<String>), Problem> {
     let profile = plan.profile(args.full);
-    let results = Results::run(plan, profile, threads)?;
+    let results = Results::run(plan, profile, threads, emulator)?;
     let bad = |message: String| Problem::failed(format!("experiment {name}: {message}"), "");
     let judged: Vec<Judged> =
         plan.check.iter().map(|check| check.judge(&results)).collect::<Result<_, _>>().map_err(bad)?;
     let problems = results.problems();
-    for (plot, file) in plan.plot.iter().zip(plot::files(name, &plan.plot)) {
-        plot::draw(plot, &results, &args.out.join(file)).map_err(bad)?;
-    }
+    plot::draw_all(name, &plan.plot, &results, &args.out).map_err(bad)?;
     let report = Report {
         experiment: name,
         about: &plan.about,

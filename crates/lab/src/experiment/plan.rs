@@ -34,6 +34,9 @@ const PLANS: &[(&str, &str)] = &[
     ("moving", include_str!("../../plans/moving.toml")),
     ("neighbours", include_str!("../../plans/neighbours.toml")),
     ("laws", include_str!("../../plans/laws.toml")),
+    ("real-network", include_str!("../../plans/real-network.toml")),
+    ("real-host", include_str!("../../plans/real-host.toml")),
+    ("laws-real", include_str!("../../plans/laws-real.toml")),
 ];
 
 /// A plan file.
@@ -50,6 +53,9 @@ pub(super) struct Plan {
     /// What differs here from the paper, and why.
     #[serde(default)]
     pub notes: String,
+    /// Where its runs are made.
+    #[serde(default)]
+    pub runner: Runner,
     /// What runs by default.
     pub quick: Profile,
     /// What runs with `--full`; as `quick` if absent.
@@ -66,6 +72,48 @@ pub(super) struct Plan {
     /// What must come out.
     pub check: Vec<CheckSpec>,
 }
+
+/// Where the runs of a plan are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Runner {
+    /// In virtual time.
+    #[default]
+    Simulator,
+    /// By the built `haul` on an emulated path.
+    Emulator,
+    /// Each combination in either; the key `runner` tells them apart.
+    Both,
+}
+
+/// Where one run is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum World {
+    Simulator,
+    Emulator,
+}
+
+impl Runner {
+    pub(super) const fn worlds(self) -> &'static [World] {
+        match self {
+            Self::Simulator => &[World::Simulator],
+            Self::Emulator => &[World::Emulator],
+            Self::Both => &[World::Simulator, World::Emulator],
+        }
+    }
+
+    /// For people.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Simulator => "simulator",
+            Self::Emulator => "emulator",
+            Self::Both => "both",
+        }
+    }
+}
+
+/// The key that tells the worlds of [`Runner::Both`] apart.
+const RUNNER: &str = "runner";
 
 /// How much is run.
 #[derive(Clone, Debug, Deserialize)]
@@ -141,6 +189,8 @@ pub(super) struct OverTimeSpec {
     pub over_time: Vec<String>,
     /// The key of which each value has a line.
     pub series: Option<String>,
+    /// The key of which each value has a diagram of its own.
+    pub each: Option<String>,
     /// Which of the combinations.
     #[serde(default)]
     pub at: Table,
@@ -215,11 +265,25 @@ impl Plan {
         self.full.as_ref().filter(|_| is_full).unwrap_or(&self.quick)
     }
 
+    /// Every combination, with where it runs.
+    pub(super) fn combinations(&self, profile: &Profile) -> Result<Vec<(World, Values)>, String> {
+        let combinations = profile.combinations()?;
+        let of = |world: World| {
+            let mut all = combinations.clone();
+            if self.runner == Runner::Both {
+                let name = if world == World::Simulator { "simulator" } else { "emulator" };
+                all.iter_mut().for_each(|values| values.push((RUNNER.to_owned(), Value::from(name))));
+            }
+            all.into_iter().map(move |values| (world, values))
+        };
+        Ok(self.runner.worlds().iter().copied().flat_map(of).collect())
+    }
+
     /// The scenario with one combination and one seed.
     pub(super) fn scenario(&self, values: &Values, seed: u32) -> Result<Table, String> {
         let mut table = self.scenario.clone();
         table.insert("seed".to_owned(), Value::from(seed));
-        for (key, value) in values {
+        for (key, value) in values.iter().filter(|(key, _)| key != RUNNER) {
             let Some(variants) = self.variants.get(key) else {
                 sim::set(&mut table, key, value)?;
                 continue;
@@ -269,18 +333,21 @@ mod tests {
         for (name, text) in PLANS {
             let plan = Plan::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
             for profile in [Some(&plan.quick), plan.full.as_ref()].into_iter().flatten() {
-                let combinations = profile.combinations().unwrap();
+                let combinations = plan.combinations(profile).unwrap();
                 assert!(!combinations.is_empty(), "{name}");
-                for values in &combinations {
+                for (world, values) in &combinations {
                     let table = plan.scenario(values, 1).unwrap_or_else(|error| panic!("{name}: {error}"));
-                    if let Err(error) = sim::prepare(table, values.clone()) {
-                        panic!("{name}, {values:?}: {error}");
-                    }
+                    let prepared = match world {
+                        World::Simulator => sim::prepare(table, values.clone()).map(drop),
+                        World::Emulator => sim::real::prepare(table, values.clone()).map(drop),
+                    };
+                    prepared.unwrap_or_else(|error| panic!("{name}, {values:?}: {error}"));
                 }
                 for check in &plan.check {
                     for cell in check.cells() {
-                        let found =
-                            combinations.iter().any(|values| super::super::results::matches(values, cell));
+                        let found = combinations
+                            .iter()
+                            .any(|(_, values)| super::super::results::matches(values, cell));
                         assert!(found, "{name}, check `{}`: no run has {cell}", check.name);
                     }
                 }

@@ -43,8 +43,30 @@ pub(super) enum Style {
     Dots,
 }
 
+/// Draws all diagrams of an experiment into a directory.
+pub(super) fn draw_all(
+    experiment: &str,
+    plots: &[PlotSpec],
+    results: &Results,
+    out: &Path,
+) -> Result<(), String> {
+    for (plot, file) in plots.iter().zip(files(experiment, plots)) {
+        let PlotSpec::OverTime(spec @ OverTimeSpec { each: Some(key), .. }) = plot else {
+            draw(plot, results, &out.join(file))?;
+            continue;
+        };
+        for value in values_of(results, key, &spec.at) {
+            let mut one = spec.clone();
+            let file = format!("{experiment}-{}.svg", label(&value));
+            one.at.insert(key.clone(), value);
+            draw_over_time(&one, results, &out.join(file))?;
+        }
+    }
+    Ok(())
+}
+
 /// Draws one diagram.
-pub(super) fn draw(spec: &PlotSpec, results: &Results, file: &Path) -> Result<(), String> {
+fn draw(spec: &PlotSpec, results: &Results, file: &Path) -> Result<(), String> {
     match spec {
         PlotSpec::Curve(curve) => draw_curve(curve, results, file),
         PlotSpec::OverTime(over_time) => draw_over_time(over_time, results, file),
@@ -278,7 +300,7 @@ fn warmth(share: f64) -> RGBColor {
 }
 
 /// The names of the diagrams' files.
-pub(super) fn files(experiment: &str, plots: &[PlotSpec]) -> Vec<String> {
+fn files(experiment: &str, plots: &[PlotSpec]) -> Vec<String> {
     let mut taken = BTreeSet::new();
     let name = |plot: &PlotSpec| {
         let what = match plot {

@@ -14,6 +14,34 @@ pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
+/// The one in the middle; the mean of the two for an even number.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    match sorted.as_slice() {
+        [] => f64::NAN,
+        all if all.len().is_multiple_of(2) => f64::midpoint(all[half - 1], all[half]),
+        all => all[half],
+    }
+}
+
+/// Kendall's rank correlation of pairs, tau-b (Kendall, 1945): 1 if both put all in the same order. `None` if one of them
+/// never changes.
+pub(super) fn kendall(pairs: &[(f64, f64)]) -> Option<f64> {
+    let sign = |a: f64, b: f64| a.total_cmp(&b) as i32;
+    let (mut agree, mut in_x, mut in_y) = (0, 0, 0);
+    for (at, first) in pairs.iter().enumerate() {
+        for second in &pairs[..at] {
+            let (x, y) = (sign(first.0, second.0), sign(first.1, second.1));
+            agree += x * y;
+            in_x += x.abs();
+            in_y += y.abs();
+        }
+    }
+    (in_x > 0 && in_y > 0).then(|| f64::from(agree) / (f64::from(in_x) * f64::from(in_y)).sqrt())
+}
+
 /// The standard deviation of a sample; 0 for fewer than two values.
 pub(super) fn deviation(values: &[f64]) -> f64 {
     if values.len() < 2 {
@@ -133,6 +161,19 @@ mod tests {
         let related: Vec<(f64, f64)> = unrelated.iter().map(|(x, y)| (*x, x + 0.3 * y)).collect();
         let (low, _) = block_bootstrap(&related, 10).unwrap();
         assert!(low > 0.8, "{low}");
+    }
+
+    #[test]
+    fn kendall_counts_pairs_in_the_same_order() {
+        assert_eq!(kendall(&[(1.0, 10.0), (2.0, 20.0), (3.0, 30.0), (4.0, 40.0)]), Some(1.0));
+        assert_eq!(kendall(&[(1.0, 9.0), (2.0, 8.0), (3.0, 7.0)]), Some(-1.0));
+        // Of ten pairs one is turned around.
+        let turned = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0), (5.0, 5.0)];
+        assert!(near(kendall(&turned).unwrap(), 0.8, 1e-12));
+        assert_eq!(kendall(&[(1.0, 1.0), (1.0, 2.0)]), None);
+        assert!(
+            near(median(&[4.0, 1.0, 3.0, 2.0]), 2.5, 1e-12) && near(median(&[9.0, 1.0, 2.0]), 2.0, 1e-12)
+        );
     }
 
     #[test]

@@ -8,10 +8,12 @@ pub(crate) mod ends;
 mod flows;
 mod loads;
 mod locate;
+pub(crate) mod real;
 mod report;
 mod run;
 mod scenario;
 mod service;
+mod shipped;
 mod sweep;
 mod text;
 
@@ -30,6 +32,7 @@ pub(crate) use checks::{Measure, Subject};
 use locate::{Fault, Step};
 pub(crate) use report::{KeptWindow, RunReport};
 pub(crate) use run::{Job, Recorded, run_all};
+pub(crate) use shipped::run_shipped;
 pub(crate) use sweep::{Axis, Values, combinations, set, take_axes};
 
 use run::TraceFile;

@@ -1,5 +1,7 @@
 //! What came out of a run, in numbers.
 
+mod real;
+
 use std::collections::BTreeMap;
 
 use haul_base::{Cause, CauseCounts, Rate, Span, Time};
@@ -15,6 +17,7 @@ use super::flows::{Session, Windows};
 use super::scenario::{CheckEntry, Scenario};
 use super::service::ServiceReport;
 use super::sweep::Values;
+pub(super) use real::Real;
 
 /// One run.
 #[derive(Debug, Serialize)]
@@ -190,6 +193,11 @@ pub(super) struct TrafficReport {
     data: FlowTruth,
 }
 
+fn values_of(values: &Values) -> serde_json::Map<String, serde_json::Value> {
+    let value = |value: &toml::Value| serde_json::to_value(value).unwrap_or_default();
+    values.iter().map(|(key, of)| (key.clone(), value(of))).collect()
+}
+
 fn share(part: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { part as f64 / of as f64 }
 }
@@ -245,10 +253,6 @@ impl RunReport {
             goodput_bps: goodput(traffic.receiver).unwrap_or(0),
             data: world.truth(traffic.data),
         });
-        let values = values.iter().map(|(key, value)| {
-            let value = serde_json::to_value(value).unwrap_or_default();
-            (key.clone(), value)
-        });
         let rates = summary.rates.map(|rates| RatesReport {
             flows: summary.flows.iter().map(|flow| flow.name.clone()).collect(),
             nodes: summary.nodes.iter().map(|node| node.name.clone()).collect(),
@@ -258,7 +262,7 @@ impl RunReport {
         });
         let mut report = Self {
             seed: scenario.seed,
-            values: values.collect(),
+            values: values_of(values),
             ended,
             seconds: world.now().since(Time::ZERO).as_secs_f64(),
             sessions: sessions(built),

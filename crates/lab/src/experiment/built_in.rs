@@ -1,0 +1,69 @@
+//! Experiments that are programs of their own rather than plans. Add one with a line here.
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser};
+
+use super::RunArgs;
+use crate::problem::Problem;
+use crate::{compare, services, sim};
+
+/// An experiment with its own runner, which prints what came out.
+pub(super) struct BuiltIn {
+    pub name: &'static str,
+    pub paper: &'static str,
+    pub about: &'static str,
+    pub run: fn(&RunArgs) -> Result<ExitCode, Problem>,
+}
+
+pub(super) const ALL: [BuiltIn; 3] = [
+    BuiltIn {
+        name: "services",
+        paper: "wu-h-ctp, section 5, figures 10 and 11",
+        about: "viz, msg and sensor on emulated paths, beside TCP (as `haul-lab services`)",
+        run: |args| {
+            services::services(&options(if args.full { &[] } else { &["--share=0.1", "--rounds=1"] }))
+        },
+    },
+    BuiltIn {
+        name: "compare",
+        paper: "ours",
+        about: "theory, simulator and emulator: delay, loss and TCP on the same paths (as `haul-lab compare`)",
+        run: |args| {
+            let quick = ["--time=5s", "--runs=1", "--simulations=3"];
+            compare::compare(&options(if args.full { &[] } else { &quick })).map(|()| ExitCode::SUCCESS)
+        },
+    },
+    BuiltIn {
+        name: "sim",
+        paper: "ours",
+        about: "the shipped scenarios, each with its own checks (as `haul-lab sim FILE`)",
+        run: |args| sim::run_shipped(&args.out, args.jobs),
+    },
+];
+
+/// The one of this name.
+pub(super) fn named(name: &str) -> Option<&'static BuiltIn> {
+    ALL.iter().find(|known| known.name == name)
+}
+
+/// What a command takes, with these options.
+fn options<T: Args>(given: &[&str]) -> T {
+    #[derive(Parser)]
+    struct Line<T: Args> {
+        #[command(flatten)]
+        options: T,
+    }
+    Line::parse_from(std::iter::once(&"haul-lab").chain(given)).options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_of_quick_runs_are_options() {
+        let _: services::ServicesArgs = options(&["--share=0.1", "--rounds=1"]);
+        let _: compare::CompareArgs = options(&["--time=5s", "--runs=1", "--simulations=3"]);
+    }
+}

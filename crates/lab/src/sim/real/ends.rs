@@ -1,0 +1,131 @@
+//! The two ends of a real run, inside their namespaces: `haul serve`, and `haul bench` with what happens meanwhile.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Change, Suspension, Task};
+
+pub(super) const TASK: &str = "task.json";
+pub(super) const EVENTS: &str = "events.jsonl";
+pub(super) const CONTROL: &str = "control";
+const URL: &str = "url";
+/// Longest wait for the server's URL.
+const PATIENCE: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What the hidden command `real-end` takes.
+#[derive(Debug, Args)]
+pub(crate) struct EndArgs {
+    /// Which side
+    #[arg(value_parser = ["a", "b"])]
+    side: String,
+    /// Where the task is
+    directory: PathBuf,
+}
+
+/// Becomes one end.
+pub(crate) fn end(args: &EndArgs) -> ExitCode {
+    let done = task(&args.directory).and_then(|task| match args.side.as_str() {
+        "a" => client(&task, &args.directory),
+        _ => server(&task, &args.directory),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("haul-lab: real-end {}: {error}", args.side);
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn task(directory: &Path) -> io::Result<Task> {
+    serde_json::from_slice(&fs::read(directory.join(TASK))?).map_err(io::Error::from)
+}
+
+/// `haul` with nothing of the user's configuration.
+fn haul(task: &Task) -> Command {
+    let mut command = Command::new(&task.haul);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HAUL_")) {
+        command.env_remove(name);
+    }
+    command.env("HAUL_CONFIG", "").stdin(Stdio::null());
+    command
+}
+
+fn server(task: &Task, directory: &Path) -> io::Result<()> {
+    let address = std::env::var("HAUL_WAN_B").map_err(io::Error::other)?;
+    let mut command = haul(task);
+    command.args(["serve", "--quiet", "--host", &address, "--root"]).arg(directory);
+    command.arg("--url-file").arg(directory.join(URL)).stdout(Stdio::null());
+    let mut child = command.spawn()?;
+    if let Some(suspension) = task.suspension {
+        suspend(&child, suspension)?;
+    }
+    child.wait().map(drop)
+}
+
+/// Stops the server again and again. Both are ended with the path.
+fn suspend(child: &Child, suspension: Suspension) -> io::Result<()> {
+    let server = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
+    let stop = Duration::from_millis(suspension.stop_ms);
+    let run = Duration::from_millis(suspension.every_ms).saturating_sub(stop);
+    loop {
+        sleep(run);
+        kill_process(server, Signal::STOP)?;
+        sleep(stop);
+        kill_process(server, Signal::CONT)?;
+    }
+}
+
+/// Runs the bench, which prints its result, and changes the path meanwhile.
+fn client(task: &Task, directory: &Path) -> io::Result<()> {
+    let url = directory.join(URL);
+    let asked = Instant::now();
+    while !url.is_file() {
+        if asked.elapsed() > PATIENCE {
+            return Err(io::Error::other("the server has written no URL"));
+        }
+        sleep(LOOK);
+    }
+    let events = directory.join(EVENTS);
+    let mut command = haul(task);
+    command.args(&task.bench).arg("--events").arg(&events).arg(format!("@{}", url.display()));
+    let mut child = command.spawn()?;
+    change(&task.changes, &events, directory, &mut child)?;
+    // Whether it has failed stands in what it has printed.
+    child.wait().map(drop)
+}
+
+/// Makes each change at its time after the session has begun.
+fn change(changes: &[Change], events: &Path, directory: &Path, child: &mut Child) -> io::Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let has_begun = || fs::read_to_string(events).is_ok_and(|text| text.contains("\"event\":\"session\""));
+    while !has_begun() {
+        if child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        sleep(LOOK);
+    }
+    let begin = Instant::now();
+    let mut stream = UnixStream::connect(directory.join(CONTROL))?;
+    let mut answers = BufReader::new(stream.try_clone()?).lines();
+    for Change { at_ms, line } in changes {
+        sleep(Duration::from_millis(*at_ms).saturating_sub(begin.elapsed()));
+        writeln!(stream, "{line}")?;
+        let answer = answers.next().transpose()?.unwrap_or_default();
+        if !answer.contains("\"ok\"") {
+            return Err(io::Error::other(format!("{line}: {answer}")));
+        }
+    }
+    Ok(())
+}

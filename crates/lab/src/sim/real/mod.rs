@@ -1,0 +1,284 @@
+//! A scenario for real: the built `haul` sends over the same stages on the emulator, to a host with the same loads.
+
+mod ends;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use haul_base::Span;
+use haul_sim::{PathSpec, StageSpec};
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use super::report::RunReport;
+use super::scenario::{Direction, EventEntry, HostEntry, LoadKind, Scenario, SessionEntry};
+use super::sweep::Values;
+use crate::emulator::{Emulator, Job, PathFile};
+use crate::problem::{Problem, While};
+pub(crate) use ends::{EndArgs, end};
+
+/// Devices take packets of this length unless a stage of the path says less.
+const JUMBO: u32 = 9_000;
+
+/// A run that is to be made.
+#[derive(Debug)]
+pub(crate) struct RealJob {
+    scenario: Scenario,
+    values: Values,
+}
+
+/// What the ends do.
+#[derive(Debug, Serialize, Deserialize)]
+struct Task {
+    haul: PathBuf,
+    /// Arguments of `haul bench`, without its files.
+    bench: Vec<String>,
+    changes: Vec<Change>,
+    suspension: Option<Suspension>,
+}
+
+/// A change of the path, as a line for the emulator's control socket.
+#[derive(Debug, Serialize, Deserialize)]
+struct Change {
+    /// From the start of the session.
+    at_ms: u64,
+    line: String,
+}
+
+/// The server is stopped for `stop_ms` of each `every_ms`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Suspension {
+    every_ms: u64,
+    stop_ms: u64,
+}
+
+/// The run of a scenario that is not in a file of its own, or what of it the emulator cannot do.
+pub(crate) fn prepare(scenario: Table, values: Values) -> Result<RealJob, String> {
+    let scenario: Scenario =
+        Value::Table(scenario).try_into().map_err(|error: toml::de::Error| error.to_string())?;
+    let job = RealJob { scenario, values };
+    match job.impossible() {
+        None => Ok(job),
+        Some(what) => Err(format!("on the emulator {what}")),
+    }
+}
+
+/// The `haul` that is measured: what `HAUL` names, or the one beside this program.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn haul() -> Result<PathBuf, Problem> {
+    let beside = || std::env::current_exe().map(|own| own.with_file_name("haul"));
+    let haul = std::env::var_os("HAUL").map_or_else(beside, |haul| Ok(haul.into()));
+    let haul = haul.while_doing("cannot find this program")?;
+    if haul.is_file() {
+        return Ok(haul);
+    }
+    let hint = "build it as this program was built (cargo build --release -p haul-cli), or name one in HAUL";
+    Err(Problem::usage(format!("there is no program {}", haul.display()), hint))
+}
+
+fn millis(span: Span) -> u64 {
+    span.as_micros() / 1_000
+}
+
+impl RealJob {
+    fn session(&self) -> &SessionEntry {
+        &self.scenario.session[0]
+    }
+
+    fn host(&self) -> Option<&HostEntry> {
+        let name = self.session().host.as_ref()?;
+        self.scenario.host.iter().find(|host| host.name == *name)
+    }
+
+    fn loads(&self) -> impl Iterator<Item = &super::scenario::LoadEntry> {
+        self.host().into_iter().flat_map(|host| &host.loads)
+    }
+
+    /// What of the scenario only the simulator can do.
+    fn impossible(&self) -> Option<&'static str> {
+        let scenario = &self.scenario;
+        let ([session], [_]) = (scenario.session.as_slice(), scenario.path.as_slice()) else {
+            return Some("there is exactly one session on one path");
+        };
+        let is_odd_load = |load: &super::scenario::LoadEntry| {
+            let is_known =
+                matches!(load.kind, LoadKind::Computation | LoadKind::Generator | LoadKind::Suspension);
+            let is_plain = load.at.0 == Span::ZERO && load.length.is_none();
+            !is_known || !is_plain || load.runs.is_some() || load.pauses.is_some()
+        };
+        let has = [
+            (!scenario.service.is_empty() || !scenario.traffic.is_empty(), "nothing runs beside the session"),
+            (!scenario.check.is_empty(), "the plan has the checks, not the scenario"),
+            (session.start.0 != Span::ZERO, "a session starts at once"),
+            (session.truth, "nobody tells a sender the truth"),
+            (session.virtual_transfer, "there is no virtual transfer"),
+            (session.datagram.is_some(), "`haul` finds the size of datagrams itself"),
+            (!session.switch.is_empty(), "the law is not switched"),
+            (!session.pause.is_empty(), "the application does not pause"),
+            (!session.clock_jump.is_empty(), "clocks do not jump"),
+            (
+                self.loads().any(is_odd_load),
+                "loads are `computation`, `generator` and `suspension`, for the whole run and with their usual costs",
+            ),
+        ];
+        has.into_iter().find(|(is_there, _)| *is_there).map(|(_, what)| what)
+    }
+
+    /// The stages toward the receiver, and back.
+    fn path(&self) -> (PathSpec, PathSpec) {
+        let entry = &self.scenario.path[0];
+        let back = entry.back.as_ref().unwrap_or(&entry.forward);
+        (PathSpec { stages: entry.forward.clone() }, PathSpec { stages: back.clone() })
+    }
+
+    fn wan_options(&self, directory: &Path) -> Result<Vec<OsString>, Problem> {
+        let (forth, back) = self.path();
+        let mtus = forth.stages.iter().chain(&back.stages).filter_map(|stage| match stage {
+            StageSpec::Mtu(mtu) => Some(*mtu),
+            _ => None,
+        });
+        let mtu = mtus.min().unwrap_or(JUMBO).to_string();
+        let seed = self.scenario.seed.to_string();
+        let mut options: Vec<OsString> = ["--seed", &seed, "--mtu", &mtu].map(OsString::from).into();
+        options.extend(PathFile { forth: &forth, back: &back }.save(directory)?);
+        options.extend(["--control".into(), directory.join(ends::CONTROL).into()]);
+        let mut burners = 0;
+        for load in self.loads() {
+            match load.kind {
+                LoadKind::Computation => burners += load.processes.unwrap_or(1),
+                LoadKind::Generator => options.push("--generator".into()),
+                _ => {}
+            }
+        }
+        if burners > 0 {
+            options.extend(["--burners".into(), burners.to_string().into()]);
+        }
+        let last = crate::load::last_cpu();
+        if self.loads().next().is_some() && last > 0 {
+            // The receiver shares its core with its loads alone.
+            let pins = [("--cpu-b", last), ("--cpu-a", 0), ("--path-cpu", 0)];
+            options.extend(pins.iter().flat_map(|(option, cpu)| [option.into(), cpu.to_string().into()]));
+        }
+        Ok(options)
+    }
+
+    fn bench(&self) -> Vec<String> {
+        let session = self.session();
+        let mut words = vec!["bench".to_owned(), "--json".to_owned()];
+        if let Some(time) = session.time {
+            words.extend(["--time".to_owned(), format!("{}ns", time.0.as_nanos())]);
+        }
+        if let Some(bytes) = session.bytes {
+            words.extend(["--bytes".to_owned(), format!("{}B", bytes.0.0)]);
+        }
+        words.extend(["--preset".to_owned(), session.recipe.clone()]);
+        let own = [
+            ("rate_control.controller", session.controller.clone()),
+            ("rate_control.rate", session.rate.map(|rate| format!("{}bit", rate.0.as_bps()))),
+            ("object.chunk", session.chunk.map(|chunk| format!("{}B", chunk.0.0))),
+            ("bitmap_ack.interval", session.feedback.map(|span| format!("{}ns", span.0.as_nanos()))),
+            (
+                "socket_buffer",
+                self.host().and_then(|host| host.socket_buffer).map(|size| format!("{}B", size.0.0)),
+            ),
+        ];
+        let own = own.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?)));
+        let set = session.set.iter().map(|(key, value)| format!("{key}={value}"));
+        words.extend(set.chain(own).flat_map(|setting| ["--set".to_owned(), setting]));
+        words
+    }
+
+    fn changes(&self) -> Result<Vec<Change>, Problem> {
+        let mut changes = Vec::new();
+        for event in &self.scenario.event {
+            let EventEntry { at, stage, change, direction, .. } = event;
+            let change = serde_json::to_string(change).map_err(|e| Problem::failed(e.to_string(), ""))?;
+            let ways: &[&str] = match direction {
+                Direction::Forward => &["forth"],
+                Direction::Back => &["back"],
+                Direction::Both => &["forth", "back"],
+            };
+            let name = stage.to_string().replace('`', "");
+            let line =
+                |way: &&str| Change { at_ms: millis(at.0), line: format!("stage {way} {name} {change}") };
+            changes.extend(ways.iter().map(line));
+        }
+        changes.sort_by_key(|change| change.at_ms);
+        Ok(changes)
+    }
+
+    /// Makes the run.
+    ///
+    /// # Errors
+    /// When the path cannot be had, or `haul` fails.
+    pub(crate) fn run(&self, emulator: &Emulator, haul: &Path) -> Result<RunReport, Problem> {
+        let directory = emulator.directory()?;
+        let suspension = self.loads().find(|load| load.kind == LoadKind::Suspension);
+        let suspension = suspension.and_then(|load| {
+            Some(Suspension { every_ms: millis(load.every?.0), stop_ms: millis(load.stop?.0) })
+        });
+        let (haul, bench, changes) = (haul.to_owned(), self.bench(), self.changes()?);
+        let task = Task { haul, bench, changes, suspension };
+        let text = serde_json::to_vec(&task).map_err(|e| Problem::failed(e.to_string(), ""))?;
+        fs::write(directory.join(ends::TASK), text).while_doing("cannot write what is to be done")?;
+        let end = |side: &str| vec!["real-end".into(), side.into(), directory.clone().into()];
+        let job = Job { options: self.wan_options(&directory)?, server: end("b"), client: end("a") };
+        let output = emulator.run(&directory, &job)?;
+        let events =
+            fs::read_to_string(directory.join(ends::EVENTS)).while_doing("cannot read haul's trace")?;
+        let events = events.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let real = super::report::Real {
+            result: crate::emulator::parsed(&output.printed)?,
+            events,
+            counters: output.counters,
+        };
+        Ok(RunReport::real(&self.scenario, &self.values, &real))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(text: &str) -> Result<RealJob, String> {
+        prepare(text.parse().unwrap(), Values::new())
+    }
+
+    const PATH: &str =
+        "cap = '9s'\npath = [{ name = 'wan', forward = [{ mtu = 1500 }, { delay = '10ms' }] }]\n";
+
+    #[test]
+    fn haul_is_told_what_the_scenario_says() {
+        let text = format!(
+            "{PATH}host = [{{ name = 'rx', socket_buffer = '208KiB', loads = [{{ kind = 'computation', processes = 2 }}] }}]\n\
+             session = [{{ name = 'bulk', path = 'wan', host = 'rx', time = '5s', controller = 'bbr', rate = '100Mbit', \
+             set = {{ 'bbr.beta' = '0.8' }} }}]\n\
+             event = [{{ at = '2s', path = 'wan', stage = 'delay', change = {{ delay = '30ms' }} }}]"
+        );
+        let job = job(&text).unwrap();
+        let bench = job.bench().join(" ");
+        let settings = "--set bbr.beta=0.8 --set rate_control.controller=bbr --set rate_control.rate=100000000bit \
+                        --set socket_buffer=212992B";
+        assert_eq!(bench, format!("bench --json --time 5000000000ns --preset bulk {settings}"));
+        let lines: Vec<String> = job.changes().unwrap().into_iter().map(|change| change.line).collect();
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("stage forth delay {\"delay\":"), "{lines:?}");
+        let directory = tempfile::tempdir().unwrap();
+        let options = job.wan_options(directory.path()).unwrap().join(" ".as_ref());
+        let options = options.to_string_lossy();
+        assert!(options.contains("--mtu 1500") && options.contains("--burners 2"), "{options}");
+    }
+
+    #[test]
+    fn what_only_the_simulator_can_do_is_said() {
+        let session =
+            |more: &str| job(&format!("{PATH}session = [{{ name = 'a', path = 'wan', time = '1s'{more} }}]"));
+        assert!(session("").is_ok());
+        assert!(session(", truth = true").unwrap_err().contains("the truth"));
+        assert!(session(", start = '1s'").unwrap_err().contains("at once"));
+        assert!(session(", pause = [{ at = '1s', length = '1s' }]").unwrap_err().contains("pause"));
+    }
+}

@@ -1,0 +1,269 @@
+//! The report of a real run: what `haul` says of itself, beside what the emulated path has counted.
+
+use haul_base::{Cause, CauseCounts};
+use haul_sim::{DropReason, Drops, Ended, FlowTruth, LinkSummary, PathCounters, Rates};
+use serde_json::Value;
+
+use super::{DiagnosisReport, RatesReport, RunReport, SessionReport, share};
+use crate::sim::scenario::Scenario;
+use crate::sim::sweep::Values;
+
+/// What a real run has left.
+#[derive(Debug)]
+pub(in crate::sim) struct Real {
+    /// The result of `haul bench --json`.
+    pub result: Value,
+    /// The lines of its `--events`.
+    pub events: Vec<Value>,
+    /// The path's truth.
+    pub counters: Value,
+}
+
+/// A sender at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    /// Seconds since the session began.
+    at: f64,
+    acked_bytes: f64,
+    law_bps: u64,
+    lost: f64,
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn drops(counters: &Value) -> Drops {
+    let mut drops = Drops::default();
+    for reason in DropReason::ALL {
+        drops.count(reason, count(&counters["drops"][reason.name()]));
+    }
+    drops
+}
+
+fn path_counters(direction: &Value) -> PathCounters {
+    PathCounters {
+        offered: count(&direction["sent"]["packets"]),
+        offered_bytes: count(&direction["sent"]["bytes"]),
+        delivered: count(&direction["received"]["packets"]),
+        delivered_bytes: count(&direction["received"]["bytes"]),
+        copies: count(&direction["copies"]),
+        marked: count(&direction["marked"]),
+        damaged: count(&direction["damaged"]),
+        inside: count(&direction["inside"]),
+        drops: drops(direction),
+        stages: Vec::new(),
+    }
+}
+
+/// Everything that crossed the path in a direction, the few packets of the control channel among it.
+fn truth(counters: &PathCounters) -> FlowTruth {
+    FlowTruth {
+        offered: counters.offered,
+        offered_bytes: counters.offered_bytes,
+        delivered: counters.delivered,
+        delivered_bytes: counters.delivered_bytes,
+        copies: counters.copies,
+        drops: counters.drops,
+    }
+}
+
+impl Real {
+    fn samples(&self) -> Vec<Sample> {
+        let time = |event: &Value| event["t"].as_f64().unwrap_or(0.0);
+        let of = |kind: &'static str| self.events.iter().filter(move |event| event["event"] == kind);
+        let begin = of("session").next().map_or(0.0, time);
+        let sample = |event: &Value| {
+            let data = event.get("data").filter(|data| data.is_object())?;
+            Some(Sample {
+                at: time(event) - begin,
+                acked_bytes: data["acked_bytes"].as_f64()?,
+                law_bps: count(&data["rate_bps"]),
+                lost: data["lost"].as_f64().unwrap_or(0.0),
+            })
+        };
+        std::iter::once(Sample::default()).chain(of("progress").filter_map(sample)).collect()
+    }
+
+    /// The last counters of the sender.
+    fn last(&self) -> &Value {
+        let progress = self.events.iter().rev().find(|event| event["data"].is_object());
+        progress.map_or(&Value::Null, |event| &event["data"])
+    }
+
+    fn session(&self, name: &str, controller: &str, ways: [&PathCounters; 2]) -> SessionReport {
+        let (result, last) = (&self.result, self.last());
+        let mut data = truth(ways[0]);
+        let socket = count(&last["receiver_drops"]).min(data.delivered);
+        data.drops.count(DropReason::SocketBuffer, socket);
+        data.delivered -= socket;
+        let (packets, resent) = (count(&result["packets_sent"]), count(&result["packets_resent"]));
+        SessionReport {
+            name: name.to_owned(),
+            controller: controller.to_owned(),
+            complete: result["ok"] == true,
+            bytes: count(&result["bytes"]),
+            seconds: result["seconds"].as_f64().unwrap_or(0.0),
+            goodput_bps: result["goodput_bps"].as_f64().unwrap_or(0.0) as u64,
+            packets,
+            resent,
+            resent_share: share(resent, packets),
+            datagram: count(&last["datagram"]) as u16,
+            rtt_ms: last["rtt_ms"].as_f64().unwrap_or(0.0),
+            min_rtt_ms: last["min_rtt_ms"].as_f64().unwrap_or(0.0),
+            silences: 0,
+            probe_timeouts: 0,
+            diagnosis: self.diagnosis(&data.drops),
+            data,
+            feedback: truth(ways[1]),
+        }
+    }
+
+    /// What is put down to what; `haul` does not say how its windows were judged.
+    fn diagnosis(&self, drops: &Drops) -> DiagnosisReport {
+        let told = |cause: &str| count(&self.result["lost_by_cause"][cause]);
+        let mut died = CauseCounts::default();
+        drops
+            .iter()
+            .filter_map(|(why, packets)| Some((why.cause()?, packets)))
+            .for_each(|(c, n)| died.add(c, n));
+        let causes = [
+            (Cause::ReceiverHost, told("receiver_host")),
+            (Cause::Congestion, told("congestion")),
+            (Cause::Random, told("random")),
+            (Cause::Outage, told("outage")),
+            (Cause::Inconclusive, told("inconclusive")),
+        ];
+        let right = causes.iter().map(|(cause, told)| died.of(*cause).min(*told)).sum();
+        let whole: u64 = causes.iter().map(|(_, told)| told).sum();
+        DiagnosisReport {
+            windows_host: 0,
+            windows_network: 0,
+            windows_inconclusive: 0,
+            windows_out_of_range: 0,
+            lost_by_host: causes[0].1,
+            lost_by_congestion: causes[1].1,
+            lost_by_random: causes[2].1,
+            lost_by_outage: causes[3].1,
+            lost_inconclusive: causes[4].1,
+            attributed: share(right, whole.max(died.whole())),
+            virtual_goodput_bps: None,
+            virtual_goodput_unaware_bps: None,
+            kept: Vec::new(),
+            discriminators: Default::default(),
+        }
+    }
+}
+
+/// The value between two samples, by a straight line.
+fn at(samples: &[Sample], time: f64, of: fn(&Sample) -> f64) -> f64 {
+    let next = samples.partition_point(|sample| sample.at < time);
+    match (next.checked_sub(1).and_then(|before| samples.get(before)), samples.get(next)) {
+        (Some(before), Some(after)) => {
+            let share = (time - before.at) / (after.at - before.at).max(1e-9);
+            of(before) + (of(after) - of(before)) * share
+        }
+        (Some(only), None) | (None, Some(only)) => of(only),
+        (None, None) => 0.0,
+    }
+}
+
+/// The samples at the regular intervals of the simulator's recordings.
+fn rates(samples: &[Sample], interval: f64) -> Rates {
+    let end = samples.last().map_or(0.0, |sample| sample.at);
+    let count = (end / interval) as usize;
+    let growth = |of: fn(&Sample) -> f64| -> Vec<f64> {
+        let step =
+            |n: usize| at(samples, (n + 1) as f64 * interval, of) - at(samples, n as f64 * interval, of);
+        (0..count).map(step).collect()
+    };
+    let goodput =
+        growth(|sample| sample.acked_bytes).iter().map(|bytes| (bytes * 8.0 / interval) as u64).collect();
+    let dropped = growth(|sample| sample.lost).iter().map(|packets| packets.round() as u64).collect();
+    let law = (1..=count).map(|n| {
+        let after = samples.partition_point(|sample| sample.at <= n as f64 * interval);
+        samples.get(after.saturating_sub(1)).map_or(0, |sample| sample.law_bps)
+    });
+    Rates {
+        interval_ns: (interval * 1e9).round() as u64,
+        dropped: vec![dropped],
+        goodput_bps: vec![Vec::new(), goodput],
+        law_bps: vec![law.collect(), Vec::new()],
+        ..Rates::default()
+    }
+}
+
+impl RunReport {
+    /// The report of a real run with one session on one path.
+    pub(in crate::sim) fn real(scenario: &Scenario, values: &Values, real: &Real) -> Self {
+        let (path, session) = (&scenario.path[0], &scenario.session[0]);
+        let ways = ["forth", "back"].map(|way| path_counters(&real.counters[way]));
+        let controller = real.result["controller"].as_str().unwrap_or_default();
+        let report = real.session(&session.name, controller, [&ways[0], &ways[1]]);
+        let error = real.result["error"].get("message").map(|message| format!("haul has failed: {message}"));
+        let problems: Vec<String> = error.into_iter().collect();
+        let recorded = scenario.record.map(|interval| rates(&real.samples(), interval.0.as_secs_f64()));
+        let [forth, back] = ways;
+        let named = |name: String, counters| LinkSummary { name, counters };
+        let links = vec![named(path.name.clone(), forth), named(format!("{} back", path.name), back)];
+        Self {
+            seed: scenario.seed,
+            values: super::values_of(values),
+            ended: Ended::Done,
+            seconds: report.seconds,
+            rates: recorded.map(|rates| RatesReport {
+                flows: vec![session.name.clone()],
+                nodes: vec![session.name.clone(), format!("{} receiver", session.name)],
+                links: Vec::new(),
+                hosts: Vec::new(),
+                rates,
+            }),
+            sessions: vec![report],
+            services: Vec::new(),
+            traffic: Vec::new(),
+            links,
+            adds_up: ["forth", "back"].iter().all(|way| real.counters[way]["adds_up"] == true),
+            checks: Vec::new(),
+            passed: problems.is_empty(),
+            problems,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_trace_becomes_rates_at_regular_intervals() {
+        let progress = |t: f64, bytes: u64, rate: u64, lost: u64| json!({ "t": t, "event": "progress", "data": { "acked_bytes": bytes, "rate_bps": rate, "lost": lost } });
+        let events = vec![
+            json!({ "t": 0.5, "event": "session" }),
+            json!({ "t": 0.55, "event": "progress", "data": null }),
+            progress(0.7, 25_000, 1_000_000, 0),
+            progress(1.0, 62_500, 2_000_000, 4),
+            progress(1.5, 187_500, 3_000_000, 4),
+        ];
+        let real = Real { result: Value::Null, events, counters: Value::Null };
+        let rates = rates(&real.samples(), 0.5);
+        // 62,500 bytes in the first half second, 125,000 in the second.
+        assert_eq!(rates.goodput_bps[1], [1_000_000, 2_000_000]);
+        assert_eq!(rates.law_bps[0], [2_000_000, 3_000_000]);
+        assert_eq!(rates.dropped[0], [4, 0]);
+    }
+
+    #[test]
+    fn what_the_socket_dropped_is_put_beside_what_the_path_did() {
+        let counters =
+            json!({ "sent": { "packets": 100 }, "received": { "packets": 90 }, "drops": { "random": 10 } });
+        let progress = json!({ "t": 1.0, "event": "progress", "data": { "receiver_drops": 30 } });
+        let result = json!({ "ok": true, "lost_by_cause": { "receiver_host": 28, "random": 12 } });
+        let real = Real { result, events: vec![progress], counters: Value::Null };
+        let way = path_counters(&counters);
+        let report = real.session("bulk", "bbr", [&way, &way]);
+        assert_eq!((report.data.delivered, report.data.drops.total()), (60, 40));
+        assert!((report.diagnosis.attributed - 38.0 / 40.0).abs() < 1e-12, "{:?}", report.diagnosis);
+    }
+}

@@ -1,0 +1,68 @@
+//! The scenarios that come with the program.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+
+use super::{Plan, SimArgs, complain, run_all};
+use crate::problem::{Problem, While};
+
+macro_rules! shipped {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../scenarios/", $name, ".toml")))),*]
+    };
+}
+
+const SCENARIOS: &[(&str, &str)] = shipped![
+    "busy-receiver",
+    "cost-of-a-law",
+    "default-lossy-gigabit",
+    "fixed-1-percent",
+    "many-to-one",
+    "mtu-change",
+    "outage",
+    "rtt-loss-sweep",
+    "services",
+    "tcp-both-ways",
+];
+
+/// Runs all of them, writes their files into `out`, and says what passed.
+///
+/// # Errors
+/// When files cannot be written.
+pub(crate) fn run_shipped(out: &Path, jobs: Option<u16>) -> Result<ExitCode, Problem> {
+    let threads = jobs.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);
+    fs::create_dir_all(out).while_doing(&format!("cannot make {}", out.display()))?;
+    let mut is_well = true;
+    for (name, text) in SCENARIOS {
+        let file = out.join(format!("{name}.toml"));
+        fs::write(&file, text).while_doing(&format!("cannot write {}", file.display()))?;
+        let args = SimArgs { file, json: true, trace: None, seed: None, set: Vec::new(), jobs };
+        let runs = run_all(Plan::read(&args)?.jobs()?, threads);
+        let passed = runs.iter().filter(|run| run.passed).count();
+        complain(&args.file, &runs);
+        println!("{name:<22} {passed} of {} runs passed", runs.len());
+        is_well &= passed == runs.len();
+        let report = out.join(format!("{name}.json"));
+        let text = serde_json::to_vec(&runs).map_err(std::io::Error::from);
+        let doing = format!("cannot write {}", report.display());
+        fs::write(&report, text.while_doing(&doing)?).while_doing(&doing)?;
+    }
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_file_is_shipped() {
+        let files = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")).unwrap();
+        let mut names: Vec<String> = files
+            .map(|file| file.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        assert_eq!(names, SCENARIOS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    }
+}
