@@ -139,7 +139,7 @@ fn ecn(parameters: &Parameters) -> Ecn {
 
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let law = Law::read(parameters, setup.initial_rtt);
-    let rules = Rules::of(parameters, &law)?;
+    let rules = Rules::of(parameters, &law).map_err(|wrong| format!("switch: {wrong}"))?;
     let brought = setup.take::<Box<dyn RateController>>().map(|brought| law.wrapped(brought));
     let is_brought = brought.is_some();
     let controller = brought.map_or_else(|| law.build(ANY_DELAY), Ok)?;

@@ -11,7 +11,7 @@ use haul_base::{Bytes, Span, Time};
 use haul_stack::Parameters;
 
 use super::law::Law;
-use crate::control::law as registered;
+use crate::control::{ControllerError, law as registered};
 
 /// What a rule is judged by covers so much time, and so many packets.
 const JUDGED: Span = Span::from_secs(1);
@@ -264,15 +264,15 @@ fn read_rule(text: &str, recipe: &Law) -> Result<Rule, String> {
     let name = words.next().ok_or_else(wanted)?;
     let given: Vec<(&str, &str)> =
         words.map(|word| word.split_once('=').ok_or_else(wanted)).collect::<Result<_, _>>()?;
+    let in_rule = |error: ControllerError| format!("`{text}`: {error}");
     let condition = Condition::read(condition.trim())?;
-    let parameters =
-        registered(name).and_then(|law| law.parameters(&given)).map_err(|error| error.to_string())?;
+    let parameters = registered(name).and_then(|law| law.parameters(&given)).map_err(in_rule)?;
     let law = if given.is_empty() && name == recipe.name {
         recipe.clone()
     } else {
         recipe.of_name(name, parameters)
     };
-    law.check().map_err(|error| error.to_string())?;
+    law.check().map_err(in_rule)?;
     Ok(Rule { condition, law, is_spent: false })
 }
 
@@ -394,7 +394,7 @@ mod tests {
         for (switch, words) in [
             ("loss > 5%", "CONDITION -> LAW"),
             ("loss > 5% ->", "CONDITION -> LAW"),
-            ("loss > 5% -> warp", "no controller named `warp`"),
+            ("loss > 5% -> warp", "switch: `loss > 5% -> warp`: there is no controller named `warp`"),
             ("loss > 5% -> tfrc speed=3", "speed"),
             ("loss > 5% -> tfrc intervals=0", "intervals"),
             ("loss > 5% -> tfrc fast", "CONDITION -> LAW"),
