@@ -171,7 +171,7 @@ pub fn receive_files(
     }
     let job = shared.clone();
     let thread = threads::spawn("haul-receive", move || run(&job, leftovers))?;
-    let sink = Box::new(FileSink::new(shared.clone()));
+    let sink = Box::new(FileSink::in_any_order(shared.clone()));
     Ok(ReceiveJob { sink, handle: ReceiveHandle::new(shared, thread, skipped) })
 }
 

@@ -253,11 +253,19 @@ pub(crate) fn orphaned(path: &[u8]) -> Trouble {
 /// Takes received pieces; files are written by other threads.
 pub(crate) struct FileSink {
     shared: Arc<Shared>,
+    /// Bytes leave memory in whatever order they come.
+    takes_any_order: bool,
 }
 
 impl FileSink {
+    /// Of a receiver that may need what is missing before it is rid of what has come.
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self { shared, takes_any_order: false }
+    }
+
+    /// Of a receiver that writes each byte to its place.
+    pub(crate) fn in_any_order(shared: Arc<Shared>) -> Self {
+        Self { shared, takes_any_order: true }
     }
 }
 
@@ -273,7 +281,7 @@ impl ObjectSink for FileSink {
     }
 
     fn takes_any_order(&self) -> bool {
-        true
+        self.takes_any_order
     }
 
     fn complete(&mut self, len: u64) {

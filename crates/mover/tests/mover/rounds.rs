@@ -68,6 +68,7 @@ fn a_round_reaches_over_a_set_of_which_more_is_lost_than_either_side_has_memory_
     let options = ReceiveOptions { memory, ..options() };
     let sources = vec![[&bytes(&src)[..], b"/."].concat()];
     let mut pair = start(sources, &dst, Layout::Into, limits, options).unwrap();
+    assert!(pair.receive.sink.takes_any_order());
     let rounds = blast(&mut *pair.send.source, &mut *pair.receive.sink, 0.2);
     pair.send.handle.join().unwrap();
     pair.receive.handle.join().unwrap();

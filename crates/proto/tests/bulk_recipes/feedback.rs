@@ -217,7 +217,8 @@ fn a_round_reaches_over_the_whole_set_however_much_of_it_is_missing() {
     let (free, sent) = rounds("free", 0.1, 250_000);
     println!("TABLE rounds: held {held}, free {free}");
     assert!(held > 2 * free, "the limit cuts rounds: {held}, {free}");
-    assert!((4..=8).contains(&free), "{free}");
+    // What ends a round is said again when it or the report on it is lost.
+    assert!((4..=12).contains(&free), "{free}");
     let least = 40_000_000 / 1_169;
     assert!((sent as f64) < least as f64 / 0.9 * 1.02, "{sent} packets for {least}");
 }

@@ -299,6 +299,7 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
                 extras,
             })
         }),
+        vec(any::<u8>(), 0..100).prop_map(ControlMessage::Transport),
         (any::<u64>(), option::of(fault()))
             .prop_map(|(removed, fault)| ControlMessage::Removed(Removal { removed, fault })),
     ]
