@@ -429,10 +429,11 @@ fn links_of_other_users_are_not_followed_to_a_destination_or_a_list() {
 }
 
 #[test]
-fn a_journal_in_a_source_is_named_and_stays_behind() {
+fn what_an_unfinished_copy_has_left_in_a_source_is_named_and_stays_behind() {
     let dir = tempfile::tempdir().unwrap();
     let at = |path: &str| dir.path().join(path);
-    for path in ["s/.haul-deadbeef.journal", "s/d/.haul-0badcafe.journal", "s/f"] {
+    let left = ["s/.haul-deadbeef.journal", "s/d/.haul-0badcafe.journal", "s/d/.haul-0badcafe-1.part"];
+    for path in left.into_iter().chain(["s/f"]) {
         write(at(path), "not a journal", 0o644);
     }
     write(at("d/extra"), "extra", 0o644);
@@ -445,5 +446,10 @@ fn a_journal_in_a_source_is_named_and_stays_behind() {
     assert!(said.contains(".haul-deadbeef.journal") && said.contains("d/.haul-0badcafe.journal"), "{said}");
     assert!(at("d/f").exists() && !at("d/.haul-deadbeef.journal").exists());
     assert!(!at("d/extra").exists(), "it is known what the source has: {said}");
-    exits(&cp(&["--exclude", ".haul-*.journal"]), 0);
+    exits(&cp(&["--exclude", ".haul-*"]), 0);
+    // Nothing waits for what is never copied.
+    let output = haul().arg("cp").arg(at("s")).arg(at("new")).output().unwrap();
+    exits(&output, 3);
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
 }

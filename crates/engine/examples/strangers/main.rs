@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use haul_wire::control::FaultCode;
 use rustls::ClientConfig;
 use stranger::Stranger;
 
@@ -124,9 +125,10 @@ fn come(load: &Load, counts: &Counts, config: &Arc<ClientConfig>, started: Insta
 fn prove(tcp: TcpStream, config: &Arc<ClientConfig>, counts: &Counts) {
     let answered = Stranger::secure(tcp, config).and_then(|mut stranger| {
         stranger.prove_wrongly(stranger::HEAD.len() as u32)?;
-        stranger.answer()
+        stranger.refusal()
     });
-    count(if answered.is_ok() { &counts.refused } else { &counts.closed });
+    let is_refused = answered.is_ok_and(|fault| fault.code == FaultCode::NotAuthorised);
+    count(if is_refused { &counts.refused } else { &counts.closed });
 }
 
 fn count(counter: &AtomicU64) {

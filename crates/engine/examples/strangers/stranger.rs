@@ -1,20 +1,21 @@
 //! A client that does not know the secret, as far as it gets.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use haul_wire::control::{ControlMessage, Fault, FrameDecoder, HelloHead, PROTOCOL_VERSION};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned, version};
 use socket2::{Domain, Socket, Type};
 
-/// The beginning of a Hello's body: its number among the messages, version 2, and a proof of zeros.
-pub(crate) const HEAD: [u8; 34] = {
-    let mut head = [0; 34];
-    head[1] = 2;
+/// The beginning of a Hello's body: its number among the messages, the version, and a proof of zeros.
+pub(crate) const HEAD: [u8; HelloHead::LEN] = {
+    let mut head = [0; HelloHead::LEN];
+    head[1] = PROTOCOL_VERSION as u8;
     head
 };
 
@@ -65,11 +66,21 @@ impl Stranger {
         self.0.flush()
     }
 
-    /// The number of the message that comes next.
-    pub(crate) fn answer(&mut self) -> std::io::Result<u8> {
-        let mut start = [0; 5];
-        self.0.read_exact(&mut start)?;
-        Ok(start[4])
+    /// Why the server refuses it.
+    pub(crate) fn refusal(&mut self) -> std::io::Result<Fault> {
+        let mut decoder = FrameDecoder::new();
+        loop {
+            match decoder.next_message().map_err(std::io::Error::other)? {
+                Some(ControlMessage::Refuse(fault)) => return Ok(fault),
+                Some(other) => return Err(std::io::Error::other(format!("{other:?}"))),
+                None => {}
+            }
+            let mut next = [0; 256];
+            match self.0.read(&mut next)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                len => decoder.feed(&next[..len]),
+            }
+        }
     }
 }
 

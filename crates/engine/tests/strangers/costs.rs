@@ -1,22 +1,18 @@
 //! The tests; one at a time, as they count what the process has.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_engine::{ConnectOptions, HandshakeLimits, ListenOptions, Listener, connect, default_settings};
-use haul_wire::control::{
-    ControlMessage, Fault, FaultCode, FrameDecoder, MAX_HELLO_BODY, PROTOCOL_VERSION, Request,
-};
+use haul_wire::control::{Fault, FaultCode, MAX_HELLO_BODY, PROTOCOL_VERSION, Request};
 use rustls::ClientConfig;
 
 use crate::stranger::{self, Stranger};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// The number of Refuse among the messages.
-const REFUSE: u8 = 2;
 const PLACES: usize = 8;
 /// Where strangers come from.
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
@@ -59,7 +55,8 @@ fn a_wrong_proof_is_refused_before_the_rest_of_the_hello_has_come() {
     let listener = listener(PLACES);
     let mut stranger = stranger(&listener, &stranger::config()).unwrap();
     stranger.prove_wrongly(100_000).unwrap();
-    assert_eq!(stranger.answer().unwrap(), REFUSE);
+    let fault = stranger.refusal().unwrap();
+    assert_eq!(fault.code, FaultCode::NotAuthorised, "{fault}");
     assert_eq!(listener.stats().refused, 1);
 }
 
@@ -143,11 +140,5 @@ fn what_is_no_hello_or_too_long_is_refused_by_its_first_bytes() {
 fn refusal(listener: &Listener, start: &[u8]) -> Fault {
     let mut stranger = stranger(listener, &stranger::config()).unwrap();
     stranger.0.write_all(start).unwrap();
-    let (mut decoder, mut answer) = (FrameDecoder::new(), Vec::new());
-    stranger.0.read_to_end(&mut answer).unwrap();
-    decoder.feed(&answer);
-    match decoder.next_message() {
-        Ok(Some(ControlMessage::Refuse(fault))) => fault,
-        other => panic!("{other:?}"),
-    }
+    stranger.refusal().unwrap()
 }

@@ -30,7 +30,7 @@ pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove
 
 /// Whether a name is that of a journal or of a temporary file, of whichever job.
 pub(crate) fn is_working_name(name: &[u8]) -> bool {
-    is_journal(name) || names::parse_part(name).is_some()
+    names::parse_journal(name).is_some() || names::parse_part(name).is_some()
 }
 
 /// Whether no peer may give this name to anything: that of a journal, which a later job would believe, or of a temporary
@@ -44,9 +44,4 @@ pub(crate) fn reserved(path: &str) -> Fault {
     let message = format!("`{path}` is a name of the journals and temporary files of unfinished copies");
     let hint = "rename it if it is none; `haul clean` removes what an unfinished copy has left";
     Fault::new(FaultCode::Usage, message, hint)
-}
-
-/// Whether a name is that of a journal.
-pub(crate) fn is_journal(name: &[u8]) -> bool {
-    names::parse_journal(name).is_some()
 }

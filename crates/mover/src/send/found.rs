@@ -65,13 +65,13 @@ fn refused(path: &[u8], what: &str) -> Found {
     with_fault(path, fault)
 }
 
-/// A file whose name is that of what an unfinished copy to this place has noted: no other copy may believe it. As with
-/// other things that are never moved, the rest is finished.
-pub(super) fn journal(path: &[u8]) -> Found {
+/// A file whose name is that of a journal or a temporary file: no receiver takes it. As with other things that are never
+/// moved, the rest is finished.
+pub(super) fn working_file(path: &[u8]) -> Found {
     let fault = Fault::new(
         FaultCode::SpecialFile,
-        format!("`{}` has the name of the journal of an unfinished copy, and is never copied", show(path)),
-        "`haul clean` removes what an unfinished copy has left; leave it out with --exclude '.haul-*.journal', or rename it",
+        format!("`{}` has a name of what unfinished copies leave, and is never copied", show(path)),
+        "`haul clean` removes what an unfinished copy has left; leave it out with --exclude '.haul-*', or rename it",
     );
     with_fault(path, fault)
 }

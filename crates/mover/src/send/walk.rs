@@ -14,13 +14,15 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
 
 use super::extras::Preserver;
-use super::found::{NAMELESS, destination, endless, entry, failed, journal, leaf, no_directory, with_fault};
+use super::found::{
+    NAMELESS, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file,
+};
 use super::ignores::{self, Ignores};
 use super::listed::Share;
 use super::overlap;
 use super::select::Chooser;
 use crate::confine::link_error;
-use crate::journal::is_journal;
+use crate::journal::is_reserved;
 use crate::lineage::directory_id;
 use crate::progress::Progress;
 use crate::root::Root;
@@ -232,8 +234,8 @@ impl Walker {
             listing.keep_for_later(path, name.below, false);
             return None;
         }
-        if is_journal(&name.bytes) && self.takes(&listing.inherited, &path, false) {
-            return Some(journal(&path));
+        if is_reserved(&name.bytes) && self.takes(&listing.inherited, &path, false) {
+            return Some(working_file(&path));
         }
         let (stat, through_link) = match self.stat(listing, &name.bytes, &path) {
             Ok(seen) => seen,
