@@ -67,6 +67,60 @@ fn a_plan_of_ones_own_runs_and_equal_seeds_give_equal_files_on_any_number_of_thr
 }
 
 #[test]
+fn the_same_plan_runs_for_real_and_simulated_and_both_come_out_side_by_side() {
+    let name = "the_same_plan_runs_for_real_and_simulated_and_both_come_out_side_by_side";
+    let haul = Path::new(env!("CARGO_BIN_EXE_haul-lab")).with_file_name("haul");
+    if !haul.is_file() {
+        return println!("SKIPPED {name}: {} is not built", haul.display());
+    }
+    if !haul_testing::privileged(name) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("real.toml");
+    // A fifth of what is sent dies on the path in either world; how fast it goes is not asked.
+    let words = r#"
+        about = "a lossy path, for real and simulated"
+        paper = "ours"
+        runner = "both"
+        [quick]
+        seeds = 1
+        sweep = { law = ["fixed"] }
+        [variants.law]
+        fixed = { "session.bulk.controller" = "fixed" }
+        [scenario]
+        cap = "60s"
+        record = "100ms"
+        path = [{ name = "wan", forward = [{ mtu = 1500 }, { loss = "20%" }, { delay = "5ms" }], back = [{ delay = "5ms" }] }]
+        session = [{ name = "bulk", path = "wan", bytes = "5MB", rate = "20Mbit" }]
+        event = [{ at = "300ms", path = "wan", stage = "delay", change = { delay = "8ms" } }]
+        [[plot]]
+        kind = "over_time"
+        over_time = ["goodput_bps.bulk", "law_bps.bulk"]
+        series = "runner"
+        each = "law"
+        [[check]]
+        name = "a fifth is lost for real"
+        test = { kind = "value", measure = "session.bulk.lost_share", at = { runner = "emulator" }, expected = [0.15, 0.25] }
+        [[check]]
+        name = "as much as in the simulator"
+        test = { kind = "alike", measure = "session.bulk.lost_share", at = { runner = "emulator" }, like = { runner = "simulator" }, tolerance = 0.3 }
+    "#;
+    fs::write(&plan, words).unwrap();
+    let output = lab(&["run", plan.to_str().unwrap(), "--out", dir.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).contains("2 checks: 2 reproduced"), "{}", text(&output.stdout));
+    let json: Value = serde_json::from_slice(&fs::read(dir.path().join("real.json")).unwrap()).unwrap();
+    for cell in json["cells"].as_array().unwrap() {
+        let session = &cell["runs"][0]["sessions"][0];
+        assert!(session["complete"] == true && session["bytes"] == 5_000_000, "{session}");
+        assert!(session["data"]["drops"]["random"].as_u64().unwrap() > 500, "{session}");
+    }
+    let svg = fs::read_to_string(dir.path().join("real-fixed.svg")).unwrap();
+    assert!(svg.contains("emulator") && svg.contains("simulator"));
+}
+
+#[test]
 fn a_check_that_differs_without_a_reason_is_a_failure_and_one_with_a_reason_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("turned.toml");

@@ -1,0 +1,64 @@
+//! Every law after what applications and machines do: an hour without anything to send, a clock that jumps.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// A path of 20 Mbit/s and 20 ms, and a session that meets `what` at 10 s; then one second passes before 9 s are looked at.
+fn scenario(law: &str, seconds: u64, what: &str) -> String {
+    let time = seconds - 10;
+    format!(
+        "cap = '{seconds}s'\nexpect_cap = true\nrecord = '1s'\n\
+         path = [{{ name = 'wan', forward = [{{ mtu = 1500 }}, {{ bottleneck = {{ rate = '20Mbit', \
+         queue = {{ tail_drop = '40ms' }} }} }}, {{ delay = '10ms' }}], back = [{{ delay = '10ms' }}] }}]\n\
+         session = [{{ name = 'bulk', path = 'wan', time = '{time}s', controller = '{law}', rate = '19Mbit', {what} }}]\n"
+    )
+}
+
+/// Mean goodput of the receiver in these seconds, Mbit/s.
+fn goodput(run: &Value, seconds: std::ops::Range<usize>) -> f64 {
+    let lists = run["rates"]["goodput_bps"].as_array().unwrap();
+    let list = lists.iter().filter_map(Value::as_array).find(|list| !list.is_empty()).unwrap();
+    let count = seconds.len() as f64;
+    list[seconds].iter().map(|rate| rate.as_f64().unwrap()).sum::<f64>() / count / 1e6
+}
+
+/// Runs all laws; those that have less than `least` Mbit/s in these seconds, with what they have.
+fn slow(seconds: u64, what: &str, look: std::ops::Range<usize>, least: f64) -> Vec<(&'static str, f64)> {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |law: &'static str| {
+        let file = dir.path().join(format!("{law}.toml"));
+        fs::write(&file, scenario(law, seconds, what)).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_haul-lab")).arg("sim").arg(&file).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{law}: {said}"));
+        (law, goodput(&all["runs"][0], look.clone()))
+    };
+    let found: Vec<_> = haul_proto::law_names().into_iter().map(of).collect();
+    println!("{what}: {found:?}");
+    found.into_iter().filter(|(_, rate)| *rate < least).collect()
+}
+
+/// 0.8 of what 20 Mbit/s of packets of 1,500 bytes carry of an object.
+const ENOUGH: f64 = 0.8 * 19.0;
+
+#[test]
+fn every_law_is_back_three_seconds_after_an_hour_without_anything_to_send() {
+    let pause = "pause = [{ at = '10s', length = '3600s' }]";
+    assert!(
+        slow(3_635, pause, 20..1_000, 1e-9).len() == haul_proto::law_names().len(),
+        "nothing is sent meanwhile"
+    );
+    assert_eq!(slow(3_635, pause, 3_613..3_623, ENOUGH), []);
+}
+
+#[test]
+fn every_law_is_back_three_seconds_after_either_clock_has_jumped_by_an_hour() {
+    for end in ["sender", "receiver"] {
+        let jump = format!("clock_jump = [{{ at = '10s', by = '3600s', end = '{end}' }}]");
+        assert_eq!(slow(35, &jump, 13..23, ENOUGH), [], "{end}");
+    }
+}
