@@ -72,7 +72,7 @@ pub(super) enum Test {
     /// The share of `trials` that are `hits`, over the runs of all combinations with these values, has a 95 % interval (Clopper and
     /// Pearson) that ends within `bound` on the side that matters: where the least is above 0 the lower end, otherwise the upper.
     Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
-    /// A mean is nearer to a number than any of other measures.
+    /// No mean of other measures is nearer to a number.
     Nearest { measure: Quantity, others: Vec<Quantity>, at: Table, to: f64 },
     /// A mean is at least this share of the best of others.
     AtLeast { measure: Quantity, at: Table, share: f64, of: Vec<Table> },
@@ -272,7 +272,7 @@ fn nearest(cell: &Cell, measure: &Quantity, others: &[Quantity], to: f64) -> Res
         .iter()
         .map(|other| Ok((&other.text, mean(&cell.of(other)?))))
         .collect::<Result<Vec<_>, String>>()?;
-    let is_nearest = others.iter().all(|(_, other)| (found - to).abs() < (other - to).abs());
+    let is_nearest = others.iter().all(|(_, other)| (found - to).abs() <= (other - to).abs());
     let last = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
     let words = others
         .iter()

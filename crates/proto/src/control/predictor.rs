@@ -5,7 +5,7 @@
 //! The paper's predictor needs the average sleep time of the O(1) scheduler; the others are for the schedulers of today. They
 //! find past suspensions and take those that come at regular intervals to go on so: half of the loads of the paper do.
 
-use haul_base::{Span, Time};
+use haul_base::{Cause, Span, Time};
 use haul_stack::{ParameterKind, ParameterSpec, Parameters};
 
 use super::FeedbackSample;
@@ -13,9 +13,9 @@ use super::FeedbackSample;
 /// The predictors, by name.
 pub(super) const PREDICTOR: ParameterSpec = ParameterSpec {
     name: "predictor",
-    kind: ParameterKind::Choice(&["read_delay", "run_delay", "gaps", "sleep_average"]),
+    kind: ParameterKind::Choice(&["read_delay", "run_delay", "gaps", "host_losses", "sleep_average"]),
     default: "read_delay",
-    help: "what predicts suspensions; `sleep_average` needs the O(1) scheduler",
+    help: "what predicts suspensions; `host_losses`: feedback gaps with losses of the host; `sleep_average` needs the O(1) scheduler",
 };
 /// From which length on a suspension counts.
 pub(super) const NOTICEABLE: ParameterSpec = ParameterSpec {
@@ -57,6 +57,9 @@ pub(super) const MEMORY: ParameterSpec = ParameterSpec {
 const GAIN: f64 = 0.25;
 /// A gap in the feedback is at least so many times the usual spacing.
 const GAP: f64 = 4.0;
+/// Losses are found within so many round trips of the gap that explains them: that of a lost repair takes one more than that
+/// of a first transmission.
+const FOUND_ROUNDS: u64 = 3;
 
 /// Sending should be different from `from` until `until`. `lasts` is the suspension itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -200,11 +203,51 @@ impl SawTooth {
     }
 }
 
+/// Gaps in the feedback: a receiver without a processor says nothing.
+#[derive(Debug, Default)]
+struct Spacing {
+    /// Mean, seconds.
+    usual: f64,
+    heard: Option<Time>,
+    in_flight: bool,
+}
+
+impl Spacing {
+    /// When the gap that this feedback ends began, and how much longer than usual it was. Nothing was sent until
+    /// `paused_until`: what is not heard meanwhile is no gap.
+    fn gap(
+        &mut self,
+        sample: &FeedbackSample<'_>,
+        noticeable: Span,
+        paused_until: Time,
+    ) -> Option<(Time, Span)> {
+        let before = self.heard.replace(sample.now);
+        let was_in_flight =
+            std::mem::replace(&mut self.in_flight, sample.in_flight > 0 && !sample.app_limited);
+        let before =
+            before.filter(|&before| was_in_flight && before > paused_until + sample.rtt.smoothed())?;
+        let gap = sample.now.since(before).as_secs_f64();
+        if self.usual > 0.0 && gap > (GAP * self.usual).max(noticeable.as_secs_f64()) {
+            return Some((before, Span::from_secs_f64(gap - self.usual)));
+        }
+        self.usual += (gap - self.usual) * if self.usual > 0.0 { GAIN } else { 1.0 };
+        None
+    }
+}
+
+/// Whether the receiving host has lost any of what this feedback declares lost.
+fn has_host_losses(sample: &FeedbackSample<'_>) -> bool {
+    let share = sample.verdict.map_or(0.0, |verdict| verdict.share(Cause::ReceiverHost));
+    sample.host_lost_packets > 0 || (sample.lost_packets > 0 && share > 0.0)
+}
+
 #[derive(Debug)]
 enum Sense {
     ReadDelay,
     RunDelay,
-    Gaps { spacing: f64, heard: Option<Time>, in_flight: bool },
+    Gaps(Spacing),
+    /// And the last gap, until the losses of the host are found that it explains.
+    HostLosses(Spacing, Option<(Time, Span)>),
     SleepAverage(SawTooth),
 }
 
@@ -225,7 +268,8 @@ impl Predictor {
         let extremes = Extremes { memory, half_ends: Time::ZERO, halves: [None; 2] };
         let sense = match parameters.text(PREDICTOR.name) {
             "run_delay" => Sense::RunDelay,
-            "gaps" => Sense::Gaps { spacing: 0.0, heard: None, in_flight: false },
+            "gaps" => Sense::Gaps(Spacing::default()),
+            "host_losses" => Sense::HostLosses(Spacing::default(), None),
             "sleep_average" => {
                 let blind = parameters.integer(BLIND.name);
                 Sense::SleepAverage(SawTooth {
@@ -279,7 +323,19 @@ impl Predictor {
                     self.on_delay(now, delay / switches, rtt);
                 }
             }
-            Sense::Gaps { .. } => self.on_spacing(sample, rtt),
+            Sense::Gaps(spacing) => {
+                if let Some((began, lasted)) = spacing.gap(sample, self.noticeable, self.paused_until) {
+                    self.periodic.on_suspension(began, lasted);
+                }
+            }
+            Sense::HostLosses(spacing, last) => {
+                *last = spacing.gap(sample, self.noticeable, self.paused_until).or(*last);
+                if let Some((began, lasted)) = last.take_if(|_| has_host_losses(sample))
+                    && now.since(began + lasted) <= rtt * FOUND_ROUNDS
+                {
+                    self.periodic.on_suspension(began, lasted);
+                }
+            }
         }
         self.periodic.next(now, rtt)
     }
@@ -294,23 +350,6 @@ impl Predictor {
             self.present = Some((began, longest.max(delay)));
         } else if let Some((began, lasted)) = self.present.take() {
             self.periodic.on_suspension(began, lasted);
-        }
-    }
-
-    fn on_spacing(&mut self, sample: &FeedbackSample<'_>, rtt: Span) {
-        let now = sample.now;
-        let Sense::Gaps { spacing, heard, in_flight } = &mut self.sense else { return };
-        let before = heard.replace(now);
-        let was_in_flight = std::mem::replace(in_flight, sample.in_flight > 0 && !sample.app_limited);
-        let Some(before) = before.filter(|&before| was_in_flight && before > self.paused_until + rtt) else {
-            return;
-        };
-        let gap = now.since(before).as_secs_f64();
-        if gap > (GAP * *spacing).max(self.noticeable.as_secs_f64()) && *spacing > 0.0 {
-            let lasted = Span::from_secs_f64(gap - *spacing);
-            self.periodic.on_suspension(before, lasted);
-        } else {
-            *spacing += (gap - *spacing) * if *spacing > 0.0 { GAIN } else { 1.0 };
         }
     }
 }

@@ -169,7 +169,7 @@ impl RateController for Proactive {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::HostSample;
+    use haul_base::{Cause, HostSample, Verdict};
 
     use super::super::testing::{Harness, PathModel, assert_near, built, feedback};
     use super::*;
@@ -180,6 +180,7 @@ mod tests {
     /// A host that another process takes the processor from for 50 of each 200 ms.
     fn loaded() -> PathModel {
         PathModel {
+            verdict: Some(Verdict::of(Cause::ReceiverHost)),
             drain: Some(Rate::from_mbps(1_000)),
             suspended: Some((Span::from_millis(200), Span::from_millis(50))),
             socket_buffer: 1_000_000,
@@ -203,7 +204,7 @@ mod tests {
         fixed.run_for(Span::from_secs(10));
         let plain = fixed.measure(Span::from_secs(30));
         assert_near(plain.loss_rate(), 0.15, 0.05);
-        for predictor in ["read_delay", "run_delay", "gaps", "sleep_average"] {
+        for predictor in ["read_delay", "run_delay", "gaps", "host_losses", "sleep_average"] {
             for act in ["lower", "hold"] {
                 let (loss, goodput) = outcome(&[("predictor", predictor), ("act", act)]);
                 assert!(loss < 0.05, "{predictor}, {act}: {loss} lost");
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn an_idle_receiver_costs_nothing() {
-        for predictor in ["read_delay", "run_delay", "gaps", "sleep_average"] {
+        for predictor in ["read_delay", "run_delay", "gaps", "host_losses", "sleep_average"] {
             let path = PathModel { drain: Some(Rate::from_mbps(1_000)), ..PathModel::default() };
             let given = [("predictor", predictor), ("act", "hold")];
             let mut run = Harness::new(built("proactive", &given, RATE), path);
@@ -287,6 +288,31 @@ mod tests {
         assert_eq!(quiet(1_330), Some(at(1_380)));
         // That one passes as well; a third is not predicted without having seen one.
         assert_eq!(quiet(1_430), None);
+    }
+
+    #[test]
+    fn a_gap_counts_once_the_host_has_lost_packets_in_it_and_no_other_does() {
+        let predicted = |cause: Option<Cause>| {
+            let given = [("predictor", "host_losses"), ("act", "hold"), ("seen", "3")];
+            let mut law = built("proactive", &given, RATE);
+            let rtt = RttEstimator::new(Span::from_millis(20));
+            let mut tell = |millis: u64, lost: u64| {
+                let (now, verdict) = (Time::ZERO + Span::from_millis(millis), cause.map(Verdict::of));
+                let sample =
+                    FeedbackSample { in_flight: 1_000_000, verdict, ..feedback(now, &rtt, 100, lost, None) };
+                law.on_feedback(&sample);
+                law.deadline()
+            };
+            // Silent from 50 to 90 ms of each 200; what was lost is found a round trip later.
+            let heard = (0..1_000u64).step_by(2).filter(|millis| !(52..90).contains(&(millis % 200)));
+            heard.map(|millis| tell(millis, u64::from(millis % 200 == 110))).last().unwrap()
+        };
+        for cause in [None, Some(Cause::Congestion), Some(Cause::Random)] {
+            assert_eq!(predicted(cause), None, "{cause:?}");
+        }
+        let Some(next) = predicted(Some(Cause::ReceiverHost)) else { panic!("nothing is predicted") };
+        let wanted = Time::ZERO + Span::from_millis(1_050 - 20);
+        assert!(next.since(wanted).max(wanted.since(next)) <= Span::from_millis(2), "{next:?}");
     }
 
     #[test]

@@ -56,7 +56,7 @@ const LEAST_LOST: u64 = 6;
 /// So many packets without a telling loss are forgotten: what was lost that long ago says nothing of today. Ten of the paper's windows.
 const MOST_ACCUMULATED: u64 = 710_000;
 /// Windows of fewer packets are taken together as well: the shorter a window, the fewer words it has at a loss rate. Half of the
-/// paper's window is still told as a whole one is (2.5 % inconclusive instead of 0.7 %), a quarter is not (9 %).
+/// paper's window is still told as a whole one is (2.7 % of the network's are inconclusive instead of 0.7 %), a quarter is not (10 %).
 const LEAST_PACKETS: u64 = 35_500;
 
 /// One transmission window as the diagnosis saw it.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::common::{Channel, Session};
 use haul_base::{Bytes, PathId, Rate, Span, Time};
 use haul_proto::presets::preset;
-use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
+use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind, SleepKind};
 use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
 use haul_sim::{
     Distribution, DropReason, FlowId, HostId, LinkId, Pattern, Sink, UdpSource, UdpSourceSpec, World,
@@ -188,6 +188,30 @@ fn proactive_acts_before_the_minimum_of_the_saw_tooth_and_loses_less() {
         assert!(lost * 10 < asynch * 8, "{act}: {lost}, asynch {asynch}");
         let idle = transfer("proactive", &set, vec![]);
         assert_eq!((idle.share(phase), idle.lost(DropReason::SocketBuffer)), (0.0, 0));
+    }
+}
+
+/// Many programs want its core for 30 ms of each 150: nothing but the losses that the diagnosis puts down to the host tells when the
+/// next time comes.
+#[test]
+fn proactive_that_sees_when_the_host_loses_loses_less_than_asynch() {
+    let lost = |name, set: &[(&str, &str)]| {
+        let mut recipe = recipe(name, &[&[("rate", "300Mbit"), ("diagnosis", "on")], set].concat());
+        recipe.set("bitmap_ack.interval", "2ms").unwrap();
+        let mut run = Run::new(&recipe, 1 << 40, RTT, host(FAIR, 64 << 10, vec![]));
+        run.load_every(memory(20), Span::from_millis(150), Span::from_millis(30));
+        let run = run.run(Span::from_secs(10));
+        let (packets, died) =
+            (run.session.sender(&run.world).stats().packets, run.lost(DropReason::SocketBuffer));
+        println!("{name}: {died} of {packets} lost, {:.0} Mbit/s, {:?}", run.goodput(), run.phases);
+        died as f64 / packets as f64
+    };
+    let asynch = lost("asynch", &[]);
+    assert!(asynch > 0.005, "{asynch}");
+    for act in ["lower", "hold"] {
+        let set = [("predictor", "host_losses"), ("act", act), ("socket_buffer", "50KiB")];
+        let proactive = lost("proactive", &set);
+        assert!(proactive < 0.8 * asynch, "{act}: {proactive}, asynch {asynch}");
     }
 }
 
