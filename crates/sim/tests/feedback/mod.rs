@@ -1,5 +1,7 @@
 //! Feedback over UDP and over the control channel, which is TCP: a lost packet holds up all reports behind it.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use haul_base::{Probability, Rate, Span, Time};
 use haul_proto::presets::preset;
 use haul_sim::{ChannelSpec, World};
@@ -21,7 +23,9 @@ struct Outcome {
 fn outcome(seed: u64, (name, changes): (&str, &[(&str, &str)]), len: u64, loss: f64) -> Outcome {
     let mut recipe = preset(name).unwrap().unwrap();
     recipe.set("rate_control.rate", "180Mbit").unwrap();
-    changes.iter().for_each(|(key, value)| recipe.set(key, value).unwrap());
+    for (key, value) in changes {
+        recipe.set(key, value).unwrap();
+    }
     let mut world = World::new(seed);
     let session = Session::of_recipe(&mut world, &recipe, len, RTT);
     let path = Channel { loss, ..Channel::clean(RTT / 2, Rate::from_mbps(200)) }.spec();
@@ -78,7 +82,9 @@ fn every_when_brings_everything_and_a_law_without_a_window_keeps_its_rate() {
     let whens = ["interval", "law", "segment", "chunk", "round"];
     let rates = whens.map(|when| run("asynch", when, 100_000_000));
     assert!(rates.iter().all(|seconds| (seconds / rates[0] - 1.0).abs() < 0.05), "{rates:?}");
-    whens.map(|when| run("cubic", when, 10_000_000));
+    for when in whens {
+        run("cubic", when, 10_000_000);
+    }
 }
 
 #[test]

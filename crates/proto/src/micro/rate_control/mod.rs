@@ -1,5 +1,6 @@
 //! `rate_control`: a control law decides how fast to send and how much may be on its way; the pacer keeps the rate.
 
+mod advice;
 mod law;
 mod observer;
 #[cfg(test)]
@@ -24,12 +25,13 @@ use super::shared::{
 };
 use crate::control::ledger::{Known, LossLedger, Sent};
 use crate::control::{
-    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, OwnHost, Permit, RateController,
-    RateState, SentBatch, Unit, burst_for,
+    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController, RateState,
+    SentBatch, Unit, burst_for,
 };
 use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
+use advice::Looked;
 pub use law::ChosenLaw;
 pub(crate) use law::PARAMETERS;
 use law::{Law, law_parameters};
@@ -127,14 +129,6 @@ struct Handles {
     host: Event<HostSample>,
     pause_wanted: Event<Pause>,
     pause_asked: Event<Pause>,
-}
-
-/// What this end, which receives, was found to be when it was looked at last: totals.
-#[derive(Clone, Copy, Debug, Default)]
-struct Looked {
-    host: HostSample,
-    received: u64,
-    socket_drops: u32,
 }
 
 /// Data packets that have left.
@@ -460,23 +454,6 @@ impl RateControl {
         }
         self.allotted.set(rate, context.next_pn());
         self.tell(context);
-    }
-
-    /// At the receiving end: lets the law say for how long the sender should pause.
-    fn advise(&mut self, host: Option<HostSample>, context: &mut Context<'_>) {
-        let Some(before) = &mut self.looked else { return };
-        let (received, drops) = (context.stats().data_received, context.arrival().socket_drops);
-        let look = OwnHost {
-            now: context.now(),
-            host: host.map(|host| host.since(&before.host)),
-            received: received - before.received,
-            socket_drops: u64::from(drops.wrapping_sub(before.socket_drops)),
-        };
-        *before = Looked { host: host.unwrap_or(before.host), received, socket_drops: drops };
-        if let Some(lasts) = self.controller.advise(&look) {
-            context.raise(self.handles().pause_wanted, &mut Pause(lasts));
-        }
-        self.schedule(context);
     }
 
     fn tell(&self, context: &mut Context<'_>) {
