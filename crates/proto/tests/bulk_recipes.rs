@@ -285,9 +285,13 @@ fn the_control_laws_of_the_papers_bring_an_object_too() {
 
 /// How long an object of 5 MB takes at 40 Mbit/s.
 fn takes(name: &str, loss: f64) -> f64 {
+    takes_with(41, name, loss)
+}
+
+fn takes_with(seed: u64, name: &str, loss: f64) -> f64 {
     let mut recipe = shipped(name);
     recipe.set("rate_control.rate", "40Mbit").unwrap();
-    let mut path = Path::new(&recipe, 5_000_000, loss, 41);
+    let mut path = Path::new(&recipe, 5_000_000, loss, seed);
     path.run(Span::from_secs(120));
     path.assert_whole(5_000_000);
     path.now.since(Time::ZERO).as_secs_f64()
@@ -316,9 +320,11 @@ fn a_chunk_that_loses_too_much_lowers_the_rate_of_the_next_and_rounds_are_judged
     };
     let slower = chunked("fobs-gentle") / chunked("fobs");
     assert!((1.03..1.25).contains(&slower), "{slower}");
-    // The first round loses and falls to what is read, 0.9 of the rate; what is left after it is a tenth.
-    let slower = takes("rapid+", 0.1) / takes("rbudp", 0.1);
-    assert!((1.01..1.1).contains(&slower), "{slower}");
+    // The first round loses and falls to what is read, 0.7 of the rate; what is left after it is three tenths. Each end of a round
+    // may be lost, which costs a while: so several transfers.
+    let all = |name| (41..47).map(|seed| takes_with(seed, name, 0.3)).sum::<f64>();
+    let slower = all("rapid+") / all("rbudp");
+    assert!((1.03..1.3).contains(&slower), "{slower}");
 }
 
 /// Places of the packets of one kind and direction among all that were sent.

@@ -238,14 +238,12 @@ impl RateController for HeldRate {
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.rtt = sample.rtt.clone();
         self.next_pn = sample.next_pn;
-        match &mut self.window {
-            Some(window) => window.add(sample),
-            None => {
-                self.law.on_feedback(sample);
-                if self.is_congested(sample) {
-                    self.take_rate();
-                }
-            }
+        if let Some(window) = &mut self.window {
+            return window.add(sample);
+        }
+        self.law.on_feedback(sample);
+        if self.is_congested(sample) {
+            self.take_rate();
         }
     }
 
@@ -354,7 +352,9 @@ mod tests {
         let rtt = RttEstimator::new(Span::from_millis(20));
         let tell = |law: &mut Box<dyn RateController>, millis: u64, lost_pn: Option<u64>, drain: u64| {
             let mut loss = LossRuns::default();
-            lost_pn.into_iter().for_each(|pn| loss.push(pn));
+            if let Some(pn) = lost_pn {
+                loss.push(pn);
+            }
             let now = Time::ZERO + Span::from_millis(millis);
             let (acked, lost) = (1_000, u64::from(lost_pn.is_some()) * 100);
             let drain = Some(Rate::from_mbps(drain));

@@ -4,8 +4,8 @@ use haul_base::{Cause, HostSample, Verdict};
 use haul_stack::{ParameterKind, ParameterSpec, RecipeError};
 use proptest::prelude::*;
 
-use super::registry::own_laws;
 use super::held_rate::Mode;
+use super::registry::own_laws;
 use super::testing::{Harness, PathModel, config};
 use super::*;
 use crate::rtt::RttEstimator;

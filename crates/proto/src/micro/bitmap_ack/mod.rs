@@ -186,6 +186,12 @@ impl BitmapAck {
     }
 }
 
+/// The sender asks for a report as soon as a packet can leave: at once, although nothing else may leave now.
+fn ask(context: &mut Context<'_>) {
+    context.want_control();
+    context.set_timer(ROUND_TIMER, context.now());
+}
+
 impl MicroProtocol for BitmapAck {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.sent_at = Some(declaration.attribute("sent_at"));
@@ -225,9 +231,8 @@ impl MicroProtocol for BitmapAck {
             self.sender.on_segments(batch);
             self.stamp(batch, context.now());
         } else if event == BatchEvent::FILL {
-            let asks = self.sender.on_filled(batch, context);
-            if asks {
-                context.want_control();
+            if self.sender.on_filled(batch, context) {
+                ask(context);
             }
         } else if let Some(sent_at) = self.sent_at {
             self.receiver.on_segments(batch, sent_at, context);
@@ -237,7 +242,10 @@ impl MicroProtocol for BitmapAck {
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
         if let Some(grant) = SEND_PERMIT.of(event, notice) {
-            return self.sender.on_permit(grant, context);
+            if self.sender.on_permit(grant, context) {
+                ask(context);
+            }
+            return;
         }
         let wanted = self.pauses.as_ref().and_then(|pauses| pauses.wanted.of(event, notice));
         if let Some(&mut Pause(lasts)) = wanted {

@@ -156,15 +156,13 @@ impl Sender {
         }
         let waiting = context.shared(self.handles().clock).reason();
         match (self.round, waiting) {
-            (Round::Running | Round::Starved, Some(WaitingFor::Acknowledgement)) => {
+            // Only a report empties a window, and there is none before it is asked for.
+            (Round::Running | Round::Starved, Some(WaitingFor::Acknowledgement | WaitingFor::Window)) => {
                 self.round = Round::Ended;
                 return true;
             }
             // The receiver may take more only when it has what is missing: this ends a round too, unless it passes soon.
-            (
-                Round::Running,
-                Some(WaitingFor::Receiver | WaitingFor::Window | WaitingFor::Source | WaitingFor::Work),
-            ) => {
+            (Round::Running, Some(WaitingFor::Receiver | WaitingFor::Source | WaitingFor::Work)) => {
                 self.starve(context);
             }
             _ => {}
@@ -187,12 +185,16 @@ impl Sender {
         context.set_timer(ROUND_TIMER, end);
     }
 
-    /// Where the control law's window is full, nothing is filled any more, and only a report empties it.
-    pub(super) fn on_permit(&mut self, grant: &Grant, context: &mut Context<'_>) {
+    /// Where the control law's window is full, nothing is filled any more, and only a report empties it. Returns whether one is
+    /// to be asked for.
+    pub(super) fn on_permit(&mut self, grant: &Grant, context: &mut Context<'_>) -> bool {
         let reason = context.shared(self.handles().clock).reason();
-        if self.round == Round::Running && grant.packets == 0 && reason == Some(WaitingFor::Window) {
-            self.starve(context);
+        let is_full = grant.packets == 0 && reason == Some(WaitingFor::Window);
+        let asks = is_full && matches!(self.round, Round::Running | Round::Starved);
+        if asks {
+            self.round = Round::Ended;
         }
+        asks
     }
 
     pub(super) fn on_round_timer(&mut self) {

@@ -1,5 +1,6 @@
 //! `rate_control`: a control law decides how fast to send and how much may be on its way; the pacer keeps the rate.
 
+mod advice;
 mod allotted;
 mod handles;
 mod law;
@@ -10,7 +11,7 @@ mod tests;
 
 use std::any::Any;
 
-use haul_base::{Cause, Ecn, HostSample, Rate, Span, Time};
+use haul_base::{Cause, Ecn, Rate, Span, Time};
 use haul_diagnosis::Signature;
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, Grant, MicroProtocol, Order, Parameters, Registration,
@@ -23,11 +24,12 @@ use super::object::carries_data;
 use super::shared::{LawInterval, PeerHost, RateNow, WaitingFor};
 use crate::control::ledger::{Known, Sent};
 use crate::control::{
-    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, OwnHost, Permit, RateController,
-    RateState, SentBatch, Unit,
+    ControllerError, LONGEST_HOLD, Limits, LossRuns, MIN_RATE, MIN_WINDOW, Permit, RateController, RateState,
+    SentBatch, Unit,
 };
 use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
+use advice::Looked;
 use allotted::Allotted;
 use handles::Handles;
 pub use law::ChosenLaw;
@@ -60,14 +62,6 @@ pub(crate) const LOST_BY: [(&str, Cause); 5] = [
     ("lost_by_outage", Cause::Outage),
     ("lost_inconclusive", Cause::Inconclusive),
 ];
-
-/// What this end, which receives, was found to be when it was looked at last: totals.
-#[derive(Clone, Copy, Debug, Default)]
-struct Looked {
-    host: HostSample,
-    received: u64,
-    socket_drops: u32,
-}
 
 /// Data packets that have left.
 #[derive(Clone, Copy, Debug, Default)]
@@ -446,23 +440,6 @@ impl RateControl {
         }
         self.allotted.set(rate, context.next_pn());
         self.tell(context);
-    }
-
-    /// At the receiving end: lets the law say for how long the sender should pause.
-    fn advise(&mut self, host: Option<HostSample>, context: &mut Context<'_>) {
-        let Some(before) = &mut self.looked else { return };
-        let (received, drops) = (context.stats().data_received, context.arrival().socket_drops);
-        let look = OwnHost {
-            now: context.now(),
-            host: host.map(|host| host.since(&before.host)),
-            received: received - before.received,
-            socket_drops: u64::from(drops.wrapping_sub(before.socket_drops)),
-        };
-        *before = Looked { host: host.unwrap_or(before.host), received, socket_drops: drops };
-        if let Some(lasts) = self.controller.advise(&look) {
-            context.raise(self.handles().pause_wanted, &mut Pause(lasts));
-        }
-        self.schedule(context);
     }
 
     fn tell(&self, context: &mut Context<'_>) {
