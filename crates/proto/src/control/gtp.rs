@@ -173,7 +173,6 @@ mod tests {
             let steady = run.measure(Span::from_secs(300));
             let wanted = n as f64 - 1.0 / rise.parse::<f64>().unwrap();
             let found = steady.mean_rate.bytes_in(Span::from_millis(100)) as f64 / 1_472.0;
-            println!("1 of {n} lost, rise {rise}: {found:.1} packets a round trip, {wanted:.1} derived");
             assert_near(found, wanted, 0.05);
         }
     }
@@ -188,13 +187,11 @@ mod tests {
         let mut alone = flow("300Mbit");
         alone.run_for(Span::from_secs(10));
         let steady = alone.measure(Span::from_secs(30));
-        println!("alone: {steady:?}, {:.4} lost", steady.loss_rate());
         assert!(steady.goodput > capacity.mul_f64(0.85), "{steady:?}");
         let mut both = [flow("50Mbit"), flow("150Mbit")];
         measure_together(&mut both, Span::from_secs(10));
         let together = measure_together(&mut both, Span::from_secs(30));
         let [less, more] = [0, 1].map(|n| together[n].goodput);
-        println!("together: {less} and {more}");
         assert!(more > less.mul_f64(2.0), "{less} and {more}");
     }
 }

@@ -223,7 +223,6 @@ mod tests {
             let steady = run.measure(Span::from_secs(120));
             let per_syn = (200.0 * n as f64 - 9_800.0).sqrt() - 100.0;
             let found = steady.mean_rate.bytes_in(SYN) as f64 / 1_472.0;
-            println!("1 of {n} lost: {found:.1} packets a SYN, {per_syn:.1} derived");
             assert_near(found, per_syn, 0.05);
         }
     }
@@ -248,13 +247,11 @@ mod tests {
         let mut alone = flow("12Mbit", 40);
         alone.run_for(Span::from_secs(20));
         let steady = alone.measure(Span::from_secs(60));
-        println!("alone: {steady:?}, {:.4} lost", steady.loss_rate());
         assert!(steady.goodput > capacity.mul_f64(0.85), "{steady:?}");
         let mut both = [flow("30Mbit", 40), flow("120Mbit", 40)];
         measure_together(&mut both, Span::from_secs(20));
         let together = measure_together(&mut both, Span::from_secs(30));
         let [less, more] = [0, 1].map(|n| together[n].goodput);
-        println!("together: {less} and {more}");
         assert!(more > less.mul_f64(1.5), "{less} and {more}");
     }
 }

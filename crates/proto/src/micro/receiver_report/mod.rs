@@ -22,7 +22,7 @@ use receiving::Receiving;
 use sending::Sending;
 
 /// A report.
-const REPORT: Kind = Kind(18);
+const REPORT: Kind = Kind(19);
 /// The timer of the next report.
 const REPORT_TIMER: u8 = 0;
 /// The timer of a sender that hears nothing.
