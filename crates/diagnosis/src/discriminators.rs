@@ -14,7 +14,7 @@ pub fn biaz(lost: u64, gap: f64, least: f64, upper: f64) -> bool {
     !((lost + 1.0) * least <= gap && gap < (lost + upper) * least)
 }
 
-/// ZigZag: lost to congestion if the one-way trip time `trip` of the packet after them is long beside its `mean` and mean
+/// `ZigZag`: lost to congestion if the one-way trip time `trip` of the packet after them is long beside its `mean` and mean
 /// `deviation`; the more packets are missing, the longer it has to be. (Whether the bound for more than three lies above the mean
 /// or below it is told both ways by those who cite it; we take the one that goes on as it begins.)
 pub fn zigzag(lost: u64, trip: f64, mean: f64, deviation: f64) -> bool {
