@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Time};
-use haul_stack::{PathState, Recipe, SendError, SendOptions, StackEvent, StackStats};
+use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
 use haul_wire::packet::FlightWord;
 
 use super::Endpoint;
@@ -311,9 +311,9 @@ impl Channel {
     /// Changes the recipe of both ends while the flight goes on; a notice tells how it ended.
     ///
     /// # Errors
-    /// [`EngineError::Recipe`] if it cannot follow on the present one.
-    pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), EngineError> {
-        Ok(self.with(|state, now| state.stack.reconfigure(now, recipe))?)
+    /// If it cannot follow on the present one.
+    pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), RecipeError> {
+        self.with(|state, now| state.stack.reconfigure(now, recipe))
     }
 
     /// The oldest notice of the stack that was not taken yet; the last 64 are kept.

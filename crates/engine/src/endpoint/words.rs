@@ -95,7 +95,7 @@ impl Inner {
         let Some(alive) = state.keep_alive.as_mut().filter(|alive| alive.next <= now) else { return };
         if alive.unanswered == KeepAlive::MOST {
             let seconds = now.since(state.heard).as_secs_f64();
-            return state.end(EngineError::TimedOut { what: "a sign of life of the other side", seconds });
+            return state.end(EngineError::Silent { what: "a sign of life of the other side", seconds });
         }
         alive.unanswered += 1;
         alive.number = alive.number.wrapping_add(1);
