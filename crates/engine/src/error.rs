@@ -7,8 +7,9 @@ use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
 
 use crate::{Direction, UrlError};
 
-/// A failure of the engine. [`EngineError::fault`] gives the form that travels and that people read.
+/// A failure of the engine. More kinds may follow. [`EngineError::fault`] gives the form that travels and that people read.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// The URL cannot be used as it is.
     #[error("{0}")]
@@ -103,6 +104,14 @@ pub enum EngineError {
         /// How long.
         seconds: f64,
     },
+    /// The other side was silent for too long: the connection has ended.
+    #[error("{what} did not come within {seconds:.1} seconds")]
+    Silent {
+        /// What should have come.
+        what: &'static str,
+        /// In which time.
+        seconds: f64,
+    },
     /// The session has ended regularly.
     #[error("the session has ended")]
     Closed,
@@ -192,7 +201,7 @@ impl EngineError {
             Self::Cipher(_) => FaultCode::NotPermitted,
             Self::Version { .. } => FaultCode::VersionMismatch,
             Self::UdpBlocked { .. } => FaultCode::UdpBlocked,
-            Self::TimedOut { .. } => FaultCode::PeerSilent,
+            Self::TimedOut { .. } | Self::Silent { .. } => FaultCode::PeerSilent,
             Self::Protocol { .. }
             | Self::Closed
             | Self::Transport(_)
@@ -219,7 +228,7 @@ impl EngineError {
             }
             Self::Peer(fault) => return fault.hint.clone(),
             Self::UdpBlocked { port, direction } => return udp_hint(*port, *direction),
-            Self::Tls { .. } | Self::ControlLost { .. } | Self::TimedOut { .. } => {
+            Self::Tls { .. } | Self::ControlLost { .. } | Self::TimedOut { .. } | Self::Silent { .. } => {
                 "run the same command again"
             }
             Self::Cipher(_) | Self::Protocol { .. } | Self::Version { .. } | Self::Transport(_) => {

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use haulage::{Connection, Group, Listener, Options, Rate, preset};
+use haulage::{Connection, ConnectionError, Group, Listener, Options, Rate, SendError, WaitError, preset};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_millis(250);
@@ -44,8 +44,8 @@ fn send(url: &str, pause: Option<Duration>) -> Result<(), haulage::Error> {
     loop {
         match connection.send(&FRAME) {
             Ok(_) => std::thread::sleep(pause.unwrap_or_default()),
-            Err(haulage::Error::Closed) => return Ok(()),
-            Err(error) => return Err(error),
+            Err(SendError::Ended(ConnectionError::Closed)) => return Ok(()),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -54,8 +54,8 @@ fn read(sender: &Connection) -> Result<(), haulage::Error> {
     loop {
         match sender.recv(Some(PATIENCE)) {
             Ok(_) => {}
-            Err(haulage::Error::Closed) => return Ok(()),
-            Err(error) => return Err(error),
+            Err(WaitError::Ended(ConnectionError::Closed)) => return Ok(()),
+            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use haulage::{Connection, Listener, Options, Rate, preset};
+use haulage::{Connection, ConnectionError, Listener, Options, Rate, SendError, preset};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const FRAME: [u8; 1_000] = [7; 1_000];
@@ -40,8 +40,8 @@ fn send(url: &str) -> Result<(), haulage::Error> {
     loop {
         match connection.send(&FRAME) {
             Ok(_) => {}
-            Err(haulage::Error::Closed) => return Ok(()),
-            Err(error) => return Err(error),
+            Err(SendError::Ended(ConnectionError::Closed)) => return Ok(()),
+            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -8,21 +8,21 @@ use std::task::{Context, Poll, Waker};
 use haul_engine::EngineError as Error;
 
 /// What the thread and the task share.
-struct Slot<T> {
-    result: Option<Result<T, Error>>,
+struct Slot<T, E> {
+    result: Option<Result<T, E>>,
     waker: Option<Waker>,
 }
 
 /// Work that is being done on a thread of its own.
-pub(crate) struct Aside<T>(Arc<Mutex<Slot<T>>>);
+pub(crate) struct Aside<T, E>(Arc<Mutex<Slot<T, E>>>);
 
-impl<T: Send + 'static> Aside<T> {
+impl<T: Send + 'static, E: From<Error> + Send + 'static> Aside<T, E> {
     /// Begins it.
-    pub(crate) fn start(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<Self, Error> {
+    pub(crate) fn start(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<Self, E> {
         let slot = Arc::new(Mutex::new(Slot { result: None, waker: None }));
         let ours = slot.clone();
         let run = move || {
-            let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()));
+            let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked().into()));
             let mut slot = ours.lock().unwrap_or_else(PoisonError::into_inner);
             slot.result = Some(result);
             let waker = slot.waker.take();
@@ -35,7 +35,7 @@ impl<T: Send + 'static> Aside<T> {
     }
 
     /// What came of it, once.
-    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Result<T, Error>> {
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Result<T, E>> {
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = slot.result.take() {
             return Poll::Ready(result);
@@ -46,9 +46,9 @@ impl<T: Send + 'static> Aside<T> {
 }
 
 /// Does `work` aside. If the task does not wait for the result any more, the work is done all the same and the result dropped.
-pub(crate) async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
+pub(crate) async fn aside<T: Send + 'static, E: From<Error> + Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
     let aside = Aside::start(work)?;
     poll_fn(|context| aside.poll(context)).await
 }

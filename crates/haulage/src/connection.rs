@@ -6,11 +6,13 @@ use std::time::Duration;
 use std::vec;
 
 use haul_base::{Rate, Span};
-use haul_engine::{Channel, EngineError as Error, HaulUrl, Message, TicketFile, associate};
-use haul_stack::{Ends, MessageSink, MessageSource, Recipe, SendOptions, StackEvent, StackStats};
+use haul_engine::{Channel, HaulUrl, Message, TicketFile, associate};
+use haul_stack::{
+    Ends, MessageSink, MessageSource, Recipe, RecipeError, SendOptions, StackEvent, StackStats,
+};
 
-use crate::Options;
 use crate::aside::aside;
+use crate::{ConnectionError, OpenError, Options, SendError, WaitError};
 
 /// What a connection has done so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ impl Connection {
     ///
     /// # Errors
     /// If the URL, the recipe or the ticket's file cannot be used, the server cannot be reached or refuses.
-    pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, Error> {
+    pub fn open(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
         let server: HaulUrl = url.parse()?;
         let ticket = options.ticket.as_ref().map(TicketFile::new);
         let known = ticket.and_then(|ticket| resume(&ticket, &server, recipe, options));
@@ -48,7 +50,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::open`].
-    pub async fn open_async(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, Error> {
+    pub async fn open_async(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
         let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
         aside(move || Self::open(&url, &recipe, &options)).await
     }
@@ -63,7 +65,7 @@ impl Connection {
         recipe: &Recipe,
         options: &Options,
         sink: Box<dyn MessageSink>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenError> {
         Self::associate(url, recipe, options, Ends { message_sink: Some(sink), ..Ends::default() })
     }
 
@@ -76,7 +78,7 @@ impl Connection {
         recipe: &Recipe,
         options: &Options,
         sink: Box<dyn MessageSink>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenError> {
         let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
         aside(move || Self::open_sink(&url, &recipe, &options, sink)).await
     }
@@ -91,7 +93,7 @@ impl Connection {
         recipe: &Recipe,
         options: &Options,
         source: Box<dyn MessageSource>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenError> {
         Self::associate(url, recipe, options, Ends { message_source: Some(source), ..Ends::default() })
     }
 
@@ -104,13 +106,13 @@ impl Connection {
         recipe: &Recipe,
         options: &Options,
         source: Box<dyn MessageSource>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, OpenError> {
         let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
         aside(move || Self::open_source(&url, &recipe, &options, source)).await
     }
 
     /// By a full handshake; the ticket is kept.
-    fn associate(url: &str, recipe: &Recipe, options: &Options, ends: Ends) -> Result<Self, Error> {
+    fn associate(url: &str, recipe: &Recipe, options: &Options, ends: Ends) -> Result<Self, OpenError> {
         let url: HaulUrl = url.parse()?;
         let mut channel = associate(None, &url, recipe, &options.registry, &options.associate(), ends)?;
         if let Some(path) = &options.ticket {
@@ -125,7 +127,7 @@ impl Connection {
     ///
     /// # Errors
     /// If there is no ticket, or it cannot be used.
-    pub fn resume(options: &Options) -> Result<Self, Error> {
+    pub fn resume(options: &Options) -> Result<Self, OpenError> {
         let path = options.ticket.clone().unwrap_or_default();
         let ticket = TicketFile::new(path);
         let channel = ticket.resume(None, &options.registry, &options.channel(), Ends::default())?;
@@ -140,37 +142,37 @@ impl Connection {
     ///
     /// # Errors
     /// If the recipe does not carry such a message, or the connection has ended.
-    pub fn send(&self, data: &[u8]) -> Result<u64, Error> {
-        self.channel.send(data, SendOptions::default(), None)
+    pub fn send(&self, data: &[u8]) -> Result<u64, SendError> {
+        Ok(self.channel.send(data, SendOptions::default(), None)?)
     }
 
     /// As [`Connection::send`], with a priority or a time after which the message is worth nothing, and with a limit for
     /// the wait.
     ///
     /// # Errors
-    /// As [`Connection::send`]; [`Error::TimedOut`].
+    /// As [`Connection::send`]; [`SendError::TimedOut`].
     pub fn send_with(
         &self,
         data: &[u8],
         options: SendOptions,
         timeout: Option<Duration>,
-    ) -> Result<u64, Error> {
-        self.channel.send(data, options, timeout)
+    ) -> Result<u64, SendError> {
+        Ok(self.channel.send(data, options, timeout)?)
     }
 
     /// As [`Connection::send`]; `None` if there is no room now.
     ///
     /// # Errors
     /// As [`Connection::send`].
-    pub fn try_send(&self, data: &[u8]) -> Result<Option<u64>, Error> {
-        self.channel.try_send(data, SendOptions::default())
+    pub fn try_send(&self, data: &[u8]) -> Result<Option<u64>, SendError> {
+        Ok(self.channel.try_send(data, SendOptions::default())?)
     }
 
     /// As [`Connection::send`], for tasks.
     ///
     /// # Errors
     /// As [`Connection::send`].
-    pub async fn send_async(&self, data: &[u8]) -> Result<u64, Error> {
+    pub async fn send_async(&self, data: &[u8]) -> Result<u64, SendError> {
         poll_fn(|context| self.poll_send(context, data)).await
     }
 
@@ -178,31 +180,31 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::send`].
-    pub fn poll_send(&self, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<u64, Error>> {
-        self.channel.poll_send(context, data, SendOptions::default())
+    pub fn poll_send(&self, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<u64, SendError>> {
+        self.channel.poll_send(context, data, SendOptions::default()).map_err(Into::into)
     }
 
     /// The next message. Waits for it up to `timeout` (`None`: no limit).
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; [`Error::Closed`] after the last message; how the connection has ended otherwise.
-    pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, Error> {
-        self.channel.recv(timeout)
+    /// [`WaitError::TimedOut`]; [`ConnectionError::Closed`] after the last message; how the connection has ended otherwise.
+    pub fn recv(&self, timeout: Option<Duration>) -> Result<Message, WaitError> {
+        Ok(self.channel.recv(timeout)?)
     }
 
     /// The next message, if one waits.
     ///
     /// # Errors
     /// As [`Connection::recv`].
-    pub fn try_recv(&self) -> Result<Option<Message>, Error> {
-        self.channel.try_recv()
+    pub fn try_recv(&self) -> Result<Option<Message>, WaitError> {
+        Ok(self.channel.try_recv()?)
     }
 
     /// As [`Connection::recv`], for tasks.
     ///
     /// # Errors
     /// As [`Connection::recv`].
-    pub async fn recv_async(&self) -> Result<Message, Error> {
+    pub async fn recv_async(&self) -> Result<Message, WaitError> {
         poll_fn(|context| self.poll_recv(context)).await
     }
 
@@ -210,24 +212,24 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::recv`].
-    pub fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message, Error>> {
-        self.channel.poll_recv(context)
+    pub fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message, WaitError>> {
+        self.channel.poll_recv(context).map_err(Into::into)
     }
 
     /// Waits until everything has left and, where the recipe acknowledges, has arrived.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; how the connection has ended.
-    pub fn flush(&self, timeout: Option<Duration>) -> Result<(), Error> {
-        self.channel.flush(timeout)
+    /// [`WaitError::TimedOut`]; how the connection has ended.
+    pub fn flush(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
+        Ok(self.channel.flush(timeout)?)
     }
 
     /// As [`Connection::flush`], for tasks.
     ///
     /// # Errors
     /// How the connection has ended.
-    pub async fn flush_async(&self) -> Result<(), Error> {
-        poll_fn(|context| self.channel.poll_flush(context)).await
+    pub async fn flush_async(&self) -> Result<(), WaitError> {
+        Ok(poll_fn(|context| self.channel.poll_flush(context)).await?)
     }
 
     /// Asks the other side to send at this rate, now or at any time (with `rate_feedback` in the recipe).
@@ -240,23 +242,23 @@ impl Connection {
     ///
     /// # Errors
     /// If the recipe cannot follow on the present one.
-    pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), Error> {
+    pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), RecipeError> {
         self.channel.reconfigure(recipe)
     }
 
     /// The next notice: a new rate or recipe, a message that was given up. Waits for it up to `timeout`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; how the connection has ended.
-    pub fn notice(&self, timeout: Duration) -> Result<StackEvent, Error> {
-        self.channel.wait_notice(timeout)
+    /// [`WaitError::TimedOut`]; how the connection has ended.
+    pub fn notice(&self, timeout: Duration) -> Result<StackEvent, WaitError> {
+        Ok(self.channel.wait_notice(timeout)?)
     }
 
     /// As [`Connection::notice`], for tasks.
     ///
     /// # Errors
     /// How the connection has ended.
-    pub async fn notice_async(&self) -> Result<StackEvent, Error> {
+    pub async fn notice_async(&self) -> Result<StackEvent, WaitError> {
         poll_fn(|context| self.poll_notice(context)).await
     }
 
@@ -264,8 +266,8 @@ impl Connection {
     ///
     /// # Errors
     /// How the connection has ended.
-    pub fn poll_notice(&self, context: &mut Context<'_>) -> Poll<Result<StackEvent, Error>> {
-        self.channel.poll_notice(context)
+    pub fn poll_notice(&self, context: &mut Context<'_>) -> Poll<Result<StackEvent, WaitError>> {
+        self.channel.poll_notice(context).map_err(Into::into)
     }
 
     /// The next notice, if one waits.
@@ -296,8 +298,8 @@ impl Connection {
     }
 
     /// How the connection has ended, if it has.
-    pub fn ended(&self) -> Option<Error> {
-        self.channel.ended()
+    pub fn ended(&self) -> Option<ConnectionError> {
+        self.channel.ended().map(Into::into)
     }
 
     /// Breaks the connection off at once: the other side is told that it does not end where it should.
@@ -310,15 +312,15 @@ impl Connection {
     ///
     /// # Errors
     /// If not everything is known to have arrived by then.
-    pub fn close(&self, timeout: Duration) -> Result<(), Error> {
-        self.channel.close(timeout)
+    pub fn close(&self, timeout: Duration) -> Result<(), WaitError> {
+        Ok(self.channel.close(timeout)?)
     }
 
     /// As [`Connection::close`], for tasks: without a limit for what is on its way, which an executor's own timeout sets.
     ///
     /// # Errors
     /// How the connection has ended, if not as it should.
-    pub async fn close_async(&self) -> Result<(), Error> {
+    pub async fn close_async(&self) -> Result<(), WaitError> {
         poll_fn(|context| self.poll_close(context)).await
     }
 
@@ -326,17 +328,17 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::close_async`].
-    pub fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.channel.poll_close(context)
+    pub fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
+        self.channel.poll_close(context).map_err(Into::into)
     }
 
     /// Waits until the connection has ended, and gives how: after [`Connection::abort`], until the other side has answered or
     /// was told often enough.
     ///
     /// # Errors
-    /// [`Error::TimedOut`].
-    pub fn wait_ended(&self, timeout: Duration) -> Result<Error, Error> {
-        self.channel.wait_ended(timeout)
+    /// [`WaitError::TimedOut`].
+    pub fn wait_ended(&self, timeout: Duration) -> Result<ConnectionError, WaitError> {
+        Ok(self.channel.wait_ended(timeout)?.into())
     }
 }
 

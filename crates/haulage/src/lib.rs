@@ -38,21 +38,21 @@
 mod aside;
 mod blocking;
 mod connection;
+mod error;
 mod group;
 mod listener;
 mod options;
 mod stream;
 
-use haul_stack::RecipeError;
-
 pub use connection::{Connection, Statistics};
+pub use error::{AcceptError, ConnectionError, OpenError, SendError, WaitError};
 pub use group::Group;
 pub use haul_base::{Bytes, Rate, Span, Time};
 pub use haul_engine::{EngineError as Error, HaulUrl as Url, Message, UrlError};
 pub use haul_proto::micro::registry;
 pub use haul_proto::presets::PRESETS;
 pub use haul_stack as stack;
-pub use haul_stack::{Recipe, Registry, SendOptions, StackEvent as Notice};
+pub use haul_stack::{Recipe, RecipeError, Registry, SendOptions, StackEvent as Notice};
 pub use haul_wire::control::Cipher;
 pub use listener::{Accepted, ListenOptions, Listener, StreamsPermitted};
 pub use options::Options;
@@ -71,11 +71,10 @@ pub mod control {
 /// # Errors
 /// [`Error::Recipe`] if there is none.
 pub fn preset(name: &str) -> Result<Recipe, Error> {
-    haul_proto::presets::preset(name)
-        .unwrap_or_else(|| {
-            let known: Vec<_> = PRESETS.iter().map(|(name, _)| *name).collect();
-            let message = format!("there is no preset `{name}`; there are: {}", known.join(", "));
-            Err(RecipeError::Text { line: 1, column: 1, message })
-        })
-        .map_err(Error::from)
+    let found = haul_proto::presets::preset(name).unwrap_or_else(|| {
+        let known: Vec<_> = PRESETS.iter().map(|(name, _)| *name).collect();
+        let message = format!("there is no preset `{name}`; there are: {}", known.join(", "));
+        Err(RecipeError::Text { line: 1, column: 1, message })
+    });
+    Ok(found?)
 }

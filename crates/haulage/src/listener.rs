@@ -17,7 +17,7 @@ pub use self::options::{ListenOptions, StreamsPermitted};
 
 use self::admit::{Door, Streams, Wanted};
 use crate::blocking::block_until;
-use crate::{ByteReader, ByteWriter, Connection};
+use crate::{AcceptError, ByteReader, ByteWriter, Connection};
 
 /// What a client wants.
 #[derive(Debug)]
@@ -31,10 +31,10 @@ pub enum Accepted {
 }
 
 impl Accepted {
-    fn into_reader(self) -> Result<ByteReader, Error> {
+    fn into_reader(self) -> Result<ByteReader, AcceptError> {
         match self {
             Self::Reader(reader) => Ok(*reader),
-            _ => Err(Error::Protocol { reason: "the client does not want to send bytes".to_owned() }),
+            _ => Err(Error::Protocol { reason: "the client does not want to send bytes".to_owned() }.into()),
         }
     }
 }
@@ -52,7 +52,7 @@ impl Listener {
     ///
     /// # Errors
     /// If the address or port cannot be had.
-    pub fn bind(addr: SocketAddr) -> Result<Self, Error> {
+    pub fn bind(addr: SocketAddr) -> Result<Self, AcceptError> {
         Self::bind_with(ListenOptions::new(addr))
     }
 
@@ -60,7 +60,7 @@ impl Listener {
     ///
     /// # Errors
     /// As [`Listener::bind`].
-    pub fn bind_with(options: ListenOptions) -> Result<Self, Error> {
+    pub fn bind_with(options: ListenOptions) -> Result<Self, AcceptError> {
         let mut engine = EngineOptions::new(options.addr);
         (engine.expires, engine.permit_cipher_none) = (options.expires, options.permit_cipher_none);
         let engine = Arc::new(haul_engine::Listener::bind(engine)?);
@@ -100,50 +100,51 @@ impl Listener {
     /// The next conversation in messages. Waits for it up to `timeout` (`None`: no limit).
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; [`Error::Closed`].
-    pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, Error> {
+    /// [`AcceptError::TimedOut`]; [`AcceptError::Closed`].
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<Connection, AcceptError> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         block_until(until, |context| self.poll_accept(context)).unwrap_or_else(|| {
-            Err(Error::TimedOut { what: "a connection", seconds: timeout.unwrap_or_default().as_secs_f64() })
+            let seconds = timeout.unwrap_or_default().as_secs_f64();
+            Err(Error::TimedOut { what: "a connection", seconds }.into())
         })
     }
 
     /// As [`Listener::accept`], for tasks.
     ///
     /// # Errors
-    /// [`Error::Closed`].
-    pub async fn accept_async(&self) -> Result<Connection, Error> {
+    /// [`AcceptError::Closed`].
+    pub async fn accept_async(&self) -> Result<Connection, AcceptError> {
         poll_fn(|context| self.poll_accept(context)).await
     }
 
     /// As [`Listener::accept`], for those who poll.
     ///
     /// # Errors
-    /// [`Error::Closed`].
-    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Connection, Error>> {
-        self.engine.endpoint().poll_accept(context).map_ok(Connection::of)
+    /// [`AcceptError::Closed`].
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<Connection, AcceptError>> {
+        self.engine.endpoint().poll_accept(context).map_ok(Connection::of).map_err(Into::into)
     }
 
     /// The next client, whatever it wants; `None` if none comes within `timeout`.
     ///
     /// # Errors
-    /// [`Error::Closed`]; how a stream could not be begun.
-    pub fn accept_any(&self, timeout: Duration) -> Result<Option<Accepted>, Error> {
+    /// [`AcceptError::Closed`]; how a stream could not be begun.
+    pub fn accept_any(&self, timeout: Duration) -> Result<Option<Accepted>, AcceptError> {
         let until = Some(Instant::now() + timeout);
         let wanted = block_until(until, |context| match self.poll_accept(context) {
             Poll::Ready(connection) => {
                 Poll::Ready(connection.map(|it| Wanted::Begun(Accepted::Messages(it))))
             }
-            Poll::Pending => self.streams.poll_wanted(context),
+            Poll::Pending => self.streams.poll_wanted(context).map_err(Into::into),
         });
-        wanted.map(|wanted| wanted?.begin()).transpose()
+        wanted.map(|wanted| Ok(wanted?.begin()?)).transpose()
     }
 
     /// As [`Listener::accept_any`], for tasks. A stream that has begun when nobody waits any more is the next one's.
     ///
     /// # Errors
     /// As [`Listener::accept_any`].
-    pub async fn accept_any_async(&self) -> Result<Accepted, Error> {
+    pub async fn accept_any_async(&self) -> Result<Accepted, AcceptError> {
         poll_fn(|context| self.poll_accept_any(context)).await
     }
 
@@ -151,29 +152,29 @@ impl Listener {
     ///
     /// # Errors
     /// As [`Listener::accept_any`].
-    pub fn poll_accept_any(&self, context: &mut Context<'_>) -> Poll<Result<Accepted, Error>> {
+    pub fn poll_accept_any(&self, context: &mut Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
         match self.poll_accept(context) {
             Poll::Ready(connection) => Poll::Ready(connection.map(Accepted::Messages)),
-            Poll::Pending => self.streams.poll_next(context),
+            Poll::Pending => self.streams.poll_next(context).map_err(Into::into),
         }
     }
 
     /// The next client that sends bytes.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; how the stream could not be begun; [`Error::Protocol`] if the client wants something else.
-    pub fn accept_reader(&self, timeout: Duration) -> Result<ByteReader, Error> {
+    /// [`AcceptError::TimedOut`]; how the stream could not be begun; [`AcceptError::Failed`] if the client wants something else.
+    pub fn accept_reader(&self, timeout: Duration) -> Result<ByteReader, AcceptError> {
         match self.accept_any(timeout)? {
             Some(accepted) => accepted.into_reader(),
-            None => Err(Error::TimedOut { what: "a stream", seconds: timeout.as_secs_f64() }),
+            None => Err(Error::TimedOut { what: "a stream", seconds: timeout.as_secs_f64() }.into()),
         }
     }
 
     /// As [`Listener::accept_reader`], for tasks.
     ///
     /// # Errors
-    /// How the stream could not be begun; [`Error::Protocol`] if the client wants something else.
-    pub async fn accept_reader_async(&self) -> Result<ByteReader, Error> {
+    /// How the stream could not be begun; [`AcceptError::Failed`] if the client wants something else.
+    pub async fn accept_reader_async(&self) -> Result<ByteReader, AcceptError> {
         self.accept_any_async().await?.into_reader()
     }
 

@@ -15,7 +15,7 @@ use haul_engine::{
     ConnectOptions, Control, Counters, EngineError as Error, HaulUrl, Session, Transfer, Waker, connect,
     law_in_force,
 };
-use haul_proto::{ChosenLaw, Part};
+use haul_proto::{ChosenLaw, ControllerError, Part};
 use haul_stack::Recipe;
 use haul_wire::control::{Fault, FaultCode, Request};
 
@@ -23,9 +23,9 @@ pub use self::statistics::StreamStatistics;
 
 use self::incoming::Inbox;
 use self::outgoing::Outbox;
-use crate::Options;
 use crate::aside::{Aside, aside};
 use crate::blocking::block_until;
+use crate::{ConnectionError, OpenError, Options, WaitError};
 
 /// How often a wait looks at the control channel.
 const LOOK: Duration = Duration::from_millis(50);
@@ -46,7 +46,7 @@ pub struct ByteReader {
     inbox: Arc<Inbox>,
     line: Line,
     /// The goodbye that a task waits for.
-    ending: Option<Aside<Option<Counters>>>,
+    ending: Option<Aside<Option<Counters>, Error>>,
 }
 
 /// What carries a stream. Dropping the transfer stops its thread.
@@ -84,7 +84,7 @@ impl Line {
         StreamStatistics::of(present.or(self.last).as_ref(), self.control.round_trip())
     }
 
-    fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), Error> {
+    fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let changes: Vec<_> = changes.iter().map(owned).collect();
         if let (Some(law), Some(transfer)) = (&mut self.law, &self.transfer) {
@@ -130,8 +130,8 @@ impl ByteWriter {
     ///
     /// # Errors
     /// If the server cannot be reached or refuses.
-    pub fn open(url: &str, options: &Options) -> Result<Self, Error> {
-        Self::of(open(url, None, options, Request::StreamSend)?)
+    pub fn open(url: &str, options: &Options) -> Result<Self, OpenError> {
+        Ok(Self::of(open(url, None, options, Request::StreamSend)?)?)
     }
 
     /// As [`ByteWriter::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server runs what
@@ -139,8 +139,8 @@ impl ByteWriter {
     ///
     /// # Errors
     /// As [`ByteWriter::open`]; if the recipe does not carry an object, or cannot be used.
-    pub fn open_with(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, Error> {
-        Self::of(open(url, Some(recipe), options, Request::StreamSend)?)
+    pub fn open_with(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
+        Ok(Self::of(open(url, Some(recipe), options, Request::StreamSend)?)?)
     }
 
     /// As [`ByteWriter::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
@@ -148,7 +148,7 @@ impl ByteWriter {
     ///
     /// # Errors
     /// As [`ByteWriter::open`].
-    pub async fn open_async(url: &str, options: &Options) -> Result<Self, Error> {
+    pub async fn open_async(url: &str, options: &Options) -> Result<Self, OpenError> {
         let (url, options) = (url.to_owned(), options.clone());
         aside(move || Self::open(&url, &options)).await
     }
@@ -163,7 +163,7 @@ impl ByteWriter {
     ///
     /// # Errors
     /// What kept them from arriving.
-    pub fn finish(mut self) -> Result<(), Error> {
+    pub fn finish(mut self) -> Result<(), WaitError> {
         self.finish_until(None)
     }
 
@@ -171,8 +171,8 @@ impl ByteWriter {
     /// called again when it was too short.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; what kept the bytes from arriving.
-    pub fn finish_timeout(&mut self, timeout: Duration) -> Result<(), Error> {
+    /// [`WaitError::TimedOut`]; what kept the bytes from arriving.
+    pub fn finish_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
         self.finish_until(Some(timeout))
     }
 
@@ -180,11 +180,11 @@ impl ByteWriter {
     ///
     /// # Errors
     /// As [`ByteWriter::finish`].
-    pub async fn finish_async(self) -> Result<(), Error> {
+    pub async fn finish_async(self) -> Result<(), WaitError> {
         aside(move || self.finish()).await
     }
 
-    fn finish_until(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+    fn finish_until(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         self.is_ended = true;
         self.outbox.end();
@@ -195,23 +195,23 @@ impl ByteWriter {
                 break;
             }
             if let Some(error) = self.line.control.failure() {
-                return Err(error);
+                return Err(error.into());
             }
             if left.is_zero() {
                 let seconds = timeout.unwrap_or_default().as_secs_f64();
-                return Err(Error::TimedOut { what: "the arrival of all bytes", seconds });
+                return Err(Error::TimedOut { what: "the arrival of all bytes", seconds }.into());
             }
         }
         self.line.is_over = true;
-        self.line.control.close()
+        Ok(self.line.control.close()?)
     }
 
     /// Changes parameters of the stream's `rate_control`, while it runs: `("rate", "50Mbit")`, `("controller", "reno")`.
     /// Nothing that was written is lost by it, and a new law goes on from the rate of the one before.
     ///
     /// # Errors
-    /// [`Error::Controller`] if there is no such law or parameter; then nothing changes.
-    pub fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), Error> {
+    /// If there is no such law or parameter; then nothing changes.
+    pub fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
         self.line.set_law(changes)
     }
 
@@ -219,8 +219,8 @@ impl ByteWriter {
     ///
     /// # Errors
     /// How it has failed.
-    pub fn check(&self) -> Result<(), Error> {
-        self.line.failure().map_or(Ok(()), Err)
+    pub fn check(&self) -> Result<(), ConnectionError> {
+        self.line.failure().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Bytes that were written and have not arrived for certain.
@@ -269,7 +269,7 @@ impl ByteWriter {
         if self.is_ended {
             return Err(io::Error::other("the end of the stream was said already"));
         }
-        self.check().map_err(to_io)
+        self.line.failure().map_or(Ok(()), |error| Err(to_io(error)))
     }
 
     /// Name of the recipe that carries the stream; the client chose it.
@@ -306,8 +306,8 @@ impl ByteReader {
     ///
     /// # Errors
     /// If the server cannot be reached or refuses.
-    pub fn open(url: &str, options: &Options) -> Result<Self, Error> {
-        Self::of(open(url, None, options, Request::StreamReceive)?)
+    pub fn open(url: &str, options: &Options) -> Result<Self, OpenError> {
+        Ok(Self::of(open(url, None, options, Request::StreamReceive)?)?)
     }
 
     /// As [`ByteReader::open`], by another recipe of an object than `bulk`: `fobs`, `rbudp` or one's own. The server runs what
@@ -315,8 +315,8 @@ impl ByteReader {
     ///
     /// # Errors
     /// As [`ByteReader::open`]; if the recipe does not carry an object, or cannot be used.
-    pub fn open_with(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, Error> {
-        Self::of(open(url, Some(recipe), options, Request::StreamReceive)?)
+    pub fn open_with(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
+        Ok(Self::of(open(url, Some(recipe), options, Request::StreamReceive)?)?)
     }
 
     /// As [`ByteReader::open`], for tasks: the handshake takes a thread of its own for as long as it lasts, which
@@ -324,7 +324,7 @@ impl ByteReader {
     ///
     /// # Errors
     /// As [`ByteReader::open`].
-    pub async fn open_async(url: &str, options: &Options) -> Result<Self, Error> {
+    pub async fn open_async(url: &str, options: &Options) -> Result<Self, OpenError> {
         let (url, options) = (url.to_owned(), options.clone());
         aside(move || Self::open(&url, &options)).await
     }

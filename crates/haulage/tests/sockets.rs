@@ -9,8 +9,8 @@ use std::time::Duration;
 use haul_testing::block_on;
 use haulage::stack::{MessageSink, MessageSource};
 use haulage::{
-    Accepted, ByteReader, ByteWriter, Connection, Error, ListenOptions, Listener, Notice, Options, Rate,
-    Recipe, Time, preset,
+    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ListenOptions, Listener,
+    Notice, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -50,9 +50,9 @@ fn tasks_send_receive_and_flush_without_an_executor_of_ours() {
 #[test]
 fn waits_end_when_they_should_and_clones_are_one_connection() {
     let listener = listener();
-    assert!(matches!(listener.accept(Some(Duration::from_millis(20))), Err(Error::TimedOut { .. })));
+    assert!(matches!(listener.accept(Some(Duration::from_millis(20))), Err(AcceptError::TimedOut(_))));
     let (client, server) = pair(&listener, &preset("msg").unwrap());
-    assert!(matches!(client.recv(Some(Duration::from_millis(20))), Err(Error::TimedOut { .. })));
+    assert!(matches!(client.recv(Some(Duration::from_millis(20))), Err(WaitError::TimedOut(_))));
     assert!(server.try_recv().unwrap().is_none());
     let (reading, writing) = (server.clone(), client.clone());
     let reader = std::thread::spawn(move || {
@@ -64,10 +64,10 @@ fn waits_end_when_they_should_and_clones_are_one_connection() {
     drop(writing);
     client.close(PATIENCE).unwrap();
     assert_eq!(reader.join().unwrap(), 1_000_000);
-    assert!(matches!(server.ended(), Some(Error::Closed)));
+    assert!(matches!(server.ended(), Some(ConnectionError::Closed)));
     let too_long = vec![0; 1 << 20];
     let (client, _server) = pair(&listener, &preset("msg").unwrap());
-    assert!(matches!(client.send(&too_long), Err(Error::Message(_))));
+    assert!(matches!(client.send(&too_long), Err(SendError::Message(_))));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn unknown_recipes_and_urls_say_what_is_wrong() {
     assert!(error.contains("vis") && error.contains("viz, msg, sensor"), "{error}");
     assert!(matches!(
         Connection::open("http://x", &preset("msg").unwrap(), &Options::default()),
-        Err(Error::Url(_))
+        Err(OpenError::Url(_))
     ));
 }
 
@@ -243,7 +243,7 @@ fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("msg").unwrap());
     client.close(PATIENCE).unwrap();
-    assert!(matches!(server.recv(Some(PATIENCE)), Err(Error::Closed)));
+    assert!(matches!(server.recv(Some(PATIENCE)), Err(WaitError::Ended(ConnectionError::Closed))));
     for preset_name in ["viz", "msg", "sensor"] {
         let open = || {
             Connection::open(&listener.url("127.0.0.1"), &preset(preset_name).unwrap(), &Options::default())
@@ -252,16 +252,25 @@ fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
         // At once: no packet of the flight has left.
         open().close(PATIENCE).unwrap();
         let server = listener.accept(Some(PATIENCE)).unwrap();
-        assert!(matches!(server.recv(Some(PATIENCE)), Err(Error::Closed)), "{preset_name}");
+        assert!(
+            matches!(server.recv(Some(PATIENCE)), Err(WaitError::Ended(ConnectionError::Closed))),
+            "{preset_name}"
+        );
         let client = open();
         assert!(client.send(&vec![0; 1 << 20]).is_err(), "{preset_name}: too large");
         client.abort();
         client.wait_ended(PATIENCE).unwrap();
         let server = listener.accept(Some(PATIENCE)).unwrap();
-        assert!(matches!(server.recv(Some(PATIENCE)), Err(Error::Peer(_))), "{preset_name}");
+        assert!(
+            matches!(server.recv(Some(PATIENCE)), Err(WaitError::Ended(ConnectionError::Aborted(_)))),
+            "{preset_name}"
+        );
         drop(open());
         let server = listener.accept(Some(PATIENCE)).unwrap();
-        assert!(matches!(server.recv(Some(PATIENCE)), Err(Error::Closed)), "{preset_name}");
+        assert!(
+            matches!(server.recv(Some(PATIENCE)), Err(WaitError::Ended(ConnectionError::Closed))),
+            "{preset_name}"
+        );
     }
 }
 
@@ -408,7 +417,7 @@ fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
     };
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     let early = writer.finish_timeout(short);
-    assert!(matches!(early, Err(Error::TimedOut { .. })), "{early:?} after {written} bytes");
+    assert!(matches!(early, Err(WaitError::TimedOut(_))), "{early:?} after {written} bytes");
     let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()).unwrap());
     writer.finish_timeout(PATIENCE).unwrap();
     assert_eq!((reading.join().unwrap(), writer.statistics().bytes), (written, written));

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulage::{Accepted, ByteReader, ByteWriter, Connection, Error, Listener, Notice, Options, Rate, preset};
+use haulage::{
+    Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Listener, Notice, Options, Rate, preset,
+};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
@@ -65,7 +67,7 @@ fn a_server_accepts_answers_and_ends_beside_its_clients() {
                 assert_eq!(here.recv_async().await.unwrap().data, message);
             }
             here.close_async().await.unwrap();
-            assert!(matches!(here.ended(), Some(Error::Closed)));
+            assert!(matches!(here.ended(), Some(ConnectionError::Closed)));
         };
         for number in 0..3 {
             client(number).await;

@@ -12,8 +12,8 @@ use haul_base::{Bytes, Rate, Span};
 use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode};
 use haulage::{
-    Accepted, ByteReader, ByteWriter, Connection, Error, ListenOptions, Listener, Options, StreamStatistics,
-    StreamsPermitted,
+    Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Error, ListenOptions, Listener, Options,
+    SendError, StreamStatistics, StreamsPermitted, WaitError,
 };
 use zeroize::Zeroizing;
 
@@ -182,16 +182,16 @@ impl Pipe<'_> {
         let options = Options { keep_alive: Some(KEEP_ALIVE), ..Options::default() };
         match Carrier::choose(self.args, &options)? {
             Carrier::Bytes(recipe, options) if self.args.reverse => {
-                self.receive_bytes(ByteReader::open_with(url, &recipe, &options)?)
+                self.receive_bytes(ByteReader::open_with(url, &recipe, &options).map_err(Error::from)?)
             }
             Carrier::Bytes(recipe, options) => {
-                self.send_bytes(ByteWriter::open_with(url, &recipe, &options)?)
+                self.send_bytes(ByteWriter::open_with(url, &recipe, &options).map_err(Error::from)?)
             }
             Carrier::Messages(mut recipe) => {
                 let cut = carrier::cut(self.args.frame, &recipe)?;
                 let direction = if self.args.reverse { RECEIVING } else { SENDING };
                 recipe.name = format!("{direction}{}", recipe.name);
-                let connection = Connection::open(url, &recipe, &options)?;
+                let connection = Connection::open(url, &recipe, &options).map_err(Error::from)?;
                 self.talk(&connection, Ok(cut), !self.args.reverse)
             }
         }
@@ -219,11 +219,11 @@ impl Pipe<'_> {
                 Err("it is for the other direction: --reverse belongs on both sides".to_owned())
             }
         });
-        let listener = Listener::bind_with(options)?;
+        let listener = Listener::bind_with(options).map_err(Error::from)?;
         self.announce(&listener)?;
         loop {
             self.go_on()?;
-            match listener.accept_any(LOOK)? {
+            match listener.accept_any(LOOK).map_err(Error::from)? {
                 Some(Accepted::Messages(connection)) => {
                     let cut = carrier::cut(self.args.frame, &connection.recipe());
                     return self.talk(&connection, cut, self.args.reverse);
@@ -268,7 +268,7 @@ impl Pipe<'_> {
         loop {
             self.go_on()?;
             match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
-                None => writer.check().map_err(|error| gone(&error))?,
+                None => writer.check().map_err(|error| gone(error))?,
                 Some(0) => break,
                 Some(read) => {
                     self.write(&mut writer, &buffer[..read])?;
@@ -304,8 +304,8 @@ impl Pipe<'_> {
     fn finish(&self, writer: &mut ByteWriter) -> Result<(), Fault> {
         loop {
             match writer.finish_timeout(LOOK) {
-                Err(Error::TimedOut { what: "the arrival of all bytes", .. }) => self.go_on()?,
-                finished => return finished.map_err(|error| gone(&error)),
+                Err(WaitError::TimedOut(_)) => self.go_on()?,
+                finished => return finished.map_err(|error| gone(error)),
             }
         }
     }
@@ -337,7 +337,7 @@ impl Pipe<'_> {
         loop {
             self.go_on()?;
             if let Some(error) = connection.ended() {
-                return Err(gone(&error));
+                return Err(gone(error));
             }
             match input.message(cut, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => {}
@@ -351,7 +351,7 @@ impl Pipe<'_> {
         }
         self.flush(connection)?;
         tally.known = Some(Known::of(connection));
-        connection.close(LAST_WORDS).map_err(|error| gone(&error))?;
+        connection.close(LAST_WORDS).map_err(|error| gone(error))?;
         Ok(tally)
     }
 
@@ -360,11 +360,11 @@ impl Pipe<'_> {
         loop {
             match connection.send_with(message, haulage::SendOptions::default(), Some(LOOK)) {
                 Ok(_) => return Ok(()),
-                Err(Error::TimedOut { what: "room for the message", .. }) if !self.cancel.is_requested() => {}
-                Err(Error::TimedOut { what: "room for the message", .. }) => {
+                Err(SendError::TimedOut(_)) if !self.cancel.is_requested() => {}
+                Err(SendError::TimedOut(_)) => {
                     return Err(self.cancel.fault(""));
                 }
-                Err(error) => return Err(gone(&error)),
+                Err(error) => return Err(gone(error)),
             }
         }
     }
@@ -375,8 +375,8 @@ impl Pipe<'_> {
             self.go_on()?;
             match connection.flush(Some(LOOK)) {
                 Ok(()) => return Ok(()),
-                Err(Error::TimedOut { what: "the arrival of all messages", .. }) => {}
-                Err(error) => return Err(gone(&error)),
+                Err(WaitError::TimedOut(_)) => {}
+                Err(error) => return Err(gone(error)),
             }
         }
         Ok(())
@@ -398,9 +398,9 @@ impl Pipe<'_> {
                         break;
                     }
                 }
-                Err(Error::TimedOut { what: "a message", .. }) => {}
-                Err(Error::Closed) => break,
-                Err(error) => return Err(gone(&error)),
+                Err(WaitError::TimedOut(_)) => {}
+                Err(WaitError::Ended(ConnectionError::Closed)) => break,
+                Err(error) => return Err(gone(error)),
             }
         }
         tally.known = Some(Known::of(connection));
@@ -418,8 +418,8 @@ fn rate(bytes: u64, elapsed: Span) -> Rate {
 }
 
 /// An end of a conversation that is no end of the data.
-fn gone(error: &Error) -> Fault {
-    match error {
+fn gone(error: impl Into<Error>) -> Fault {
+    match error.into() {
         Error::Closed => {
             Fault::new(FaultCode::PeerSilent, "the other side ended before everything was sent", ANEW)
         }
@@ -430,5 +430,5 @@ fn gone(error: &Error) -> Fault {
 /// What an error of a stream says underneath.
 fn stream_fault(error: &io::Error) -> Fault {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    inner.map_or_else(|| fault::io("the stream failed", error), gone)
+    inner.map_or_else(|| fault::io("the stream failed", error), |inner| gone(inner.clone()))
 }

@@ -1,4 +1,4 @@
-//! The server's side of flights: each begins once.
+//! The server's side of connections: each begins once.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use haul_stack::Ends;
 use haul_wire::packet::{Flight, FlightWord, OpenHeader, WordPacket};
 
 use super::address::Standing;
+use super::connection::{Connection, Header, received};
 use super::event_loop::split_open;
 use super::guard::caught;
-use super::inner::{Header, Inner, received};
-use super::phase::Manner;
+use super::phase::CloseReason;
 use super::shared::{Shared, count, lock};
 use super::table::Table;
 use crate::crypto::ResumptionSecret;
 use crate::{EngineError, Role};
 
-/// A packet with an opening header has come.
+/// A packet with an initial header has come.
 pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
     let Some((header, inner)) = split_open(packet) else { return count(&shared.counters.strays) };
     let flight = match admit(shared, now, &header, source) {
@@ -29,7 +29,7 @@ pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source
         Err(Refusal::Over) => return say_closed(shared, header.flight),
         Err(Refusal::NoRoom) => return,
     };
-    // To where the flight is known to be: a copy of the header from elsewhere moves nothing. Before that is known the
+    // To where the connection is known to be: a copy of the header from elsewhere moves nothing. Before that is known the
     // client goes on to send headers, so that a challenge that is lost is followed by another.
     let state = flight.lock();
     match state.proven_peer() {
@@ -53,18 +53,18 @@ enum Refusal {
     Unknown,
     Unauthentic,
     Replayed,
-    /// The flight was accepted before, and this end has closed it.
+    /// The connection was accepted before, and this end has closed it.
     Over,
     NoRoom,
 }
 
-/// The flight of an opening header: the present one, or a new one if its epoch is higher than any before.
+/// The connection of an initial header: the present one, or a new one if its epoch is higher than any before.
 fn admit(
     shared: &Arc<Shared>,
     now: Time,
     header: &OpenHeader,
     source: SocketAddr,
-) -> Result<Arc<Inner>, Refusal> {
+) -> Result<Arc<Connection>, Refusal> {
     if shared.role == Role::Client {
         return Err(Refusal::Unknown);
     }
@@ -83,7 +83,7 @@ fn admit(
     }
 }
 
-type Known = (ResumptionSecret, Option<Arc<Inner>>, u64);
+type Known = (ResumptionSecret, Option<Arc<Connection>>, u64);
 
 fn known(table: &Table, identity: u32) -> Result<Known, Refusal> {
     let entry = table.get(identity).ok_or(Refusal::Unknown)?;
@@ -95,7 +95,7 @@ fn begin(
     now: Time,
     header: &OpenHeader,
     source: SocketAddr,
-) -> Result<Arc<Inner>, Refusal> {
+) -> Result<Arc<Connection>, Refusal> {
     let flight = header.flight;
     let options = *lock(&shared.options);
     let (bond, known) = match lock(&shared.table).get(flight.identity) {
@@ -104,10 +104,11 @@ fn begin(
     };
     let standing =
         if known == Some(source.ip().to_canonical()) { Standing::Proven } else { Standing::Claimed };
-    let made = Inner::new(now, Role::Server, &bond, flight, (source, standing), &options, Ends::default());
+    let made =
+        Connection::new(now, Role::Server, &bond, flight, (source, standing), &options, Ends::default());
     let made = made.map(Arc::new).map_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
-        say(shared, &bond.secret, flight, (FlightWord::Close, Manner::Cut as u32), source);
+        say(shared, &bond.secret, flight, (FlightWord::Close, CloseReason::Abort as u32), source);
         Refusal::NoRoom
     })?;
     let mut table = lock(&shared.table);
@@ -126,7 +127,7 @@ fn begin(
     Ok(made)
 }
 
-/// Answers the goodbye of the latest flight, which this end has closed already. The answer goes to where the client
+/// Answers the close of the latest connection, which this end has closed already. The answer goes to where the client
 /// was: a copy of its packet from elsewhere gets none.
 pub(super) fn say_closed(shared: &Shared, flight: Flight) {
     let (secret, peer) = match lock(&shared.table).get(flight.identity) {
@@ -139,7 +140,7 @@ pub(super) fn say_closed(shared: &Shared, flight: Flight) {
     say(shared, &secret, flight, (FlightWord::Closed, 0), peer);
 }
 
-/// Says something about a flight that is not there.
+/// Says something about a connection that is not there.
 fn say(
     shared: &Shared,
     secret: &ResumptionSecret,
@@ -153,7 +154,7 @@ fn say(
 }
 
 /// The client will not come back with this association.
-pub(super) fn forget_if_asked(shared: &Shared, word: &WordPacket) {
+pub(super) fn drop_resumption_state_if_asked(shared: &Shared, word: &WordPacket) {
     if word.word != FlightWord::Forget || shared.role == Role::Client {
         return;
     }

@@ -1,24 +1,24 @@
 //! Where the other end is. Whoever copies a packet can send it from any address, so an address counts only once it has
-//! sent back what was sent to it (RFC 9000, sections 8 and 9). Until then a new flight sends nothing but challenges,
+//! sent back what was sent to it (RFC 9000, sections 8 and 9). Until then a new connection sends nothing but challenges,
 //! each for a packet of about its size, and a running one goes on where it was.
 
 use std::net::SocketAddr;
 
 use haul_wire::packet::FlightWord;
 
-use super::inner::{Header, Inner, State};
+use super::connection::{Connection, Header, State};
 use super::shared::Shared;
 
 /// Whether the other end is known to get what is sent to its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It has answered a challenge, or has the address of a TCP connection or of an earlier flight of the association.
+    /// It has answered a challenge, or has the address of a TCP connection or of an earlier connection of the association.
     Proven,
     /// Its packets come from there.
     Claimed,
 }
 
-impl Inner {
+impl Connection {
     /// Asks whoever is at `address` for a sign that it gets what is sent there.
     pub(super) fn challenge(&self, shared: &Shared, state: &State, address: SocketAddr) {
         self.say(shared, address, FlightWord::Challenge, self.wanted_from(shared, state, address));
@@ -36,14 +36,14 @@ impl Inner {
 
     /// Authentic packets have come from `from`, and are the newest.
     pub(super) fn on_newest_from(&self, shared: &Shared, state: &State, from: SocketAddr, header: Header) {
-        // Whoever opens a flight is challenged for the header already.
+        // Whoever opens a connection is challenged for the header already.
         let is_challenged = state.standing == Standing::Claimed && header == Header::Present;
         if state.peer != from && !is_challenged {
             self.challenge(shared, state, from);
         }
     }
 
-    /// The answer to a challenge has come: the flight moves there if it is what was asked for.
+    /// The answer to a challenge has come: the connection moves there if it is what was asked for.
     pub(super) fn on_response(&self, shared: &Shared, state: &mut State, from: SocketAddr, number: u32) {
         let is_new = state.peer != from || state.standing == Standing::Claimed;
         if !is_new || number != self.wanted_from(shared, state, from) {

@@ -6,13 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Time};
-use haul_stack::{PathState, Recipe, SendError, SendOptions, StackEvent, StackStats};
+use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
 use haul_wire::packet::FlightWord;
 
 use super::Endpoint;
+use super::connection::{Connection, State};
 use super::driver::InlineDriver;
-use super::inner::{Inner, State};
-use super::phase::{Manner, Phase};
+use super::phase::{CloseReason, Phase};
 use super::shared::lock;
 use super::ticket::Ticket;
 use crate::{EngineError, Role};
@@ -26,13 +26,13 @@ pub struct Message {
     pub data: Vec<u8>,
 }
 
-/// One end of a flight. Any thread may use it; dropping it ends the flight without waiting for what is on its way.
+/// One end of a connection. Any thread may use it; dropping it ends the connection without waiting for what is on its way.
 pub struct Channel {
-    inner: Arc<Inner>,
+    inner: Arc<Connection>,
     endpoint: Endpoint,
     /// The client's.
     ticket: Option<Box<Ticket>>,
-    goodbye: FlightWord,
+    closing: FlightWord,
 }
 
 /// Whether what there is to send may wait for what the application does with the result of a wait.
@@ -46,9 +46,9 @@ enum Coalescing {
 type Attempt<T> = Result<Option<T>, EngineError>;
 
 impl Channel {
-    pub(super) fn new(inner: Arc<Inner>, endpoint: Endpoint, ticket: Option<Box<Ticket>>) -> Self {
-        let goodbye = if ticket.is_some() { FlightWord::Forget } else { FlightWord::Close };
-        Self { inner, endpoint, ticket, goodbye }
+    pub(super) fn new(inner: Arc<Connection>, endpoint: Endpoint, ticket: Option<Box<Ticket>>) -> Self {
+        let closing = if ticket.is_some() { FlightWord::Forget } else { FlightWord::Close };
+        Self { inner, endpoint, ticket, closing }
     }
 
     /// Which end this is.
@@ -93,9 +93,9 @@ impl Channel {
         self.ticket.as_deref()
     }
 
-    /// From now on the association outlives this flight.
+    /// From now on the association outlives this connection.
     pub(super) fn keep(&mut self) {
-        self.goodbye = FlightWord::Close;
+        self.closing = FlightWord::Close;
     }
 
     fn now(&self) -> Time {
@@ -211,7 +211,7 @@ impl Channel {
     /// Sends a message and gives its number; `None` if there is no room for it now.
     ///
     /// # Errors
-    /// [`EngineError::Message`] if the recipe does not carry such a message; how the flight has ended.
+    /// [`EngineError::Message`] if the recipe does not carry such a message; how the connection has ended.
     pub fn try_send(&self, data: &[u8], options: SendOptions) -> Attempt<u64> {
         self.with(|state, now| state.send(now, data, options))
     }
@@ -248,7 +248,7 @@ impl Channel {
     /// The next message, if one waits.
     ///
     /// # Errors
-    /// How the flight has ended, after its last message.
+    /// How the connection has ended, after its last message.
     pub fn try_recv(&self) -> Attempt<Message> {
         self.with(|state, _| state.recv())
     }
@@ -273,7 +273,7 @@ impl Channel {
     /// Waits until everything has left and, where the recipe acknowledges, has arrived.
     ///
     /// # Errors
-    /// [`EngineError::TimedOut`]; how the flight has ended.
+    /// [`EngineError::TimedOut`]; how the connection has ended.
     pub fn flush(&self, timeout: Option<Duration>) -> Result<(), EngineError> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         self.wait(until, "the arrival of all messages", Coalescing::Forbidden, |state, _| state.flushed())
@@ -282,15 +282,15 @@ impl Channel {
     /// As [`Channel::flush`], for tasks.
     ///
     /// # Errors
-    /// How the flight has ended.
+    /// How the connection has ended.
     pub fn poll_flush(&self, context: &mut task::Context<'_>) -> Poll<Result<(), EngineError>> {
         self.poll(context, |state, _| state.flushed())
     }
 
-    /// Waits until the other side has shown that it knows the flight. The server's end always knows.
+    /// Waits until the other side has shown that it knows the connection. The server's end always knows.
     ///
     /// # Errors
-    /// [`EngineError::TimedOut`]; how the flight has ended.
+    /// [`EngineError::TimedOut`]; how the connection has ended.
     pub fn wait_confirmed(&self, timeout: Duration) -> Result<(), EngineError> {
         self.wait(
             Some(Instant::now() + timeout),
@@ -298,7 +298,7 @@ impl Channel {
             Coalescing::Forbidden,
             |state, _| match state.ended() {
                 Some(error) => Err(error),
-                None => Ok((!state.is_unheard_of()).then_some(())),
+                None => Ok((!state.is_unconfirmed()).then_some(())),
             },
         )
     }
@@ -308,12 +308,12 @@ impl Channel {
         self.with(|state, now| state.stack.want_rate(now, rate));
     }
 
-    /// Changes the recipe of both ends while the flight goes on; a notice tells how it ended.
+    /// Changes the recipe of both ends while the connection goes on; a notice tells how it ended.
     ///
     /// # Errors
-    /// [`EngineError::Recipe`] if it cannot follow on the present one.
-    pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), EngineError> {
-        Ok(self.with(|state, now| state.stack.reconfigure(now, recipe))?)
+    /// If it cannot follow on the present one.
+    pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), RecipeError> {
+        self.with(|state, now| state.stack.reconfigure(now, recipe))
     }
 
     /// The oldest notice of the stack that was not taken yet; the last 64 are kept.
@@ -324,7 +324,7 @@ impl Channel {
     /// Waits for the next notice.
     ///
     /// # Errors
-    /// [`EngineError::TimedOut`]; how the flight has ended.
+    /// [`EngineError::TimedOut`]; how the connection has ended.
     pub fn wait_notice(&self, timeout: Duration) -> Result<StackEvent, EngineError> {
         let until = Some(Instant::now() + timeout);
         self.wait(until, "a notice", Coalescing::Forbidden, |state, _| match state.notice() {
@@ -336,7 +336,7 @@ impl Channel {
     /// As [`Channel::wait_notice`], for tasks.
     ///
     /// # Errors
-    /// How the flight has ended.
+    /// How the connection has ended.
     pub fn poll_notice(&self, context: &mut task::Context<'_>) -> Poll<Result<StackEvent, EngineError>> {
         self.poll(context, |state, _| match state.notice() {
             Some(notice) => Ok(Some(notice)),
@@ -344,26 +344,26 @@ impl Channel {
         })
     }
 
-    /// How the flight has ended, if it has.
+    /// How the connection has ended, if it has.
     pub fn ended(&self) -> Option<EngineError> {
         self.inner.lock().ended()
     }
 
-    /// Ends the flight: waits for what is on its way, says goodbye and waits for the answer, `timeout` in all.
+    /// Ends the connection: waits for what is on its way, closes and waits for the answer, `timeout` in all.
     ///
     /// # Errors
-    /// [`EngineError::TimedOut`] if not everything is known to have arrived by then; how the flight has ended otherwise.
+    /// [`EngineError::TimedOut`] if not everything is known to have arrived by then; how the connection has ended otherwise.
     pub fn close(&self, timeout: Duration) -> Result<(), EngineError> {
         let began = Instant::now();
         let flushed = match self.flush(Some(timeout)) {
             Err(EngineError::Closed) => Ok(()),
             other => other,
         };
-        self.goodbye(Manner::Regular);
+        self.start_close(CloseReason::Graceful);
         match self.wait_ended(timeout.saturating_sub(began.elapsed())) {
             Ok(EngineError::Closed) => flushed,
             // What was said to somebody who has never answered is not known to have arrived.
-            Err(EngineError::TimedOut { .. }) if !self.inner.lock().is_unheard_of() => flushed,
+            Err(EngineError::TimedOut { .. }) if !self.inner.lock().is_unconfirmed() => flushed,
             Ok(error) | Err(error) => flushed.and(Err(error)),
         }
     }
@@ -371,15 +371,15 @@ impl Channel {
     /// As [`Channel::close`], for tasks: without a limit as long as not everything has arrived.
     ///
     /// # Errors
-    /// How the flight has ended, if not as it should.
+    /// How the connection has ended, if not as it should.
     pub fn poll_close(&self, context: &mut task::Context<'_>) -> Poll<Result<(), EngineError>> {
-        if !self.inner.lock().says_goodbye() {
+        if !self.inner.lock().is_closing() {
             match self.poll_flush(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(error)) if !matches!(error, EngineError::Closed) => {
                     return Poll::Ready(Err(error));
                 }
-                Poll::Ready(_) => self.goodbye(Manner::Regular),
+                Poll::Ready(_) => self.start_close(CloseReason::Graceful),
             }
         }
         self.poll(context, |state, _| Ok(state.ended())).map(|ended| match ended? {
@@ -388,35 +388,35 @@ impl Channel {
         })
     }
 
-    /// Waits until the flight has ended, and gives how: after a goodbye, until that was answered or said often enough.
+    /// Waits until the connection has ended, and gives how: after a close, until that was answered or said often enough.
     ///
     /// # Errors
     /// [`EngineError::TimedOut`].
     pub fn wait_ended(&self, timeout: Duration) -> Result<EngineError, EngineError> {
         let until = Some(Instant::now() + timeout);
-        self.wait(until, "the answer to the goodbye", Coalescing::Forbidden, |state, _| Ok(state.ended()))
+        self.wait(until, "the answer to the closing", Coalescing::Forbidden, |state, _| Ok(state.ended()))
     }
 
-    /// Breaks the flight off at once: the other side is told that it does not end where it should.
+    /// Breaks the connection off at once: the other side is told that it does not end where it should.
     pub fn abort(&self) {
-        self.goodbye(Manner::Cut);
+        self.start_close(CloseReason::Abort);
     }
 
-    fn goodbye(&self, manner: Manner) {
+    fn start_close(&self, reason: CloseReason) {
         let now = self.now();
         let shared = self.endpoint.shared();
         let mut state = self.inner.lock();
         // An answer may have been put off.
         self.inner.settle(shared, &mut state, now);
-        state.say_goodbye(now, self.goodbye, manner);
-        self.inner.farewell(shared, &mut state, now);
+        state.start_close(now, self.closing, reason);
+        self.inner.send_close(shared, &mut state, now);
         self.inner.release(shared, state);
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.goodbye(Manner::Regular);
+        self.start_close(CloseReason::Graceful);
         let peer = self.inner.lock().proven_peer();
         let shared = self.endpoint.shared();
         let mut table = lock(&shared.table);

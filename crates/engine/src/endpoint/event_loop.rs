@@ -9,12 +9,12 @@ use haul_wire::packet::{
     FlightWord, IDENTITY_AT, OPEN_KIND, OpenHeader, PAIR_KIND, PacketKind, PairHeader, WORD_KIND, WordPacket,
 };
 
+use super::connection::{Connection, Header, received};
 use super::driver::Received;
-use super::inner::{Header, Inner, received};
 use super::shared::{Shared, count, lock};
 use crate::EngineError;
 
-/// Takes datagrams that belong to no flight, and gives what goes back to their source.
+/// Takes datagrams that belong to no connection, and gives what goes back to their source.
 pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) -> Option<Vec<u8>> + Send>;
 
 /// What a datagram is, by its first bytes.
@@ -76,7 +76,7 @@ impl EventLoop {
     }
 }
 
-/// Gives the datagrams of one buffer to whom they belong; runs of one flight stay together.
+/// Gives the datagrams of one buffer to whom they belong; runs of one connection stay together.
 fn hand_out(
     shared: &Arc<Shared>,
     strays: &mut Strays,
@@ -109,7 +109,7 @@ fn hand_out(
                 }
             }
             Sort::Open => super::accept::on_open(shared, now, these, source, ecn),
-            Sort::Word => on_word(shared, now, these, source),
+            Sort::Word => on_frame(shared, now, these, source),
             Sort::Pair => on_pair(shared, now, these, source, |packet| {
                 let stride = packet.len();
                 received(packet, stride, ecn, arrival)
@@ -128,7 +128,7 @@ fn stray(shared: &Shared, strays: &mut Strays, packet: &mut [u8], source: Socket
     }
 }
 
-/// Two packets of one flight have come in one datagram.
+/// Two packets of one connection have come in one datagram.
 fn on_pair(
     shared: &Arc<Shared>,
     now: Time,
@@ -150,11 +150,11 @@ fn on_pair(
     }
 }
 
-fn find(shared: &Shared, identity: u32) -> Option<Arc<Inner>> {
+fn find(shared: &Shared, identity: u32) -> Option<Arc<Connection>> {
     lock(&shared.table).live(identity)
 }
 
-fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
+fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
     let Ok(word) = WordPacket::parse(packet) else { return count(&shared.counters.strays) };
     let (secret, live) = match lock(&shared.table).get(word.flight.identity) {
         Some(entry) => (entry.bond.secret.clone(), entry.live.clone()),
@@ -164,16 +164,16 @@ fn on_word(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
         return count(&shared.counters.unauthentic);
     }
     match live.filter(|live| live.flight() == word.flight) {
-        Some(flight) => flight.guarded(shared, |flight| flight.on_word(shared, now, &word, source)),
+        Some(flight) => flight.guarded(shared, |flight| flight.on_frame(shared, now, &word, source)),
         None if matches!(word.word, FlightWord::Close | FlightWord::Forget) => {
             super::accept::say_closed(shared, word.flight);
         }
         None => {}
     }
-    super::accept::forget_if_asked(shared, &word);
+    super::accept::drop_resumption_state_if_asked(shared, &word);
 }
 
-/// Reads an opening header; what follows it is a packet of the stack or nothing.
+/// Reads an initial header; what follows it is a packet of the stack or nothing.
 pub(super) fn split_open(packet: &mut [u8]) -> Option<(OpenHeader, &mut [u8])> {
     let header = OpenHeader::parse(packet).ok()?.0;
     Some((header, &mut packet[haul_wire::packet::OPEN_LEN..]))

@@ -3,11 +3,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::inner::Inner;
+use super::connection::Connection;
 use super::shared::Shared;
 use crate::EngineError;
 
-/// Does something; of a panic on the way only its words are left. What `work` changes must be whole wherever it may panic, or
+/// Does something; of a panic on the way only its control frames are left. What `work` changes must be whole wherever it may panic, or
 /// not be used afterwards.
 pub(super) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
@@ -16,8 +16,8 @@ pub(super) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-impl Inner {
-    /// Does something with this flight. A panic ends the flight, and nothing else: the stack catches those of its
+impl Connection {
+    /// Does something with this connection. A panic ends the connection, and nothing else: the stack catches those of its
     /// micro-protocols, this is for the rest.
     pub(super) fn guarded(&self, shared: &Shared, work: impl FnOnce(&Self)) {
         let Err(message) = caught(|| work(self)) else { return };

@@ -14,19 +14,19 @@ use super::shared::{EndpointLimits, Shared, lock};
 use super::{Channel, ChannelOptions};
 use crate::{EngineError, Role};
 
-/// What to ask the kernel for: all flights share these buffers.
+/// What to ask the kernel for: all connections share these buffers.
 const BUFFER: Bytes = Bytes(16 << 20);
 
 /// What has happened at an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStats {
-    /// Datagrams that name no association, or one without a flight.
+    /// Datagrams that name no association, or one without a connection.
     pub unknown: u64,
-    /// Packets, opening headers and words that do not authenticate, repeated ones among them.
+    /// Packets, initial headers and control frames that do not authenticate, repeated ones among them.
     pub unauthentic: u64,
-    /// Opening headers of flights that were over already.
+    /// Opening headers of connections that were over already.
     pub replayed_flights: u64,
-    /// Flights that the other side has begun.
+    /// Connections that the other side has begun.
     pub flights: u64,
     /// Datagrams of other kinds.
     pub strays: u64,
@@ -80,7 +80,7 @@ impl Endpoint {
         Self::start(socket, Role::Client, EndpointLimits::CLIENT, Box::new(|_, _| None))
     }
 
-    /// Runs an endpoint on this socket; what belongs to no flight goes to `strays`.
+    /// Runs an endpoint on this socket; what belongs to no connection goes to `strays`.
     pub(crate) fn start(
         socket: UdpSocket,
         role: Role,
@@ -100,7 +100,7 @@ impl Endpoint {
         &self.handle.shared
     }
 
-    /// The next flight that the other side has begun; `None` if none comes within `timeout`.
+    /// The next connection that the other side has begun; `None` if none comes within `timeout`.
     ///
     /// # Errors
     /// [`EngineError::Closed`] if the endpoint has ended.
@@ -123,12 +123,12 @@ impl Endpoint {
         }
     }
 
-    /// How flights run that the other side begins from now on.
+    /// How connections run that the other side begins from now on.
     pub fn set_options(&self, options: ChannelOptions) {
         *lock(&self.shared().options) = options;
     }
 
-    /// Associations that are known, with or without a flight.
+    /// Associations that are known, with or without a connection.
     pub fn associations(&self) -> usize {
         lock(&self.shared().table).len()
     }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use haul_base::Bytes;
 
-/// How one end of a flight is to run.
+/// How one end of a connection is to run.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelOptions {
     /// Bytes of messages that may wait to be sent; more have to wait.
@@ -11,7 +11,7 @@ pub struct ChannelOptions {
     pub inbox: Bytes,
     /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere.
     pub datagram: u16,
-    /// A client that hears nothing of the server for so long after it began a flight gives up.
+    /// A client that hears nothing of the server for so long after it began a connection gives up.
     pub patience: Duration,
     /// Asks for a sign of life when nothing has come for so long, and ends after three that were not answered.
     pub keep_alive: Option<Duration>,

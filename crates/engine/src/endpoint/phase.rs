@@ -1,30 +1,30 @@
-//! Where a flight stands, and what it says by itself.
+//! Where a connection stands, and what it says by itself.
 
 use haul_base::{Span, Time};
 use haul_wire::packet::FlightWord;
 
-use super::inner::State;
+use super::connection::State;
 use crate::EngineError;
 
 /// Shortest time between two repetitions.
 const SHORTEST: Span = Span::from_millis(50);
-/// A goodbye is said so often before it is left at that.
-const GOODBYES: u32 = 6;
+/// A close is said so often before it is left at that.
+const MOST_CLOSES: u32 = 6;
 
-/// Where a flight stands.
+/// Where a connection stands.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// The client has not heard of the server yet: its packets carry the opening header.
+    /// The client has not heard of the server yet: its packets carry the initial header.
     Opening(Box<Opening>),
     /// Both ends know.
     Running,
-    /// This end says goodbye. The other end may not know of the flight yet.
-    Closing(Box<Goodbye>),
+    /// This end closes. The other end may not know of the connection yet.
+    Closing(Box<Closing>),
     /// Over.
     Ended(Ending),
 }
 
-/// How a flight has ended. Many may lie about that have ended as they should: those cost nothing more.
+/// How a connection has ended. Many may lie about that have ended as they should: those cost nothing more.
 #[derive(Debug)]
 pub(super) enum Ending {
     Closed,
@@ -47,7 +47,7 @@ impl Ending {
     }
 }
 
-/// A bare opening header is sent now and then: the stack may have nothing to say, and what it says may be lost for a
+/// A bare initial header is sent now and then: the stack may have nothing to say, and what it says may be lost for a
 /// reason that spares the header, such as its size.
 #[derive(Debug)]
 pub(super) struct Opening {
@@ -58,7 +58,7 @@ pub(super) struct Opening {
     /// From one bare header to the next.
     wait: Span,
     /// Packets of the stack have stood in for the next bare header: they do so once.
-    put_off: bool,
+    was_deferred: bool,
     /// When a header left last.
     sent: Option<Time>,
 }
@@ -66,14 +66,14 @@ pub(super) struct Opening {
 impl Opening {
     /// With these times from `now`: until the first bare header, from it to the second, until the end.
     pub(super) fn new(now: Time, first: Span, wait: Span, patience: Span) -> Self {
-        Self { until: now + patience, next: now + first, wait, put_off: false, sent: None }
+        Self { until: now + patience, next: now + first, wait, was_deferred: false, sent: None }
     }
 
     /// Packets of the stack leave with the header. However many there are, a bare one follows within two waits.
     pub(super) fn on_accompanied(&mut self, now: Time) {
         self.sent = Some(now);
-        if !self.put_off {
-            self.put_off = true;
+        if !self.was_deferred {
+            self.was_deferred = true;
             self.next = now + self.wait;
         }
     }
@@ -81,7 +81,7 @@ impl Opening {
     /// A bare header leaves.
     pub(super) fn on_bare(&mut self, now: Time) {
         self.sent = Some(now);
-        self.put_off = false;
+        self.was_deferred = false;
         self.next = now + self.wait;
         self.wait = self.wait * 3 / 2;
     }
@@ -92,46 +92,46 @@ impl Opening {
     }
 }
 
-/// Whether a flight ends where it should. Travels as the number of the word.
+/// Whether a connection ends where it should. Travels as the number of the control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum Manner {
+pub(super) enum CloseReason {
     /// All was said.
-    Regular = 0,
+    Graceful = 0,
     /// It was broken off.
-    Cut = 1,
+    Abort = 1,
 }
 
-/// A goodbye that is repeated. As long as the server is not known to know the flight, an opening header goes before it: a
-/// flight of which nobody has heard could not end, and whoever waits for it would wait on.
+/// A close frame that is repeated. As long as the server is not known to know the connection, an initial header goes before it: a
+/// connection of which nobody has heard could not end, and whoever waits for it would wait on.
 #[derive(Debug)]
-pub(super) struct Goodbye {
+pub(super) struct Closing {
     pub(super) word: FlightWord,
-    pub(super) manner: Manner,
+    pub(super) reason: CloseReason,
     pub(super) next: Time,
     said: u32,
-    /// When the client gives up opening the flight; `None`: the other end knows it.
+    /// When the client gives up opening the connection; `None`: the other end knows it.
     opening: Option<Time>,
 }
 
-impl Goodbye {
-    pub(super) fn new(now: Time, word: FlightWord, manner: Manner, opening: Option<Time>) -> Self {
-        Self { word, manner, next: now, said: 0, opening }
+impl Closing {
+    pub(super) fn new(now: Time, word: FlightWord, reason: CloseReason, opening: Option<Time>) -> Self {
+        Self { word, reason, next: now, said: 0, opening }
     }
 
     /// Notes that it was said; false when that was often enough.
-    pub(super) fn say_again(&mut self, now: Time, rtt: Span) -> bool {
+    pub(super) fn next_attempt(&mut self, now: Time, rtt: Span) -> bool {
         self.said += 1;
         self.next = now + (rtt * 3 / 2).max(SHORTEST);
-        self.said <= GOODBYES || self.opening.is_some_and(|until| now < until)
+        self.said <= MOST_CLOSES || self.opening.is_some_and(|until| now < until)
     }
 
-    /// Whether the flight has to be opened, so that it can end.
+    /// Whether the connection has to be opened, so that it can end.
     pub(super) fn opens(&self) -> bool {
         self.opening.is_some()
     }
 
-    /// The other end knows the flight: from now on the goodbye is said as often as any other.
+    /// The other end knows the connection: from now on the close is said as often as any other.
     pub(super) fn on_known(&mut self) {
         if self.opening.take().is_some() {
             self.said = 0;
@@ -164,7 +164,7 @@ impl KeepAlive {
 }
 
 impl State {
-    /// How the flight has ended, if it has.
+    /// How the connection has ended, if it has.
     pub(super) fn ended(&self) -> Option<EngineError> {
         match &self.phase {
             Phase::Ended(ending) => Some(ending.error()),
@@ -172,16 +172,16 @@ impl State {
         }
     }
 
-    /// This end has said goodbye, or need not any more.
-    pub(super) fn says_goodbye(&self) -> bool {
+    /// This end has closed, or need not any more.
+    pub(super) fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing(_) | Phase::Ended(_))
     }
 
-    /// This end has not heard that the other knows the flight.
-    pub(super) fn is_unheard_of(&self) -> bool {
+    /// This end has not heard that the other knows the connection.
+    pub(super) fn is_unconfirmed(&self) -> bool {
         match &self.phase {
             Phase::Opening(_) => true,
-            Phase::Closing(goodbye) => goodbye.opens(),
+            Phase::Closing(closing) => closing.opens(),
             Phase::Running | Phase::Ended(_) => false,
         }
     }
@@ -193,8 +193,8 @@ impl State {
         }
     }
 
-    /// This end says goodbye.
-    pub(super) fn say_goodbye(&mut self, now: Time, word: FlightWord, manner: Manner) {
+    /// This end closes.
+    pub(super) fn start_close(&mut self, now: Time, word: FlightWord, reason: CloseReason) {
         if self.proven_peer().is_none() {
             return self.end(EngineError::Closed);
         }
@@ -203,7 +203,7 @@ impl State {
             Phase::Running => None,
             Phase::Closing(_) | Phase::Ended(_) => return,
         };
-        self.phase = Phase::Closing(Box::new(Goodbye::new(now, word, manner, opening)));
+        self.phase = Phase::Closing(Box::new(Closing::new(now, word, reason, opening)));
     }
 }
 
@@ -215,19 +215,19 @@ mod tests {
     fn a_goodbye_is_said_until_the_flight_is_known_and_then_a_few_times_more() {
         let (mut now, rtt) = (Time::ZERO, Span::from_millis(100));
         let until = now + Span::from_secs(5);
-        let mut goodbye = Goodbye::new(now, FlightWord::Close, Manner::Regular, Some(until));
-        let mut say = |goodbye: &mut Goodbye| {
-            now = goodbye.next;
-            (now, goodbye.say_again(now, rtt))
+        let mut closing = Closing::new(now, FlightWord::Close, CloseReason::Graceful, Some(until));
+        let mut say = |closing: &mut Closing| {
+            now = closing.next;
+            (now, closing.next_attempt(now, rtt))
         };
-        while let (at, true) = say(&mut goodbye) {
-            assert!(goodbye.opens() && at < until);
+        while let (at, true) = say(&mut closing) {
+            assert!(closing.opens() && at < until);
         }
-        let mut goodbye = Goodbye::new(Time::ZERO, FlightWord::Close, Manner::Regular, Some(until));
-        (0..9).for_each(|_| assert!(say(&mut goodbye).1));
-        goodbye.on_known();
-        assert!(!goodbye.opens());
-        assert_eq!((0..9).filter(|_| say(&mut goodbye).1).count(), 6);
+        let mut closing = Closing::new(Time::ZERO, FlightWord::Close, CloseReason::Graceful, Some(until));
+        (0..9).for_each(|_| assert!(say(&mut closing).1));
+        closing.on_known();
+        assert!(!closing.opens());
+        assert_eq!((0..9).filter(|_| say(&mut closing).1).count(), 6);
     }
 
     #[test]

@@ -11,9 +11,9 @@ use std::time::Duration;
 use haul_base::{Ecn, Span, Time};
 use haul_udp::{Full, SendError, UdpSocket};
 
+use super::connection::Connection;
 use super::driver::Driver;
 use super::event_loop::{EventLoop, Strays};
-use super::inner::Inner;
 use super::table::Table;
 use super::{ChannelOptions, EndpointStats};
 use crate::identity::random;
@@ -36,9 +36,9 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// How much an endpoint keeps for the other sides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndpointLimits {
-    /// Associations, with flights or without.
+    /// Associations, with connections or without.
     pub(crate) associations: usize,
-    /// Flights that wait to be accepted.
+    /// Connections that wait to be accepted.
     pub(crate) arrivals: usize,
 }
 
@@ -82,10 +82,10 @@ pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Flights that the other side has begun, and tasks that wait for one.
+/// Connections that the other side has begun, and tasks that wait for one.
 #[derive(Default)]
 struct Arrivals {
-    flights: VecDeque<Arc<Inner>>,
+    flights: VecDeque<Arc<Connection>>,
     wakers: Vec<Waker>,
 }
 
@@ -97,7 +97,7 @@ struct Active {
     looked: Time,
 }
 
-/// A socket, its clock and its flights.
+/// A socket, its clock and its connections.
 pub(crate) struct Shared {
     pub(super) socket: UdpSocket,
     pub(super) clock: Clock,
@@ -106,7 +106,7 @@ pub(crate) struct Shared {
     pub(super) stop: AtomicBool,
     pub(super) counters: Counters,
     pub(super) table: Mutex<Table>,
-    /// How flights run that the other side begins.
+    /// How connections run that the other side begins.
     pub(super) options: Mutex<ChannelOptions>,
     arrivals: Mutex<Arrivals>,
     most_arrivals: usize,
@@ -214,9 +214,9 @@ impl Shared {
         }
     }
 
-    /// Offers a flight to whoever accepts, and gives the tasks that are to be woken for it, once no lock is held any
-    /// more; `None` if too many flights wait.
-    pub(super) fn announce(&self, flight: Arc<Inner>) -> Option<Vec<Waker>> {
+    /// Offers a connection to whoever accepts, and gives the tasks that are to be woken for it, once no lock is held any
+    /// more; `None` if too many connections wait.
+    pub(super) fn announce(&self, flight: Arc<Connection>) -> Option<Vec<Waker>> {
         let mut arrivals = lock(&self.arrivals);
         if arrivals.flights.len() >= self.most_arrivals {
             return None;
@@ -226,8 +226,8 @@ impl Shared {
         Some(take(&mut arrivals.wakers))
     }
 
-    /// The next flight that the other side has begun; if there is none, `waker` is woken when there is.
-    pub(super) fn poll_arrival(&self, waker: &Waker) -> Option<Arc<Inner>> {
+    /// The next connection that the other side has begun; if there is none, `waker` is woken when there is.
+    pub(super) fn poll_arrival(&self, waker: &Waker) -> Option<Arc<Connection>> {
         let mut arrivals = lock(&self.arrivals);
         let next = arrivals.flights.pop_front();
         if next.is_none() && !arrivals.wakers.iter().any(|known| known.will_wake(waker)) {
@@ -236,8 +236,8 @@ impl Shared {
         next
     }
 
-    /// The next flight that the other side has begun.
-    pub(super) fn next_arrival(&self, timeout: Duration) -> Option<Arc<Inner>> {
+    /// The next connection that the other side has begun.
+    pub(super) fn next_arrival(&self, timeout: Duration) -> Option<Arc<Connection>> {
         let nothing =
             |arrivals: &mut Arrivals| arrivals.flights.is_empty() && !self.stop.load(Ordering::Relaxed);
         let waited = self.arrived.wait_timeout_while(lock(&self.arrivals), timeout, nothing);
@@ -248,7 +248,7 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Ends the drivers, and the waiting for flights.
+    /// Ends the drivers, and the waiting for connections.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         let wakers = take(&mut lock(&self.arrivals).wakers);

@@ -9,12 +9,12 @@ use haul_stack::Blueprint;
 use haul_wire::control::Cipher;
 use haul_wire::packet::Flight;
 
-use super::inner::Inner;
+use super::connection::Connection;
 use crate::crypto::ResumptionSecret;
 
 /// What both ends know of an association.
 #[derive(Clone, Debug)]
-pub(crate) struct Bond {
+pub(crate) struct ResumptionState {
     pub(crate) identity: u32,
     pub(crate) secret: ResumptionSecret,
     pub(crate) cipher: Cipher,
@@ -23,16 +23,16 @@ pub(crate) struct Bond {
     pub(crate) round_trip: Span,
 }
 
-/// An association and its present flight.
+/// An association and its present connection.
 pub(super) struct Entry {
-    pub(super) bond: Bond,
-    /// Epoch of the latest flight; earlier ones are not taken any more.
+    pub(super) bond: ResumptionState,
+    /// Epoch of the latest connection; earlier ones are not taken any more.
     pub(super) last_epoch: u64,
-    pub(super) live: Option<Arc<Inner>>,
+    pub(super) live: Option<Arc<Connection>>,
     pub(super) last_used: Time,
-    /// Where the client of a flight was that this end has closed: a late goodbye of it is answered there.
+    /// Where the client of a connection was that this end has closed: a late close of it is answered there.
     pub(super) last_peer: Option<Box<SocketAddr>>,
-    /// The client's address that is known to be its own: a flight from there needs no challenge.
+    /// The client's address that is known to be its own: a connection from there needs no challenge.
     pub(super) proven: Option<IpAddr>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Entry {
 pub(super) enum NotAdded {
     /// Another one has its identity.
     Taken,
-    /// There are as many as there may be, and all of them have flights.
+    /// There are as many as there may be, and all of them have connections.
     Full,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum NotAdded {
 pub(super) struct Table {
     /// Boxed, because up to half of the places of a table are empty.
     entries: HashMap<u32, Box<Entry>>,
-    /// Those without a flight, by when they were used last: at the limit each newcomer asks for the first.
+    /// Those without a connection, by when they were used last: at the limit each newcomer asks for the first.
     idle: BTreeSet<(Time, u32)>,
     /// Most entries.
     most: usize,
@@ -68,16 +68,16 @@ impl Table {
         self.entries.get(&identity).map(|entry| &**entry)
     }
 
-    pub(super) fn live(&self, identity: u32) -> Option<Arc<Inner>> {
+    pub(super) fn live(&self, identity: u32) -> Option<Arc<Connection>> {
         self.get(identity)?.live.clone()
     }
 
-    /// All flights.
-    pub(super) fn flights(&self) -> Vec<Arc<Inner>> {
+    /// All connections.
+    pub(super) fn flights(&self) -> Vec<Arc<Connection>> {
         self.entries.values().filter_map(|entry| entry.live.clone()).collect()
     }
 
-    /// Adds one. If there are too many, the one without a flight that has been silent longest is forgotten for it.
+    /// Adds one. If there are too many, the one without a connection that has been silent longest is forgotten for it.
     pub(super) fn insert(&mut self, entry: Entry) -> Result<(), NotAdded> {
         let identity = entry.bond.identity;
         if self.entries.contains_key(&identity) {
@@ -99,16 +99,16 @@ impl Table {
         }
     }
 
-    /// Forgets all, and gives the flights.
-    pub(super) fn clear(&mut self) -> Vec<Arc<Inner>> {
+    /// Forgets all, and gives the connections.
+    pub(super) fn clear(&mut self) -> Vec<Arc<Connection>> {
         let flights = self.flights();
         self.entries.clear();
         self.idle.clear();
         flights
     }
 
-    /// A flight begins; gives the one before, if that has not ended.
-    pub(super) fn begin(&mut self, now: Time, flight: Arc<Inner>) -> Option<Arc<Inner>> {
+    /// A connection begins; gives the one before, if that has not ended.
+    pub(super) fn begin(&mut self, now: Time, flight: Arc<Connection>) -> Option<Arc<Connection>> {
         let Flight { identity, epoch, .. } = flight.flight();
         let entry = self.entries.get_mut(&identity)?;
         self.idle.remove(&(entry.last_used, identity));
@@ -117,8 +117,8 @@ impl Table {
         entry.live.replace(flight)
     }
 
-    /// This flight is over; its client was at `peer`. Whether it was still the present one.
-    pub(super) fn end(&mut self, now: Time, flight: &Arc<Inner>, peer: Option<SocketAddr>) -> bool {
+    /// This connection is over; its client was at `peer`. Whether it was still the present one.
+    pub(super) fn end(&mut self, now: Time, flight: &Arc<Connection>, peer: Option<SocketAddr>) -> bool {
         let identity = flight.flight().identity;
         let Some(entry) = self.entries.get_mut(&identity) else { return false };
         let ended = entry.live.take_if(|live| Arc::ptr_eq(live, flight)).is_some();
@@ -154,7 +154,7 @@ mod tests {
 
     const MOST: usize = 5;
 
-    /// Associations and flights of one blueprint.
+    /// Associations and connections of one blueprint.
     struct Maker(Arc<Blueprint>);
 
     impl Maker {
@@ -167,9 +167,15 @@ mod tests {
             Self(blueprint.unwrap())
         }
 
-        fn bond(&self, identity: u32) -> Bond {
+        fn bond(&self, identity: u32) -> ResumptionState {
             let (secret, round_trip) = (ResumptionSecret([1; 32].into()), Span::from_millis(1));
-            Bond { identity, secret, cipher: Cipher::Aes128Gcm, blueprint: self.0.clone(), round_trip }
+            ResumptionState {
+                identity,
+                secret,
+                cipher: Cipher::Aes128Gcm,
+                blueprint: self.0.clone(),
+                round_trip,
+            }
         }
 
         fn entry(&self, identity: u32, last_used: Time) -> Entry {
@@ -177,12 +183,12 @@ mod tests {
             Entry { bond, last_epoch: 0, live: None, last_used, last_peer: None, proven: None }
         }
 
-        fn flight(&self, identity: u32, epoch: u64) -> Arc<Inner> {
+        fn flight(&self, identity: u32, epoch: u64) -> Arc<Connection> {
             let from = ("127.0.0.1:9".parse().unwrap(), Standing::Proven);
             let flight = Flight { identity, epoch, salt: 0 };
             let options = ChannelOptions::default();
             let (bond, ends) = (self.bond(identity), Ends::default());
-            Arc::new(Inner::new(Time::ZERO, Role::Server, &bond, flight, from, &options, ends).unwrap())
+            Arc::new(Connection::new(Time::ZERO, Role::Server, &bond, flight, from, &options, ends).unwrap())
         }
     }
 
@@ -206,14 +212,14 @@ mod tests {
 
     /// The same by a list in which whatever was used stands last.
     #[derive(Default)]
-    struct Plain(Vec<(u32, Option<Arc<Inner>>)>);
+    struct Plain(Vec<(u32, Option<Arc<Connection>>)>);
 
     impl Plain {
         fn place(&self, identity: u32) -> Option<usize> {
             self.0.iter().position(|known| known.0 == identity)
         }
 
-        fn use_again(&mut self, identity: u32, live: Option<Arc<Inner>>) {
+        fn use_again(&mut self, identity: u32, live: Option<Arc<Connection>>) {
             if let Some(place) = self.place(identity) {
                 self.0.remove(place);
                 self.0.push((identity, live));

@@ -9,17 +9,17 @@ use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request, Sett
 use haul_wire::packet::IDENTITY_AT;
 
 use super::Endpoint;
+use super::connection::panicked;
 use super::guard::caught;
-use super::inner::panicked;
 use super::shared::lock;
-use super::table::{Bond, Entry, NotAdded};
+use super::table::{Entry, NotAdded, ResumptionState};
 use crate::crypto::tag_len;
 use crate::recipe::{read_offer, refusal, session_recipe};
 use crate::{EngineError, Incoming};
 
 /// Every recipe must have these: packets have to say whose they are, and prove it.
 const NEEDED: [&str; 2] = ["transport_driver", "seal"];
-/// What needs them, in the words of docs/recipes.md.
+/// What needs them, in the control frames of docs/recipes.md.
 const ASSOCIATION: &str = "an association, which carries messages in flights,";
 /// What is wrong with the recipe of an object here.
 const OBJECT: &str = "it carries an object, which takes a session; an association carries messages: `fixed_size` instead \
@@ -41,7 +41,7 @@ impl Terms {
     }
 
     /// Takes only recipes that `permit` does not object to, when an association begins and whenever the recipe of a
-    /// flight is to change; the client is told why.
+    /// connection is to change; the client is told why.
     #[must_use]
     pub fn permitting(
         mut self,
@@ -52,7 +52,7 @@ impl Terms {
     }
 
     /// Whether the recipe is permitted that a session with these settings would run, for a stream of bytes. One that
-    /// cannot be read is refused when the session begins, in the words for that.
+    /// cannot be read is refused when the session begins, in the control frames for that.
     ///
     /// # Errors
     /// Why not.
@@ -112,7 +112,7 @@ pub(super) fn compile(
 }
 
 impl Incoming {
-    /// Agrees on the recipe of a client that wants an association, or refuses it. The association's flights come out of
+    /// Agrees on the recipe of a client that wants an association, or refuses it. The association's connections come out of
     /// [`Endpoint::accept`]; the control connection is closed.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl Incoming {
             }
         };
         let (identity, secret, round_trip) = self.bond();
-        let bond = Bond { identity, secret, cipher, blueprint, round_trip };
+        let bond = ResumptionState { identity, secret, cipher, blueprint, round_trip };
         if let Err(reason) = add(endpoint, bond, self.peer().ip().to_canonical()) {
             let fault = not_added(reason);
             self.refuse(fault.clone());
@@ -141,13 +141,13 @@ impl Incoming {
         }
         let (control, accept) = self.accept_association();
         control.send(ControlMessage::Accept(accept))?;
-        // Whether the goodbye goes out changes nothing.
+        // Whether the close goes out changes nothing.
         let _ = control.send_now(&ControlMessage::Bye);
         Ok(())
     }
 }
 
-fn add(endpoint: &Endpoint, bond: Bond, proven: IpAddr) -> Result<(), NotAdded> {
+fn add(endpoint: &Endpoint, bond: ResumptionState, proven: IpAddr) -> Result<(), NotAdded> {
     let shared = endpoint.shared();
     let last_used = shared.clock.now();
     let entry = Entry { bond, last_epoch: 0, live: None, last_used, last_peer: None, proven: Some(proven) };

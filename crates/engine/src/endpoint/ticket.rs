@@ -54,7 +54,7 @@ pub struct Ticket {
     pub(super) secret: Secret,
     pub(super) cipher: Cipher,
     pub(super) round_trip: Span,
-    /// Epoch of the latest flight.
+    /// Epoch of the latest connection.
     pub(super) last_epoch: u64,
     /// The recipe, TOML.
     pub(super) recipe: String,
@@ -78,7 +78,7 @@ impl Ticket {
         ResumptionSecret(self.secret.clone())
     }
 
-    /// The epoch of a new flight: higher than every one before it, whatever the clock says.
+    /// The epoch of a new connection: higher than every one before it, whatever the clock says.
     pub(super) fn next_epoch(&mut self) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
         self.last_epoch = now.max(self.last_epoch + 1);
@@ -182,7 +182,7 @@ impl TicketFile {
         saved.map_err(|error| self.failed(&error))
     }
 
-    /// The ticket, to be looked at: no flight begins.
+    /// The ticket, to be looked at: no connection begins.
     ///
     /// # Errors
     /// [`TicketError::File`] if there is none; [`TicketError::Damaged`].
@@ -191,7 +191,7 @@ impl TicketFile {
         self.read(&mut file)
     }
 
-    /// Takes the ticket for one flight: the epoch that it gives is on the disk before anything is sent, and no other
+    /// Takes the ticket for one connection: the epoch that it gives is on the disk before anything is sent, and no other
     /// program gets the same.
     ///
     /// # Errors

@@ -220,5 +220,5 @@ impl Driven for Receiver {
 }
 
 fn silent(what: &'static str, span: Span) -> EngineError {
-    EngineError::TimedOut { what, seconds: span.as_secs_f64() }
+    EngineError::Silent { what, seconds: span.as_secs_f64() }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::common::{Channel, Session};
 use haul_base::{Bytes, PathId, Rate, Span, Time};
 use haul_proto::presets::preset;
-use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind, SleepKind};
+use haul_sim::host::scheduler::{FairConfig, O1Config, SchedulerKind};
 use haul_sim::host::{HostConfig, Load, NicConfig, ReceiverConfig, SimulatedHost, SocketConfig};
 use haul_sim::{
     Distribution, DropReason, FlowId, HostId, LinkId, Pattern, Sink, UdpSource, UdpSourceSpec, World,

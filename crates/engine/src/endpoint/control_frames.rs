@@ -1,4 +1,4 @@
-//! What an end of a flight says about the flight itself, besides the packets of its stack.
+//! What an end of a connection says about the connection itself, besides the packets of its stack.
 
 use std::net::SocketAddr;
 
@@ -7,20 +7,20 @@ use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{FlightWord, WordPacket};
 
 use super::address::Standing;
-use super::inner::{Inner, State};
-use super::phase::{KeepAlive, Manner, Phase};
+use super::connection::{Connection, State};
+use super::phase::{CloseReason, KeepAlive, Phase};
 use super::shared::Shared;
 use crate::{Direction, EngineError};
 
-impl Inner {
+impl Connection {
     pub(super) fn say(&self, shared: &Shared, to: SocketAddr, word: FlightWord, number: u32) {
         let mut packet = WordPacket { flight: self.flight(), word, number, mac: [0; 12] };
         packet.mac = self.keys().mac(&packet.authenticated());
         shared.send(&packet.to_bytes(), to);
     }
 
-    /// An authentic word about this flight has come.
-    pub(super) fn on_word(&self, shared: &Shared, now: Time, word: &WordPacket, from: SocketAddr) {
+    /// An authentic word about this connection has come.
+    pub(super) fn on_frame(&self, shared: &Shared, now: Time, word: &WordPacket, from: SocketAddr) {
         let mut state = self.lock();
         let peer = state.peer;
         match word.word {
@@ -31,14 +31,14 @@ impl Inner {
                     if let Some(waited) = opening.waited(now).filter(|_| state.authentic() == 0) {
                         state.on_answered(now, waited);
                     }
-                    state.on_heard(now);
+                    state.on_authentic(now);
                 }
-                Phase::Closing(goodbye) if goodbye.opens() => state.on_heard(now),
+                Phase::Closing(closing) if closing.opens() => state.on_authentic(now),
                 _ => {}
             },
             FlightWord::Close | FlightWord::Forget => {
                 self.say(shared, peer, FlightWord::Closed, 0);
-                state.end(if word.number == Manner::Regular as u32 {
+                state.end(if word.number == CloseReason::Graceful as u32 {
                     EngineError::Closed
                 } else {
                     broken_off()
@@ -51,7 +51,7 @@ impl Inner {
             FlightWord::Pong => {
                 let asked = |alive: &KeepAlive| alive.unanswered > 0 && alive.number == word.number;
                 if state.keep_alive.as_deref().is_some_and(asked) {
-                    state.on_heard(now);
+                    state.on_authentic(now);
                 }
             }
         }
@@ -60,29 +60,29 @@ impl Inner {
     }
 
     /// Says what is due at once, as after a change of phase.
-    pub(super) fn farewell(&self, shared: &Shared, state: &mut State, now: Time) {
-        self.speak(shared, state, now);
+    pub(super) fn send_close(&self, shared: &Shared, state: &mut State, now: Time) {
+        self.send_due_frames(shared, state, now);
         self.set_timer(shared, state, false);
     }
 
     /// Says what is due besides the packets of the stack.
-    pub(super) fn speak(&self, shared: &Shared, state: &mut State, now: Time) {
+    pub(super) fn send_due_frames(&self, shared: &Shared, state: &mut State, now: Time) {
         let (peer, rtt) = (state.peer, state.stack.path().rtt);
         match &mut state.phase {
-            Phase::Opening(opening) if opening.until <= now => state.end(never_heard(peer)),
+            Phase::Opening(opening) if opening.until <= now => state.end(no_answer(peer)),
             Phase::Opening(opening) if opening.next <= now => {
                 opening.on_bare(now);
                 shared.send(&self.opening_header(), peer);
             }
-            Phase::Closing(goodbye) if goodbye.next <= now => {
-                let (word, manner, opens) = (goodbye.word, goodbye.manner, goodbye.opens());
-                match (goodbye.say_again(now, rtt), opens) {
+            Phase::Closing(closing) if closing.next <= now => {
+                let (word, reason, opens) = (closing.word, closing.reason, closing.opens());
+                match (closing.next_attempt(now, rtt), opens) {
                     (true, true) => {
                         shared.send(&self.opening_header(), peer);
-                        self.say(shared, peer, word, manner as u32);
+                        self.say(shared, peer, word, reason as u32);
                     }
-                    (true, false) => self.say(shared, peer, word, manner as u32),
-                    (false, true) => state.end(never_heard(peer)),
+                    (true, false) => self.say(shared, peer, word, reason as u32),
+                    (false, true) => state.end(no_answer(peer)),
                     (false, false) => state.end(EngineError::Closed),
                 }
             }
@@ -95,7 +95,7 @@ impl Inner {
         let Some(alive) = state.keep_alive.as_mut().filter(|alive| alive.next <= now) else { return };
         if alive.unanswered == KeepAlive::MOST {
             let seconds = now.since(state.heard).as_secs_f64();
-            return state.end(EngineError::TimedOut { what: "a sign of life of the other side", seconds });
+            return state.end(EngineError::Silent { what: "a sign of life of the other side", seconds });
         }
         alive.unanswered += 1;
         alive.number = alive.number.wrapping_add(1);
@@ -107,8 +107,8 @@ impl Inner {
     }
 }
 
-/// How a flight ends of which the server has not shown that it knows it.
-fn never_heard(peer: SocketAddr) -> EngineError {
+/// How a connection ends of which the server has not shown that it knows it.
+fn no_answer(peer: SocketAddr) -> EngineError {
     EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer }
 }
 

@@ -1,15 +1,15 @@
-//! How the packets of a flight leave: in batches, behind the opening header, or two in one datagram.
+//! How the packets of a connection leave: in batches, behind the initial header, or two in one datagram.
 
 use haul_base::{Ecn, Time, Transmit};
 use haul_stack::Together;
 use haul_udp::Full;
 use haul_wire::packet::{OPEN_LEN, OpenHeader, PAIR_LEN, PairHeader};
 
-use super::inner::{Inner, LOCAL_QUEUE_WAIT, ROUNDS, State, Unsent};
+use super::connection::{Connection, LOCAL_QUEUE_WAIT, ROUNDS, State, Unsent};
 use super::phase::Phase;
 use super::shared::{SLOT, Shared, count};
 
-impl Inner {
+impl Connection {
     /// Gives how many batches it has sent; if [`ROUNDS`], there may be more.
     pub(super) fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> usize {
         if matches!(state.phase, Phase::Ended(_)) || state.proven_peer().is_none() {
@@ -70,7 +70,7 @@ impl Inner {
         OpenHeader { flight, mac }.to_bytes()
     }
 
-    /// The packets of a batch, each behind the opening header.
+    /// The packets of a batch, each behind the initial header.
     fn with_header(&self, data: &[u8], segment_size: usize) -> (Vec<u8>, usize) {
         let header = self.opening_header();
         let packets = data.chunks(segment_size.max(1));

@@ -1,4 +1,4 @@
-//! One end of a flight: its stack, its keys, and where the other end is.
+//! One end of a connection: its stack, its keys, and where the other end is.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,9 +14,9 @@ use haul_wire::packet::{Flight, FlightWord, OPEN_LEN};
 use super::ChannelOptions;
 use super::address::Standing;
 use super::guard::caught;
-use super::phase::{KeepAlive, Manner, Opening, Phase};
+use super::phase::{CloseReason, KeepAlive, Opening, Phase};
 use super::shared::{Shared, count, lock};
-use super::table::Bond;
+use super::table::ResumptionState;
 use crate::crypto::ConnectionKeys;
 use crate::{EngineError, Role};
 
@@ -28,9 +28,9 @@ const MOST_NOTICES: usize = 64;
 const FEW_MESSAGES: usize = 16;
 /// Messages that may wait at most: small ones cost more than their bytes.
 const MOST_MESSAGES: usize = 16_384;
-/// The first bare opening header waits this long for data to go with.
+/// The first bare initial header waits this long for data to go with.
 const OPENING_DELAY: Span = Span::from_millis(10);
-/// Shortest time between two opening headers.
+/// Shortest time between two initial headers.
 const OPENING_REPEAT: Span = Span::from_millis(100);
 
 /// What there is to send waits so long for what the application says to a message.
@@ -42,8 +42,8 @@ pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 /// exchanges over TCP: where that had to repeat something, it is seconds, and so would be the first repetition here.
 const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
 
-/// One end of a flight.
-pub(crate) struct Inner {
+/// One end of a connection.
+pub(crate) struct Connection {
     keys: Arc<ConnectionKeys>,
     state: Mutex<State>,
     changed: Condvar,
@@ -97,18 +97,18 @@ pub(super) struct Unsent {
     pub(super) retry: Option<Time>,
 }
 
-/// Whether packets have come behind an opening header: their sender does not know yet that it was heard.
+/// Whether packets have come behind an initial header: their sender does not know yet that it was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Header {
     Present,
     Absent,
 }
 
-impl Inner {
+impl Connection {
     pub(super) fn new(
         now: Time,
         role: Role,
-        bond: &Bond,
+        bond: &ResumptionState,
         flight: Flight,
         (peer, standing): (SocketAddr, Standing),
         options: &ChannelOptions,
@@ -269,7 +269,7 @@ impl Inner {
         match event {
             StackEvent::Message | StackEvent::Settled { arrived: true, .. } => return,
             StackEvent::Failed { protocol, message } => {
-                self.say(shared, state.peer, FlightWord::Close, Manner::Cut as u32);
+                self.say(shared, state.peer, FlightWord::Close, CloseReason::Abort as u32);
                 state.end(EngineError::MicroProtocol { protocol, message });
                 return;
             }
@@ -310,7 +310,7 @@ impl Inner {
             if let Some(began) = began {
                 state.on_answered(now, now.since(began));
             }
-            state.on_heard(now);
+            state.on_authentic(now);
             if self.keys.opened_end() > end {
                 self.on_newest_from(shared, &state, from, header);
             }
@@ -334,12 +334,17 @@ impl Inner {
         if matches!(state.phase, Phase::Ended(_)) {
             return;
         }
-        state.replies &= state.transmit_at.is_none_or(|at| now < at);
+        let is_overdue = state.transmit_at.is_none_or(|at| at <= now);
+        state.replies &= !(is_overdue && state.transmit_at.is_some());
         if state.stack.deadline().is_some_and(|deadline| deadline.at <= now) {
             state.stack.on_deadline(now);
         }
-        self.settle(shared, &mut state, now);
-        self.speak(shared, &mut state, now);
+        if is_overdue {
+            self.settle(shared, &mut state, now);
+        } else {
+            self.take_events(shared, &mut state);
+        }
+        self.send_due_frames(shared, &mut state, now);
         self.set_timer(shared, &mut state, false);
         self.release(shared, state);
     }
@@ -365,7 +370,7 @@ impl State {
         stats.data_received + stats.control_received
     }
 
-    /// When the flight began, if nothing authentic has come since, no answer to a question for a sign of life either.
+    /// When the connection began, if nothing authentic has come since, no answer to a question for a sign of life either.
     fn unheard_since(&self) -> Option<Time> {
         let has_asked = self.keep_alive.as_ref().is_some_and(|alive| alive.number > 0);
         (self.authentic() == 0 && !has_asked).then_some(self.heard)
@@ -384,7 +389,7 @@ impl State {
         self.notices.as_mut()?.pop_front()
     }
 
-    /// The other end has answered the latest word of the flight's beginning after so long: the server an opening header, the
+    /// The other end has answered the latest word of the connection's beginning after so long: the server an initial header, the
     /// client, by a packet without one, that it was taken. It may have waited for threads or for the application, so the guess
     /// of the round trip becomes shorter by it, never longer: too short a guess costs repetitions, too long a one a wait. (An answer
     /// to an earlier word comes before the next, unless the round trip is more than twice the guess.)
@@ -394,14 +399,14 @@ impl State {
         }
     }
 
-    pub(super) fn on_heard(&mut self, now: Time) {
+    pub(super) fn on_authentic(&mut self, now: Time) {
         self.heard = now;
         match &mut self.phase {
             Phase::Opening(_) => {
                 self.phase = Phase::Running;
                 self.stack.set_datagram(self.datagram);
             }
-            Phase::Closing(goodbye) => goodbye.on_known(),
+            Phase::Closing(closing) => closing.on_known(),
             Phase::Running | Phase::Ended(_) => {}
         }
         if let Some(alive) = &mut self.keep_alive {
@@ -418,7 +423,7 @@ impl State {
         let own = match &self.phase {
             Phase::Ended(_) => return None,
             Phase::Opening(opening) => Some(opening.next.min(opening.until)),
-            Phase::Closing(goodbye) => Some(goodbye.next),
+            Phase::Closing(closing) => Some(closing.next),
             Phase::Running => None,
         };
         let alive = self.keep_alive.as_ref().map(|alive| alive.next);

@@ -1,4 +1,4 @@
-//! The client's side: associating, beginning flights, and coming back.
+//! The client's side: associating, beginning connections, and coming back.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use haul_wire::control::FaultCode;
 use haul_wire::packet::Flight;
 
 use super::address::Standing;
-use super::inner::Inner;
+use super::connection::Connection;
 use super::shared::lock;
-use super::table::{Bond, Entry};
+use super::table::{Entry, ResumptionState};
 use super::terms::compile;
 use super::ticket::{Ticket, TicketError, TicketFile};
 use super::{Channel, ChannelOptions, Endpoint};
@@ -17,7 +17,7 @@ use crate::connect::{Agreed, AssociateOptions, agree};
 use crate::identity::random;
 use crate::{EngineError, HaulUrl, Role};
 
-/// Associates with the server of `url` by this recipe and begins a flight. Without an endpoint of one's own the channel
+/// Associates with the server of `url` by this recipe and begins a connection. Without an endpoint of one's own the channel
 /// gets one for itself.
 ///
 /// # Errors
@@ -99,7 +99,7 @@ impl TicketFile {
     /// [`EngineError::Ticket`] if the file cannot be written, or the channel is a server's.
     pub fn keep(&self, channel: &mut Channel) -> Result<(), EngineError> {
         let ticket = channel.ticket().ok_or(TicketError::Damaged("only clients have tickets"))?;
-        // The flight may know the path better than the handshake did.
+        // The connection may know the path better than the handshake did.
         self.save(&Ticket { round_trip: channel.path().rtt, ..ticket.clone() })?;
         channel.keep();
         Ok(())
@@ -115,7 +115,7 @@ impl Endpoint {
         options: &ChannelOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
-        let bond = Bond {
+        let bond = ResumptionState {
             identity: ticket.identity,
             secret: ticket.secret(),
             cipher: ticket.cipher,
@@ -128,8 +128,15 @@ impl Endpoint {
         let flight =
             Flight { identity: ticket.identity, epoch: ticket.last_epoch, salt: u64::from_be_bytes(salt) };
         let now = shared.clock.now();
-        let inner =
-            Inner::new(now, Role::Client, &bond, flight, (ticket.server, Standing::Proven), options, ends)?;
+        let inner = Connection::new(
+            now,
+            Role::Client,
+            &bond,
+            flight,
+            (ticket.server, Standing::Proven),
+            options,
+            ends,
+        )?;
         let inner = Arc::new(inner);
         let entry = Entry {
             bond,

@@ -1,0 +1,244 @@
+//! What can go wrong, by operation. The failure behind each is its [`source`](std::error::Error::source); all of them
+//! become the one [`Error`] with `?`.
+
+use haul_engine::{EngineError as Error, TicketError, UrlError};
+use haul_proto::ControllerError;
+use haul_stack::{RecipeError, SendError as MessageError};
+
+/// Why a connection or a stream cannot be opened.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The URL cannot be read.
+    #[error("{0}")]
+    Url(#[from] UrlError),
+    /// The recipe cannot be used.
+    #[error("{0}")]
+    Recipe(#[from] RecipeError),
+    /// The control law or its rate cannot be used.
+    #[error("{0}")]
+    Law(#[from] ControllerError),
+    /// The file with the resumption state cannot be used.
+    #[error("{0}")]
+    Ticket(#[from] TicketError),
+    /// No server answers there.
+    #[error("{0}")]
+    Unreachable(#[source] Error),
+    /// The server is not the one that made the URL, or the URL has expired.
+    #[error("{0}")]
+    NotTrusted(#[source] Error),
+    /// The server refuses.
+    #[error("{0}")]
+    Refused(#[source] Error),
+    /// TCP gets through to the server and UDP does not.
+    #[error("{0}")]
+    UdpBlocked(#[source] Error),
+    /// The server did not answer in time.
+    #[error("{0}")]
+    TimedOut(#[source] Error),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(#[source] Error),
+}
+
+impl From<Error> for OpenError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Url(error) => Self::Url(error),
+            Error::Recipe(error) => Self::Recipe(error),
+            Error::Controller(error) => Self::Law(error),
+            Error::Ticket(error) => Self::Ticket(error),
+            Error::Resolve { .. } | Error::Connect { .. } | Error::NotHaul { .. } => Self::Unreachable(error),
+            Error::Certificate { .. } | Error::Expired { .. } => Self::NotTrusted(error),
+            Error::Peer(_) => Self::Refused(error),
+            Error::UdpBlocked { .. } => Self::UdpBlocked(error),
+            Error::TimedOut { .. } => Self::TimedOut(error),
+            error => Self::Failed(error),
+        }
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Url(error) => error.into(),
+            OpenError::Recipe(error) => error.into(),
+            OpenError::Law(error) => error.into(),
+            OpenError::Ticket(error) => error.into(),
+            OpenError::Unreachable(error)
+            | OpenError::NotTrusted(error)
+            | OpenError::Refused(error)
+            | OpenError::UdpBlocked(error)
+            | OpenError::TimedOut(error)
+            | OpenError::Failed(error) => error,
+        }
+    }
+}
+
+/// How a connection or a stream has ended.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionError {
+    /// One side has closed it: all was said.
+    #[error("{}", Error::Closed)]
+    Closed,
+    /// The other side has broken it off.
+    #[error("{0}")]
+    Aborted(#[source] Error),
+    /// The other side is silent, or packets do not get through to it.
+    #[error("{0}")]
+    Silent(#[source] Error),
+    /// A micro-protocol of this side has failed.
+    #[error("{0}")]
+    MicroProtocol(#[source] Error),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(#[source] Error),
+}
+
+impl From<Error> for ConnectionError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Closed => Self::Closed,
+            Error::Peer(_) => Self::Aborted(error),
+            Error::Silent { .. } | Error::UdpBlocked { .. } | Error::ControlLost { .. } => {
+                Self::Silent(error)
+            }
+            Error::MicroProtocol { .. } => Self::MicroProtocol(error),
+            error => Self::Failed(error),
+        }
+    }
+}
+
+impl From<ConnectionError> for Error {
+    fn from(error: ConnectionError) -> Self {
+        match error {
+            ConnectionError::Closed => Self::Closed,
+            ConnectionError::Aborted(error)
+            | ConnectionError::Silent(error)
+            | ConnectionError::MicroProtocol(error)
+            | ConnectionError::Failed(error) => error,
+        }
+    }
+}
+
+/// Why a message is not sent.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The recipe does not carry such a message.
+    #[error("{0}")]
+    Message(#[from] MessageError),
+    /// There was no room for it in the time that was given.
+    #[error("{0}")]
+    TimedOut(#[source] Error),
+    /// The connection has ended.
+    #[error("{0}")]
+    Ended(#[from] ConnectionError),
+}
+
+/// Why a wait for a message, a notice, the arrival of everything or an end has no result.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// Nothing came in the time that was given; the connection goes on.
+    #[error("{0}")]
+    TimedOut(#[source] Error),
+    /// The connection has ended.
+    #[error("{0}")]
+    Ended(#[from] ConnectionError),
+}
+
+/// Why a listener cannot be had, or has no client to give.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// The address and port cannot be had for both TCP and UDP.
+    #[error("{0}")]
+    Address(#[source] Error),
+    /// No client came in the time that was given.
+    #[error("{0}")]
+    TimedOut(#[source] Error),
+    /// The listener has stopped.
+    #[error("{}", Error::Closed)]
+    Closed,
+    /// A client came, and its stream could not begin; the next client may be better off.
+    #[error("{0}")]
+    Failed(#[source] Error),
+}
+
+impl From<Error> for SendError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Message(error) => Self::Message(error),
+            Error::TimedOut { .. } => Self::TimedOut(error),
+            error => Self::Ended(error.into()),
+        }
+    }
+}
+
+impl From<SendError> for Error {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Message(error) => error.into(),
+            SendError::TimedOut(error) => error,
+            SendError::Ended(error) => error.into(),
+        }
+    }
+}
+
+impl From<Error> for WaitError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::TimedOut { .. } => Self::TimedOut(error),
+            error => Self::Ended(error.into()),
+        }
+    }
+}
+
+impl From<WaitError> for Error {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::TimedOut(error) => error,
+            WaitError::Ended(error) => error.into(),
+        }
+    }
+}
+
+impl From<Error> for AcceptError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Closed => Self::Closed,
+            Error::Listen { .. } => Self::Address(error),
+            Error::TimedOut { .. } => Self::TimedOut(error),
+            error => Self::Failed(error),
+        }
+    }
+}
+
+impl From<AcceptError> for Error {
+    fn from(error: AcceptError) -> Self {
+        match error {
+            AcceptError::Closed => Self::Closed,
+            AcceptError::Address(error) | AcceptError::TimedOut(error) | AcceptError::Failed(error) => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_that_ran_out_is_not_a_connection_that_fell_silent() {
+        let (what, seconds) = ("a message", 1.0);
+        assert!(matches!(WaitError::from(Error::TimedOut { what, seconds }), WaitError::TimedOut(_)));
+        let silent = WaitError::from(Error::Silent { what, seconds });
+        assert!(matches!(&silent, WaitError::Ended(ConnectionError::Silent(_))), "{silent:?}");
+        // Both say what lies behind them, and become one error again.
+        assert!(silent.source().unwrap().source().unwrap().is::<Error>());
+        assert!(matches!(Error::from(silent), Error::Silent { .. }));
+    }
+}
