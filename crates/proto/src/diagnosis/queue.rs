@@ -16,8 +16,8 @@ const LONG_MEMORY: Span = Span::from_secs(120);
 /// A loss of packets that left over at least this time, one behind the other, and at least a round trip, is an outage.
 const OUTAGE: Span = Span::from_millis(100);
 
-/// What the medium loses is known once so many packets were lost without a queue in one to two times [`MEMORY`]. Our choice: then
-/// the loss rate is right to within a third or so.
+/// What the medium loses is known once so many packets were lost without a queue in one to two times [`MEMORY`]. Our
+/// choice: then the loss rate is right to within a third or so.
 const LEAST_EVIDENCE: f64 = 8.0;
 
 /// Packets whose outcome became known, and those that were lost.
@@ -32,8 +32,8 @@ struct Outcomes {
 pub(super) struct Queue {
     /// Without a queue that could drop, since `turned_at` and in the stretch before.
     without_queue: [Outcomes; 2],
-    /// So many losses of the packets that had a queue are the medium's, by the rate at which it loses without one, and were not
-    /// claimed yet; at most [`LEAST_EVIDENCE`].
+    /// So many losses of the packets that had a queue are the medium's, by the rate at which it loses without one, and
+    /// were not claimed yet; at most [`LEAST_EVIDENCE`].
     random: f64,
     /// The deepest since `turned_at`, and that of the stretch before.
     deepest: [Span; 2],
