@@ -1,22 +1,23 @@
-//! Published discriminators of congestion from losses of another kind, to compare with. Each looks at the times at which packets
-//! come to the receiver, and decides of the packets that are missing when the next one comes.
+//! Published discriminators of congestion from losses of another kind, to compare with. Each looks at the times at
+//! which packets come to the receiver, and decides of the packets that are missing when the next one comes.
 //!
-//! Biaz and Vaidya, "Discriminating congestion losses from wireless losses using inter-arrival times at the receiver" (ASSET 1999);
-//! Tobe et al., "Achieving moderate fairness for UDP flows by path-status classification" (LCN 2000), with the parameters of, and
-//! all others from, Cen, Cosman and Voelker, "End-to-end differentiation of congestion and wireless losses" (IEEE/ACM
-//! Transactions on Networking 11(5), 2003).
+//! Biaz and Vaidya, "Discriminating congestion losses from wireless losses using inter-arrival times at the receiver"
+//! (ASSET 1999); Tobe et al., "Achieving moderate fairness for UDP flows by path-status classification" (LCN 2000),
+//! with the parameters of, and all others from, Cen, Cosman and Voelker, "End-to-end differentiation of congestion and
+//! wireless losses" (IEEE/ACM Transactions on Networking 11(5), 2003).
 
-/// Biaz: the packet after `lost` missing ones comes as late as if those had come before it, so nothing but they was lost at the
-/// bottleneck. Times in any unit: `gap` since the packet before them, `least` the shortest gap between two packets so far.
-/// `upper` is 2 in the original and 1.25 as modified (mBiaz). Returns whether they were lost to congestion.
+/// Biaz: the packet after `lost` missing ones comes as late as if those had come before it, so the bottleneck has
+/// sent them on. Times in any unit: `gap` since the packet before them, `least` the shortest gap between two
+/// packets so far. `upper` is 2 in the original and 1.25 as modified (mBiaz). Returns whether they were lost to
+/// congestion.
 pub fn biaz(lost: u64, gap: f64, least: f64, upper: f64) -> bool {
     let lost = lost as f64;
-    !((lost + 1.0) * least <= gap && gap < (lost + upper) * least)
+    !((lost + 1.0) * least..(lost + upper) * least).contains(&gap)
 }
 
-/// `ZigZag`: lost to congestion if the one-way trip time `trip` of the packet after them is long beside its `mean` and mean
-/// `deviation`; the more packets are missing, the longer it has to be. (Whether the bound for more than three lies above the mean
-/// or below it is told both ways by those who cite it; we take the one that goes on as it begins.)
+/// `ZigZag`: lost to congestion if the one-way trip time `trip` of the packet after them is long beside its `mean` and
+/// mean `deviation`; the more packets are missing, the longer it has to be. (Whether the bound for more than three lies
+/// above the mean or below it is told both ways by those who cite it; we take the one that goes on as it begins.)
 pub fn zigzag(lost: u64, trip: f64, mean: f64, deviation: f64) -> bool {
     let bound = match lost {
         0 | 1 => mean - deviation,
@@ -27,8 +28,8 @@ pub fn zigzag(lost: u64, trip: f64, mean: f64, deviation: f64) -> bool {
     trip >= bound
 }
 
-/// Spike: whether the path is in a spike of its one-way trip time, in which losses are congestion. A spike begins above one half
-/// of the range of trip times seen, and ends below a third of it.
+/// Spike: whether the path is in a spike of its one-way trip time, in which losses are congestion. A spike begins above
+/// one half of the range of trip times seen, and ends below a third of it.
 pub fn spike(was_in_spike: bool, trip: f64, least: f64, most: f64) -> bool {
     let share = if was_in_spike { 1.0 / 3.0 } else { 0.5 };
     let bound = least + share * (most - least);
@@ -94,8 +95,8 @@ pub struct Discriminators {
 }
 
 impl Discriminators {
-    /// Packet `number`, in order of transmission, has come at `arrived` after a trip of `trip`, both in seconds by any clock. If
-    /// packets before it are missing, says what they were lost to. One that is late itself changes nothing.
+    /// Packet `number`, in order of transmission, has come at `arrived` after a trip of `trip`, both in seconds by any
+    /// clock. If packets before it are missing, says what they were lost to. One that is late itself changes nothing.
     pub fn on_arrival(&mut self, number: u64, arrived: f64, trip: f64) -> Option<Judged> {
         let Some((last, came)) = self.before else {
             (self.before, self.trips, self.mean_trip) = (Some((number, arrived)), Some((trip, trip)), trip);
@@ -172,7 +173,8 @@ mod tests {
         assert_eq!(seen, [false, false, true, true, false, true]);
     }
 
-    /// 1,000 packets, one each millisecond, on a path that takes 20 ms and a queue of up to 30 ms; those in `missing` are lost.
+    /// 1,000 packets, one each millisecond, on a path that takes 20 ms and a queue of up to 30 ms; those in `missing`
+    /// are lost.
     fn judged(queue: impl Fn(u64) -> f64, missing: impl Fn(u64) -> bool) -> Vec<Judged> {
         let mut all = Discriminators::default();
         let arrivals = (0..1_000).filter(|number| !missing(*number));

@@ -483,8 +483,8 @@ pub struct DemoArgs {
     /// Do not run TCP over the same path afterwards (it needs the right to make a network namespace)
     #[arg(long)]
     pub no_tcp: bool,
-    /// Instead of a copy: memory to a receiver that is suspended again and again, first by a law that acts upon why packets
-    /// are lost, then by one that does not [preset: fobs-classifier, path: 600Mbit without random loss,
+    /// Instead of a copy: memory to a receiver that is suspended again and again, first by a law that acts upon why
+    /// packets are lost, then by one that does not [preset: fobs-classifier, path: 600Mbit without random loss,
     /// ceiling: two thirds of it]
     #[arg(long, conflicts_with_all = ["path", "size", "files", "no_tcp"])]
     pub busy_receiver: bool,

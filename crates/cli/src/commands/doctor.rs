@@ -75,7 +75,8 @@ impl EarlyDrops {
     }
 }
 
-/// The second number of each line of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor (`softnet_seq_show` of Linux).
+/// The second number of each line of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor
+/// (`softnet_seq_show` of Linux).
 fn backlog_drops(softnet: &str) -> u64 {
     let dropped = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
     softnet.lines().filter_map(dropped).fold(0, u64::saturating_add)

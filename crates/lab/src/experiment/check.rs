@@ -69,8 +69,9 @@ pub(super) enum Test {
         #[serde(default)]
         tolerance: f64,
     },
-    /// The share of `trials` that are `hits`, over the runs of all combinations with these values, has a 95 % interval (Clopper and
-    /// Pearson) that ends within `bound` on the side that matters: where the least is above 0 the lower end, otherwise the upper.
+    /// The share of `trials` that are `hits`, over the runs of all combinations with these values, has a 95 % interval
+    /// (Clopper and Pearson) that ends within `bound` on the side that matters: where the least is above 0 the lower
+    /// end, otherwise the upper.
     Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
     /// No mean of other measures is nearer to a number.
     Nearest { measure: Quantity, others: Vec<Quantity>, at: Table, to: f64 },

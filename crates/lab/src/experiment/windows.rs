@@ -9,7 +9,7 @@ use super::plan::{WindowView, WindowsSpec};
 use super::plot::{Line, Style, draw_lines, lines_of};
 use super::results::Results;
 use super::stats::{deviation, mean};
-use crate::sim::KeptWindow;
+use crate::sim::{KeptWindow, RunReport};
 
 /// Bins of the loss rate, and of the success proportion: the paper's are hundredths.
 const LOSS_BIN: f64 = 0.0025;
@@ -58,7 +58,7 @@ pub(super) fn draw_windows(spec: &WindowsSpec, results: &Results, file: &Path) -
 }
 
 fn windows<'a>(results: &'a Results, at: &Table) -> impl Iterator<Item = &'a KeptWindow> + use<'a> {
-    results.select(at).flat_map(|cell| &cell.runs).flat_map(|run| run.windows())
+    results.select(at).flat_map(|cell| &cell.runs).flat_map(RunReport::windows)
 }
 
 /// A row for each value of the series.

@@ -1,5 +1,5 @@
-//! What the published discriminators of congestion say of a session's losses: from the times at which its packets leave and come
-//! to the receiver's kernel.
+//! What the published discriminators of congestion say of a session's losses: from the times at which its packets leave
+//! and come to the receiver's kernel.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,7 +33,7 @@ impl Watched {
             next: 0,
             discriminators: Discriminators::default(),
             lost: 0,
-            congestion: Default::default(),
+            congestion: [0; Discriminator::ALL.len()],
         })))
     }
 

@@ -183,6 +183,7 @@ pub(super) enum LoadKind {
 /// A transfer.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own in scenario files")]
 pub(super) struct SessionEntry {
     /// Its name in the report.
     pub name: String,

@@ -57,8 +57,8 @@ pub(super) const MEMORY: ParameterSpec = ParameterSpec {
 const GAIN: f64 = 0.25;
 /// A gap in the feedback is at least so many times the usual spacing.
 const GAP: f64 = 4.0;
-/// Losses are found within so many round trips of the gap that explains them: that of a lost repair takes one more than that
-/// of a first transmission.
+/// Losses are found within so many round trips of the gap that explains them: that of a lost repair takes one more than
+/// that of a first transmission.
 const FOUND_ROUNDS: u64 = 3;
 
 /// Sending should be different from `from` until `until`. `lasts` is the suspension itself.

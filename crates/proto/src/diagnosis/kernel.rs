@@ -15,7 +15,8 @@ const FORGET_ROUNDS: u64 = 4;
 pub(super) struct Kernel {
     packets: f64,
     per_buffer: f64,
-    told_at: Time,
+    /// When it was heard last of drops.
+    told_at: Option<Time>,
 }
 
 impl Kernel {
@@ -23,14 +24,19 @@ impl Kernel {
         if let Some(run) = sample.gro_run {
             self.per_buffer = run;
         }
-        let rounds = sample.rtt.smoothed() * FORGET_ROUNDS;
-        if sample.now.since(self.told_at) > FORGET.max(rounds) {
+        if !self.has_dropped_lately(sample) {
             self.packets = 0.0;
         }
         if sample.socket_drops > 0 {
             self.packets += sample.socket_drops as f64 * self.per_buffer.max(1.0);
-            self.told_at = sample.now;
+            self.told_at = Some(sample.now);
         }
+    }
+
+    /// Whether losses that are found now can be of packets that it has dropped.
+    pub(super) fn has_dropped_lately(&self, sample: &FeedbackSample<'_>) -> bool {
+        let rounds = sample.rtt.smoothed() * FORGET_ROUNDS;
+        self.told_at.is_some_and(|told_at| sample.now.since(told_at) <= FORGET.max(rounds))
     }
 
     /// How many of a feedback's losses were such drops.

@@ -55,8 +55,9 @@ impl Evidence {
 const LEAST_LOST: u64 = 6;
 /// So many packets without a telling loss are forgotten: what was lost that long ago says nothing of today. Ten of the paper's windows.
 const MOST_ACCUMULATED: u64 = 710_000;
-/// Windows of fewer packets are taken together as well: the shorter a window, the fewer words it has at a loss rate. Half of the
-/// paper's window is still told as a whole one is (2.7 % of the network's are inconclusive instead of 0.7 %), a quarter is not (10 %).
+/// Windows of fewer packets are taken together as well: the shorter a window, the fewer words it has at a loss rate.
+/// Half of the paper's window is still told as a whole one is (2.7 % of the network's are inconclusive instead of
+/// 0.7 %), a quarter is not (10 %).
 const LEAST_PACKETS: u64 = 35_500;
 
 /// One transmission window as the diagnosis saw it.
@@ -194,7 +195,7 @@ impl Diagnostician {
         }
         let mut lost = CauseCounts::default();
         lost.add(Cause::ReceiverHost, by_host);
-        match self.other_cause(sample, by_host > 0) {
+        match self.other_cause(sample) {
             Cause::Congestion if self.evidence.has_kernel() => {
                 let by_medium = self.queue.claim_random(others);
                 lost.add(Cause::Random, by_medium);
@@ -208,11 +209,13 @@ impl Diagnostician {
     }
 
     /// What losses that the receiver's kernel does not know of were lost to.
-    fn other_cause(&self, sample: &FeedbackSample<'_>, has_host_losses: bool) -> Cause {
+    fn other_cause(&self, sample: &FeedbackSample<'_>) -> Cause {
+        let kernel_knows = self.evidence.has_kernel() && self.kernel.has_dropped_lately(sample);
         let by_queue = self.queue.cause(sample);
         match (self.evidence, self.by_signature) {
-            // Nothing comes to the socket while a path is down: the kernel's count was too low for so long a gap.
-            _ if has_host_losses && by_queue == Cause::Outage => Cause::ReceiverHost,
+            // Nothing comes to the socket while a path is down: the kernel dropped more than its count of buffers let
+            // expect.
+            _ if kernel_knows && by_queue == Cause::Outage => Cause::ReceiverHost,
             (Evidence::Signature, cause) => cause,
             // A host that loses where its kernel does not count, or whose peer does not say; a full queue explains losses better.
             (Evidence::All, Cause::ReceiverHost) if by_queue == Cause::Random => Cause::ReceiverHost,
@@ -234,7 +237,8 @@ impl Diagnostician {
         Told { sample, by_signature, counts }
     }
 
-    /// What a window's signature says; if it has or loses too few packets to tell, what it says together with those before it.
+    /// What a window's signature says; if it has or loses too few packets to tell, what it says together with those
+    /// before it.
     fn judge(&mut self, sample: &Sample, signature: &Signature) -> Diagnosis {
         if sample.packets >= LEAST_PACKETS {
             let alone = self.model.classify(sample);

@@ -16,8 +16,8 @@ const LONG_MEMORY: Span = Span::from_secs(120);
 /// A loss of packets that left over at least this time, one behind the other, and at least a round trip, is an outage.
 const OUTAGE: Span = Span::from_millis(100);
 
-/// What the medium loses is known once so many packets were lost without a queue in one to two times [`MEMORY`]. Our choice: then
-/// the loss rate is right to within a third or so.
+/// What the medium loses is known once so many packets were lost without a queue in one to two times [`MEMORY`]. Our
+/// choice: then the loss rate is right to within a third or so.
 const LEAST_EVIDENCE: f64 = 8.0;
 
 /// Packets whose outcome became known, and those that were lost.
@@ -31,9 +31,9 @@ struct Outcomes {
 #[derive(Debug)]
 pub(super) struct Queue {
     /// Without a queue that could drop, since `turned_at` and in the stretch before.
-    without_queue: [Outcomes; 2],
-    /// So many losses of the packets that had a queue are the medium's, by the rate at which it loses without one, and were not
-    /// claimed yet; at most [`LEAST_EVIDENCE`].
+    unqueued: [Outcomes; 2],
+    /// So many losses of the packets that had a queue are the medium's, by the rate at which it loses without one, and
+    /// were not claimed yet; at most [`LEAST_EVIDENCE`].
     random: f64,
     /// The deepest since `turned_at`, and that of the stretch before.
     deepest: [Span; 2],
@@ -50,7 +50,7 @@ pub(super) struct Queue {
 impl Default for Queue {
     fn default() -> Self {
         Self {
-            without_queue: [Outcomes::default(); 2],
+            unqueued: [Outcomes::default(); 2],
             random: 0.0,
             deepest: [Span::ZERO; 2],
             turned_at: Time::ZERO,
@@ -91,7 +91,7 @@ impl Queue {
         self.recent[0] = self.recent[0].max(delay);
         if sample.now.since(self.turned_at) > MEMORY {
             self.deepest = [Span::ZERO, self.deepest[0]];
-            self.without_queue = [Outcomes::default(), self.without_queue[0]];
+            self.unqueued = [Outcomes::default(), self.unqueued[0]];
             self.turned_at = sample.now;
         }
         self.deepest[0] = self.deepest[0].max(delay);
@@ -120,12 +120,12 @@ impl Queue {
         let packets = (sample.acked_packets + lost) as f64;
         if !self.is_full() {
             if !self.is_outage(sample) {
-                self.without_queue[0].packets += packets;
-                self.without_queue[0].lost += lost as f64;
+                self.unqueued[0].packets += packets;
+                self.unqueued[0].lost += lost as f64;
             }
             return;
         }
-        let [newer, older] = self.without_queue;
+        let [newer, older] = self.unqueued;
         let (known, known_lost) = (newer.packets + older.packets, newer.lost + older.lost);
         if known_lost >= LEAST_EVIDENCE {
             self.random = (self.random + packets * known_lost / known).min(LEAST_EVIDENCE);

@@ -70,18 +70,22 @@ fn a_long_gap_in_which_the_kernel_dropped_is_the_hosts_and_no_outage() {
     (0..500).for_each(|pn| gap.push(pn));
     // 500 packets at 10 Mbit/s take half a second.
     let arrival_rate = Some(haul_base::Rate::from_mbps(10));
-    for (socket_drops, wanted) in [(0, Cause::Outage), (3, Cause::ReceiverHost)] {
-        let mut of = Diagnostician::new(Evidence::All);
-        let now = at(1_000);
-        let verdict = of.on_feedback(&FeedbackSample {
+    let told = |of: &mut Diagnostician, millis, socket_drops| {
+        let known = FeedbackSample {
             socket_drops,
             arrival_rate,
             gro_run: Some(10.0),
             loss: &gap,
-            ..feedback(now, &rtt, 100, 500, None)
-        });
-        assert_eq!(verdict, Some(Verdict::of(wanted)), "{socket_drops}");
-    }
+            ..feedback(at(millis), &rtt, 100, 500, None)
+        };
+        of.on_feedback(&known)
+    };
+    let mut of = Diagnostician::new(Evidence::All);
+    assert_eq!(told(&mut of, 1_000, 0), Some(Verdict::of(Cause::Outage)));
+    assert_eq!(told(&mut of, 1_100, 3), Some(Verdict::of(Cause::ReceiverHost)));
+    // More of the same gap, of which it is heard a little later.
+    assert_eq!(told(&mut of, 1_200, 0), Some(Verdict::of(Cause::ReceiverHost)));
+    assert_eq!(told(&mut of, 2_000, 0), Some(Verdict::of(Cause::Outage)));
 }
 
 #[test]

@@ -191,8 +191,8 @@ fn proactive_acts_before_the_minimum_of_the_saw_tooth_and_loses_less() {
     }
 }
 
-/// Many programs want its core for 30 ms of each 150: nothing but the losses that the diagnosis puts down to the host tells when the
-/// next time comes.
+/// Many programs want its core for 30 ms of each 150: nothing but the losses that the diagnosis puts down to the host
+/// tells when the next time comes.
 #[test]
 fn proactive_that_sees_when_the_host_loses_loses_less_than_asynch() {
     let lost = |name, set: &[(&str, &str)]| {

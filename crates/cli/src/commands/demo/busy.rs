@@ -1,6 +1,7 @@
-//! `haul demo --busy-receiver`: what it is worth to know why packets are lost. The receiver is a process of its own (`haul
-//! demo-receiver`) with the socket buffer of an untuned host. It is suspended again and again, so its kernel drops what comes
-//! meanwhile. Memory goes to it over the emulated path twice: with a law that acts upon the verdict, and with one that does not.
+//! `haul demo --busy-receiver`: what it is worth to know why packets are lost. The receiver is a process of its own
+//! (`haul demo-receiver`) with the socket buffer of an untuned host. It is suspended again and again, so its kernel
+//! drops what comes meanwhile. Memory goes to it over the emulated path twice: with a law that acts upon the verdict,
+//! and with one that does not.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -32,7 +33,8 @@ const UNTUNED_BUFFER: Bytes = Bytes(208 << 10);
 /// The receiver runs for so long, then it is suspended.
 const RUNS: Duration = Duration::from_millis(900);
 const SUSPENDED: Duration = Duration::from_millis(100);
-/// A law that fills the path loses packets there too, which would blur what is shown: without a ceiling asked for, this share of it.
+/// A law that fills the path loses packets there too, which would blur what is shown: without a ceiling asked for, this
+/// share of it.
 const SHARE: f64 = 2.0 / 3.0;
 /// How long each run lasts if nobody says.
 const DEFAULT_TIME: Span = Span::from_secs(10);
@@ -59,7 +61,7 @@ pub(super) fn busy(context: &Context, args: &DemoArgs) -> Result<RunReport, Faul
         let lost = Summary(report).lost().map_or_else(String::new, |lost| format!("  {lost}"));
         context.say(row(who, report.goodput, ceiling, &lost));
     }
-    aware.error = unaware.error.clone();
+    aware.error.clone_from(&unaware.error);
     aware.without_verdict = Some(Box::new(unaware));
     Ok(aware)
 }
