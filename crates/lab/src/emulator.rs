@@ -101,10 +101,8 @@ impl Emulator {
     /// When the path cannot be had, or an end fails: with what was said on standard error.
     pub(crate) fn run(&self, directory: &Path, job: &Job) -> Result<Output, Problem> {
         let counters = directory.join("counters.json");
-        let mut server = format!("exec '{}'", self.program.display());
-        for word in &job.server {
-            server += &format!(" '{}'", word.display());
-        }
+        let words = job.server.iter().map(|word| format!("'{}'", word.display()));
+        let server = format!("exec '{}' {}", self.program.display(), words.collect::<Vec<_>>().join(" "));
         let mut command = Command::new(&self.program);
         command.args(["wan", "--quiet"]).args(&job.options).arg("--counters").arg(&counters);
         command.args(["--server", &server, "--"]).arg(&self.program).args(&job.client);

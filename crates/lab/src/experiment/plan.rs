@@ -272,7 +272,9 @@ impl Plan {
             let mut all = combinations.clone();
             if self.runner == Runner::Both {
                 let name = if world == World::Simulator { "simulator" } else { "emulator" };
-                all.iter_mut().for_each(|values| values.push((RUNNER.to_owned(), Value::from(name))));
+                for values in &mut all {
+                    values.push((RUNNER.to_owned(), Value::from(name)));
+                }
             }
             all.into_iter().map(move |values| (world, values))
         };

@@ -228,14 +228,14 @@ fn add_clock_jumps(world: &mut World, (sender, receiver): (NodeId, NodeId), entr
             let now = world.now();
             match jump.end {
                 SessionEnd::Sender => {
-                    world
-                        .node_mut::<Late<Sender>>(sender)
-                        .into_iter()
-                        .for_each(|end| end.jump(now, jump.by.0));
+                    if let Some(end) = world.node_mut::<Late<Sender>>(sender) {
+                        end.jump(now, jump.by.0);
+                    }
                 }
                 SessionEnd::Receiver => {
-                    let end = world.node_mut::<Late<Receiver>>(receiver);
-                    end.into_iter().for_each(|end| end.jump(now, jump.by.0));
+                    if let Some(end) = world.node_mut::<Late<Receiver>>(receiver) {
+                        end.jump(now, jump.by.0);
+                    }
                 }
             }
         });
