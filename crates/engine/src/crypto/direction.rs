@@ -30,8 +30,8 @@ struct Live {
 }
 
 impl Live {
-    fn new(secret: &Secret, cipher: Cipher) -> Box<Self> {
-        Box::new(Self { key: secret.packet_key(cipher), next: secret.next() })
+    fn new(secret: &Secret, cipher: Cipher) -> Self {
+        Self { key: secret.packet_key(cipher), next: secret.next() }
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Sealing {
 impl Sealing {
     /// With the secret of the first generation.
     pub(super) fn new(first: &Secret, cipher: Cipher) -> Self {
-        Self { live: Some(Live::new(first, cipher)), ..Self::default() }
+        Self { live: Some(Box::new(Live::new(first, cipher))), ..Self::default() }
     }
 
     /// Seals packets side by side in place, as [`Seal::seal_batch`](haul_proto::Seal::seal_batch).
@@ -73,7 +73,7 @@ impl Sealing {
 
     fn advance_to(&mut self, generation: u64, cipher: Cipher) {
         while self.generation < generation {
-            self.live = self.live.take().map(|live| Live::new(&live.next, cipher));
+            self.live = self.live.take().map(|live| Box::new(Live::new(&live.next, cipher)));
             self.generation += 1;
         }
     }
@@ -81,7 +81,7 @@ impl Sealing {
     fn live(&mut self, cipher: Cipher, origin: &impl Origin) -> &Live {
         let again =
             || origin.secret_of(self.generation).expect("only keys that can be made again are dropped");
-        self.live.get_or_insert_with(|| Live::new(&again(), cipher))
+        self.live.get_or_insert_with(|| Box::new(Live::new(&again(), cipher)))
     }
 
     pub(super) fn prepare(&mut self, cipher: Cipher, origin: &impl Origin) {
@@ -114,7 +114,7 @@ pub(super) struct Opening {
 impl Opening {
     /// With the secret of the first generation.
     pub(super) fn new(first: &Secret, cipher: Cipher) -> Self {
-        Self { live: Some(Live::new(first, cipher)), ..Self::default() }
+        Self { live: Some(Box::new(Live::new(first, cipher))), ..Self::default() }
     }
 
     /// Authenticates and decrypts a packet in place, as [`Open::open`](haul_proto::Open::open).
@@ -144,14 +144,14 @@ impl Opening {
     }
 
     fn live(&mut self, cipher: Cipher, origin: &impl Origin) -> Result<&Live, Unauthentic> {
-        let again = || origin.secret_of(self.generation).map(|secret| Live::new(&secret, cipher));
+        let again = || origin.secret_of(self.generation).map(|secret| Box::new(Live::new(&secret, cipher)));
         self.live = self.live.take().or_else(again);
         self.live.as_deref().ok_or(Unauthentic)
     }
 
     fn next(&mut self, cipher: Cipher, origin: &impl Origin) -> Result<&Live, Unauthentic> {
         if self.next.is_none() {
-            self.next = Some(Live::new(&self.live(cipher, origin)?.next, cipher));
+            self.next = Some(Box::new(Live::new(&self.live(cipher, origin)?.next, cipher)));
         }
         self.next.as_deref().ok_or(Unauthentic)
     }

@@ -1,7 +1,7 @@
 //! What drives an endpoint: its own thread and, as an inline driver, at most one thread that waits on a connection.
 //!
 //! Both may read the socket. Each waits for it with an epoll instance of its own, and both instances have the socket
-//! with `EPOLLEXCLUSIVE` (Linux 4.5, epoll_ctl(2)): the kernel offers a packet to the instances in the order in which
+//! with `EPOLLEXCLUSIVE` (Linux 4.5, `epoll_ctl`): the kernel offers a packet to the instances in the order in which
 //! they were added and stops at the first in which a thread waits. The inline driver's was added first, so a packet
 //! wakes the inline driver alone while that sleeps, and the endpoint's thread at any other time. Timers and full
 //! sockets are the business of the endpoint's thread.
@@ -200,7 +200,11 @@ fn serve(shared: &Arc<Shared>) -> Result<(), EngineError> {
             shared.socket.drain_errors();
         }
         if woken.by_room {
-            take(&mut *lock(&driver.blocked)).into_iter().for_each(|identity| flush(shared, identity));
+            // The lock is free again before they send: they may have to wait once more.
+            let blocked = take(&mut *lock(&driver.blocked));
+            for identity in blocked {
+                flush(shared, identity);
+            }
         }
         DRIVES.set(true);
         let due = run_timers(shared);
