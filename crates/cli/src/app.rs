@@ -132,7 +132,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
             .filter(|s| s.origin != Origin::Default)
             .map(|s| session_key(&s.assignment.key).to_owned())
             .collect(),
-        manners: items.manners(command.manners()),
+        receive_policy: items.receive_policy(command.receive_policy()),
         growth: command.growth(),
         items: Items::new(items),
         preserve: command.preserve(),

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -270,6 +270,185 @@ fn rate_laws_stand_alone() {
     }
     let pacer = code_of(&fs::read_to_string(proto.directory.join("src/pacer.rs")).unwrap());
     assert!(!names(&pacer, "control"), "the pacer knows no law");
+}
+
+/// Crates whose files must not import each other in circles.
+const WITHOUT_CIRCLES: [&str; 3] = ["haul-engine", "haul-mover", "haul-cli"];
+/// Circles that are left, all of them in the engine.
+const CIRCLES_LEFT: usize = 3;
+
+/// The modules of a crate, one a file, by path (`receive::commit`), and the code of each without its tests.
+fn modules(package: &Package) -> BTreeMap<String, String> {
+    let root = package.directory.join("src");
+    let mut modules = BTreeMap::new();
+    for (path, code) in package.sources(false) {
+        let relative = path.strip_prefix(&root).unwrap().with_extension("");
+        let mut names: Vec<&str> = relative.iter().map(|name| name.to_str().unwrap()).collect();
+        let is_test = names.iter().any(|name| *name == "tests" || name.ends_with("_tests"));
+        if names.last().is_some_and(|name| ["mod", "lib", "main"].contains(name)) {
+            names.pop();
+        }
+        if !is_test {
+            let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+            modules.insert(names.join("::"), code);
+        }
+    }
+    modules
+}
+
+/// The paths that begin with `crate`, `super` or `self` in `code`, from the crate's root, with what braces hold
+/// written out. `exported`: those of `pub use` alone.
+fn paths(code: &str, module: &str, exported: bool) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let is_export = |at: usize| {
+        let statement = code[..at].rsplit([';', '}', '{']).next().unwrap_or_default().trim_start();
+        statement.starts_with("pub") && statement.trim_end().ends_with("use")
+    };
+    for start in ["crate::", "super::", "self::"] {
+        for (at, _) in code.match_indices(start) {
+            let is_part = code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
+            if !is_part && (!exported || is_export(at)) {
+                let base = module.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+                read_path(&code[at..], base, &mut found);
+            }
+        }
+    }
+    found
+}
+
+/// Reads a path at the beginning of `text`, relative to `base`; gives what follows it.
+fn read_path<'a>(text: &'a str, mut base: Vec<String>, found: &mut Vec<Vec<String>>) -> &'a str {
+    let text = text.trim_start();
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = read_path(rest, base.clone(), found).trim_start();
+            match rest.strip_prefix(',') {
+                Some(next) if !next.trim_start().starts_with('}') => rest = next,
+                Some(next) => return next.trim_start().trim_start_matches('}'),
+                None => return rest.trim_start_matches('}'),
+            }
+        }
+    }
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '*').unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    match name {
+        "crate" => base.clear(),
+        "super" => drop(base.pop()),
+        "self" | "" => {}
+        name => base.push(name.to_owned()),
+    }
+    match rest.strip_prefix("::") {
+        Some(deeper) if deeper.starts_with(|c: char| c.is_alphabetic() || "_{*".contains(c)) => {
+            read_path(deeper, base, found)
+        }
+        _ => {
+            found.push(base);
+            rest
+        }
+    }
+}
+
+/// What each module imports. A name that a module only passes on leads to where it comes from. A parent and its child
+/// may know each other by bare names (`use child::Item`): only paths with `crate`, `super` or `self` count.
+fn imports(modules: &BTreeMap<String, String>) -> BTreeMap<&str, BTreeSet<&str>> {
+    let split = |path: &[String]| {
+        let known = |len: &usize| modules.contains_key(&path[..*len].join("::"));
+        let len = (0..=path.len()).rev().find(known).unwrap_or(0);
+        let (module, _) = modules.get_key_value(&path[..len].join("::")).expect("the root is a module");
+        (module.as_str(), path.get(len).cloned().unwrap_or_default())
+    };
+    let mut passed_on = BTreeMap::new();
+    for (module, code) in modules {
+        let mut exports = paths(code, module, true);
+        // `pub use child::Item`
+        for statement in code.split(';') {
+            let Some((before, path)) = statement.rsplit_once("use ") else { continue };
+            if before.rsplit('\n').next().unwrap_or_default().starts_with("pub") {
+                let base = module.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+                read_path(path, base, &mut exports);
+            }
+        }
+        for path in exports {
+            let (source, _) = split(&path);
+            let name = path.last().cloned().unwrap_or_default();
+            passed_on.insert((module.as_str(), name), source);
+        }
+    }
+    let target = |path: &[String]| {
+        let (mut module, name) = split(path);
+        for _ in 0..modules.len() {
+            match passed_on.get(&(module, name.clone())) {
+                Some(&source) if source != module => module = source,
+                _ => break,
+            }
+        }
+        module
+    };
+    modules
+        .iter()
+        .map(|(module, code)| {
+            let used = paths(code, module, false).iter().map(|path| target(path)).collect();
+            (module.as_str(), used)
+        })
+        .collect()
+}
+
+/// Groups of modules that reach each other, each named once.
+fn circles<'a>(imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<BTreeSet<&'a str>> {
+    let reached = |from: &'a str| {
+        let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(module) = open.pop() {
+            for &next in imports.get(module).into_iter().flatten().filter(|&&next| next != module) {
+                if reached.insert(next) {
+                    open.push(next);
+                }
+            }
+        }
+        reached
+    };
+    let all: BTreeMap<&str, BTreeSet<&str>> =
+        imports.keys().map(|&module| (module, reached(module))).collect();
+    let in_circle = all.iter().filter(|(module, reached)| reached.contains(*module));
+    in_circle
+        .map(|(module, reached)| {
+            reached
+                .iter()
+                .copied()
+                .filter(|other| all.get(other).is_some_and(|back| back.contains(module)))
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn files_do_not_import_each_other_in_circles() {
+    let mut found = Vec::new();
+    for package in packages().iter().filter(|package| WITHOUT_CIRCLES.contains(&package.name.as_str())) {
+        let modules = modules(package);
+        let circles = circles(&imports(&modules));
+        found.extend(circles.iter().map(|circle| format!("{}: {circle:?}", package.name)));
+    }
+    println!("{}", found.join("\n"));
+    let elsewhere: Vec<_> = found.iter().filter(|circle| !circle.starts_with("haul-engine")).collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:#?}");
+    assert!(found.len() <= CIRCLES_LEFT, "at most {CIRCLES_LEFT}: {found:#?}");
+}
+
+#[test]
+fn circles_are_found_through_names_that_are_passed_on() {
+    let modules: BTreeMap<String, String> = [
+        ("", "mod a;"),
+        ("a", "pub(crate) use b::Thing;\nuse crate::d::{self, X, e::{Y}};"),
+        ("a::b", "use super::c::Other; pub struct Thing;"),
+        ("a::c", "use crate::a::Thing;"),
+        ("d", "pub struct X;"),
+        ("d::e", "pub struct Y; fn f() { super::super::a::g() }"),
+    ]
+    .map(|(module, code)| (module.to_owned(), code.to_owned()))
+    .into();
+    let imports = imports(&modules);
+    assert_eq!(imports["a"], ["d", "d::e"].into());
+    assert_eq!(circles(&imports), [["a::b", "a::c"].into(), ["a", "d::e"].into()].into());
 }
 
 #[test]

@@ -1,16 +1,24 @@
 //! The recipe of a session: the client offers it, both ends check it and build their data path from it.
 
+use haul_base::Span;
 use haul_proto::presets::preset;
 use haul_proto::{check_object_recipe, micro};
 use haul_stack::{Part, Recipe, RecipeError, Registry};
 use haul_wire::control::{Cipher, Fault, FaultCode, RecipeOffer, Settings};
 
 use crate::crypto::tag_len;
-use crate::transfer::feedback_interval;
 
 /// What a client says of the recipe that it wants a session to run.
 pub fn offer(recipe: &Recipe) -> RecipeOffer {
     RecipeOffer { text: recipe.to_toml(), versions: micro::registry().versions(recipe) }
+}
+
+/// Bounds of what a peer may ask for.
+const FEEDBACK_INTERVALS: std::ops::RangeInclusive<u32> = 100..=1_000_000;
+
+pub(crate) fn feedback_interval(settings: &Settings) -> Span {
+    let micros = settings.feedback_interval_us;
+    Span::from_micros(u64::from(micros.clamp(*FEEDBACK_INTERVALS.start(), *FEEDBACK_INTERVALS.end())))
 }
 
 /// The recipe that the settings name, with what else they say; `None`: the recipe `bulk`, from the settings alone.

@@ -24,12 +24,12 @@ pub(crate) enum Scope {
 
 /// A fault and how much it ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct IoFault {
     pub(crate) fault: Fault,
     pub(crate) scope: Scope,
 }
 
-impl Trouble {
+impl IoFault {
     /// An error of the operating system while `doing` something to `path`.
     pub(crate) fn new(side: Side, doing: &str, path: &[u8], errno: Errno) -> Self {
         let (code, scope, hint) = classify(side, errno);
@@ -125,24 +125,24 @@ mod tests {
 
     #[test]
     fn a_full_disk_ends_the_job_and_a_forbidden_file_only_itself() {
-        let full = Trouble::new(Side::Destination, "write", b"x", Errno::NOSPC);
+        let full = IoFault::new(Side::Destination, "write", b"x", Errno::NOSPC);
         assert_eq!((full.fault.code, full.scope), (FaultCode::DiskFull, Scope::Job));
-        let quota = Trouble::new(Side::Destination, "write", b"x", Errno::DQUOT);
+        let quota = IoFault::new(Side::Destination, "write", b"x", Errno::DQUOT);
         assert_eq!(quota.fault.code, FaultCode::DiskFull);
-        let denied = Trouble::new(Side::Source, "open", b"x", Errno::ACCESS);
+        let denied = IoFault::new(Side::Source, "open", b"x", Errno::ACCESS);
         assert_eq!((denied.fault.code, denied.scope), (FaultCode::Unreadable, Scope::Entry));
         assert!(
             denied.fault.message.contains("cannot open `x`: Permission denied"),
             "{}",
             denied.fault.message
         );
-        let frozen = Trouble::new(Side::Destination, "create", b"x", Errno::ROFS);
+        let frozen = IoFault::new(Side::Destination, "create", b"x", Errno::ROFS);
         assert_eq!((frozen.fault.code, frozen.scope), (FaultCode::ReadOnly, Scope::Job));
     }
 
     #[test]
     fn a_path_that_leaves_the_root_is_called_so() {
-        let escape = Trouble::new(Side::Source, "read", b"../x", Errno::XDEV).fault;
+        let escape = IoFault::new(Side::Source, "read", b"../x", Errno::XDEV).fault;
         assert_eq!(escape.code, FaultCode::PathEscape);
         assert!(escape.message.contains("leads out of the directory"), "{}", escape.message);
     }

@@ -36,7 +36,7 @@ pub use journal::{JournalReport, JournalState, PartialFile, find_journals, remov
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Progress, Tell, Wake};
-pub use receive::{Asked, MinFree, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
+pub use receive::{Expectations, MinFree, ReceiveHandle, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, follows_from_directory};
 pub use root::{Root, copies_content, layout_for};
 pub use send::{

@@ -14,7 +14,7 @@ use haul_base::{Bytes, Piece};
 use haul_mover::{ControlLink, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
     ControlMessage, Durability, Entry, EntryKind, Extraneous, Extras, Fault, FaultCode, FileDigest, Layout,
-    Manners, Preserve, RelPath, Selection, Stretch, Want, WantRun, Withheld, Xattr,
+    Preserve, ReceivePolicy, RelPath, Selection, Stretch, Want, WantRun, Withheld, Xattr,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -175,12 +175,15 @@ fn flood(what: &str, flood: Flood) -> (usize, Fault) {
     std::fs::write(dir.path().join("there"), "").unwrap();
     let root = Root::beneath(dir.path()).unwrap();
     let (peer, link) = narrow_pair();
-    let manners =
-        Manners { durability: Durability::Cached, extraneous: Extraneous::Delete, ..Manners::default() };
+    let receive_policy = ReceivePolicy {
+        durability: Durability::Cached,
+        extraneous: Extraneous::Delete,
+        ..ReceivePolicy::default()
+    };
     let options = ReceiveOptions {
         set_memory: Bytes(BUDGET as u64),
         permit: Preserve::ALL,
-        ..ReceiveOptions::with_manners(1, manners)
+        ..ReceiveOptions::with_policy(1, receive_policy)
     };
     let mut job = receive_files(b"", &root, Layout::Into, link, options).unwrap();
     // The job's own buffers are there.

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
-use haul_wire::control::{Durability, Growth, Manners, Preserve, RunMode};
+use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
 
 pub use preserve::{PreserveArgs, Preserved};
 pub use select::{RuleArg, RuleArgs, SelectArgs};
@@ -110,15 +110,15 @@ pub enum Command {
 
 impl Command {
     /// What happens to what is at the destination.
-    pub fn manners(&self) -> Manners {
+    pub fn receive_policy(&self) -> ReceivePolicy {
         match self {
             Self::Cp(args) => {
-                let run = if args.transfer.dry_run { RunMode::Itemise } else { RunMode::Move };
-                Manners { run, ..args.sync.manners(args.transfer.no_resume, &args.storage) }
+                let run = if args.transfer.dry_run { RunMode::ListChanges } else { RunMode::Move };
+                ReceivePolicy { run, ..args.sync.receive_policy(args.transfer.no_resume, &args.storage) }
             }
             // Nobody needs the files afterwards.
-            Self::Demo(_) => Manners { durability: Durability::Cached, ..Manners::default() },
-            _ => Manners::default(),
+            Self::Demo(_) => ReceivePolicy { durability: Durability::Cached, ..ReceivePolicy::default() },
+            _ => ReceivePolicy::default(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What `haul cp` does about what is at the destination already.
 
 use clap::Args;
-use haul_wire::control::{Equal, Extraneous, Growth, Leftovers, Manners, Newer, RunMode};
+use haul_wire::control::{Equal, Extraneous, Growth, Leftovers, Newer, ReceivePolicy, RunMode};
 
 use super::storage::StorageArgs;
 
@@ -32,8 +32,8 @@ pub struct SyncArgs {
 
 impl SyncArgs {
     /// The same for the receiver.
-    pub fn manners(&self, no_resume: bool, storage: &StorageArgs) -> Manners {
-        Manners {
+    pub fn receive_policy(&self, no_resume: bool, storage: &StorageArgs) -> ReceivePolicy {
+        ReceivePolicy {
             equal: match (self.checksum, self.ignore_times) {
                 (true, _) => Equal::Contents,
                 (false, true) => Equal::Nothing,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use haul_wire::control::{Fault, FaultCode, Manners, RunMode};
+use haul_wire::control::{Fault, FaultCode, ReceivePolicy, RunMode};
 use serde_json::json;
 
 use self::reporter::Reporter;
@@ -124,8 +124,8 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     let set = settings.iter().filter(|setting| setting.origin != Origin::Default);
     let named = set.map(|setting| setting.assignment.key.clone()).collect();
     let run = match (job.dry_run, job.names) {
-        (true, _) => RunMode::Itemise,
-        (false, true) => RunMode::Narrate,
+        (true, _) => RunMode::ListChanges,
+        (false, true) => RunMode::Verbose,
         (false, false) => RunMode::Move,
     };
     let recipe = Recipe::build(&Preset::default_preset(), &settings)?.settings;
@@ -134,7 +134,10 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     let context = Context {
         settings: Settings { stack, ..recipe },
         named,
-        manners: Manners { run, ..args.sync.manners(args.transfer.no_resume, &args.storage) },
+        receive_policy: ReceivePolicy {
+            run,
+            ..args.sync.receive_policy(args.transfer.no_resume, &args.storage)
+        },
         growth: args.sync.growth(),
         preserve: args.preserve.preserve(),
         set_memory: args.set_memory.unwrap_or(haul_mover::SET_MEMORY),

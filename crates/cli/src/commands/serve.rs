@@ -175,8 +175,8 @@ fn only_looks(request: &Request) -> bool {
 /// Whether it is only said what would be moved.
 fn is_dry_run(request: &Request) -> bool {
     match request {
-        Request::Put { manners, .. } => manners.run == RunMode::Itemise,
-        Request::Get { run, .. } => *run == RunMode::Itemise,
+        Request::Put { receive_policy, .. } => receive_policy.run == RunMode::ListChanges,
+        Request::Get { run, .. } => *run == RunMode::ListChanges,
         _ => false,
     }
 }

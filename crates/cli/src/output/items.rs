@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_mover::Tell;
-use haul_wire::control::{Action, Item, Manners, RunMode};
+use haul_wire::control::{Action, Item, ReceivePolicy, RunMode};
 use serde_json::{Value, json};
 
 use super::{Name, Voice, out, size};
@@ -39,11 +39,11 @@ impl ItemStyle {
         }
     }
 
-    /// The same manners, where the receiver says what is wanted here.
-    pub fn manners(self, manners: Manners) -> Manners {
+    /// The same policy, where the receiver says what is wanted here.
+    pub fn receive_policy(self, receive_policy: ReceivePolicy) -> ReceivePolicy {
         match self {
-            Self::Changes => Manners { run: RunMode::Narrate, ..manners },
-            _ => manners,
+            Self::Changes => ReceivePolicy { run: RunMode::Verbose, ..receive_policy },
+            _ => receive_policy,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a server that ssh has started is to do: one thing, and nothing else. The machine that connects to it
 //! need not be the one that started it, and is trusted with no more than this.
 
-use haul_wire::control::{Durability, Fault, FaultCode, Manners, Preserve, Request};
+use haul_wire::control::{Durability, Fault, FaultCode, Preserve, ReceivePolicy, Request};
 use serde::{Deserialize, Serialize};
 
 /// The longest line that is read as a permit, in bytes.
@@ -12,7 +12,7 @@ pub(crate) const MAX_PERMIT: u64 = 16 << 20;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Permit {
     /// Files may be written to this place, in this manner, and be given this of what they have.
-    Put(Vec<u8>, Manners, Preserve),
+    Put(Vec<u8>, ReceivePolicy, Preserve),
     /// A stream may be written to this file, which counts as received then.
     PutStream(Vec<u8>, Durability),
     /// These files may be read.
@@ -33,8 +33,8 @@ impl Permit {
     pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
         let is_permitted = match (self, request) {
             (_, Request::Check) => true,
-            (Self::Put(place, permitted, _), Request::Put { destination, manners, .. }) => {
-                place == destination && permitted == manners
+            (Self::Put(place, permitted, _), Request::Put { destination, receive_policy, .. }) => {
+                place == destination && permitted == receive_policy
             }
             (Self::PutStream(file, permitted), Request::PutStream { destination, durability }) => {
                 file == destination && permitted == durability
@@ -61,8 +61,8 @@ mod tests {
 
     #[test]
     fn only_what_was_asked_for_is_served() {
-        let manners = Manners::default();
-        let put = |to: &[u8]| Request::Put { destination: to.to_vec(), layout: Layout::As, manners };
+        let receive_policy = ReceivePolicy::default();
+        let put = |to: &[u8]| Request::Put { destination: to.to_vec(), layout: Layout::As, receive_policy };
         let selection = Selection::default;
         let get = |of: &[&[u8]]| Request::Get {
             sources: of.iter().map(|path| path.to_vec()).collect(),
@@ -71,10 +71,10 @@ mod tests {
             run: RunMode::Move,
             preserve: Preserve::default(),
         };
-        let manners = Manners { extraneous: Extraneous::Delete, ..manners };
-        let delete = Request::Put { destination: b"in/".to_vec(), layout: Layout::As, manners };
+        let receive_policy = ReceivePolicy { extraneous: Extraneous::Delete, ..receive_policy };
+        let delete = Request::Put { destination: b"in/".to_vec(), layout: Layout::As, receive_policy };
         let (up, down) = (
-            Permit::Put(b"in/".to_vec(), Manners::default(), Preserve::ALL),
+            Permit::Put(b"in/".to_vec(), ReceivePolicy::default(), Preserve::ALL),
             Permit::Get(vec![b"a".to_vec(), b"\xff".to_vec()]),
         );
         assert!(up.check(&put(b"in/")).is_ok() && down.check(&get(&[b"a", b"\xff"])).is_ok());
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn it_travels_unchanged() {
         for permit in [
-            Permit::Put(b"\xff".to_vec(), Manners::default(), Preserve::ALL),
+            Permit::Put(b"\xff".to_vec(), ReceivePolicy::default(), Preserve::ALL),
             Permit::Get(vec![Vec::new(), b"x".to_vec()]),
         ] {
             let line = serde_json::to_string(&permit).unwrap();

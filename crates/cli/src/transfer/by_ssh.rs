@@ -63,7 +63,7 @@ where
 {
     let (host, permit) = match plan {
         SshPlan::Upload { to, .. } => {
-            (&to.host, Permit::Put(to.path.clone(), context.manners, context.preserve))
+            (&to.host, Permit::Put(to.path.clone(), context.receive_policy, context.preserve))
         }
         SshPlan::Download { from, sources, .. } => (from, Permit::Get(sources.clone())),
         SshPlan::Third(_) => return Err(fault::usage("this machine takes no part in the copy", "")),

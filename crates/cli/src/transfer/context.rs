@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use haul_wire::control::{Growth, Manners, Preserve};
+use haul_wire::control::{Growth, Preserve, ReceivePolicy};
 
 use crate::output::{EventLog, Items, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::Settings;
@@ -17,7 +17,7 @@ pub(crate) struct Context {
     /// The recipe parameters that somebody has set, by name; the others are the preset's.
     pub named: Vec<String>,
     /// What happens to what is at the destination of a copy.
-    pub manners: Manners,
+    pub receive_policy: ReceivePolicy,
     /// What happens to files that grow while they are sent.
     pub growth: Growth,
     /// Where it is said what is done to names.

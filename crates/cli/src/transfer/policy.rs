@@ -131,7 +131,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use haul_base::{Bytes, Rate};
-    use haul_wire::control::{BenchLimit, Growth, Layout, Manners, Rule, RunMode, Selection, Verdict};
+    use haul_wire::control::{BenchLimit, Growth, Layout, ReceivePolicy, Rule, RunMode, Selection, Verdict};
 
     use super::*;
     use crate::settings::{Preset, Recipe};
@@ -179,7 +179,11 @@ mod tests {
     #[test]
     fn a_server_that_is_read_only_refuses_uploads_and_nothing_else() {
         let policy = policy(&[], |_| {});
-        let put = Request::Put { destination: Vec::new(), layout: Layout::Into, manners: Manners::default() };
+        let put = Request::Put {
+            destination: Vec::new(),
+            layout: Layout::Into,
+            receive_policy: ReceivePolicy::default(),
+        };
         assert_eq!(policy.check(&put).unwrap_err().code, FaultCode::NotPermitted);
         let selection = Selection::default();
         let get = Request::Get {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use haul_engine::{EngineError, Incoming, ListenOptions, Listener, Role, Session, controller_for};
 use haul_mover::{ReceiveOptions, SendLimits, receive_files, receive_stream, send_files};
-use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, Manners, Request};
+use haul_wire::control::{BenchLimit, Fault, FaultCode, Layout, ReceivePolicy, Request};
 
 use crate::args::PortRange;
 use crate::fault;
@@ -99,8 +99,8 @@ fn serve_request(
         limit => limit,
     };
     match request {
-        Request::Put { destination, layout, manners } => {
-            receive(session, (destination, *layout, *manners), policy, sides, watch)
+        Request::Put { destination, layout, receive_policy } => {
+            receive(session, (destination, *layout, *receive_policy), policy, sides, watch)
                 .map(|moved| Done::Files(Box::new(moved)))
         }
         Request::PutStream { destination, durability } => {
@@ -130,17 +130,17 @@ fn serve_request(
 
 fn receive(
     session: &mut Session,
-    (destination, layout, manners): (&[u8], Layout, Manners),
+    (destination, layout, receive_policy): (&[u8], Layout, ReceivePolicy),
     policy: &Policy,
     sides: &Arc<Sides>,
     watch: &Watch<'_>,
 ) -> Result<drive::Moved, Fault> {
-    let durability = policy.at_least(manners.durability);
+    let durability = policy.at_least(receive_policy.durability);
     let options = ReceiveOptions {
         permit: policy.permit,
         min_free: policy.min_free,
         set_memory: policy.set_memory,
-        ..ReceiveOptions::with_manners(drive::job_number(), Manners { durability, ..manners })
+        ..ReceiveOptions::with_policy(drive::job_number(), ReceivePolicy { durability, ..receive_policy })
             .for_round_trip(session.round_trip())
     };
     let job = receive_files(destination, &policy.root, layout, link(session.control(), sides), options)?;

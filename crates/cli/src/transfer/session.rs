@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::Rate;
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, Role, Session, connect};
-use haul_mover::{Asked, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
+use haul_mover::{Expectations, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, Host, Request, RunMode, Selection};
 use serde_json::json;
 
@@ -103,7 +103,8 @@ pub(crate) fn upload(
     cpu: Cpu,
 ) -> RunReport {
     let layout = layout_for(&sources, &url.path);
-    let request = Request::Put { destination: url.path.clone(), layout, manners: context.manners };
+    let request =
+        Request::Put { destination: url.path.clone(), layout, receive_policy: context.receive_policy };
     over(context, url, request, cpu, |session, sides, watch| {
         let channel = link(session.control(), sides);
         let (growth, preserve, set_memory) = (context.growth, context.preserve, context.set_memory);
@@ -126,15 +127,15 @@ pub(crate) fn download(
         sources: sources.to_vec(),
         selection: selection.clone(),
         growth: context.growth,
-        run: what_a_sender_is_told(context.manners.run),
+        run: what_a_sender_is_told(context.receive_policy.run),
         preserve: context.preserve,
     };
     over(context, from, request, Cpu::ALL, |session, sides, watch| {
         let options = ReceiveOptions {
             permit: context.preserve,
             set_memory: context.set_memory,
-            asked: Some(Asked::new(sources, selection)),
-            ..ReceiveOptions::with_manners(drive::job_number(), context.manners)
+            expectations: Some(Expectations::new(sources, selection)),
+            ..ReceiveOptions::with_policy(drive::job_number(), context.receive_policy)
                 .for_round_trip(session.round_trip())
         };
         let channel = link(session.control(), sides);
@@ -146,7 +147,7 @@ pub(crate) fn download(
 /// A sender only has to know whether anything is done at all: names are said on this side.
 fn what_a_sender_is_told(run: RunMode) -> RunMode {
     match run {
-        RunMode::Narrate => RunMode::Move,
+        RunMode::Verbose => RunMode::Move,
         run => run,
     }
 }

@@ -328,9 +328,9 @@ fn a_server_that_ssh_started_serves_what_it_was_started_for_and_nothing_else() {
     file(&source, 1, 10_000);
     file(&home.path().join("secret"), 2, 10_000);
     let mut server = Started::new(home.path());
-    let manners = serde_json::to_value(haul_wire::control::Manners::default()).unwrap();
+    let receive_policy = serde_json::to_value(haul_wire::control::ReceivePolicy::default()).unwrap();
     let preserve = serde_json::to_value(haul_wire::control::Preserve::default()).unwrap();
-    let url = server.url(&serde_json::json!({ "put": [b"in", manners, preserve] }).to_string());
+    let url = server.url(&serde_json::json!({ "put": [b"in", receive_policy, preserve] }).to_string());
     let cp = |from: &Path, to: &Path| run_here([Path::new("cp"), from, to]);
     let at = |path: &str| PathBuf::from(at(&url, path));
     let got = here.path().join("got");

@@ -7,7 +7,7 @@ use std::process::{ChildStderr, Stdio};
 use std::time::{Duration, Instant};
 
 use haul_engine::{ConnectOptions, HaulUrl, Session, connect, default_settings};
-use haul_wire::control::{FaultCode, Layout, Manners, Request};
+use haul_wire::control::{FaultCode, Layout, ReceivePolicy, Request};
 use serde_json::Value;
 
 use crate::support::{Server, exits, lossy, object, run, starting};
@@ -58,8 +58,8 @@ impl Talking {
 /// An authenticated client that never says anything again.
 pub(crate) fn idle(url: &str) -> Result<Session, haul_engine::EngineError> {
     let url: HaulUrl = url.parse().unwrap();
-    let (destination, manners) = (b"idle".to_vec(), Manners::default());
-    let request = Request::Put { destination, layout: Layout::Into, manners };
+    let (destination, receive_policy) = (b"idle".to_vec(), ReceivePolicy::default());
+    let request = Request::Put { destination, layout: Layout::Into, receive_policy };
     connect(&url, ConnectOptions::new(request, default_settings()))
 }
 

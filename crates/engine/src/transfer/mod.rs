@@ -25,7 +25,6 @@ use driver::{Driven, Driver, Flow, Peer};
 use shared::Shared;
 
 pub use shared::{Counters, Sending};
-pub(crate) use start::feedback_interval;
 pub use start::{FIRST_LIMIT, controller_for};
 pub use wake::Waker;
 

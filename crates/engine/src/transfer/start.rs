@@ -11,7 +11,7 @@ use haul_udp::UdpSocket;
 use haul_wire::control::Settings;
 
 use super::{Peer, Transfer, Waker};
-use crate::recipe::in_force;
+use crate::recipe::{feedback_interval, in_force};
 use crate::{DataPath, EngineError, Session};
 
 /// Silence after which the sender gives up: as long as the control channel waits.
@@ -20,20 +20,12 @@ const SILENCE: Span = Span::from_secs(15);
 const FEEDBACK_DATAGRAM: u16 = 1_200;
 /// Bytes that may be sent before the receiver has said how much it takes. Every sink must take as much.
 pub const FIRST_LIMIT: u64 = 64 << 20;
-/// Bounds of what a peer may ask for.
-const FEEDBACK_INTERVALS: std::ops::RangeInclusive<u32> = 100..=1_000_000;
-
 /// UDP payload of a jumbo frame of 9,000 bytes.
 fn largest_datagram(peer: SocketAddr) -> u16 {
     match peer.ip() {
         IpAddr::V6(ip) if ip.to_ipv4_mapped().is_none() => 8_952,
         _ => 8_972,
     }
-}
-
-pub(crate) fn feedback_interval(settings: &Settings) -> Span {
-    let micros = settings.feedback_interval_us;
-    Span::from_micros(u64::from(micros.clamp(*FEEDBACK_INTERVALS.start(), *FEEDBACK_INTERVALS.end())))
 }
 
 /// The controller that the settings name; also for a check before anything is sent.

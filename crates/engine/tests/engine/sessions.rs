@@ -9,7 +9,7 @@ use crate::support::{
 use haul_base::Ecn;
 use haul_engine::{DataPath, Role};
 use haul_udp::{Interest, Receiver};
-use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, Manners, Request};
+use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, ReceivePolicy, Request};
 
 const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
 
@@ -47,7 +47,7 @@ fn both_ends_agree_and_packets_pass_with_every_cipher_on_both_families() {
             let request = Request::Put {
                 destination: b"in/\xff".to_vec(),
                 layout: Layout::Into,
-                manners: Manners::default(),
+                receive_policy: ReceivePolicy::default(),
             };
             let mut wanted = options(request.clone());
             wanted.ciphers = vec![cipher];

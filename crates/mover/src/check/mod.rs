@@ -8,7 +8,9 @@ mod world;
 use std::fs;
 use std::path::Path;
 
-use haul_wire::control::{Durability, Equal, Extraneous, Layout, Leftovers, Manners, RunMode, Selection};
+use haul_wire::control::{
+    Durability, Equal, Extraneous, Layout, Leftovers, ReceivePolicy, RunMode, Selection,
+};
 
 use crate::journal::check as rules;
 use crate::{ReceiveOptions, Root, SendLimits, receive_files, receive_to, send_files};
@@ -30,16 +32,16 @@ pub fn journal(bytes: &[u8]) -> bool {
 /// The options that a byte stands for.
 fn options(byte: u8) -> ReceiveOptions {
     let pick = |shift: u32| usize::from(byte >> shift & 3);
-    let manners = Manners {
+    let receive_policy = ReceivePolicy {
         equal: [Equal::SizeAndTime, Equal::Contents, Equal::Nothing, Equal::SizeAndTime][pick(0)],
         extraneous: [Extraneous::Keep, Extraneous::Delete, Extraneous::DeleteAtMost(0), Extraneous::Keep]
             [pick(2)],
         leftovers: [Leftovers::Resume, Leftovers::Ignore, Leftovers::Extend, Leftovers::Resume][pick(4)],
-        run: [RunMode::Move, RunMode::Itemise, RunMode::Narrate, RunMode::Move][pick(6)],
+        run: [RunMode::Move, RunMode::ListChanges, RunMode::Verbose, RunMode::Move][pick(6)],
         durability: Durability::Cached,
-        ..Manners::default()
+        ..ReceivePolicy::default()
     };
-    ReceiveOptions::with_manners(1, manners)
+    ReceiveOptions::with_policy(1, receive_policy)
 }
 
 /// Checks a receiving job: whatever its peer says and whatever contents come, no thread of it panics, it ends when the
@@ -63,7 +65,7 @@ fn receive(world: &World, how: u8, to_pipe: bool, steps: &[u8]) -> bool {
     let (outside, inside) = (tree(&world.outside), tree(&world.root));
     let (peer, link) = Peer::new();
     let options = options(how);
-    let only_reports = options.manners.run == RunMode::Itemise;
+    let only_reports = options.receive_policy.run == RunMode::ListChanges;
     let job = if to_pipe {
         receive_to(Box::new(std::io::sink()), link, options)
     } else {

@@ -14,11 +14,11 @@ use rustix::io::Errno;
 
 use crate::digest::set_digest;
 use crate::entries::{Kind, State};
-use crate::fault::{Side, Trouble, protocol};
+use crate::fault::{IoFault, Side, protocol};
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, await_farewell};
 use crate::receive::{
-    Base, FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work,
+    Base, BufferGuard, FileSink, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work,
     mismatch, text,
 };
 use crate::report::{MoveReport, report};
@@ -80,7 +80,7 @@ struct Drain {
     output: Box<dyn Write + Send>,
     hashed: Sender<Hashed>,
     /// What has come before its turn, by its place in the object. The memory counts as used.
-    waiting: BTreeMap<u64, (Arc<Lease>, Range<usize>)>,
+    waiting: BTreeMap<u64, (Arc<BufferGuard>, Range<usize>)>,
     /// Up to here the object is written.
     upto: u64,
     /// The file whose turn it is, what it hashes to so far, and up to where it is written.
@@ -111,19 +111,19 @@ impl Drain {
                 return self.flush();
             }
             match self.shared.queue.take(known, false) {
-                Work::Bytes(lease) => self.take(&Arc::from(lease))?,
+                Work::Bytes(guard) => self.take(&Arc::from(guard))?,
                 Work::Look => {}
                 Work::Closed => return Ok(()),
             }
         }
     }
 
-    fn take(&mut self, lease: &Arc<Lease>) -> Result<(), Fault> {
-        for run in &lease.runs {
-            self.waiting.insert(run.offset, (lease.clone(), run.range.clone()));
+    fn take(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
+        for run in &guard.runs {
+            self.waiting.insert(run.offset, (guard.clone(), run.range.clone()));
         }
-        while let Some((lease, range)) = self.waiting.remove(&self.upto) {
-            self.write_run(lease.bytes(range))?;
+        while let Some((guard, range)) = self.waiting.remove(&self.upto) {
+            self.write_run(guard.bytes(range))?;
         }
         self.flush()
     }
@@ -206,7 +206,7 @@ fn fault(error: &std::io::Error) -> Fault {
         return Fault::new(FaultCode::Interrupted, message, "");
     }
     let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-    Trouble::new(Side::Destination, "write", b"stdout", errno).fault
+    IoFault::new(Side::Destination, "write", b"stdout", errno).fault
 }
 
 /// Listens to the sender, and compares.

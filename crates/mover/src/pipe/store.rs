@@ -16,13 +16,13 @@ use rustix::io::Errno;
 
 use crate::digest::set_digest;
 use crate::entries::State;
-use crate::fault::{Side, Trouble, protocol};
+use crate::fault::{IoFault, Side, protocol};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, STREAM, await_farewell};
 use crate::receive::{
-    FileSink, Lease, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work, mismatch,
-    open_base,
+    BufferGuard, FileSink, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work,
+    mismatch, open_base,
 };
 use crate::report::{MoveReport, report};
 use crate::root::Root;
@@ -48,7 +48,7 @@ pub fn receive_stream(
 ) -> Result<ReceiveJob, Fault> {
     let base = open_base(root, destination, Layout::As, RunMode::Move)?;
     if base.rename.is_none() {
-        return Err(Trouble::new(Side::Destination, "write to", destination, Errno::ISDIR).fault);
+        return Err(IoFault::new(Side::Destination, "write to", destination, Errno::ISDIR).fault);
     }
     let place = Place::new(base, options.session).keeping(options.min_free);
     let shared = Arc::new(Shared::new(link, place, options, Requests::new(Destination::Fresh), Origin::Pipe));
@@ -88,7 +88,7 @@ fn write(shared: &Arc<Shared>, stored: &Sender<Stored>) {
             let _ = stored.send(done);
         }
         Ok(None) => {}
-        Err(trouble) => shared.fail(trouble.fault),
+        Err(io_fault) => shared.fail(io_fault.fault),
     }
 }
 
@@ -102,7 +102,7 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn start(shared: &'a Arc<Shared>) -> Result<Self, Trouble> {
+    fn start(shared: &'a Arc<Shared>) -> Result<Self, IoFault> {
         let local = shared.place.local(STREAM);
         let identity = FileIdentity { path: local, size: 0, mtime_secs: 0, mtime_nanos: 0, shape: [0; 32] };
         let file = shared.place.create(0, STREAM, &Shape::new(0, &[]), &identity)?;
@@ -110,14 +110,14 @@ impl<'a> Writer<'a> {
     }
 
     /// `None`: the job was over before.
-    fn work(mut self) -> Result<Option<Stored>, Trouble> {
+    fn work(mut self) -> Result<Option<Stored>, IoFault> {
         loop {
             match self.shared.queue.take(u64::MAX, false) {
-                Work::Bytes(lease) => {
-                    let bytes = lease.runs.iter().map(|run| run.range.len() as u64).sum();
+                Work::Bytes(guard) => {
+                    let bytes = guard.runs.iter().map(|run| run.range.len() as u64).sum();
                     let room = self.shared.place.arrived(0, &self.file, bytes);
-                    room.map_err(|no_space| no_space.trouble("write", &self.shared.place.local(STREAM)))?;
-                    self.write(&lease).map_err(|errno| self.trouble(errno))?;
+                    room.map_err(|no_space| no_space.io_fault("write", &self.shared.place.local(STREAM)))?;
+                    self.write(&guard).map_err(|errno| self.io_fault(errno))?;
                 }
                 Work::Look => {}
                 Work::Closed => return Ok(None),
@@ -129,13 +129,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn trouble(&self, errno: Errno) -> Trouble {
-        Trouble::new(Side::Destination, "write", &self.shared.place.local(STREAM), errno)
+    fn io_fault(&self, errno: Errno) -> IoFault {
+        IoFault::new(Side::Destination, "write", &self.shared.place.local(STREAM), errno)
     }
 
-    fn write(&mut self, lease: &Lease) -> Result<(), Errno> {
-        for run in &lease.runs {
-            let bytes = lease.bytes(run.range.clone());
+    fn write(&mut self, guard: &BufferGuard) -> Result<(), Errno> {
+        for run in &guard.runs {
+            let bytes = guard.bytes(run.range.clone());
             write_all_at(&self.file, bytes, run.offset)?;
             self.written.insert(run.offset..run.offset + bytes.len() as u64);
             if run.offset == self.hashed {
@@ -242,15 +242,18 @@ impl Store {
         if (stored.len, stored.digest) != (announced, expected) {
             return Err(mismatch(&name));
         }
-        let finish = |errno| Trouble::new(Side::Destination, "finish", &name, errno).fault;
+        let finish = |errno| IoFault::new(Side::Destination, "finish", &name, errno).fault;
         let synced = shared.durability != Durability::Cached;
-        shared.dresser.dress(stored.file.as_fd(), attributes, None, FileType::RegularFile).map_err(finish)?;
+        shared
+            .metadata
+            .apply(stored.file.as_fd(), attributes, None, FileType::RegularFile)
+            .map_err(finish)?;
         if synced {
             fsync(&*stored.file).map_err(finish)?;
         }
-        let (spot, _) = shared.place.install(0, STREAM, stored.len).map_err(|trouble| trouble.fault)?;
+        let (dirent, _) = shared.place.install(0, STREAM, stored.len).map_err(|io_fault| io_fault.fault)?;
         if synced
-            && let Err(errno) = fsync(&*spot.directory)
+            && let Err(errno) = fsync(&*dirent.directory)
             && !matches!(errno, Errno::BADF | Errno::INVAL)
         {
             return Err(finish(errno));

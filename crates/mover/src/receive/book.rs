@@ -12,7 +12,7 @@ use crate::budget::{Budget, of_table, of_vec};
 use crate::entries::{EntryTable, State};
 use crate::fault::protocol;
 use crate::layout::Layout;
-use crate::receive::delete_exclude::WithheldNames;
+use crate::receive::delete_exclude::FilteredNames;
 use crate::receive::metadata::{DestinationMetadata, ExtrasMap};
 use crate::receive::place::installed::FileId;
 use crate::report::Failures;
@@ -38,7 +38,7 @@ pub(crate) struct Book {
     /// By which the sender has left names out of it.
     pub(crate) left_out: Vec<Rule>,
     /// What the sender has left out otherwise.
-    pub(crate) withheld: WithheldNames,
+    pub(crate) filtered: FilteredNames,
     /// Entries in whose place something of another kind is, which may be removed.
     pub(crate) blocked: Vec<u32>,
     pub(crate) removal: Removal,
@@ -71,7 +71,7 @@ impl Book {
         self.table.held()
             + self.extras.held()
             + self.layout.held()
-            + self.withheld.held()
+            + self.filtered.held()
             + of_table::<(u32, RangeSet)>(self.partial.capacity())
             + self.partial.len() as u64 * STARTED
             + of_table::<(u32, u64)>(self.resumes.capacity())

@@ -8,10 +8,10 @@ use rustix::io::Errno;
 
 use crate::batch::next_part;
 use crate::entries::{Kind, State};
-use crate::fault::{Scope, Trouble};
+use crate::fault::{IoFault, Scope};
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::messages::{Settle, over};
-use crate::receive::place::{Existing, Place, in_the_way, not_a_directory, parent_of, replaceable, trouble};
+use crate::receive::place::{Existing, Place, in_the_way, io_fault, not_a_directory, parent_of, replaceable};
 use crate::receive::replace::is_in_the_way;
 use crate::receive::shared::Shared;
 use crate::receive::write::orphaned;
@@ -19,7 +19,7 @@ use crate::storage::statat;
 
 impl Place {
     /// What is there under an entry's name; `clears`: what is in the way of directories is removed before.
-    fn kind_there(&self, path: &[u8], clears: bool) -> Result<Option<FileType>, Trouble> {
+    fn kind_there(&self, path: &[u8], clears: bool) -> Result<Option<FileType>, IoFault> {
         let local = self.local(path);
         let name = &local[local.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1)..];
         let directory = match self.directory(parent_of(&local)) {
@@ -35,14 +35,14 @@ impl Place {
             Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::ACCESS) if self.could_open_up(parent_of(&local)) => Ok(None),
-            Err(errno) => Err(trouble("look at", path, errno)),
+            Err(errno) => Err(io_fault("look at", path, errno)),
         }
     }
 }
 
 impl Decider {
     /// What is wanted of an entry so that it can be said what would be done to it.
-    pub(crate) fn itemise(&mut self, entry: u32) -> Result<Want, Fault> {
+    pub(crate) fn list_changes(&mut self, entry: u32) -> Result<Want, Fault> {
         let book = self.shared.book();
         let (state, kind, path) = (book.table.state(entry), book.table.kind(entry), book.table.path(entry));
         let orphan = book.table.parent_failed(entry);
@@ -58,10 +58,10 @@ impl Decider {
         let there = there.and_then(|there| self.would_clear(entry, kind, there, &path));
         let there = match there.and_then(|there| fits(kind, there, &path).map(|()| there)) {
             Ok(there) => there,
-            Err(trouble) => return self.would_fail(entry, trouble.fault),
+            Err(io_fault) => return self.would_fail(entry, io_fault.fault),
         };
         match kind {
-            Kind::File(_) => self.itemise_file(entry, &path, there.is_some()),
+            Kind::File(_) => self.list_file_changes(entry, &path, there.is_some()),
             Kind::Directory => self.would_hold(&path, there.is_none().then_some(Action::MakeDirectory)),
             // Said when it is known what becomes of the file.
             Kind::HardLink(_) => self.would_hold(&path, None),
@@ -81,14 +81,14 @@ impl Decider {
         kind: Kind,
         there: Option<FileType>,
         path: &[u8],
-    ) -> Result<Option<FileType>, Trouble> {
+    ) -> Result<Option<FileType>, IoFault> {
         if !self.shared.clears() || !there.is_some_and(|there| is_in_the_way(kind, there)) {
             return Ok(there);
         }
         if kind == Kind::Directory {
             self.shared.count_one()?;
             let told = self.shared.tell(self.shared.place.local(path), Action::Delete);
-            told.map_err(|fault| Trouble { fault, scope: Scope::Job })?;
+            told.map_err(|fault| IoFault { fault, scope: Scope::Job })?;
         } else {
             self.shared.book().blocked.push(entry);
         }
@@ -109,7 +109,7 @@ impl Decider {
         Ok(Want::Whole)
     }
 
-    fn itemise_file(&mut self, entry: u32, path: &[u8], replaces: bool) -> Result<Want, Fault> {
+    fn list_file_changes(&mut self, entry: u32, path: &[u8], replaces: bool) -> Result<Want, Fault> {
         let local = self.shared.place.local(path);
         match self.verdict(entry, path) {
             Verdict::Keep(there) => {
@@ -138,9 +138,9 @@ impl Decider {
     /// How many bytes of the file are there already, if it would be resumed.
     fn would_resume(&mut self, entry: u32, local: &[u8], existing: Option<&Existing>) -> Option<u64> {
         let identity = self.shared.identity(entry, local.to_vec());
-        let manners = self.shared.manners;
+        let receive_policy = self.shared.receive_policy;
         let claim = std::iter::from_fn(|| self.leftovers.as_mut()?.take(local))
-            .find(|claim| is_claim_on(claim, &identity, manners.leftovers));
+            .find(|claim| is_claim_on(claim, &identity, receive_policy.leftovers));
         let have = match claim {
             Some(claim) => claim.written.total(),
             None => self.extends(entry, existing)?,
@@ -151,7 +151,7 @@ impl Decider {
 }
 
 /// Whether an entry can be made where something of this kind is.
-fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), Trouble> {
+fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
     match (kind, there) {
         (Kind::Directory, None | Some(FileType::Directory)) | (Kind::Unread, _) => Ok(()),
         (Kind::Directory, Some(FileType::Symlink)) => Err(in_the_way(path, Errno::LOOP)),
@@ -165,8 +165,8 @@ const BATCH: usize = 1024;
 
 impl Shared {
     /// Something was done to an entry, if that is to be said.
-    pub(crate) fn narrate(&self, path: &[u8], action: Action) -> Result<(), Fault> {
-        if self.narrates() { self.tell(self.place.local(path), action) } else { Ok(()) }
+    pub(crate) fn tell_if_verbose(&self, path: &[u8], action: Action) -> Result<(), Fault> {
+        if self.is_verbose() { self.tell(self.place.local(path), action) } else { Ok(()) }
     }
 
     /// Something is done to a name, which is relative to the destination, or would be.
@@ -176,7 +176,7 @@ impl Shared {
         let item = Item { path, action };
         self.progress.tell(&item);
         // Who wants to know it is on this side.
-        if self.narrates() && self.asked.is_some() {
+        if self.is_verbose() && self.expectations.is_some() {
             return Ok(());
         }
         let mut untold = self.untold.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::batch::next_part;
 use crate::digest::set_digest;
 use crate::entries::{Kind, State};
-use crate::fault::{Scope, Side, Trouble, show};
+use crate::fault::{IoFault, Scope, Side, show};
 use crate::receive::compare::READ;
 use crate::receive::decide::clear_overtaken;
 use crate::receive::delete;
@@ -86,7 +86,7 @@ impl Committer {
             let ready = std::mem::take(&mut self.ready);
             self.commit(&ready)?;
             self.flush()?;
-            if self.shared.narrates() {
+            if self.shared.is_verbose() {
                 self.shared.tell_the_rest()?;
             }
         }
@@ -135,9 +135,9 @@ impl Committer {
             };
             match kept {
                 Ok(there) => self.shared.correct(entry, &path, &there, attributes),
-                Err(trouble) => {
+                Err(io_fault) => {
                     self.shared.book().table.set_state(entry, State::Failed);
-                    return self.failed(entry, trouble.fault);
+                    return self.failed(entry, io_fault.fault);
                 }
             }
         }
@@ -161,13 +161,13 @@ impl Committer {
     }
 
     /// One entry did not work out; or the job is over.
-    fn give_up(&mut self, entry: u32, path: &[u8], trouble: Trouble) -> Result<(), Fault> {
-        if trouble.scope == Scope::Job {
-            return Err(trouble.fault);
+    fn give_up(&mut self, entry: u32, path: &[u8], io_fault: IoFault) -> Result<(), Fault> {
+        if io_fault.scope == Scope::Job {
+            return Err(io_fault.fault);
         }
         self.shared.place.discard(entry, path);
         self.shared.book().table.set_state(entry, State::Failed);
-        self.failed(entry, trouble.fault);
+        self.failed(entry, io_fault.fault);
         Ok(())
     }
 
@@ -236,23 +236,27 @@ impl Committer {
         let mut group = Syncs::default();
         for item in items {
             let done = self.shared.place.file(item.entry, || item.path.clone()).and_then(|file| {
-                let set = self.dress(item.entry, &item.path, file.as_fd(), FileType::RegularFile);
+                let set = self.apply(item.entry, &item.path, file.as_fd(), FileType::RegularFile);
                 let synced = set.and_then(|()| match self.shared.durability {
                     Durability::Synced => group.contents(&file, count),
                     Durability::AtEnd => self.at_end.file_system_of(&file),
                     Durability::Cached => Ok(()),
                 });
                 // Afterwards: one of both calls is told of an error.
-                let written = synced.and_then(|()| self.shared.behind.outcome(item.entry));
-                written.map_err(|errno| trouble("finish", &item.path, errno))
+                let written = synced.and_then(|()| self.shared.writeback.outcome(item.entry));
+                written.map_err(|errno| io_fault("finish", &item.path, errno))
             });
             match done {
                 Ok(()) => kept.push(item),
-                Err(trouble) => self.give_up(item.entry, &item.path, trouble)?,
+                Err(io_fault) => self.give_up(item.entry, &item.path, io_fault)?,
             }
         }
         group.finish()?;
-        if self.shared.manners.readback == Readback::FromDisk { self.read_back(kept) } else { Ok(kept) }
+        if self.shared.receive_policy.readback == Readback::FromDisk {
+            self.read_back(kept)
+        } else {
+            Ok(kept)
+        }
     }
 
     /// Reads files back from the disk; returns those that are as they should be.
@@ -262,7 +266,7 @@ impl Committer {
             let file = self.shared.place.file(item.entry, || item.path.clone());
             match file.and_then(|file| read_back(&self.shared, item.entry, &file, &mut self.buffer)) {
                 Ok(()) => right.push(item),
-                Err(trouble) => self.give_up(item.entry, &item.path, trouble)?,
+                Err(io_fault) => self.give_up(item.entry, &item.path, io_fault)?,
             }
         }
         Ok(right)
@@ -273,13 +277,13 @@ impl Committer {
         let mut done = Vec::with_capacity(items.len());
         for item in items {
             match self.shared.place.install(item.entry, &item.path, item.size) {
-                Ok((spot, replaced)) => {
-                    directories.insert(Arc::as_ptr(&spot.directory), spot.directory);
+                Ok((dirent, replaced)) => {
+                    directories.insert(Arc::as_ptr(&dirent.directory), dirent.directory);
                     self.shared.book().table.set_state(item.entry, State::Done);
                     self.say_installed(item, replaced)?;
                     done.push(item.entry);
                 }
-                Err(trouble) => self.give_up(item.entry, &item.path, trouble)?,
+                Err(io_fault) => self.give_up(item.entry, &item.path, io_fault)?,
             }
         }
         if self.shared.durability == Durability::Synced {
@@ -305,7 +309,7 @@ impl Committer {
             None if replaced => Action::Replace { size },
             None => Action::Send { size },
         };
-        self.shared.narrate(&item.path, action)
+        self.shared.tell_if_verbose(&item.path, action)
     }
 
     /// In a dry run: nothing has to be done.
@@ -348,11 +352,11 @@ impl Committer {
     }
 
     /// Gives an open file or directory what it should have beside its contents.
-    fn dress(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>, kind: FileType) -> Result<(), Errno> {
+    fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>, kind: FileType) -> Result<(), Errno> {
         let book = self.shared.book();
         let (attributes, extras) = (book.table.attributes(entry), book.extras.get(entry));
         drop(book);
-        let undone = self.shared.dresser.dress(fd, attributes, extras.as_deref(), kind)?;
+        let undone = self.shared.metadata.apply(fd, attributes, extras.as_deref(), kind)?;
         self.shared.note(path, undone);
         Ok(())
     }
@@ -367,7 +371,7 @@ impl Committer {
                 (book.table.state(file) == State::Failed, book.table.state(file) == State::Kept);
             let attributes = book.table.attributes(file);
             drop(book);
-            let how = (attributes, self.shared.manners.newer);
+            let how = (attributes, self.shared.receive_policy.newer);
             let made = if failed {
                 Err(without_file(&path, &target))
             } else if self.shared.only_looks() {
@@ -375,13 +379,13 @@ impl Committer {
                 self.shared.tell(self.shared.place.local(&path), action)?;
                 Ok(None)
             } else {
-                let dress = |fd: BorrowedFd<'_>| self.dress(file, &path, fd, FileType::RegularFile);
-                match self.shared.place.hard_link(entry, (&path, &target), how, dress) {
+                let apply = |fd: BorrowedFd<'_>| self.apply(file, &path, fd, FileType::RegularFile);
+                match self.shared.place.hard_link(entry, (&path, &target), how, apply) {
                     Ok((linked, directory)) => {
                         self.note_link(&path, linked)?;
                         Ok(Some(directory))
                     }
-                    Err(trouble) => Err(trouble),
+                    Err(io_fault) => Err(io_fault),
                 }
             };
             self.held_is_done(entry, &path, made)?;
@@ -399,7 +403,7 @@ impl Committer {
             self.shared.note(path, vec![note.to_owned()]);
         }
         let made = matches!(linked, Linked::Name | Linked::Copy);
-        if made { self.shared.narrate(path, Action::Link) } else { Ok(()) }
+        if made { self.shared.tell_if_verbose(path, Action::Link) } else { Ok(()) }
     }
 
     /// Links come last, so that nothing is ever written through one.
@@ -410,16 +414,16 @@ impl Committer {
             let target = book.table.target(entry).to_vec();
             let extras = book.extras.get(entry);
             drop(book);
-            let dress = |link: BorrowedFd<'_>| {
+            let apply = |link: BorrowedFd<'_>| {
                 if let Some(extras) = &extras {
-                    let undone = self.shared.dresser.dress_link(link, extras);
+                    let undone = self.shared.metadata.apply_to_link(link, extras);
                     self.shared.note(&path, undone);
                 }
             };
-            let link = || self.shared.place.link(entry, &path, &target, attributes, dress);
+            let link = || self.shared.place.link(entry, &path, &target, attributes, apply);
             let linked = if self.shared.only_looks() { Ok(None) } else { link().map(Some) };
             if linked.as_ref().is_ok_and(|linked| linked.as_ref().is_some_and(|linked| linked.made)) {
-                self.shared.narrate(&path, Action::Link)?;
+                self.shared.tell_if_verbose(&path, Action::Link)?;
             }
             self.held_is_done(entry, &path, linked.map(|linked| linked.map(|linked| linked.directory)))?;
         }
@@ -432,9 +436,9 @@ impl Committer {
             let book = self.shared.book();
             let (path, made) = (book.table.path(entry), book.table.state(entry) == State::Started);
             drop(book);
-            let dress = |fd: BorrowedFd<'_>| self.dress(entry, &path, fd, FileType::Directory);
+            let apply = |fd: BorrowedFd<'_>| self.apply(entry, &path, fd, FileType::Directory);
             let looks = self.shared.only_looks();
-            let finish = || self.shared.place.finish_directory(&path, made, dress);
+            let finish = || self.shared.place.finish_directory(&path, made, apply);
             let set = if looks { Ok(None) } else { finish() };
             self.held_is_done(entry, &path, set)?;
         }
@@ -446,7 +450,7 @@ impl Committer {
         &mut self,
         entry: u32,
         path: &[u8],
-        done: Result<Option<impl AsFd>, Trouble>,
+        done: Result<Option<impl AsFd>, IoFault>,
     ) -> Result<(), Fault> {
         self.shared.progress.worked();
         match done {
@@ -458,8 +462,8 @@ impl Committer {
                 self.shared.book().table.set_state(entry, State::Done);
                 self.succeeded(entry);
             }
-            Err(trouble) => {
-                self.give_up(entry, path, trouble)?;
+            Err(io_fault) => {
+                self.give_up(entry, path, io_fault)?;
                 self.settled -= 1;
             }
         }
@@ -511,16 +515,16 @@ impl Committer {
     }
 }
 
-fn gone(path: &[u8]) -> Trouble {
+fn gone(path: &[u8]) -> IoFault {
     let message = format!("`{}` has gone from the destination while it was compared", show(path));
-    Trouble::entry(FaultCode::Io, message, "run the same command again")
+    IoFault::entry(FaultCode::Io, message, "run the same command again")
 }
 
-fn without_file(path: &[u8], target: &[u8]) -> Trouble {
+fn without_file(path: &[u8], target: &[u8]) -> IoFault {
     let message = format!("`{}` is another name of `{}`, which failed", show(path), show(target));
-    Trouble::entry(FaultCode::Io, message, "see the failure of that file")
+    IoFault::entry(FaultCode::Io, message, "see the failure of that file")
 }
 
-fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {
-    Trouble::new(Side::Destination, doing, path, errno)
+fn io_fault(doing: &str, path: &[u8], errno: Errno) -> IoFault {
+    IoFault::new(Side::Destination, doing, path, errno)
 }

@@ -9,7 +9,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
-use crate::receive::Asked;
+use crate::receive::Expectations;
 use crate::receive::metadata::Undone;
 use crate::receive::place::Place;
 use crate::receive::place::attributes::Existing;
@@ -24,7 +24,10 @@ impl Shared {
     /// A source stands for what is in it. Of several the first one counts, as with rsync; a server from which something
     /// else was asked has no say.
     pub(crate) fn take_attributes(&self, told: DestinationAttributes) {
-        let is_asked = self.asked.as_ref().is_none_or(|asked: &Asked| asked.extent() == Extent::Destination);
+        let is_asked = self
+            .expectations
+            .as_ref()
+            .is_none_or(|asked: &Expectations| asked.extent() == Extent::Destination);
         if !is_asked || self.place.renames() {
             return;
         }
@@ -41,10 +44,10 @@ impl Shared {
     /// Gives the destination what it should have, when what is done in it is done.
     pub(crate) fn finish_destination(&self) {
         let Some(wanted) = self.book().destination.clone() else { return };
-        let dress = |fd: BorrowedFd<'_>| {
-            self.dresser.dress(fd, wanted.attributes, wanted.extras.as_deref(), FileType::Directory)
+        let apply = |fd: BorrowedFd<'_>| {
+            self.metadata.apply(fd, wanted.attributes, wanted.extras.as_deref(), FileType::Directory)
         };
-        match self.place.with_destination(dress) {
+        match self.place.with_destination(apply) {
             Ok(undone) => self.note(b".", undone),
             // It may belong to somebody else, and keeps what it has then.
             Err(Errno::PERM | Errno::ACCESS) => {}
@@ -66,37 +69,37 @@ impl Shared {
         }
         let Some((file, stat)) = self.place.open_found(path, there) else { return };
         let (fd, kind) = (file.as_fd(), FileType::RegularFile);
-        let differs = || !is_same_time || self.dresser.would_change(fd, attributes, extras.as_deref());
+        let differs = || !is_same_time || self.metadata.would_change(fd, attributes, extras.as_deref());
         let is_elsewhere = self.place.may_be_elsewhere(&stat);
-        let is_said = (self.narrates() || is_elsewhere) && differs();
-        let dressed = if is_elsewhere {
+        let is_said = (self.is_verbose() || is_elsewhere) && differs();
+        let applied = if is_elsewhere {
             if !is_said {
                 return;
             }
-            Ok(self.dress_apart(entry, path, &file, attributes))
+            Ok(self.correct_apart(entry, path, &file, attributes))
         } else if is_same_time {
-            self.dresser.dress_but_time(fd, attributes, extras.as_deref(), kind)
+            self.metadata.apply_but_time(fd, attributes, extras.as_deref(), kind)
         } else {
-            self.dresser.dress(fd, attributes, extras.as_deref(), kind)
+            self.metadata.apply(fd, attributes, extras.as_deref(), kind)
         };
         // Not our file: its contents are right all the same.
-        let Ok(undone) = dressed else { return };
+        let Ok(undone) = applied else { return };
         self.note(path, undone);
-        if is_said && self.narrates() {
+        if is_said && self.is_verbose() {
             // A link that is broken ends the job elsewhere.
-            let _ = self.narrate(path, Action::Adjust);
+            let _ = self.tell_if_verbose(path, Action::Adjust);
         }
     }
 
     /// A file that may have names elsewhere stays as it is there; here it becomes a file of its own.
-    fn dress_apart(&self, entry: u32, path: &[u8], there: &File, attributes: Attributes) -> Undone {
+    fn correct_apart(&self, entry: u32, path: &[u8], there: &File, attributes: Attributes) -> Undone {
         let extras = self.book().extras.get(entry);
         let mut undone = Undone::new();
-        let dress = |fd: BorrowedFd<'_>| {
-            undone = self.dresser.dress(fd, attributes, extras.as_deref(), FileType::RegularFile)?;
+        let apply = |fd: BorrowedFd<'_>| {
+            undone = self.metadata.apply(fd, attributes, extras.as_deref(), FileType::RegularFile)?;
             Ok(())
         };
-        if self.place.detach(entry, path, there, dress).is_err() {
+        if self.place.detach(entry, path, there, apply).is_err() {
             undone.push(
                 "it has further names, and could not be made a file of its own: it stays as it was"
                     .to_owned(),
@@ -115,7 +118,7 @@ impl Shared {
             None => !is_same_time || !there.has_mode(attributes.mode),
             Some(extras) => {
                 let would_change =
-                    |file: File| self.dresser.would_change(file.as_fd(), attributes, Some(&extras));
+                    |file: File| self.metadata.would_change(file.as_fd(), attributes, Some(&extras));
                 !is_same_time || self.place.open_final(path).is_some_and(would_change)
             }
         };
@@ -124,7 +127,7 @@ impl Shared {
 
     /// Whether it has the same time as far as the file system can tell: where that counts, the decision is made already.
     fn has_time(&self, there: &Existing, attributes: Attributes) -> bool {
-        there.same_time(attributes) || self.manners.equal == Equal::SizeAndTime
+        there.same_time(attributes) || self.receive_policy.equal == Equal::SizeAndTime
     }
 }
 

@@ -64,7 +64,7 @@ impl Decider {
     /// What is wanted of an entry. What is there of it is taken over or compared.
     pub(crate) fn want(&mut self, entry: u32) -> Result<Want, Fault> {
         if self.shared.only_looks() {
-            return self.itemise(entry);
+            return self.list_changes(entry);
         }
         let book = self.shared.book();
         let (state, kind) = (book.table.state(entry), book.table.kind(entry));
@@ -95,17 +95,17 @@ impl Decider {
 
     /// What is to happen to a file, in view of what is there under its name.
     pub(super) fn verdict(&self, entry: u32, path: &[u8]) -> Verdict {
-        let manners = self.shared.manners;
+        let receive_policy = self.shared.receive_policy;
         let book = self.shared.book();
         let (attributes, size) = (book.table.attributes(entry), book.table.size(entry));
         let is_sparse = book.table.shape(entry).is_sparse();
         drop(book);
         let Some(there) = self.shared.place.existing(path) else { return Verdict::Send(None) };
-        if manners.newer == Newer::Keep && there.is_later(attributes) {
+        if receive_policy.newer == Newer::Keep && there.is_later(attributes) {
             return Verdict::KeepNewer(there);
         }
         let same_size = there.size == size;
-        match manners.equal {
+        match receive_policy.equal {
             Equal::SizeAndTime if same_size && self.same_time(path, &there, attributes) => {
                 Verdict::Keep(there)
             }
@@ -175,7 +175,7 @@ impl Decider {
         let local = self.shared.place.local(path);
         let identity = self.shared.identity(entry, local.clone());
         while let Some(claim) = self.leftovers.as_mut().and_then(|leftovers| leftovers.take(&local)) {
-            let of_use = is_claim_on(&claim, &identity, self.shared.manners.leftovers)
+            let of_use = is_claim_on(&claim, &identity, self.shared.receive_policy.leftovers)
                 && self.shared.place.adopt(entry, path, &claim, &identity);
             let Some(leftovers) = &mut self.leftovers else { break };
             if of_use {
@@ -196,7 +196,7 @@ impl Decider {
 
     /// How many bytes of the file are there as a shorter file, if that is taken for its beginning.
     pub(super) fn extends(&self, entry: u32, existing: Option<&Existing>) -> Option<u64> {
-        let there = existing.filter(|_| self.shared.manners.leftovers == UseLeftovers::Extend)?;
+        let there = existing.filter(|_| self.shared.receive_policy.leftovers == UseLeftovers::Extend)?;
         let shape = self.shared.book().table.shape(entry);
         (!shape.is_sparse() && (WORTH_PROVING..shape.size()).contains(&there.size)).then_some(there.size)
     }

@@ -12,9 +12,9 @@ use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
-use crate::fault::{Side, Trouble, show};
+use crate::fault::{IoFault, Side, show};
 use crate::journal::is_working_name;
-use crate::receive::delete_exclude::Spared;
+use crate::receive::delete_exclude::DeleteExclude;
 use crate::receive::shared::Shared;
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
 use crate::storage::{Listing, fstat, list, statat, unlinkat};
@@ -39,7 +39,7 @@ impl Purpose {
 /// A name in a directory that is being emptied.
 enum Seen {
     /// It stays.
-    Spared,
+    Excluded,
     /// A directory, with these names in it.
     Directory(Vec<Vec<u8>>),
     /// Anything else.
@@ -58,7 +58,7 @@ struct Emptying {
 
 struct Sweep<'a> {
     shared: &'a Shared,
-    spared: &'a Spared,
+    delete_exclude: &'a DeleteExclude,
     purpose: Purpose,
     removal: Removal,
     /// Of the directories that have any; these come before what is in them.
@@ -69,7 +69,7 @@ struct Sweep<'a> {
     is_blind: bool,
 }
 
-/// Does what the manners say. `None`: they say nothing.
+/// Does what the policy says. `None`: they say nothing.
 ///
 /// # Errors
 /// The job is over. That names could not be removed is in the [`Removal`].
@@ -84,8 +84,8 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     if let Some(fault) = incomplete(shared) {
         return Ok(Some(without(fault)));
     }
-    let spared = spared(shared)?;
-    let sweep = |purpose| Sweep::new(shared, &spared, purpose).run(extent);
+    let delete_exclude = delete_exclude(shared)?;
+    let sweep = |purpose| Sweep::new(shared, &delete_exclude, purpose).run(extent);
     if let Some((most, left)) = limit(shared)
         && sweep(Purpose::Count(left))?.removed > left
     {
@@ -96,10 +96,10 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     Ok(Some(Removal { removed: before.removed + removal.removed, fault: before.fault.or(removal.fault) }))
 }
 
-fn spared(shared: &Shared) -> Result<Spared, Fault> {
+fn delete_exclude(shared: &Shared) -> Result<DeleteExclude, Fault> {
     let mut book = shared.book();
-    let withheld = std::mem::take(&mut book.withheld);
-    Spared::new(shared.asked.as_ref(), &book.left_out, withheld)
+    let filtered = std::mem::take(&mut book.filtered);
+    DeleteExclude::new(shared.expectations.as_ref(), &book.left_out, filtered)
 }
 
 /// Removes what is in the way of these entries, with all that is in it, if everything has arrived. What stays is
@@ -111,14 +111,14 @@ pub(crate) fn clear(shared: &Shared, paths: &[Vec<u8>]) -> Result<(), Fault> {
     if incomplete(shared).is_some() {
         return Ok(());
     }
-    let spared = spared(shared)?;
+    let delete_exclude = delete_exclude(shared)?;
     let sweep = |purpose| {
-        let mut sweep = Sweep::new(shared, &spared, purpose);
+        let mut sweep = Sweep::new(shared, &delete_exclude, purpose);
         paths.iter().try_for_each(|path| sweep.one(path)).map(|()| sweep.removal)
     };
     let removal = match limit(shared) {
         // Which names in it ignore files protect is found out from directory to directory of the set alone.
-        _ if spared.by_ignore_files() => Removal::default(),
+        _ if delete_exclude.by_ignore_files() => Removal::default(),
         Some((most, left)) if sweep(Purpose::Count(left))?.removed > left => {
             Removal { removed: 0, fault: Some(too_many(most)) }
         }
@@ -126,7 +126,7 @@ pub(crate) fn clear(shared: &Shared, paths: &[Vec<u8>]) -> Result<(), Fault> {
     };
     shared.place.forget_directories();
     let mut book = shared.book();
-    book.withheld = spared.into_withheld();
+    book.filtered = delete_exclude.into_filtered();
     book.removal.removed += removal.removed;
     book.removal.fault = book.removal.fault.take().or(removal.fault);
     Ok(())
@@ -134,7 +134,7 @@ pub(crate) fn clear(shared: &Shared, paths: &[Vec<u8>]) -> Result<(), Fault> {
 
 /// The most names that may be removed, and how many that still are; `None`: any number.
 pub(crate) fn limit(shared: &Shared) -> Option<(u64, u64)> {
-    match shared.manners.extraneous {
+    match shared.receive_policy.extraneous {
         Extraneous::Keep | Extraneous::Delete => None,
         Extraneous::DeleteAtMost(most) => Some((most, most.saturating_sub(shared.book().removal.removed))),
     }
@@ -161,9 +161,9 @@ pub(crate) fn too_many(most: u64) -> Fault {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(shared: &'a Shared, spared: &'a Spared, purpose: Purpose) -> Self {
+    fn new(shared: &'a Shared, delete_exclude: &'a DeleteExclude, purpose: Purpose) -> Self {
         let (removal, ignores) = (Removal::default(), HashMap::new());
-        Self { shared, spared, purpose, removal, ignores, current: None, is_blind: false }
+        Self { shared, delete_exclude, purpose, removal, ignores, current: None, is_blind: false }
     }
 
     /// Removes what is at an entry's name.
@@ -204,7 +204,7 @@ impl<'a> Sweep<'a> {
     /// Removes what `entry` does not have from its directory.
     fn directory(&mut self, entry: Option<u32>, local: Vec<u8>, in_set: Vec<u8>) -> Result<(), Fault> {
         // It was not entered at the sender.
-        if self.spared.is_withheld(&in_set) {
+        if self.delete_exclude.is_filtered(&in_set) {
             return Ok(());
         }
         let names = match self.names(&local) {
@@ -216,7 +216,7 @@ impl<'a> Sweep<'a> {
                 return Ok(());
             }
         };
-        if self.spared.by_ignore_files() {
+        if self.delete_exclude.by_ignore_files() {
             self.obey(entry, &local, &in_set, &names);
         }
         let book = self.shared.book();
@@ -234,7 +234,7 @@ impl<'a> Sweep<'a> {
             let is_there = names.iter().any(|there| there == name);
             is_there
                 && (book.table.child(entry, name).is_some()
-                    || self.spared.has(&join(in_set, name), false, None))
+                    || self.delete_exclude.has(&join(in_set, name), false, None))
         };
         let there: Vec<&[u8]> = IGNORE_FILES.into_iter().filter(stays).collect();
         drop(book);
@@ -283,7 +283,7 @@ impl<'a> Sweep<'a> {
                 let in_set = join(&innermost.in_set, &name);
                 match self.look(&innermost.path, &name, &in_set) {
                     _ if is_working_name(&name) => innermost.keeps = true,
-                    Ok(Seen::Spared) => innermost.keeps = true,
+                    Ok(Seen::Excluded) => innermost.keeps = true,
                     Ok(Seen::Directory(names)) => {
                         open.push(Emptying { path, in_set, names: names.into_iter(), keeps: false });
                     }
@@ -309,8 +309,8 @@ impl<'a> Sweep<'a> {
         let directory = self.shared.place.directory(parent)?;
         let stat = self.within(parent, |directory| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW))?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if self.spared.has(in_set, is_directory, self.current.as_deref()) {
-            return Ok(Seen::Spared);
+        if self.delete_exclude.has(in_set, is_directory, self.current.as_deref()) {
+            return Ok(Seen::Excluded);
         }
         if !is_directory {
             return Ok(Seen::Leaf);
@@ -375,7 +375,7 @@ impl<'a> Sweep<'a> {
                 format!("cannot remove `{}`: something is mounted there", show(shown)),
                 "unmount it, or leave it out of the destination",
             ),
-            errno => Trouble::new(Side::Destination, doing, shown, errno).fault,
+            errno => IoFault::new(Side::Destination, doing, shown, errno).fault,
         };
         self.removal.fault.get_or_insert_with(fault);
     }

@@ -7,32 +7,32 @@ use haul_wire::control::{Fault, IgnoreFiles, RelPath, Rule, Verdict, Withheld};
 use crate::budget::{growth_of_table, of_table};
 use crate::entries::MAX_ENTRIES;
 use crate::fault::protocol;
-use crate::receive::Asked;
+use crate::receive::Expectations;
 use crate::send::{Ignores, Rules};
 
 /// Names that the sender has and does not send, by their hash, and whether ignore files speak of others.
 #[derive(Debug, Default)]
-pub(crate) struct WithheldNames {
+pub(crate) struct FilteredNames {
     hashes: HashSet<[u8; 16]>,
     obeys_ignore_files: bool,
 }
 
-impl WithheldNames {
+impl FilteredNames {
     /// Bytes of memory that they take.
     pub(crate) fn held(&self) -> u64 {
         of_table::<[u8; 16]>(self.hashes.capacity())
     }
 
     /// Bytes that they take more with these.
-    pub(crate) fn growth(&self, withheld: &Withheld) -> u64 {
-        growth_of_table::<[u8; 16]>(self.hashes.len(), self.hashes.capacity(), withheld.paths.len())
+    pub(crate) fn growth(&self, filtered: &Withheld) -> u64 {
+        growth_of_table::<[u8; 16]>(self.hashes.len(), self.hashes.capacity(), filtered.paths.len())
     }
 
     /// # Errors
     /// There are more than any set may have.
-    pub(crate) fn take_in(&mut self, withheld: &Withheld) -> Result<(), Fault> {
-        self.obeys_ignore_files |= withheld.ignore_files == IgnoreFiles::Obey;
-        self.hashes.extend(withheld.paths.iter().map(RelPath::as_bytes).map(hash));
+    pub(crate) fn take_in(&mut self, filtered: &Withheld) -> Result<(), Fault> {
+        self.obeys_ignore_files |= filtered.ignore_files == IgnoreFiles::Obey;
+        self.hashes.extend(filtered.paths.iter().map(RelPath::as_bytes).map(hash));
         if self.hashes.len() > MAX_ENTRIES {
             return Err(protocol("more names are left out than any set may have"));
         }
@@ -57,43 +57,44 @@ fn hash(path: &[u8]) -> [u8; 16] {
 }
 
 /// See the module's text. Paths are those that names would have in the set.
-pub(crate) struct Spared {
+pub(crate) struct DeleteExclude {
     rules: [Rules; 2],
-    withheld: WithheldNames,
+    filtered: FilteredNames,
 }
 
-impl Spared {
+impl DeleteExclude {
     /// By what the sender has said, and by our own rules if we have asked for the set: a sender that hides some is not
     /// believed.
     pub(crate) fn new(
-        asked: Option<&Asked>,
+        expectations: Option<&Expectations>,
         left_out: &[Rule],
-        mut withheld: WithheldNames,
+        mut filtered: FilteredNames,
     ) -> Result<Self, Fault> {
-        let rules = [Rules::new(asked.map(Asked::rules).unwrap_or_default())?, Rules::new(left_out)?];
-        withheld.obeys_ignore_files |= asked.is_some_and(Asked::obeys_ignore_files);
-        Ok(Self { rules, withheld })
+        let rules =
+            [Rules::new(expectations.map(Expectations::rules).unwrap_or_default())?, Rules::new(left_out)?];
+        filtered.obeys_ignore_files |= expectations.is_some_and(Expectations::obeys_ignore_files);
+        Ok(Self { rules, filtered })
     }
 
     /// What the sender has said, for another who asks.
-    pub(crate) fn into_withheld(self) -> WithheldNames {
-        self.withheld
+    pub(crate) fn into_filtered(self) -> FilteredNames {
+        self.filtered
     }
 
     /// Whether ignore files of the set leave out more than was named.
     pub(crate) fn by_ignore_files(&self) -> bool {
-        self.withheld.obeys_ignore_files
+        self.filtered.obeys_ignore_files
     }
 
     /// Whether the sender has something of this name, which it does not send or does not enter.
-    pub(crate) fn is_withheld(&self, path: &[u8]) -> bool {
-        self.withheld.has(path)
+    pub(crate) fn is_filtered(&self, path: &[u8]) -> bool {
+        self.filtered.has(path)
     }
 
     /// `ignores` are the ignore files that hold there.
     pub(crate) fn has(&self, path: &[u8], is_directory: bool, ignores: Option<&Ignores>) -> bool {
         self.rules.iter().any(|rules| rules.verdict(path, is_directory) == Verdict::Exclude)
-            || self.is_withheld(path)
+            || self.is_filtered(path)
             || ignores.is_some_and(|ignores| ignores.ignores(path, is_directory))
     }
 }

@@ -10,7 +10,7 @@ use crate::root::copies_content;
 
 /// What this side has asked a sender for; what does not follow from it is refused or not believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct Expectations {
     /// The names that entries may begin with; `None`: any, because what is in a directory was asked for.
     tops: Option<Arc<BTreeSet<Vec<u8>>>>,
     rules: Arc<[Rule]>,
@@ -18,7 +18,7 @@ pub struct Asked {
     extent: Extent,
 }
 
-impl Asked {
+impl Expectations {
     /// These sources, as [`send_files`](crate::send_files) names them.
     pub fn new(sources: &[Vec<u8>], selection: &Selection) -> Self {
         let content = sources.iter().any(|source| copies_content(source));
@@ -63,16 +63,16 @@ fn top(path: &RelPath) -> &[u8] {
 mod tests {
     use super::*;
 
-    fn asked(sources: &[&str], paths: Option<&[&str]>) -> Asked {
+    fn asked(sources: &[&str], paths: Option<&[&str]>) -> Expectations {
         let sources: Vec<Vec<u8>> = sources.iter().map(|source| source.as_bytes().to_vec()).collect();
         let path = |path: &&str| RelPath::new(path.as_bytes()).unwrap();
         let paths = paths.map(|paths| paths.iter().map(path).collect());
-        Asked::new(&sources, &Selection { paths, ..Selection::default() })
+        Expectations::new(&sources, &Selection { paths, ..Selection::default() })
     }
 
     #[test]
     fn names_follow_from_the_sources() {
-        let covers = |asked: &Asked, path: &str| asked.covers(&RelPath::new(path.as_bytes()).unwrap());
+        let covers = |asked: &Expectations, path: &str| asked.covers(&RelPath::new(path.as_bytes()).unwrap());
         let two = asked(&["a/b/", "/c"], None);
         assert!(covers(&two, "b") && covers(&two, "b/x") && covers(&two, "c") && !covers(&two, "a"));
         assert_eq!(two.extent(), Extent::Directories);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use haul_base::RangeSet;
 use haul_wire::control::{Fault, FaultCode, FileDigest, Proof};
 
-use crate::receive::queue::Loan;
+use crate::receive::queue::LentBuffer;
 use crate::tree::Value;
 
 /// The job is over; nobody listens any more.
@@ -67,7 +67,7 @@ pub(crate) struct Written {
     /// Where in the stream they begin.
     pub(crate) offset: u64,
     /// The bytes, if they are still in memory.
-    pub(crate) bytes: Option<(Arc<Loan>, Range<usize>)>,
+    pub(crate) bytes: Option<(Arc<LentBuffer>, Range<usize>)>,
     /// Groups that are whole now.
     pub(crate) groups: Range<u32>,
     /// Length of the stream.

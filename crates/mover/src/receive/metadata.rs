@@ -33,7 +33,7 @@ pub(crate) struct ExtrasMap {
 }
 
 impl ExtrasMap {
-    /// Notes what [`Dresser::permitted`] has left.
+    /// Notes what [`MetadataWriter::permitted`] has left.
     pub(crate) fn insert(&mut self, entry: u32, extras: Extras) {
         let shared = match &self.last {
             Some(last) if **last == extras => last.clone(),
@@ -75,12 +75,12 @@ fn bytes_of(extras: &Extras) -> u64 {
 pub(crate) type Undone = Vec<String>;
 
 /// Sets what is permitted.
-pub(crate) struct Dresser {
+pub(crate) struct MetadataWriter {
     permit: Preserve,
     accounts: OnceLock<Accounts>,
 }
 
-impl Dresser {
+impl MetadataWriter {
     pub(crate) fn new(permit: Preserve) -> Self {
         Self { permit, accounts: OnceLock::new() }
     }
@@ -106,20 +106,20 @@ impl Dresser {
     }
 
     /// Sets everything of an open file or directory; the time last. What is right already is not touched.
-    pub(crate) fn dress(
+    pub(crate) fn apply(
         &self,
         fd: BorrowedFd<'_>,
         attributes: Attributes,
         extras: Option<&Extras>,
         kind: FileType,
     ) -> Result<Undone, Errno> {
-        let undone = self.dress_but_time(fd, attributes, extras, kind)?;
+        let undone = self.apply_but_time(fd, attributes, extras, kind)?;
         correct_time(fd, attributes)?;
         Ok(undone)
     }
 
-    /// As [`Dresser::dress`], for a file that has its time already.
-    pub(crate) fn dress_but_time(
+    /// As [`MetadataWriter::dress`], for a file that has its time already.
+    pub(crate) fn apply_but_time(
         &self,
         fd: BorrowedFd<'_>,
         attributes: Attributes,
@@ -143,7 +143,7 @@ impl Dresser {
         Ok(undone)
     }
 
-    /// Whether [`Dresser::dress_but_time`] would change anything of a regular file.
+    /// Whether [`MetadataWriter::dress_but_time`] would change anything of a regular file.
     pub(crate) fn would_change(
         &self,
         fd: BorrowedFd<'_>,
@@ -177,7 +177,7 @@ impl Dresser {
     }
 
     /// Sets the owner and attributes of a symbolic link that is open as a path; it has no permissions.
-    pub(crate) fn dress_link(&self, link: BorrowedFd<'_>, extras: &Extras) -> Undone {
+    pub(crate) fn apply_to_link(&self, link: BorrowedFd<'_>, extras: &Extras) -> Undone {
         let mut undone = left_out(extras);
         if let Some(wanted) = self.wanted_owner(extras, || fstat(link), &mut undone)
             && chown_link(link, wanted).is_err()

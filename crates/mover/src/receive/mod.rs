@@ -29,17 +29,17 @@ use std::thread::JoinHandle;
 use haul_base::{Bytes, Rate, Span};
 use haul_proto::ObjectSink;
 use haul_wire::control::{
-    Destination, Durability, Extraneous, Fault, FaultCode, Layout, Manners, Preserve, RunMode,
+    Destination, Durability, Extraneous, Fault, FaultCode, Layout, Preserve, ReceivePolicy, RunMode,
 };
 
 pub(crate) use book::Requests;
-pub use expectations::Asked;
+pub use expectations::Expectations;
 pub(crate) use messages::text;
 pub(crate) use place::Place;
 pub(crate) use place::base::{Base, open_base};
 pub(crate) use place::mismatch;
 pub use place::space::MinFree;
-pub(crate) use queue::{Lease, Work};
+pub(crate) use queue::{BufferGuard, Work};
 pub(crate) use shared::Shared;
 pub(crate) use write::FileSink;
 
@@ -82,35 +82,35 @@ pub struct ReceiveOptions {
     /// Bytes that names, links, holes and attributes of the set may take; above, the job ends with
     /// [`FaultCode::SetTooLarge`].
     pub set_memory: Bytes,
-    /// When a file counts as received, whatever the manners say.
+    /// When a file counts as received, whatever the policy says.
     pub durability: Durability,
     /// What happens to what is there.
-    pub manners: Manners,
+    pub receive_policy: ReceivePolicy,
     /// What of owners, attributes and access control lists a sender may set; hard links are always kept.
     pub permit: Preserve,
     /// What has to stay free on the disk.
     pub min_free: MinFree,
     /// What was asked for, if this side did; a sender that says something else is not believed.
-    pub asked: Option<Asked>,
+    pub expectations: Option<Expectations>,
 }
 
 impl ReceiveOptions {
     /// 64 MiB of memory, files synced, what is equal is kept and leftovers are used.
     pub fn new(session: u32) -> Self {
-        Self::with_manners(session, Manners::default())
+        Self::with_policy(session, ReceivePolicy::default())
     }
 
-    /// 64 MiB of memory, and what the manners say.
-    pub fn with_manners(session: u32, manners: Manners) -> Self {
+    /// 64 MiB of memory, and what the policy says.
+    pub fn with_policy(session: u32, receive_policy: ReceivePolicy) -> Self {
         Self {
             session,
             memory: *MEMORY.start(),
             set_memory: SET_MEMORY,
-            durability: manners.durability,
-            manners,
+            durability: receive_policy.durability,
+            receive_policy,
             permit: Preserve::default(),
             min_free: MinFree::Nothing,
-            asked: None,
+            expectations: None,
         }
     }
 }
@@ -155,11 +155,14 @@ pub fn receive_files(
     link: Arc<dyn ControlLink>,
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
-    let obstacles =
-        if options.manners.extraneous == Extraneous::Keep { Obstacles::Stay } else { Obstacles::MayGo };
-    let base = open_base(root, destination, layout, options.manners.run)?;
+    let obstacles = if options.receive_policy.extraneous == Extraneous::Keep {
+        Obstacles::Stay
+    } else {
+        Obstacles::MayGo
+    };
+    let base = open_base(root, destination, layout, options.receive_policy.run)?;
     let place = Place::new(base, options.session).with(obstacles).keeping(options.min_free);
-    let moves = options.manners.run != RunMode::Itemise;
+    let moves = options.receive_policy.run != RunMode::ListChanges;
     let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
     let leftovers = if place.is_there() { find(place.base().as_fd()).ok() } else { None };
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
@@ -182,7 +185,7 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
     let (orders, ordered) = writeback::orders();
     let writer = Writer::new(shared.clone(), checks.clone(), settles.clone(), orders);
-    let behind = shared.clone();
+    let writeback = shared.clone();
     let verifier = Verifier::new(shared.clone(), checks_in, settles.clone());
     let committer = Committer::new(shared.clone(), settles_in);
     let (hashing, hashing_in) = crossbeam_channel::unbounded();
@@ -204,7 +207,8 @@ fn run(shared: &Arc<Shared>, leftovers: Option<Leftovers>) -> Result<MoveReport,
             threads.push(thread);
             threads.push(threads::spawn_for(shared, "haul-commit", move || committer.run())?);
             threads.push(threads::spawn_for(shared, "haul-compare", move || comparer.run())?);
-            threads.push(threads::spawn_for(shared, "haul-behind", move || behind.behind.run(&ordered))?);
+            threads
+                .push(threads::spawn_for(shared, "haul-behind", move || writeback.writeback.run(&ordered))?);
             Ok(())
         });
     if let Err(fault) = started {

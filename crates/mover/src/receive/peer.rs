@@ -13,7 +13,7 @@ use crate::digest::set_digest;
 use crate::entries::Kind;
 use crate::fault::{protocol, show};
 use crate::journal::{is_reserved, reserved};
-use crate::receive::Asked;
+use crate::receive::Expectations;
 use crate::receive::decide::Decider;
 use crate::receive::messages::{Check, Settle, over};
 use crate::receive::shared::Shared;
@@ -83,7 +83,8 @@ impl Peer {
         match message {
             ControlMessage::Entries(entries) => self.entries(&entries),
             ControlMessage::Extent(extent) if !self.ended => {
-                let most = self.shared.asked.as_ref().map_or(Extent::Destination, Asked::extent);
+                let most =
+                    self.shared.expectations.as_ref().map_or(Extent::Destination, Expectations::extent);
                 self.shared.book().extent = extent.min(most);
                 Ok(())
             }
@@ -92,7 +93,7 @@ impl Peer {
                 Ok(())
             }
             ControlMessage::LeftOut(rules) if !self.ended => self.left_out(rules),
-            ControlMessage::Withheld(withheld) if !self.ended => self.withheld(&withheld),
+            ControlMessage::Withheld(filtered) if !self.ended => self.filtered(&filtered),
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
             ControlMessage::Proofs(proofs) => self.proofs(proofs),
@@ -118,7 +119,7 @@ impl Peer {
             entry.validate().map_err(|e| protocol(&e.to_string()))?;
             self.check_asked(entry)?;
             let refusal = self.refusal(entry);
-            let extras = entry.extras.as_ref().map(|extras| self.shared.dresser.permitted(extras));
+            let extras = entry.extras.as_ref().map(|extras| self.shared.metadata.permitted(extras));
             let mut book = self.shared.book();
             let of_extras = extras.as_ref().map_or(0, |extras| book.extras.growth(extras));
             book.must_afford(book.table.growth(entry) + of_extras)?;
@@ -131,8 +132,8 @@ impl Peer {
                 book.extras.insert(index, extras);
             }
             let is_special = failed.as_ref().is_some_and(|fault| fault.code == FaultCode::SpecialFile);
-            if is_special && self.shared.manners.extraneous != Extraneous::Keep {
-                book.withheld.take_special(entry.path.as_bytes());
+            if is_special && self.shared.receive_policy.extraneous != Extraneous::Keep {
+                book.filtered.take_special(entry.path.as_bytes());
             }
             drop(book);
             self.shared.progress.found(1, 0);
@@ -178,18 +179,18 @@ impl Peer {
     }
 
     /// The sender names what it has left out by other means.
-    fn withheld(&self, withheld: &Withheld) -> Result<(), Fault> {
-        if self.shared.manners.extraneous == Extraneous::Keep {
+    fn filtered(&self, filtered: &Withheld) -> Result<(), Fault> {
+        if self.shared.receive_policy.extraneous == Extraneous::Keep {
             return Ok(());
         }
         let mut book = self.shared.book();
-        book.must_afford(book.withheld.growth(withheld))?;
-        book.withheld.take_in(withheld)
+        book.must_afford(book.filtered.growth(filtered))?;
+        book.filtered.take_in(filtered)
     }
 
     /// A server has no say in what is taken from it.
     fn check_asked(&self, entry: &Entry) -> Result<(), Fault> {
-        let covers = self.shared.asked.as_ref().is_none_or(|asked| asked.covers(&entry.path));
+        let covers = self.shared.expectations.as_ref().is_none_or(|asked| asked.covers(&entry.path));
         // Nothing is made of what cannot be read.
         if covers || matches!(entry.kind, EntryKind::Failed(_)) {
             return Ok(());

@@ -11,10 +11,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
-use crate::fault::{Scope, Trouble};
+use crate::fault::{IoFault, Scope};
 use crate::journal::{FileIdentity, Journal};
 use crate::receive::place::base::{Base, Presence, Reach};
-use crate::receive::place::installed::{FileId, Names, Own, collision, folds, names_in};
+use crate::receive::place::installed::{FileId, Installed, Names, collision, folds, names_in};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::{MinFree, Space};
 use crate::storage::{
@@ -35,7 +35,7 @@ mod symlinks;
 
 pub(crate) use attributes::{Existing, existing};
 pub(crate) use dir_entry::{
-    Spot, in_the_way, mismatch, not_a_directory, parent_of, replaceable, taken_away, trouble,
+    DirEntry, in_the_way, io_fault, mismatch, not_a_directory, parent_of, replaceable, taken_away,
 };
 
 /// Permissions of directories while they fill.
@@ -85,7 +85,7 @@ pub(crate) struct Place {
     journal: OnceLock<Option<Journal>>,
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     files: Mutex<OpenFiles>,
-    own: Own,
+    installed: Installed,
     obstacles: Obstacles,
     /// Nothing was here when the job began.
     fresh: OnceLock<bool>,
@@ -111,7 +111,7 @@ impl Place {
             journal: OnceLock::new(),
             directories: Mutex::default(),
             files: Mutex::default(),
-            own: Own::default(),
+            installed: Installed::default(),
             obstacles: Obstacles::Stay,
             fresh: OnceLock::new(),
             loosened,
@@ -177,16 +177,16 @@ impl Place {
 
     /// The regular file that is there under an entry's name.
     pub(crate) fn existing(&self, path: &[u8]) -> Option<Existing> {
-        let spot = self.spot(path).ok()?;
-        let stat = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let dirent = self.dir_entry(path).ok()?;
+        let stat = statat(&dirent.directory, &dirent.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| existing(&stat))
     }
 
     /// Opens the regular file that is there under an entry's name.
     pub(crate) fn open_final(&self, path: &[u8]) -> Option<File> {
-        let spot = self.spot(path).ok()?;
+        let dirent = self.dir_entry(path).ok()?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        openat(&spot.directory, &spot.name, flags, Mode::empty()).ok().map(File::from)
+        openat(&dirent.directory, &dirent.name, flags, Mode::empty()).ok().map(File::from)
     }
 
     /// Opens the regular file that was found under an entry's name, if it is still that one.
@@ -203,39 +203,40 @@ impl Place {
 
     /// Notes that the job keeps a file. False: it has installed or kept it under another name.
     pub(crate) fn keeps(&self, path: &[u8], there: &Existing) -> bool {
-        if self.own.add(there.id) {
+        if self.installed.add(there.id) {
             return true;
         }
-        let Ok(spot) = self.spot(path) else { return true };
-        !self.is_own((there.id, there.names), &spot)
+        let Ok(dirent) = self.dir_entry(path) else { return true };
+        !self.is_installed((there.id, there.names), &dirent)
     }
 
     /// The job has made this file.
-    pub(super) fn add_own(&self, stat: &Stat) {
-        self.own.add(FileId::of(stat));
+    pub(super) fn add_installed(&self, stat: &Stat) {
+        self.installed.add(FileId::of(stat));
     }
 
     /// What is at a name must give way to what is received. False: nothing is there.
-    pub(super) fn must_be_replaceable(&self, spot: &Spot, path: &[u8]) -> Result<bool, Trouble> {
-        match spot.look(path)? {
-            Some(there) if self.is_own(there, spot) => Err(collision(path)),
+    pub(super) fn must_be_replaceable(&self, dirent: &DirEntry, path: &[u8]) -> Result<bool, IoFault> {
+        match dirent.look(path)? {
+            Some(there) if self.is_installed(there, dirent) => Err(collision(path)),
             there => Ok(there.is_some()),
         }
     }
 
     /// Whether what is at a name is this job's own work under another name.
-    fn is_own(&self, there: (FileId, Names), spot: &Spot) -> bool {
-        let names = || names_in(&spot.directory);
-        self.own.collides(there, &spot.name, names, || folds(&spot.directory, &spot.name, there.0))
+    fn is_installed(&self, there: (FileId, Names), dirent: &DirEntry) -> bool {
+        let names = || names_in(&dirent.directory);
+        self.installed
+            .collides(there, &dirent.name, names, || folds(&dirent.directory, &dirent.name, there.0))
     }
 
     /// Where an entry goes.
-    pub(crate) fn spot(&self, path: &[u8]) -> Result<Spot, Trouble> {
+    pub(crate) fn dir_entry(&self, path: &[u8]) -> Result<DirEntry, IoFault> {
         let local = self.local(path);
         let slash = local.iter().rposition(|&b| b == b'/');
         let (directory, name) = slash.map_or((&[][..], &local[..]), |at| (&local[..at], &local[at + 1..]));
         let opened = self.directory(directory).map_err(|errno| in_the_way(path, errno))?;
-        Ok(Spot { directory: opened, name: name.to_vec(), at_top: directory.is_empty() })
+        Ok(DirEntry { directory: opened, name: name.to_vec(), at_top: directory.is_empty() })
     }
 
     /// A directory, by its path relative to the destination.
@@ -267,26 +268,26 @@ impl Place {
     }
 
     /// Makes a directory (true), or takes the one that is there (false).
-    pub(crate) fn make_directory(&self, path: &[u8]) -> Result<bool, Trouble> {
-        let spot = self.spot(path)?;
+    pub(crate) fn make_directory(&self, path: &[u8]) -> Result<bool, IoFault> {
+        let dirent = self.dir_entry(path)?;
         if let Some(name) = self.base.rename.as_ref().filter(|_| !path.contains(&b'/'))
             && let Some(journal) = self.journal()
         {
             journal.note_made(name, path);
         }
         let mode = Mode::from_raw_mode(PRIVATE_DIRECTORY);
-        match self.with_room(&spot, path, || mkdirat(&spot.directory, &spot.name, mode)) {
+        match self.with_room(&dirent, path, || mkdirat(&dirent.directory, &dirent.name, mode)) {
             Ok(()) => {
-                let _ = self.is_other_directory(&spot);
+                let _ = self.is_other_directory(&dirent);
                 Ok(true)
             }
-            Err(Errno::EXIST) => match spot.kind(path)? {
-                Some(FileType::Directory) if self.is_other_directory(&spot) => Err(collision(path)),
+            Err(Errno::EXIST) => match dirent.kind(path)? {
+                Some(FileType::Directory) if self.is_other_directory(&dirent) => Err(collision(path)),
                 Some(FileType::Directory) => Ok(false),
                 Some(FileType::Symlink) => Err(in_the_way(path, Errno::LOOP)),
                 _ => Err(not_a_directory(path)),
             },
-            Err(errno) => Err(spot.cannot_create("create the directory", path, errno)),
+            Err(errno) => Err(dirent.cannot_create("create the directory", path, errno)),
         }
     }
 
@@ -297,7 +298,7 @@ impl Place {
         path: &[u8],
         shape: &Shape,
         identity: &FileIdentity,
-    ) -> Result<Arc<File>, Trouble> {
+    ) -> Result<Arc<File>, IoFault> {
         let created = self.try_create(entry, path, shape, identity);
         if created.is_err() {
             self.gone(entry);
@@ -311,11 +312,11 @@ impl Place {
         path: &[u8],
         shape: &Shape,
         identity: &FileIdentity,
-    ) -> Result<Arc<File>, Trouble> {
-        let spot = self.spot(path)?;
+    ) -> Result<Arc<File>, IoFault> {
+        let dirent = self.dir_entry(path)?;
         if !self.is_fresh() && self.obstacles == Obstacles::Stay {
             // Sooner than after all of its bytes.
-            self.must_be_replaceable(&spot, path)?;
+            self.must_be_replaceable(&dirent, path)?;
         }
         if let Some(journal) = self.journal() {
             journal.note_directory(parent_of(&identity.path));
@@ -325,21 +326,21 @@ impl Place {
         }
         let name = self.temporary(entry);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || openat(&spot.directory, &name, flags, Mode::from_raw_mode(PRIVATE_FILE));
-        let opened = match self.with_room(&spot, path, open) {
+        let open = || openat(&dirent.directory, &name, flags, Mode::from_raw_mode(PRIVATE_FILE));
+        let opened = match self.with_room(&dirent, path, open) {
             // What an earlier session with the same number left behind.
-            Err(Errno::EXIST) => unlinkat(&spot.directory, &name, AtFlags::empty()).and_then(|()| open()),
+            Err(Errno::EXIST) => unlinkat(&dirent.directory, &name, AtFlags::empty()).and_then(|()| open()),
             opened => opened,
         };
-        let file = Arc::new(File::from(opened.map_err(|errno| spot.cannot_create("create", path, errno))?));
+        let file = Arc::new(File::from(opened.map_err(|errno| dirent.cannot_create("create", path, errno))?));
         let begun = self.space.begin(entry, &file, shape);
         match begun.and_then(|()| Ok(fstat(&file)?)) {
             Ok(stat) => self.open_files().expect(entry, FileId::of(&stat)),
             Err(no_space) => {
-                self.remove(&spot, &name);
+                self.remove(&dirent, &name);
                 // Else the journal claims what is not there, and stays.
                 self.gone(entry);
-                return Err(no_space.trouble("reserve the space of", path));
+                return Err(no_space.io_fault("reserve the space of", path));
             }
         }
         self.open_files().keep(entry, &file);
@@ -347,23 +348,23 @@ impl Place {
     }
 
     /// The temporary file of an entry, opened again if it had to be closed. Then it must be the same file.
-    pub(crate) fn file(&self, entry: u32, path: impl FnOnce() -> Vec<u8>) -> Result<Arc<File>, Trouble> {
+    pub(crate) fn file(&self, entry: u32, path: impl FnOnce() -> Vec<u8>) -> Result<Arc<File>, IoFault> {
         if let Some(file) = self.open_files().get(entry) {
             return Ok(file);
         }
         let path = &path();
-        let spot = self.spot(path)?;
+        let dirent = self.dir_entry(path)?;
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = openat(&spot.directory, self.temporary(entry), flags, Mode::empty());
-        let file = Arc::new(File::from(opened.map_err(|errno| trouble("open", path, errno))?));
-        let stat = fstat(&file).map_err(|errno| trouble("look at", path, errno))?;
+        let opened = openat(&dirent.directory, self.temporary(entry), flags, Mode::empty());
+        let file = Arc::new(File::from(opened.map_err(|errno| io_fault("open", path, errno))?));
+        let stat = fstat(&file).map_err(|errno| io_fault("look at", path, errno))?;
         self.must_be_expected(entry, path, &stat)?;
         self.open_files().keep(entry, &file);
         Ok(file)
     }
 
     /// What is found under the temporary name of an entry may have been put there by somebody else.
-    fn must_be_expected(&self, entry: u32, path: &[u8], stat: &Stat) -> Result<(), Trouble> {
+    fn must_be_expected(&self, entry: u32, path: &[u8], stat: &Stat) -> Result<(), IoFault> {
         if self.open_files().is_expected(entry, FileId::of(stat)) { Ok(()) } else { Err(taken_away(path)) }
     }
 
@@ -374,8 +375,8 @@ impl Place {
     /// Removes the temporary name of an entry, if it is there.
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
         self.open_files().forget(entry);
-        match (self.spot(path), self.opened_journal()) {
-            (Ok(spot), _) => self.remove(&spot, &self.temporary(entry)),
+        match (self.dir_entry(path), self.opened_journal()) {
+            (Ok(dirent), _) => self.remove(&dirent, &self.temporary(entry)),
             (Err(_), Some(journal)) => journal.untidy(),
             (Err(_), None) => {}
         }
@@ -383,8 +384,8 @@ impl Place {
     }
 
     /// Removes a temporary name; if that fails, it is left to the next job.
-    pub(super) fn remove(&self, spot: &Spot, name: &str) {
-        let removed = unlink_temporary(&spot.directory, name);
+    pub(super) fn remove(&self, dirent: &DirEntry, name: &str) {
+        let removed = unlink_temporary(&dirent.directory, name);
         if let (Err(errno), Some(journal)) = (removed, self.opened_journal())
             && errno != Errno::NOENT
         {
@@ -393,42 +394,42 @@ impl Place {
     }
 
     /// Whether a directory that is there is one of the set's under another name.
-    fn is_other_directory(&self, spot: &Spot) -> bool {
-        let stat = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW);
+    fn is_other_directory(&self, dirent: &DirEntry) -> bool {
+        let stat = statat(&dirent.directory, &dirent.name, AtFlags::SYMLINK_NOFOLLOW);
         stat.is_ok_and(|stat| {
             let there = (FileId::of(&stat), Names::of(&stat));
-            !self.own.add(there.0) && self.is_own(there, spot)
+            !self.installed.add(there.0) && self.is_installed(there, dirent)
         })
     }
 
     /// Moves a complete temporary file of `size` bytes under its final name; says whether something gave way.
-    pub(crate) fn install(&self, entry: u32, path: &[u8], size: u64) -> Result<(Spot, bool), Trouble> {
-        let spot = self.spot(path)?;
+    pub(crate) fn install(&self, entry: u32, path: &[u8], size: u64) -> Result<(DirEntry, bool), IoFault> {
+        let dirent = self.dir_entry(path)?;
         // By its name, which is what is renamed: somebody else may have put another file there.
-        let stat = statat(&spot.directory, self.temporary(entry), AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|errno| trouble("look at", path, errno))?;
+        let stat = statat(&dirent.directory, self.temporary(entry), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| io_fault("look at", path, errno))?;
         self.must_be_expected(entry, path, &stat)?;
         self.open_files().forget(entry);
         if stat.st_size as u64 != size {
-            return Err(Trouble { fault: mismatch(path), scope: Scope::Entry });
+            return Err(IoFault { fault: mismatch(path), scope: Scope::Entry });
         }
         let id = FileId::of(&stat);
-        let replaced = self.rename_over(&spot, path, &self.temporary(entry))?;
-        self.own.add(id);
+        let replaced = self.rename_over(&dirent, path, &self.temporary(entry))?;
+        self.installed.add(id);
         self.gone(entry);
-        Ok((spot, replaced))
+        Ok((dirent, replaced))
     }
 
     /// Moves a temporary name over a final one that may give way. Where nothing was when the job began, one call
     /// does both as a rule. False: nothing was there.
-    fn rename_over(&self, spot: &Spot, path: &[u8], name: &str) -> Result<bool, Trouble> {
-        let directory = &spot.directory;
-        if self.is_fresh() && rename_new_in(directory, name, &spot.name).is_ok() {
+    fn rename_over(&self, dirent: &DirEntry, path: &[u8], name: &str) -> Result<bool, IoFault> {
+        let directory = &dirent.directory;
+        if self.is_fresh() && rename_new_in(directory, name, &dirent.name).is_ok() {
             return Ok(false);
         }
-        let replaces = self.must_be_replaceable(spot, path)?;
-        let renamed = rename_in(directory, name, &spot.name);
-        renamed.map(|()| replaces).map_err(|errno| trouble("put in place", path, errno))
+        let replaces = self.must_be_replaceable(dirent, path)?;
+        let renamed = rename_in(directory, name, &dirent.name);
+        renamed.map(|()| replaces).map_err(|errno| io_fault("put in place", path, errno))
     }
 
     /// Gives a directory its final permissions and time. One that was there before (not `made` here) may
@@ -437,15 +438,15 @@ impl Place {
         &self,
         path: &[u8],
         made: bool,
-        dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<Option<OwnedFd>, Trouble> {
-        let spot = self.spot(path)?;
+        apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<Option<OwnedFd>, IoFault> {
+        let dirent = self.dir_entry(path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = openat(&spot.directory, &spot.name, flags, Mode::empty());
-        match directory.as_ref().map_err(|&errno| errno).and_then(|directory| dress(directory.as_fd())) {
+        let directory = openat(&dirent.directory, &dirent.name, flags, Mode::empty());
+        match directory.as_ref().map_err(|&errno| errno).and_then(|directory| apply(directory.as_fd())) {
             Ok(()) => self.loosened.settled(&self.local(path)),
             Err(Errno::PERM | Errno::ACCESS) if !made => {}
-            Err(errno) => return Err(trouble("set the permissions of", path, errno)),
+            Err(errno) => return Err(io_fault("set the permissions of", path, errno)),
         }
         Ok(directory.ok())
     }

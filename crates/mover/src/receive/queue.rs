@@ -99,20 +99,20 @@ pub(crate) struct Queue {
 }
 
 /// A buffer on its way to the disk. Its memory is counted as free when it is dropped.
-pub(crate) struct Lease {
+pub(crate) struct BufferGuard {
     memory: AlignedBytes,
     used: usize,
     pub(crate) runs: Vec<Run>,
     home: Arc<Queue>,
 }
 
-impl Lease {
+impl BufferGuard {
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.memory[range]
     }
 }
 
-impl Drop for Lease {
+impl Drop for BufferGuard {
     fn drop(&mut self) {
         self.home.take_back(std::mem::take(&mut self.memory), self.used as u64);
     }
@@ -121,7 +121,7 @@ impl Drop for Lease {
 /// What the writer is to do next.
 pub(crate) enum Work {
     /// Bytes whose files are all known.
-    Bytes(Box<Lease>),
+    Bytes(Box<BufferGuard>),
     /// Something else may have changed: look.
     Look,
     /// The job is over.
@@ -212,7 +212,7 @@ impl Queue {
             if let Some(filling) = if enough { inner.take_below(known) } else { None } {
                 drop(inner);
                 let Filling { memory, used, runs, .. } = filling;
-                return Work::Bytes(Box::new(Lease { memory, used, runs, home: self.clone() }));
+                return Work::Bytes(Box::new(BufferGuard { memory, used, runs, home: self.clone() }));
             }
             // Entries that came before the end say where what is here goes.
             let look = busy || std::mem::take(&mut inner.nudged);
@@ -247,23 +247,23 @@ impl Queue {
     }
 
     /// Shares a lease with the verifier if it holds fewer than `most`.
-    pub(crate) fn lend(lease: &Arc<Lease>, most: usize) -> Option<Loan> {
-        let lent = &lease.home.lent;
+    pub(crate) fn lend(guard: &Arc<BufferGuard>, most: usize) -> Option<LentBuffer> {
+        let lent = &guard.home.lent;
         let got = lent.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| (n < most).then_some(n + 1));
-        got.is_ok().then(|| Loan(lease.clone()))
+        got.is_ok().then(|| LentBuffer(guard.clone()))
     }
 }
 
-/// A shared [`Lease`].
-pub(crate) struct Loan(Arc<Lease>);
+/// A shared [`BufferGuard`].
+pub(crate) struct LentBuffer(Arc<BufferGuard>);
 
-impl Loan {
+impl LentBuffer {
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
         self.0.bytes(range)
     }
 }
 
-impl Drop for Loan {
+impl Drop for LentBuffer {
     fn drop(&mut self) {
         self.0.home.lent.fetch_sub(1, Ordering::AcqRel);
     }

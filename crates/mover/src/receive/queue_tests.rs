@@ -10,9 +10,9 @@ fn push(queue: &Queue, offset: u64, bytes: &[u8]) -> bool {
     queue.push(bytes, &[Piece { offset, range: 0..bytes.len() }])
 }
 
-fn take(queue: &Arc<Queue>, known: u64) -> Option<Box<Lease>> {
+fn take(queue: &Arc<Queue>, known: u64) -> Option<Box<BufferGuard>> {
     match queue.take(known, true) {
-        Work::Bytes(lease) => Some(lease),
+        Work::Bytes(guard) => Some(guard),
         Work::Look | Work::Closed => None,
     }
 }
@@ -23,8 +23,8 @@ fn neighbours_become_one_run() {
     for offset in [0, 10, 20, 40, 50] {
         push(&queue, offset, &[offset as u8; 10]);
     }
-    let lease = take(&queue, 100).unwrap();
-    assert_eq!(lease.runs, [Run { offset: 0, range: 0..30 }, Run { offset: 40, range: 30..50 }]);
+    let guard = take(&queue, 100).unwrap();
+    assert_eq!(guard.runs, [Run { offset: 0, range: 0..30 }, Run { offset: 40, range: 30..50 }]);
 }
 
 #[test]
@@ -57,12 +57,12 @@ fn more_than_the_budget_is_noticed() {
 fn memory_is_free_when_the_last_holder_lets_go() {
     let queue = queue(100);
     push(&queue, 0, &[0; 50]);
-    let lease: Arc<Lease> = Arc::from(take(&queue, 100).unwrap());
-    let loan = Queue::lend(&lease, 1).unwrap();
-    assert!(Queue::lend(&lease, 1).is_none());
-    drop(lease);
+    let guard: Arc<BufferGuard> = Arc::from(take(&queue, 100).unwrap());
+    let lent = Queue::lend(&guard, 1).unwrap();
+    assert!(Queue::lend(&guard, 1).is_none());
+    drop(guard);
     assert_eq!(queue.limit(), 100);
-    drop(loan);
+    drop(lent);
     assert_eq!(queue.limit(), 150);
 }
 
@@ -80,10 +80,10 @@ fn shuffled_pieces_come_out_whole() {
         push(&queue, offset as u64, &object[offset..end]);
     }
     let mut back = vec![0; object.len()];
-    while let Some(lease) = take(&queue, u64::MAX) {
-        for run in &lease.runs {
+    while let Some(guard) = take(&queue, u64::MAX) {
+        for run in &guard.runs {
             let at = run.offset as usize;
-            back[at..at + run.range.len()].copy_from_slice(lease.bytes(run.range.clone()));
+            back[at..at + run.range.len()].copy_from_slice(guard.bytes(run.range.clone()));
         }
     }
     assert_eq!(back, object);

@@ -5,7 +5,7 @@ use haul_wire::control::{Action, Extraneous, Fault};
 use rustix::fs::{AtFlags, FileType};
 
 use crate::entries::Kind;
-use crate::fault::{Scope, Side, Trouble};
+use crate::fault::{IoFault, Scope, Side};
 use crate::receive::delete::{limit, too_many};
 use crate::receive::place::Place;
 use crate::receive::shared::Shared;
@@ -14,7 +14,7 @@ use crate::storage::unlinkat;
 impl Place {
     /// What is at an entry's name.
     pub(crate) fn obstacle(&self, path: &[u8]) -> Option<FileType> {
-        self.spot(path).ok()?.kind(path).ok().flatten()
+        self.dir_entry(path).ok()?.kind(path).ok().flatten()
     }
 }
 
@@ -32,40 +32,40 @@ pub(crate) fn is_in_the_way(kind: Kind, there: FileType) -> bool {
 impl Shared {
     /// Whether what is in the way is removed.
     pub(crate) fn clears(&self) -> bool {
-        self.manners.extraneous != Extraneous::Keep
+        self.receive_policy.extraneous != Extraneous::Keep
     }
 
     /// Makes a directory (true), or takes the one that is there (false).
     ///
     /// # Errors
     /// The outer one ends the job.
-    pub(crate) fn make_directory(&self, path: &[u8]) -> Result<Result<bool, Trouble>, Fault> {
+    pub(crate) fn make_directory(&self, path: &[u8]) -> Result<Result<bool, IoFault>, Fault> {
         let made = self.place.make_directory(path);
         let blocked = || self.place.obstacle(path).is_some_and(|there| is_in_the_way(Kind::Directory, there));
         if made.is_ok() || !self.clears() || !blocked() {
             return Ok(made);
         }
-        if let Err(trouble) = self.count_one().and_then(|()| self.unlink(path)) {
-            return Ok(Err(trouble));
+        if let Err(io_fault) = self.count_one().and_then(|()| self.unlink(path)) {
+            return Ok(Err(io_fault));
         }
         self.tell(self.place.local(path), Action::Delete)?;
         Ok(self.place.make_directory(path))
     }
 
     /// Counts a name that is in the way of a directory and goes.
-    pub(crate) fn count_one(&self) -> Result<(), Trouble> {
+    pub(crate) fn count_one(&self) -> Result<(), IoFault> {
         if let Some((most, 0)) = limit(self) {
-            return Err(Trouble { fault: too_many(most), scope: Scope::Entry });
+            return Err(IoFault { fault: too_many(most), scope: Scope::Entry });
         }
         self.book().removal.removed += 1;
         Ok(())
     }
 
-    fn unlink(&self, path: &[u8]) -> Result<(), Trouble> {
-        let spot = self.place.spot(path)?;
-        let unlink = || unlinkat(&spot.directory, &spot.name, AtFlags::empty());
+    fn unlink(&self, path: &[u8]) -> Result<(), IoFault> {
+        let dirent = self.place.dir_entry(path)?;
+        let unlink = || unlinkat(&dirent.directory, &dirent.name, AtFlags::empty());
         self.place
-            .with_room(&spot, path, unlink)
-            .map_err(|errno| Trouble::new(Side::Destination, "remove", path, errno))
+            .with_room(&dirent, path, unlink)
+            .map_err(|errno| IoFault::new(Side::Destination, "remove", path, errno))
     }
 }

@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_channel::Sender;
-use haul_wire::control::{ControlMessage, Durability, Fault, Manners, RunMode};
+use haul_wire::control::{ControlMessage, Durability, Fault, ReceivePolicy, RunMode};
 
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::progress::{Progress, WakeSlot};
 use crate::receive::book::{Book, Requests, Untold};
 use crate::receive::messages::{Settle, over};
-use crate::receive::metadata::{Dresser, Undone};
+use crate::receive::metadata::{MetadataWriter, Undone};
 use crate::receive::place::Place;
 use crate::receive::queue::Queue;
-use crate::receive::writeback::Behind;
-use crate::receive::{Asked, ReceiveOptions};
+use crate::receive::writeback::Writeback;
+use crate::receive::{Expectations, ReceiveOptions};
 use crate::send::is_small_talk;
 use crate::stage::{Origin, Stage};
 use crate::threads::Job;
@@ -34,13 +34,13 @@ pub(crate) struct Shared {
     pub(crate) progress: Arc<Progress>,
     pub(crate) wake: WakeSlot,
     pub(crate) durability: Durability,
-    pub(crate) manners: Manners,
+    pub(crate) receive_policy: ReceivePolicy,
     /// Anything else is not believed.
-    pub(crate) asked: Option<Asked>,
+    pub(crate) expectations: Option<Expectations>,
     pub(crate) requests: Requests,
     pub(crate) untold: Untold,
-    pub(crate) dresser: Dresser,
-    pub(crate) behind: Behind,
+    pub(crate) metadata: MetadataWriter,
+    pub(crate) writeback: Writeback,
     book: Mutex<Book>,
     ending: OnceLock<Ending>,
     finished: AtomicBool,
@@ -69,12 +69,12 @@ impl Shared {
             progress: Arc::default(),
             wake,
             durability: options.durability,
-            manners: options.manners,
-            asked: options.asked,
+            receive_policy: options.receive_policy,
+            expectations: options.expectations,
             requests,
             untold: Untold::default(),
-            dresser: Dresser::new(options.permit),
-            behind: Behind::default(),
+            metadata: MetadataWriter::new(options.permit),
+            writeback: Writeback::default(),
             book: Mutex::new(Book::new(options.set_memory)),
             ending: OnceLock::new(),
             finished: AtomicBool::new(false),
@@ -102,12 +102,12 @@ impl Shared {
 
     /// Whether it is only said what would be done.
     pub(crate) fn only_looks(&self) -> bool {
-        self.manners.run == RunMode::Itemise
+        self.receive_policy.run == RunMode::ListChanges
     }
 
     /// Whether it is said what is done to each name.
-    pub(crate) fn narrates(&self) -> bool {
-        self.manners.run == RunMode::Narrate
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.receive_policy.run == RunMode::Verbose
     }
 
     pub(crate) fn book(&self) -> MutexGuard<'_, Book> {

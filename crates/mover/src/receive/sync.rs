@@ -9,7 +9,7 @@ use haul_wire::control::{Fault, FaultCode};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
-use crate::fault::{Side, Trouble, show};
+use crate::fault::{IoFault, Side, show};
 use crate::receive::compare::hash_group;
 use crate::receive::shared::Shared;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
@@ -51,7 +51,7 @@ impl Syncs {
 
 /// The destination cannot be synced.
 pub(crate) fn failed(errno: Errno) -> Fault {
-    Trouble::new(Side::Destination, "sync", b"the destination", errno).fault
+    IoFault::new(Side::Destination, "sync", b"the destination", errno).fault
 }
 
 /// Directories that may be entered but not listed cannot be synced.
@@ -63,14 +63,14 @@ fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
 }
 
 /// Hashes a whole and verified file once more, as the disk gives it.
-pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [u8]) -> Result<(), Trouble> {
+pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [u8]) -> Result<(), IoFault> {
     let book = shared.book();
     let (shape, digest) = (book.table.shape(entry), book.table.digest(entry).copied());
     drop(book);
     let path = || shared.path(entry);
-    let trouble = |errno| Trouble::new(Side::Destination, "read back", &path(), errno);
+    let io_fault = |errno| IoFault::new(Side::Destination, "read back", &path(), errno);
     // Only pages that are on the disk leave the memory (posix_fadvise(2)).
-    fdatasync(file).map_err(trouble)?;
+    fdatasync(file).map_err(io_fault)?;
     // File systems in memory have nothing to drop.
     let _ = fadvise(file, 0, None, Advice::DontNeed);
     let groups = Groups::of(shape.len());
@@ -80,10 +80,10 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
             break;
         }
         shared.progress.worked();
-        tree.set(group, hash_group(file, &shape, groups, group, buffer).map_err(trouble)?);
+        tree.set(group, hash_group(file, &shape, groups, group, buffer).map_err(io_fault)?);
     }
     match tree.root() {
-        Some(found) if Some(found) != digest => Err(Trouble::entry(
+        Some(found) if Some(found) != digest => Err(IoFault::entry(
             FaultCode::VerifyFailed,
             format!("`{}` is not on the disk as it was written: its BLAKE3 differs", show(&path())),
             "look at the system log of the receiving machine and test its disk",

@@ -14,7 +14,7 @@ use haul_base::AlignedBytes;
 use haul_wire::control::{Action, Fault, FileDigest, Proof};
 
 use crate::entries::State;
-use crate::fault::{Scope, Side, Trouble, protocol};
+use crate::fault::{IoFault, Scope, Side, protocol};
 use crate::receive::compare::{READ, hash_group};
 use crate::receive::messages::{Check, Comparison, Held, Interest, Settle, Written, over};
 use crate::receive::place::dir_entry::mismatch;
@@ -187,7 +187,7 @@ impl Verifier {
                     }
                     self.check_group(entry, group)?;
                 }
-                Err(trouble) => self.unreadable(entry, group, trouble)?,
+                Err(io_fault) => self.unreadable(entry, group, io_fault)?,
             }
         }
         self.try_settle(entry)
@@ -195,12 +195,12 @@ impl Verifier {
 
     /// Hashes bytes that come in order from memory.
     fn feed(&mut self, written: &Written) {
-        let (Some(hashing), Some((loan, range))) = (self.hashing.get_mut(&written.entry), &written.bytes)
+        let (Some(hashing), Some((lent, range))) = (self.hashing.get_mut(&written.entry), &written.bytes)
         else {
             return;
         };
         let before = hashing.open.len();
-        hashing.feed(written.offset, loan.bytes(range.clone()), self.in_order < MOST_IN_ORDER);
+        hashing.feed(written.offset, lent.bytes(range.clone()), self.in_order < MOST_IN_ORDER);
         self.in_order += hashing.open.len() - before;
     }
 
@@ -214,16 +214,16 @@ impl Verifier {
 
     /// A group that did not come in order cannot be read back. What was there before may be missing: after a
     /// power failure a journal can claim more than the file has.
-    fn unreadable(&mut self, entry: u32, group: u32, trouble: Trouble) -> Result<(), Fault> {
+    fn unreadable(&mut self, entry: u32, group: u32, io_fault: IoFault) -> Result<(), Fault> {
         let given_up = self.shared.book().table.state(entry) == State::Failed;
         let was_there = self.compared.get(&entry).is_some_and(|c| c.unchecked.contains(&group));
-        match trouble.scope {
+        match io_fault.scope {
             _ if given_up => Ok(()),
             _ if was_there => self.differs(entry, group),
-            Scope::Job => Err(trouble.fault),
+            Scope::Job => Err(io_fault.fault),
             Scope::Entry => {
                 self.drop_entry(entry)?;
-                self.is_wrong(entry, trouble.fault)
+                self.is_wrong(entry, io_fault.fault)
             }
         }
     }
@@ -235,13 +235,13 @@ impl Verifier {
         self.close(entry)
     }
 
-    fn hash_from_disk(&mut self, entry: u32, group: u32) -> Result<Value, Trouble> {
+    fn hash_from_disk(&mut self, entry: u32, group: u32) -> Result<Value, IoFault> {
         let path = || self.shared.path(entry);
         let file = self.shared.place.file(entry, path)?;
         let shape = self.shared.book().table.shape(entry);
         let groups = Groups::of(shape.len());
         hash_group(&file, &shape, groups, group, &mut self.buffer)
-            .map_err(|errno| Trouble::new(Side::Destination, "read back", &path(), errno))
+            .map_err(|errno| IoFault::new(Side::Destination, "read back", &path(), errno))
     }
 
     /// Something of this file was there.

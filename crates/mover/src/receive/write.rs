@@ -11,10 +11,10 @@ use haul_wire::control::{Action, Durability, Fault};
 use rustix::io::Errno;
 
 use crate::entries::{Kind, State};
-use crate::fault::{Scope, Side, Trouble, protocol};
+use crate::fault::{IoFault, Scope, Side, protocol};
 use crate::layout::FilePiece;
 use crate::receive::messages::{Check, Settle, Written, over};
-use crate::receive::queue::{Lease, Loan, Queue, Work};
+use crate::receive::queue::{BufferGuard, LentBuffer, Queue, Work};
 use crate::receive::shared::Shared;
 use crate::receive::verify::made_whole;
 use crate::receive::writeback::Orders;
@@ -38,7 +38,7 @@ pub(crate) struct Writer {
     prepared_bytes: u64,
     /// See [`Layout::len_below`](crate::layout::Layout::len_below).
     seen: usize,
-    behind: Orders,
+    writeback: Orders,
 }
 
 impl Writer {
@@ -46,9 +46,9 @@ impl Writer {
         shared: Arc<Shared>,
         checks: Sender<Check>,
         settles: Sender<Settle>,
-        behind: Orders,
+        writeback: Orders,
     ) -> Self {
-        Self { shared, checks, settles, prepared: 0, prepared_bytes: 0, seen: 0, behind }
+        Self { shared, checks, settles, prepared: 0, prepared_bytes: 0, seen: 0, writeback }
     }
 
     /// Works until the queue is closed.
@@ -62,7 +62,7 @@ impl Writer {
         loop {
             let more = self.prepare()?;
             match self.shared.queue.take(self.prepared_bytes, more) {
-                Work::Bytes(lease) => self.write(&Arc::from(lease))?,
+                Work::Bytes(guard) => self.write(&Arc::from(guard))?,
                 Work::Look => self.check_length()?,
                 Work::Closed => return Ok(()),
             }
@@ -107,11 +107,11 @@ impl Writer {
                 Ok(made) => {
                     if made {
                         self.shared.book().table.set_state(entry, State::Started);
-                        self.shared.narrate(&path, Action::MakeDirectory)?;
+                        self.shared.tell_if_verbose(&path, Action::MakeDirectory)?;
                     }
                     self.unless_over(self.settles.send(Settle::Held))
                 }
-                Err(trouble) => self.failed(entry, trouble),
+                Err(io_fault) => self.failed(entry, io_fault),
             },
             Kind::Symlink | Kind::HardLink(_) => self.unless_over(self.settles.send(Settle::Held)),
             Kind::File(_) if len == 0 => self.make_empty(entry),
@@ -122,12 +122,12 @@ impl Writer {
     fn make_empty(&mut self, entry: u32) -> Result<(), Fault> {
         match self.start(entry) {
             Ok(_) => self.tell(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 }),
-            Err(trouble) => self.failed(entry, trouble),
+            Err(io_fault) => self.failed(entry, io_fault),
         }
     }
 
     /// Makes the temporary file of an entry.
-    fn start(&self, entry: u32) -> Result<Arc<File>, Trouble> {
+    fn start(&self, entry: u32) -> Result<Arc<File>, IoFault> {
         let path = self.shared.path(entry);
         let identity = self.shared.identity(entry, self.shared.place.local(&path));
         let shape = self.shared.book().table.shape(entry);
@@ -137,9 +137,9 @@ impl Writer {
         Ok(file)
     }
 
-    fn failed(&self, entry: u32, trouble: Trouble) -> Result<(), Fault> {
-        if trouble.scope == Scope::Job {
-            return Err(trouble.fault);
+    fn failed(&self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
+        if io_fault.scope == Scope::Job {
+            return Err(io_fault.fault);
         }
         let mut book = self.shared.book();
         let started = book.table.state(entry) == State::Started;
@@ -152,22 +152,22 @@ impl Writer {
             self.shared.place.discard(entry, &path);
         }
         self.unless_over(self.checks.send(Check::GivenUp(entry)))?;
-        let settle = Settle::Failed(entry, trouble.fault);
+        let settle = Settle::Failed(entry, io_fault.fault);
         self.shared.hold(settle.bytes())?;
         self.unless_over(self.settles.send(settle))
     }
 
-    fn write(&mut self, lease: &Arc<Lease>) -> Result<(), Fault> {
-        let loan = Queue::lend(lease, LENT).map(Arc::new);
-        for run in &lease.runs {
+    fn write(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
+        let lent = Queue::lend(guard, LENT).map(Arc::new);
+        for run in &guard.runs {
             let len = run.range.len() as u64;
             let pieces = self.shared.book().layout.pieces(run.offset, len);
             let mut at = run.range.start;
             for piece in pieces {
                 let range = at..at + piece.len as usize;
                 at = range.end;
-                if let Err(trouble) = self.write_piece(piece, (lease, loan.as_ref()), range)? {
-                    self.failed(piece.entry, trouble)?;
+                if let Err(io_fault) = self.write_piece(piece, (guard, lent.as_ref()), range)? {
+                    self.failed(piece.entry, io_fault)?;
                 }
             }
             self.shared.progress.add_done(len);
@@ -179,39 +179,39 @@ impl Writer {
     fn write_piece(
         &mut self,
         piece: FilePiece,
-        (lease, loan): (&Arc<Lease>, Option<&Arc<Loan>>),
+        (guard, lent): (&Arc<BufferGuard>, Option<&Arc<LentBuffer>>),
         range: Range<usize>,
-    ) -> Result<Result<(), Trouble>, Fault> {
+    ) -> Result<Result<(), IoFault>, Fault> {
         let opened = match self.open(piece) {
             Ok(Some(file)) => file,
             // The file has failed: its bytes are of no use.
             Ok(None) => return Ok(Ok(())),
-            Err(trouble) => return Ok(Err(trouble)),
+            Err(io_fault) => return Ok(Err(io_fault)),
         };
         let shape = self.shared.book().table.shape(piece.entry);
         let stretch = piece.offset..piece.offset + piece.len;
         if let Err(no_space) = self.shared.place.arrived(piece.entry, &opened, piece.len) {
-            return Ok(Err(no_space.trouble("write", &self.shared.path(piece.entry))));
+            return Ok(Err(no_space.io_fault("write", &self.shared.path(piece.entry))));
         }
-        if let Err(errno) = write_stretch(&opened, &shape, stretch.clone(), lease.bytes(range.clone())) {
+        if let Err(errno) = write_stretch(&opened, &shape, stretch.clone(), guard.bytes(range.clone())) {
             let path = self.shared.path(piece.entry);
-            return Ok(Err(Trouble::new(Side::Destination, "write", &path, errno)));
+            return Ok(Err(IoFault::new(Side::Destination, "write", &path, errno)));
         }
         if self.shared.durability != Durability::Cached {
-            self.behind.wrote(piece.entry, &opened, shape.len(), piece.len);
+            self.writeback.wrote(piece.entry, &opened, shape.len(), piece.len);
         }
         let mut book = self.shared.book();
         let around = book.note_written(piece.entry, &stretch, shape.len());
         book.must_afford(0)?;
         drop(book);
         self.shared.place.note_written(piece.entry, stretch.clone());
-        let bytes = loan.map(|loan| (loan.clone(), range));
+        let bytes = lent.map(|lent| (lent.clone(), range));
         let groups = made_whole(Groups::of(shape.len()), &stretch, &around);
         self.tell(Written { entry: piece.entry, offset: piece.offset, bytes, groups, len: shape.len() })?;
         Ok(Ok(()))
     }
 
-    fn open(&self, piece: FilePiece) -> Result<Option<Arc<File>>, Trouble> {
+    fn open(&self, piece: FilePiece) -> Result<Option<Arc<File>>, IoFault> {
         let book = self.shared.book();
         let (state, orphan) = (book.table.state(piece.entry), book.table.parent_failed(piece.entry));
         drop(book);
@@ -246,8 +246,8 @@ fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) ->
     Ok(())
 }
 
-pub(crate) fn orphaned(path: &[u8]) -> Trouble {
-    Trouble { fault: without_directory(path), scope: Scope::Entry }
+pub(crate) fn orphaned(path: &[u8]) -> IoFault {
+    IoFault { fault: without_directory(path), scope: Scope::Entry }
 }
 
 /// Takes received pieces; files are written by other threads.

@@ -17,7 +17,7 @@ pub(crate) type Order = (u32, Arc<File>);
 
 /// What is being brought to the disk, and of what that failed.
 #[derive(Default)]
-pub(crate) struct Behind {
+pub(crate) struct Writeback {
     state: Mutex<State>,
     done: Condvar,
 }
@@ -29,7 +29,7 @@ struct State {
     failed: HashMap<u32, Errno>,
 }
 
-impl Behind {
+impl Writeback {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

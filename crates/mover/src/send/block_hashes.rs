@@ -7,7 +7,7 @@ use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
 
 use crate::send::blocks::BLOCK;
-use crate::send::jobs::{ProveJob, Proving};
+use crate::send::jobs::{BlockHashes, HashJob};
 use crate::send::opened::Opened;
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
@@ -16,20 +16,20 @@ use crate::tree::{Groups, Value};
 const PROOF_BATCH: usize = 4096;
 
 /// Notes the digest of a file, if it is known now, and gives what the receiver is told of it.
-pub(crate) fn digest(shared: &Shared, proving: &Proving, root: Option<Value>) -> Option<FileDigest> {
+pub(crate) fn digest(shared: &Shared, hashes: &BlockHashes, root: Option<Value>) -> Option<FileDigest> {
     let root = root?;
-    shared.ledger().table.set_digest(proving.planned.entry, root);
-    proving.tell(Ok(root))
+    shared.ledger().table.set_digest(hashes.planned.entry, root);
+    hashes.tell(Ok(root))
 }
 
 /// Values on their way to the receiver.
 #[derive(Default)]
-pub(crate) struct Proofs {
+pub(crate) struct HashBatch {
     pending: Vec<Proof>,
     values: usize,
 }
 
-impl Proofs {
+impl HashBatch {
     pub(crate) fn add(&mut self, shared: &Shared, entry: u32, group: u32, value: Value) -> Result<(), Fault> {
         let (entry, group) = (u64::from(entry), u64::from(group));
         match self.pending.last_mut() {
@@ -52,16 +52,16 @@ impl Proofs {
 }
 
 /// Reads and hashes what the receiver has, beside the reader.
-pub(crate) struct Prover {
+pub(crate) struct BlockHasher {
     shared: Arc<Shared>,
-    jobs: Receiver<ProveJob>,
-    proofs: Proofs,
+    jobs: Receiver<HashJob>,
+    proofs: HashBatch,
     buffer: AlignedBytes,
 }
 
-impl Prover {
-    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<ProveJob>) -> Self {
-        Self { shared, jobs, proofs: Proofs::default(), buffer: AlignedBytes::zeroed(BLOCK) }
+impl BlockHasher {
+    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<HashJob>) -> Self {
+        Self { shared, jobs, proofs: HashBatch::default(), buffer: AlignedBytes::zeroed(BLOCK) }
     }
 
     /// Works until there is nothing more to prove, or until the job is over.
@@ -72,7 +72,7 @@ impl Prover {
             }
             let told = match self.prove(&job) {
                 Ok(told) => told,
-                Err(fault) => job.proving.fail(fault),
+                Err(fault) => job.hashes.fail(fault),
             };
             if let Err(fault) = self.tell(told) {
                 return self.shared.fail_silently(fault);
@@ -80,7 +80,7 @@ impl Prover {
         }
     }
 
-    fn next(&mut self) -> Option<ProveJob> {
+    fn next(&mut self) -> Option<HashJob> {
         if let Ok(job) = self.jobs.try_recv() {
             return Some(job);
         }
@@ -97,23 +97,22 @@ impl Prover {
         self.shared.link.send(ControlMessage::Digests(vec![digest]))
     }
 
-    fn prove(&mut self, job: &ProveJob) -> Result<Option<FileDigest>, Fault> {
-        let proving = &job.proving;
-        let opened = Opened::open(&proving.planned)?;
+    fn prove(&mut self, job: &HashJob) -> Result<Option<FileDigest>, Fault> {
+        let hashes = &job.hashes;
+        let opened = Opened::open(&hashes.planned)?;
         let mut values = Vec::with_capacity(job.groups.len());
         for &group in &job.groups {
             if self.shared.stopped() {
                 return Ok(None);
             }
-            let value = self.value(proving.groups(), group, &opened)?;
+            let value = self.value(hashes.groups(), group, &opened)?;
             values.push((group, value));
-            self.proofs.add(&self.shared, proving.planned.entry, group, value)?;
+            self.proofs.add(&self.shared, hashes.planned.entry, group, value)?;
         }
         opened.finish()?;
-        let mut told =
-            if job.groups.is_empty() { digest(&self.shared, proving, proving.root()) } else { None };
+        let mut told = if job.groups.is_empty() { digest(&self.shared, hashes, hashes.root()) } else { None };
         for (group, value) in values {
-            told = told.or(digest(&self.shared, proving, proving.set(group, value)));
+            told = told.or(digest(&self.shared, hashes, hashes.set(group, value)));
         }
         Ok(told)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use haul_base::AlignedBytes;
 
 use crate::send::sections::Sections;
-use crate::send::walk::{Identity, Top};
+use crate::send::walk::{Identity, SourceRoot};
 use crate::stream::Shape;
 
 /// Bytes that are read at a time, and the size of a block.
@@ -47,7 +47,7 @@ impl Block {
 /// A file and how to open it.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
-    pub(crate) top: Arc<Top>,
+    pub(crate) source_root: Arc<SourceRoot>,
     pub(crate) path: Vec<u8>,
     pub(crate) shape: Arc<Shape>,
     /// Which file it was when it was found.
@@ -258,8 +258,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();
         let file = Arc::new(SourceFile {
-            top: Arc::new(
-                Top::new(
+            source_root: Arc::new(
+                SourceRoot::new(
                     &Root::Anywhere,
                     dir.path().as_os_str().as_encoded_bytes(),
                     0,

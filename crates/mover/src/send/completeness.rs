@@ -15,7 +15,7 @@ const AT_ONCE: usize = haul_wire::control::MAX_FRAME / 2;
 
 /// How much a set says about names that it does not have, and what was left out of it by rules.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct Completeness {
     extent: Extent,
     rules: Vec<Rule>,
 }
@@ -38,7 +38,7 @@ pub fn leaves_out_unseen(selection: &Selection) -> bool {
         || max_bytes.is_some()
 }
 
-impl Claim {
+impl Completeness {
     pub(crate) fn of(sources: &[Vec<u8>], selection: &Selection) -> Self {
         let content = sources.iter().any(|source| copies_content(source));
         let extent = match content {
@@ -79,7 +79,7 @@ const BATCH: usize = 1024;
 const BATCH_BYTES: usize = 64 << 10;
 
 /// Collects names until a message is full.
-pub(crate) struct Withholder {
+pub(crate) struct FilteredReporter {
     link: Arc<dyn ControlLink>,
     ignore_files: IgnoreFiles,
     paths: Vec<RelPath>,
@@ -87,7 +87,7 @@ pub(crate) struct Withholder {
     sent: Result<(), Fault>,
 }
 
-impl Withholder {
+impl FilteredReporter {
     /// `None`: nobody wants to know, or nothing is left out in such a way.
     pub(crate) fn new(link: &Arc<dyn ControlLink>, selection: &Selection) -> Option<Self> {
         let wanted = selection.left_out == LeftOutNames::Told && leaves_out_unseen(selection);

@@ -8,9 +8,9 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::holes::holes;
-use crate::fault::{Side, Trouble, show};
+use crate::fault::{IoFault, Side, show};
 use crate::send::source_root::Identity;
-use crate::send::source_root::Top;
+use crate::send::source_root::SourceRoot;
 use crate::storage::readlinkat;
 
 /// Stands for a source whose name cannot travel.
@@ -20,21 +20,27 @@ pub(super) const NAMELESS: &[u8] = b"source";
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) entry: Entry,
-    pub(crate) file: Option<(Arc<Top>, Identity)>,
+    pub(crate) file: Option<(Arc<SourceRoot>, Identity)>,
     /// How many names the file has; 0 for anything else.
     pub(crate) names: u64,
 }
 
 /// The entry for something that is no directory.
 #[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
-pub(super) fn leaf(top: &Arc<Top>, directory: impl AsFd, name: &[u8], path: &[u8], stat: &Stat) -> Found {
+pub(super) fn leaf(
+    source_root: &Arc<SourceRoot>,
+    directory: impl AsFd,
+    name: &[u8],
+    path: &[u8],
+    stat: &Stat,
+) -> Found {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
             let identity = Identity::of(stat);
             let holes = holes(&directory, name, stat);
             let mut found = entry(path, EntryKind::File { size: identity.size(), holes }, stat);
             if matches!(found.entry.kind, EntryKind::File { .. }) {
-                found.file = Some((top.clone(), identity));
+                found.file = Some((source_root.clone(), identity));
                 found.names = stat.st_nlink.into();
             }
             found
@@ -102,7 +108,7 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
 }
 
 pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Found {
-    with_fault(path, Trouble::new(Side::Source, doing, shown, errno).fault)
+    with_fault(path, IoFault::new(Side::Source, doing, shown, errno).fault)
 }
 
 /// A link that would be followed for ever.

@@ -27,18 +27,18 @@ pub(crate) struct Stretches {
     pub(crate) planned: Arc<Planned>,
     pub(crate) sections: Arc<Sections>,
     /// Where the groups that the stretches touch are proved; `None` if they are already.
-    pub(crate) proving: Option<Arc<Proving>>,
+    pub(crate) hashes: Option<Arc<BlockHashes>>,
 }
 
 /// A file that is proved group by group, by the reader where it sends bytes of a group and by the prover
 /// elsewhere.
-pub(crate) struct Proving {
+pub(crate) struct BlockHashes {
     pub(crate) planned: Arc<Planned>,
     tree: Mutex<Tree>,
     told: AtomicBool,
 }
 
-impl Proving {
+impl BlockHashes {
     pub(crate) fn new(planned: Arc<Planned>) -> Self {
         let tree = Mutex::new(Tree::new(Groups::of(planned.file.shape.len())));
         Self { planned, tree, told: AtomicBool::new(false) }
@@ -73,14 +73,14 @@ impl Proving {
 }
 
 /// Groups of which nothing is sent.
-pub(crate) struct ProveJob {
-    pub(crate) proving: Arc<Proving>,
+pub(crate) struct HashJob {
+    pub(crate) hashes: Arc<BlockHashes>,
     pub(crate) groups: Vec<u32>,
 }
 
 /// A file of which the receiver had something.
 pub(crate) struct Partial {
-    pub(crate) proving: Arc<Proving>,
+    pub(crate) hashes: Arc<BlockHashes>,
     /// What it counts as if it turns out that nothing has to be sent.
     pub(crate) without_sending: State,
     /// Bytes of its stream that were asked for.
@@ -94,7 +94,7 @@ pub(crate) struct Partial {
 /// The sender's view of what is wanted.
 pub(crate) struct Requests {
     pub(crate) jobs: Option<Sender<Job>>,
-    pub(crate) proofs: Option<Sender<ProveJob>>,
+    pub(crate) proofs: Option<Sender<HashJob>>,
     /// Files that were announced and not answered yet, in entry order.
     pub(crate) announced: VecDeque<Planned>,
     /// Entries below this number were answered.
@@ -106,7 +106,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    pub(crate) fn new(jobs: Sender<Job>, proofs: Sender<ProveJob>) -> Self {
+    pub(crate) fn new(jobs: Sender<Job>, proofs: Sender<HashJob>) -> Self {
         Self {
             jobs: Some(jobs),
             proofs: Some(proofs),

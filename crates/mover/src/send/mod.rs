@@ -49,8 +49,8 @@ use crate::report::MoveReport;
 use crate::root::Root;
 use crate::stage::{Origin, Stage};
 use crate::threads;
-use block_hashes::Prover;
-use completeness::{Claim, Withholder};
+use block_hashes::BlockHasher;
+use completeness::{Completeness, FilteredReporter};
 use plan::Planner;
 use read::Reader;
 use select::Chooser;
@@ -85,18 +85,18 @@ pub fn send_files(
     limits: SendLimits,
 ) -> Result<SendJob, Fault> {
     let chooser = Chooser::new(selection, sources.len())?;
-    let claim = Claim::of(&sources, selection);
+    let completeness = Completeness::of(&sources, selection);
     let walker = Walker::new(root, sources, chooser)
         .preserving(limits.preserve)
-        .withholding(Withholder::new(&link, selection));
+        .reporting_filtered(FilteredReporter::new(&link, selection));
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
     let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Origin::Files));
     let walker = walker.watched_by(shared.progress.clone());
     let reader = Reader::new(shared.clone(), incoming);
-    let prover = Prover::new(shared.clone(), to_prove);
+    let hasher = BlockHasher::new(shared.clone(), to_prove);
     let job = shared.clone();
-    let thread = threads::spawn("haul-send", move || run(&job, walker, claim, reader, prover))?;
+    let thread = threads::spawn("haul-send", move || run(&job, walker, completeness, reader, hasher))?;
     let source = Box::new(FileSource::new(shared.clone()));
     Ok(SendJob { source, handle: SendHandle::new(shared, thread) })
 }
@@ -119,21 +119,21 @@ pub fn list_entries(
 fn run(
     shared: &Arc<Shared>,
     walker: Walker,
-    claim: Claim,
+    completeness: Completeness,
     reader: Reader,
-    prover: Prover,
+    hasher: BlockHasher,
 ) -> Result<MoveReport, Fault> {
     let mut threads = Vec::new();
     let planning = shared.clone();
     let plan = move || {
         if let Some(planner) = Planner::when_ready(planning) {
-            planner.run(walker, &claim);
+            planner.run(walker, &completeness);
         }
     };
     let started = threads::spawn_for(shared, "haul-walk", plan).and_then(|walk| {
         threads.push(walk);
         threads.push(threads::spawn_for(shared, "haul-read", move || reader.run())?);
-        threads.push(threads::spawn_for(shared, "haul-prove", move || prover.run())?);
+        threads.push(threads::spawn_for(shared, "haul-prove", move || hasher.run())?);
         Ok(())
     });
     if let Err(fault) = started {

@@ -8,7 +8,7 @@ use haul_wire::control::{ControlMessage, Destination, EntryKind, Fault, HardLink
 
 use crate::send::announce::Announcer;
 use crate::send::blocks::SourceFile;
-use crate::send::completeness::Claim;
+use crate::send::completeness::Completeness;
 use crate::send::opened::Planned;
 use crate::send::shared::Shared;
 use crate::send::walk::{Found, Identity, Walker};
@@ -30,11 +30,11 @@ impl Planner {
     }
 
     /// Goes through a walk that finds what `claim` says, if nothing fails.
-    pub(super) fn run(mut self, walker: Walker, claim: &Claim) {
+    pub(super) fn run(mut self, walker: Walker, completeness: &Completeness) {
         let announcer = self.announcer.clone();
         let clock = threads::spawn_for(&self.shared, "haul-announce", move || announcer.keep_time());
         let planned = clock.and_then(|clock| {
-            let planned = self.plan_all(walker, claim);
+            let planned = self.plan_all(walker, completeness);
             self.announcer.close();
             threads::join(clock).and(planned)
         });
@@ -43,7 +43,7 @@ impl Planner {
         }
     }
 
-    fn plan_all(&mut self, mut walker: Walker, claim: &Claim) -> Result<(), Fault> {
+    fn plan_all(&mut self, mut walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
         if let Some(lineage) = self.shared.lineage() {
             walker.check_destination(lineage)?;
         }
@@ -66,7 +66,7 @@ impl Planner {
         if self.announcer.destination() == Destination::Fresh {
             self.shared.wanted().end_of_whole();
         }
-        claim.tell(&*self.shared.link, is_whole)?;
+        completeness.tell(&*self.shared.link, is_whole)?;
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
     }
 
@@ -101,9 +101,9 @@ impl Planner {
         drop(ledger);
         self.shared.progress.found(1, 0);
         let planned = match (file, &entry.kind) {
-            (Some((top, identity)), EntryKind::File { .. }) => {
+            (Some((source_root, identity)), EntryKind::File { .. }) => {
                 let path = entry.path.as_bytes().to_vec();
-                let file = Arc::new(SourceFile { top, path, shape, identity });
+                let file = Arc::new(SourceFile { source_root, path, shape, identity });
                 Some(Planned { entry: index, identity, file, growth: self.shared.limits.growth })
             }
             _ => None,

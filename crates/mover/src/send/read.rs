@@ -10,7 +10,7 @@ use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, encoded_len};
 
 use crate::batch::next_part;
-use crate::send::block_hashes::{Proofs, digest};
+use crate::send::block_hashes::{HashBatch, digest};
 use crate::send::blocks::{BLOCK, Block, Extent, LARGE, SentPart};
 use crate::send::jobs::{Job, Stretches};
 use crate::send::opened::{Opened, Planned};
@@ -49,7 +49,7 @@ pub(crate) struct Reader {
     /// Where the buffer begins in the object.
     offset: u64,
     digests: Vec<FileDigest>,
-    proofs: Proofs,
+    proofs: HashBatch,
     /// When all that is to be said was said last.
     told: Instant,
     scratch: AlignedBytes,
@@ -58,7 +58,7 @@ pub(crate) struct Reader {
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
         let buffer = AlignedBytes::zeroed(BLOCK);
-        let (digests, proofs, scratch) = (Vec::new(), Proofs::default(), AlignedBytes::zeroed(BLOCK));
+        let (digests, proofs, scratch) = (Vec::new(), HashBatch::default(), AlignedBytes::zeroed(BLOCK));
         Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, told: Instant::now(), scratch }
     }
 
@@ -167,8 +167,8 @@ impl Reader {
             Err(Halt::Stopped) => return false,
             Err(Halt::File(fault)) => {
                 // Proved before, it has changed since: what was proved does not hold any more either.
-                let told = match &wanted.proving {
-                    Some(proving) => proving.fail(fault),
+                let told = match &wanted.hashes {
+                    Some(hashes) => hashes.fail(fault),
                     None => Some(FileDigest { entry: wanted.planned.entry.into(), result: Err(fault) }),
                 };
                 self.digests.extend(told);
@@ -181,14 +181,14 @@ impl Reader {
     }
 
     fn copy_stretches(&mut self, opened: Opened<'_>, wanted: &Stretches) -> Result<(), Halt> {
-        let Some(proving) = &wanted.proving else {
+        let Some(hashes) = &wanted.hashes else {
             for mut range in wanted.sections.ranges() {
                 self.copy(&opened, &mut range, &mut Hasher::new())?;
             }
             return Ok(opened.finish()?);
         };
         let mut values = Vec::new();
-        let groups = proving.groups();
+        let groups = hashes.groups();
         for group in touched(wanted, groups) {
             let mut hasher = groups.hasher(group);
             self.copy_group(&opened, groups.range(group), &wanted.sections, &mut hasher)?;
@@ -197,7 +197,7 @@ impl Reader {
         opened.finish()?;
         for (group, value) in values {
             self.proofs.add(&self.shared, wanted.planned.entry, group, value)?;
-            self.digests.extend(digest(&self.shared, proving, proving.set(group, value)));
+            self.digests.extend(digest(&self.shared, hashes, hashes.set(group, value)));
         }
         Ok(())
     }

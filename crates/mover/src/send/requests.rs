@@ -7,7 +7,7 @@ use haul_wire::packet::MAX_OFFSET;
 
 use crate::entries::{Kind, State};
 use crate::fault::protocol;
-use crate::send::jobs::{Job, Partial, ProveJob, Proving, Requests, Stretches};
+use crate::send::jobs::{BlockHashes, HashJob, Job, Partial, Requests, Stretches};
 use crate::send::opened::Planned;
 use crate::send::sections::Sections;
 use crate::send::shared::Shared;
@@ -78,23 +78,23 @@ impl Requests {
         let sections = sections(shared, stretches, len)?;
         let held = shared.hold(OF_PARTIAL + bytes_of_groups(Groups::of(len)))?;
         let planned = Arc::new(planned);
-        let proving = Arc::new(Proving::new(planned.clone()));
+        let hashes = Arc::new(BlockHashes::new(planned.clone()));
         let asked = sections.len();
         self.grow(shared, asked)?;
-        let groups = proving.groups();
+        let groups = hashes.groups();
         let mut sent = groups.touched_by(sections.ranges()).peekable();
         let proved_apart: Vec<u32> =
             (0..groups.count()).filter(|group| sent.next_if_eq(group).is_none()).collect();
         drop(sent);
         self.partial.insert(
             planned.entry,
-            Partial { proving: proving.clone(), without_sending, asked, differs: false, _held: held },
+            Partial { hashes: hashes.clone(), without_sending, asked, differs: false, _held: held },
         );
         if !sections.is_empty() {
-            self.send(Job::Stretches(Stretches { planned, sections, proving: Some(proving.clone()) }));
+            self.send(Job::Stretches(Stretches { planned, sections, hashes: Some(hashes.clone()) }));
         }
         if !proved_apart.is_empty() || groups.count() == 0 {
-            let job = ProveJob { proving, groups: proved_apart };
+            let job = HashJob { hashes, groups: proved_apart };
             // The prover ends only when the job does.
             let _ = self.proofs.as_ref().map(|proofs| proofs.send(job));
         }
@@ -107,7 +107,7 @@ impl Requests {
         let Some(partial) = entry.and_then(|entry| self.partial.get_mut(&entry)) else {
             return Err(protocol("more is wanted of a file that is not compared"));
         };
-        let planned = partial.proving.planned.clone();
+        let planned = partial.hashes.planned.clone();
         let len = planned.file.shape.len();
         let sections = sections(shared, &more.stretches, len)?;
         partial.asked += sections.len();
@@ -117,7 +117,7 @@ impl Requests {
         }
         self.grow(shared, sections.len())?;
         if !sections.is_empty() {
-            self.send(Job::Stretches(Stretches { planned, sections, proving: None }));
+            self.send(Job::Stretches(Stretches { planned, sections, hashes: None }));
         }
         Ok(())
     }
@@ -142,7 +142,7 @@ impl Requests {
             return (State::Done, 0);
         };
         shared.slots.give();
-        let unsent = partial.proving.planned.file.shape.len().saturating_sub(partial.asked);
+        let unsent = partial.hashes.planned.file.shape.len().saturating_sub(partial.asked);
         match partial.without_sending {
             State::Kept if !partial.differs => (State::Kept, 0),
             State::Kept => (State::Done, 0),

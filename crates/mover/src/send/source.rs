@@ -67,7 +67,8 @@ impl FileSource {
         if self.again.len() == OPEN_AGAIN {
             self.again.pop_front();
         }
-        let opened = file.top.open(&file.path, OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from);
+        let opened =
+            file.source_root.open(&file.path, OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from);
         // Of another file under its name nothing is sent.
         let is_same =
             |file: &File, found: &Identity| fstat(file).is_ok_and(|stat| Identity::of(&stat).is_same(found));

@@ -27,7 +27,7 @@ enum Follow {
 
 /// A directory that a source lies in, or is; entries are opened relative to it.
 #[derive(Debug)]
-pub(crate) struct Top {
+pub(crate) struct SourceRoot {
     /// The directory; with [`Follow::Within`] the root.
     directory: Arc<OwnedFd>,
     /// How many leading bytes of an entry's path are not part of the path below the directory.
@@ -35,7 +35,7 @@ pub(crate) struct Top {
     follow: Follow,
 }
 
-impl Top {
+impl SourceRoot {
     /// The directory `path`, as `root` reads it.
     pub(crate) fn new(root: &Root, path: &[u8], strip: usize, links: LinkChoice) -> Result<Self, Errno> {
         let directory = Arc::new(root.open(path, OFlags::PATH | OFlags::DIRECTORY)?);

@@ -26,12 +26,12 @@ use crate::journal::is_reserved;
 use crate::lineage::directory_id;
 use crate::progress::Progress;
 use crate::root::Root;
-use crate::send::completeness::Withholder;
+use crate::send::completeness::FilteredReporter;
 use crate::storage::{fstat, list_each, openat, statat};
 
 pub(crate) use super::found::Found;
 pub(crate) use crate::send::source_root::Identity;
-pub(crate) use crate::send::source_root::Top;
+pub(crate) use crate::send::source_root::SourceRoot;
 
 /// Down to so many levels a directory stays open until those in it are done, so that they are opened by name
 /// and not by path. It bounds the open files.
@@ -43,7 +43,7 @@ const NAMES_AT_ONCE: usize = 64 << 10;
 /// What holds for a directory because of those above it.
 #[derive(Clone)]
 struct Inherited {
-    top: Arc<Top>,
+    source_root: Arc<SourceRoot>,
     ignores: Option<Arc<Ignores>>,
     /// The directories above; kept only while links are followed.
     lineage: Option<Arc<Lineage>>,
@@ -110,7 +110,7 @@ pub(crate) struct Walker {
     ready: VecDeque<Found>,
     buffer: Vec<MaybeUninit<u8>>,
     preserver: Option<Preserver>,
-    withholder: Option<Withholder>,
+    filtered_reporter: Option<FilteredReporter>,
     /// Where it is counted what was looked at.
     progress: Option<Arc<Progress>>,
     /// The directory that the set goes to, if it can be met.
@@ -138,7 +138,7 @@ impl Walker {
             ready: VecDeque::new(),
             buffer,
             preserver: None,
-            withholder: None,
+            filtered_reporter: None,
             destination: None,
             attributes: Attributes::Unseen,
             progress: None,
@@ -184,8 +184,8 @@ impl Walker {
     }
 
     /// The same that says what it leaves out.
-    pub(crate) fn withholding(self, withholder: Option<Withholder>) -> Self {
-        Self { withholder, ..self }
+    pub(crate) fn reporting_filtered(self, filtered_reporter: Option<FilteredReporter>) -> Self {
+        Self { filtered_reporter, ..self }
     }
 
     /// All was found. Who learns what was left out learns the rest of it.
@@ -193,12 +193,12 @@ impl Walker {
     /// # Errors
     /// The receiver was not told.
     pub(crate) fn finish(self) -> Result<(), Fault> {
-        self.withholder.map_or(Ok(()), Withholder::finish)
+        self.filtered_reporter.map_or(Ok(()), FilteredReporter::finish)
     }
 
     fn withhold(&mut self, path: &[u8]) {
-        if let Some(withholder) = &mut self.withholder {
-            withholder.add(path);
+        if let Some(filtered_reporter) = &mut self.filtered_reporter {
+            filtered_reporter.add(path);
         }
     }
 
@@ -261,7 +261,7 @@ impl Walker {
             self.withhold(&path);
             return None;
         }
-        let found = leaf(&listing.inherited.top, &*listing.directory, &name.bytes, &path, &stat);
+        let found = leaf(&listing.inherited.source_root, &*listing.directory, &name.bytes, &path, &stat);
         Some(self.with_extras(found, &*listing.directory, &name.bytes, &stat))
     }
 
@@ -283,7 +283,7 @@ impl Walker {
         let stat = statat(&listing.directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
         if is_link && self.chooser.links == LinkChoice::Follow {
-            return Ok((fstat(listing.inherited.top.open(path, OFlags::PATH)?)?, true));
+            return Ok((fstat(listing.inherited.source_root.open(path, OFlags::PATH)?)?, true));
         }
         Ok((stat, false))
     }
@@ -306,7 +306,7 @@ impl Walker {
     /// Opens a directory and makes it the current one.
     fn enter(&mut self, pending: Pending) -> Option<Found> {
         let Pending { mut inherited, path, parent, share } = pending;
-        let opened = open_directory(&inherited.top, &path, parent.as_deref());
+        let opened = open_directory(&inherited.source_root, &path, parent.as_deref());
         let (directory, stat) = match opened.and_then(|directory| fstat(&directory).map(|s| (directory, s))) {
             Ok(opened) => opened,
             Err(errno) => {
@@ -401,18 +401,18 @@ impl Walker {
         let links = self.chooser.links;
         if named.name.is_empty() || named.slash {
             let strip = if named.name.is_empty() { 0 } else { named.name.len() + 1 };
-            let top = Arc::new(Top::new(&self.root, source, strip, links)?);
-            return Ok(self.enter_source(top, named.name));
+            let source_root = Arc::new(SourceRoot::new(&self.root, source, strip, links)?);
+            return Ok(self.enter_source(source_root, named.name));
         }
         let directory = self.root.open(&named.directory, OFlags::PATH | OFlags::DIRECTORY)?;
-        let top = Arc::new(Top::new(&self.root, &named.directory, 0, links)?);
+        let source_root = Arc::new(SourceRoot::new(&self.root, &named.directory, 0, links)?);
         let mut stat = statat(&directory, &named.name, AtFlags::SYMLINK_NOFOLLOW)?;
         let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
         if is_link && links == LinkChoice::Follow {
-            stat = fstat(top.open(&named.name, OFlags::PATH)?)?;
+            stat = fstat(source_root.open(&named.name, OFlags::PATH)?)?;
         }
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Ok(self.enter_source(top, named.name)),
+            FileType::Directory => Ok(self.enter_source(source_root, named.name)),
             _ if self.chooser.wanted.is_some() => Ok(Some(no_directory(&named.name))),
             kind => {
                 let size = Identity::of(&stat).size();
@@ -423,19 +423,19 @@ impl Walker {
                 }
                 let taken = fits && ruled;
                 Ok(taken.then(|| {
-                    let found = leaf(&top, &directory, &named.name, &named.name, &stat);
+                    let found = leaf(&source_root, &directory, &named.name, &named.name, &stat);
                     self.with_extras(found, &directory, &named.name, &stat)
                 }))
             }
         }
     }
 
-    fn enter_source(&mut self, top: Arc<Top>, path: Vec<u8>) -> Option<Found> {
+    fn enter_source(&mut self, source_root: Arc<SourceRoot>, path: Vec<u8>) -> Option<Found> {
         if !path.is_empty() && !self.chooser.takes(&path, true) {
             return None;
         }
         let share = self.chooser.wanted.as_ref().map(super::listed::Listed::all);
-        let inherited = Inherited { top, ignores: None, lineage: None, device: None, level: 0 };
+        let inherited = Inherited { source_root, ignores: None, lineage: None, device: None, level: 0 };
         self.enter(Pending { inherited, path, parent: None, share })
     }
 }
@@ -466,9 +466,9 @@ impl Iterator for Walker {
 }
 
 /// Opens a directory, by its name in the one that it lies in if that is open.
-fn open_directory(top: &Top, path: &[u8], parent: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
+fn open_directory(source_root: &SourceRoot, path: &[u8], parent: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-    let Some(parent) = parent else { return top.open(path, flags) };
+    let Some(parent) = parent else { return source_root.open(path, flags) };
     let name = super::pattern::last_component(path);
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty()).map_err(|errno| link_error(parent.as_fd(), name, errno))

@@ -12,7 +12,7 @@ use haul_mover::faults::{Call, Disk, Verdict};
 use haul_mover::{ControlLink as _, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
     ControlMessage, Durability, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Leftovers,
-    Manners, Proof, RelPath, Selection,
+    Proof, ReceivePolicy, RelPath, Selection,
 };
 use rustix::io::Errno;
 
@@ -49,19 +49,24 @@ fn pair(
 fn copy(
     src: &Path,
     dst: &Path,
-    manners: Manners,
+    receive_policy: ReceivePolicy,
     rule: impl Fn(&str, Call) -> Verdict + Send + Sync + 'static,
 ) -> Ends {
-    pair(src, dst, ReceiveOptions { durability: manners.durability, manners, ..options() }, rule)
-        .run(&Pump::default())
+    pair(
+        src,
+        dst,
+        ReceiveOptions { durability: receive_policy.durability, receive_policy, ..options() },
+        rule,
+    )
+    .run(&Pump::default())
 }
 
-fn cached() -> Manners {
-    Manners { durability: Durability::Cached, ..Manners::default() }
+fn cached() -> ReceivePolicy {
+    ReceivePolicy { durability: Durability::Cached, ..ReceivePolicy::default() }
 }
 
-fn by_contents() -> Manners {
-    Manners { equal: Equal::Contents, ..cached() }
+fn by_contents() -> ReceivePolicy {
+    ReceivePolicy { equal: Equal::Contents, ..cached() }
 }
 
 /// Whether it is the first time.
@@ -155,8 +160,8 @@ fn the_beginning_of_a_file_is_copied_where_the_kernel_does_not() {
         fs::write(src.join("log"), contents(3 * MIB, 1)).unwrap();
         fs::write(dst.join("log"), &contents(3 * MIB, 1)[..have]).unwrap();
         let seen = AtomicBool::new(false);
-        let manners = Manners { leftovers: Leftovers::Extend, ..cached() };
-        let ends = copy(&src, &dst, manners, move |_, call| {
+        let receive_policy = ReceivePolicy { leftovers: Leftovers::Extend, ..cached() };
+        let ends = copy(&src, &dst, receive_policy, move |_, call| {
             if call == Call::Write(have) && first(&seen) { verdict } else { Verdict::Pass }
         });
         assert_eq!(ends.clean().resumed_bytes, have as u64, "{verdict:?}");
@@ -233,8 +238,8 @@ fn what_is_made_on_a_file_system_that_is_mounted_below_is_synced_there() {
     let syncs = |durability| {
         let count = Arc::new(AtomicU64::new(0));
         let counted = count.clone();
-        let manners = Manners { durability, ..Manners::default() };
-        copy(&src, &dst, manners, move |_, call| {
+        let receive_policy = ReceivePolicy { durability, ..ReceivePolicy::default() };
+        copy(&src, &dst, receive_policy, move |_, call| {
             counted.fetch_add(u64::from(call == Call::Sync), Ordering::Relaxed);
             Verdict::Pass
         })
@@ -271,7 +276,7 @@ fn a_file_that_is_known_to_differ_is_read_no_further() {
         Verdict::Pass
     });
     let (peer, link) = link_pair();
-    let options = ReceiveOptions { manners: by_contents(), ..options() };
+    let options = ReceiveOptions { receive_policy: by_contents(), ..options() };
     let mut job =
         disk.run(|| receive_files(&bytes(dir.path()), &Root::Anywhere, Layout::Into, link, options)).unwrap();
     let path = RelPath::new(b"f".to_vec()).unwrap();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use haul_mover::faults::Disk;
 use haul_mover::{MoveReport, ReceiveOptions, Root, SendLimits, receive_files, send_files};
-use haul_wire::control::{Durability, Equal, FaultCode, Layout, Manners, Selection};
+use haul_wire::control::{Durability, Equal, FaultCode, Layout, ReceivePolicy, Selection};
 
 use crate::harness::{Ends, Pair, Pump, assert_no_parts, bytes, link_pair, options};
 use crate::trees::{contents, set_mtime};
@@ -111,7 +111,7 @@ fn the_second_of_two_names_fails_and_the_first_file_stays() {
 #[test]
 fn the_second_name_fails_again_when_the_first_is_there_already() {
     let again = |src: &Path, dst: &Path, equal| {
-        copy(src, dst, ReceiveOptions::with_manners(1, Manners { equal, ..manners() }))
+        copy(src, dst, ReceiveOptions::with_policy(1, ReceivePolicy { equal, ..receive_policy() }))
     };
     for pair in PAIRS {
         for equal in [Equal::SizeAndTime, Equal::Contents] {
@@ -134,8 +134,8 @@ fn the_second_name_fails_again_when_the_first_is_there_already() {
     }
 }
 
-fn manners() -> Manners {
-    Manners { durability: Durability::Cached, ..Manners::default() }
+fn receive_policy() -> ReceivePolicy {
+    ReceivePolicy { durability: Durability::Cached, ..ReceivePolicy::default() }
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn neither_name_overwrites_the_other_where_a_file_of_one_of_them_was_before() {
                     let (_dir, src, dst) = places();
                     write_pair(&src, (one, two), 3000);
                     write(&dst.join(before), if salt == 9 { 2000 } else { 3000 }, salt);
-                    let options = ReceiveOptions::with_manners(1, Manners { equal, ..manners() });
+                    let options = ReceiveOptions::with_policy(1, ReceivePolicy { equal, ..receive_policy() });
                     let ends = copy(&src, &dst, options);
                     let what = format!("{before} was there, salt {salt}, {equal:?}");
                     let (report, good) = one_of(ends, (one, two));

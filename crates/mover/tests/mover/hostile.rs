@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_base::Piece;
-use haul_mover::{Asked, ControlLink as _, MoveReport, ReceiveOptions, Root, receive_files};
+use haul_mover::{ControlLink as _, Expectations, MoveReport, ReceiveOptions, Root, receive_files};
 use haul_proto::ObjectSink;
 use haul_wire::control::{
-    ControlMessage, Destination, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Manners,
-    Outcome, Proof, RelPath, Want, Withheld,
+    ControlMessage, Destination, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Outcome,
+    Proof, ReceivePolicy, RelPath, Want, Withheld,
 };
 use proptest::prelude::*;
 
@@ -98,8 +98,8 @@ fn send(
     layout: Layout,
 ) -> (Vec<Option<FaultCode>>, MoveReport) {
     let (peer, link) = link_pair();
-    let manners = Manners { equal: Equal::Nothing, ..Manners::default() };
-    let options = ReceiveOptions { session: 5, manners, ..options() };
+    let receive_policy = ReceivePolicy { equal: Equal::Nothing, ..ReceivePolicy::default() };
+    let options = ReceiveOptions { session: 5, receive_policy, ..options() };
     let mut job = receive_files(&bytes(destination), &Root::Anywhere, layout, link, options).unwrap();
     let object: Vec<u8> = set.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
     let mut early = Vec::new();
@@ -131,8 +131,8 @@ fn a_server_that_sends_other_names_than_those_asked_for_is_refused() {
     fs::create_dir(&dst).unwrap();
     for (asked, sent) in [("data/run7", ".bashrc"), ("data/run7", "data"), ("run7/", "run"), ("a", "run7")] {
         let (peer, link) = link_pair();
-        let asked = Some(Asked::new(&[asked.as_bytes().to_vec()], &all()));
-        let options = ReceiveOptions { asked, ..options() };
+        let asked = Some(Expectations::new(&[asked.as_bytes().to_vec()], &all()));
+        let options = ReceiveOptions { expectations: asked, ..options() };
         let job = receive_files(&bytes(&dst), &Root::Anywhere, Layout::Into, link, options).unwrap();
         is_fresh(&peer);
         let entries = vec![directory(sent).0, file(&format!("{sent}/f"), "x").0];
@@ -284,8 +284,8 @@ fn proofs_of_groups_that_no_file_has_end_the_job() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("f"), "12345").unwrap();
         let (peer, link) = link_pair();
-        let manners = Manners { equal: Equal::Contents, ..Manners::default() };
-        let options = ReceiveOptions { manners, ..options() };
+        let receive_policy = ReceivePolicy { equal: Equal::Contents, ..ReceivePolicy::default() };
+        let options = ReceiveOptions { receive_policy, ..options() };
         let job = receive_files(&bytes(dir.path()), &Root::Anywhere, Layout::Into, link, options).unwrap();
         peer.send(ControlMessage::Entries(vec![file("f", "12345").0])).unwrap();
         peer.send(ControlMessage::Proofs(vec![Proof { entry: 0, first, values: vec![[0; 32]; 2] }])).unwrap();

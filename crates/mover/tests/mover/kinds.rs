@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use haul_mover::{MoveReport, ReceiveOptions, SendLimits};
-use haul_wire::control::{FaultCode, HardLinks, Layout, Manners, Newer, Ownership, Preserve};
+use haul_wire::control::{FaultCode, HardLinks, Layout, Newer, Ownership, Preserve, ReceivePolicy};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags, getxattr, lgetxattr, setxattr};
 use rustix::io::Errno;
 
@@ -109,8 +109,8 @@ fn a_newer_file_is_not_replaced_by_a_link() {
     let (_dir, src, dst) = places();
     linked_tree(&src);
     fs::write(dst.join("b"), "newer").unwrap();
-    let manners = Manners { newer: Newer::Keep, ..Manners::default() };
-    let ends = with(&src, &dst, Preserve::default(), ReceiveOptions { manners, ..options() });
+    let receive_policy = ReceivePolicy { newer: Newer::Keep, ..ReceivePolicy::default() };
+    let ends = with(&src, &dst, Preserve::default(), ReceiveOptions { receive_policy, ..options() });
     assert_eq!(ends.clean().notes.count, 1);
     assert_eq!(fs::read(dst.join("b")).unwrap(), b"newer");
     assert_eq!(inode(&dst.join("a")).1, 2);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use haul_mover::{MAX_NAMED_FAILURES, ReceiveOptions, SendLimits};
-use haul_wire::control::{FaultCode, Layout, Manners, RunMode};
+use haul_wire::control::{FaultCode, Layout, ReceivePolicy, RunMode};
 
 use crate::harness::{Pair, Pump, assert_no_parts, assert_resumable, bytes, copy, options, start};
 use crate::trees::{assert_same, contents, set_mode};
@@ -229,8 +229,8 @@ fn what_lies_in_directories_that_cannot_be_made_is_counted_there() {
     for name in ["x", "z"] {
         fs::write(dst.join(name), "in the way").unwrap();
     }
-    for run in [RunMode::Itemise, RunMode::Move] {
-        let options = ReceiveOptions::with_manners(1, Manners { run, ..Manners::default() });
+    for run in [RunMode::ListChanges, RunMode::Move] {
+        let options = ReceiveOptions::with_policy(1, ReceivePolicy { run, ..ReceivePolicy::default() });
         let sources = vec![[&bytes(&src)[..], b"/."].concat()];
         let started = start(sources, &dst, Layout::Into, SendLimits::default(), options).unwrap();
         let ends = started.run(&Pump::default());

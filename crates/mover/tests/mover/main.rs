@@ -4,6 +4,8 @@
 #[cfg(feature = "faults")]
 mod calls;
 #[cfg(test)]
+mod delete_exclude;
+#[cfg(test)]
 #[cfg(feature = "faults")]
 mod early;
 #[cfg(test)]
@@ -24,13 +26,13 @@ mod limits;
 #[cfg(test)]
 mod machines;
 #[cfg(test)]
-mod manners;
-#[cfg(test)]
-mod narrated;
-#[cfg(test)]
 mod pipes;
 #[cfg(test)]
 mod random;
+#[cfg(test)]
+mod receive_policy;
+#[cfg(test)]
+mod replace;
 #[cfg(test)]
 mod resume;
 #[cfg(test)]
@@ -42,8 +44,6 @@ mod selection;
 #[cfg(test)]
 mod space;
 #[cfg(test)]
-mod spared;
-#[cfg(test)]
 #[cfg(feature = "faults")]
 mod storage;
 #[cfg(test)]
@@ -52,4 +52,4 @@ mod sweep;
 #[cfg(test)]
 mod trees;
 #[cfg(test)]
-mod way;
+mod verbose;

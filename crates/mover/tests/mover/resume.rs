@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use haul_mover::{MoveReport, ReceiveOptions, SendLimits};
-use haul_wire::control::{Equal, Fault, FaultCode, Layout, Leftovers, Manners, Newer};
+use haul_wire::control::{Equal, Fault, FaultCode, Layout, Leftovers, Newer, ReceivePolicy};
 
 use crate::harness::{
     Ends, Pump, assert_no_parts, assert_resumable, await_part, bytes, copy, names_below, options, start,
@@ -27,14 +27,14 @@ fn places(dir: &Path, files: &[(&str, u64)]) -> (PathBuf, PathBuf) {
     (src, dst)
 }
 
-fn with(manners: Manners) -> ReceiveOptions {
-    ReceiveOptions { manners, ..options() }
+fn with(receive_policy: ReceivePolicy) -> ReceiveOptions {
+    ReceiveOptions { receive_policy, ..options() }
 }
 
 /// Copies what is in `src` to `dst`; also the bytes that travelled.
-fn sync(src: &Path, dst: &Path, manners: Manners, pump: &Pump<'_>) -> (Ends, u64) {
+fn sync(src: &Path, dst: &Path, receive_policy: ReceivePolicy, pump: &Pump<'_>) -> (Ends, u64) {
     let sources = vec![[&bytes(src)[..], b"/."].concat()];
-    let mut pair = start(sources, dst, Layout::Into, SendLimits::default(), with(manners)).unwrap();
+    let mut pair = start(sources, dst, Layout::Into, SendLimits::default(), with(receive_policy)).unwrap();
     let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
     let travelled = pump.run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
     if pump.stop_after.is_some() {
@@ -46,13 +46,13 @@ fn sync(src: &Path, dst: &Path, manners: Manners, pump: &Pump<'_>) -> (Ends, u64
 /// Copies until so many bytes have travelled, and then stops.
 fn interrupt(src: &Path, dst: &Path, after: u64) {
     let pump = Pump { stop_after: Some(after), loss: 0.0, ..Pump::default() };
-    let (ends, travelled) = sync(src, dst, Manners::default(), &pump);
+    let (ends, travelled) = sync(src, dst, ReceivePolicy::default(), &pump);
     assert!(ends.sent.is_err() && ends.received.is_err());
     assert!(travelled >= after);
 }
 
 fn again(src: &Path, dst: &Path) -> (MoveReport, u64) {
-    let (ends, travelled) = sync(src, dst, Manners::default(), &Pump::default());
+    let (ends, travelled) = sync(src, dst, ReceivePolicy::default(), &Pump::default());
     (ends.clean().clone(), travelled)
 }
 
@@ -96,7 +96,7 @@ fn it_may_be_interrupted_again_and_again() {
     let (src, dst) = places(dir.path(), &[("one", 6 * MIB), ("two", 7 * MIB)]);
     for seed in 0..5 {
         let pump = Pump { stop_after: Some(2 * MIB), seed, ..Pump::default() };
-        sync(&src, &dst, Manners::default(), &pump).0.sent.unwrap_err();
+        sync(&src, &dst, ReceivePolicy::default(), &pump).0.sent.unwrap_err();
         assert_resumable(&dst);
     }
     let (_, travelled) = again(&src, &dst);
@@ -175,8 +175,8 @@ fn without_resuming_everything_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 8 * MIB)]);
     interrupt(&src, &dst, 5 * MIB);
-    let manners = Manners { leftovers: Leftovers::Ignore, ..Manners::default() };
-    let (ends, travelled) = sync(&src, &dst, manners, &Pump::default());
+    let receive_policy = ReceivePolicy { leftovers: Leftovers::Ignore, ..ReceivePolicy::default() };
+    let (ends, travelled) = sync(&src, &dst, receive_policy, &Pump::default());
     assert_eq!((ends.clean().resumed_bytes, travelled), (0, 8 * MIB));
     assert_same_contents(&src, &dst);
     assert_eq!(names_below(&dst).len(), 1);
@@ -289,13 +289,13 @@ fn what_counts_as_equal_can_be_chosen() {
     set_mtime(&dst.join("other"), 1_000_000_000, 123_456_789);
     let (report, _) = again(&src, &dst);
     assert_eq!(report.kept, 3, "it is believed");
-    let contents = Manners { equal: Equal::Contents, ..Manners::default() };
+    let contents = ReceivePolicy { equal: Equal::Contents, ..ReceivePolicy::default() };
     set_mtime(&dst.join("same"), 5, 5);
     let (ends, travelled) = sync(&src, &dst, contents, &Pump::default());
     let report = ends.clean();
     assert_eq!((report.kept, report.files, report.resumed_bytes, travelled), (2, 1, 0, 3 * MIB));
     assert_eq!(fs::read(src.join("other")).unwrap(), fs::read(dst.join("other")).unwrap());
-    let nothing = Manners { equal: Equal::Nothing, ..Manners::default() };
+    let nothing = ReceivePolicy { equal: Equal::Nothing, ..ReceivePolicy::default() };
     let (ends, travelled) = sync(&src, &dst, nothing, &Pump::default());
     assert_eq!((ends.clean().kept, travelled), (0, 6 * MIB));
     assert_same_contents(&src, &dst);
@@ -309,8 +309,8 @@ fn newer_files_are_kept_when_asked() {
         fs::write(dst.join(name), name).unwrap();
         set_mtime(&dst.join(name), time, 0);
     }
-    let manners = Manners { newer: Newer::Keep, ..Manners::default() };
-    let (ends, _) = sync(&src, &dst, manners, &Pump::default());
+    let receive_policy = ReceivePolicy { newer: Newer::Keep, ..ReceivePolicy::default() };
+    let (ends, _) = sync(&src, &dst, receive_policy, &Pump::default());
     assert_eq!((ends.clean().kept, ends.clean().files), (1, 1));
     assert_eq!(fs::read(dst.join("newer")).unwrap(), b"newer");
     assert_same(&src.join("older"), &dst.join("older"));
@@ -324,8 +324,8 @@ fn a_hole_that_grows_at_the_end_is_no_file_that_grows() {
     file.set_len(10 * MIB).unwrap();
     interrupt(&src, &dst, 4 * MIB);
     file.set_len(15 * MIB).unwrap();
-    let manners = Manners { leftovers: Leftovers::Extend, ..Manners::default() };
-    sync(&src, &dst, manners, &Pump::default()).0.clean();
+    let receive_policy = ReceivePolicy { leftovers: Leftovers::Extend, ..ReceivePolicy::default() };
+    sync(&src, &dst, receive_policy, &Pump::default()).0.clean();
     assert_eq!(dst.join("big").metadata().unwrap().len(), 15 * MIB);
     assert_same_contents(&src, &dst);
 }
@@ -403,7 +403,7 @@ fn what_another_job_leaves_meanwhile_goes_and_directories_keep_their_times() {
     let running = RefCell::new(Some(locked_journal(&dst)));
     let tamper = |_, _: &mut [u8]| drop(running.take());
     let (ends, travelled) =
-        sync(&src, &dst, Manners::default(), &Pump { tamper: &tamper, ..Pump::default() });
+        sync(&src, &dst, ReceivePolicy::default(), &Pump { tamper: &tamper, ..Pump::default() });
     ends.clean();
     assert_eq!(travelled, 6 * MIB, "the other job ran when this one looked");
     assert_same_with_times(&src, &dst);
@@ -419,7 +419,7 @@ fn a_job_that_ends_late_changes_no_time_of_a_directory() {
     let pump = Pump { stop_after: Some(MIB / 4), loss: 0.0, ..Pump::default() };
     pump.run(&mut *late.send.source, &mut *late.receive.sink, &|| false);
     await_part(&dst);
-    sync(&src, &dst, Manners::default(), &Pump::default()).0.clean();
+    sync(&src, &dst, ReceivePolicy::default(), &Pump::default()).0.clean();
     late.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
     assert!(late.receive.handle.join().is_err());
     assert_same_with_times(&src, &dst);

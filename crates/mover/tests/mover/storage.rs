@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use haul_mover::faults::{Call, Disk, Verdict};
 use haul_mover::{ReceiveOptions, Root, SendLimits, receive_files, send_files};
-use haul_wire::control::{Durability, Equal, Fault, FaultCode, Layout, Manners, Readback, Selection};
+use haul_wire::control::{Durability, Equal, Fault, FaultCode, Layout, Readback, ReceivePolicy, Selection};
 use rustix::io::Errno;
 
 use crate::harness::{
@@ -79,9 +79,9 @@ fn lying(dst: PathBuf) -> Disk {
 fn a_disk_that_changes_bytes_is_found_when_it_is_asked_to_show_them() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[3 * MIB + 7], 1);
-    let asked = Manners { readback: Readback::FromDisk, ..Manners::default() };
-    for (manners, is_found) in [(asked, true), (Manners::default(), false)] {
-        let ends = copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &lying(dst.clone()));
+    let asked = ReceivePolicy { readback: Readback::FromDisk, ..ReceivePolicy::default() };
+    for (receive_policy, is_found) in [(asked, true), (ReceivePolicy::default(), false)] {
+        let ends = copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &lying(dst.clone()));
         if is_found {
             let (path, fault) = ends.one_failure();
             assert_eq!((path, fault.code), (&b"f0"[..], FaultCode::VerifyFailed), "{fault}");
@@ -96,8 +96,8 @@ fn a_disk_that_changes_bytes_is_found_when_it_is_asked_to_show_them() {
         assert_no_parts(&dst);
     }
     for durability in [Durability::Cached, Durability::AtEnd, Durability::Synced] {
-        let manners = Manners { durability, ..asked };
-        copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &healthy()).clean();
+        let receive_policy = ReceivePolicy { durability, ..asked };
+        copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &healthy()).clean();
         assert_copied(&src, &dst);
         fs::remove_file(dst.join("f0")).unwrap();
     }
@@ -117,8 +117,8 @@ fn files_that_cannot_be_read_for_comparing_are_sent_even_before_all_has_been_ask
         }
         _ => Verdict::Pass,
     });
-    let manners = Manners { equal: Equal::Contents, ..Manners::default() };
-    copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &disk).clean();
+    let receive_policy = ReceivePolicy { equal: Equal::Contents, ..ReceivePolicy::default() };
+    copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &disk).clean();
     assert_copied(&src, &dst);
 }
 
@@ -126,8 +126,8 @@ fn files_that_cannot_be_read_for_comparing_are_sent_even_before_all_has_been_ask
 fn empty_files_that_are_there_are_not_made_before_it_is_decided_about_them() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[0; 1500], 1);
-    let manners = Manners { durability: Durability::Cached, ..Manners::default() };
-    copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &healthy()).clean();
+    let receive_policy = ReceivePolicy { durability: Durability::Cached, ..ReceivePolicy::default() };
+    copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &healthy()).clean();
     // The writer is faster than the receiver decides.
     let disk = Disk::new(|_, _| {
         if std::thread::current().name() == Some("haul-receive") {
@@ -135,7 +135,7 @@ fn empty_files_that_are_there_are_not_made_before_it_is_decided_about_them() {
         }
         Verdict::Pass
     });
-    copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &disk).clean();
+    copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &disk).clean();
     assert_copied(&src, &dst);
 }
 
@@ -144,7 +144,7 @@ fn a_thread_that_panics_ends_the_job_at_both_sides() {
     for name in ["haul-walk", "haul-read", "haul-prove", "haul-write", "haul-commit", "haul-compare"] {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = places(dir.path(), &[3 * MIB, 5000], 1);
-        let equal = Manners { equal: Equal::Contents, ..Manners::default() };
+        let equal = ReceivePolicy { equal: Equal::Contents, ..ReceivePolicy::default() };
         if matches!(name, "haul-prove" | "haul-compare") {
             copy_on(&src, &dst, options(), &healthy()).clean();
         }
@@ -152,7 +152,7 @@ fn a_thread_that_panics_ends_the_job_at_both_sides() {
             assert!(std::thread::current().name() != Some(name), "as asked for");
             Verdict::Pass
         });
-        let options = ReceiveOptions::with_manners(1, Manners { readback: Readback::FromDisk, ..equal });
+        let options = ReceiveOptions::with_policy(1, ReceivePolicy { readback: Readback::FromDisk, ..equal });
         let ends = disk.run(|| copy_on(&src, &dst, options, &disk));
         let faults = [ends.sent.unwrap_err(), ends.received.unwrap_err()];
         assert_eq!(faults.map(|fault| fault.code), [FaultCode::Internal; 2], "{name}");
@@ -181,8 +181,8 @@ fn large_files_go_to_the_disk_while_they_come() {
         [(Durability::Synced, true), (Durability::AtEnd, true), (Durability::Cached, false)]
     {
         let (disk, count) = behind(None);
-        let manners = Manners { durability, equal: Equal::Nothing, ..Manners::default() };
-        copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &disk).clean();
+        let receive_policy = ReceivePolicy { durability, equal: Equal::Nothing, ..ReceivePolicy::default() };
+        copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &disk).clean();
         assert_copied(&src, &dst);
         assert_eq!(count.load(Ordering::Relaxed) > 0, is_behind, "{durability:?}");
     }
@@ -212,8 +212,8 @@ fn how_often_is_synced_is_as_asked_for() {
             counted.fetch_add(u64::from(call == Call::Sync), Ordering::Relaxed);
             Verdict::Pass
         });
-        let manners = Manners { durability, ..Manners::default() };
-        copy_on(&src, &dst, ReceiveOptions::with_manners(1, manners), &disk).clean();
+        let receive_policy = ReceivePolicy { durability, ..ReceivePolicy::default() };
+        copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &disk).clean();
         assert_copied(&src, &dst);
         count.load(Ordering::Relaxed)
     };

@@ -14,7 +14,7 @@ use std::time::Duration;
 use haul_base::Rng;
 use haul_mover::faults::{Call, Disk, Verdict};
 use haul_mover::{ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits, receive_files, send_files};
-use haul_wire::control::{Extraneous, Fault, FaultCode, Layout, Manners, Selection};
+use haul_wire::control::{Extraneous, Fault, FaultCode, Layout, ReceivePolicy, Selection};
 use rustix::io::Errno;
 
 use crate::harness::{Ends, Pair, Pump, bytes, copy, link_pair, names_below, options};
@@ -45,9 +45,9 @@ enum Scene {
 }
 
 impl Scene {
-    fn manners(self) -> Manners {
+    fn receive_policy(self) -> ReceivePolicy {
         let extraneous = if self == Self::Mirrored { Extraneous::Delete } else { Extraneous::Keep };
-        Manners { extraneous, ..Manners::default() }
+        ReceivePolicy { extraneous, ..ReceivePolicy::default() }
     }
 }
 
@@ -204,7 +204,7 @@ impl World {
             Scene::Occupied | Scene::Mirrored => ([&bytes(&self.src())[..], b"/."].concat(), Layout::Into),
         };
         let destination = bytes(&place.join("dst"));
-        let synced = ReceiveOptions::with_manners(0xabcd, self.scene.manners());
+        let synced = ReceiveOptions::with_policy(0xabcd, self.scene.receive_policy());
         let receiving = || receive_files(&destination, &Root::Anywhere, layout, b, synced);
         let receive: ReceiveJob = if side == Side::Receiver { disk.run(receiving) } else { receiving() }?;
         let limits = SendLimits::default();

@@ -36,7 +36,7 @@ pub enum Request {
         /// How the entries lie at the destination.
         layout: Layout,
         /// What happens to what is there.
-        manners: Manners,
+        receive_policy: ReceivePolicy,
     },
     /// The client receives files.
     Get {
@@ -89,7 +89,7 @@ pub enum Growth {
 
 /// What a receiver does about what is at the destination already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Manners {
+pub struct ReceivePolicy {
     /// What counts as there already.
     pub equal: Equal,
     /// What happens to files that are newer at the destination.
@@ -159,9 +159,9 @@ pub enum RunMode {
     #[default]
     Move,
     /// It is only said what would be done.
-    Itemise,
+    ListChanges,
     /// The set is moved, and the receiver says what it does to each name.
-    Narrate,
+    Verbose,
 }
 
 /// How the entries of a [`Request::Put`] lie at the destination.

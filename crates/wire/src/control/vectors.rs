@@ -73,20 +73,24 @@ fn hello() {
     };
     let bytes = |request: &[u8]| joined(&[&[0, 2], &[0xaa; 32], &[2, 2, 0], request, SETTINGS]);
     frozen(
-        &with(Request::Put { destination: b"up".to_vec(), layout: Layout::As, manners: Manners::default() }),
+        &with(Request::Put {
+            destination: b"up".to_vec(),
+            layout: Layout::As,
+            receive_policy: ReceivePolicy::default(),
+        }),
         &bytes(b"\x00\x02up\x01\x00\x00\x00\x00\x00\x02\x00"),
     );
-    let manners = Manners {
+    let receive_policy = ReceivePolicy {
         equal: Equal::Contents,
         newer: Newer::Keep,
         extraneous: Extraneous::Delete,
         leftovers: Leftovers::Ignore,
-        run: RunMode::Itemise,
+        run: RunMode::ListChanges,
         durability: Durability::AtEnd,
         readback: Readback::FromDisk,
     };
     frozen(
-        &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
+        &with(Request::Put { destination: vec![], layout: Layout::Into, receive_policy }),
         &bytes(b"\x00\x00\x00\x01\x01\x01\x01\x01\x01\x01"),
     );
     let sources = vec![b"a".to_vec(), vec![]];
@@ -94,20 +98,20 @@ fn hello() {
     let all =
         Request::Get { sources: sources.clone(), selection: Selection::default(), growth, run, preserve };
     frozen(&with(all), &bytes(b"\x01\x02\x01a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"));
-    let (growth, run, preserve) = (Growth::Accept, RunMode::Itemise, Preserve::ALL);
+    let (growth, run, preserve) = (Growth::Accept, RunMode::ListChanges, Preserve::ALL);
     let some = Request::Get { sources, selection: selection(), growth, run, preserve };
     let chosen =
         b"\x01\x02\x01a\x00\x02\x00\x02*\xff\x01\x01/\x01\x01\x03b/c\x01\x01\x01\x01\x01\x01\xac\x02\x01\x01\x01\x00\x01\x01\x01";
     frozen(&with(some), &bytes(chosen));
-    let growing = Manners { leftovers: Leftovers::Extend, ..Manners::default() };
-    let manners = Manners { extraneous: Extraneous::DeleteAtMost(300), ..growing };
+    let growing = ReceivePolicy { leftovers: Leftovers::Extend, ..ReceivePolicy::default() };
+    let receive_policy = ReceivePolicy { extraneous: Extraneous::DeleteAtMost(300), ..growing };
     frozen(
-        &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
+        &with(Request::Put { destination: vec![], layout: Layout::Into, receive_policy }),
         &bytes(b"\x00\x00\x00\x00\x00\x02\xac\x02\x02\x00\x02\x00"),
     );
-    let manners = Manners { run: RunMode::Narrate, ..Manners::default() };
+    let receive_policy = ReceivePolicy { run: RunMode::Verbose, ..ReceivePolicy::default() };
     frozen(
-        &with(Request::Put { destination: vec![], layout: Layout::Into, manners }),
+        &with(Request::Put { destination: vec![], layout: Layout::Into, receive_policy }),
         &bytes(b"\x00\x00\x00\x00\x00\x00\x00\x02\x02\x00"),
     );
     let stream = Request::PutStream { destination: b"f".to_vec(), durability: Durability::Synced };

@@ -6,7 +6,7 @@ use haul_wire::control::{
     Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, DestinationAttributes,
     DestinationLineage, Durability, Entry, EntryKind, Equal, Extent, Extraneous, Extras, Fault, FaultCode,
     FileDigest, FileSystems, Growth, Hello, IgnoreFiles, Item, Layout, LeftOutNames, Leftovers, LinkChoice,
-    MAX_MODE, MAX_RATE_BPS, Manners, More, Newer, Notes, Outcome, Owner, Preserve, Proof, Readback,
+    MAX_MODE, MAX_RATE_BPS, More, Newer, Notes, Outcome, Owner, Preserve, Proof, Readback, ReceivePolicy,
     RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch, Summary, Verdict,
     Want, WantRun, Withheld, Xattr, encode_frame,
 };
@@ -77,13 +77,13 @@ fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
-fn manners() -> impl Strategy<Value = Manners> {
-    any::<[bool; 7]>().prop_map(|[contents, keep, delete, ignore, itemise, late, disk]| Manners {
+fn receive_policy() -> impl Strategy<Value = ReceivePolicy> {
+    any::<[bool; 7]>().prop_map(|[contents, keep, delete, ignore, itemise, late, disk]| ReceivePolicy {
         equal: if contents { Equal::Contents } else { Equal::Nothing },
         newer: if keep { Newer::Keep } else { Newer::Replace },
         extraneous: if delete { Extraneous::Delete } else { Extraneous::Keep },
         leftovers: if ignore { Leftovers::Ignore } else { Leftovers::Resume },
-        run: if itemise { RunMode::Itemise } else { RunMode::Narrate },
+        run: if itemise { RunMode::ListChanges } else { RunMode::Verbose },
         durability: if late { Durability::AtEnd } else { Durability::Synced },
         readback: if disk { Readback::FromDisk } else { Readback::No },
     })
@@ -112,10 +112,8 @@ fn hello() -> impl Strategy<Value = Hello> {
     let bytes = || vec(any::<u8>(), 0..20);
     let layout = prop_oneof![Just(Layout::Into), Just(Layout::As)];
     let request = prop_oneof![
-        (bytes(), layout, manners()).prop_map(|(destination, layout, manners)| Request::Put {
-            destination,
-            layout,
-            manners
+        (bytes(), layout, receive_policy()).prop_map(|(destination, layout, receive_policy)| {
+            Request::Put { destination, layout, receive_policy }
         }),
         (vec(bytes(), 0..4), selection(), any::<bool>()).prop_map(|(sources, selection, growing)| {
             Request::Get {

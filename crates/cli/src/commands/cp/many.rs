@@ -20,7 +20,7 @@ pub(crate) fn copy_all(
     plans: &[CopyPlan],
     copy: impl Fn(&Context, &CopyPlan) -> RunReport + Sync,
 ) -> RunReport {
-    let only_looks = context.manners.run == RunMode::Itemise;
+    let only_looks = context.receive_policy.run == RunMode::ListChanges;
     if !only_looks && let Some(fault) = without_destination(plans) {
         return context.failed(fault);
     }

@@ -113,7 +113,7 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
             send(context, &listener.url("127.0.0.1", to.as_os_str().as_bytes()), Cpu::DataThread)
         })?,
         CopyPlan::Ssh(SshPlan::Upload { to, .. }) => {
-            let permit = Permit::PutStream(to.path.clone(), context.manners.durability);
+            let permit = Permit::PutStream(to.path.clone(), context.receive_policy.durability);
             by_ssh::with_host(context, ssh, &to.host, &permit, |url| {
                 send(context, &HaulUrl { path: to.path.clone(), ..url }, Cpu::ALL)
             })?
@@ -131,7 +131,7 @@ fn send(context: &Context, url: &HaulUrl, cpu: Cpu) -> Result<RunReport, Fault> 
             "end the destination with a name",
         ));
     }
-    let durability = context.manners.durability;
+    let durability = context.receive_policy.durability;
     let request = Request::PutStream { destination: url.path.clone(), durability };
     Ok(over(context, url, request, cpu, |session, sides, watch| {
         let job = send_stream(Box::new(io::stdin()), link(session.control(), sides), SendLimits::default())?;
@@ -184,7 +184,7 @@ fn receive(
         sources,
         selection,
         growth: context.growth,
-        run: context.manners.run,
+        run: context.receive_policy.run,
         // Every name comes out with its contents.
         preserve: Preserve { hard_links: HardLinks::Copy, ..context.preserve },
     };

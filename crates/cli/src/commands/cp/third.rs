@@ -120,7 +120,7 @@ impl Parties {
         let command = SshCommand::new(args)?;
         let server = match (&third.serves, &third.to) {
             (Some(host), Place::Served(path)) => {
-                let permit = Permit::Put(path.clone(), context.manners, context.preserve);
+                let permit = Permit::Put(path.clone(), context.receive_policy, context.preserve);
                 Some(Served::start(context, &command, host, &permit)?)
             }
             _ => None,
@@ -133,7 +133,7 @@ impl Parties {
                 .collect(),
             hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
             dry_run: purpose == Purpose::DryRun,
-            names: context.manners.run == RunMode::Narrate,
+            names: context.receive_policy.run == RunMode::Verbose,
             detach: args.detach && purpose == Purpose::Copy,
             actions: third.actions(),
             ports: command.ports().map(str::to_owned),

@@ -6,7 +6,7 @@ use haul_wire::control::{DestinationLineage, Fault, FaultCode, Layout, RelPath, 
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::fault::{Side, Trouble, show};
+use crate::fault::{IoFault, Side, show};
 use crate::foreign_links::{NotOpened, open_own};
 use crate::journal::{Leftovers, is_reserved, reserved};
 use crate::lineage::lineage;
@@ -127,7 +127,7 @@ pub(crate) fn open_base(
             None => Base::plain(directory, Presence::There),
         },
         (Ok(directory), Layout::Into) => Base::plain(directory, Presence::There),
-        (Err(Errno::NOENT), Layout::Into) if run == RunMode::Itemise => {
+        (Err(Errno::NOENT), Layout::Into) if run == RunMode::ListChanges => {
             let named = root.split(destination);
             let directory = open_parent(root, &named.directory, destination)?;
             Base { missing: Some(named.name), ..Base::plain(directory, Presence::Missing) }
@@ -136,7 +136,7 @@ pub(crate) fn open_base(
         (Err(Errno::NOENT | Errno::NOTDIR), Layout::As) => beside(root, destination)?,
         (Err(errno), _) => return Err(fail("open the destination", destination, errno)),
     };
-    if run != RunMode::Itemise {
+    if run != RunMode::ListChanges {
         writable(&base, destination)?;
     }
     Ok(Base { reach: Reach::of(root), ..base })
@@ -228,7 +228,7 @@ fn writable(base: &Base, destination: &[u8]) -> Result<(), Fault> {
 }
 
 fn fail(doing: &str, path: &[u8], errno: Errno) -> Fault {
-    Trouble::new(Side::Destination, doing, path, errno).fault
+    IoFault::new(Side::Destination, doing, path, errno).fault
 }
 
 #[cfg(test)]

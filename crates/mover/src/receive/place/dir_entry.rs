@@ -7,60 +7,60 @@ use haul_wire::control::{Fault, FaultCode};
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
-use crate::fault::{Scope, Side, Trouble, show};
+use crate::fault::{IoFault, Scope, Side, show};
 use crate::receive::place::installed::{FileId, Names};
 use crate::storage::statat;
 
 /// A name in an open directory.
 #[derive(Clone)]
-pub(crate) struct Spot {
+pub(crate) struct DirEntry {
     pub(crate) directory: Arc<OwnedFd>,
     pub(crate) name: Vec<u8>,
     /// Directly in the destination.
     pub(crate) at_top: bool,
 }
 
-impl Spot {
+impl DirEntry {
     /// What is there now.
-    pub(crate) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, Trouble> {
+    pub(crate) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, IoFault> {
         match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(trouble("look at", path, errno)),
+            Err(errno) => Err(io_fault("look at", path, errno)),
         }
     }
 
     /// What is there now; only regular files and links give way to what is received.
-    pub(crate) fn look(&self, path: &[u8]) -> Result<Option<(FileId, Names)>, Trouble> {
+    pub(crate) fn look(&self, path: &[u8]) -> Result<Option<(FileId, Names)>, IoFault> {
         let stat = match statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(trouble("look at", path, errno)),
+            Err(errno) => return Err(io_fault("look at", path, errno)),
         };
         replaceable(Some(FileType::from_raw_mode(stat.st_mode)), path)?;
         Ok(Some((FileId::of(&stat), Names::of(&stat))))
     }
 
     /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
-    pub(crate) fn cannot_create(&self, doing: &str, path: &[u8], errno: Errno) -> Trouble {
-        let mut trouble = trouble(doing, path, errno);
+    pub(crate) fn cannot_create(&self, doing: &str, path: &[u8], errno: Errno) -> IoFault {
+        let mut io_fault = io_fault(doing, path, errno);
         if self.at_top && matches!(errno, Errno::ACCESS | Errno::PERM) {
-            trouble.scope = Scope::Job;
+            io_fault.scope = Scope::Job;
         }
-        trouble
+        io_fault
     }
 }
 
 /// Only regular files and links give way to what is received.
-pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Trouble> {
+pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
     match there {
         None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
-        Some(FileType::Directory) => Err(Trouble::entry(
+        Some(FileType::Directory) => Err(IoFault::entry(
             FaultCode::IsADirectory,
             format!("`{}` is a directory at the destination", show(path)),
             "move the directory out of the way, let --delete remove it, or choose another destination",
         )),
-        Some(_) => Err(Trouble::entry(
+        Some(_) => Err(IoFault::entry(
             FaultCode::Io,
             format!("`{}` is a device, pipe or socket at the destination", show(path)),
             "only regular files and links are replaced; --delete removes it, or choose another destination",
@@ -73,24 +73,24 @@ pub(crate) fn parent_of(local: &[u8]) -> &[u8] {
     local.iter().rposition(|&b| b == b'/').map_or(&[], |slash| &local[..slash])
 }
 
-pub(crate) fn trouble(doing: &str, path: &[u8], errno: Errno) -> Trouble {
-    Trouble::new(Side::Destination, doing, path, errno)
+pub(crate) fn io_fault(doing: &str, path: &[u8], errno: Errno) -> IoFault {
+    IoFault::new(Side::Destination, doing, path, errno)
 }
 
-pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> Trouble {
+pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> IoFault {
     match errno {
-        Errno::LOOP | Errno::XDEV => Trouble::entry(
+        Errno::LOOP | Errno::XDEV => IoFault::entry(
             FaultCode::PathEscape,
             format!("`{}` leads through a symbolic link at the destination", show(path)),
             "nothing is written through links below the destination; name the real directory as destination",
         ),
         Errno::NOTDIR => not_a_directory(path),
-        errno => trouble("reach", path, errno),
+        errno => io_fault("reach", path, errno),
     }
 }
 
-pub(crate) fn not_a_directory(path: &[u8]) -> Trouble {
-    Trouble::entry(
+pub(crate) fn not_a_directory(path: &[u8]) -> IoFault {
+    IoFault::entry(
         FaultCode::NotADirectory,
         format!("`{}` needs a directory where the destination has something else", show(path)),
         "move what is in the way, let --delete remove it, or choose another destination",
@@ -98,8 +98,8 @@ pub(crate) fn not_a_directory(path: &[u8]) -> Trouble {
 }
 
 /// Something else is under the temporary name of an entry than what was made there.
-pub(crate) fn taken_away(path: &[u8]) -> Trouble {
-    Trouble::entry(
+pub(crate) fn taken_away(path: &[u8]) -> IoFault {
+    IoFault::entry(
         FaultCode::Io,
         format!("the temporary file of `{}` was replaced by somebody else", show(path)),
         "find out who writes to the destination, then run the same command again",

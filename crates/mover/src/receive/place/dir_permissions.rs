@@ -10,7 +10,7 @@ use crate::accounts::euid;
 use crate::entries::Attributes;
 use crate::receive::place::attributes::set_time;
 use crate::receive::place::installed::FileId;
-use crate::receive::place::{Existing, PRIVATE_FILE, Place, Spot, existing, parent_of};
+use crate::receive::place::{DirEntry, Existing, PRIVATE_FILE, Place, existing, parent_of};
 use crate::storage::{fchmod, fstat, openat};
 
 /// What the owner of a directory needs to make names in it.
@@ -27,23 +27,23 @@ impl Place {
     /// it is permitted for the time of the job.
     pub(crate) fn with_room<T>(
         &self,
-        spot: &Spot,
+        dirent: &DirEntry,
         path: &[u8],
         make: impl Fn() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         match make() {
-            Err(Errno::ACCESS) if self.is_of_set(spot) && self.loosen(spot, path).is_ok() => make(),
+            Err(Errno::ACCESS) if self.is_of_set(dirent) && self.loosen(dirent, path).is_ok() => make(),
             done => done,
         }
     }
 
     /// Whether the set says what permissions a directory gets.
-    fn is_of_set(&self, spot: &Spot) -> bool {
-        !spot.at_top || self.is_included.load(Ordering::Acquire)
+    fn is_of_set(&self, dirent: &DirEntry) -> bool {
+        !dirent.at_top || self.is_included.load(Ordering::Acquire)
     }
 
-    fn loosen(&self, spot: &Spot, path: &[u8]) -> Result<(), Errno> {
-        self.open_up(parent_of(&self.local(path)), &spot.directory)
+    fn loosen(&self, dirent: &DirEntry, path: &[u8]) -> Result<(), Errno> {
+        self.open_up(parent_of(&self.local(path)), &dirent.directory)
     }
 
     /// Permits the owner of a directory of the destination everything in it, for the time of the job.
@@ -97,7 +97,7 @@ impl Place {
         if !is_near && USUAL.contains(&wanted.mtime_secs) {
             return false;
         }
-        let stored = self.spot(path).ok().and_then(|spot| stored_time(&spot, wanted).ok());
+        let stored = self.dir_entry(path).ok().and_then(|dirent| stored_time(&dirent, wanted).ok());
         stored.is_some_and(|stored| {
             (stored.mtime_secs, stored.mtime_nanos) == (there.mtime_secs, there.mtime_nanos)
         })
@@ -105,9 +105,9 @@ impl Place {
 }
 
 /// What the file system makes of a time, found out with a file that has no name.
-fn stored_time(spot: &Spot, wanted: Attributes) -> Result<Existing, Errno> {
+fn stored_time(dirent: &DirEntry, wanted: Attributes) -> Result<Existing, Errno> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = openat(spot.directory.as_fd(), ".", flags, Mode::from_raw_mode(PRIVATE_FILE))?;
+    let file = openat(dirent.directory.as_fd(), ".", flags, Mode::from_raw_mode(PRIVATE_FILE))?;
     set_time(&file, wanted)?;
     Ok(existing(&fstat(&file)?))
 }

@@ -9,9 +9,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
-use crate::fault::{Side, Trouble, show};
+use crate::fault::{IoFault, Side, show};
 use crate::receive::place::installed::FileId;
-use crate::receive::place::{PRIVATE_FILE, Place, Spot, existing};
+use crate::receive::place::{DirEntry, PRIVATE_FILE, Place, existing};
 use crate::storage::{self, fstat, fsync, linkat, openat, rename_in, statat, unlinkat};
 
 /// How a name came to be.
@@ -36,7 +36,7 @@ impl Place {
         is_kept: bool,
     ) -> Action {
         let file = self.existing(target).filter(|_| is_kept).map(|there| there.id);
-        let stays = self.spot(path).ok().and_then(|spot| stays(&spot, file, how));
+        let stays = self.dir_entry(path).ok().and_then(|dirent| stays(&dirent, file, how));
         if stays.is_some() { Action::Keep } else { Action::Link }
     }
 
@@ -47,36 +47,37 @@ impl Place {
         entry: u32,
         (path, target): (&[u8], &[u8]),
         (attributes, newer): (Attributes, Newer),
-        dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<(Linked, Arc<OwnedFd>), Trouble> {
-        let fail = |errno| Trouble::new(Side::Destination, "link", path, errno);
-        let (from, spot) = (self.spot(target)?, self.spot(path)?);
+        apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<(Linked, Arc<OwnedFd>), IoFault> {
+        let fail = |errno| IoFault::new(Side::Destination, "link", path, errno);
+        let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
         let stat = statat(&from.directory, &from.name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             let message = format!("`{}` is another name of `{}`, which has gone", show(path), show(target));
-            return Err(Trouble::entry(FaultCode::Io, message, "run the same command again"));
+            return Err(IoFault::entry(FaultCode::Io, message, "run the same command again"));
         }
-        if let Some(linked) = stays(&spot, Some(FileId::of(&stat)), (attributes, newer)) {
-            return Ok((linked, spot.directory));
+        if let Some(linked) = stays(&dirent, Some(FileId::of(&stat)), (attributes, newer)) {
+            return Ok((linked, dirent.directory));
         }
-        self.must_be_replaceable(&spot, path)?;
+        self.must_be_replaceable(&dirent, path)?;
         let name = self.temporary(entry);
         self.note_directory_of(path);
         // What an earlier session with the same number left behind.
-        let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
-        let link = || linkat(&from.directory, &from.name, &spot.directory, &name);
-        let linked = match self.with_room(&spot, path, link) {
+        let _ = unlinkat(&dirent.directory, &name, AtFlags::empty());
+        let link = || linkat(&from.directory, &from.name, &dirent.directory, &name);
+        let linked = match self.with_room(&dirent, path, link) {
             Ok(()) => Ok(Linked::Name),
             Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                copy((&from, existing(&stat).size), &spot, &name, dress).map(|()| Linked::Copy)
+                copy((&from, existing(&stat).size), &dirent, &name, apply).map(|()| Linked::Copy)
             }
             Err(errno) => Err(errno),
         };
-        let done = linked.and_then(|linked| rename_in(&spot.directory, &name, &spot.name).map(|()| linked));
+        let done =
+            linked.and_then(|linked| rename_in(&dirent.directory, &name, &dirent.name).map(|()| linked));
         match done {
-            Ok(linked) => Ok((linked, spot.directory)),
+            Ok(linked) => Ok((linked, dirent.directory)),
             Err(errno) => {
-                self.remove(&spot, &name);
+                self.remove(&dirent, &name);
                 Err(fail(errno))
             }
         }
@@ -89,30 +90,34 @@ impl Place {
         entry: u32,
         path: &[u8],
         there: &File,
-        dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<(), Trouble> {
-        let fail = |errno| Trouble::new(Side::Destination, "copy", path, errno);
-        let (spot, name) = (self.spot(path)?, self.temporary(entry));
+        apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<(), IoFault> {
+        let fail = |errno| IoFault::new(Side::Destination, "copy", path, errno);
+        let (dirent, name) = (self.dir_entry(path)?, self.temporary(entry));
         self.note_directory_of(path);
         // What an earlier session with the same number left behind.
-        let _ = unlinkat(&spot.directory, &name, AtFlags::empty());
+        let _ = unlinkat(&dirent.directory, &name, AtFlags::empty());
         let size = fstat(there).map_err(fail)?.st_size as u64;
-        let done = copy_of((there, size), &spot, &name, dress).and_then(|copy| {
+        let done = copy_of((there, size), &dirent, &name, apply).and_then(|copy| {
             // What is there is whole on the disk, and the copy takes its place.
             fsync(&copy)?;
-            self.add_own(&fstat(&copy)?);
-            rename_in(&spot.directory, &name, &spot.name)
+            self.add_installed(&fstat(&copy)?);
+            rename_in(&dirent.directory, &name, &dirent.name)
         });
         done.map_err(|errno| {
-            self.remove(&spot, &name);
+            self.remove(&dirent, &name);
             fail(errno)
         })
     }
 }
 
 /// Whether what is at the name may stay, and why: it is this file, or newer than it and was to be kept.
-fn stays(spot: &Spot, file: Option<FileId>, (attributes, newer): (Attributes, Newer)) -> Option<Linked> {
-    let there = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+fn stays(
+    dirent: &DirEntry,
+    file: Option<FileId>,
+    (attributes, newer): (Attributes, Newer),
+) -> Option<Linked> {
+    let there = statat(&dirent.directory, &dirent.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     if Some(FileId::of(&there)) == file {
         return Some(Linked::Already);
     }
@@ -122,25 +127,25 @@ fn stays(spot: &Spot, file: Option<FileId>, (attributes, newer): (Attributes, Ne
 }
 
 fn copy(
-    (from, size): (&Spot, u64),
-    to: &Spot,
+    (from, size): (&DirEntry, u64),
+    to: &DirEntry,
     name: &str,
-    dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let source = File::from(openat(&from.directory, &from.name, flags, Mode::empty())?);
-    copy_of((&source, size), to, name, dress).map(drop)
+    copy_of((&source, size), to, name, apply).map(drop)
 }
 
 fn copy_of(
     (source, size): (&File, u64),
-    to: &Spot,
+    to: &DirEntry,
     name: &str,
-    dress: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<File, Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let copy = File::from(openat(&to.directory, name, flags, Mode::from_raw_mode(PRIVATE_FILE))?);
     storage::copy(source, &copy, size)?;
-    dress(copy.as_fd())?;
+    apply(copy.as_fd())?;
     Ok(copy)
 }

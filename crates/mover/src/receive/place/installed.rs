@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
 use crate::entries::IdentityHash;
-use crate::fault::{Trouble, show};
+use crate::fault::{IoFault, show};
 use crate::storage::{list, statat};
 
 /// Which file a name leads to: its device and its number there.
@@ -43,12 +43,12 @@ impl Names {
 
 /// Files by the hash of their identity: 8 bytes each, and a false hit costs a look into a directory.
 #[derive(Default)]
-pub(crate) struct Own {
+pub(crate) struct Installed {
     files: Mutex<HashSet<u64, IdentityHash>>,
     hasher: RandomState,
 }
 
-impl Own {
+impl Installed {
     /// The job has put this file in place, or keeps it. False: it has done so before.
     pub(crate) fn add(&self, id: FileId) -> bool {
         let key = self.hasher.hash_one(id);
@@ -94,8 +94,8 @@ pub(crate) fn folds(directory: &OwnedFd, name: &[u8], id: FileId) -> bool {
 }
 
 /// What an entry fails with whose name the destination does not tell from another one of the set.
-pub(crate) fn collision(path: &[u8]) -> Trouble {
-    Trouble::entry(
+pub(crate) fn collision(path: &[u8]) -> IoFault {
+    IoFault::entry(
         FaultCode::Io,
         format!("`{}` is the same name at the destination as another one of the set", show(path)),
         "its file system does not tell upper from lower case or kinds of accents; rename one of both",
@@ -116,7 +116,7 @@ mod tests {
         fs::write(dir.path().join("readme"), "x").unwrap();
         fs::write(dir.path().join("other"), "x").unwrap();
         let id = |name| FileId::of(&statat(CWD, dir.path().join(name), AtFlags::empty()).unwrap());
-        let own = Own::default();
+        let own = Installed::default();
         assert!(own.add(id("readme")));
         assert!(!own.add(id("readme")));
         // A file system without case finds `readme` when it is asked for `README`, and lists `readme` only.

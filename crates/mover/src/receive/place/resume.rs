@@ -98,11 +98,11 @@ impl Place {
 
     /// Takes over the temporary file that an earlier job has left of an entry. False: it is of no use.
     pub(crate) fn adopt(&self, entry: u32, path: &[u8], claim: &Claim, identity: &FileIdentity) -> bool {
-        let (Some(journal), Ok(spot)) = (self.journal(), self.spot(path)) else {
+        let (Some(journal), Ok(dirent)) = (self.journal(), self.dir_entry(path)) else {
             return false;
         };
         let old = claim.part.as_slice();
-        let Ok(part) = statat(&spot.directory, old, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        let Ok(part) = statat(&dirent.directory, old, AtFlags::SYMLINK_NOFOLLOW) else { return false };
         if !is_ours(&part) {
             return false;
         }
@@ -111,7 +111,7 @@ impl Place {
         journal.begin(entry, identity);
         claim.written.iter().for_each(|range| journal.wrote(entry, range));
         journal.flush();
-        if rename_in(&spot.directory, old, self.temporary(entry)).is_err() {
+        if rename_in(&dirent.directory, old, self.temporary(entry)).is_err() {
             journal.gone(entry);
             return false;
         }

@@ -11,7 +11,7 @@ use haul_wire::control::{Fault, FaultCode};
 use rustix::fs::{FallocateFlags, StatFs};
 use rustix::io::Errno;
 
-use crate::fault::{Scope, Trouble, show};
+use crate::fault::{IoFault, Scope, show};
 use crate::storage::{fallocate, fstat, fstatfs, ftruncate};
 use crate::stream::Shape;
 
@@ -65,16 +65,16 @@ impl From<Errno> for NoSpace {
 
 impl NoSpace {
     /// What it means for a job that was `doing` something to `path`.
-    pub(crate) fn trouble(self, doing: &str, path: &[u8]) -> Trouble {
+    pub(crate) fn io_fault(self, doing: &str, path: &[u8]) -> IoFault {
         match self {
-            Self::Errno(errno) => crate::receive::place::trouble(doing, path, errno),
+            Self::Errno(errno) => crate::receive::place::io_fault(doing, path, errno),
             Self::MinFree { min_free, free } => {
                 let message = format!(
                     "cannot {doing} `{}`: {min_free} of the receiving disk have to stay free, and {free} are",
                     show(path)
                 );
                 let hint = "free space there, or start `haul serve` there with a smaller --min-free";
-                Trouble { fault: Fault::new(FaultCode::DiskFull, message, hint), scope: Scope::Job }
+                IoFault { fault: Fault::new(FaultCode::DiskFull, message, hint), scope: Scope::Job }
             }
         }
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::DirEntry;
 use super::Place;
-use super::Spot;
 use crate::entries::Attributes;
-use crate::fault::Trouble;
+use crate::fault::IoFault;
 use crate::receive::place::attributes::{existing, set_on_link};
-use crate::receive::place::dir_entry::trouble;
+use crate::receive::place::dir_entry::io_fault;
 use crate::receive::place::installed::{FileId, Names, collision};
 use crate::storage::{fstat, openat, readlinkat, rename_in, statat, symlinkat};
 
@@ -26,7 +26,7 @@ pub(crate) struct Linked {
 impl Place {
     /// Whether a link with this target is there.
     pub(crate) fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
-        self.spot(path).is_ok_and(|spot| leads_to(&spot, target))
+        self.dir_entry(path).is_ok_and(|dirent| leads_to(&dirent, target))
     }
 
     /// Sees to it that a symbolic link is there. `dress` is called with the link, open as a path, before it has
@@ -37,33 +37,34 @@ impl Place {
         path: &[u8],
         target: &[u8],
         attributes: Attributes,
-        dress: impl FnOnce(BorrowedFd<'_>),
-    ) -> Result<Linked, Trouble> {
-        let spot = self.spot(path)?;
-        let made = !leads_to(&spot, target) || self.is_link_elsewhere(&spot);
+        apply: impl FnOnce(BorrowedFd<'_>),
+    ) -> Result<Linked, IoFault> {
+        let dirent = self.dir_entry(path)?;
+        let made = !leads_to(&dirent, target) || self.is_link_elsewhere(&dirent);
         if made {
-            self.make_link(&spot, (entry, path, target), attributes, dress)?;
+            self.make_link(&dirent, (entry, path, target), attributes, apply)?;
         } else {
-            self.keep_link(&spot, path, attributes, dress)?;
+            self.keep_link(&dirent, path, attributes, apply)?;
         }
-        Ok(Linked { directory: spot.directory, made })
+        Ok(Linked { directory: dirent.directory, made })
     }
 
     fn keep_link(
         &self,
-        spot: &Spot,
+        dirent: &DirEntry,
         path: &[u8],
         attributes: Attributes,
-        dress: impl FnOnce(BorrowedFd<'_>),
-    ) -> Result<(), Trouble> {
-        let stat = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|errno| trouble("look at", path, errno))?;
+        apply: impl FnOnce(BorrowedFd<'_>),
+    ) -> Result<(), IoFault> {
+        let stat = statat(&dirent.directory, &dirent.name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| io_fault("look at", path, errno))?;
         let id = FileId::of(&stat);
-        if !self.own.add(id) && self.is_own((id, Names::of(&stat)), spot) {
+        if !self.installed.add(id) && self.is_installed((id, Names::of(&stat)), dirent) {
             return Err(collision(path));
         }
-        let link = open_link(&spot.directory, &spot.name).map_err(|errno| trouble("open", path, errno))?;
-        dress(link.as_fd());
+        let link =
+            open_link(&dirent.directory, &dirent.name).map_err(|errno| io_fault("open", path, errno))?;
+        apply(link.as_fd());
         if !existing(&stat).same_time(attributes) {
             // Not our link: it leads where it should all the same.
             let _ = set_on_link(&link, attributes);
@@ -71,33 +72,33 @@ impl Place {
         Ok(())
     }
 
-    fn is_link_elsewhere(&self, spot: &Spot) -> bool {
-        let there = statat(&spot.directory, &spot.name, AtFlags::SYMLINK_NOFOLLOW);
+    fn is_link_elsewhere(&self, dirent: &DirEntry) -> bool {
+        let there = statat(&dirent.directory, &dirent.name, AtFlags::SYMLINK_NOFOLLOW);
         there.is_ok_and(|stat| self.may_be_elsewhere(&stat))
     }
 
     fn make_link(
         &self,
-        spot: &Spot,
+        dirent: &DirEntry,
         (entry, path, target): (u32, &[u8], &[u8]),
         attributes: Attributes,
-        dress: impl FnOnce(BorrowedFd<'_>),
-    ) -> Result<(), Trouble> {
-        self.must_be_replaceable(spot, path)?;
+        apply: impl FnOnce(BorrowedFd<'_>),
+    ) -> Result<(), IoFault> {
+        self.must_be_replaceable(dirent, path)?;
         let name = self.temporary(entry);
         self.note_directory_of(path);
         let made = self
-            .with_room(spot, path, || symlinkat(target, &spot.directory, &name))
-            .and_then(|()| open_link(&spot.directory, name.as_bytes()))
+            .with_room(dirent, path, || symlinkat(target, &dirent.directory, &name))
+            .and_then(|()| open_link(&dirent.directory, name.as_bytes()))
             .and_then(|link| {
-                self.own.add(FileId::of(&fstat(&link)?));
-                dress(link.as_fd());
+                self.installed.add(FileId::of(&fstat(&link)?));
+                apply(link.as_fd());
                 set_on_link(&link, attributes)
             })
-            .and_then(|()| rename_in(&spot.directory, &name, &spot.name));
+            .and_then(|()| rename_in(&dirent.directory, &name, &dirent.name));
         made.map_err(|errno| {
-            self.remove(spot, &name);
-            trouble("create the link", path, errno)
+            self.remove(dirent, &name);
+            io_fault("create the link", path, errno)
         })
     }
 }
@@ -110,6 +111,6 @@ fn open_link(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     if is_link { Ok(link) } else { Err(Errno::LOOP) }
 }
 
-fn leads_to(spot: &Spot, target: &[u8]) -> bool {
-    readlinkat(&spot.directory, &spot.name).is_ok_and(|there| there == target)
+fn leads_to(dirent: &DirEntry, target: &[u8]) -> bool {
+    readlinkat(&dirent.directory, &dirent.name).is_ok_and(|there| there == target)
 }

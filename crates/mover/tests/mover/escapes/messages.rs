@@ -12,8 +12,8 @@ use haul_testing::fuzz::drive;
 use haul_wire::check::{Steps, message_body};
 use haul_wire::control::{
     Action, ControlMessage, Destination, Durability, Entry, EntryKind, Equal, Extent, Extraneous, Fault,
-    FaultCode, FileDigest, Item, Layout, Leftovers, Manners, More, Notes, Outcome, Proof, RelPath, Removal,
-    RunMode, Selection, Stretch, Summary, Want, WantRun, Withheld,
+    FaultCode, FileDigest, Item, Layout, Leftovers, More, Notes, Outcome, Proof, ReceivePolicy, RelPath,
+    Removal, RunMode, Selection, Stretch, Summary, Want, WantRun, Withheld,
 };
 
 use super::world::World;
@@ -132,15 +132,15 @@ fn say(peer: &crate::harness::Link, rng: &mut Rng) -> bool {
 
 fn options(rng: &mut Rng) -> ReceiveOptions {
     let pick = |rng: &mut Rng| rng.below(3) as usize;
-    let manners = Manners {
+    let receive_policy = ReceivePolicy {
         equal: [Equal::SizeAndTime, Equal::Contents, Equal::Nothing][pick(rng)],
         extraneous: [Extraneous::Keep, Extraneous::Delete, Extraneous::DeleteAtMost(0)][pick(rng)],
         leftovers: [Leftovers::Resume, Leftovers::Ignore, Leftovers::Extend][pick(rng)],
-        run: [RunMode::Move, RunMode::Itemise, RunMode::Narrate][pick(rng)],
+        run: [RunMode::Move, RunMode::ListChanges, RunMode::Verbose][pick(rng)],
         durability: Durability::Cached,
-        ..Manners::default()
+        ..ReceivePolicy::default()
     };
-    ReceiveOptions::with_manners(1, manners)
+    ReceiveOptions::with_policy(1, receive_policy)
 }
 
 fn assert_no_panic<T>(ended: Result<T, Fault>, case: &str) {

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use haul_mover::ReceiveOptions;
-use haul_wire::control::{Durability, Equal, Extraneous, Leftovers, Manners, Preserve, RunMode};
+use haul_wire::control::{Durability, Equal, Extraneous, Leftovers, Preserve, ReceivePolicy, RunMode};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::world::{World, leaks};
@@ -20,7 +20,7 @@ fn pipe(path: &Path) {
 }
 
 fn cut_off(world: &World) -> (std::path::PathBuf, std::path::PathBuf) {
-    world.cut_off(2 << 20, options(Manners::default()))
+    world.cut_off(2 << 20, options(ReceivePolicy::default()))
 }
 
 const PLANTS: [(&str, Plant); 24] = [
@@ -89,24 +89,24 @@ const PLANTS: [(&str, Plant); 24] = [
     }),
 ];
 
-fn options(manners: Manners) -> ReceiveOptions {
-    let manners = Manners { durability: Durability::Cached, ..manners };
-    ReceiveOptions { permit: Preserve::ALL, ..ReceiveOptions::with_manners(0xabcd, manners) }
+fn options(receive_policy: ReceivePolicy) -> ReceiveOptions {
+    let receive_policy = ReceivePolicy { durability: Durability::Cached, ..receive_policy };
+    ReceiveOptions { permit: Preserve::ALL, ..ReceiveOptions::with_policy(0xabcd, receive_policy) }
 }
 
 /// What a client may ask for.
-fn all_manners() -> Vec<Manners> {
-    let usual = Manners::default();
+fn all_manners() -> Vec<ReceivePolicy> {
+    let usual = ReceivePolicy::default();
     vec![
         usual,
-        Manners { equal: Equal::Contents, ..usual },
-        Manners { equal: Equal::Nothing, ..usual },
-        Manners { extraneous: Extraneous::Delete, ..usual },
-        Manners { extraneous: Extraneous::Delete, equal: Equal::Contents, ..usual },
-        Manners { leftovers: Leftovers::Extend, ..usual },
-        Manners { leftovers: Leftovers::Ignore, ..usual },
-        Manners { run: RunMode::Itemise, ..usual },
-        Manners { run: RunMode::Narrate, ..usual },
+        ReceivePolicy { equal: Equal::Contents, ..usual },
+        ReceivePolicy { equal: Equal::Nothing, ..usual },
+        ReceivePolicy { extraneous: Extraneous::Delete, ..usual },
+        ReceivePolicy { extraneous: Extraneous::Delete, equal: Equal::Contents, ..usual },
+        ReceivePolicy { leftovers: Leftovers::Extend, ..usual },
+        ReceivePolicy { leftovers: Leftovers::Ignore, ..usual },
+        ReceivePolicy { run: RunMode::ListChanges, ..usual },
+        ReceivePolicy { run: RunMode::Verbose, ..usual },
     ]
 }
 
@@ -114,15 +114,15 @@ fn all_manners() -> Vec<Manners> {
 fn nothing_outside_is_changed_by_way_of_what_lies_in_the_root() {
     let mut cases = 0;
     for (what, plant) in PLANTS {
-        for manners in all_manners() {
+        for receive_policy in all_manners() {
             let world = World::new();
             plant(&world);
             let before = world.outside();
-            let ends = world.upload(b"", options(manners), &Pump::default());
-            world.assert_same_outside(&before, &format!("{what}: {manners:?}: {ends:?}"));
+            let ends = world.upload(b"", options(receive_policy), &Pump::default());
+            world.assert_same_outside(&before, &format!("{what}: {receive_policy:?}: {ends:?}"));
             // A second run takes what is equal by now, and changes nothing either.
-            let ends = world.upload(b"", options(manners), &Pump::default());
-            world.assert_same_outside(&before, &format!("{what}, again: {manners:?}: {ends:?}"));
+            let ends = world.upload(b"", options(receive_policy), &Pump::default());
+            world.assert_same_outside(&before, &format!("{what}, again: {receive_policy:?}: {ends:?}"));
             cases += 1;
         }
     }
@@ -138,7 +138,7 @@ fn a_name_of_a_file_outside_becomes_a_file_of_its_own() {
         fs::hard_link(world.outside.join("equal"), world.root.join(name)).unwrap();
     }
     let before = world.outside();
-    world.upload(b"", options(Manners::default()), &Pump::default()).unwrap().clean();
+    world.upload(b"", options(ReceivePolicy::default()), &Pump::default()).unwrap().clean();
     world.assert_same_outside(&before, "");
     for name in ["f", "h", "d/f", "large", "l"] {
         crate::trees::assert_same(&world.src.join(name), &world.root.join(name));
@@ -156,7 +156,7 @@ fn nothing_outside_is_read_by_way_of_what_lies_in_the_root() {
             plant(&world);
             let (before, into) = (world.outside(), world.src.join("into"));
             let selection = Selection { links, ..Selection::default() };
-            let ends = world.download(&selection, &into, options(Manners::default()));
+            let ends = world.download(&selection, &into, options(ReceivePolicy::default()));
             assert_eq!(leaks(&world.src), Vec::<std::path::PathBuf>::new(), "{what}: {links:?}: {ends:?}");
             world.assert_same_outside(&before, what);
             cases += 1;

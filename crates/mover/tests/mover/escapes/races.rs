@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use haul_mover::ReceiveOptions;
-use haul_wire::control::{Durability, Equal, LinkChoice, Manners, Preserve, Selection};
+use haul_wire::control::{Durability, Equal, LinkChoice, Preserve, ReceivePolicy, Selection};
 use rustix::fs::{Mode, OFlags, RenameFlags, open, renameat_with, symlinkat};
 
 use super::world::{World, leaks};
@@ -148,8 +148,8 @@ fn ending(over: &AtomicBool) -> impl Drop + '_ {
 
 fn options(round: u64) -> ReceiveOptions {
     let equal = [Equal::SizeAndTime, Equal::Contents, Equal::Nothing][round as usize % 3];
-    let manners = Manners { equal, durability: Durability::Cached, ..Manners::default() };
-    ReceiveOptions { permit: Preserve::ALL, ..ReceiveOptions::with_manners(0xabcd, manners) }
+    let receive_policy = ReceivePolicy { equal, durability: Durability::Cached, ..ReceivePolicy::default() };
+    ReceiveOptions { permit: Preserve::ALL, ..ReceiveOptions::with_policy(0xabcd, receive_policy) }
 }
 
 #[test]

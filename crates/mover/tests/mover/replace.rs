@@ -4,14 +4,14 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 
-use haul_wire::control::{Extraneous, FaultCode, Growth, Layout, Manners, RunMode};
+use haul_wire::control::{Extraneous, FaultCode, Growth, Layout, ReceivePolicy, RunMode};
 
 use crate::harness::assert_no_parts;
-use crate::manners::{DELETE, Said, content, places, sync};
+use crate::receive_policy::{DELETE, Said, content, places, sync};
 use crate::trees::contents;
 
-fn mirror(src: &Path, dst: &Path, manners: Manners) -> Said {
-    sync(&[content(src)], dst, Layout::Into, manners, Growth::Refuse)
+fn mirror(src: &Path, dst: &Path, receive_policy: ReceivePolicy) -> Said {
+    sync(&[content(src)], dst, Layout::Into, receive_policy, Growth::Refuse)
 }
 
 /// Of each kind of entry there is something else at the destination; of `outside` there is a link.
@@ -60,7 +60,7 @@ fn a_run_does_what_a_dry_run_says() {
         said.lines().into_iter().filter(|line| line.starts_with("delete")).collect()
     };
     let expected: Vec<&str> = REMOVED.into_iter().chain(["delete z/5"]).collect();
-    let looked = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..DELETE });
+    let looked = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE });
     assert_eq!((deletions(&looked), looked.ends.clean().removal.removed), (text(&expected), 13));
     for line in
         ["send a 3000", "send p 1", "send empty 0", "mkdir file", "send linked/x 6", "link link", "link z"]
@@ -95,7 +95,7 @@ fn text(lines: &[&str]) -> Vec<String> {
 fn without_the_option_everything_stays() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = crossed(dir.path());
-    let report = mirror(&src, &dst, Manners::default()).ends.received.unwrap();
+    let report = mirror(&src, &dst, ReceivePolicy::default()).ends.received.unwrap();
     // With what is in the two directories that could not be made.
     assert_eq!((report.failures.count(), report.removal.removed), (9, 0));
     assert!(dst.join("a/deep/2").exists() && dst.join("linked").symlink_metadata().unwrap().is_symlink());
@@ -106,7 +106,7 @@ fn without_the_option_everything_stays() {
 fn no_more_than_the_most_give_way() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = crossed(dir.path());
-    let most = |most| Manners { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
+    let most = |most| ReceivePolicy { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
     let report = mirror(&src, &dst, most(12)).ends.received.unwrap();
     // The file and the link were in the way of directories; of the rest nothing goes, as not all of it may.
     assert_eq!((report.removal.removed, report.exit_code()), (2, 3));

@@ -6,10 +6,10 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use haul_mover::{Asked, ReceiveOptions, SendLimits};
+use haul_mover::{Expectations, ReceiveOptions, SendLimits};
 use haul_wire::control::{
-    Action, Durability, Equal, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers, Manners,
-    Readback, RunMode, Selection,
+    Action, Durability, Equal, Extraneous, Fault, FaultCode, Growth, Item, Layout, Leftovers, Readback,
+    ReceivePolicy, RunMode, Selection,
 };
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
@@ -18,7 +18,7 @@ use crate::trees::{assert_same, contents, set_mtime};
 
 const MIB: u64 = 1 << 20;
 
-pub(crate) const DELETE: Manners = Manners {
+pub(crate) const DELETE: ReceivePolicy = ReceivePolicy {
     equal: Equal::SizeAndTime,
     newer: haul_wire::control::Newer::Replace,
     extraneous: Extraneous::Delete,
@@ -60,10 +60,10 @@ pub(crate) fn sync(
     sources: &[Vec<u8>],
     dst: &Path,
     layout: Layout,
-    manners: Manners,
+    receive_policy: ReceivePolicy,
     growth: Growth,
 ) -> Said {
-    sync_with(sources, dst, layout, ReceiveOptions { manners, ..options() }, growth)
+    sync_with(sources, dst, layout, ReceiveOptions { receive_policy, ..options() }, growth)
 }
 
 pub(crate) fn sync_with(
@@ -100,8 +100,8 @@ pub(crate) fn content(path: &Path) -> Vec<u8> {
 }
 
 /// What is in `src`, to `dst`.
-fn mirror(src: &Path, dst: &Path, manners: Manners) -> Said {
-    sync(&[content(src)], dst, Layout::Into, manners, Growth::Refuse)
+fn mirror(src: &Path, dst: &Path, receive_policy: ReceivePolicy) -> Said {
+    sync(&[content(src)], dst, Layout::Into, receive_policy, Growth::Refuse)
 }
 
 pub(crate) fn places(dir: &Path) -> (PathBuf, PathBuf) {
@@ -155,7 +155,7 @@ fn what_the_set_does_not_have_is_removed_from_its_directories() {
     let outside = dir.path().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("precious"), "p").unwrap();
-    mirror(&src, &dst, Manners::default()).ends.clean();
+    mirror(&src, &dst, ReceivePolicy::default()).ends.clean();
     // Names of all kinds, trees, links that lead out, and an empty directory.
     fs::write(dst.join("old"), "x").unwrap();
     fs::create_dir_all(dst.join("sub/gone/and/deep")).unwrap();
@@ -187,7 +187,7 @@ fn without_the_option_nothing_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::write(dst.join("old"), "x").unwrap();
-    let said = mirror(&src, &dst, Manners::default());
+    let said = mirror(&src, &dst, ReceivePolicy::default());
     assert_eq!(said.ends.clean().removal.removed, 0);
     assert!(dst.join("old").exists());
 }
@@ -221,8 +221,8 @@ fn a_sender_who_claims_the_whole_destination_is_not_believed() {
     fs::write(dst.join("beside"), "x").unwrap();
     fs::write(dst.join("src/sub/old"), "x").unwrap();
     // `src` was asked for; what is in `here` is sent, which is just that.
-    let asked = Some(Asked::new(&[b"somewhere/src".to_vec()], &Selection::default()));
-    let options = ReceiveOptions { manners: DELETE, asked, ..options() };
+    let asked = Some(Expectations::new(&[b"somewhere/src".to_vec()], &Selection::default()));
+    let options = ReceiveOptions { receive_policy: DELETE, expectations: asked, ..options() };
     let pair = start(vec![content(&here)], &dst, Layout::Into, SendLimits::default(), options).unwrap();
     assert_eq!(pair.run(&Pump::default()).clean().removal.removed, 1);
     assert!(dst.join("beside").exists() && !dst.join("src/sub/old").exists());
@@ -279,7 +279,7 @@ fn what_is_never_moved_keeps_nothing_from_being_finished() {
     assert!(dst.join("sub/socket").exists());
     // A directory that takes the destination's name is finished too: nobody waits for the same command.
     let new = dir.path().join("new");
-    sync(&[bytes(&src)], &new, Layout::As, Manners::default(), Growth::Refuse).ends.one_failure();
+    sync(&[bytes(&src)], &new, Layout::As, ReceivePolicy::default(), Growth::Refuse).ends.one_failure();
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(names.iter().all(|name| !name.as_encoded_bytes().starts_with(b".haul")), "{names:?}");
 }
@@ -290,7 +290,7 @@ fn more_than_the_most_removes_nothing() {
     let (src, dst) = places(dir.path());
     fs::create_dir(dst.join("old")).unwrap();
     fs::write(dst.join("old/x"), "x").unwrap();
-    let most = |most| Manners { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
+    let most = |most| ReceivePolicy { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
     let said = mirror(&src, &dst, most(1));
     let report = said.ends.clean();
     assert_eq!((report.removal.removed, report.exit_code()), (0, 3));
@@ -320,7 +320,7 @@ fn leftovers_and_running_jobs_lose_nothing() {
 fn a_dry_run_says_what_a_run_does_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
-    mirror(&src, &dst, Manners::default()).ends.clean();
+    mirror(&src, &dst, ReceivePolicy::default()).ends.clean();
     fs::write(src.join("new"), "new").unwrap();
     fs::write(src.join("a"), "changed").unwrap();
     fs::create_dir(src.join("made")).unwrap();
@@ -328,7 +328,7 @@ fn a_dry_run_says_what_a_run_does_and_changes_nothing() {
     symlink("new", src.join("another")).unwrap();
     fs::write(dst.join("old"), "x").unwrap();
     let before = picture(&dst);
-    let said = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..DELETE });
+    let said = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE });
     let report = said.ends.clean();
     let expected = [
         "delete old",
@@ -348,7 +348,7 @@ fn a_dry_run_says_what_a_run_does_and_changes_nothing() {
     // The run itself removes what was said, and then there is nothing to do.
     assert_eq!(mirror(&src, &dst, DELETE).lines(), ["delete old"]);
     assert_same_below(&src, &dst);
-    let after = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..DELETE }).lines();
+    let after = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE }).lines();
     assert!(after.iter().all(|line| line.starts_with("keep ")), "{after:?}");
 }
 
@@ -356,7 +356,7 @@ fn a_dry_run_says_what_a_run_does_and_changes_nothing() {
 fn a_dry_run_makes_no_destination() {
     let dir = tempfile::tempdir().unwrap();
     let (src, _) = places(dir.path());
-    let looks = Manners { run: RunMode::Itemise, ..DELETE };
+    let looks = ReceivePolicy { run: RunMode::ListChanges, ..DELETE };
     let new = dir.path().join("new");
     let into = sync(&[content(&src)], &new, Layout::Into, looks, Growth::Refuse);
     assert_eq!(into.lines()[..2], ["link link", "mkdir sub"]);
@@ -372,13 +372,13 @@ fn a_dry_run_makes_no_destination() {
 fn a_dry_run_compares_contents_if_asked_to() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
-    mirror(&src, &dst, Manners::default()).ends.clean();
+    mirror(&src, &dst, ReceivePolicy::default()).ends.clean();
     for path in ["a", "sub/b"] {
         set_mtime(&dst.join(path), 7, 0);
     }
     fs::write(dst.join("a"), contents(3000, 77)).unwrap();
     let before = picture(&dst);
-    let looks = Manners { equal: Equal::Contents, run: RunMode::Itemise, ..DELETE };
+    let looks = ReceivePolicy { equal: Equal::Contents, run: RunMode::ListChanges, ..DELETE };
     let said = mirror(&src, &dst, looks);
     let report = said.ends.clean();
     // Only the time of one differs.
@@ -403,7 +403,7 @@ fn a_dry_run_names_what_would_fail_and_what_would_be_resumed() {
     let _ = fs::remove_file(dst.join("a"));
     fs::create_dir(dst.join("a")).unwrap();
     let before = picture(&dst);
-    let said = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..Manners::default() });
+    let said = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..ReceivePolicy::default() });
     let (path, fault) = said.ends.one_failure();
     assert_eq!((path, fault.code), (&b"a"[..], FaultCode::IsADirectory));
     let lines = said.lines();
@@ -411,7 +411,7 @@ fn a_dry_run_names_what_would_fail_and_what_would_be_resumed() {
     assert!(lines.iter().any(resumed), "{lines:?} {:?}", names_below(&dst));
     assert_eq!(picture(&dst), before, "the journal and the half file are as they were");
     fs::remove_dir(dst.join("a")).unwrap();
-    let said = mirror(&src, &dst, Manners { run: RunMode::Narrate, ..Manners::default() });
+    let said = mirror(&src, &dst, ReceivePolicy { run: RunMode::Verbose, ..ReceivePolicy::default() });
     let resumed = said.ends.clean().resumed_bytes;
     assert!(resumed >= 7 * MIB, "{resumed}");
     assert!(said.lines().contains(&format!("resume big {resumed} of 12582912")), "{:?}", said.lines());
@@ -425,7 +425,7 @@ fn links_that_are_there_stay_as_they_are() {
     mirror(&src, &dst, DELETE).ends.clean();
     let ids = || ["link", "a", "z"].map(|name| dst.join(name).symlink_metadata().unwrap().ino());
     let before = ids();
-    let looked = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..DELETE });
+    let looked = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE });
     assert_eq!(looked.lines(), ["keep a", "keep link", "keep sub/b", "keep sub/deeper/c", "keep z"]);
     mirror(&src, &dst, DELETE).ends.clean();
     assert_eq!(ids(), before);
@@ -435,7 +435,7 @@ fn links_that_are_there_stay_as_they_are() {
     assert_eq!((dst.join("link").symlink_metadata().unwrap().mtime(), ids()), (1_000_000_000, before));
     // What the names of a changed file lead to is made anew, and that is said before.
     fs::write(src.join("a"), "changed").unwrap();
-    let looked = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..DELETE });
+    let looked = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE });
     assert!(looked.lines().contains(&"link z".to_owned()), "{:?}", looked.lines());
     mirror(&src, &dst, DELETE).ends.clean();
     assert_eq!(fs::read(dst.join("z")).unwrap(), b"changed");
@@ -446,7 +446,8 @@ fn grow(path: &Path, len: u64) {
     fs::write(path, &contents(16 << 20, 3)[..len as usize]).unwrap();
 }
 
-const EXTEND: Manners = Manners { leftovers: Leftovers::Extend, extraneous: Extraneous::Keep, ..DELETE };
+const EXTEND: ReceivePolicy =
+    ReceivePolicy { leftovers: Leftovers::Extend, extraneous: Extraneous::Keep, ..DELETE };
 
 #[test]
 fn of_a_file_that_has_grown_only_the_end_travels() {
@@ -458,7 +459,7 @@ fn of_a_file_that_has_grown_only_the_end_travels() {
     grow(&src.join("log"), 5 * MIB + 300);
     assert_eq!(run().travelled, 5 * MIB + 300);
     grow(&src.join("log"), 9 * MIB + 17);
-    let looked = mirror(&src, &dst, Manners { run: RunMode::Itemise, ..EXTEND });
+    let looked = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..EXTEND });
     assert_eq!(looked.lines(), [format!("resume log {} of {}", 5 * MIB + 300, 9 * MIB + 17)]);
     let said = run();
     assert_eq!(said.travelled, 4 * MIB + 17 - 300);
@@ -474,7 +475,7 @@ fn of_a_file_that_has_grown_only_the_end_travels() {
     assert_same(&src.join("log"), &dst.join("log"));
     // Without the option it comes whole.
     grow(&src.join("log"), 10 * MIB);
-    assert_eq!(mirror(&src, &dst, Manners::default()).travelled, 10 * MIB);
+    assert_eq!(mirror(&src, &dst, ReceivePolicy::default()).travelled, 10 * MIB);
 }
 
 #[test]

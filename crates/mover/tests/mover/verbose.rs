@@ -4,15 +4,15 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::UNIX_EPOCH;
 
-use haul_mover::{Asked, ReceiveOptions, SendLimits};
-use haul_wire::control::{Equal, Extraneous, Growth, Layout, Manners, Preserve, RunMode, Selection};
+use haul_mover::{Expectations, ReceiveOptions, SendLimits};
+use haul_wire::control::{Equal, Extraneous, Growth, Layout, Preserve, ReceivePolicy, RunMode, Selection};
 
 use crate::harness::{bytes, options};
 use crate::kinds::{has_attributes, set};
-use crate::manners::{DELETE, Said, content, places, sync, sync_with, sync_within};
+use crate::receive_policy::{DELETE, Said, content, places, sync, sync_with, sync_within};
 use crate::trees::set_mode;
 
-const NARRATE: Manners = Manners { run: RunMode::Narrate, ..DELETE };
+const NARRATE: ReceivePolicy = ReceivePolicy { run: RunMode::Verbose, ..DELETE };
 
 #[test]
 fn each_name_that_is_made_or_changed_is_said_once() {
@@ -50,8 +50,8 @@ fn a_file_whose_permissions_or_attributes_differ_is_adjusted() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     let run = |run: RunMode, equal: Equal, preserve: Preserve| {
-        let manners = Manners { run, equal, ..DELETE };
-        let receive = ReceiveOptions { manners, permit: preserve, ..options() };
+        let receive_policy = ReceivePolicy { run, equal, ..DELETE };
+        let receive = ReceiveOptions { receive_policy, permit: preserve, ..options() };
         let limits = SendLimits { preserve, ..SendLimits::default() };
         let said = sync_within(&[content(&src)], &dst, Layout::Into, receive, limits);
         said.ends.clean();
@@ -60,11 +60,11 @@ fn a_file_whose_permissions_or_attributes_differ_is_adjusted() {
     let plain = Preserve::default();
     run(RunMode::Move, Equal::SizeAndTime, plain);
     let both = |equal: Equal, preserve: Preserve, expected: &[&str]| {
-        assert_eq!(run(RunMode::Itemise, equal, preserve), expected);
-        assert_eq!(run(RunMode::Itemise, equal, preserve), expected, "a dry run changes nothing");
-        assert_eq!(run(RunMode::Narrate, equal, preserve), expected);
-        assert_eq!(run(RunMode::Narrate, equal, preserve), [""; 0]);
-        assert_eq!(run(RunMode::Itemise, equal, preserve), [""; 0]);
+        assert_eq!(run(RunMode::ListChanges, equal, preserve), expected);
+        assert_eq!(run(RunMode::ListChanges, equal, preserve), expected, "a dry run changes nothing");
+        assert_eq!(run(RunMode::Verbose, equal, preserve), expected);
+        assert_eq!(run(RunMode::Verbose, equal, preserve), [""; 0]);
+        assert_eq!(run(RunMode::ListChanges, equal, preserve), [""; 0]);
     };
     set_mode(&src.join("sub/b"), 0o640);
     both(Equal::SizeAndTime, plain, &["adjust sub/b"]);
@@ -95,7 +95,7 @@ fn what_fails_is_not_said() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::create_dir_all(dst.join("a/in-the-way")).unwrap();
-    let keeps = Manners { extraneous: Extraneous::Keep, ..NARRATE };
+    let keeps = ReceivePolicy { extraneous: Extraneous::Keep, ..NARRATE };
     let said = sync(&[content(&src)], &dst, Layout::Into, keeps, Growth::Refuse);
     assert_eq!(said.ends.one_failure().0, b"a");
     assert!(!said.lines().iter().any(|line| line.contains(" a ")), "{:?}", said.lines());
@@ -105,8 +105,8 @@ fn what_fails_is_not_said() {
 fn who_has_asked_for_the_set_says_it_to_itself_alone() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
-    let asked = Some(Asked::new(&[content(&src)], &Selection::default()));
-    let options = ReceiveOptions { manners: NARRATE, asked, ..options() };
+    let asked = Some(Expectations::new(&[content(&src)], &Selection::default()));
+    let options = ReceiveOptions { receive_policy: NARRATE, expectations: asked, ..options() };
     let said = sync_with(&[content(&src)], &dst, Layout::Into, options, Growth::Refuse);
     said.ends.clean();
     assert_eq!((said.receiver.len(), said.sender.len()), (6, 0));

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use haul_mover::{Asked, MoveReport, ReceiveOptions, Root, SendLimits, receive_files, send_files};
+use haul_mover::{Expectations, MoveReport, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
-    Action, Extraneous, IgnoreFiles, Item, Layout, LeftOutNames, Manners, Rule, RunMode, Selection, Verdict,
+    Action, Extraneous, IgnoreFiles, Item, Layout, LeftOutNames, ReceivePolicy, Rule, RunMode, Selection,
+    Verdict,
 };
 
 use crate::harness::{Pump, bytes, link_pair, names_below, options};
-use crate::manners::{DELETE, content, places};
+use crate::receive_policy::{DELETE, content, places};
 
 /// Rules as `+ pattern` and `- pattern`.
 fn rules(list: &[&str]) -> Selection {
@@ -122,10 +123,10 @@ fn same_as_rsync((src, dst, theirs): (&Path, &Path, &Path), selection: &Selectio
     // First it is only looked, then done with just enough permitted.
     let before = names(dst);
     let run = |run, extraneous| {
-        let manners = Manners { run, extraneous, ..DELETE };
-        mirror_chosen(src, dst, selection, ReceiveOptions { manners, ..options() })
+        let receive_policy = ReceivePolicy { run, extraneous, ..DELETE };
+        mirror_chosen(src, dst, selection, ReceiveOptions { receive_policy, ..options() })
     };
-    let (would, _) = run(RunMode::Itemise, Extraneous::Delete);
+    let (would, _) = run(RunMode::ListChanges, Extraneous::Delete);
     assert_eq!(names(dst), before);
     let (went, report) = run(RunMode::Move, Extraneous::DeleteAtMost(would.len() as u64));
     assert_eq!((report.removal.removed, &report.removal.fault), (went.len() as u64, &None), "{words:?}");
@@ -191,7 +192,7 @@ fn ignore_files_that_the_set_does_not_have_say_nothing() {
     fs::write(src.join("sub/.gitignore"), ".gitignore\n").unwrap();
     fs::write(dst.join("sub/.gitignore"), "*.o\n").unwrap();
     let obey = told(Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() });
-    let options = ReceiveOptions { manners: DELETE, ..options() };
+    let options = ReceiveOptions { receive_policy: DELETE, ..options() };
     let (_, report) = mirror_chosen(&src, &dst, &obey, options);
     assert_eq!(report.removal.fault, None);
     let left = ["a", "link", "sub", "sub/.gitignore", "sub/b", "sub/deeper", "sub/deeper/c", "sub/gone"];
@@ -209,7 +210,7 @@ fn an_ignore_file_that_cannot_be_used_at_the_destination_ends_the_removing() {
     fs::write(dst.join("sub/old"), "x").unwrap();
     fs::write(dst.join("sub/.gitignore"), vec![b'\n'; (1 << 20) + 1]).unwrap();
     let obey = told(Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() });
-    let options = ReceiveOptions { manners: DELETE, ..options() };
+    let options = ReceiveOptions { receive_policy: DELETE, ..options() };
     let (went, report) = mirror_chosen(&src, &dst, &obey, options);
     assert!(went.is_empty() && dst.join("sub/old").exists());
     assert!(report.removal.fault.unwrap().message.contains("`sub/.gitignore` cannot be used"));
@@ -222,8 +223,8 @@ fn a_receiver_that_has_asked_obeys_ignore_files_whatever_the_sender_says() {
     crowded(&dst);
     fs::write(src.join(".gitignore"), "*.o\nbuild\n").unwrap();
     let obey = Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() };
-    let asked = Some(Asked::new(&[b"src/.".to_vec()], &obey));
-    let options = ReceiveOptions { manners: DELETE, asked, ..options() };
+    let asked = Some(Expectations::new(&[b"src/.".to_vec()], &obey));
+    let options = ReceiveOptions { receive_policy: DELETE, expectations: asked, ..options() };
     let (went, report) = mirror_chosen(&src, &dst, &Selection::default(), options);
     assert_eq!(report.removal.fault, None);
     assert!(!went.is_empty() && !dst.join("old").exists());
@@ -236,8 +237,8 @@ fn a_receiver_that_has_asked_spares_what_its_own_rules_leave_out() {
     let (src, dst) = places(dir.path());
     crowded(&dst);
     // The sender says nothing of rules, as if there were none.
-    let asked = Some(Asked::new(&[b"src/.".to_vec()], &rules(&["- *.o", "- build"])));
-    let options = ReceiveOptions { manners: DELETE, asked, ..options() };
+    let asked = Some(Expectations::new(&[b"src/.".to_vec()], &rules(&["- *.o", "- build"])));
+    let options = ReceiveOptions { receive_policy: DELETE, expectations: asked, ..options() };
     let (went, report) = mirror_chosen(&src, &dst, &Selection::default(), options);
     assert_eq!(report.removal.fault, None);
     assert_eq!(went, ["cache", "old", "only/deep/y", "only/z", "sub/cache", "sub/gone/y"]);
@@ -250,7 +251,7 @@ fn a_selection_that_the_receiver_cannot_judge_removes_nothing() {
     let (src, dst) = places(dir.path());
     crowded(&dst);
     let selection = Selection { min_bytes: Some(1), ..rules(&["- *.o"]) };
-    let options = ReceiveOptions { manners: DELETE, ..options() };
+    let options = ReceiveOptions { receive_policy: DELETE, ..options() };
     let (went, report) = mirror_chosen(&src, &dst, &selection, options);
     assert!(went.is_empty() && report.removal.fault.is_some());
 }
@@ -263,7 +264,7 @@ fn a_directory_in_the_way_stays_with_what_rules_leave_out() {
         fs::create_dir_all(dst.join(path).parent().unwrap()).unwrap();
         fs::write(dst.join(path), path).unwrap();
     }
-    let options = ReceiveOptions { manners: DELETE, ..options() };
+    let options = ReceiveOptions { receive_policy: DELETE, ..options() };
     let (removed, report) = mirror_chosen(&src, &dst, &rules(&["- keep"]), options);
     assert_eq!(removed, ["a/gone", "sub/deeper/c", "sub/deeper/c/gone"]);
     assert_eq!((report.failures.count(), report.removal.removed), (1, 3));
