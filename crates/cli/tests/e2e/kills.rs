@@ -103,7 +103,7 @@ impl Server {
 
     /// Asserts that a copy succeeded; if not, the server's words tell why.
     #[track_caller]
-    fn has_served(&mut self, copy: Outcome) {
+    fn has_served(&mut self, copy: &Outcome) {
         let state = if self.process.is_running() { "runs" } else { "has ended" };
         assert_eq!(copy.code, Some(0), "{copy:?}; the server {state}: {}", self.process.stderr());
     }
@@ -150,7 +150,7 @@ impl Copy<'_> {
             std::thread::sleep(Duration::from_millis(rng.below(2500)));
             if !copy.is_running() {
                 // The end came first. This was the last kill of this copy that could be.
-                server.has_served(copy.wait(LIMIT));
+                server.has_served(&copy.wait(LIMIT));
                 break;
             }
             done += 1;
@@ -165,7 +165,8 @@ impl Copy<'_> {
                 server = Server::start(self.emulator, self.root());
             }
         }
-        server.has_served(self.start(&server).wait(LIMIT));
+        let last = self.start(&server).wait(LIMIT);
+        server.has_served(&last);
         self.carried() - before
     }
 

@@ -318,7 +318,10 @@ pub(crate) fn unlink_temporary(directory: impl AsFd, name: impl Arg) -> Result<(
 fn modification(stat: &Stat) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        last_modification: Timespec { tv_sec: stat.st_mtime.into(), tv_nsec: stat.st_mtime_nsec as _ },
+        last_modification: Timespec {
+            tv_sec: stat.st_mtime.into(),
+            tv_nsec: (stat.st_mtime_nsec as u32).into(),
+        },
     }
 }
 
