@@ -23,22 +23,22 @@ pub enum OpenError {
     Ticket(#[from] TicketError),
     /// No server answers there.
     #[error("{0}")]
-    Unreachable(#[source] Error),
+    Unreachable(#[source] Box<Error>),
     /// The server is not the one that made the URL, or the URL has expired.
     #[error("{0}")]
-    NotTrusted(#[source] Error),
+    NotTrusted(#[source] Box<Error>),
     /// The server refuses.
     #[error("{0}")]
-    Refused(#[source] Error),
+    Refused(#[source] Box<Error>),
     /// TCP gets through to the server and UDP does not.
     #[error("{0}")]
-    UdpBlocked(#[source] Error),
+    UdpBlocked(#[source] Box<Error>),
     /// The server did not answer in time.
     #[error("{0}")]
-    TimedOut(#[source] Error),
+    TimedOut(#[source] Box<Error>),
     /// Anything else.
     #[error("{0}")]
-    Failed(#[source] Error),
+    Failed(#[source] Box<Error>),
 }
 
 impl From<Error> for OpenError {
@@ -48,12 +48,14 @@ impl From<Error> for OpenError {
             Error::Recipe(error) => Self::Recipe(error),
             Error::Controller(error) => Self::Law(error),
             Error::Ticket(error) => Self::Ticket(error),
-            Error::Resolve { .. } | Error::Connect { .. } | Error::NotHaul { .. } => Self::Unreachable(error),
-            Error::Certificate { .. } | Error::Expired { .. } => Self::NotTrusted(error),
-            Error::Peer(_) => Self::Refused(error),
-            Error::UdpBlocked { .. } => Self::UdpBlocked(error),
-            Error::TimedOut { .. } => Self::TimedOut(error),
-            error => Self::Failed(error),
+            Error::Resolve { .. } | Error::Connect { .. } | Error::NotHaul { .. } => {
+                Self::Unreachable(error.into())
+            }
+            Error::Certificate { .. } | Error::Expired { .. } => Self::NotTrusted(error.into()),
+            Error::Peer(_) => Self::Refused(error.into()),
+            Error::UdpBlocked { .. } => Self::UdpBlocked(error.into()),
+            Error::TimedOut { .. } => Self::TimedOut(error.into()),
+            error => Self::Failed(error.into()),
         }
     }
 }
@@ -70,7 +72,7 @@ impl From<OpenError> for Error {
             | OpenError::Refused(error)
             | OpenError::UdpBlocked(error)
             | OpenError::TimedOut(error)
-            | OpenError::Failed(error) => error,
+            | OpenError::Failed(error) => *error,
         }
     }
 }
@@ -84,28 +86,28 @@ pub enum ConnectionError {
     Closed,
     /// The other side has broken it off.
     #[error("{0}")]
-    Aborted(#[source] Error),
+    Aborted(#[source] Box<Error>),
     /// The other side is silent, or packets do not get through to it.
     #[error("{0}")]
-    Silent(#[source] Error),
+    Silent(#[source] Box<Error>),
     /// A micro-protocol of this side has failed.
     #[error("{0}")]
-    MicroProtocol(#[source] Error),
+    MicroProtocol(#[source] Box<Error>),
     /// Anything else.
     #[error("{0}")]
-    Failed(#[source] Error),
+    Failed(#[source] Box<Error>),
 }
 
 impl From<Error> for ConnectionError {
     fn from(error: Error) -> Self {
         match error {
             Error::Closed => Self::Closed,
-            Error::Peer(_) => Self::Aborted(error),
+            Error::Peer(_) => Self::Aborted(error.into()),
             Error::Silent { .. } | Error::UdpBlocked { .. } | Error::ControlLost { .. } => {
-                Self::Silent(error)
+                Self::Silent(error.into())
             }
-            Error::MicroProtocol { .. } => Self::MicroProtocol(error),
-            error => Self::Failed(error),
+            Error::MicroProtocol { .. } => Self::MicroProtocol(error.into()),
+            error => Self::Failed(error.into()),
         }
     }
 }
@@ -117,7 +119,7 @@ impl From<ConnectionError> for Error {
             ConnectionError::Aborted(error)
             | ConnectionError::Silent(error)
             | ConnectionError::MicroProtocol(error)
-            | ConnectionError::Failed(error) => error,
+            | ConnectionError::Failed(error) => *error,
         }
     }
 }
@@ -238,7 +240,7 @@ mod tests {
         let silent = WaitError::from(Error::Silent { what, seconds });
         assert!(matches!(&silent, WaitError::Ended(ConnectionError::Silent(_))), "{silent:?}");
         // Both say what lies behind them, and become one error again.
-        assert!(silent.source().unwrap().source().unwrap().is::<Error>());
+        assert!(silent.source().unwrap().source().unwrap().is::<Box<Error>>());
         assert!(matches!(Error::from(silent), Error::Silent { .. }));
     }
 }

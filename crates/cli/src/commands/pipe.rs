@@ -268,7 +268,7 @@ impl Pipe<'_> {
         loop {
             self.go_on()?;
             match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
-                None => writer.check().map_err(|error| gone(error))?,
+                None => writer.check().map_err(gone)?,
                 Some(0) => break,
                 Some(read) => {
                     self.write(&mut writer, &buffer[..read])?;
@@ -305,7 +305,7 @@ impl Pipe<'_> {
         loop {
             match writer.finish_timeout(LOOK) {
                 Err(WaitError::TimedOut(_)) => self.go_on()?,
-                finished => return finished.map_err(|error| gone(error)),
+                finished => return finished.map_err(gone),
             }
         }
     }
@@ -351,7 +351,7 @@ impl Pipe<'_> {
         }
         self.flush(connection)?;
         tally.known = Some(Known::of(connection));
-        connection.close(LAST_WORDS).map_err(|error| gone(error))?;
+        connection.close(LAST_WORDS).map_err(gone)?;
         Ok(tally)
     }
 

@@ -150,7 +150,7 @@ impl Real {
             virtual_goodput_bps: None,
             virtual_goodput_unaware_bps: None,
             kept: Vec::new(),
-            discriminators: Default::default(),
+            discriminators: std::collections::BTreeMap::new(),
         }
     }
 }
