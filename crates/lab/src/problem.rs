@@ -31,6 +31,11 @@ impl Problem {
         Self { message: message.into(), hint: hint.into(), exit_code: FAILED }
     }
 
+    /// The same failure, with what was being done.
+    pub(crate) fn during(self, what: &str) -> Self {
+        Self { message: format!("{what} failed: {}", self.message), ..self }
+    }
+
     /// A signal is to end this process.
     pub(crate) fn ended_by(signal: i32) -> Self {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");

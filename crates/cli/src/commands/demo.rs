@@ -2,21 +2,21 @@
 
 mod beside;
 mod busy;
+mod path;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use haul_base::Bytes;
 use haul_engine::Listener;
 use haul_wire::control::{Fault, Selection};
-use serde_json::json;
 use tempfile::TempDir;
 
 use self::beside::beside;
 use self::busy::busy;
 pub(crate) use self::busy::receiver;
+use self::path::{path, show_counts};
 use crate::args::DemoArgs;
-use crate::demo::{DirectionCounts, EmulatedPath, FileSet, FileSetSpec, PathCounts, PathSpec};
+use crate::demo::{EmulatedPath, FileSet, FileSetSpec, PathCounts, PathSpec};
 use crate::fault;
 use crate::output::RunReport;
 use crate::transfer::context::Context;
@@ -25,9 +25,6 @@ use crate::transfer::plan::path_bytes;
 use crate::transfer::policy::Policy;
 use crate::transfer::server::with_own_server;
 use crate::transfer::session::upload;
-
-/// The MTU of the emulated path: Ethernet's.
-const MTU: u16 = 1_500;
 
 /// Copies files to a receiver in this process over an emulated long path.
 pub(crate) fn run(context: &Context, args: &DemoArgs) -> RunReport {
@@ -61,20 +58,6 @@ fn try_demo(context: &Context, args: &DemoArgs) -> Result<RunReport, Fault> {
     Ok(report)
 }
 
-/// The emulated path, and words about it.
-pub(super) fn path(context: &Context, args: &DemoArgs) -> PathSpec {
-    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, mtu: MTU, seed: args.seed };
-    context.say(describe(&spec));
-    context.events.write(
-        "start",
-        json!({
-            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": spec.loss.get(),
-            "seed": spec.seed, "queue_bytes": spec.queue().0,
-        }),
-    );
-    spec
-}
-
 fn scratch_directory() -> Result<TempDir, Fault> {
     let made = tempfile::Builder::new().prefix("haul-demo-").tempdir();
     made.map_err(|e| {
@@ -96,17 +79,6 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     Ok(root)
 }
 
-fn describe(spec: &PathSpec) -> String {
-    format!(
-        "Path:  {}, rtt {}, {:.3} % random loss each way, queue {}, seed {}",
-        spec.rate,
-        spec.rtt,
-        spec.loss.get() * 100.0,
-        spec.queue(),
-        spec.seed
-    )
-}
-
 fn over_path(
     context: &Context,
     spec: &PathSpec,
@@ -119,25 +91,4 @@ fn over_path(
     url.port = path.address().port();
     let report = upload(context, &url, path_bytes(&[source]), &Selection::default(), Cpu::DataThread);
     Ok((report, path.counts()))
-}
-
-/// What the path did to the packets: the truth that the report can be held against.
-pub(super) fn show_counts(context: &Context, counts: &PathCounts) {
-    for (name, direction) in [("Data", &counts.up), ("Back", &counts.down)] {
-        context.say(format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
-        context.events.write("path", path_event(name, direction));
-    }
-}
-
-fn path_event(name: &str, counts: &DirectionCounts) -> serde_json::Value {
-    json!({
-        "direction": name.to_lowercase(),
-        "offered": counts.offered,
-        "delivered": counts.delivered,
-        "queue_full": counts.queue_full,
-        "random": counts.random,
-        "too_large": counts.too_large,
-        "relay": counts.relay,
-        "overrun": counts.overrun,
-    })
 }

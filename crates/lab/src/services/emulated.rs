@@ -65,8 +65,7 @@ impl Emulator {
         let options = self.options(round, road);
         let output =
             self.emulator.run(&directory, &emulator::Job { options, server: end("b"), client: end("a") });
-        let output = output
-            .map_err(|problem| Problem::failed(format!("{job:?} over {road:?} failed: {problem}"), ""))?;
+        let output = output.map_err(|problem| problem.during(&format!("{job:?} over {road:?}")))?;
         Ok(Results { directory, counters: output.counters })
     }
 

@@ -16,7 +16,7 @@ use haul_wire::control::{Fault, FaultCode};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use super::beside::row;
-use super::{path, show_counts};
+use super::path::{path, show_counts};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::demo::{EmulatedPath, PathSpec};
