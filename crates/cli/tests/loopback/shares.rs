@@ -174,10 +174,14 @@ fn ten_senders_get_equal_shares_of_what_the_server_can_take() {
     // By then all of them send, and know of each other.
     let first = ten.when_all_have(1e6, None);
     let last = ten.when_all_have(3e6, Some(&first));
-    let speeds: Vec<f64> = first.iter().zip(&last).map(|(first, last)| last.speed_since(first)).collect();
+    let least_and_most =
+        |of: Vec<f64>| (of.iter().copied().fold(f64::MAX, f64::min), of.into_iter().fold(0f64, f64::max));
+    let (least, most) = least_and_most(last.iter().map(|standing| standing.rate).collect());
+    assert!(least >= 0.9 * most, "{last:?}");
+    // Ten processes on a busy machine do not all use what they are allotted.
     let (least, most) =
-        speeds.iter().fold((f64::MAX, 0f64), |(least, most), &speed| (least.min(speed), most.max(speed)));
-    assert!(least >= 0.9 * most, "{speeds:?}");
+        least_and_most(first.iter().zip(&last).map(|(first, last)| last.speed_since(first)).collect());
+    assert!(least >= 0.5 * most, "{least} and {most}");
     let rates: f64 = last.iter().map(|standing| standing.rate).sum();
     assert!(rates <= 1.001 * CAPACITY, "{last:?}");
     assert!(rates >= 0.8 * CAPACITY, "nothing is given away: {last:?}");
