@@ -216,7 +216,7 @@ fn a_name_of_a_temporary_file_is_refused_and_all_else_is_copied() {
     fs::write(src.join("f"), "x").unwrap();
     let ends = copy(&[&src], &dir.path().join("dst"), Layout::As);
     let (path, fault) = ends.one_failure();
-    assert_eq!((path, fault.code), (&b"src/.haul-00000001-0.part"[..], FaultCode::Usage));
+    assert_eq!((path, fault.code), (&b"src/.haul-00000001-0.part"[..], FaultCode::SpecialFile));
     assert_same(&src.join("f"), &dir.path().join("dst/f"));
     assert_eq!(names_below(&dir.path().join("dst")).len(), 1);
 }
