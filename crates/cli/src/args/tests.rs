@@ -106,3 +106,12 @@ fn time_and_bytes_exclude_each_other() {
     let words = ["haul", "bench", "u", "--time", "1s", "--bytes", "1MB"];
     assert!(Cli::try_parse_from(words).is_err());
 }
+
+#[test]
+fn a_server_has_as_many_sessions_as_documented() {
+    let Some(Command::Serve(args)) = Cli::try_parse_from(["haul", "serve"]).unwrap().command else {
+        panic!()
+    };
+    let limits = (args.max_sessions, args.max_per_address, args.idle_timeout);
+    assert_eq!(limits, (64, 48, Span::from_secs(60)), "docs/security.md");
+}

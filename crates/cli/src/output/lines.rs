@@ -118,7 +118,7 @@ pub(crate) fn out_verbatim(text: &str) {
 
 /// Writes the URL of a server to stdout, with its key: that is what it is for.
 pub(crate) fn out_url(url: &HaulUrl) {
-    out_verbatim(&url.to_string());
+    out_verbatim(&zeroize::Zeroizing::new(url.to_string()));
 }
 
 /// Writes the URL of a server to stderr, with its key, where stdout is for data.

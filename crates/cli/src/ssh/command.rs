@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::SshHost;
 use crate::args::SshArgs;
+use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
 use crate::signals::quote;
 
@@ -97,7 +98,7 @@ impl SshCommand {
     /// ssh, up to and with the host.
     fn to(&self, host: &SshHost, first: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg(first).args(self.arguments(host));
+        command.env_remove(VARIABLE).arg(first).args(self.arguments(host));
         command
     }
 
@@ -235,6 +236,11 @@ mod tests {
              --for-ssh --port-range 5000-5001"
         );
         assert!(spelled(&command.copy(&host("far:x"))).ends_with("|far|~/'my bin/haul' cp --for-ssh"));
+        let far = host("far:x");
+        for ssh in [command.serve(&far), command.copy(&far), command.to(&far, "-G")] {
+            let withheld = ssh.get_envs().any(|(name, value)| name == VARIABLE && value.is_none());
+            assert!(withheld, "ssh inherits the URL");
+        }
     }
 
     #[test]

@@ -16,7 +16,6 @@ use serde_json::Value;
 use super::announcement::{Scan, Scanner};
 use super::failure::{self, Ended};
 use super::{Announcement, SshCommand, SshHost};
-use crate::endpoint::VARIABLE;
 use crate::fault;
 use crate::output::tell;
 use crate::signals::Cancel;
@@ -80,7 +79,6 @@ impl Remote {
         mut started: Command,
         cancel: &Cancel,
     ) -> Result<Self, Fault> {
-        started.env_remove(VARIABLE);
         started.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = started.spawn().map_err(|e| failure::no_ssh(command, &e))?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());

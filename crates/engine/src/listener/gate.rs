@@ -288,6 +288,8 @@ mod tests {
 
     #[test]
     fn one_address_or_network_never_has_all_places() {
+        let documented = HandshakeLimits { total: 64, per_network: 48, per_address: 32 };
+        assert_eq!(HandshakeLimits::default(), documented, "docs/security.md");
         let limits = HandshakeLimits { total: 8, per_network: 3, per_address: 2 };
         // The same address, also as IPv6 writes it.
         assert_eq!(closed(limits, &["192.0.2.1", "::ffff:192.0.2.1", "192.0.2.1"]), [true, false, false]);

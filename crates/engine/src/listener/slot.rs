@@ -94,7 +94,8 @@ impl Slot {
         let Some(hello) = open_hello(&mut state.open, packet) else {
             return Verdict::Unauthentic;
         };
-        if !state.is_known(from, &hello) {
+        // Once the source is known no challenge is sealed: the session's answers go on from `next_pn` under the same key.
+        if state.source.is_none() && !state.is_known(from, &hello) {
             return Verdict::Challenged(state.challenge(from, &hello));
         }
         state.source = Some(from);

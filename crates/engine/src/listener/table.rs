@@ -238,6 +238,10 @@ mod tests {
         let other = "198.51.100.10:7".parse().unwrap();
         assert!(matches!(registration.slot().on_hello(&mut answer.clone(), other), Verdict::Challenged(_)));
         assert_eq!(registration.slot().on_hello(&mut answer.clone(), elsewhere), Verdict::Taken);
-        assert!(registration.slot().next_pn() > challenges.len() as u64);
+        let next_pn = registration.slot().next_pn();
+        assert!(next_pn > challenges.len() as u64);
+        // A HELLO from before the answer comes late. A challenge would use a number that the session's answers use too.
+        assert_eq!(registration.slot().on_hello(&mut hello(5), elsewhere), Verdict::Taken);
+        assert_eq!(registration.slot().next_pn(), next_pn);
     }
 }

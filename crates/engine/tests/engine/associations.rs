@@ -506,6 +506,9 @@ fn messages_that_nobody_takes_do_not_fill_the_memory() {
 fn no_more_messages_wait_than_the_limit_however_small_they_are() {
     let kept = kept_of(ChannelOptions::default().inbox, 1, 24_000);
     assert!((16_384..=17_600).contains(&kept), "{kept} messages of 1 byte");
+    // However little room there is: 16, and at most one buffer of packets more.
+    let kept = kept_of(Bytes(1), 1_000, 1_000);
+    assert!((16..=90).contains(&kept), "{kept} messages of 1,000 bytes");
 }
 
 #[test]

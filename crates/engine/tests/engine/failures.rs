@@ -160,6 +160,7 @@ fn clients_that_hold_handshakes_open_do_not_keep_others_out() {
 #[test]
 fn handshakes_that_take_too_long_are_ended() {
     let mut listening = listen_options(HOST);
+    assert_eq!(listening.handshake_timeout, Duration::from_secs(10), "docs/security.md");
     listening.handshake_timeout = Duration::from_millis(200);
     let listener = Listener::bind(listening).unwrap();
     let mut slow = TcpStream::connect(listener.local_addr()).unwrap();

@@ -121,6 +121,8 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
+    use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+
     use super::*;
 
     /// The restriction holds for the thread of `act` only.
@@ -156,6 +158,7 @@ mod tests {
         let secret = elsewhere.path().join("secret");
         fs::write(&secret, "secret").unwrap();
         symlink(&secret, root.path().join("link")).unwrap();
+        fs::copy("/bin/true", root.path().join("program")).unwrap();
         restricted(root.path(), Offer::ReadingAndWriting, || {
             let at = |name: &str| root.path().join(name);
             fs::create_dir_all(at("a/b")).unwrap();
@@ -172,6 +175,9 @@ mod tests {
             denied(fs::remove_file(&secret));
             denied(fs::read_dir("/"));
             denied(Command::new("/bin/true").status());
+            denied(Command::new(at("program")).status());
+            let made = mknodat(CWD, at("device"), FileType::CharacterDevice, Mode::RUSR, makedev(1, 3));
+            denied(made.map_err(Error::from));
             fs::remove_dir_all(at("c")).unwrap();
             // What looks up names, and what the kernel says of this process, is still read.
             assert!(fs::read("/etc/passwd").is_ok() && fs::read("/proc/self/status").is_ok());

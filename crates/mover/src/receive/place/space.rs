@@ -208,6 +208,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_share_is_a_hundredth_of_the_file_system_and_a_gibibyte_at_most() {
+        let mut there = rustix::fs::statfs("/").unwrap();
+        (there.f_blocks, there.f_bsize) = (100_000, 4_096);
+        assert_eq!(MinFree::Share.of(&there), 4_096_000);
+        there.f_blocks = 1 << 40;
+        assert_eq!(MinFree::Share.of(&there), 1 << 30, "docs/security.md");
+    }
+
+    #[test]
     fn what_is_reserved_doubles_with_what_has_come_and_ends_with_the_file() {
         const MIB: u64 = 1 << 20;
         let mut file = Growing { size: 100 * MIB, arrived: 0, reserved: 0 };

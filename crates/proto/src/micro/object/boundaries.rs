@@ -168,6 +168,7 @@ mod tests {
 
     #[test]
     fn gaps_are_bounded_and_what_closes_one_is_always_welcome() {
+        assert_eq!(Boundaries::default().most / 2, 524_288, "docs/security.md");
         let mut boundaries = Boundaries { most: 100, ..Boundaries::default() };
         let mut joined = Vec::new();
         for seq in (1..1_000).step_by(2) {
