@@ -13,12 +13,18 @@ impl Wake for Unpark {
     }
 }
 
+thread_local! {
+    /// One for each thread, so that a list of those that wait knows it again at the thread's next wait.
+    static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
+}
+
 /// Polls in this thread until there is a result; `None` if there is none by `until`.
 pub(crate) fn block_until<T>(
     until: Option<Instant>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Option<T> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker =
+        UNPARK.try_with(Waker::clone).unwrap_or_else(|_| Waker::from(Arc::new(Unpark(thread::current()))));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(result) = poll(&mut context) {

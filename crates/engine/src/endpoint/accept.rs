@@ -160,7 +160,9 @@ pub(super) fn drop_resumption_state_if_asked(shared: &Shared, word: &WordPacket)
     }
     let mut table = lock(&shared.table);
     let entry = table.get(word.flight.identity);
-    if entry.is_some_and(|entry| entry.last_epoch == word.flight.epoch) {
+    // A copy of another flight of the same time does not forget the one that runs.
+    let is_it = |live: &Arc<Connection>| live.flight() == word.flight;
+    if entry.is_some_and(|it| it.last_epoch == word.flight.epoch && it.live.as_ref().is_none_or(is_it)) {
         table.remove(word.flight.identity);
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Time};
 use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
+use haul_udp::Interest;
 use haul_wire::packet::FlightWord;
 
 use super::Endpoint;
@@ -414,8 +415,26 @@ impl Channel {
     }
 }
 
+impl Channel {
+    /// Waits until what was kept for a full socket has left, for up to 20 ms.
+    fn wait_for_room(&self) {
+        let shared = self.endpoint.shared();
+        self.inner.flush(shared, self.now());
+        for _ in 0..20 {
+            if self.inner.lock().has_nothing_unsent() {
+                return;
+            }
+            // Without room in time the batch is lost, as it would be on the way.
+            let _ = shared.socket.wait(Interest::Write, Duration::from_millis(1));
+            self.inner.on_room(shared, self.now());
+        }
+    }
+}
+
 impl Drop for Channel {
     fn drop(&mut self) {
+        // Nobody looks after the connection any more: what the socket has no room for leaves now or never.
+        self.wait_for_room();
         self.start_close(CloseReason::Graceful);
         let peer = self.inner.lock().proven_peer();
         let shared = self.endpoint.shared();
@@ -454,8 +473,13 @@ impl State {
         self.ended().map_or(Ok(None), Err)
     }
 
+    fn has_nothing_unsent(&self) -> bool {
+        self.unsent.is_none() || self.ended().is_some()
+    }
+
     fn flushed(&mut self) -> Attempt<()> {
-        if self.stack.unfinished() == 0 {
+        // What the socket had no room for has left the stack, but not this host.
+        if self.stack.unfinished() == 0 && self.has_nothing_unsent() {
             return Ok(Some(()));
         }
         self.ended().map_or(Ok(None), Err)

@@ -334,7 +334,8 @@ impl Connection {
         if matches!(state.phase, Phase::Ended(_)) {
             return;
         }
-        let is_overdue = state.transmit_at.is_none_or(|at| at <= now);
+        let can_retry = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_some_and(|at| at <= now));
+        let is_overdue = can_retry || state.transmit_at.is_none_or(|at| at <= now);
         state.replies &= !(is_overdue && state.transmit_at.is_some());
         if state.stack.deadline().is_some_and(|deadline| deadline.at <= now) {
             state.stack.on_deadline(now);

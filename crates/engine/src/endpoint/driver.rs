@@ -163,9 +163,9 @@ impl Driver {
 
     fn receive(&self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
         let mut event_loop = lock(&self.event_loop);
-        DRIVES.set(true);
+        let before = DRIVES.replace(true);
         let received = caught(|| event_loop.receive(shared, rounds));
-        DRIVES.set(false);
+        DRIVES.set(before);
         received.unwrap_or_else(|message| {
             Err(EngineError::System { what: "the endpoint's driver has panicked", reason: message })
         })
@@ -185,6 +185,7 @@ pub(super) enum Received {
 
 /// The endpoint's own thread: runs until the endpoint is stopped or its socket fails.
 pub(super) fn run(shared: &Arc<Shared>) {
+    DRIVES.set(true);
     let error = caught(|| serve(shared)).unwrap_or_else(|message| {
         Err(EngineError::System { what: "the endpoint's thread has panicked", reason: message })
     });
@@ -206,9 +207,7 @@ fn serve(shared: &Arc<Shared>) -> Result<(), EngineError> {
                 flush(shared, identity);
             }
         }
-        DRIVES.set(true);
         let due = run_timers(shared);
-        DRIVES.set(false);
         woken = if received == Received::Some || due {
             Woken::default()
         } else {
@@ -328,7 +327,9 @@ impl<'s> InlineDriver<'s> {
 
     fn sleep(&self, until: Option<Time>) -> Result<(), EngineError> {
         let driver = &self.shared.driver;
-        let timeout = until.map(|until| Duration::from(until.since(self.shared.clock.now())));
+        // Kernels before 5.11 take no longer than 24 days.
+        let timeout = until.map(|until| until.since(self.shared.clock.now()).min(Span::from_secs(3_600)));
+        let timeout = timeout.map(Duration::from);
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(SOCKET) }; 2];

@@ -1,6 +1,6 @@
 //! What the drivers of an endpoint and the applications' threads share.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::mem::{replace, take};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -92,9 +92,16 @@ struct Arrivals {
 /// Connections that were active since they last gave back what can be made again.
 #[derive(Default)]
 struct Active {
-    identities: Vec<u32>,
+    identities: BTreeSet<u32>,
     /// When they were looked at last.
     looked: Time,
+}
+
+impl Active {
+    /// Whether there are many associations, or as many names of which most may be gone.
+    fn is_worth_while(&self, associations: usize) -> bool {
+        !self.identities.is_empty() && (associations >= MANY || self.identities.len() >= MANY)
+    }
 }
 
 /// A socket, its clock and its connections.
@@ -187,13 +194,13 @@ impl Shared {
 
     /// A connection is active: it may have what an idle one gives back.
     pub(super) fn note_active(&self, identity: u32) {
-        lock(&self.active).identities.push(identity);
+        lock(&self.active).identities.insert(identity);
     }
 
     /// When idle connections have to be looked for again.
     pub(super) fn idle_release_due(&self) -> Option<Span> {
         let active = lock(&self.active);
-        let is_worth_while = !active.identities.is_empty() && lock(&self.table).len() >= MANY;
+        let is_worth_while = active.is_worth_while(lock(&self.table).len());
         is_worth_while.then(|| (active.looked + IDLE).since(self.clock.now()))
     }
 
@@ -201,7 +208,7 @@ impl Shared {
     pub(super) fn release_idle(&self, now: Time) {
         let (identities, before) = {
             let mut active = lock(&self.active);
-            if now.since(active.looked) < IDLE || lock(&self.table).len() < MANY {
+            if now.since(active.looked) < IDLE || !active.is_worth_while(lock(&self.table).len()) {
                 return;
             }
             (take(&mut active.identities), replace(&mut active.looked, now))

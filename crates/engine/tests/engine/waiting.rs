@@ -335,6 +335,8 @@ fn a_full_socket_delays_packets_and_loses_none() {
             send(&client, &message);
         }
         client.flush(Some(PATIENCE)).unwrap();
+        // What is flushed has left before the connection closes.
+        client.close(PATIENCE).unwrap();
         receives.join().unwrap();
     });
     assert_eq!(endpoint.stats().unsent, 0);

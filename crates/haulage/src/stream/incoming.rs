@@ -120,7 +120,7 @@ impl ObjectSink for Sink {
         for piece in pieces {
             state.put(piece.offset, &data[piece.range.clone()]);
         }
-        if state.ready() > 0 {
+        if state.ready() > 0 || state.broken {
             Inbox::release(state);
         }
     }

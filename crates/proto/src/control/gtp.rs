@@ -28,6 +28,8 @@ use super::{
 use crate::rtt::RttEstimator;
 
 const NAME: &str = "gtp";
+/// The rate rises no further above that of arrival than by this factor: then something else is the limit. Our choice.
+const MOST_UNUSED: f64 = 2.0;
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -106,7 +108,8 @@ impl RateController for Gtp {
         if let Some(ended) = self.sums.end(sample.now, length)
             && !std::mem::take(&mut self.was_silent)
         {
-            self.on_round_trip(ended.loss_rate(), !sample.app_limited);
+            let is_used = sample.arrival_rate.is_none_or(|arrived| self.rate <= arrived.mul_f64(MOST_UNUSED));
+            self.on_round_trip(ended.loss_rate(), is_used && !sample.app_limited);
         }
     }
 

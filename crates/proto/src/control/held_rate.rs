@@ -81,7 +81,8 @@ struct Window {
     duplicates: u64,
     socket_drops: u64,
     ecn_ce: u64,
-    app_limited: bool,
+    /// Packets that arrived of those that left while there was less to send than was allowed.
+    app_limited_packets: u64,
     arrival_rate: Mean,
     drain_rate: Mean,
     host: Option<HostSample>,
@@ -115,7 +116,9 @@ impl Window {
         self.duplicates = self.duplicates.saturating_add(sample.duplicates);
         self.socket_drops = self.socket_drops.saturating_add(sample.socket_drops);
         self.ecn_ce = self.ecn_ce.saturating_add(sample.ecn_ce);
-        self.app_limited |= sample.app_limited;
+        if sample.app_limited {
+            self.app_limited_packets = self.app_limited_packets.saturating_add(sample.acked_packets);
+        }
         self.arrival_rate.add(sample.arrival_rate);
         self.drain_rate.add(sample.drain_rate);
         if let Some(host) = sample.host {
@@ -168,7 +171,7 @@ impl Window {
             ecn_ce: self.ecn_ce,
             host: self.host,
             verdict: self.verdict,
-            app_limited: self.app_limited,
+            app_limited: self.app_limited_packets > self.acked_packets / 2,
             report_interval: last.report_interval,
         }
     }
@@ -185,13 +188,19 @@ struct HeldRate {
     /// Packets from this number on left at the present rate.
     since_pn: u64,
     next_pn: u64,
+    /// In mode `rate`: silence has lowered the rate from this one. Until it is back, or something is lost, the rate follows
+    /// the law.
+    recovers_to: Option<Rate>,
+    /// Nothing has been heard since the last silence.
+    was_silent: bool,
 }
 
 impl HeldRate {
     fn new(law: Box<dyn RateController>, window: Option<Window>, initial_rtt: Span) -> Self {
         let rtt = RttEstimator::new(initial_rtt);
         let rate = law.state().rate;
-        let mut held = Self { law, rate, rtt, window, since_pn: 0, next_pn: 0 };
+        let mut held =
+            Self { law, rate, rtt, window, since_pn: 0, next_pn: 0, recovers_to: None, was_silent: false };
         held.take_rate();
         held
     }
@@ -242,8 +251,18 @@ impl RateController for HeldRate {
             return window.add(sample);
         }
         self.law.on_feedback(sample);
+        if std::mem::take(&mut self.was_silent) {
+            // What left before was on its way during the silence.
+            self.since_pn = sample.next_pn;
+        }
         if self.is_congested(sample) {
+            self.recovers_to = None;
             self.take_rate();
+        } else if let Some(before) = self.recovers_to {
+            let since = self.since_pn;
+            self.take_rate();
+            self.since_pn = since;
+            self.recovers_to = (self.rate < before).then_some(before);
         }
     }
 
@@ -258,13 +277,17 @@ impl RateController for HeldRate {
     fn on_silence(&mut self, now: Time, count: u32) {
         self.law.on_silence(now, count);
         if self.window.is_none() {
+            let before = self.recovers_to.unwrap_or(self.rate);
             self.take_rate();
+            self.recovers_to = (self.rate < before).then_some(before);
+            self.was_silent = true;
         }
     }
 
     fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
         self.law.take_over(rate, rtt);
         self.rtt = rtt.clone();
+        (self.recovers_to, self.was_silent) = (None, false);
         self.take_rate();
     }
 
@@ -370,6 +393,50 @@ mod tests {
         );
         assert_eq!(tell(&mut law, 200, Some(9_999), 100), 150, "the law has fallen to 100: not shown");
         assert_eq!(tell(&mut law, 300, Some(10_000), 90), 100);
+    }
+
+    /// Falls to 1 Mbit/s in silence, and gains 1 Mbit/s with each feedback.
+    #[derive(Debug)]
+    struct Climber(u64);
+
+    impl RateController for Climber {
+        fn permit(&self) -> Permit {
+            Permit::Go(Limits::at_rate(Rate::from_mbps(self.0)))
+        }
+
+        fn on_feedback(&mut self, _: &FeedbackSample<'_>) {
+            self.0 += 1;
+        }
+
+        fn on_silence(&mut self, _: Time, _: u32) {
+            self.0 = 1;
+        }
+
+        fn ceiling(&self) -> Option<Rate> {
+            None
+        }
+
+        fn state(&self) -> RateState {
+            RateState { phase: "climbs", rate: Rate::from_mbps(self.0) }
+        }
+    }
+
+    #[test]
+    fn after_silence_the_rate_comes_back_with_the_law_and_holds_again() {
+        let mut law = Mode::Rate.hold(Box::new(Climber(50)), Span::from_millis(20));
+        let rtt = RttEstimator::new(Span::from_millis(20));
+        let tell = |law: &mut Box<dyn RateController>, round: u64| {
+            let sample = feedback(Time::ZERO + Span::from_millis(20 * round), &rtt, 200, 0, None);
+            law.on_feedback(&FeedbackSample { next_pn: 200 * round, ..sample });
+            law.state().rate
+        };
+        assert_eq!(tell(&mut law, 1), Rate::from_mbps(50));
+        law.on_silence(Time::ZERO + Span::from_millis(400), 1);
+        law.on_silence(Time::ZERO + Span::from_millis(800), 2);
+        assert_eq!(law.state().rate, Rate::from_mbps(1));
+        let back: Vec<Rate> = (60..130).map(|round| tell(&mut law, round)).collect();
+        assert_eq!((back[0], back[48]), (Rate::from_mbps(2), Rate::from_mbps(50)));
+        assert!(back[49..].iter().all(|&rate| rate == Rate::from_mbps(50)), "{back:?}");
     }
 
     #[test]

@@ -83,7 +83,10 @@ struct Incomplete {
 impl Incomplete {
     /// Whether all, none, or some of `[from, to)` has come.
     fn overlap(&self, from: u64, to: u64) -> Overlap {
-        if to <= self.front || self.beyond.covers(from..to) {
+        if from == to {
+            // An empty message: nothing of it can have come before.
+            Overlap::None
+        } else if to <= self.front || self.beyond.covers(from..to) {
             Overlap::All
         } else if from < self.front || self.beyond.intersects(from..to) {
             Overlap::Some

@@ -54,11 +54,13 @@ pub(crate) struct Arrivals {
     segments: VecDeque<Segment>,
     /// Highest sequence number seen, plus one.
     highest: u64,
+    /// Packets that came while there was no room for them: the sender has to know that they came.
+    pub(crate) without_room: u64,
 }
 
 impl Arrivals {
     pub(crate) fn new() -> Self {
-        Self { base: 0, segments: VecDeque::new(), highest: 0 }
+        Self { base: 0, segments: VecDeque::new(), highest: 0, without_room: 0 }
     }
 
     /// Highest sequence number that arrived, plus one; 0 if none did.

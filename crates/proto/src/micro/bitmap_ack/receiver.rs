@@ -211,7 +211,7 @@ impl Receiver {
         self.socket_drops = context.arrival().socket_drops;
         let arrivals = context.shared(handles.arrivals);
         Some(FeedbackHeader {
-            packets: self.packets,
+            packets: self.packets + arrivals.without_room,
             bytes: self.bytes,
             duplicates: self.duplicates as u32,
             ecn_ce: self.ecn_ce as u32,

@@ -131,7 +131,9 @@ impl Place {
         self.row = None;
         self.pieces.reserve(PIECES);
         if !self.has_room(batch.live_bytes(), context) {
-            self.without_room += batch.live().count_left() as u64;
+            let refused = batch.live().count_left() as u64;
+            self.without_room += refused;
+            context.shared(self.handles().arrivals).without_room += refused;
             return batch.live().for_each(|i| batch.take(i));
         }
         if !(takes && self.admit_row(batch, fields)) {
@@ -301,6 +303,7 @@ impl Place {
         }
         if !self.has_room(batch.size(i), context) {
             self.without_room += 1;
+            context.shared(handles.arrivals).without_room += 1;
             return Some(());
         }
         self.furthest = self.furthest.max(end);

@@ -389,8 +389,10 @@ impl RateControl {
             report_interval: context.shared(handles.delay).0,
         };
         let mut sample = self.observer.observe(report, &own, &rtt, &self.losses);
-        sample.app_limited = report.largest_pn < self.app_limited_below
-            || self.allotted.explains(sample.arrival_rate, report.largest_pn);
+        // A report that states nothing names no packet: it is about the newest that was named before.
+        let about = sample.largest_acked_pn;
+        sample.app_limited =
+            about < self.app_limited_below || self.allotted.explains(sample.arrival_rate, about);
         let diagnosed = self.diagnostician.on_feedback(&sample);
         sample.verdict = sample.verdict.or(diagnosed);
         let (arrival_rate, drain_rate, read_delay) =
@@ -537,6 +539,10 @@ impl MicroProtocol for RateControl {
         } else if let Some(&mut host) = handles.host.of(event, notice) {
             self.advise(Some(host), context);
         } else if let Some(&mut Pause(lasts)) = handles.pause_asked.of(event, notice) {
+            // An end that takes the object sends nothing that could pause.
+            if self.looked.is_some() {
+                return;
+            }
             self.controller.on_pause(context.now(), lasts);
             self.tell(context);
             self.schedule(context);
@@ -549,8 +555,9 @@ impl MicroProtocol for RateControl {
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
         self.deadline = None;
         if self.looked.is_some() {
-            return self.advise(None, context);
+            self.advise(None, context);
         }
+        // Also at the receiving end: a deadline that nobody moves would come again each 100 us.
         self.controller.on_deadline(context.now());
         self.tell(context);
         self.schedule(context);

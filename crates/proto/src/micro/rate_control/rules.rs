@@ -18,6 +18,8 @@ const JUDGED: Span = Span::from_secs(1);
 const JUDGED_PACKETS: u64 = 100;
 /// A measure must fall to this share of an upper limit before a rule for low values may lead back.
 const APART: f64 = 0.5;
+/// Recipes come from peers, and each rule keeps a law with its parameters.
+const MOST_RULES: usize = 32;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +172,9 @@ impl Rules {
     pub(super) fn of(parameters: &Parameters, recipe: &Law) -> Result<Self, String> {
         let rules = parameters.text("switch").split(';').map(str::trim);
         let written: Vec<&str> = rules.filter(|rule| !rule.is_empty()).collect();
+        if written.len() > MOST_RULES {
+            return Err(format!("{} rules are too many: at most {MOST_RULES} are wanted", written.len()));
+        }
         let list = written.iter().map(|rule| read_rule(rule, recipe)).collect::<Result<Vec<_>, _>>()?;
         for (n, later) in list.iter().enumerate() {
             let mut earlier = list[..n].iter().zip(&written);
@@ -419,5 +424,12 @@ mod tests {
         let error = ChosenLaw::check(&part(&[("switch_wait", "10ms")])).unwrap_err().to_string();
         assert!(error.contains("switch_wait"), "{error}");
         assert!(ChosenLaw::check(&part(&[("switch", " ; ")])).is_ok());
+    }
+
+    #[test]
+    fn there_are_no_more_rules_than_fit_a_recipe_of_a_peer() {
+        let many = vec!["rtt > 1s -> bbr"; MOST_RULES + 1].join(";");
+        let error = ChosenLaw::check(&part(&[("switch", &many), ("rate", "50Mbit")])).unwrap_err();
+        assert!(error.to_string().contains("too many"), "{error}");
     }
 }

@@ -11,6 +11,9 @@ use crate::micro::events::ReceiverCounters;
 
 /// So many reports say of a packet that it has arrived.
 const REPEATS: usize = 3;
+/// So many words that no report has said yet make one due at once: a report has room for [`MOST_WORDS`], and repeats
+/// those of the reports before it.
+const MOST_UNSAID: u64 = MOST_WORDS as u64 / (REPEATS as u64 + 1);
 
 /// Which of the newest packets have arrived: a bit each, in words of 64.
 #[derive(Debug, Default)]
@@ -128,8 +131,11 @@ impl Receiving {
         }
         self.buffers = self.buffers.wrapping_add(1);
         (self.came, self.read_delay) = (arrival.at, now.since(arrival.at));
-        let next = self.reported.map_or(now, |reported| (reported + self.interval).max(now));
-        self.due.get_or_insert(next);
+        let said = self.said.back().copied().unwrap_or(0);
+        let is_full = self.newest.is_some_and(|newest| newest.pn / 64 >= said + MOST_UNSAID);
+        let regular = self.reported.map_or(now, |reported| (reported + self.interval).max(now));
+        let next = if is_full { now } else { regular };
+        self.due = Some(self.due.map_or(next, |due| due.min(next)));
     }
 
     /// Writes a report if one is due.

@@ -1,0 +1,57 @@
+//! The emulated path of the demo, in words and events.
+
+use haul_base::Bytes;
+use serde_json::json;
+
+use crate::args::DemoArgs;
+use crate::demo::{DirectionCounts, PathCounts, PathSpec};
+use crate::transfer::context::Context;
+
+/// The MTU of the emulated path: Ethernet's.
+const MTU: u16 = 1_500;
+
+/// The emulated path, and words about it.
+pub(super) fn path(context: &Context, args: &DemoArgs) -> PathSpec {
+    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, mtu: MTU, seed: args.seed };
+    context.say(describe(&spec));
+    context.events.write(
+        "start",
+        json!({
+            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": spec.loss.get(),
+            "seed": spec.seed, "queue_bytes": spec.queue().0,
+        }),
+    );
+    spec
+}
+
+fn describe(spec: &PathSpec) -> String {
+    format!(
+        "Path:  {}, rtt {}, {:.3} % random loss each way, queue {}, seed {}",
+        spec.rate,
+        spec.rtt,
+        spec.loss.get() * 100.0,
+        spec.queue(),
+        spec.seed
+    )
+}
+
+/// What the path did to the packets: the truth that the report can be held against.
+pub(super) fn show_counts(context: &Context, counts: &PathCounts) {
+    for (name, direction) in [("Data", &counts.up), ("Back", &counts.down)] {
+        context.say(format!("{name}:  {direction}; {} delivered", Bytes(direction.delivered_bytes)));
+        context.events.write("path", path_event(name, direction));
+    }
+}
+
+fn path_event(name: &str, counts: &DirectionCounts) -> serde_json::Value {
+    json!({
+        "direction": name.to_lowercase(),
+        "offered": counts.offered,
+        "delivered": counts.delivered,
+        "queue_full": counts.queue_full,
+        "random": counts.random,
+        "too_large": counts.too_large,
+        "relay": counts.relay,
+        "overrun": counts.overrun,
+    })
+}
