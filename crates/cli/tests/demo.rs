@@ -13,7 +13,7 @@ use haul_testing::{privileged, unconfigured};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn haul() -> Command {
     unconfigured(Command::new(env!("CARGO_BIN_EXE_haul")))
@@ -116,7 +116,7 @@ fn an_interrupt_while_tcp_runs_ends_everything() {
     let rest: Vec<String> = lines.collect();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
     // Its namespaces have no names, so they are gone with it.
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while is_alive(helper) {
         assert!(Instant::now() < end, "the helper stays");
         sleep(Duration::from_millis(5));
@@ -142,7 +142,7 @@ fn the_death_of_the_demo_ends_the_flows() {
     let helper: i32 = children.trim().parse().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while is_alive(helper) {
         assert!(Instant::now() < end, "the helper stays");
         sleep(Duration::from_millis(5));
@@ -197,7 +197,7 @@ fn a_busy_receiver_is_shown_in_a_table_and_ends_with_the_demo() {
     assert!(is_alive(receiver));
     child.kill().unwrap();
     child.wait().unwrap();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while is_alive(receiver) {
         assert!(Instant::now() < end, "the receiver stays");
         sleep(Duration::from_millis(5));

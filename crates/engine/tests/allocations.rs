@@ -104,8 +104,8 @@ fn a_whole_session() {
     let url = listener.url("127.0.0.1", b"/");
     let client =
         std::thread::spawn(move || connect(&url, ConnectOptions::new(Request::BenchSend, settings())));
-    let patience = Duration::from_secs(20);
-    let incoming = listener.accept(patience).expect("listening").expect("a client");
+    let timeout = Duration::from_secs(20);
+    let incoming = listener.accept(timeout).expect("listening").expect("a client");
     let mut server = incoming.accept().expect("a session");
     let mut client = client.join().expect("no panic").expect("a session");
     let marks = Marks::default();

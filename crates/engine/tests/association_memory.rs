@@ -22,7 +22,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// What one association may cost a base station, bytes. More than half is the stack, the rest the flight, its keys and
 /// its places in the tables.
 const MOST: usize = 2_048;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// By then the goodbyes of the sensors have been answered and keys that are not used are gone, on a busy machine too.
 const REST: Duration = Duration::from_secs(40);
 
@@ -48,7 +48,7 @@ fn main() {
     let admit = |count: usize| {
         let mut admitted = 0;
         while admitted < count {
-            let incoming = listener.accept(PATIENCE).unwrap().unwrap();
+            let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
             match incoming.associate(listener.endpoint(), &terms) {
                 Ok(()) => admitted += 1,
                 // Of 10,000 random numbers two are the same once in 86 times; the sensor comes back with another.
@@ -62,9 +62,9 @@ fn main() {
         scope.spawn(|| admit(1));
         associate(None, &url, &recipe, &registry, &options, Ends::default()).unwrap()
     });
-    warm.send(&[7; 8], SendOptions::default(), Some(PATIENCE)).unwrap();
-    let warm_station = listener.endpoint().accept(PATIENCE).unwrap().expect("the first");
-    warm_station.recv(Some(PATIENCE)).unwrap();
+    warm.send(&[7; 8], SendOptions::default(), Some(TIMEOUT)).unwrap();
+    let warm_station = listener.endpoint().accept(TIMEOUT).unwrap().expect("the first");
+    warm_station.recv(Some(TIMEOUT)).unwrap();
     // The first handshake gives its memory back.
     let mut before = None;
     while before != Some(ALLOCATOR.stats().bytes_deallocated) {
@@ -79,8 +79,8 @@ fn main() {
     let hear = || {
         let mut stations = Vec::with_capacity(number);
         while stations.len() < number {
-            let station = listener.endpoint().accept(PATIENCE).unwrap().expect("a sensor");
-            assert_eq!(station.recv(Some(PATIENCE)).unwrap().data.len(), 8);
+            let station = listener.endpoint().accept(TIMEOUT).unwrap().expect("a sensor");
+            assert_eq!(station.recv(Some(TIMEOUT)).unwrap().data.len(), 8);
             stations.push(station);
         }
         stations
@@ -93,7 +93,7 @@ fn main() {
                 associate(Some(&sensors), &url, &recipe, &registry, &options, Ends::default()).unwrap();
             ticket.keep(&mut client).unwrap();
             std::thread::sleep(AWAITED);
-            client.send(&reading.to_be_bytes(), SendOptions::default(), Some(PATIENCE)).unwrap();
+            client.send(&reading.to_be_bytes(), SendOptions::default(), Some(TIMEOUT)).unwrap();
             clients.push(client);
         }
         stations.join().unwrap()

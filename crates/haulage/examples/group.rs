@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use haulage::{Connection, ConnectionError, Group, Listener, Options, Rate, SendError, WaitError, preset};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_millis(250);
 const FRAME: [u8; 1_000] = [7; 1_000];
 
@@ -19,7 +19,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     for (pause, weight) in [(Some(Duration::from_millis(4)), 1), (None, 1), (None, 2)] {
         let url = listener.url("127.0.0.1");
         threads.push(std::thread::spawn(move || send(&url, pause).map_err(|error| error.to_string())));
-        let sender = listener.accept(Some(PATIENCE))?;
+        let sender = listener.accept(Some(TIMEOUT))?;
         group.add(sender.clone(), NonZeroU32::new(weight).ok_or("no sender counts nothing")?);
         threads.push(std::thread::spawn(move || read(&sender).map_err(|error| error.to_string())));
     }
@@ -31,7 +31,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let shares: Vec<Rate> = group.shares().map(|(_, rate)| rate).collect();
     println!("the one with little to send, the greedy one, the one that counts twice: {shares:?}");
     for (sender, _) in group.shares() {
-        sender.close(PATIENCE)?;
+        sender.close(TIMEOUT)?;
     }
     threads
         .into_iter()
@@ -52,7 +52,7 @@ fn send(url: &str, pause: Option<Duration>) -> Result<(), haulage::Error> {
 
 fn read(sender: &Connection) -> Result<(), haulage::Error> {
     loop {
-        match sender.recv(Some(PATIENCE)) {
+        match sender.recv(Some(TIMEOUT)) {
             Ok(_) => {}
             Err(WaitError::Ended(ConnectionError::Closed)) => return Ok(()),
             Err(error) => return Err(error.into()),

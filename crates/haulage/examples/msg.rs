@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use haulage::{Connection, Listener, Options, preset};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Both ends in one program; usually they are two.
 pub fn main() -> Result<(), Box<dyn Error>> {
@@ -19,12 +19,12 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let options = Options { ticket: Some(ticket.clone()), ..Options::default() };
     let connection = Connection::open(&url, &preset("msg")?, &options)?;
     ask(&connection, "how far is the moon?")?;
-    connection.close(PATIENCE)?;
+    connection.close(TIMEOUT)?;
 
     // Later, perhaps in another process: the question travels in the first packet.
     let again = Connection::resume(&options)?;
     ask(&again, "and the sun?")?;
-    again.close(PATIENCE)?;
+    again.close(TIMEOUT)?;
     std::fs::remove_file(ticket)?;
     server.join().map_err(|_| "the server has failed")?.map_err(Into::into)
 }
@@ -32,7 +32,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 fn ask(connection: &Connection, question: &str) -> Result<(), Box<dyn Error>> {
     let asked = Instant::now();
     connection.send(question.as_bytes())?;
-    let answer = connection.recv(Some(PATIENCE))?;
+    let answer = connection.recv(Some(TIMEOUT))?;
     println!("{question} {} ({:?})", String::from_utf8_lossy(&answer.data), asked.elapsed());
     Ok(())
 }
@@ -40,16 +40,16 @@ fn ask(connection: &Connection, question: &str) -> Result<(), Box<dyn Error>> {
 /// Answers two clients, or one that comes twice.
 fn serve(listener: &Listener) -> Result<(), haulage::Error> {
     for _ in 0..2 {
-        let connection = listener.accept(Some(PATIENCE))?;
-        let question = connection.recv(Some(PATIENCE))?;
+        let connection = listener.accept(Some(TIMEOUT))?;
+        let question = connection.recv(Some(TIMEOUT))?;
         connection.send(if question.data.ends_with(b"moon?") {
             b"1.3 light seconds"
         } else {
             b"8.3 light minutes"
         })?;
-        connection.flush(Some(PATIENCE))?;
+        connection.flush(Some(TIMEOUT))?;
         // Until the client says goodbye.
-        while connection.recv(Some(PATIENCE)).is_ok() {}
+        while connection.recv(Some(TIMEOUT)).is_ok() {}
     }
     Ok(())
 }

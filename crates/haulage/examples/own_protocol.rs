@@ -9,7 +9,7 @@ use haulage::stack::{
 };
 use haulage::{Connection, ListenOptions, Listener, Options, Recipe, Registry, preset, registry};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Lets only polite messages through, in both directions.
 #[derive(Debug, Default)]
@@ -62,15 +62,15 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let connection = Connection::open(&listener.url("127.0.0.1"), &recipe, &options)?;
     connection.send(b"give me the salt")?;
     connection.send(b"please give me the salt")?;
-    let server = listener.accept(Some(PATIENCE))?;
-    let heard = server.recv(Some(PATIENCE))?;
+    let server = listener.accept(Some(TIMEOUT))?;
+    let heard = server.recv(Some(TIMEOUT))?;
     println!("heard: {}", String::from_utf8_lossy(&heard.data));
     let refused = refused(&connection);
     println!("refused: {refused}");
     if heard.data != b"please give me the salt" || refused != 1 {
         return Err("manners are not what they were".into());
     }
-    connection.close(PATIENCE).map_err(Into::into)
+    connection.close(TIMEOUT).map_err(Into::into)
 }
 
 fn refused(connection: &Connection) -> u64 {

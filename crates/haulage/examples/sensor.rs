@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use haulage::{Connection, Listener, Options, preset};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const SENSORS: usize = 8;
 const READINGS: u32 = 10;
 
@@ -27,9 +27,9 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let mut readings = 0;
     let mut stations = Vec::new();
     for _ in 0..SENSORS {
-        let station = base.accept(Some(PATIENCE))?;
+        let station = base.accept(Some(TIMEOUT))?;
         for _ in 0..READINGS / 2 {
-            station.recv(Some(PATIENCE))?;
+            station.recv(Some(TIMEOUT))?;
             readings += 1;
         }
         stations.push(station);

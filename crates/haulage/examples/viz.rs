@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use haulage::{Connection, ConnectionError, Listener, Options, Rate, SendError, preset};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const FRAME: [u8; 1_000] = [7; 1_000];
 
 /// Both ends in one program; usually they are two.
@@ -15,14 +15,14 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let url = listener.url("127.0.0.1");
     let sender = std::thread::spawn(move || send(&url).map_err(|error| error.to_string()));
 
-    let viewer = listener.accept(Some(PATIENCE))?;
+    let viewer = listener.accept(Some(TIMEOUT))?;
     let mut frames = 0;
     for megabits in [40, 10] {
         viewer.set_rate(Rate::from_bps(megabits * 1_000_000));
         let until = Instant::now() + Duration::from_millis(500);
         let before = frames;
         while Instant::now() < until {
-            viewer.recv(Some(PATIENCE))?;
+            viewer.recv(Some(TIMEOUT))?;
             frames += 1;
         }
         println!("asked for {megabits} Mbit/s: {} frames in half a second", frames - before);
@@ -30,7 +30,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     for (part, name, value) in viewer.statistics().parts.iter().filter(|(part, ..)| part == "rate_stats") {
         println!("{part}: {name} {value}");
     }
-    viewer.close(PATIENCE)?;
+    viewer.close(TIMEOUT)?;
     sender.join().map_err(|_| "the sender has panicked")?.map_err(Into::into)
 }
 

@@ -64,7 +64,7 @@ impl Options {
             queue: self.queue,
             inbox: self.inbox,
             datagram: self.datagram,
-            patience: self.timeout,
+            open_timeout: self.timeout,
             keep_alive: self.keep_alive,
             busy_poll: self.busy_poll,
         }

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use haulage::{Connection, Group, Listener, Options, Rate, preset};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection that sends 1,000 bytes and then waits for `pause`, again and again, and one thread that reads them.
 fn sender(listener: &Listener, pause: Duration) -> (Connection, Connection) {
     let url = listener.url("127.0.0.1");
     let open = thread::spawn(move || Connection::open(&url, &preset("viz").unwrap(), &Options::default()));
-    let there = listener.accept(Some(PATIENCE)).unwrap();
+    let there = listener.accept(Some(TIMEOUT)).unwrap();
     let here = open.join().unwrap().unwrap();
     let (writing, reading) = (here.clone(), there.clone());
     thread::spawn(move || {
@@ -22,13 +22,13 @@ fn sender(listener: &Listener, pause: Duration) -> (Connection, Connection) {
             thread::sleep(pause);
         }
     });
-    thread::spawn(move || while reading.recv(Some(PATIENCE)).is_ok() {});
+    thread::spawn(move || while reading.recv(Some(TIMEOUT)).is_ok() {});
     (here, there)
 }
 
 /// Rounds until the shares, in Mbit/s, are as they should be.
 fn settle(group: &mut Group, right: impl Fn(&[f64]) -> bool) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         thread::sleep(Duration::from_millis(200));
         group.round();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
 use haulage::{Connection, ListenOptions, Listener, Options, Recipe, Registry, preset, registry};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where the server's `brittle` breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ fn options(place: Place) -> Options {
 
 fn exchange(client: &Connection, server: &Connection) {
     client.send(b"hello").unwrap();
-    assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, b"hello");
+    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"hello");
 }
 
 fn recipe() -> Recipe {
@@ -72,13 +72,13 @@ fn a_micro_protocol_that_breaks_at_the_server_is_named_to_its_client_and_hurts_n
         let listener = Listener::bind_with(listening).unwrap();
         let url = listener.url("127.0.0.1");
         let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
-        let (before, before_there) = (open(), listener.accept(Some(PATIENCE)).unwrap());
+        let (before, before_there) = (open(), listener.accept(Some(TIMEOUT)).unwrap());
         exchange(&before, &before_there);
         for _ in 0..2 {
             let error = Connection::open(&url, &recipe(), &options(Place::Nowhere)).unwrap_err();
             assert!(error.to_string().contains("brittle"), "{place:?}: {error}");
         }
-        let (after, after_there) = (open(), listener.accept(Some(PATIENCE)).unwrap());
+        let (after, after_there) = (open(), listener.accept(Some(TIMEOUT)).unwrap());
         exchange(&after, &after_there);
         exchange(&before, &before_there);
     }
@@ -101,13 +101,13 @@ fn a_micro_protocol_that_breaks_when_the_flight_comes_ends_it_without_a_wait_and
     listening.registry = made_once();
     let listener = Listener::bind_with(listening).unwrap();
     let url = listener.url("127.0.0.1");
-    let patient = Options { timeout: PATIENCE * 3, ..options(Place::Nowhere) };
-    let client = Connection::open(&url, &recipe(), &patient).unwrap();
+    let slow_options = Options { timeout: TIMEOUT * 3, ..options(Place::Nowhere) };
+    let client = Connection::open(&url, &recipe(), &slow_options).unwrap();
     client.send(b"hello").unwrap();
-    let error = client.recv(Some(PATIENCE)).unwrap_err();
+    let error = client.recv(Some(TIMEOUT)).unwrap_err();
     assert!(error.to_string().contains("broken off"), "{error}");
     let other = Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
-    exchange(&other, &listener.accept(Some(PATIENCE)).unwrap());
+    exchange(&other, &listener.accept(Some(TIMEOUT)).unwrap());
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_check_of_recipes_that_breaks_refuses_its_client_and_no_other() {
     let error = Connection::open(&url, &evil, &Options::default()).unwrap_err();
     assert!(error.to_string().contains("I cannot look at this"), "{error}");
     let client = Connection::open(&url, &preset("msg").unwrap(), &Options::default()).unwrap();
-    exchange(&client, &listener.accept(Some(PATIENCE)).unwrap());
+    exchange(&client, &listener.accept(Some(TIMEOUT)).unwrap());
 }
 
 /// A waker that panics, as one of an executor that was shut down may.
@@ -149,7 +149,7 @@ impl Wake for Dead {
 
 /// Waits until it was woken so often.
 fn woken(dead: &Dead, times: u32) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while dead.0.load(Ordering::Relaxed) < times {
         assert!(Instant::now() < end);
         std::thread::sleep(Duration::from_millis(2));
@@ -164,11 +164,11 @@ fn wakers_that_panic_do_not_take_the_endpoint_with_them() {
     let dead = Arc::new(Dead(AtomicU32::new(0)));
     let waker = Waker::from(dead.clone());
     assert!(matches!(listener.poll_accept(&mut Task::from_waker(&waker)), Poll::Pending));
-    let (client, server) = (open(), listener.accept(Some(PATIENCE)).unwrap());
+    let (client, server) = (open(), listener.accept(Some(TIMEOUT)).unwrap());
     woken(&dead, 1);
     assert!(matches!(server.poll_recv(&mut Task::from_waker(&waker)), Poll::Pending));
     client.send(b"wake up").unwrap();
     woken(&dead, 2);
-    let (other, other_there) = (open(), listener.accept(Some(PATIENCE)).unwrap());
+    let (other, other_there) = (open(), listener.accept(Some(TIMEOUT)).unwrap());
     exchange(&other, &other_there);
 }

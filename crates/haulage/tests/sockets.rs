@@ -13,7 +13,7 @@ use haulage::{
     Notice, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn listener() -> Listener {
     Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap()
@@ -21,7 +21,7 @@ fn listener() -> Listener {
 
 fn pair(listener: &Listener, recipe: &Recipe) -> (Connection, Connection) {
     let client = Connection::open(&listener.url("127.0.0.1"), recipe, &Options::default()).unwrap();
-    let server = listener.accept(Some(PATIENCE)).unwrap();
+    let server = listener.accept(Some(TIMEOUT)).unwrap();
     (client, server)
 }
 
@@ -43,7 +43,7 @@ fn tasks_send_receive_and_flush_without_an_executor_of_ours() {
         }
         client.flush_async().await.unwrap();
     });
-    client.close(PATIENCE).unwrap();
+    client.close(TIMEOUT).unwrap();
     echo.join().unwrap();
 }
 
@@ -62,7 +62,7 @@ fn waits_end_when_they_should_and_clones_are_one_connection() {
         writing.send(&[1; 10_000]).unwrap();
     }
     drop(writing);
-    client.close(PATIENCE).unwrap();
+    client.close(TIMEOUT).unwrap();
     assert_eq!(reader.join().unwrap(), 1_000_000);
     assert!(matches!(server.ended(), Some(ConnectionError::Closed)));
     let too_long = vec![0; 1 << 20];
@@ -77,7 +77,7 @@ fn the_receiver_sets_the_rate_and_the_sender_is_told() {
     let rate = Rate::from_bps(7_000_000);
     server.set_rate(rate);
     loop {
-        if client.notice(PATIENCE).unwrap() == Notice::Rate(rate) {
+        if client.notice(TIMEOUT).unwrap() == Notice::Rate(rate) {
             break;
         }
     }
@@ -89,7 +89,7 @@ fn the_recipe_changes_while_messages_flow_and_none_is_lost() {
     let (client, server) = pair(&listener, &preset("msg").unwrap());
     let reading = server.clone();
     let reader = std::thread::spawn(move || {
-        (0..300u32).map(|_| reading.recv(Some(PATIENCE)).unwrap().data).collect::<Vec<_>>()
+        (0..300u32).map(|_| reading.recv(Some(TIMEOUT)).unwrap().data).collect::<Vec<_>>()
     });
     let sent: Vec<_> = (0..300u32).map(|number| number.to_be_bytes().to_vec()).collect();
     for (number, message) in sent.iter().enumerate() {
@@ -101,7 +101,7 @@ fn the_recipe_changes_while_messages_flow_and_none_is_lost() {
     let mut got = reader.join().unwrap();
     got.sort();
     assert_eq!(got, sent);
-    assert_eq!(client.notice(PATIENCE).unwrap(), Notice::Reconfigured);
+    assert_eq!(client.notice(TIMEOUT).unwrap(), Notice::Reconfigured);
     assert!(client.recipe().has("in_order") && server.recipe().has("in_order"));
 }
 
@@ -119,7 +119,7 @@ fn messages_have_the_control_law_of_their_recipe_and_it_changes_while_they_flow(
     let (client, server) = pair(&listener, &recipe);
     let reading = server.clone();
     let reader = std::thread::spawn(move || {
-        (0..3_000u32).map(|_| reading.recv(Some(PATIENCE)).unwrap().data).collect::<Vec<_>>()
+        (0..3_000u32).map(|_| reading.recv(Some(TIMEOUT)).unwrap().data).collect::<Vec<_>>()
     });
     let sent: Vec<_> = (0..3_000u32).map(|number| number.to_be_bytes().repeat(200)).collect();
     for (number, message) in sent.iter().enumerate() {
@@ -133,12 +133,12 @@ fn messages_have_the_control_law_of_their_recipe_and_it_changes_while_they_flow(
     let mut got = reader.join().unwrap();
     got.sort();
     assert_eq!(got, sent);
-    assert_eq!(client.notice(PATIENCE).unwrap(), Notice::Reconfigured);
+    assert_eq!(client.notice(TIMEOUT).unwrap(), Notice::Reconfigured);
     assert_eq!(server.recipe().get("rate_control", "controller"), Some("reno"));
     // What the receiver asks for bounds the law.
     let rate = Rate::from_bps(7_000_000);
     server.set_rate(rate);
-    while client.notice(PATIENCE).unwrap() != Notice::Rate(rate) {}
+    while client.notice(TIMEOUT).unwrap() != Notice::Rate(rate) {}
 }
 
 /// What the server does not permit at the beginning it does not permit later, whichever end wants it; what was in force
@@ -162,7 +162,7 @@ fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
     let more_parts = with_memory("4GiB").with("in_order");
     for refused in [with_memory("4GiB"), more_parts] {
         client.reconfigure(&refused).unwrap();
-        let Notice::Refused(reason) = client.notice(PATIENCE).unwrap() else { panic!("it was permitted") };
+        let Notice::Refused(reason) = client.notice(TIMEOUT).unwrap() else { panic!("it was permitted") };
         assert!(reason.contains("more than I have"), "{reason}");
         for end in [&client, &server] {
             assert_eq!(end.recipe().get("retransmit", "memory"), Some("1MiB"));
@@ -170,9 +170,9 @@ fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
         assert!(server.reconfigure(&refused).is_err());
     }
     client.reconfigure(&with_memory("1MiB").with("in_order")).unwrap();
-    assert_eq!(client.notice(PATIENCE).unwrap(), Notice::Reconfigured);
+    assert_eq!(client.notice(TIMEOUT).unwrap(), Notice::Reconfigured);
     client.send(b"and it goes on").unwrap();
-    assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, b"and it goes on");
+    assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"and it goes on");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn bytes_flow_from_the_server_too_and_tasks_can_read_them() {
             }
         })
     });
-    let Some(Accepted::Writer(mut writer)) = listener.accept_any(PATIENCE).unwrap() else {
+    let Some(Accepted::Writer(mut writer)) = listener.accept_any(TIMEOUT).unwrap() else {
         panic!("a client that wants bytes");
     };
     let data: Vec<u8> = (0..3_000_000u32).map(|i| (i % 253) as u8).collect();
@@ -217,7 +217,7 @@ fn a_stream_that_is_cut_is_no_stream_that_has_ended() {
     let open = || {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| ByteWriter::open(&url, &Options::default()).unwrap());
-            let reader = listener.accept_reader(PATIENCE).unwrap();
+            let reader = listener.accept_reader(TIMEOUT).unwrap();
             (writer.join().unwrap(), reader)
         })
     };
@@ -242,33 +242,33 @@ fn a_stream_that_is_cut_is_no_stream_that_has_ended() {
 fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("msg").unwrap());
-    client.close(PATIENCE).unwrap();
-    assert!(matches!(server.recv(Some(PATIENCE)), Err(WaitError::Ended(ConnectionError::Closed))));
+    client.close(TIMEOUT).unwrap();
+    assert!(matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Closed))));
     for preset_name in ["viz", "msg", "sensor"] {
         let open = || {
             Connection::open(&listener.url("127.0.0.1"), &preset(preset_name).unwrap(), &Options::default())
                 .unwrap()
         };
         // At once: no packet of the flight has left.
-        open().close(PATIENCE).unwrap();
-        let server = listener.accept(Some(PATIENCE)).unwrap();
+        open().close(TIMEOUT).unwrap();
+        let server = listener.accept(Some(TIMEOUT)).unwrap();
         assert!(
-            matches!(server.recv(Some(PATIENCE)), Err(WaitError::Ended(ConnectionError::Closed))),
+            matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Closed))),
             "{preset_name}"
         );
         let client = open();
         assert!(client.send(&vec![0; 1 << 20]).is_err(), "{preset_name}: too large");
         client.abort();
-        client.wait_ended(PATIENCE).unwrap();
-        let server = listener.accept(Some(PATIENCE)).unwrap();
+        client.wait_ended(TIMEOUT).unwrap();
+        let server = listener.accept(Some(TIMEOUT)).unwrap();
         assert!(
-            matches!(server.recv(Some(PATIENCE)), Err(WaitError::Ended(ConnectionError::Aborted(_)))),
+            matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Aborted(_)))),
             "{preset_name}"
         );
         drop(open());
-        let server = listener.accept(Some(PATIENCE)).unwrap();
+        let server = listener.accept(Some(TIMEOUT)).unwrap();
         assert!(
-            matches!(server.recv(Some(PATIENCE)), Err(WaitError::Ended(ConnectionError::Closed))),
+            matches!(server.recv(Some(TIMEOUT)), Err(WaitError::Ended(ConnectionError::Closed))),
             "{preset_name}"
         );
     }
@@ -281,13 +281,13 @@ fn a_ticket_of_another_recipe_begins_no_flight_that_nobody_uses() {
     let options = Options { ticket: Some(directory.clone()), ..Options::default() };
     let open = |name: &str| {
         let client = Connection::open(&listener.url("127.0.0.1"), &preset(name).unwrap(), &options).unwrap();
-        (client, listener.accept(Some(PATIENCE)).unwrap())
+        (client, listener.accept(Some(TIMEOUT)).unwrap())
     };
     for name in ["msg", "viz", "viz"] {
         let (client, server) = open(name);
         client.send(name.as_bytes()).unwrap();
-        assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, name.as_bytes());
-        client.close(PATIENCE).unwrap();
+        assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, name.as_bytes());
+        client.close(TIMEOUT).unwrap();
     }
     assert!(listener.accept(Some(Duration::from_millis(300))).is_err(), "one flight each");
     std::fs::remove_file(directory).unwrap();
@@ -302,9 +302,9 @@ fn a_ticket_of_another_server_is_of_no_use() {
         let recipe = preset("msg").unwrap();
         let client = Connection::open(&listener.url("localhost"), &recipe, &options).unwrap();
         client.send(b"for this one").unwrap();
-        let server = listener.accept(Some(PATIENCE)).expect("the server of the URL");
-        assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, b"for this one");
-        client.close(PATIENCE).unwrap();
+        let server = listener.accept(Some(TIMEOUT)).expect("the server of the URL");
+        assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"for this one");
+        client.close(TIMEOUT).unwrap();
     }
     std::fs::remove_file(ticket).unwrap();
 }
@@ -346,22 +346,22 @@ fn messages_go_straight_to_a_sink_and_come_straight_from_a_source_with_a_ticket_
             2 => block_on(Connection::open_sink_async(&url, &recipe, &options, sink)),
             _ => Connection::open_sink(&url, &recipe, &options, sink),
         };
-        let (client, server) = (client.unwrap(), listener.accept(Some(PATIENCE)).unwrap());
+        let (client, server) = (client.unwrap(), listener.accept(Some(TIMEOUT)).unwrap());
         client.send(b"question").unwrap();
-        assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, b"question");
+        assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"question");
         server.send(b"answer").unwrap();
-        assert_eq!(got.recv_timeout(PATIENCE).expect("the sink has it"), b"answer", "round {round}");
-        client.close(PATIENCE).unwrap();
+        assert_eq!(got.recv_timeout(TIMEOUT).expect("the sink has it"), b"answer", "round {round}");
+        client.close(TIMEOUT).unwrap();
         let source = Box::new(Source(3));
         let client = match round {
             2 => block_on(Connection::open_source_async(&url, &recipe, &options, source)),
             _ => Connection::open_source(&url, &recipe, &options, source),
         };
-        let (client, server) = (client.unwrap(), listener.accept(Some(PATIENCE)).unwrap());
+        let (client, server) = (client.unwrap(), listener.accept(Some(TIMEOUT)).unwrap());
         for left in (0..3u32).rev() {
-            assert_eq!(server.recv(Some(PATIENCE)).unwrap().data, left.to_be_bytes(), "round {round}");
+            assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, left.to_be_bytes(), "round {round}");
         }
-        client.close(PATIENCE).unwrap();
+        client.close(TIMEOUT).unwrap();
     }
     std::fs::remove_file(ticket).unwrap();
 }
@@ -375,14 +375,14 @@ fn every_recipe_of_an_object_carries_a_stream_of_bytes_and_counts_it() {
         let options = Options { rate: Some(Rate::from_mbps(300)), ..Options::default() };
         let recipe = preset(name).unwrap();
         let reading = std::thread::spawn(move || {
-            let mut reader = listener.accept_reader(PATIENCE).unwrap();
+            let mut reader = listener.accept_reader(TIMEOUT).unwrap();
             let mut bytes = Vec::new();
             reader.read_to_end(&mut bytes).unwrap();
             (bytes, reader.statistics())
         });
         let mut writer = ByteWriter::open_with(&url, &recipe, &options).unwrap();
         writer.write_all(&data).unwrap();
-        writer.finish_timeout(PATIENCE).unwrap();
+        writer.finish_timeout(TIMEOUT).unwrap();
         let sent = writer.statistics();
         let (got, received) = reading.join().unwrap();
         assert!(got == data, "{name}: {} bytes", got.len());
@@ -405,7 +405,7 @@ fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let opening = std::thread::spawn(move || ByteWriter::open(&url, &Options::default()).unwrap());
-    let mut reader = listener.accept_reader(PATIENCE).unwrap();
+    let mut reader = listener.accept_reader(TIMEOUT).unwrap();
     let mut writer = opening.join().unwrap();
     let (short, piece) = (Duration::from_millis(50), vec![7; 10_000_000]);
     let mut written = 0;
@@ -419,7 +419,7 @@ fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
     let early = writer.finish_timeout(short);
     assert!(matches!(early, Err(WaitError::TimedOut(_))), "{early:?} after {written} bytes");
     let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()).unwrap());
-    writer.finish_timeout(PATIENCE).unwrap();
+    writer.finish_timeout(TIMEOUT).unwrap();
     assert_eq!((reading.join().unwrap(), writer.statistics().bytes), (written, written));
 }
 
@@ -429,7 +429,7 @@ fn a_stream_is_longer_than_what_its_writer_keeps_of_it() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let reading = std::thread::spawn(move || {
-        let mut reader = listener.accept_reader(PATIENCE).unwrap();
+        let mut reader = listener.accept_reader(TIMEOUT).unwrap();
         std::io::copy(&mut reader, &mut std::io::sink()).unwrap()
     });
     let mut writer = ByteWriter::open(&url, &Options::default()).unwrap();
@@ -437,11 +437,11 @@ fn a_stream_is_longer_than_what_its_writer_keeps_of_it() {
     for _ in 0..200 {
         let mut rest = &piece[..];
         while !rest.is_empty() {
-            let taken = writer.write_timeout(rest, PATIENCE).unwrap();
+            let taken = writer.write_timeout(rest, TIMEOUT).unwrap();
             rest = &rest[taken..];
         }
     }
-    writer.finish_timeout(PATIENCE).unwrap();
+    writer.finish_timeout(TIMEOUT).unwrap();
     assert_eq!(reading.join().unwrap(), 200_000_000);
 }
 
@@ -453,7 +453,7 @@ fn the_law_of_a_stream_changes_while_it_runs() {
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
             let mut bytes = Vec::new();
-            listener.accept_reader(PATIENCE).unwrap().read_to_end(&mut bytes).unwrap();
+            listener.accept_reader(TIMEOUT).unwrap().read_to_end(&mut bytes).unwrap();
             bytes
         });
         // It would take four minutes.
@@ -466,7 +466,7 @@ fn the_law_of_a_stream_changes_while_it_runs() {
         writer.set_law(&[("controller", "scalable"), ("rate", "unlimited")]).unwrap();
         writer.write_all(rest).unwrap();
         writer.set_law(&[("rate", "4Gbit")]).unwrap();
-        writer.finish_timeout(PATIENCE).unwrap();
+        writer.finish_timeout(TIMEOUT).unwrap();
         assert!(reading.join().unwrap() == data);
     });
 }

@@ -11,11 +11,11 @@ use haulage::{
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn run(task: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(async { timeout(PATIENCE, task).await.unwrap() });
+    runtime.block_on(async { timeout(TIMEOUT, task).await.unwrap() });
 }
 
 fn listener() -> (Arc<Listener>, String) {

@@ -120,11 +120,11 @@ mod tests {
     fn slack_keeps_the_rate_of_one_who_is_always_late() {
         let late = |_| Span::from_millis(4);
         let until = Time::ZERO + Span::from_secs(2);
-        let mut patient = Pacer::new(Span::from_millis(100));
-        patient.set_slack(Span::from_millis(5));
-        let (strict, patient) = (run(until, late), run_with(patient, until, late));
+        let mut lenient = Pacer::new(Span::from_millis(100));
+        lenient.set_slack(Span::from_millis(5));
+        let (strict, lenient) = (run(until, late), run_with(lenient, until, late));
         assert!(strict < 90_000_000, "{strict}");
-        assert!((247_000_000..=250_520_000).contains(&patient), "{patient}");
+        assert!((247_000_000..=250_520_000).contains(&lenient), "{lenient}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod repair;
 mod talk;
 
 use haul_base::Span;
-use repair::{Came, MESSAGE, PATIENCE, alone, beyond_repair, recipe, runs, stream};
+use repair::{Came, MESSAGE, TIMEOUT, alone, beyond_repair, recipe, runs, stream};
 
 const MESSAGES: u32 = 100_000;
 
@@ -29,7 +29,7 @@ fn main() {
         ("1 % in runs of 5", runs(0.01, 5.0)),
     ];
     println!("seed {seed}, {MESSAGES} messages of {MESSAGE} bytes, 50 Mbit/s");
-    println!("late: % later than the path and {PATIENCE}, or never; never: %; 99.9 %: ms added to the path");
+    println!("late: % later than the path and {TIMEOUT}, or never; never: %; 99.9 %: ms added to the path");
     println!("forth, back: UDP payload to bytes of messages\n");
     println!(
         "| RTT | loss | recipe | late | never | 99.9 % | forth | back |\n|---|---|---|---|---|---|---|---|"

@@ -8,7 +8,7 @@ mod talk;
 mod urgent;
 
 use haul_base::{Rate, Span};
-use repair::{PATIENCE, alone, beyond_repair, runs, stream};
+use repair::{TIMEOUT, alone, beyond_repair, runs, stream};
 
 const RTT: Span = Span::from_millis(60);
 const MESSAGES: u32 = 30_000;
@@ -41,7 +41,7 @@ fn fec_saves_most_round_trips_where_packets_are_repeated_too() {
     println!("seed 5: {bare:?}, {mended:?}");
     assert!(bare.lost == 0.0 && mended.lost == 0.0, "everything comes");
     assert!(near(bare.late, 0.01) && mended.late < 0.1 * bare.late);
-    assert!(bare.p999 >= RTT && mended.p999 <= PATIENCE);
+    assert!(bare.p999 >= RTT && mended.p999 <= TIMEOUT);
 }
 
 /// A run of losses is longer than the repairs of a block.

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::{Server, exits, haul, object, run};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that is ended when dropped.
 struct Ending(Child);
@@ -159,7 +159,7 @@ impl Ten {
             if now.iter().enumerate().all(|(at, standing)| standing.acked - before(at) >= bytes) {
                 return now;
             }
-            assert!(begun.elapsed() < PATIENCE, "{now:?}");
+            assert!(begun.elapsed() < TIMEOUT, "{now:?}");
             sleep(Duration::from_millis(20));
         }
     }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::support::{Server, exits, haul, lossy, starting};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A hangup means something, also where these tests have been told to outlive their terminal.
 const HEARS_HANGUPS: [&str; 2] = ["env", "--default-signal=HUP"];
@@ -59,7 +59,7 @@ impl Copy {
     fn until_event(&self, name: &str) {
         let begun = Instant::now();
         while !self.events().iter().any(|event| event["event"] == name) {
-            assert!(begun.elapsed() < PATIENCE, "no `{name}` in {:?}", self.events());
+            assert!(begun.elapsed() < TIMEOUT, "no `{name}` in {:?}", self.events());
             sleep(Duration::from_millis(5));
         }
     }
@@ -91,7 +91,7 @@ fn ended(child: &mut Child) -> ExitStatus {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             child.kill().unwrap();
             panic!("it has not ended");
         }
@@ -137,7 +137,7 @@ fn what_was_started_to_outlive_its_terminal_does() {
     let seen = copy.events().len();
     let begun = Instant::now();
     while copy.events().len() < seen + 10 {
-        assert!(begun.elapsed() < PATIENCE, "it does not go on: {:?}", copy.events());
+        assert!(begun.elapsed() < TIMEOUT, "it does not go on: {:?}", copy.events());
         sleep(Duration::from_millis(5));
     }
     copy.tell(Signal::TERM);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use haul_wire::check::{Steps, message};
 use haul_wire::control::{ControlMessage, encode_frame};
 
-use super::farewell_of;
+use super::close_reason_of;
 use super::incoming::Incoming;
 use super::state::{Room, Shared};
 use crate::EngineError;
@@ -37,8 +37,8 @@ impl Checked {
     /// A user sends a message; after the last one nothing more leaves.
     fn send(&self, body: &[u8]) {
         let Some(message) = message(body) else { return };
-        let closed = self.shared.lock().farewell.is_some();
-        let sent = self.shared.push(&message, farewell_of(&message), Room::OrNot);
+        let closed = self.shared.lock().close_reason.is_some();
+        let sent = self.shared.push(&message, close_reason_of(&message), Room::OrNot);
         assert!(!closed || sent.is_err(), "something is sent behind the last message");
     }
 

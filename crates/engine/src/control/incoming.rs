@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use haul_wire::control::{ControlMessage, FrameDecoder};
 
-use super::state::{Farewell, Room, Shared};
+use super::state::{Room, Shared};
 use crate::EngineError;
+use crate::error::CloseReason;
 
 /// Takes the bytes that have come, deals with the messages that are the channel's own, and hands the others to its users.
 pub(super) struct Incoming {
@@ -57,7 +58,7 @@ impl Incoming {
                 self.shared.update(|state| state.bye_received = true);
                 self.shared.deliver(ControlMessage::Bye);
                 // Ignored if this side has said it already.
-                let _ = self.shared.push(&ControlMessage::Bye, Some(Farewell::Bye), Room::Ignore);
+                let _ = self.shared.push(&ControlMessage::Bye, Some(CloseReason::Graceful), Room::Ignore);
             }
             ControlMessage::Transport(message) => self.shared.transport.deliver(message)?,
             message => self.shared.deliver(message),

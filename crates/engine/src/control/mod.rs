@@ -18,8 +18,9 @@ use haul_wire::control::{ControlMessage, Fault};
 use rustls::Connection;
 
 use self::pump::Pump;
-use self::state::{Farewell, Room, Shared};
+use self::state::{Room, Shared};
 use crate::EngineError;
+use crate::error::CloseReason;
 
 pub(crate) use check::check;
 
@@ -93,7 +94,7 @@ impl Control {
         reason = "a message is made to be sent, and then of no more use"
     )]
     pub fn send(&self, message: ControlMessage) -> Result<(), EngineError> {
-        self.shared().push(&message, farewell_of(&message), Room::Wait).map(|_| ())
+        self.shared().push(&message, close_reason_of(&message), Room::Wait).map(|_| ())
     }
 
     /// Sends a message if no more than 8 MiB are queued; says whether it did. Never waits.
@@ -101,12 +102,12 @@ impl Control {
     /// # Errors
     /// Like [`Control::send`].
     pub fn send_if_room(&self, message: &ControlMessage) -> Result<bool, EngineError> {
-        self.shared().push(message, farewell_of(message), Room::OrNot)
+        self.shared().push(message, close_reason_of(message), Room::OrNot)
     }
 
     /// Sends a message without waiting for room.
     pub(crate) fn send_now(&self, message: &ControlMessage) -> Result<(), EngineError> {
-        self.shared().push(message, farewell_of(message), Room::Ignore).map(|_| ())
+        self.shared().push(message, close_reason_of(message), Room::Ignore).map(|_| ())
     }
 
     /// The next message. Messages that came before the end of the channel are given out before its end.
@@ -180,9 +181,9 @@ impl Control {
     /// How the channel ended, if not regularly.
     pub fn close(&self) -> Result<(), EngineError> {
         // Refused if one of the two has said goodbye already; then there is only the rest to wait for.
-        let _ = self.shared().push(&ControlMessage::Bye, Some(Farewell::Bye), Room::Ignore);
+        let _ = self.shared().push(&ControlMessage::Bye, Some(CloseReason::Graceful), Room::Ignore);
         let until = Some(Instant::now() + GOODBYE);
-        self.shared().wait(until, |state| (state.farewell_sent || state.ended.is_some()).then_some(()));
+        self.shared().wait(until, |state| (state.close_sent || state.ended.is_some()).then_some(()));
         let until = Some(Instant::now() + GOODBYE);
         let ended = self.shared().wait(until, |state| state.ended.clone());
         match ended {
@@ -198,17 +199,17 @@ impl Control {
 
     /// Sends the last message of an irregular end.
     pub(crate) fn end_with(&self, message: &ControlMessage) {
-        if self.shared().push(message, Some(Farewell::Abort), Room::Ignore).is_ok() {
+        if self.shared().push(message, Some(CloseReason::Abort), Room::Ignore).is_ok() {
             let until = Some(Instant::now() + ABORT);
-            self.shared().wait(until, |state| (state.farewell_sent || state.ended.is_some()).then_some(()));
+            self.shared().wait(until, |state| (state.close_sent || state.ended.is_some()).then_some(()));
         }
     }
 }
 
-fn farewell_of(message: &ControlMessage) -> Option<Farewell> {
+fn close_reason_of(message: &ControlMessage) -> Option<CloseReason> {
     match message {
-        ControlMessage::Bye => Some(Farewell::Bye),
-        ControlMessage::Abort(_) | ControlMessage::Refuse(_) => Some(Farewell::Abort),
+        ControlMessage::Bye => Some(CloseReason::Graceful),
+        ControlMessage::Abort(_) | ControlMessage::Refuse(_) => Some(CloseReason::Abort),
         _ => None,
     }
 }

@@ -11,8 +11,9 @@ use rustls::Connection;
 
 use super::Timing;
 use super::incoming::Incoming;
-use super::state::{Farewell, Room, Shared};
+use super::state::{Room, Shared};
 use crate::EngineError;
+use crate::error::CloseReason;
 
 /// Plain bytes that rustls may hold for the network.
 const TLS_BUFFER: usize = 256 << 10;
@@ -62,7 +63,7 @@ impl Pump {
         if let Some(error @ EngineError::Protocol { .. }) = &end {
             let abort = ControlMessage::Abort(error.fault());
             // The peer should know what it did; it need not.
-            let _ = self.shared.push(&abort, Some(Farewell::Abort), Room::Ignore);
+            let _ = self.shared.push(&abort, Some(CloseReason::Abort), Room::Ignore);
             let _ = self.send_pending();
         }
         self.shared.end(end.unwrap_or(EngineError::Closed));
@@ -85,7 +86,7 @@ impl Pump {
         }
     }
 
-    /// What time brings: a ping, the end of patience.
+    /// What time brings: a ping, the end of a wait.
     fn tick(&mut self, now: Instant) -> Result<(), EngineError> {
         if self.shared.is_full() {
             // The peer is made to wait, so its silence means nothing.
@@ -117,19 +118,19 @@ impl Pump {
             self.receive()?;
             return Err(lost(&error));
         }
-        if !self.at_end && self.farewell_is_out() {
+        if !self.at_end && self.is_close_out() {
             self.at_end = true;
             self.tls.send_close_notify();
             let _ = self.write_tls();
             let _ = self.tcp.shutdown(Shutdown::Write);
-            self.shared.update(|state| state.farewell_sent = true);
+            self.shared.update(|state| state.close_sent = true);
         }
         Ok(())
     }
 
-    fn farewell_is_out(&self) -> bool {
+    fn is_close_out(&self) -> bool {
         let state = self.shared.lock();
-        let all_taken = state.farewell.is_some() && !state.has_outgoing();
+        let all_taken = state.close_reason.is_some() && !state.has_outgoing();
         all_taken && self.written == self.frame.len() && !self.tls.wants_write()
     }
 
@@ -163,8 +164,8 @@ impl Pump {
     fn is_over(&mut self, now: Instant) -> bool {
         let (over, abandoned) = {
             let state = self.shared.lock();
-            let answered = state.bye_received || state.farewell == Some(Farewell::Abort);
-            (state.farewell_sent && answered, state.abandoned)
+            let answered = state.bye_received || state.close_reason == Some(CloseReason::Abort);
+            (state.close_sent && answered, state.abandoned)
         };
         if !abandoned {
             return over;
@@ -227,7 +228,7 @@ impl Pump {
     /// The connection is gone: regular if both ends are through.
     fn end_of_connection(&self, reason: &str) -> Result<(), EngineError> {
         let state = self.shared.lock();
-        if state.farewell_sent || state.bye_received {
+        if state.close_sent || state.bye_received {
             return Err(EngineError::Closed);
         }
         Err(EngineError::lost(reason))

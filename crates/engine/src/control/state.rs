@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::transport::Transport;
 use crate::EngineError;
+use crate::error::CloseReason;
 
 /// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.
 const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
@@ -19,15 +20,6 @@ const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
 const OUTGOING_ROOM: usize = 8 << 20;
 /// When messages that nobody has taken occupy more memory than this, nothing more is read from the peer.
 const INCOMING_ROOM: usize = 16 << 20;
-
-/// What this end said last.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Farewell {
-    /// Regular end: the peer is expected to say it too.
-    Bye,
-    /// Irregular end: no answer is expected.
-    Abort,
-}
 
 #[derive(Default)]
 pub(super) struct State {
@@ -37,9 +29,9 @@ pub(super) struct State {
     /// Memory of the messages that wait, as they are decoded.
     incoming_bytes: usize,
     /// After it nothing more is sent.
-    pub(super) farewell: Option<Farewell>,
-    /// Everything up to the farewell has gone to the kernel.
-    pub(super) farewell_sent: bool,
+    pub(super) close_reason: Option<CloseReason>,
+    /// Everything up to the close has gone to the kernel.
+    pub(super) close_sent: bool,
     pub(super) bye_received: bool,
     /// No user holds the channel any more.
     pub(super) abandoned: bool,
@@ -139,12 +131,12 @@ impl Shared {
         }
     }
 
-    /// Puts a message into the outgoing queue, as the last one if it is a farewell. Whether it is there: always,
+    /// Puts a message into the outgoing queue, as the last one if it closes the channel. Whether it is there: always,
     /// but with [`Room::OrNot`].
     pub(super) fn push(
         &self,
         message: &ControlMessage,
-        farewell: Option<Farewell>,
+        close_reason: Option<CloseReason>,
         room: Room,
     ) -> Result<bool, EngineError> {
         let mut frame = Vec::new();
@@ -155,7 +147,7 @@ impl Shared {
             None if room == Room::Wait && state.outgoing_bytes > OUTGOING_ROOM => None,
             None if room == Room::OrNot && state.outgoing_bytes > OUTGOING_ROOM => Some(Ok(false)),
             None => {
-                state.enqueue(std::mem::take(&mut frame), farewell);
+                state.enqueue(std::mem::take(&mut frame), close_reason);
                 Some(Ok(true))
             }
         });
@@ -171,7 +163,7 @@ impl Shared {
     /// The next frame for the network. Messages of the transport are few and short, and go first.
     pub(super) fn next_frame(&self) -> Option<Vec<u8>> {
         if let Some(message) = self.transport.take_outgoing()
-            && self.lock().farewell.is_none()
+            && self.lock().close_reason.is_none()
         {
             let mut frame = Vec::new();
             // It has at most `MAX_TRANSPORT` bytes, or it is none.
@@ -223,7 +215,7 @@ impl Shared {
 impl State {
     /// Why nothing more can be sent.
     fn refusal(&self) -> Option<EngineError> {
-        self.ended.clone().or_else(|| self.farewell.map(|_| EngineError::Closed))
+        self.ended.clone().or_else(|| self.close_reason.map(|_| EngineError::Closed))
     }
 
     #[cfg(test)]
@@ -240,9 +232,9 @@ impl State {
         !self.outgoing.is_empty()
     }
 
-    fn enqueue(&mut self, frame: Vec<u8>, farewell: Option<Farewell>) {
+    fn enqueue(&mut self, frame: Vec<u8>, close_reason: Option<CloseReason>) {
         self.outgoing_bytes += frame.len();
         self.outgoing.push_back(frame);
-        self.farewell = farewell;
+        self.close_reason = close_reason;
     }
 }

@@ -12,10 +12,10 @@ use super::address::Standing;
 use super::connection::{Connection, Header, received};
 use super::event_loop::split_open;
 use super::guard::caught;
-use super::phase::CloseReason;
 use super::shared::{Shared, count, lock};
 use super::table::Table;
 use crate::crypto::ResumptionSecret;
+use crate::error::CloseReason;
 use crate::{EngineError, Role};
 
 /// A packet with an initial header has come.

@@ -13,9 +13,10 @@ use haul_wire::packet::FlightWord;
 use super::Endpoint;
 use super::connection::{Connection, State};
 use super::driver::InlineDriver;
-use super::phase::{CloseReason, Phase};
+use super::phase::Phase;
 use super::shared::lock;
 use super::ticket::Ticket;
+use crate::error::CloseReason;
 use crate::{EngineError, Role};
 
 /// A message that has come.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task;
 use std::thread::{self, ThreadId};
 
+use crate::error::CloseReason;
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::micro::FEC_KIND;
 use haul_stack::{Blueprint, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
@@ -14,7 +15,7 @@ use haul_wire::packet::{Flight, FlightWord, OPEN_LEN};
 use super::ChannelOptions;
 use super::address::Standing;
 use super::guard::caught;
-use super::phase::{CloseReason, KeepAlive, Opening, Phase};
+use super::phase::{KeepAlive, Opening, Phase};
 use super::shared::{Shared, count, lock};
 use super::table::ResumptionState;
 use crate::crypto::ConnectionKeys;
@@ -119,7 +120,7 @@ impl Connection {
         let phase = match role {
             Role::Client => {
                 let wait = (round_trip * 2).max(OPENING_REPEAT);
-                Phase::Opening(Box::new(Opening::new(now, OPENING_DELAY, wait, options.patience.into())))
+                Phase::Opening(Box::new(Opening::new(now, OPENING_DELAY, wait, options.open_timeout.into())))
             }
             Role::Server => Phase::Running,
         };

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
+use crate::error::CloseReason;
 use haul_base::Time;
 use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{FlightWord, WordPacket};
 
 use super::address::Standing;
 use super::connection::{Connection, State};
-use super::phase::{CloseReason, KeepAlive, Phase};
+use super::phase::{KeepAlive, Phase};
 use super::shared::Shared;
 use crate::{Direction, EngineError};
 

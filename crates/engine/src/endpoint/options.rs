@@ -12,7 +12,7 @@ pub struct ChannelOptions {
     /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere.
     pub datagram: u16,
     /// A client that hears nothing of the server for so long after it began a connection gives up.
-    pub patience: Duration,
+    pub open_timeout: Duration,
     /// Asks for a sign of life when nothing has come for so long, and ends after three that were not answered.
     pub keep_alive: Option<Duration>,
     /// A thread that waits looks for packets again and again for so long before it sleeps, as with `SO_BUSY_POLL`
@@ -26,7 +26,7 @@ impl Default for ChannelOptions {
             queue: Bytes(1 << 20),
             inbox: Bytes(4 << 20),
             datagram: 1_200,
-            patience: Duration::from_secs(5),
+            open_timeout: Duration::from_secs(5),
             keep_alive: None,
             busy_poll: Duration::ZERO,
         }

@@ -1,5 +1,6 @@
 //! Where a connection stands, and what it says by itself.
 
+use crate::error::CloseReason;
 use haul_base::{Span, Time};
 use haul_wire::packet::FlightWord;
 
@@ -65,8 +66,8 @@ pub(super) struct Opening {
 
 impl Opening {
     /// With these times from `now`: until the first bare header, from it to the second, until the end.
-    pub(super) fn new(now: Time, first: Span, wait: Span, patience: Span) -> Self {
-        Self { until: now + patience, next: now + first, wait, was_deferred: false, sent: None }
+    pub(super) fn new(now: Time, first: Span, wait: Span, timeout: Span) -> Self {
+        Self { until: now + timeout, next: now + first, wait, was_deferred: false, sent: None }
     }
 
     /// Packets of the stack leave with the header. However many there are, a bare one follows within two waits.
@@ -90,16 +91,6 @@ impl Opening {
     pub(super) fn waited(&self, now: Time) -> Option<Span> {
         self.sent.map(|sent| now.since(sent))
     }
-}
-
-/// Whether a connection ends where it should. Travels as the number of the control frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(super) enum CloseReason {
-    /// All was said.
-    Graceful = 0,
-    /// It was broken off.
-    Abort = 1,
 }
 
 /// A close frame that is repeated. As long as the server is not known to know the connection, an initial header goes before it: a

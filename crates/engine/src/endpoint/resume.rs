@@ -73,7 +73,7 @@ fn own_or_new(endpoint: Option<&Endpoint>, ticket: &Ticket) -> Result<Endpoint, 
 impl TicketFile {
     /// Comes back to the server of the ticket without a handshake: messages may be sent at once and travel with the
     /// first packet. If the server has forgotten the association it does not answer, and the channel ends with
-    /// [`EngineError::UdpBlocked`] after [`ChannelOptions::patience`]; [`Channel::wait_confirmed`] finds out before
+    /// [`EngineError::UdpBlocked`] after [`ChannelOptions::open_timeout`]; [`Channel::wait_confirmed`] finds out before
     /// anything is sent.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::{Direction, EngineError, Role};
 /// Time between two rounds of HELLOs.
 const INTERVAL: Span = Span::from_millis(100);
 /// An answer must have come so long after the session was accepted.
-const PATIENCE: Span = Span::from_secs(4);
+const TIMEOUT: Span = Span::from_secs(4);
 /// Rounds in which sizes above the smallest are tried.
 const LARGE_ROUNDS: u32 = 3;
 /// HELLOs whose times are remembered, for the round trip.
@@ -178,7 +178,7 @@ impl HelloDriver {
 
     /// Says that UDP is blocked, and in which direction, once the answer is 4 seconds late.
     pub fn failure(&self, now: Time, udp_seen: bool) -> Option<EngineError> {
-        if self.is_answered() || now.since(self.waiting_since) < PATIENCE {
+        if self.is_answered() || now.since(self.waiting_since) < TIMEOUT {
             return None;
         }
         let direction = if udp_seen { Direction::ServerToClient } else { Direction::ClientToServer };

@@ -9,7 +9,7 @@ use haul_stack::Ends;
 use haul_wire::packet::WORD_KIND;
 
 use crate::associations::{client_of, flight, own_registry, recv, send, until};
-use crate::support::{PATIENCE, Relay, listener};
+use crate::support::{Relay, TIMEOUT, listener};
 
 /// Whose address an attacker writes on copies of packets.
 struct Victim {
@@ -62,7 +62,7 @@ fn a_packet_that_overtakes_from_elsewhere_does_not_move_the_flight() {
     send(&client, b"one");
     let server = flight(&listener);
     assert_eq!(recv(&server), b"one");
-    client.wait_confirmed(PATIENCE).unwrap();
+    client.wait_confirmed(TIMEOUT).unwrap();
     let peer = server.peer();
     let copy = intercepted(&relay, || send(&client, b"two"));
     let mut victim = Victim::new();
@@ -88,7 +88,7 @@ fn a_flight_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goes_on
     ticket.keep(&mut first).unwrap();
     send(&first, b"zero");
     assert_eq!(recv(&flight(&listener)), b"zero");
-    first.close(PATIENCE).unwrap();
+    first.close(TIMEOUT).unwrap();
     drop(first);
     let mut again = None;
     let copy = intercepted(&relay, || {
@@ -123,7 +123,7 @@ fn a_client_behind_a_nat_that_has_forgotten_it_is_found_again() {
     send(&client, b"one");
     let server = flight(&listener);
     assert_eq!(recv(&server), b"one");
-    client.wait_confirmed(PATIENCE).unwrap();
+    client.wait_confirmed(TIMEOUT).unwrap();
     for round in 0..3 {
         let before = server.peer();
         relay.rebind.store(true, Ordering::Relaxed);

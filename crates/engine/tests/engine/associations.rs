@@ -19,7 +19,7 @@ use haul_stack::{
 use haul_wire::control::{Cipher, FaultCode};
 use haul_wire::packet::{FlightWord, WordPacket};
 
-use crate::support::{LOOPBACKS, PATIENCE, Relay, listen_options, listener};
+use crate::support::{LOOPBACKS, Relay, TIMEOUT, listen_options, listener};
 
 pub(crate) fn recipe() -> Recipe {
     Recipe::new("test").with("fixed_size").with("transport_driver").with("sequenced_segment").with("seal")
@@ -31,7 +31,7 @@ pub(crate) fn own_registry() -> Arc<Registry> {
 
 /// Agrees with the next client.
 pub(crate) fn admit(listener: &Listener, terms: &Terms) -> Result<(), EngineError> {
-    listener.accept(PATIENCE).unwrap().expect("a client").associate(listener.endpoint(), terms)
+    listener.accept(TIMEOUT).unwrap().expect("a client").associate(listener.endpoint(), terms)
 }
 
 /// Associates while the server agrees by `terms`.
@@ -60,19 +60,19 @@ pub(crate) fn client_of(listener: &Listener, url: &HaulUrl) -> Channel {
 }
 
 pub(crate) fn send(channel: &Channel, data: &[u8]) {
-    channel.send(data, SendOptions::default(), Some(PATIENCE)).unwrap();
+    channel.send(data, SendOptions::default(), Some(TIMEOUT)).unwrap();
 }
 
 pub(crate) fn recv(channel: &Channel) -> Vec<u8> {
-    channel.recv(Some(PATIENCE)).unwrap().data
+    channel.recv(Some(TIMEOUT)).unwrap().data
 }
 
 pub(crate) fn flight(listener: &Listener) -> Channel {
-    listener.endpoint().accept(PATIENCE).unwrap().expect("a flight")
+    listener.endpoint().accept(TIMEOUT).unwrap().expect("a flight")
 }
 
 pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(2));
@@ -104,7 +104,7 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
     let (mut client, server) = crate::waiting::pair_on(&endpoint, &listener, &url);
-    client.wait_confirmed(PATIENCE).unwrap();
+    client.wait_confirmed(TIMEOUT).unwrap();
     assert!(client.path().rtt < guess, "{:?}", client.path());
     assert_eq!(server.path().rtt, guess);
     send(&client, b"one");
@@ -128,7 +128,7 @@ fn signs_of_life_are_not_taken_for_the_beginning_of_a_flight() {
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let endpoint = Endpoint::client("127.0.0.1".parse().unwrap()).unwrap();
     let (client, server) = crate::waiting::pair_on(&endpoint, &listener, &url);
-    client.wait_confirmed(PATIENCE).unwrap();
+    client.wait_confirmed(TIMEOUT).unwrap();
     let guess = server.path().rtt;
     let before = relay.answered.lock().unwrap().len();
     until("the server does not ask", || relay.answered.lock().unwrap().len() > before + 5);
@@ -153,12 +153,12 @@ fn messages_pass_both_ways_with_every_cipher_and_family_and_the_goodbye_is_heard
             send(&client, b"there");
             let server = flight(&listener);
             assert_eq!((client.role(), server.role()), (Role::Client, Role::Server));
-            assert_eq!(server.recv(Some(PATIENCE)).unwrap(), Message { id: 0, data: b"there".to_vec() });
+            assert_eq!(server.recv(Some(TIMEOUT)).unwrap(), Message { id: 0, data: b"there".to_vec() });
             let long: Vec<u8> = (0..50_000u32).map(|i| i as u8).collect();
             send(&server, &long);
             assert_eq!(recv(&client), long);
-            client.close(PATIENCE).unwrap();
-            assert!(matches!(server.recv(Some(PATIENCE)), Err(EngineError::Closed)));
+            client.close(TIMEOUT).unwrap();
+            assert!(matches!(server.recv(Some(TIMEOUT)), Err(EngineError::Closed)));
             assert!(matches!(client.try_send(b"late", SendOptions::default()), Err(EngineError::Closed)));
             drop(server);
         }
@@ -174,9 +174,9 @@ fn a_server_may_speak_first_once_the_client_has_opened() {
     let server = flight(&listener);
     send(&server, b"first");
     assert_eq!(recv(&client), b"first");
-    client.wait_confirmed(PATIENCE).unwrap();
+    client.wait_confirmed(TIMEOUT).unwrap();
     drop(server);
-    assert!(matches!(client.recv(Some(PATIENCE)), Err(EngineError::Closed)));
+    assert!(matches!(client.recv(Some(TIMEOUT)), Err(EngineError::Closed)));
 }
 
 /// Too large for the path, all packets of the beginning would be lost, with the header that the server waits for.
@@ -199,7 +199,7 @@ fn packets_behind_an_opening_header_are_no_larger_than_others() {
         || relay.heard.lock().unwrap().iter().any(|datagram| datagram[0] == 14 && datagram.len() > 31);
     until("no data came with the opening header", opens);
     relay.to_client.store(true, Ordering::Relaxed);
-    client.wait_confirmed(PATIENCE).unwrap();
+    client.wait_confirmed(TIMEOUT).unwrap();
     send(&client, &message);
     let server = flight(&listener);
     assert!(recv(&server) == message && recv(&server) == message);
@@ -301,7 +301,7 @@ fn nothing_that_was_sent_before_is_taken_again() {
     assert_eq!(server.peer(), peer, "the attacker's address was taken");
     assert!(listener.endpoint().stats().unauthentic > 0);
     // The flight is over, and the next one has begun: its packets are of no more use.
-    client.close(PATIENCE).unwrap();
+    client.close(TIMEOUT).unwrap();
     drop((client, server));
     let again = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
     send(&again, b"three");
@@ -327,7 +327,7 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
         ticket.keep(&mut client).unwrap();
         let _server = flight(&listener);
         // The goodbye of a flight that is not known to be known takes an opening header along.
-        client.wait_confirmed(PATIENCE).unwrap();
+        client.wait_confirmed(TIMEOUT).unwrap();
     }
     relay.heard.lock().unwrap().clear();
     let connections = listener.stats().connections;
@@ -342,7 +342,7 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
             let first = heard.iter().find(|datagram| datagram[0] == 14).unwrap().len();
             assert!(first > 31 + b"round 0".len(), "the first datagram has {first} bytes");
         }
-        client.close(PATIENCE).unwrap();
+        client.close(TIMEOUT).unwrap();
     }
     assert_eq!(listener.stats().connections, connections);
 }
@@ -355,16 +355,16 @@ fn a_server_that_knows_nothing_of_a_ticket_is_silent() {
         let listener = listener("127.0.0.1");
         let mut client = client_of(&listener, &listener.url("127.0.0.1", b""));
         ticket.keep(&mut client).unwrap();
-        client.close(PATIENCE).unwrap();
+        client.close(TIMEOUT).unwrap();
         listener.local_addr()
     };
     let mut listening = listen_options("127.0.0.1");
     listening.addr = addr;
     let other = Listener::bind(listening).unwrap();
-    let options = ChannelOptions { patience: Duration::from_millis(300), ..ChannelOptions::default() };
+    let options = ChannelOptions { open_timeout: Duration::from_millis(300), ..ChannelOptions::default() };
     let client = ticket.resume(None, &own_registry(), &options, Ends::default()).unwrap();
     send(&client, b"anybody?");
-    assert!(matches!(client.wait_confirmed(PATIENCE), Err(EngineError::UdpBlocked { .. })));
+    assert!(matches!(client.wait_confirmed(TIMEOUT), Err(EngineError::UdpBlocked { .. })));
     let stats = other.endpoint().stats();
     assert!(stats.unknown > 0 && stats.flights == 0, "{stats:?}");
 }
@@ -429,9 +429,9 @@ fn a_panic_in_a_users_micro_protocol_ends_its_own_session_by_name() {
     };
     let ((doomed, doomed_server), (client, server)) = (pair(), pair());
     send(&doomed, b"boom");
-    let error = doomed_server.recv(Some(PATIENCE)).unwrap_err();
+    let error = doomed_server.recv(Some(TIMEOUT)).unwrap_err();
     assert!(matches!(&error, EngineError::MicroProtocol { protocol, .. } if protocol == "boom"), "{error}");
-    assert!(matches!(doomed.recv(Some(PATIENCE)), Err(EngineError::Peer(_))));
+    assert!(matches!(doomed.recv(Some(TIMEOUT)), Err(EngineError::Peer(_))));
     send(&client, b"fine");
     assert_eq!(recv(&server), b"fine");
 }
@@ -448,7 +448,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
         associated(&listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
     admitted.unwrap();
     let client = client.unwrap();
-    client.wait_confirmed(PATIENCE).unwrap();
+    client.wait_confirmed(TIMEOUT).unwrap();
     let server = flight(&listener);
     // Several times the interval: alive as long as somebody answers.
     assert!(matches!(client.recv(Some(Duration::from_millis(900))), Err(EngineError::TimedOut { .. })));
@@ -469,12 +469,12 @@ fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
     let room = ChannelOptions { inbox, ..ChannelOptions::default() };
     listener.endpoint().set_options(room);
     let client = client_of(&listener, &listener.url("127.0.0.1", b""));
-    client.wait_confirmed(PATIENCE).unwrap();
+    client.wait_confirmed(TIMEOUT).unwrap();
     let server = flight(&listener);
     for _ in 0..count {
         send(&client, &vec![7; len]);
     }
-    client.flush(Some(PATIENCE)).unwrap();
+    client.flush(Some(TIMEOUT)).unwrap();
     until("nothing was dropped", || listener.endpoint().stats().inbox_full > 0);
     // What is still on its way would find the room that taking makes: on a busy machine that may be most of it.
     until("it goes on dropping", || {
@@ -545,7 +545,7 @@ fn there_are_no_more_associations_than_the_limit_whether_they_have_flights_or_no
     let ticket = TicketFile::new(directory.path().join("ticket"));
     let (mut client, server) = flights.remove(1);
     ticket.keep(&mut client).unwrap();
-    client.close(PATIENCE).unwrap();
+    client.close(TIMEOUT).unwrap();
     drop((client, server));
     let newcomer = client_of(&listener, &url);
     send(&newcomer, b"new");
@@ -576,7 +576,7 @@ fn no_more_flights_wait_to_be_accepted_than_the_limit_and_the_next_one_gets_in_l
     assert!(clients[MOST].wait_confirmed(Duration::from_millis(500)).is_err());
     assert_eq!(listener.endpoint().stats().flights, MOST as u64);
     let first = flight(&listener);
-    clients[MOST].wait_confirmed(PATIENCE).unwrap();
+    clients[MOST].wait_confirmed(TIMEOUT).unwrap();
     assert_eq!(listener.endpoint().stats().flights, MOST as u64 + 1);
     drop(first);
 }

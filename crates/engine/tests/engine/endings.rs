@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 use haul_engine::{Channel, EngineError};
 
 use crate::associations::{client_of, flight};
-use crate::support::{PATIENCE, Relay, listener};
+use crate::support::{Relay, TIMEOUT, listener};
 
 fn is_cut(server: &Channel) -> bool {
-    matches!(server.recv(Some(PATIENCE)), Err(EngineError::Peer(_)))
+    matches!(server.recv(Some(TIMEOUT)), Err(EngineError::Peer(_)))
 }
 
 #[test]
 fn a_flight_that_ends_before_its_first_message_begins_and_ends_at_the_server() {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
-    client_of(&listener, &url).close(PATIENCE).unwrap();
-    assert!(matches!(flight(&listener).recv(Some(PATIENCE)), Err(EngineError::Closed)));
+    client_of(&listener, &url).close(TIMEOUT).unwrap();
+    assert!(matches!(flight(&listener).recv(Some(TIMEOUT)), Err(EngineError::Closed)));
     let client = client_of(&listener, &url);
     client.abort();
     assert!(is_cut(&flight(&listener)));
-    assert!(matches!(client.wait_ended(PATIENCE), Ok(EngineError::Closed)));
+    assert!(matches!(client.wait_ended(TIMEOUT), Ok(EngineError::Closed)));
     drop(client_of(&listener, &url));
-    assert!(matches!(flight(&listener).recv(Some(PATIENCE)), Err(EngineError::Closed)));
+    assert!(matches!(flight(&listener).recv(Some(TIMEOUT)), Err(EngineError::Closed)));
 }
 
 #[test]
@@ -43,11 +43,11 @@ fn a_goodbye_opens_its_flight_however_late_the_first_packet_gets_through() {
         });
         if cut {
             client.abort();
-            assert!(matches!(client.wait_ended(PATIENCE), Ok(EngineError::Closed)));
+            assert!(matches!(client.wait_ended(TIMEOUT), Ok(EngineError::Closed)));
             assert!(is_cut(&flight(&listener)));
         } else {
-            client.close(PATIENCE).unwrap();
-            assert!(matches!(flight(&listener).recv(Some(PATIENCE)), Err(EngineError::Closed)));
+            client.close(TIMEOUT).unwrap();
+            assert!(matches!(flight(&listener).recv(Some(TIMEOUT)), Err(EngineError::Closed)));
         }
         opening.join().unwrap();
     }
@@ -63,7 +63,7 @@ fn what_was_said_to_nobody_has_not_ended_well() {
     let began = Instant::now();
     let error = client_of(&listener, &url).close(Duration::from_secs(1)).unwrap_err();
     assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
-    let error = client_of(&listener, &url).close(PATIENCE).unwrap_err();
+    let error = client_of(&listener, &url).close(TIMEOUT).unwrap_err();
     assert!(matches!(error, EngineError::UdpBlocked { .. }), "{error}");
-    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    assert!(began.elapsed() < TIMEOUT, "{:?}", began.elapsed());
 }

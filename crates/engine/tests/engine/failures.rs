@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Relay, accept, check, get, listen_options, listener, options, session_pair};
+use crate::support::{Relay, TIMEOUT, accept, check, get, listen_options, listener, options, session_pair};
 use haul_engine::{Direction, EngineError, HaulUrl, Listener, connect};
 use haul_wire::control::{Cipher, FaultCode, Request};
 
@@ -29,9 +29,9 @@ fn url_with_port(listener: &Listener, port: u16) -> HaulUrl {
 }
 
 fn wait_for_failed(listener: &Listener, count: u64) {
-    let patience = Instant::now() + PATIENCE;
+    let timeout = Instant::now() + TIMEOUT;
     while listener.stats().failed < count {
-        assert!(Instant::now() < patience, "{:?}", listener.stats());
+        assert!(Instant::now() < timeout, "{:?}", listener.stats());
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -114,7 +114,7 @@ fn a_server_that_does_not_decide_is_given_up() {
     assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
     // Whether the listener has noticed yet or not, there is no session.
     if let Some(incoming) = listener.accept(Duration::from_millis(500)).unwrap() {
-        let ended = incoming.accept().and_then(|session| session.control().recv(Some(PATIENCE)));
+        let ended = incoming.accept().and_then(|session| session.control().recv(Some(TIMEOUT)));
         assert!(matches!(ended, Err(EngineError::ControlLost { .. })), "{ended:?}");
     }
 }
@@ -164,7 +164,7 @@ fn handshakes_that_take_too_long_are_ended() {
     listening.handshake_timeout = Duration::from_millis(200);
     let listener = Listener::bind(listening).unwrap();
     let mut slow = TcpStream::connect(listener.local_addr()).unwrap();
-    slow.set_read_timeout(Some(PATIENCE)).unwrap();
+    slow.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(slow.read(&mut [0; 10]).unwrap(), 0);
     wait_for_failed(&listener, 1);
 }
@@ -184,7 +184,7 @@ fn udp_blocked_towards_the_server_is_told_to_both_with_port_and_direction() {
     };
     let error = server.take_data_path().unwrap_err();
     assert!(matches!(error, EngineError::UdpBlocked { .. }) && towards_server(&error), "{error}");
-    let error = client.take_data_path().unwrap().exchange_hellos(PATIENCE).unwrap_err();
+    let error = client.take_data_path().unwrap().exchange_hellos(TIMEOUT).unwrap_err();
     assert_eq!(error.code(), FaultCode::UdpBlocked);
     assert!(started.elapsed() < Duration::from_secs(15), "five seconds, and slack for a busy machine");
 }
@@ -199,7 +199,7 @@ fn udp_blocked_towards_the_client_is_noticed_there() {
     let mut here = server.take_data_path().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || here.exchange_hellos(Duration::from_secs(6)));
-        let error = client.take_data_path().unwrap().exchange_hellos(PATIENCE).unwrap_err();
+        let error = client.take_data_path().unwrap().exchange_hellos(TIMEOUT).unwrap_err();
         let direction = Direction::ServerToClient;
         let expected = EngineError::UdpBlocked { port: relay.port, direction };
         assert_eq!(error.to_string(), expected.to_string());
@@ -217,7 +217,7 @@ fn a_path_that_opens_late_is_found() {
     let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchSend));
     let mut there = client.take_data_path().unwrap();
     std::thread::scope(|scope| {
-        let client = scope.spawn(move || there.exchange_hellos(PATIENCE).map(|()| there.hello.sizes()));
+        let client = scope.spawn(move || there.exchange_hellos(TIMEOUT).map(|()| there.hello.sizes()));
         std::thread::sleep(Duration::from_millis(600));
         relay.to_server.store(true, Ordering::Relaxed);
         let mut here = server.take_data_path().unwrap();
@@ -233,7 +233,7 @@ fn a_peer_that_dies_is_a_lost_connection_and_other_sessions_go_on() {
     let (client, server) = session_pair(&listener, &url, options(Request::Check));
     let (other_client, other_server) = session_pair(&listener, &url, options(Request::Check));
     drop(server);
-    let error = client.control().recv(Some(PATIENCE)).unwrap_err();
+    let error = client.control().recv(Some(TIMEOUT)).unwrap_err();
     assert!(matches!(error, EngineError::ControlLost { .. }), "{error}");
     assert!(error.fault().retryable && error.fault().hint.contains("same command"));
     other_client.control().close().unwrap();
@@ -248,7 +248,7 @@ fn a_broken_connection_is_noticed_at_both_ends_also_while_waiting_for_udp() {
     let url = url_with_port(&listener, relay.port);
     let (client, mut server) = session_pair(&listener, &url, options(Request::Check));
     relay.cut();
-    assert!(matches!(client.control().recv(Some(PATIENCE)), Err(EngineError::ControlLost { .. })));
+    assert!(matches!(client.control().recv(Some(TIMEOUT)), Err(EngineError::ControlLost { .. })));
     assert!(matches!(server.take_data_path(), Err(EngineError::ControlLost { .. })));
 }
 

@@ -8,7 +8,7 @@ use haul_engine::{ConnectOptions, Counters, Waker};
 use haul_proto::{Available, ObjectSink, ObjectSource, PeerHost};
 use haul_wire::control::{Request, Settings};
 
-use crate::support::{PATIENCE, listener, session_pair, settings};
+use crate::support::{TIMEOUT, listener, session_pair, settings};
 
 /// 1.6 s at the rate below: some thirty looks.
 const LEN: u64 = 40_000_000;
@@ -59,7 +59,7 @@ fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
         }
         let sending = client.start_sending(Box::new(Zeros), Waker::new().unwrap()).unwrap();
         let receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
-        let arrived = sending.wait_delivered(PATIENCE);
+        let arrived = sending.wait_delivered(TIMEOUT);
         over.store(true, Ordering::Relaxed);
         assert!(arrived.unwrap(), "it took too long");
         let Some(Counters::Sending(sent)) = sending.stop() else { panic!("the sender has counters") };

@@ -12,7 +12,7 @@ use haul_engine::{Channel, Endpoint, EngineError, Message};
 use haul_stack::SendOptions;
 use haul_testing::block_on;
 
-use crate::support::{PATIENCE, listener};
+use crate::support::{TIMEOUT, listener};
 use crate::waiting::pair_on;
 
 /// A run that takes longer hangs; most take less than a second.
@@ -91,7 +91,7 @@ fn collect(channel: &Channel, back: &Mutex<HashSet<u64>>, last: usize, cut: bool
             if cut {
                 return channel.abort();
             }
-            return channel.close(PATIENCE).unwrap();
+            return channel.close(TIMEOUT).unwrap();
         }
     }
 }

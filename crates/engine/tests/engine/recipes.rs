@@ -10,7 +10,7 @@ use haul_proto::{Available, ObjectSink, ObjectSource};
 use haul_stack::Recipe;
 use haul_wire::control::{FaultCode, Request, Settings};
 
-use crate::support::{PATIENCE, Relay, listener, session_pair, settings};
+use crate::support::{Relay, TIMEOUT, listener, session_pair, settings};
 
 /// The end of a round, which only `rbudp` says.
 const ROUND: u8 = 16;
@@ -73,7 +73,7 @@ fn options(settings: Settings) -> ConnectOptions {
 fn refused(listener: &Listener, url: &HaulUrl, settings: Settings) -> EngineError {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| connect(url, options(settings)).unwrap_err());
-        let incoming = listener.accept(PATIENCE).unwrap().unwrap();
+        let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
         let ours = incoming.accept().unwrap_err();
         let theirs = client.join().unwrap();
         assert_eq!(ours.fault().code, theirs.fault().code);
@@ -101,8 +101,8 @@ fn both_ends_run_the_recipe_that_was_negotiated() {
         let kept = Kept(Arc::new(Mutex::new(vec![0; LEN])));
         let sending = client.start_sending(Box::new(Pattern), Waker::new().unwrap()).unwrap();
         let receiving = server.start_receiving(Box::new(kept.clone()), Waker::new().unwrap()).unwrap();
-        assert!(sending.wait_delivered(PATIENCE).unwrap(), "{name}: it took too long");
-        assert!(receiving.wait_delivered(PATIENCE).unwrap(), "{name}: it took too long");
+        assert!(sending.wait_delivered(TIMEOUT).unwrap(), "{name}: it took too long");
+        assert!(receiving.wait_delivered(TIMEOUT).unwrap(), "{name}: it took too long");
         let right = kept.0.lock().unwrap().iter().zip(0..).all(|(&byte, at)| byte == byte_at(at));
         assert!(right, "{name}: bytes are not in their places");
         let said = relay.heard.lock().unwrap().iter().any(|packet| packet[0] == ROUND);
@@ -156,7 +156,7 @@ fn a_server_that_answers_with_another_recipe_is_left() {
     for other in [None, Some(offer(&shipped("rbudp")))] {
         std::thread::scope(|scope| {
             let client = scope.spawn(|| connect(&url, options(fixed(&shipped("fobs")))).unwrap_err());
-            let incoming = listener.accept(PATIENCE).unwrap().unwrap();
+            let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
             let settings = Settings { recipe: other, ..incoming.settings().clone() };
             let session = incoming.accept_with(settings).unwrap();
             let error = client.join().unwrap();

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use crate::support::{
-    LOOPBACKS, PATIENCE, accept, check, get, listen_options, listener, options, session_pair,
+    LOOPBACKS, TIMEOUT, accept, check, get, listen_options, listener, options, session_pair,
 };
 use haul_base::Ecn;
 use haul_engine::{DataPath, Role};
@@ -24,7 +24,7 @@ fn pass(from: &mut DataPath, to: &mut DataPath, pn: u64) -> Vec<u8> {
     from.socket.send(&packet, len, Ecn::NotEct).unwrap();
     let mut receiver = Receiver::new(&to.socket);
     loop {
-        assert!(to.socket.wait(Interest::Read, PATIENCE).unwrap(), "nothing came");
+        assert!(to.socket.wait(Interest::Read, TIMEOUT).unwrap(), "nothing came");
         receiver.recv(&to.socket).unwrap();
         for mut batch in receiver.datagrams() {
             for datagram in batch.iter_mut() {
@@ -61,7 +61,7 @@ fn both_ends_agree_and_packets_pass_with_every_cipher_on_both_families() {
             assert_eq!(pass(&mut there, &mut here, 0), b"the body");
             assert_eq!(pass(&mut here, &mut there, 0), b"the body");
             client.control().close().unwrap();
-            assert_eq!(server.control().recv(Some(PATIENCE)).unwrap(), ControlMessage::Bye);
+            assert_eq!(server.control().recv(Some(TIMEOUT)).unwrap(), ControlMessage::Bye);
             server.control().close().unwrap();
         }
         assert_eq!(listener.stats().sessions, 4);
@@ -105,7 +105,7 @@ fn the_hello_exchange_finds_the_datagram_sizes_and_the_round_trip() {
         let mut here = server.take_data_path().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| here.exchange_hellos(Duration::from_secs(2)).unwrap());
-            there.exchange_hellos(PATIENCE).unwrap();
+            there.exchange_hellos(TIMEOUT).unwrap();
         });
         let largest = if host == "::1" { 8952 } else { 8972 };
         assert_eq!(there.hello.sizes().outgoing, largest);
@@ -128,9 +128,9 @@ fn many_sessions_at_once_do_not_mix() {
                     let request = get(vec![number.to_be_bytes().to_vec()]);
                     let mut session = haul_engine::connect(url, options(request)).unwrap();
                     let mut path = session.take_data_path().unwrap();
-                    path.exchange_hellos(PATIENCE).unwrap();
+                    path.exchange_hellos(TIMEOUT).unwrap();
                     assert!(path.hello.round_trip().is_some());
-                    let answer = session.control().recv(Some(PATIENCE)).unwrap();
+                    let answer = session.control().recv(Some(TIMEOUT)).unwrap();
                     assert_eq!(answer, ControlMessage::ObjectSent { bytes: number });
                     session.control().close().unwrap();
                 })
@@ -144,7 +144,7 @@ fn many_sessions_at_once_do_not_mix() {
                 let mut path = session.take_data_path().unwrap();
                 path.exchange_hellos(Duration::from_secs(1)).unwrap();
                 session.control().send(ControlMessage::ObjectSent { bytes }).unwrap();
-                assert_eq!(session.control().recv(Some(PATIENCE)).unwrap(), ControlMessage::Bye);
+                assert_eq!(session.control().recv(Some(TIMEOUT)).unwrap(), ControlMessage::Bye);
             });
         }
     });
@@ -159,7 +159,7 @@ fn the_server_may_change_the_settings() {
     let url = listener.url("127.0.0.1", b"");
     std::thread::scope(|scope| {
         let client = scope.spawn(|| check(&url).unwrap());
-        let incoming = listener.accept(PATIENCE).unwrap().unwrap();
+        let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
         let mut settings = incoming.settings().clone();
         settings.rate_bps = Some(1_000_000);
         let _server = incoming.accept_with(settings).unwrap();
@@ -173,7 +173,7 @@ fn the_server_may_refuse_with_its_reason() {
     let url = listener.url("127.0.0.1", b"");
     std::thread::scope(|scope| {
         let client = scope.spawn(|| check(&url).unwrap_err());
-        let incoming = listener.accept(PATIENCE).unwrap().unwrap();
+        let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
         let fault = haul_wire::control::Fault::new(FaultCode::ReadOnly, "read only", "use --writable");
         incoming.refuse(fault.clone());
         assert_eq!(client.join().unwrap().fault(), fault);
@@ -190,7 +190,7 @@ fn sessions_outlive_their_listener() {
     drop(listener);
     assert_eq!(pass(&mut there, &mut here, 0), b"the body");
     client.control().send(ControlMessage::ObjectSent { bytes: 1 }).unwrap();
-    assert_eq!(server.control().recv(Some(PATIENCE)).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
+    assert_eq!(server.control().recv(Some(TIMEOUT)).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, ListenOptions, Listener, Session, connect};
 use haul_wire::control::{BenchLimit, Growth, Preserve, Request, RunMode, Selection, Settings};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const LOOPBACKS: [&str; 2] = ["127.0.0.1", "::1"];
 
 pub(crate) fn settings() -> Settings {
@@ -51,7 +51,7 @@ pub(crate) fn session_pair(
 }
 
 pub(crate) fn accept(listener: &Listener) -> Session {
-    listener.accept(PATIENCE).unwrap().expect("a client").accept().unwrap()
+    listener.accept(TIMEOUT).unwrap().expect("a client").accept().unwrap()
 }
 
 /// A request for files.

@@ -14,7 +14,7 @@ use haul_stack::{Ends, Recipe, SendOptions};
 use haul_testing::block_on;
 
 use crate::associations::{admit, flight, own_registry, recv, send, until};
-use crate::support::{PATIENCE, Relay, listener};
+use crate::support::{Relay, TIMEOUT, listener};
 
 /// Two ends that repeat what is lost; the client's on this endpoint.
 pub(crate) fn pair_on(endpoint: &Endpoint, listener: &Listener, url: &HaulUrl) -> (Channel, Channel) {
@@ -71,7 +71,7 @@ fn both_ends_wait_for_each_other_and_drive_their_endpoints() {
             send(&client, &round.to_be_bytes());
             assert_eq!(recv(&client), round.to_be_bytes());
         }
-        client.close(PATIENCE).unwrap();
+        client.close(TIMEOUT).unwrap();
     });
     let guests = (endpoint.stats().inline_waits, listener.endpoint().stats().inline_waits);
     assert!(guests.0 > 0 && guests.1 > 0, "{guests:?}");
@@ -108,7 +108,7 @@ fn two_threads_wait_on_two_channels_of_one_endpoint() {
                     send(client, &round.to_be_bytes());
                     assert_eq!(recv(client), round.to_be_bytes());
                 }
-                client.close(PATIENCE).unwrap();
+                client.close(TIMEOUT).unwrap();
             });
         }
     });
@@ -188,7 +188,7 @@ fn what_waited_for_the_application_leaves_before_the_goodbye() {
             assert_eq!(waits.join().unwrap(), b"last");
         });
         // Who has gone says nothing any more: it is there already.
-        server.flush(Some(PATIENCE)).unwrap();
+        server.flush(Some(TIMEOUT)).unwrap();
     }
 }
 
@@ -244,7 +244,7 @@ fn a_task_is_not_woken_by_its_own_looking() {
     let wakes = Arc::new(Counts(AtomicUsize::new(0)));
     let waker = Waker::from(wakes.clone());
     let look = || client.poll_recv(&mut Context::from_waker(&waker));
-    client.flush(Some(PATIENCE)).unwrap();
+    client.flush(Some(TIMEOUT)).unwrap();
     for _ in 0..1_000 {
         assert!(look().is_pending());
     }
@@ -282,7 +282,7 @@ fn a_task_that_panics_when_it_is_woken_ends_neither_an_inline_wait_nor_the_endpo
         assert_eq!(waits.join().unwrap(), b"still there");
     });
     assert_eq!(recv(&of_task.0), b"wake up");
-    of_thread.0.close(PATIENCE).unwrap();
+    of_thread.0.close(TIMEOUT).unwrap();
 }
 
 /// Runs this test again, as root, on a loopback of 20 Mbit/s: packets wait in its queue and fill the socket's send buffer.
@@ -334,9 +334,9 @@ fn a_full_socket_delays_packets_and_loses_none() {
             message[..4].copy_from_slice(&number.to_be_bytes());
             send(&client, &message);
         }
-        client.flush(Some(PATIENCE)).unwrap();
+        client.flush(Some(TIMEOUT)).unwrap();
         // What is flushed has left before the connection closes.
-        client.close(PATIENCE).unwrap();
+        client.close(TIMEOUT).unwrap();
         receives.join().unwrap();
     });
     assert_eq!(endpoint.stats().unsent, 0);

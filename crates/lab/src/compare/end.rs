@@ -25,7 +25,7 @@ const PORT: u16 = 5_201;
 /// What IPv4 and UDP add.
 const HEADERS: u32 = 28;
 /// Longest wait for a connection, the first packet, or the other end's results.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a blocked thread looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
 /// Nothing has come for so long: nothing more will.
@@ -125,7 +125,7 @@ fn connect(law: Law, to: SocketAddr) -> io::Result<TcpStream> {
     socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
         io::Error::new(error.kind(), format!("this kernel has no congestion control `{name}`: {error}"))
     })?;
-    socket.connect_timeout(&to.into(), PATIENCE)?;
+    socket.connect_timeout(&to.into(), TIMEOUT)?;
     let stream = TcpStream::from(socket);
     stream.set_write_timeout(Some(LOOK))?;
     Ok(stream)
@@ -213,7 +213,7 @@ fn udp_source(times: &[Span], results: &Path) -> io::Result<Vec<u64>> {
     }
     let asked = Instant::now();
     while !results.exists() {
-        if asked.elapsed() > PATIENCE {
+        if asked.elapsed() > TIMEOUT {
             return Err(io::Error::other("the receiver has written nothing"));
         }
         thread::sleep(LOOK);
@@ -234,8 +234,8 @@ fn udp_sink(out: &Path) -> io::Result<()> {
     let socket = UdpSocket::bind(address, &Options::default()).map_err(io::Error::other)?;
     let mut receiver = Receiver::new(&socket);
     let mut arrivals = Arrivals::default();
-    let patience = |begun: bool| if begun { SILENCE } else { PATIENCE };
-    while socket.wait(Interest::Read, patience(!arrivals.delays.is_empty()))? {
+    let timeout = |begun: bool| if begun { SILENCE } else { TIMEOUT };
+    while socket.wait(Interest::Read, timeout(!arrivals.delays.is_empty()))? {
         match receiver.recv(&socket) {
             Ok(_) => {}
             Err(RecvError::WouldBlock) => continue,

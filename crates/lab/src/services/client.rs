@@ -16,7 +16,7 @@ use super::{turns, udt};
 use crate::problem::{Problem, While};
 
 /// A message that is not answered in this time counts as lost for good.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Within this time the other side must have written its results.
 const RESULTS: Duration = Duration::from_secs(20);
 const READING: usize = 16;
@@ -87,7 +87,7 @@ pub(super) fn recipe(name: &str, changes: &[(&str, String)]) -> Result<Recipe, P
 
 pub(super) fn tcp(lane: u16) -> Result<TcpStream, Problem> {
     let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let stream = loop {
         // The other side may still be about to listen.
         match TcpStream::connect(format!("{host}:{}", TCP_PORT + lane)) {
@@ -116,7 +116,7 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
         while until(start) {
             next(&mut message);
             channel
-                .send(&message, SendOptions::default(), Some(PATIENCE))
+                .send(&message, SendOptions::default(), Some(TIMEOUT))
                 .map_err(|e| engine("cannot send", &e))?;
         }
         return close(&channel);
@@ -125,7 +125,7 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
         return udt::send(program, stream);
     }
     let mut tcp = tcp(stream.lane)?;
-    tcp.set_write_timeout(Some(PATIENCE)).while_doing("cannot set a timeout")?;
+    tcp.set_write_timeout(Some(TIMEOUT)).while_doing("cannot set a timeout")?;
     let start = Instant::now();
     let mut sent = 0u64;
     while until(start) {
@@ -166,7 +166,7 @@ fn read_out(
         let channel = channel(&recipe(name, &[])?, ChannelOptions::default(), directory)?;
         for i in 0..readings {
             channel
-                .send(&value(i), SendOptions::default(), Some(PATIENCE))
+                .send(&value(i), SendOptions::default(), Some(TIMEOUT))
                 .map_err(|e| engine("cannot send", &e))?;
             std::thread::sleep(gap);
         }

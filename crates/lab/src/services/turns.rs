@@ -9,7 +9,7 @@ use haul_engine::{Channel, ChannelOptions};
 use haul_stack::SendOptions;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::client::{PATIENCE, channel, recipe, tcp};
+use super::client::{TIMEOUT, channel, recipe, tcp};
 use super::emulated::{Emulator, Road};
 use super::figures::{mean, quantile};
 use super::flights::Flights;
@@ -24,7 +24,7 @@ const SMALL: usize = 10;
 /// Where bare UDP is answered.
 const UDP_PORT: u16 = 7_915;
 /// An answer over bare UDP that has not come after so long is lost: nothing is repeated.
-const UDP_PATIENCE: Duration = Duration::from_millis(300);
+const UDP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Turns whose times are shown where nothing is lost: both ends learn what the path is like.
 const EARLY: [usize; 7] = [1, 2, 3, 5, 8, 12, 20];
@@ -235,7 +235,7 @@ pub(super) fn ask(
     match carrier {
         Carrier::Recipe(name) => {
             let channel = channel(&recipe(name, &[])?, channel_options(busy_poll_us), directory)?;
-            channel.wait_confirmed(PATIENCE).map_err(|e| engine("no answer", &e))?;
+            channel.wait_confirmed(TIMEOUT).map_err(|e| engine("no answer", &e))?;
             turn(messages, || ask_by_channel(&channel))
         }
         Carrier::Udp => {
@@ -252,7 +252,7 @@ pub(super) fn ask(
                 let socket = socket2::SockRef::from(&stream);
                 socket.set_tcp_thin_linear_timeouts(true).while_doing("cannot ask for linear timeouts")?;
             }
-            stream.set_read_timeout(Some(PATIENCE)).while_doing("cannot set a timeout")?;
+            stream.set_read_timeout(Some(TIMEOUT)).while_doing("cannot set a timeout")?;
             turn(messages, || ask_by_tcp(&mut stream))
         }
     }
@@ -282,9 +282,9 @@ fn processor_micros() -> f64 {
 
 fn ask_by_channel(channel: &Channel) -> Result<bool, Problem> {
     channel
-        .send(&[7; SMALL], SendOptions::default(), Some(PATIENCE))
+        .send(&[7; SMALL], SendOptions::default(), Some(TIMEOUT))
         .map_err(|e| engine("cannot send", &e))?;
-    Ok(channel.recv(Some(PATIENCE)).is_ok())
+    Ok(channel.recv(Some(TIMEOUT)).is_ok())
 }
 
 fn ask_by_tcp(stream: &mut TcpStream) -> Result<bool, Problem> {
@@ -304,7 +304,7 @@ fn ask_by_udp(socket: &UdpSocket) -> Result<bool, Problem> {
 
 fn udp(port: u16) -> Result<UdpSocket, Problem> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).while_doing("cannot bind")?;
-    socket.set_read_timeout(Some(UDP_PATIENCE)).while_doing("cannot set a timeout")?;
+    socket.set_read_timeout(Some(UDP_TIMEOUT)).while_doing("cannot set a timeout")?;
     Ok(socket)
 }
 

@@ -19,7 +19,7 @@ use crate::problem::SIGNALLED;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// How long to wait until the server listens.
-const SERVER_PATIENCE: Duration = Duration::from_secs(5);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// What the hidden command `enter` takes.
@@ -95,7 +95,7 @@ pub(crate) fn start(
 /// Waits until something listens on the side: a TCP socket, or a UDP socket with a port. Returns whether it does;
 /// false after some seconds, or when the server has ended.
 pub(crate) fn wait_for_server(side: &Side, server: &mut Child) -> io::Result<bool> {
-    let end = Instant::now() + SERVER_PATIENCE;
+    let end = Instant::now() + SERVER_TIMEOUT;
     while Instant::now() < end {
         if side.namespace.run(listens)? {
             return Ok(true);

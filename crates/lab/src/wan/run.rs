@@ -113,8 +113,8 @@ fn wait(
         if let Some(error) = running.failure() {
             return Err(Problem::failed(format!("the emulated path has failed: {error}"), ""));
         }
-        let patience = running.until_change().map_or(LOOK, |left| LOOK.min(Duration::from(left)));
-        match events.recv_timeout(patience) {
+        let timeout = running.until_change().map_or(LOOK, |left| LOOK.min(Duration::from(left)));
+        match events.recv_timeout(timeout) {
             Ok(Event::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
             // The terminal has sent it to the command too, which may have a use for it.
             Ok(Event::Signal(SIGINT)) if command.is_some() && stdin().is_terminal() && !interrupted => {

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 pub(crate) const A: &str = "10.201.0.1";
 pub(crate) const B: &str = "10.201.0.2";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The built program.
 pub(crate) fn haul_lab() -> Command {
@@ -24,7 +24,7 @@ pub(crate) fn haul_lab() -> Command {
 
 /// Waits until `what` gives something.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;

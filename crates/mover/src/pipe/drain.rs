@@ -16,7 +16,7 @@ use crate::digest::set_digest;
 use crate::entries::{Kind, State};
 use crate::fault::{IoFault, Side, protocol};
 use crate::link::ControlLink;
-use crate::pipe::{LOOK_AGAIN, await_farewell};
+use crate::pipe::{LOOK_AGAIN, await_close};
 use crate::receive::{
     Base, BufferGuard, FileSink, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work,
     mismatch, text,
@@ -353,7 +353,7 @@ impl Listener {
         self.shared.set_finished();
         let link = &self.shared.link;
         link.send(ControlMessage::Finish(summary))?;
-        await_farewell(&**link);
+        await_close(&**link);
         Ok(report)
     }
 }

@@ -21,14 +21,14 @@ pub use store::receive_stream;
 const STREAM: &[u8] = b"stdin";
 
 /// How long the sender may take to say good-bye.
-const FAREWELL: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest wait before it is looked again whether everything is written.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Waits until the sender has heard how it ended, or has gone.
-fn await_farewell(link: &dyn ControlLink) {
-    let until = Instant::now() + FAREWELL;
+fn await_close(link: &dyn ControlLink) {
+    let until = Instant::now() + CLOSE_TIMEOUT;
     while Instant::now() < until {
         if let Ok(Some(ControlMessage::Bye)) | Err(_) = link.recv(LOOK_AGAIN) {
             return;

@@ -19,7 +19,7 @@ use crate::entries::State;
 use crate::fault::{IoFault, Side, protocol};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
-use crate::pipe::{LOOK_AGAIN, STREAM, await_farewell};
+use crate::pipe::{LOOK_AGAIN, STREAM, await_close};
 use crate::receive::{
     BufferGuard, FileSink, Place, ReceiveHandle, ReceiveJob, ReceiveOptions, Requests, Shared, Work,
     mismatch, open_base,
@@ -278,7 +278,7 @@ impl Store {
         link.send(ControlMessage::Outcomes(vec![Outcome { entry: 0, fault: None }]))?;
         let summary = Summary { entries: 1, failed: 0, bytes: stored.len, digest, notes };
         link.send(ControlMessage::Finish(summary))?;
-        await_farewell(&**link);
+        await_close(&**link);
         Ok(report)
     }
 }

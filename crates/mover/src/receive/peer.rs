@@ -23,7 +23,7 @@ use crate::report::{MoveReport, report};
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How long the sender may take to say good-bye after everything is final.
-const FAREWELL: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The receiver's ear.
 pub(crate) struct Peer {
@@ -59,11 +59,13 @@ impl Peer {
         if let Err(fault) = self.shared.link.send(lineage).and_then(|()| self.shared.link.send(ready)) {
             self.shared.end(fault, false);
         }
-        let mut farewell = None;
+        let mut close_deadline = None;
         loop {
             self.shared.place.note_in_time();
             let finished = self.shared.finished();
-            if finished && *farewell.get_or_insert_with(|| Instant::now() + FAREWELL) < Instant::now() {
+            if finished
+                && *close_deadline.get_or_insert_with(|| Instant::now() + CLOSE_TIMEOUT) < Instant::now()
+            {
                 return Ok(self.report());
             }
             if let (false, Some(fault)) = (finished, self.shared.told_ending()) {

@@ -32,7 +32,7 @@ struct Attributes {
 
 #[derive(Debug)]
 struct InOrder {
-    patience: Span,
+    max_wait: Span,
     limit: usize,
     order: Option<Attribute<u32>>,
     attributes: Option<Attributes>,
@@ -54,7 +54,7 @@ pub(super) fn registration() -> Registration {
     Registration {
         parameters: &[
             ParameterSpec {
-                name: "patience",
+                name: "max_wait",
                 kind: ParameterKind::Span,
                 default: "200ms",
                 help: "how long a message waits for earlier ones without `retransmit`",
@@ -74,7 +74,7 @@ pub(super) fn registration() -> Registration {
             |parameters, _| {
                 let limit = parameters.integer("held") as usize;
                 Ok(Box::new(InOrder {
-                    patience: parameters.span("patience"),
+                    max_wait: parameters.span("max_wait"),
                     limit,
                     order: None,
                     attributes: None,
@@ -161,10 +161,10 @@ impl InOrder {
         }
     }
 
-    /// A gap is waited for as long as the first message behind it has patience.
+    /// A gap is waited for as long as the first message behind it may wait.
     fn wake(&self, context: &mut Context<'_>) {
         match self.held.first_key_value() {
-            Some((_, held)) if !self.reliable => context.set_timer(0, held.since + self.patience),
+            Some((_, held)) if !self.reliable => context.set_timer(0, held.since + self.max_wait),
             _ => context.cancel_timer(0),
         }
     }
@@ -244,7 +244,7 @@ impl MicroProtocol for InOrder {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        self.patience = parameters.span("patience");
+        self.max_wait = parameters.span("max_wait");
         self.limit = parameters.integer("held") as usize;
         // Of messages that have begun to come, places are still needed.
         self.places.set_limit(2 * self.limit, self.reliable);
@@ -273,7 +273,7 @@ mod tests {
 
     fn pair(held: &str) -> Pair {
         let recipe = Recipe::new("x").with("fixed_size").with("sequenced_segment");
-        Pair::new(&recipe.with_parameters("in_order", &[("patience", "30ms"), ("held", held)]))
+        Pair::new(&recipe.with_parameters("in_order", &[("max_wait", "30ms"), ("held", held)]))
     }
 
     fn ids(pair: &mut Pair) -> Vec<u64> {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_given_up_after_the_patience_and_not_before() {
+    fn a_gap_is_given_up_after_the_wait_and_not_before() {
         let mut pair = pair("100");
         for n in 0..5u8 {
             pair.a.send(T0, &[n; 10], SendOptions::default()).unwrap();

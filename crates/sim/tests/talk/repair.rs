@@ -12,12 +12,12 @@ pub(crate) const MESSAGE: usize = 1_000;
 /// From message to message: 50 Mbit/s.
 pub(crate) const APART: Span = Span::from_micros(160);
 /// What may be added to the time of the path.
-pub(crate) const PATIENCE: Span = Span::from_millis(5);
+pub(crate) const TIMEOUT: Span = Span::from_millis(5);
 
 /// What has come of a stream.
 #[derive(Debug)]
 pub(crate) struct Came {
-    /// Share of the messages that came later than the path's time and [`PATIENCE`], or never.
+    /// Share of the messages that came later than the path's time and [`TIMEOUT`], or never.
     pub(crate) late: f64,
     /// Share of the messages that never came.
     pub(crate) lost: f64,
@@ -71,7 +71,7 @@ pub(crate) fn stream(seed: u64, recipe: &Recipe, rtt: Span, loss: &StageSpec, co
     let cost = |end: &Talker| end.stack.stats().bytes_sent as f64 / (f64::from(count) * MESSAGE as f64);
     let of_all = |messages: usize| 1.0 - messages as f64 / f64::from(count);
     Came {
-        late: of_all(added.partition_point(|&added| added <= PATIENCE)),
+        late: of_all(added.partition_point(|&added| added <= TIMEOUT)),
         lost: of_all(added.len()),
         p999: added[(added.len() * 999).div_ceil(1_000) - 1],
         cost: (cost(first), cost(second)),

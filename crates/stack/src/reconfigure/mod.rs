@@ -32,7 +32,7 @@ use crate::stack::{Stack, StackEvent};
 use words::{Heard, Saying, Word};
 
 /// A change without an answer is taken back after so long.
-const PATIENCE: Span = Span::from_secs(30);
+const TIMEOUT: Span = Span::from_secs(30);
 /// These stay or stay away for the life of a session: the other side could not know who is speaking.
 const FIXED: [&str; 2] = ["seal", "transport_driver"];
 
@@ -159,7 +159,7 @@ impl Negotiation {
 
     fn is_over_age(&self, now: Time) -> bool {
         match &self.change {
-            Change::Applying(saying, Some(_)) | Change::Proposed(saying, _) => saying.age(now) > PATIENCE,
+            Change::Applying(saying, Some(_)) | Change::Proposed(saying, _) => saying.age(now) > TIMEOUT,
             _ => false,
         }
     }

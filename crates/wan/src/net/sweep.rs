@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::namespace::{NAMES, release};
 
 /// How long processes have to end by themselves.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// How often to look whether they have.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -39,7 +39,7 @@ pub(crate) fn kill_inside(ids: &[NamespaceId]) {
         }
     };
     signal_all(Signal::TERM);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !processes_inside(ids).is_empty() {
         if Instant::now() > end {
             signal_all(Signal::KILL);

@@ -18,7 +18,7 @@ pub(super) const EVENTS: &str = "events.jsonl";
 pub(super) const CONTROL: &str = "control";
 const URL: &str = "url";
 /// Longest wait for the server's URL.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What the hidden command `real-end` takes.
@@ -90,7 +90,7 @@ fn client(task: &Task, directory: &Path) -> io::Result<()> {
     let url = directory.join(URL);
     let asked = Instant::now();
     while !url.is_file() {
-        if asked.elapsed() > PATIENCE {
+        if asked.elapsed() > TIMEOUT {
             return Err(io::Error::other("the server has written no URL"));
         }
         sleep(LOOK);

@@ -220,14 +220,14 @@ fn collect(
     handles: Handles,
     context: &mut Context<'_>,
 ) {
-    let (now, patience) = (context.now(), repeat_after(context));
+    let (now, wait) = (context.now(), repeat_after(context));
     let flight = context.shared(handles.flight);
     missing.clear();
     let tail = if report.is_silence { (report.next, flight.next()) } else { (0, 0) };
     for (from, to) in stretches(report.below, rest).chain([tail]) {
         for sequence in from.max(flight.base())..to.min(flight.next()) {
             let lost = flight.get(sequence).is_some_and(|slot| {
-                slot.state == State::Waiting && (slot.pn < report.newest || slot.sent + patience <= now)
+                slot.state == State::Waiting && (slot.pn < report.newest || slot.sent + wait <= now)
             });
             if lost {
                 missing.push(sequence);
