@@ -1,6 +1,6 @@
-//! Opening headers, words and pairs of associations.
+//! Initial headers, words and pairs of associations.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    haul_wire::check::flight(bytes);
+    haul_wire::check::connection(bytes);
 });

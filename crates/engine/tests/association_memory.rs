@@ -1,4 +1,4 @@
-//! What one association with a running flight costs a base station: real handshakes, one reading each, then the bytes
+//! What one association with a running connection costs a base station: real handshakes, one reading each, then the bytes
 //! that are left when the sensors have gone. `HAUL_ASSOCIATIONS=10000` measures the number that is asked for; the
 //! default is smaller because handshakes take time.
 
@@ -19,11 +19,11 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What one association may cost a base station, bytes. More than half is the stack, the rest the flight, its keys and
+/// What one association may cost a base station, bytes. More than half is the stack, the rest the connection, its keys and
 /// its places in the tables.
 const MOST: usize = 2_048;
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// By then the goodbyes of the sensors have been answered and keys that are not used are gone, on a busy machine too.
+/// By then the closes of the sensors have been answered and keys that are not used are gone, on a busy machine too.
 const REST: Duration = Duration::from_secs(40);
 
 /// Nothing more is given back when nothing was for so long.

@@ -48,7 +48,7 @@ fn serve(listener: &Listener) -> Result<(), haulage::Error> {
             b"8.3 light minutes"
         })?;
         connection.flush(Some(TIMEOUT))?;
-        // Until the client says goodbye.
+        // Until the client closes.
         while connection.recv(Some(TIMEOUT)).is_ok() {}
     }
     Ok(())

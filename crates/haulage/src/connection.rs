@@ -307,7 +307,7 @@ impl Connection {
         self.channel.abort();
     }
 
-    /// Ends the connection for all clones: waits for what is on its way, says goodbye and waits for the answer,
+    /// Ends the connection for all clones: waits for what is on its way, closes and waits for the answer,
     /// `timeout` in all.
     ///
     /// # Errors
@@ -346,7 +346,7 @@ impl Connection {
 fn resume(ticket: &TicketFile, url: &HaulUrl, recipe: &Recipe, options: &Options) -> Option<Connection> {
     /// A server that does not know the ticket stays silent; longer than this the handshake would not take either.
     const ANSWER: Duration = Duration::from_secs(1);
-    // A flight that begins is accepted at the server: none is begun that will not be used.
+    // A connection that begins is accepted at the server: none is begun that will not be used.
     let known = ticket.look().ok()?;
     let is_there =
         |mut addresses: vec::IntoIter<SocketAddr>| addresses.any(|address| address == known.server());

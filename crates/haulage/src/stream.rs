@@ -29,8 +29,8 @@ use crate::{ConnectionError, OpenError, Options, WaitError};
 
 /// How often a wait looks at the control channel.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the other side's goodbye may take after the last byte.
-const GOODBYE: Duration = Duration::from_secs(15);
+/// How long the other side's close may take after the last byte.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The sending end of a stream of bytes. [`ByteWriter::finish`] ends it; dropped before, it ends with an error at the
 /// other side.
@@ -45,7 +45,7 @@ pub struct ByteWriter {
 pub struct ByteReader {
     inbox: Arc<Inbox>,
     line: Line,
-    /// The goodbye that a task waits for.
+    /// The close that a task waits for.
     ending: Option<Aside<Option<Counters>, Error>>,
 }
 
@@ -167,7 +167,7 @@ impl ByteWriter {
         self.finish_until(None)
     }
 
-    /// As [`ByteWriter::finish`], with a limit for the wait; the other side's goodbye may take two seconds more. It may be
+    /// As [`ByteWriter::finish`], with a limit for the wait; the other side's close may take two seconds more. It may be
     /// called again when it was too short.
     ///
     /// # Errors
@@ -381,8 +381,8 @@ impl ByteReader {
         self.line.is_over = true;
         let (transfer, control) = (self.line.transfer.take(), self.line.control.clone());
         Some(move || {
-            // The writer says goodbye once it has heard that all has arrived; if it cannot, the bytes are here all the same.
-            drop(control.recv(Some(GOODBYE)));
+            // The writer closes once it has heard that all has arrived; if it cannot, the bytes are here all the same.
+            drop(control.recv(Some(CLOSE_TIMEOUT)));
             drop(control.close());
             Ok(transfer.and_then(Transfer::stop))
         })

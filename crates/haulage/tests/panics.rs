@@ -96,7 +96,7 @@ fn made_once() -> Arc<Registry> {
 }
 
 #[test]
-fn a_micro_protocol_that_breaks_when_the_flight_comes_ends_it_without_a_wait_and_hurts_nobody_else() {
+fn a_micro_protocol_that_breaks_when_the_connection_comes_ends_it_without_a_wait_and_hurts_nobody_else() {
     let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
     listening.registry = made_once();
     let listener = Listener::bind_with(listening).unwrap();

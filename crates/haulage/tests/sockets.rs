@@ -249,7 +249,7 @@ fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
             Connection::open(&listener.url("127.0.0.1"), &preset(preset_name).unwrap(), &Options::default())
                 .unwrap()
         };
-        // At once: no packet of the flight has left.
+        // At once: no packet of the connection has left.
         open().close(TIMEOUT).unwrap();
         let server = listener.accept(Some(TIMEOUT)).unwrap();
         assert!(
@@ -275,7 +275,7 @@ fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
 }
 
 #[test]
-fn a_ticket_of_another_recipe_begins_no_flight_that_nobody_uses() {
+fn a_ticket_of_another_recipe_begins_no_connection_that_nobody_uses() {
     let listener = listener();
     let directory = std::env::temp_dir().join(format!("haulage-ticket-{}", std::process::id()));
     let options = Options { ticket: Some(directory.clone()), ..Options::default() };
@@ -289,7 +289,7 @@ fn a_ticket_of_another_recipe_begins_no_flight_that_nobody_uses() {
         assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, name.as_bytes());
         client.close(TIMEOUT).unwrap();
     }
-    assert!(listener.accept(Some(Duration::from_millis(300))).is_err(), "one flight each");
+    assert!(listener.accept(Some(Duration::from_millis(300))).is_err(), "one connection each");
     std::fs::remove_file(directory).unwrap();
 }
 

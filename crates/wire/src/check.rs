@@ -6,9 +6,9 @@
 
 use crate::control::{self, ControlMessage, FrameDecoder, FrameError, RelPath};
 use crate::packet::{
-    Block, COMMON_HEADER_LEN, CommonHeader, DATA_BODY_LEN, DataBody, FeedbackView, FeedbackWriter,
-    HELLO_HEADER_LEN, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, OpenHeader, PART_BODY_LEN,
-    PacketKind, PairHeader, PartBody, ProbeBody, SEGMENT_WORDS, WordPacket,
+    Block, COMMON_HEADER_LEN, CommonHeader, ControlFrame, DATA_BODY_LEN, DataBody, FeedbackView,
+    FeedbackWriter, HELLO_HEADER_LEN, HelloBody, HelloHeader, InitialHeader, MAX_OFFSET, MAX_PN, MAX_SEQ,
+    PART_BODY_LEN, PacketKind, PairHeader, PartBody, ProbeBody, SEGMENT_WORDS,
 };
 
 /// A sequence of inputs for a machine, out of arbitrary bytes: each step is `what (1) | length (2, big-endian) | body`. A
@@ -80,17 +80,17 @@ pub fn packet_headers(bytes: &[u8]) -> bool {
     common.is_ok()
 }
 
-/// Checks [`OpenHeader`], [`WordPacket`] and [`PairHeader`].
+/// Checks [`InitialHeader`], [`ControlFrame`] and [`PairHeader`].
 ///
 /// # Panics
 /// If a rule is broken.
-pub fn flight(bytes: &[u8]) -> bool {
-    if let Ok((open, rest)) = OpenHeader::parse(bytes) {
-        assert_eq!([&open.to_bytes()[..], rest].concat(), bytes, "the opening header changed");
-        assert!(WordPacket::parse(bytes).is_err());
+pub fn connection(bytes: &[u8]) -> bool {
+    if let Ok((open, rest)) = InitialHeader::parse(bytes) {
+        assert_eq!([&open.to_bytes()[..], rest].concat(), bytes, "the initial header changed");
+        assert!(ControlFrame::parse(bytes).is_err());
         return true;
     }
-    let is_word = WordPacket::parse(bytes).is_ok_and(|word| {
+    let is_word = ControlFrame::parse(bytes).is_ok_and(|word| {
         assert_eq!(word.to_bytes(), bytes, "the word changed");
         true
     });

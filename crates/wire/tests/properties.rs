@@ -6,9 +6,9 @@ use common::{block, component, feedback_body, feedback_header, frames, message, 
 use haul_wire::check;
 use haul_wire::control::{ControlMessage, FrameDecoder, RelPath, encoded_len};
 use haul_wire::packet::{
-    CommonHeader, DATA_BODY_LEN, DataBody, FEEDBACK_HEADER_LEN, FeedbackView, FeedbackWriter, Flight,
-    FlightWord, HELLO_BODY_MIN, HelloBody, HelloHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, OPEN_LEN, OpenHeader,
-    PacketKind, ProbeBody, SEGMENT_WORDS, WordPacket,
+    CommonHeader, ConnectionId, ControlFrame, ControlFrameKind, DATA_BODY_LEN, DataBody, FEEDBACK_HEADER_LEN,
+    FeedbackView, FeedbackWriter, HELLO_BODY_MIN, HelloBody, HelloHeader, INITIAL_HEADER_LEN, InitialHeader,
+    MAX_OFFSET, MAX_PN, MAX_SEQ, PacketKind, ProbeBody, SEGMENT_WORDS,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ proptest! {
         check::data_body(&bytes);
         check::feedback(&bytes);
         check::hello(&bytes);
-        check::flight(&bytes);
+        check::connection(&bytes);
         check::control_frames(&bytes);
         check::rel_path(&bytes);
     }
@@ -47,15 +47,15 @@ proptest! {
         mac: [u8; 12],
         rest in vec(any::<u8>(), 0..20),
     ) {
-        let flight = Flight { identity, epoch, salt };
-        let open = OpenHeader { flight, mac };
+        let connection = ConnectionId { identity, epoch, salt };
+        let open = InitialHeader { id: connection, mac };
         let bytes = [&open.to_bytes()[..], &rest].concat();
-        prop_assert_eq!(OpenHeader::parse(&bytes), Ok((open, &rest[..])));
-        prop_assert!((0..OPEN_LEN).all(|len| OpenHeader::parse(&bytes[..len]).is_err()));
-        let word = WordPacket { flight, word: FlightWord::Close, number, mac };
-        let bytes = word.to_bytes();
-        prop_assert_eq!(WordPacket::parse(&bytes), Ok(word));
-        prop_assert!((0..bytes.len()).all(|len| WordPacket::parse(&bytes[..len]).is_err()));
+        prop_assert_eq!(InitialHeader::parse(&bytes), Ok((open, &rest[..])));
+        prop_assert!((0..INITIAL_HEADER_LEN).all(|len| InitialHeader::parse(&bytes[..len]).is_err()));
+        let frame = ControlFrame { id: connection, kind: ControlFrameKind::Close, number, mac };
+        let bytes = frame.to_bytes();
+        prop_assert_eq!(ControlFrame::parse(&bytes), Ok(frame));
+        prop_assert!((0..bytes.len()).all(|len| ControlFrame::parse(&bytes[..len]).is_err()));
     }
 
     #[test]

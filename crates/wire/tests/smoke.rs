@@ -6,9 +6,9 @@ mod common;
 use common::{block, feedback_body, feedback_header, frames, message, rel_path, up_to};
 use haul_wire::check;
 use haul_wire::packet::{
-    CommonHeader, DATA_BODY_LEN, DataBody, Flight, FlightWord, HELLO_BODY_MIN, HelloBody, HelloHeader,
-    MAX_OFFSET, MAX_PN, MAX_SEQ, OpenHeader, PART_BODY_LEN, PacketKind, PairHeader, PartBody, ProbeBody,
-    WordPacket,
+    CommonHeader, ConnectionId, ControlFrame, ControlFrameKind, DATA_BODY_LEN, DataBody, HELLO_BODY_MIN,
+    HelloBody, HelloHeader, InitialHeader, MAX_OFFSET, MAX_PN, MAX_SEQ, PART_BODY_LEN, PacketKind,
+    PairHeader, PartBody, ProbeBody,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -110,18 +110,18 @@ fn rel_paths() {
 }
 
 #[test]
-fn flights() {
+fn connections() {
     let valid =
         (any::<u32>(), any::<u64>(), up_to(MAX_PN), 0..3u8).prop_map(|(identity, epoch, salt, which)| {
-            let flight = Flight { identity, epoch, salt };
+            let id = ConnectionId { identity, epoch, salt };
             let (mac, number) = ([7; 12], identity);
-            let open = OpenHeader { flight, mac }.to_bytes();
-            let word = WordPacket { flight, word: FlightWord::Ping, number, mac }.to_bytes();
+            let open = InitialHeader { id, mac }.to_bytes();
+            let frame = ControlFrame { id, kind: ControlFrameKind::Ping, number, mac }.to_bytes();
             match which {
                 0 => open.to_vec(),
-                1 => word.to_vec(),
-                _ => [&PairHeader { first: open.len() as u16 }.to_bytes()[..], &open, &word].concat(),
+                1 => frame.to_vec(),
+                _ => [&PairHeader { first: open.len() as u16 }.to_bytes()[..], &open, &frame].concat(),
             }
         });
-    drive("flight", valid, check::flight);
+    drive("connection", valid, check::connection);
 }

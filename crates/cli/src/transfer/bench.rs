@@ -97,7 +97,7 @@ fn finish(
     watch: &Watch<'_>,
 ) -> Carried {
     match &bytes {
-        // The numbers are agreed on; how the goodbye goes changes nothing.
+        // The numbers are agreed on; how the close goes changes nothing.
         Ok(_) => drop(control.close()),
         Err(fault) => control.abort(for_peer(fault, watch)),
     }

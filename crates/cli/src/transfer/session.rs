@@ -185,7 +185,7 @@ pub(crate) fn over(
     };
     let elapsed = started.elapsed().into();
     if moved.result.is_ok() {
-        // Everything is final on both sides; how the goodbye goes changes nothing.
+        // Everything is final on both sides; how the close goes changes nothing.
         let _ = session.control().close();
     }
     outcome::of_files(context, &sides, moved, elapsed)

@@ -132,7 +132,7 @@ fn a_copied_hello_turns_no_download_to_where_it_comes_from() {
 }
 
 #[test]
-fn copied_packets_of_a_flight_move_it_to_nobody_else() {
+fn copied_packets_of_a_connection_move_it_to_nobody_else() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -153,7 +153,7 @@ fn copied_packets_of_a_flight_move_it_to_nobody_else() {
     let (eavesdropper, mut victim) = (Eavesdropper::on(&net.client), Victim::on(&stranger));
     net.server.firewall("-A", FROM_CLIENT);
     let line = [&[b'x'; 999][..], b"\n"].concat();
-    // What nobody acknowledges is sent again, to where the flight is.
+    // What nobody acknowledges is sent again, to where the connection is.
     stdin.write_all(&line.repeat(300)).unwrap();
     for _ in 0..3 {
         victim.sends(&eavesdropper.next(3));

@@ -1,4 +1,4 @@
-//! What a client and a server agree on before there are flights.
+//! What a client and a server agree on before there are connections.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub struct AssociateOptions {
     pub connect_timeout: Duration,
     /// For the TLS handshake, and again for the server's answer.
     pub answer_timeout: Duration,
-    /// How the flight runs.
+    /// How the connection runs.
     pub channel: ChannelOptions,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn agree(
     // Where TCP had to repeat something, it took much longer than a round trip.
     let round_trip = super::round_trip(round_trip.min(asked.elapsed().into()), connected);
     check_accept(&accept, &secrets, &options.ciphers).inspect_err(|error| control.abort(error.fault()))?;
-    // Whether the goodbye goes out changes nothing.
+    // Whether the close goes out changes nothing.
     let _ = control.send_now(&ControlMessage::Bye);
     Ok(Agreed { server, identity: accept.session, secret: secrets.ticket, cipher: accept.cipher, round_trip })
 }

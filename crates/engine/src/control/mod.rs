@@ -24,8 +24,8 @@ use crate::error::CloseReason;
 
 pub(crate) use check::check;
 
-/// How long [`Control::close`] waits for the peer's goodbye after its own has gone out.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// How long [`Control::close`] waits for the peer's close after its own has gone out.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long [`Control::abort`] tries to get its message out.
 const ABORT: Duration = Duration::from_secs(1);
 
@@ -47,10 +47,10 @@ impl Default for Timing {
 /// One end of a session's control channel. Clones are the same channel, and any thread may use them.
 ///
 /// The channel pings the peer every second, and takes it for lost ([`EngineError::ControlLost`]) when nothing
-/// is heard for 15 seconds, or when the connection breaks or ends without a goodbye. Pings, their answers
+/// is heard for 15 seconds, or when the connection breaks or ends without a close. Pings, their answers
 /// and `UdpSeen` are handled here and never come out of [`Control::recv`]; a `Refuse` or `Abort` of the peer
 /// comes out as [`EngineError::Peer`]. When the last clone is dropped the connection is closed without a
-/// goodbye, after what was sent before.
+/// close, after what was sent before.
 #[derive(Clone)]
 pub struct Control {
     handle: Arc<Handle>,
@@ -174,17 +174,17 @@ impl Control {
         self.shared().lock().round_trip.map(Span::from)
     }
 
-    /// Ends the session regularly: sends what is queued and a goodbye, for up to 2 seconds, and waits as long for the
+    /// Ends the session regularly: sends what is queued and a close, for up to 2 seconds, and waits as long for the
     /// peer's. Later sends fail with [`EngineError::Closed`]. May be called again.
     ///
     /// # Errors
     /// How the channel ended, if not regularly.
     pub fn close(&self) -> Result<(), EngineError> {
-        // Refused if one of the two has said goodbye already; then there is only the rest to wait for.
+        // Refused if one of the two has closed already; then there is only the rest to wait for.
         let _ = self.shared().push(&ControlMessage::Bye, Some(CloseReason::Graceful), Room::Ignore);
-        let until = Some(Instant::now() + GOODBYE);
+        let until = Some(Instant::now() + CLOSE_TIMEOUT);
         self.shared().wait(until, |state| (state.close_sent || state.ended.is_some()).then_some(()));
-        let until = Some(Instant::now() + GOODBYE);
+        let until = Some(Instant::now() + CLOSE_TIMEOUT);
         let ended = self.shared().wait(until, |state| state.ended.clone());
         match ended {
             None | Some(EngineError::Closed) => Ok(()),

@@ -218,7 +218,7 @@ impl Pump {
     }
 
     fn on_eof(&self) -> Result<(), EngineError> {
-        self.end_of_connection("the other side went away without saying goodbye")
+        self.end_of_connection("the other side went away without closing")
     }
 
     fn on_broken(&self, error: &io::Error) -> Result<(), EngineError> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_proto::{Open, Seal, Unauthentic};
 use haul_wire::control::Cipher;
-use haul_wire::packet::{FLIGHT_MAC_LEN, Flight};
+use haul_wire::packet::{ConnectionId, FRAME_MAC_LEN};
 
 use super::direction::{Opening, Origin, Sealing};
 use super::generation::tag_len;
@@ -21,26 +21,23 @@ const CONTROL_CONTEXT: &str = "haulage 1 association: key of opening headers and
 pub(crate) struct ResumptionSecret(pub(crate) Secret);
 
 impl ResumptionSecret {
-    fn connection_secret(&self, flight: &Flight, sender: Role) -> Secret {
+    fn connection_secret(&self, id: &ConnectionId, sender: Role) -> Secret {
         let mut hasher = blake3::Hasher::new_derive_key(DATA_CONTEXT);
-        hasher
-            .update(self.0.as_bytes())
-            .update(&flight.epoch.to_be_bytes())
-            .update(&flight.salt.to_be_bytes());
+        hasher.update(self.0.as_bytes()).update(&id.epoch.to_be_bytes()).update(&id.salt.to_be_bytes());
         Secret::from(*hasher.update(&[role_byte(sender)]).finalize().as_bytes())
     }
 
     /// The authentication code of an initial header or a control frame.
-    pub(crate) fn mac(&self, sender: Role, bytes: &[u8]) -> [u8; FLIGHT_MAC_LEN] {
+    pub(crate) fn mac(&self, sender: Role, bytes: &[u8]) -> [u8; FRAME_MAC_LEN] {
         let mut hasher = blake3::Hasher::new_derive_key(CONTROL_CONTEXT);
         let key = hasher.update(self.0.as_bytes()).update(&[role_byte(sender)]).finalize();
-        let mut mac = [0; FLIGHT_MAC_LEN];
-        mac.copy_from_slice(&blake3::keyed_hash(key.as_bytes(), bytes).as_bytes()[..FLIGHT_MAC_LEN]);
+        let mut mac = [0; FRAME_MAC_LEN];
+        mac.copy_from_slice(&blake3::keyed_hash(key.as_bytes(), bytes).as_bytes()[..FRAME_MAC_LEN]);
         mac
     }
 
     /// Whether an authentication code is right; takes the same time wherever it differs.
-    pub(crate) fn verifies(&self, sender: Role, bytes: &[u8], mac: &[u8; FLIGHT_MAC_LEN]) -> bool {
+    pub(crate) fn verifies(&self, sender: Role, bytes: &[u8], mac: &[u8; FRAME_MAC_LEN]) -> bool {
         let ours = self.mac(sender, bytes);
         aws_lc_rs::constant_time::verify_slices_are_equal(&ours, mac).is_ok()
     }
@@ -63,7 +60,7 @@ impl fmt::Debug for ResumptionSecret {
 /// so whatever can be made again is there only while packets come.
 pub(crate) struct ConnectionKeys {
     secret: ResumptionSecret,
-    connection: Flight,
+    connection: ConnectionId,
     role: Role,
     cipher: Cipher,
     sealing: Mutex<Sealing>,
@@ -85,7 +82,7 @@ impl ConnectionKeys {
     /// The keys of `role`'s end.
     pub(crate) fn new(
         secret: &ResumptionSecret,
-        connection: &Flight,
+        connection: &ConnectionId,
         role: Role,
         cipher: Cipher,
     ) -> Arc<Self> {
@@ -99,7 +96,7 @@ impl ConnectionKeys {
         (Box::new(Shared(self.clone())), Box::new(Shared(self.clone())))
     }
 
-    pub(crate) fn flight(&self) -> Flight {
+    pub(crate) fn id(&self) -> ConnectionId {
         self.connection
     }
 
@@ -108,7 +105,7 @@ impl ConnectionKeys {
     }
 
     /// This end's authentication code of an initial header or a control frame.
-    pub(crate) fn mac(&self, bytes: &[u8]) -> [u8; FLIGHT_MAC_LEN] {
+    pub(crate) fn mac(&self, bytes: &[u8]) -> [u8; FRAME_MAC_LEN] {
         self.secret.mac(self.role, bytes)
     }
 
@@ -189,11 +186,11 @@ mod tests {
 
     use super::*;
 
-    const CONNECTION: Flight = Flight { identity: 7, epoch: 5, salt: 3 };
+    const CONNECTION: ConnectionId = ConnectionId { identity: 7, epoch: 5, salt: 3 };
 
-    fn ends(flight: &Flight) -> [Arc<ConnectionKeys>; 2] {
+    fn ends(id: &ConnectionId) -> [Arc<ConnectionKeys>; 2] {
         let secret = ResumptionSecret([9; 32].into());
-        [Role::Client, Role::Server].map(|role| ConnectionKeys::new(&secret, flight, role, Cipher::Aes128Gcm))
+        [Role::Client, Role::Server].map(|role| ConnectionKeys::new(&secret, id, role, Cipher::Aes128Gcm))
     }
 
     fn sealed(keys: &Arc<ConnectionKeys>, pn: u64) -> [u8; 40] {
@@ -209,7 +206,7 @@ mod tests {
         let mut open = server.pair().1;
         assert_eq!(open.open(&mut packet.clone(), 11, 5), Ok(13));
         assert_eq!(open.open(&mut packet.clone(), 11, 5), Err(Unauthentic));
-        for other in [Flight { epoch: 6, ..CONNECTION }, Flight { salt: 4, ..CONNECTION }] {
+        for other in [ConnectionId { epoch: 6, ..CONNECTION }, ConnectionId { salt: 4, ..CONNECTION }] {
             let [other_client, other_server] = ends(&other);
             assert!(other_server.pair().1.open(&mut packet.clone(), 11, 5).is_err());
             assert!(client.pair().1.open(&mut sealed(&other_client, 6), 11, 6).is_err());

@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use haul_base::{Ecn, Time};
 use haul_stack::Ends;
-use haul_wire::packet::{Flight, FlightWord, OpenHeader, WordPacket};
+use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, InitialHeader};
 
 use super::address::Standing;
 use super::connection::{Connection, Header, received};
@@ -21,30 +21,30 @@ use crate::{EngineError, Role};
 /// A packet with an initial header has come.
 pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
     let Some((header, inner)) = split_open(packet) else { return count(&shared.counters.strays) };
-    let flight = match admit(shared, now, &header, source) {
-        Ok(flight) => flight,
+    let connection = match admit(shared, now, &header, source) {
+        Ok(connection) => connection,
         Err(Refusal::Unknown) => return count(&shared.counters.unknown),
         Err(Refusal::Unauthentic) => return count(&shared.counters.unauthentic),
-        Err(Refusal::Replayed) => return count(&shared.counters.replayed_flights),
-        Err(Refusal::Over) => return say_closed(shared, header.flight),
+        Err(Refusal::Replayed) => return count(&shared.counters.replayed_connections),
+        Err(Refusal::Over) => return say_closed(shared, header.id),
         Err(Refusal::NoRoom) => return,
     };
     // To where the connection is known to be: a copy of the header from elsewhere moves nothing. Before that is known the
     // client goes on to send headers, so that a challenge that is lost is followed by another.
-    let state = flight.lock();
+    let state = connection.lock();
     match state.proven_peer() {
-        Some(peer) => flight.say(shared, peer, FlightWord::Opened, 0),
-        None => flight.challenge(shared, &state, source),
+        Some(peer) => connection.say(shared, peer, ControlFrameKind::Opened, 0),
+        None => connection.challenge(shared, &state, source),
     }
     drop(state);
     let len = inner.len();
-    flight.guarded(shared, |flight| {
+    connection.guarded(shared, |connection| {
         if len == 0 {
-            flight.keys().prepare();
+            connection.keys().prepare();
             // Its questions for signs of life are due some time, whether anybody waits on it or not.
-            flight.flush(shared, now);
+            connection.flush(shared, now);
         } else {
-            flight.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
+            connection.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
         }
     });
 }
@@ -62,21 +62,21 @@ enum Refusal {
 fn admit(
     shared: &Arc<Shared>,
     now: Time,
-    header: &OpenHeader,
+    header: &InitialHeader,
     source: SocketAddr,
 ) -> Result<Arc<Connection>, Refusal> {
     if shared.role == Role::Client {
         return Err(Refusal::Unknown);
     }
-    let flight = header.flight;
-    let (secret, live, last) = known(&lock(&shared.table), flight.identity)?;
-    if !secret.verifies(Role::Client, &OpenHeader::authenticated(&flight), &header.mac) {
+    let id = header.id;
+    let (secret, live, last) = known(&lock(&shared.table), id.identity)?;
+    if !secret.verifies(Role::Client, &InitialHeader::authenticated(&id), &header.mac) {
         return Err(Refusal::Unauthentic);
     }
-    if let Some(live) = live.filter(|live| live.flight() == flight) {
+    if let Some(live) = live.filter(|live| live.id() == id) {
         return Ok(live);
     }
-    match flight.epoch {
+    match id.epoch {
         epoch if epoch < last => Err(Refusal::Replayed),
         epoch if epoch == last => Err(Refusal::Over),
         _ => begin(shared, now, header, source),
@@ -87,36 +87,36 @@ type Known = (ResumptionSecret, Option<Arc<Connection>>, u64);
 
 fn known(table: &Table, identity: u32) -> Result<Known, Refusal> {
     let entry = table.get(identity).ok_or(Refusal::Unknown)?;
-    Ok((entry.bond.secret.clone(), entry.live.clone(), entry.last_epoch))
+    Ok((entry.resumption.secret.clone(), entry.live.clone(), entry.last_epoch))
 }
 
 fn begin(
     shared: &Arc<Shared>,
     now: Time,
-    header: &OpenHeader,
+    header: &InitialHeader,
     source: SocketAddr,
 ) -> Result<Arc<Connection>, Refusal> {
-    let flight = header.flight;
+    let id = header.id;
     let options = *lock(&shared.options);
-    let (bond, known) = match lock(&shared.table).get(flight.identity) {
-        Some(entry) => (entry.bond.clone(), entry.proven),
+    let (resumption, known) = match lock(&shared.table).get(id.identity) {
+        Some(entry) => (entry.resumption.clone(), entry.proven),
         None => return Err(Refusal::Unknown),
     };
     let standing =
         if known == Some(source.ip().to_canonical()) { Standing::Proven } else { Standing::Claimed };
     let made =
-        Connection::new(now, Role::Server, &bond, flight, (source, standing), &options, Ends::default());
+        Connection::new(now, Role::Server, &resumption, id, (source, standing), &options, Ends::default());
     let made = made.map(Arc::new).map_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
-        say(shared, &bond.secret, flight, (FlightWord::Close, CloseReason::Abort as u32), source);
+        say(shared, &resumption.secret, id, (ControlFrameKind::Close, CloseReason::Abort as u32), source);
         Refusal::NoRoom
     })?;
     let mut table = lock(&shared.table);
-    table.get(flight.identity).ok_or(Refusal::Unknown)?;
+    table.get(id.identity).ok_or(Refusal::Unknown)?;
     let wakers = shared.announce(made.clone()).ok_or(Refusal::NoRoom)?;
     let old = table.begin(now, made.clone());
     drop(table);
-    count(&shared.counters.flights);
+    count(&shared.counters.connections);
     if let Some(old) = old {
         let mut state = old.lock();
         state.end(EngineError::Closed);
@@ -129,40 +129,40 @@ fn begin(
 
 /// Answers the close of the latest connection, which this end has closed already. The answer goes to where the client
 /// was: a copy of its packet from elsewhere gets none.
-pub(super) fn say_closed(shared: &Shared, flight: Flight) {
-    let (secret, peer) = match lock(&shared.table).get(flight.identity) {
-        Some(entry) if entry.last_epoch == flight.epoch => match &entry.last_peer {
-            Some(peer) => (entry.bond.secret.clone(), **peer),
+pub(super) fn say_closed(shared: &Shared, id: ConnectionId) {
+    let (secret, peer) = match lock(&shared.table).get(id.identity) {
+        Some(entry) if entry.last_epoch == id.epoch => match &entry.last_peer {
+            Some(peer) => (entry.resumption.secret.clone(), **peer),
             None => return,
         },
         _ => return,
     };
-    say(shared, &secret, flight, (FlightWord::Closed, 0), peer);
+    say(shared, &secret, id, (ControlFrameKind::Closed, 0), peer);
 }
 
 /// Says something about a connection that is not there.
 fn say(
     shared: &Shared,
     secret: &ResumptionSecret,
-    flight: Flight,
-    (word, number): (FlightWord, u32),
+    id: ConnectionId,
+    (kind, number): (ControlFrameKind, u32),
     to: SocketAddr,
 ) {
-    let mut packet = WordPacket { flight, word, number, mac: [0; 12] };
+    let mut packet = ControlFrame { id, kind, number, mac: [0; 12] };
     packet.mac = secret.mac(shared.role, &packet.authenticated());
     shared.send(&packet.to_bytes(), to);
 }
 
 /// The client will not come back with this association.
-pub(super) fn drop_resumption_state_if_asked(shared: &Shared, word: &WordPacket) {
-    if word.word != FlightWord::Forget || shared.role == Role::Client {
+pub(super) fn drop_resumption_state_if_asked(shared: &Shared, frame: &ControlFrame) {
+    if frame.kind != ControlFrameKind::Forget || shared.role == Role::Client {
         return;
     }
     let mut table = lock(&shared.table);
-    let entry = table.get(word.flight.identity);
-    // A copy of another flight of the same time does not forget the one that runs.
-    let is_it = |live: &Arc<Connection>| live.flight() == word.flight;
-    if entry.is_some_and(|it| it.last_epoch == word.flight.epoch && it.live.as_ref().is_none_or(is_it)) {
-        table.remove(word.flight.identity);
+    let entry = table.get(frame.id.identity);
+    // A frame of another connection of the same time does not forget the one that runs.
+    let is_it = |live: &Arc<Connection>| live.id() == frame.id;
+    if entry.is_some_and(|it| it.last_epoch == frame.id.epoch && it.live.as_ref().is_none_or(is_it)) {
+        table.remove(frame.id.identity);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use haul_wire::packet::FlightWord;
+use haul_wire::packet::ControlFrameKind;
 
 use super::connection::{Connection, Header, State};
 use super::shared::Shared;
@@ -21,14 +21,14 @@ pub(super) enum Standing {
 impl Connection {
     /// Asks whoever is at `address` for a sign that it gets what is sent there.
     pub(super) fn challenge(&self, shared: &Shared, state: &State, address: SocketAddr) {
-        self.say(shared, address, FlightWord::Challenge, self.wanted_from(shared, state, address));
+        self.say(shared, address, ControlFrameKind::Challenge, self.wanted_from(shared, state, address));
     }
 
     /// What an address has to send back. It follows from a secret of this end, so that there is nothing to keep for
     /// each address, and changes with each move, so that copies of earlier answers are void.
     fn wanted_from(&self, shared: &Shared, state: &State, address: SocketAddr) -> u32 {
-        let flight = self.flight();
-        let what = format!("{} {} {} {} {address}", flight.identity, flight.epoch, flight.salt, state.moves);
+        let id = self.id();
+        let what = format!("{} {} {} {} {address}", id.identity, id.epoch, id.salt, state.moves);
         let hash = blake3::keyed_hash(&shared.challenge_key, what.as_bytes());
         let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
         u32::from_be_bytes(*first)
@@ -55,7 +55,7 @@ impl Connection {
         state.standing = Standing::Proven;
         state.moves = state.moves.wrapping_add(1);
         if opens {
-            self.say(shared, from, FlightWord::Opened, 0);
+            self.say(shared, from, ControlFrameKind::Opened, 0);
         }
     }
 }

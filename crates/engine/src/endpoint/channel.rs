@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use haul_base::{Rate, Time};
 use haul_stack::{PathState, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats};
 use haul_udp::Interest;
-use haul_wire::packet::FlightWord;
+use haul_wire::packet::ControlFrameKind;
 
 use super::Endpoint;
 use super::connection::{Connection, State};
@@ -34,7 +34,7 @@ pub struct Channel {
     endpoint: Endpoint,
     /// The client's.
     ticket: Option<Box<Ticket>>,
-    closing: FlightWord,
+    closing: ControlFrameKind,
 }
 
 /// Whether what there is to send may wait for what the application does with the result of a wait.
@@ -49,7 +49,7 @@ type Attempt<T> = Result<Option<T>, EngineError>;
 
 impl Channel {
     pub(super) fn new(inner: Arc<Connection>, endpoint: Endpoint, ticket: Option<Box<Ticket>>) -> Self {
-        let closing = if ticket.is_some() { FlightWord::Forget } else { FlightWord::Close };
+        let closing = if ticket.is_some() { ControlFrameKind::Forget } else { ControlFrameKind::Close };
         Self { inner, endpoint, ticket, closing }
     }
 
@@ -97,7 +97,7 @@ impl Channel {
 
     /// From now on the association outlives this connection.
     pub(super) fn keep(&mut self) {
-        self.closing = FlightWord::Close;
+        self.closing = ControlFrameKind::Close;
     }
 
     fn now(&self) -> Time {

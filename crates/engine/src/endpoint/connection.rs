@@ -10,7 +10,7 @@ use crate::error::CloseReason;
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::micro::FEC_KIND;
 use haul_stack::{Blueprint, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
-use haul_wire::packet::{Flight, FlightWord, OPEN_LEN};
+use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::ChannelOptions;
 use super::address::Standing;
@@ -109,14 +109,14 @@ impl Connection {
     pub(super) fn new(
         now: Time,
         role: Role,
-        bond: &ResumptionState,
-        flight: Flight,
+        resumption: &ResumptionState,
+        id: ConnectionId,
         (peer, standing): (SocketAddr, Standing),
         options: &ChannelOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
-        let round_trip = bond.round_trip.min(UNKNOWN_ROUND_TRIP);
-        let keys = ConnectionKeys::new(&bond.secret, &flight, role, bond.cipher);
+        let round_trip = resumption.round_trip.min(UNKNOWN_ROUND_TRIP);
+        let keys = ConnectionKeys::new(&resumption.secret, &id, role, resumption.cipher);
         let phase = match role {
             Role::Client => {
                 let wait = (round_trip * 2).max(OPENING_REPEAT);
@@ -125,11 +125,11 @@ impl Connection {
             Role::Server => Phase::Running,
         };
         // The header in front of the first packets takes its room from them.
-        let header = if role == Role::Client { OPEN_LEN as u16 } else { 0 };
+        let header = if role == Role::Client { INITIAL_HEADER_LEN as u16 } else { 0 };
         let datagram = options.datagram.saturating_sub(header);
         let setup = Setup {
             initiator: role == Role::Client,
-            identity: bond.identity,
+            identity: resumption.identity,
             keys: Some(keys.pair()),
             datagram,
             likely_datagram: datagram,
@@ -141,7 +141,7 @@ impl Connection {
         };
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let state = State {
-            stack: build(&bond.blueprint, setup)?,
+            stack: build(&resumption.blueprint, setup)?,
             peer,
             standing,
             moves: 0,
@@ -166,11 +166,11 @@ impl Connection {
     }
 
     pub(super) fn identity(&self) -> u32 {
-        self.flight().identity
+        self.id().identity
     }
 
-    pub(super) fn flight(&self) -> Flight {
-        self.keys.flight()
+    pub(super) fn id(&self) -> ConnectionId {
+        self.keys.id()
     }
 
     pub(super) fn keys(&self) -> &ConnectionKeys {
@@ -270,7 +270,7 @@ impl Connection {
         match event {
             StackEvent::Message | StackEvent::Settled { arrived: true, .. } => return,
             StackEvent::Failed { protocol, message } => {
-                self.say(shared, state.peer, FlightWord::Close, CloseReason::Abort as u32);
+                self.say(shared, state.peer, ControlFrameKind::Close, CloseReason::Abort as u32);
                 state.end(EngineError::MicroProtocol { protocol, message });
                 return;
             }
@@ -391,10 +391,10 @@ impl State {
         self.notices.as_mut()?.pop_front()
     }
 
-    /// The other end has answered the latest word of the connection's beginning after so long: the server an initial header, the
+    /// The other end has answered the latest packet of the opening after so long: the server an initial header, the
     /// client, by a packet without one, that it was taken. It may have waited for threads or for the application, so the guess
     /// of the round trip becomes shorter by it, never longer: too short a guess costs repetitions, too long a one a wait. (An answer
-    /// to an earlier word comes before the next, unless the round trip is more than twice the guess.)
+    /// to an earlier one comes before the next, unless the round trip is more than twice the guess.)
     pub(super) fn on_answered(&mut self, now: Time, took: Span) {
         if took < self.stack.path().rtt {
             self.stack.path_answered(now, took);

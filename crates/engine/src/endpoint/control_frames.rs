@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::error::CloseReason;
 use haul_base::Time;
 use haul_wire::control::{Fault, FaultCode};
-use haul_wire::packet::{FlightWord, WordPacket};
+use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
 use super::address::Standing;
 use super::connection::{Connection, State};
@@ -14,19 +14,19 @@ use super::shared::Shared;
 use crate::{Direction, EngineError};
 
 impl Connection {
-    pub(super) fn say(&self, shared: &Shared, to: SocketAddr, word: FlightWord, number: u32) {
-        let mut packet = WordPacket { flight: self.flight(), word, number, mac: [0; 12] };
+    pub(super) fn say(&self, shared: &Shared, to: SocketAddr, kind: ControlFrameKind, number: u32) {
+        let mut packet = ControlFrame { id: self.id(), kind, number, mac: [0; 12] };
         packet.mac = self.keys().mac(&packet.authenticated());
         shared.send(&packet.to_bytes(), to);
     }
 
-    /// An authentic word about this connection has come.
-    pub(super) fn on_frame(&self, shared: &Shared, now: Time, word: &WordPacket, from: SocketAddr) {
+    /// An authentic control frame of this connection has come.
+    pub(super) fn on_frame(&self, shared: &Shared, now: Time, frame: &ControlFrame, from: SocketAddr) {
         let mut state = self.lock();
         let peer = state.peer;
-        match word.word {
+        match frame.kind {
             // Without a number of its own, it says something only once: later ones may be copies.
-            FlightWord::Opened => match &state.phase {
+            ControlFrameKind::Opened => match &state.phase {
                 Phase::Opening(opening) => {
                     // What the stack has measured is better.
                     if let Some(waited) = opening.waited(now).filter(|_| state.authentic() == 0) {
@@ -37,20 +37,20 @@ impl Connection {
                 Phase::Closing(closing) if closing.opens() => state.on_authentic(now),
                 _ => {}
             },
-            FlightWord::Close | FlightWord::Forget => {
-                self.say(shared, peer, FlightWord::Closed, 0);
-                state.end(if word.number == CloseReason::Graceful as u32 {
+            ControlFrameKind::Close | ControlFrameKind::Forget => {
+                self.say(shared, peer, ControlFrameKind::Closed, 0);
+                state.end(if frame.number == CloseReason::Graceful as u32 {
                     EngineError::Closed
                 } else {
                     broken_off()
                 });
             }
-            FlightWord::Closed => state.end(EngineError::Closed),
-            FlightWord::Ping => self.say(shared, peer, FlightWord::Pong, word.number),
-            FlightWord::Challenge => self.say(shared, peer, FlightWord::Response, word.number),
-            FlightWord::Response => self.on_response(shared, &mut state, from, word.number),
-            FlightWord::Pong => {
-                let asked = |alive: &KeepAlive| alive.unanswered > 0 && alive.number == word.number;
+            ControlFrameKind::Closed => state.end(EngineError::Closed),
+            ControlFrameKind::Ping => self.say(shared, peer, ControlFrameKind::Pong, frame.number),
+            ControlFrameKind::Challenge => self.say(shared, peer, ControlFrameKind::Response, frame.number),
+            ControlFrameKind::Response => self.on_response(shared, &mut state, from, frame.number),
+            ControlFrameKind::Pong => {
+                let asked = |alive: &KeepAlive| alive.unanswered > 0 && alive.number == frame.number;
                 if state.keep_alive.as_deref().is_some_and(asked) {
                     state.on_authentic(now);
                 }
@@ -73,16 +73,16 @@ impl Connection {
             Phase::Opening(opening) if opening.until <= now => state.end(no_answer(peer)),
             Phase::Opening(opening) if opening.next <= now => {
                 opening.on_bare(now);
-                shared.send(&self.opening_header(), peer);
+                shared.send(&self.initial_header(), peer);
             }
             Phase::Closing(closing) if closing.next <= now => {
-                let (word, reason, opens) = (closing.word, closing.reason, closing.opens());
+                let (kind, reason, opens) = (closing.kind, closing.reason, closing.opens());
                 match (closing.next_attempt(now, rtt), opens) {
                     (true, true) => {
-                        shared.send(&self.opening_header(), peer);
-                        self.say(shared, peer, word, reason as u32);
+                        shared.send(&self.initial_header(), peer);
+                        self.say(shared, peer, kind, reason as u32);
                     }
-                    (true, false) => self.say(shared, peer, word, reason as u32),
+                    (true, false) => self.say(shared, peer, kind, reason as u32),
                     (false, true) => state.end(no_answer(peer)),
                     (false, false) => state.end(EngineError::Closed),
                 }
@@ -103,7 +103,7 @@ impl Connection {
         alive.next = now + alive.every;
         let number = alive.number;
         if state.standing == Standing::Proven {
-            self.say(shared, state.peer, FlightWord::Ping, number);
+            self.say(shared, state.peer, ControlFrameKind::Ping, number);
         }
     }
 }

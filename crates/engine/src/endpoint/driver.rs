@@ -220,7 +220,7 @@ fn serve(shared: &Arc<Shared>) -> Result<(), EngineError> {
 /// Why the endpoint's thread is awake.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
-    /// Packets have come, or word of an error.
+    /// Packets or an error have come.
     by_socket: bool,
     /// A full socket has room again.
     by_room: bool,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use haul_base::{Received as Packets, Time};
 use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError, UdpSocket};
 use haul_wire::packet::{
-    FlightWord, IDENTITY_AT, OPEN_KIND, OpenHeader, PAIR_KIND, PacketKind, PairHeader, WORD_KIND, WordPacket,
+    CONTROL_FRAME_KIND, ControlFrame, ControlFrameKind, IDENTITY_AT, INITIAL_HEADER_KIND, InitialHeader,
+    PAIR_KIND, PacketKind, PairHeader,
 };
 
 use super::connection::{Connection, Header, received};
@@ -21,7 +22,7 @@ pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) -> Option<Vec<u8>>
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Open,
-    Word,
+    ControlFrame,
     Stack(u32),
     Pair,
     Stray,
@@ -30,8 +31,8 @@ enum Sort {
 fn sort(packet: &[u8]) -> Sort {
     let identity = packet.get(IDENTITY_AT..IDENTITY_AT + 4).and_then(|b| <[u8; 4]>::try_from(b).ok());
     match (packet.first(), identity) {
-        (Some(&OPEN_KIND), Some(_)) => Sort::Open,
-        (Some(&WORD_KIND), Some(_)) => Sort::Word,
+        (Some(&INITIAL_HEADER_KIND), Some(_)) => Sort::Open,
+        (Some(&CONTROL_FRAME_KIND), Some(_)) => Sort::ControlFrame,
         (Some(&PAIR_KIND), Some(_)) => Sort::Pair,
         (Some(&kind), Some(identity)) if kind != PacketKind::Hello as u8 => {
             Sort::Stack(u32::from_be_bytes(identity))
@@ -98,10 +99,10 @@ fn hand_out(
         rest = others;
         match what {
             Sort::Stack(identity) => {
-                if let Some(flight) = find(shared, identity) {
+                if let Some(connection) = find(shared, identity) {
                     let packets = received(these, stride, ecn, arrival);
-                    flight.guarded(shared, |flight| {
-                        flight.on_packets(shared, now, packets, source, Header::Absent);
+                    connection.guarded(shared, |connection| {
+                        connection.on_packets(shared, now, packets, source, Header::Absent);
                     });
                 } else {
                     count(&shared.counters.unknown);
@@ -109,7 +110,7 @@ fn hand_out(
                 }
             }
             Sort::Open => super::accept::on_open(shared, now, these, source, ecn),
-            Sort::Word => on_frame(shared, now, these, source),
+            Sort::ControlFrame => on_frame(shared, now, these, source),
             Sort::Pair => on_pair(shared, now, these, source, |packet| {
                 let stride = packet.len();
                 received(packet, stride, ecn, arrival)
@@ -140,8 +141,8 @@ fn on_pair(
     for packet in [first, second] {
         match sort(packet) {
             Sort::Stack(identity) => match find(shared, identity) {
-                Some(flight) => flight.guarded(shared, |flight| {
-                    flight.on_packets(shared, now, received(packet), source, Header::Absent);
+                Some(connection) => connection.guarded(shared, |connection| {
+                    connection.on_packets(shared, now, received(packet), source, Header::Absent);
                 }),
                 None => count(&shared.counters.unknown),
             },
@@ -155,26 +156,28 @@ fn find(shared: &Shared, identity: u32) -> Option<Arc<Connection>> {
 }
 
 fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) {
-    let Ok(word) = WordPacket::parse(packet) else { return count(&shared.counters.strays) };
-    let (secret, live) = match lock(&shared.table).get(word.flight.identity) {
-        Some(entry) => (entry.bond.secret.clone(), entry.live.clone()),
+    let Ok(frame) = ControlFrame::parse(packet) else { return count(&shared.counters.strays) };
+    let (secret, live) = match lock(&shared.table).get(frame.id.identity) {
+        Some(entry) => (entry.resumption.secret.clone(), entry.live.clone()),
         None => return count(&shared.counters.unknown),
     };
-    if !secret.verifies(shared.role.peer(), &word.authenticated(), &word.mac) {
+    if !secret.verifies(shared.role.peer(), &frame.authenticated(), &frame.mac) {
         return count(&shared.counters.unauthentic);
     }
-    match live.filter(|live| live.flight() == word.flight) {
-        Some(flight) => flight.guarded(shared, |flight| flight.on_frame(shared, now, &word, source)),
-        None if matches!(word.word, FlightWord::Close | FlightWord::Forget) => {
-            super::accept::say_closed(shared, word.flight);
+    match live.filter(|live| live.id() == frame.id) {
+        Some(connection) => {
+            connection.guarded(shared, |connection| connection.on_frame(shared, now, &frame, source))
+        }
+        None if matches!(frame.kind, ControlFrameKind::Close | ControlFrameKind::Forget) => {
+            super::accept::say_closed(shared, frame.id);
         }
         None => {}
     }
-    super::accept::drop_resumption_state_if_asked(shared, &word);
+    super::accept::drop_resumption_state_if_asked(shared, &frame);
 }
 
 /// Reads an initial header; what follows it is a packet of the stack or nothing.
-pub(super) fn split_open(packet: &mut [u8]) -> Option<(OpenHeader, &mut [u8])> {
-    let header = OpenHeader::parse(packet).ok()?.0;
-    Some((header, &mut packet[haul_wire::packet::OPEN_LEN..]))
+pub(super) fn split_open(packet: &mut [u8]) -> Option<(InitialHeader, &mut [u8])> {
+    let header = InitialHeader::parse(packet).ok()?.0;
+    Some((header, &mut packet[haul_wire::packet::INITIAL_HEADER_LEN..]))
 }

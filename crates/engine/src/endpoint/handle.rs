@@ -24,10 +24,10 @@ pub struct EndpointStats {
     pub unknown: u64,
     /// Packets, initial headers and control frames that do not authenticate, repeated ones among them.
     pub unauthentic: u64,
-    /// Opening headers of connections that were over already.
-    pub replayed_flights: u64,
+    /// Initial headers of connections that were over already.
+    pub replayed_connections: u64,
     /// Connections that the other side has begun.
-    pub flights: u64,
+    pub connections: u64,
     /// Datagrams of other kinds.
     pub strays: u64,
     /// Buffers of data dropped because nobody took the messages before them.
@@ -105,8 +105,8 @@ impl Endpoint {
     /// # Errors
     /// [`EngineError::Closed`] if the endpoint has ended.
     pub fn accept(&self, timeout: Duration) -> Result<Option<Channel>, EngineError> {
-        if let Some(flight) = self.shared().next_arrival(timeout) {
-            return Ok(Some(Channel::new(flight, self.clone(), None)));
+        if let Some(connection) = self.shared().next_arrival(timeout) {
+            return Ok(Some(Channel::new(connection, self.clone(), None)));
         }
         if self.shared().is_stopped() { Err(EngineError::Closed) } else { Ok(None) }
     }
@@ -117,7 +117,7 @@ impl Endpoint {
     /// As [`Endpoint::accept`].
     pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Channel, EngineError>> {
         match self.shared().poll_arrival(context.waker()) {
-            Some(flight) => Poll::Ready(Ok(Channel::new(flight, self.clone(), None))),
+            Some(connection) => Poll::Ready(Ok(Channel::new(connection, self.clone(), None))),
             None if self.shared().is_stopped() => Poll::Ready(Err(EngineError::Closed)),
             None => Poll::Pending,
         }

@@ -2,7 +2,7 @@
 
 use crate::error::CloseReason;
 use haul_base::{Span, Time};
-use haul_wire::packet::FlightWord;
+use haul_wire::packet::ControlFrameKind;
 
 use super::connection::State;
 use crate::EngineError;
@@ -97,7 +97,7 @@ impl Opening {
 /// connection of which nobody has heard could not end, and whoever waits for it would wait on.
 #[derive(Debug)]
 pub(super) struct Closing {
-    pub(super) word: FlightWord,
+    pub(super) kind: ControlFrameKind,
     pub(super) reason: CloseReason,
     pub(super) next: Time,
     said: u32,
@@ -106,8 +106,8 @@ pub(super) struct Closing {
 }
 
 impl Closing {
-    pub(super) fn new(now: Time, word: FlightWord, reason: CloseReason, opening: Option<Time>) -> Self {
-        Self { word, reason, next: now, said: 0, opening }
+    pub(super) fn new(now: Time, kind: ControlFrameKind, reason: CloseReason, opening: Option<Time>) -> Self {
+        Self { kind, reason, next: now, said: 0, opening }
     }
 
     /// Notes that it was said; false when that was often enough.
@@ -185,7 +185,7 @@ impl State {
     }
 
     /// This end closes.
-    pub(super) fn start_close(&mut self, now: Time, word: FlightWord, reason: CloseReason) {
+    pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
         if self.proven_peer().is_none() {
             return self.end(EngineError::Closed);
         }
@@ -194,7 +194,7 @@ impl State {
             Phase::Running => None,
             Phase::Closing(_) | Phase::Ended(_) => return,
         };
-        self.phase = Phase::Closing(Box::new(Closing::new(now, word, reason, opening)));
+        self.phase = Phase::Closing(Box::new(Closing::new(now, kind, reason, opening)));
     }
 }
 
@@ -203,10 +203,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_goodbye_is_said_until_the_flight_is_known_and_then_a_few_times_more() {
+    fn a_goodbye_is_said_until_the_connection_is_known_and_then_a_few_times_more() {
         let (mut now, rtt) = (Time::ZERO, Span::from_millis(100));
         let until = now + Span::from_secs(5);
-        let mut closing = Closing::new(now, FlightWord::Close, CloseReason::Graceful, Some(until));
+        let mut closing = Closing::new(now, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
         let mut say = |closing: &mut Closing| {
             now = closing.next;
             (now, closing.next_attempt(now, rtt))
@@ -214,7 +214,8 @@ mod tests {
         while let (at, true) = say(&mut closing) {
             assert!(closing.opens() && at < until);
         }
-        let mut closing = Closing::new(Time::ZERO, FlightWord::Close, CloseReason::Graceful, Some(until));
+        let mut closing =
+            Closing::new(Time::ZERO, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
         (0..9).for_each(|_| assert!(say(&mut closing).1));
         closing.on_known();
         assert!(!closing.opens());

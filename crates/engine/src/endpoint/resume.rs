@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use haul_stack::{Ends, Recipe, Registry};
 use haul_wire::control::FaultCode;
-use haul_wire::packet::Flight;
+use haul_wire::packet::ConnectionId;
 
 use super::address::Standing;
 use super::connection::Connection;
@@ -115,7 +115,7 @@ impl Endpoint {
         options: &ChannelOptions,
         ends: Ends,
     ) -> Result<Channel, EngineError> {
-        let bond = ResumptionState {
+        let resumption = ResumptionState {
             identity: ticket.identity,
             secret: ticket.secret(),
             cipher: ticket.cipher,
@@ -125,22 +125,25 @@ impl Endpoint {
         let shared = self.shared();
         let mut salt = [0; 8];
         salt[2..].copy_from_slice(&random::<6>()?);
-        let flight =
-            Flight { identity: ticket.identity, epoch: ticket.last_epoch, salt: u64::from_be_bytes(salt) };
+        let id = ConnectionId {
+            identity: ticket.identity,
+            epoch: ticket.last_epoch,
+            salt: u64::from_be_bytes(salt),
+        };
         let now = shared.clock.now();
         let inner = Connection::new(
             now,
             Role::Client,
-            &bond,
-            flight,
+            &resumption,
+            id,
             (ticket.server, Standing::Proven),
             options,
             ends,
         )?;
         let inner = Arc::new(inner);
         let entry = Entry {
-            bond,
-            last_epoch: flight.epoch,
+            resumption,
+            last_epoch: id.epoch,
             live: Some(inner.clone()),
             last_used: now,
             last_peer: None,

@@ -52,8 +52,8 @@ impl EndpointLimits {
 pub(super) struct Counters {
     pub(super) unknown: AtomicU64,
     pub(super) unauthentic: AtomicU64,
-    pub(super) replayed_flights: AtomicU64,
-    pub(super) flights: AtomicU64,
+    pub(super) replayed_connections: AtomicU64,
+    pub(super) connections: AtomicU64,
     pub(super) strays: AtomicU64,
     pub(super) inbox_full: AtomicU64,
     pub(super) unsent: AtomicU64,
@@ -67,8 +67,8 @@ impl Counters {
         EndpointStats {
             unknown: get(&self.unknown),
             unauthentic: get(&self.unauthentic),
-            replayed_flights: get(&self.replayed_flights),
-            flights: get(&self.flights),
+            replayed_connections: get(&self.replayed_connections),
+            connections: get(&self.connections),
             strays: get(&self.strays),
             inbox_full: get(&self.inbox_full),
             unsent: get(&self.unsent),
@@ -85,7 +85,7 @@ pub(super) fn count(counter: &AtomicU64) {
 /// Connections that the other side has begun, and tasks that wait for one.
 #[derive(Default)]
 struct Arrivals {
-    flights: VecDeque<Arc<Connection>>,
+    connections: VecDeque<Arc<Connection>>,
     wakers: Vec<Waker>,
 }
 
@@ -223,12 +223,12 @@ impl Shared {
 
     /// Offers a connection to whoever accepts, and gives the tasks that are to be woken for it, once no lock is held any
     /// more; `None` if too many connections wait.
-    pub(super) fn announce(&self, flight: Arc<Connection>) -> Option<Vec<Waker>> {
+    pub(super) fn announce(&self, connection: Arc<Connection>) -> Option<Vec<Waker>> {
         let mut arrivals = lock(&self.arrivals);
-        if arrivals.flights.len() >= self.most_arrivals {
+        if arrivals.connections.len() >= self.most_arrivals {
             return None;
         }
-        arrivals.flights.push_back(flight);
+        arrivals.connections.push_back(connection);
         self.arrived.notify_one();
         Some(take(&mut arrivals.wakers))
     }
@@ -236,7 +236,7 @@ impl Shared {
     /// The next connection that the other side has begun; if there is none, `waker` is woken when there is.
     pub(super) fn poll_arrival(&self, waker: &Waker) -> Option<Arc<Connection>> {
         let mut arrivals = lock(&self.arrivals);
-        let next = arrivals.flights.pop_front();
+        let next = arrivals.connections.pop_front();
         if next.is_none() && !arrivals.wakers.iter().any(|known| known.will_wake(waker)) {
             arrivals.wakers.push(waker.clone());
         }
@@ -246,9 +246,9 @@ impl Shared {
     /// The next connection that the other side has begun.
     pub(super) fn next_arrival(&self, timeout: Duration) -> Option<Arc<Connection>> {
         let nothing =
-            |arrivals: &mut Arrivals| arrivals.flights.is_empty() && !self.stop.load(Ordering::Relaxed);
+            |arrivals: &mut Arrivals| arrivals.connections.is_empty() && !self.stop.load(Ordering::Relaxed);
         let waited = self.arrived.wait_timeout_while(lock(&self.arrivals), timeout, nothing);
-        waited.unwrap_or_else(PoisonError::into_inner).0.flights.pop_front()
+        waited.unwrap_or_else(PoisonError::into_inner).0.connections.pop_front()
     }
 
     pub(super) fn is_stopped(&self) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use haul_base::{Span, Time};
 use haul_stack::Blueprint;
 use haul_wire::control::Cipher;
-use haul_wire::packet::Flight;
+use haul_wire::packet::ConnectionId;
 
 use super::connection::Connection;
 use crate::crypto::ResumptionSecret;
@@ -25,7 +25,7 @@ pub(crate) struct ResumptionState {
 
 /// An association and its present connection.
 pub(super) struct Entry {
-    pub(super) bond: ResumptionState,
+    pub(super) resumption: ResumptionState,
     /// Epoch of the latest connection; earlier ones are not taken any more.
     pub(super) last_epoch: u64,
     pub(super) live: Option<Arc<Connection>>,
@@ -73,13 +73,13 @@ impl Table {
     }
 
     /// All connections.
-    pub(super) fn flights(&self) -> Vec<Arc<Connection>> {
+    pub(super) fn connections(&self) -> Vec<Arc<Connection>> {
         self.entries.values().filter_map(|entry| entry.live.clone()).collect()
     }
 
     /// Adds one. If there are too many, the one without a connection that has been silent longest is forgotten for it.
     pub(super) fn insert(&mut self, entry: Entry) -> Result<(), NotAdded> {
-        let identity = entry.bond.identity;
+        let identity = entry.resumption.identity;
         if self.entries.contains_key(&identity) {
             return Err(NotAdded::Taken);
         }
@@ -101,27 +101,27 @@ impl Table {
 
     /// Forgets all, and gives the connections.
     pub(super) fn clear(&mut self) -> Vec<Arc<Connection>> {
-        let flights = self.flights();
+        let connections = self.connections();
         self.entries.clear();
         self.idle.clear();
-        flights
+        connections
     }
 
     /// A connection begins; gives the one before, if that has not ended.
-    pub(super) fn begin(&mut self, now: Time, flight: Arc<Connection>) -> Option<Arc<Connection>> {
-        let Flight { identity, epoch, .. } = flight.flight();
+    pub(super) fn begin(&mut self, now: Time, connection: Arc<Connection>) -> Option<Arc<Connection>> {
+        let ConnectionId { identity, epoch, .. } = connection.id();
         let entry = self.entries.get_mut(&identity)?;
         self.idle.remove(&(entry.last_used, identity));
         entry.last_epoch = epoch;
         entry.last_used = now;
-        entry.live.replace(flight)
+        entry.live.replace(connection)
     }
 
     /// This connection is over; its client was at `peer`. Whether it was still the present one.
-    pub(super) fn end(&mut self, now: Time, flight: &Arc<Connection>, peer: Option<SocketAddr>) -> bool {
-        let identity = flight.flight().identity;
+    pub(super) fn end(&mut self, now: Time, connection: &Arc<Connection>, peer: Option<SocketAddr>) -> bool {
+        let identity = connection.id().identity;
         let Some(entry) = self.entries.get_mut(&identity) else { return false };
-        let ended = entry.live.take_if(|live| Arc::ptr_eq(live, flight)).is_some();
+        let ended = entry.live.take_if(|live| Arc::ptr_eq(live, connection)).is_some();
         if ended {
             entry.last_used = now;
             entry.last_peer = peer.map(Box::new);
@@ -167,7 +167,7 @@ mod tests {
             Self(blueprint.unwrap())
         }
 
-        fn bond(&self, identity: u32) -> ResumptionState {
+        fn resumption(&self, identity: u32) -> ResumptionState {
             let (secret, round_trip) = (ResumptionSecret([1; 32].into()), Span::from_millis(1));
             ResumptionState {
                 identity,
@@ -179,16 +179,19 @@ mod tests {
         }
 
         fn entry(&self, identity: u32, last_used: Time) -> Entry {
-            let bond = self.bond(identity);
-            Entry { bond, last_epoch: 0, live: None, last_used, last_peer: None, proven: None }
+            let resumption = self.resumption(identity);
+            Entry { resumption, last_epoch: 0, live: None, last_used, last_peer: None, proven: None }
         }
 
-        fn flight(&self, identity: u32, epoch: u64) -> Arc<Connection> {
+        fn connection(&self, identity: u32, epoch: u64) -> Arc<Connection> {
             let from = ("127.0.0.1:9".parse().unwrap(), Standing::Proven);
-            let flight = Flight { identity, epoch, salt: 0 };
+            let connection = ConnectionId { identity, epoch, salt: 0 };
             let options = ChannelOptions::default();
-            let (bond, ends) = (self.bond(identity), Ends::default());
-            Arc::new(Connection::new(Time::ZERO, Role::Server, &bond, flight, from, &options, ends).unwrap())
+            let (resumption, ends) = (self.resumption(identity), Ends::default());
+            Arc::new(
+                Connection::new(Time::ZERO, Role::Server, &resumption, connection, from, &options, ends)
+                    .unwrap(),
+            )
         }
     }
 
@@ -251,13 +254,13 @@ mod tests {
                         prop_assert_eq!(table.insert(maker.entry(identity, now)), plain.insert(identity));
                     }
                     Step::Begin(identity) => {
-                        let flight = maker.flight(identity, number);
-                        table.begin(now, flight.clone());
-                        plain.use_again(identity, Some(flight));
+                        let connection = maker.connection(identity, number);
+                        table.begin(now, connection.clone());
+                        plain.use_again(identity, Some(connection));
                     }
                     Step::End(identity) => {
-                        if let Some(flight) = table.live(identity) {
-                            prop_assert!(table.end(now, &flight, None) && !table.end(now, &flight, None));
+                        if let Some(connection) = table.live(identity) {
+                            prop_assert!(table.end(now, &connection, None) && !table.end(now, &connection, None));
                             plain.use_again(identity, None);
                         }
                     }
@@ -275,8 +278,8 @@ mod tests {
                     prop_assert!(same && table.get(*identity).is_some());
                 }
             }
-            let flights = plain.0.iter().filter(|known| known.1.is_some()).count();
-            prop_assert_eq!((table.clear().len(), table.len()), (flights, 0));
+            let connections = plain.0.iter().filter(|known| known.1.is_some()).count();
+            prop_assert_eq!((table.clear().len(), table.len()), (connections, 0));
         }
     }
 }

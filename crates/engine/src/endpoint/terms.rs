@@ -132,9 +132,9 @@ impl Incoming {
                 return Err(EngineError::Peer(fault));
             }
         };
-        let (identity, secret, round_trip) = self.bond();
-        let bond = ResumptionState { identity, secret, cipher, blueprint, round_trip };
-        if let Err(reason) = add(endpoint, bond, self.peer().ip().to_canonical()) {
+        let (identity, secret, round_trip) = self.resumption();
+        let resumption = ResumptionState { identity, secret, cipher, blueprint, round_trip };
+        if let Err(reason) = add(endpoint, resumption, self.peer().ip().to_canonical()) {
             let fault = not_added(reason);
             self.refuse(fault.clone());
             return Err(EngineError::Peer(fault));
@@ -147,10 +147,11 @@ impl Incoming {
     }
 }
 
-fn add(endpoint: &Endpoint, bond: ResumptionState, proven: IpAddr) -> Result<(), NotAdded> {
+fn add(endpoint: &Endpoint, resumption: ResumptionState, proven: IpAddr) -> Result<(), NotAdded> {
     let shared = endpoint.shared();
     let last_used = shared.clock.now();
-    let entry = Entry { bond, last_epoch: 0, live: None, last_used, last_peer: None, proven: Some(proven) };
+    let entry =
+        Entry { resumption, last_epoch: 0, live: None, last_used, last_peer: None, proven: Some(proven) };
     lock(&shared.table).insert(entry)
 }
 

@@ -3,7 +3,7 @@
 use haul_base::{Ecn, Time, Transmit};
 use haul_stack::Together;
 use haul_udp::Full;
-use haul_wire::packet::{OPEN_LEN, OpenHeader, PAIR_LEN, PairHeader};
+use haul_wire::packet::{INITIAL_HEADER_LEN, InitialHeader, PAIR_LEN, PairHeader};
 
 use super::connection::{Connection, LOCAL_QUEUE_WAIT, ROUNDS, State, Unsent};
 use super::phase::Phase;
@@ -64,17 +64,20 @@ impl Connection {
         }
     }
 
-    pub(super) fn opening_header(&self) -> [u8; OPEN_LEN] {
-        let flight = self.flight();
-        let mac = self.keys().mac(&OpenHeader::authenticated(&flight));
-        OpenHeader { flight, mac }.to_bytes()
+    pub(super) fn initial_header(&self) -> [u8; INITIAL_HEADER_LEN] {
+        let id = self.id();
+        let mac = self.keys().mac(&InitialHeader::authenticated(&id));
+        InitialHeader { id, mac }.to_bytes()
     }
 
     /// The packets of a batch, each behind the initial header.
     fn with_header(&self, data: &[u8], segment_size: usize) -> (Vec<u8>, usize) {
-        let header = self.opening_header();
+        let header = self.initial_header();
         let packets = data.chunks(segment_size.max(1));
-        (packets.flat_map(|packet| header.iter().chain(packet).copied()).collect(), OPEN_LEN + segment_size)
+        (
+            packets.flat_map(|packet| header.iter().chain(packet).copied()).collect(),
+            INITIAL_HEADER_LEN + segment_size,
+        )
     }
 }
 

@@ -107,7 +107,7 @@ impl Incoming {
     }
 
     /// What an association with this client is made of: its number, its secret, and about one round trip.
-    pub(crate) fn bond(&self) -> (u32, ResumptionSecret, Span) {
+    pub(crate) fn resumption(&self) -> (u32, ResumptionSecret, Span) {
         (self.registration.session(), self.ticket.clone(), self.round_trip)
     }
 

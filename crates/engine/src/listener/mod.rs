@@ -61,12 +61,12 @@ pub struct ListenOptions {
     pub max_waiting: usize,
     /// UDP is taken for blocked when no HELLO comes so long after [`Incoming::accept`].
     pub udp_timeout: Duration,
-    /// Associations that are kept. Above, the one without a flight that has been silent longest is forgotten; while all have
-    /// flights, clients that want another one are refused with [`FaultCode::Busy`](haul_wire::control::FaultCode::Busy).
+    /// Associations that are kept. Above, the one without a connection that has been silent longest is forgotten; while all have
+    /// connections, clients that want another one are refused with [`FaultCode::Busy`](haul_wire::control::FaultCode::Busy).
     pub max_associations: usize,
-    /// Flights that may wait for [`Endpoint::accept`]. What begins above that is not heard until there is room; its client
+    /// Connections that may wait for [`Endpoint::accept`]. What begins above that is not heard until there is room; its client
     /// asks again.
-    pub max_flights_waiting: usize,
+    pub max_connections_waiting: usize,
 }
 
 impl ListenOptions {
@@ -82,7 +82,7 @@ impl ListenOptions {
             max_waiting: 64,
             udp_timeout: Duration::from_secs(3),
             max_associations: 1 << 20,
-            max_flights_waiting: 4_096,
+            max_connections_waiting: 4_096,
         }
     }
 }
@@ -138,7 +138,7 @@ impl Listener {
         let strays = Box::new(move |datagram: &mut [u8], source| router::route(&routed, datagram, source));
         let limits = EndpointLimits {
             associations: server.options.max_associations,
-            arrivals: server.options.max_flights_waiting,
+            arrivals: server.options.max_connections_waiting,
         };
         let endpoint = Endpoint::start(udp, Role::Server, limits, strays)?;
         let mut listener = Self { server: server.clone(), local, incoming, endpoint, threads: Vec::new() };

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use haul_engine::{Channel, ChannelOptions, HaulUrl, TicketFile};
 use haul_stack::Ends;
-use haul_wire::packet::WORD_KIND;
+use haul_wire::packet::CONTROL_FRAME_KIND;
 
-use crate::associations::{client_of, flight, own_registry, recv, send, until};
+use crate::associations::{client_of, connection, own_registry, recv, send, until};
 use crate::support::{Relay, TIMEOUT, listener};
 
 /// Whose address an attacker writes on copies of packets.
@@ -39,12 +39,12 @@ impl Victim {
     }
 }
 
-/// The first packet with a message, or what a flight begins with, that the client has sent and the server has not got.
+/// The first packet with a message, or what a connection begins with, that the client has sent and the server has not got.
 fn intercepted(relay: &Relay, act: impl FnOnce()) -> Vec<u8> {
     relay.heard.lock().unwrap().clear();
     relay.to_server.store(false, Ordering::Relaxed);
     act();
-    let found = || relay.heard.lock().unwrap().iter().find(|packet| packet[0] != WORD_KIND).cloned();
+    let found = || relay.heard.lock().unwrap().iter().find(|packet| packet[0] != CONTROL_FRAME_KIND).cloned();
     until("the client has sent nothing", || found().is_some());
     found().unwrap()
 }
@@ -54,13 +54,13 @@ fn sends_much(server: &Channel) {
 }
 
 #[test]
-fn a_packet_that_overtakes_from_elsewhere_does_not_move_the_flight() {
+fn a_packet_that_overtakes_from_elsewhere_does_not_move_the_connection() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let client = client_of(&listener, &url);
     send(&client, b"one");
-    let server = flight(&listener);
+    let server = connection(&listener);
     assert_eq!(recv(&server), b"one");
     client.wait_confirmed(TIMEOUT).unwrap();
     let peer = server.peer();
@@ -78,7 +78,7 @@ fn a_packet_that_overtakes_from_elsewhere_does_not_move_the_flight() {
 }
 
 #[test]
-fn a_flight_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goes_on_where_the_client_is() {
+fn a_connection_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goes_on_where_the_client_is() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
@@ -87,7 +87,7 @@ fn a_flight_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goes_on
     let mut first = client_of(&listener, &url);
     ticket.keep(&mut first).unwrap();
     send(&first, b"zero");
-    assert_eq!(recv(&flight(&listener)), b"zero");
+    assert_eq!(recv(&connection(&listener)), b"zero");
     first.close(TIMEOUT).unwrap();
     drop(first);
     let mut again = None;
@@ -98,7 +98,7 @@ fn a_flight_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goes_on
     });
     let mut victim = Victim::new();
     victim.sends(&copy, listener.local_addr());
-    let server = flight(&listener);
+    let server = connection(&listener);
     assert_eq!(recv(&server), b"one");
     sends_much(&server);
     let received = victim.received();
@@ -121,7 +121,7 @@ fn a_client_behind_a_nat_that_has_forgotten_it_is_found_again() {
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let client = client_of(&listener, &url);
     send(&client, b"one");
-    let server = flight(&listener);
+    let server = connection(&listener);
     assert_eq!(recv(&server), b"one");
     client.wait_confirmed(TIMEOUT).unwrap();
     for round in 0..3 {
@@ -130,7 +130,7 @@ fn a_client_behind_a_nat_that_has_forgotten_it_is_found_again() {
         until("the relay has no other port", || !relay.rebind.load(Ordering::Relaxed));
         send(&client, b"from elsewhere");
         assert_eq!(recv(&server), b"from elsewhere");
-        until("the flight has not moved", || server.peer() != before);
+        until("the connection has not moved", || server.peer() != before);
         send(&server, format!("round {round}").as_bytes());
         assert_eq!(recv(&client), format!("round {round}").as_bytes());
     }

@@ -1,4 +1,4 @@
-//! Associations: agreed on once, flights begun and ended without a connection, and what strangers can do about it.
+//! Associations: agreed on once, connections begun and ended without a connection, and what strangers can do about it.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use haul_stack::{
     SendOptions,
 };
 use haul_wire::control::{Cipher, FaultCode};
-use haul_wire::packet::{FlightWord, WordPacket};
+use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
 use crate::support::{LOOPBACKS, Relay, TIMEOUT, listen_options, listener};
 
@@ -50,7 +50,7 @@ fn associated(
     })
 }
 
-/// The client's end; the server's flight has not begun when it returns, unless a packet was faster.
+/// The client's end; the server's connection has not begun when it returns, unless a packet was faster.
 pub(crate) fn client_of(listener: &Listener, url: &HaulUrl) -> Channel {
     let terms = Terms::new(own_registry());
     let (client, admitted) =
@@ -67,8 +67,8 @@ pub(crate) fn recv(channel: &Channel) -> Vec<u8> {
     channel.recv(Some(TIMEOUT)).unwrap().data
 }
 
-pub(crate) fn flight(listener: &Listener) -> Channel {
-    listener.endpoint().accept(TIMEOUT).unwrap().expect("a flight")
+pub(crate) fn connection(listener: &Listener) -> Channel {
+    listener.endpoint().accept(TIMEOUT).unwrap().expect("a connection")
 }
 
 pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
@@ -90,7 +90,7 @@ fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
     assert!(client.path().rtt < Span::from_millis(300), "{:?}", client.path());
     send(&client, b"one");
     // The server has one sample only: it counts as no more than what is taken where nothing is known.
-    let server = flight(&listener);
+    let server = connection(&listener);
     assert!(server.path().rtt <= Span::from_millis(333), "{:?}", server.path());
     assert_eq!(recv(&server), b"one");
 }
@@ -120,7 +120,7 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
 }
 
 #[test]
-fn signs_of_life_are_not_taken_for_the_beginning_of_a_flight() {
+fn signs_of_life_are_not_taken_for_the_beginning_of_a_connection() {
     let listener = listener("127.0.0.1");
     let keep_alive = Some(Duration::from_millis(20));
     listener.endpoint().set_options(ChannelOptions { keep_alive, ..ChannelOptions::default() });
@@ -151,7 +151,7 @@ fn messages_pass_both_ways_with_every_cipher_and_family_and_the_goodbye_is_heard
             admitted.unwrap();
             let client = client.unwrap();
             send(&client, b"there");
-            let server = flight(&listener);
+            let server = connection(&listener);
             assert_eq!((client.role(), server.role()), (Role::Client, Role::Server));
             assert_eq!(server.recv(Some(TIMEOUT)).unwrap(), Message { id: 0, data: b"there".to_vec() });
             let long: Vec<u8> = (0..50_000u32).map(|i| i as u8).collect();
@@ -171,7 +171,7 @@ fn messages_pass_both_ways_with_every_cipher_and_family_and_the_goodbye_is_heard
 fn a_server_may_speak_first_once_the_client_has_opened() {
     let listener = listener("127.0.0.1");
     let client = client_of(&listener, &listener.url("127.0.0.1", b""));
-    let server = flight(&listener);
+    let server = connection(&listener);
     send(&server, b"first");
     assert_eq!(recv(&client), b"first");
     client.wait_confirmed(TIMEOUT).unwrap();
@@ -181,7 +181,7 @@ fn a_server_may_speak_first_once_the_client_has_opened() {
 
 /// Too large for the path, all packets of the beginning would be lost, with the header that the server waits for.
 #[test]
-fn packets_behind_an_opening_header_are_no_larger_than_others() {
+fn packets_behind_an_initial_header_are_no_larger_than_others() {
     const LARGEST: u16 = 1_300;
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
@@ -197,11 +197,11 @@ fn packets_behind_an_opening_header_are_no_larger_than_others() {
     send(&client, &message);
     let opens =
         || relay.heard.lock().unwrap().iter().any(|datagram| datagram[0] == 14 && datagram.len() > 31);
-    until("no data came with the opening header", opens);
+    until("no data came with the initial header", opens);
     relay.to_client.store(true, Ordering::Relaxed);
     client.wait_confirmed(TIMEOUT).unwrap();
     send(&client, &message);
-    let server = flight(&listener);
+    let server = connection(&listener);
     assert!(recv(&server) == message && recv(&server) == message);
     let heard = relay.heard.lock().unwrap();
     let largest = |opens: bool| {
@@ -281,7 +281,7 @@ fn nothing_that_was_sent_before_is_taken_again() {
     let ticket = TicketFile::new(directory.path().join("ticket"));
     ticket.keep(&mut client).unwrap();
     send(&client, b"one");
-    let server = flight(&listener);
+    let server = connection(&listener);
     assert_eq!(recv(&server), b"one");
     let attacker = UdpSocket::bind("127.0.0.1:0").unwrap();
     attacker.set_nonblocking(true).unwrap();
@@ -300,15 +300,15 @@ fn nothing_that_was_sent_before_is_taken_again() {
     assert!(server.try_recv().unwrap().is_none(), "a replayed message was taken");
     assert_eq!(server.peer(), peer, "the attacker's address was taken");
     assert!(listener.endpoint().stats().unauthentic > 0);
-    // The flight is over, and the next one has begun: its packets are of no more use.
+    // The connection is over, and the next one has begun: its packets are of no more use.
     client.close(TIMEOUT).unwrap();
     drop((client, server));
     let again = ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
     send(&again, b"three");
-    let server = flight(&listener);
+    let server = connection(&listener);
     assert_eq!(recv(&server), b"three");
     replay();
-    until("a replayed flight was not noticed", || listener.endpoint().stats().replayed_flights > 0);
+    until("a replayed connection was not noticed", || listener.endpoint().stats().replayed_connections > 0);
     send(&again, b"four");
     assert_eq!(recv(&server), b"four");
     assert!(listener.endpoint().accept(Duration::ZERO).unwrap().is_none());
@@ -325,8 +325,8 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
     {
         let mut client = client_of(&listener, &url);
         ticket.keep(&mut client).unwrap();
-        let _server = flight(&listener);
-        // The goodbye of a flight that is not known to be known takes an opening header along.
+        let _server = connection(&listener);
+        // The close of a connection that is not known to be known takes an initial header along.
         client.wait_confirmed(TIMEOUT).unwrap();
     }
     relay.heard.lock().unwrap().clear();
@@ -335,7 +335,7 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
         let client =
             ticket.resume(None, &own_registry(), &ChannelOptions::default(), Ends::default()).unwrap();
         send(&client, format!("round {round}").as_bytes());
-        let server = flight(&listener);
+        let server = connection(&listener);
         assert_eq!(recv(&server), format!("round {round}").as_bytes());
         if round == 0 {
             let heard = relay.heard.lock().unwrap();
@@ -366,7 +366,7 @@ fn a_server_that_knows_nothing_of_a_ticket_is_silent() {
     send(&client, b"anybody?");
     assert!(matches!(client.wait_confirmed(TIMEOUT), Err(EngineError::UdpBlocked { .. })));
     let stats = other.endpoint().stats();
-    assert!(stats.unknown > 0 && stats.flights == 0, "{stats:?}");
+    assert!(stats.unknown > 0 && stats.connections == 0, "{stats:?}");
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn strangers_get_no_answer_and_change_nothing() {
     let listener = listener("127.0.0.1");
     let client = client_of(&listener, &listener.url("127.0.0.1", b""));
     send(&client, b"hello");
-    let server = flight(&listener);
+    let server = connection(&listener);
     assert_eq!(recv(&server), b"hello");
     let (peer, stranger) = (server.peer(), UdpSocket::bind("127.0.0.1:0").unwrap());
     stranger.set_nonblocking(true).unwrap();
@@ -425,7 +425,7 @@ fn a_panic_in_a_users_micro_protocol_ends_its_own_session_by_name() {
         let options = AssociateOptions::default();
         let (client, admitted) = associated(&listener, &terms, &url, &recipe().with("boom"), &more, &options);
         admitted.unwrap();
-        (client.unwrap(), flight(&listener))
+        (client.unwrap(), connection(&listener))
     };
     let ((doomed, doomed_server), (client, server)) = (pair(), pair());
     send(&doomed, b"boom");
@@ -449,15 +449,16 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     admitted.unwrap();
     let client = client.unwrap();
     client.wait_confirmed(TIMEOUT).unwrap();
-    let server = flight(&listener);
+    let server = connection(&listener);
     // Several times the interval: alive as long as somebody answers.
     assert!(matches!(client.recv(Some(Duration::from_millis(900))), Err(EngineError::TimedOut { .. })));
     assert!(client.ended().is_none());
     relay.to_server.store(false, Ordering::Relaxed);
-    // A copy of the word that the flight is known is no sign of life.
-    let is_opened = |packet: &[u8]| WordPacket::parse(packet).is_ok_and(|p| p.word == FlightWord::Opened);
+    // A copy of the word that the connection is known is no sign of life.
+    let is_opened =
+        |packet: &[u8]| ControlFrame::parse(packet).is_ok_and(|p| p.kind == ControlFrameKind::Opened);
     let opened = relay.answered.lock().unwrap().iter().find(|packet| is_opened(packet)).cloned();
-    *relay.again.lock().unwrap() = Some(opened.expect("the server has said that it knows the flight"));
+    *relay.again.lock().unwrap() = Some(opened.expect("the server has said that it knows the connection"));
     until("the silence was not noticed", || client.ended().is_some());
     assert!(matches!(client.ended(), Some(EngineError::Silent { .. })));
     assert!(server.ended().is_none());
@@ -470,7 +471,7 @@ fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
     listener.endpoint().set_options(room);
     let client = client_of(&listener, &listener.url("127.0.0.1", b""));
     client.wait_confirmed(TIMEOUT).unwrap();
-    let server = flight(&listener);
+    let server = connection(&listener);
     for _ in 0..count {
         send(&client, &vec![7; len]);
     }
@@ -512,18 +513,18 @@ fn no_more_messages_wait_than_the_limit_however_small_they_are() {
 }
 
 #[test]
-fn there_are_no_more_associations_than_the_limit_whether_they_have_flights_or_not() {
+fn there_are_no_more_associations_than_the_limit_whether_they_have_connections_or_not() {
     const MOST: usize = 3;
     let listening = ListenOptions { max_associations: MOST, ..listen_options("127.0.0.1") };
     assert_eq!(listen_options("127.0.0.1").max_associations, 1 << 20, "docs/security.md");
     let listener = Listener::bind(listening).unwrap();
     let url = listener.url("127.0.0.1", b"");
     let terms = Terms::new(own_registry());
-    let mut flights: Vec<_> = (0..MOST)
+    let mut connections: Vec<_> = (0..MOST)
         .map(|_| {
             let client = client_of(&listener, &url);
             send(&client, b"here");
-            (client, flight(&listener))
+            (client, connection(&listener))
         })
         .collect();
     let fault = std::thread::scope(|scope| {
@@ -540,28 +541,28 @@ fn there_are_no_more_associations_than_the_limit_whether_they_have_flights_or_no
     });
     assert_eq!((fault.code, fault.message.contains("no room")), (FaultCode::Busy, true), "{fault}");
     assert_eq!(listener.endpoint().associations(), MOST);
-    // One whose flight is over gives way, and only that.
+    // One whose connection is over gives way, and only that.
     let directory = tempfile::tempdir().unwrap();
     let ticket = TicketFile::new(directory.path().join("ticket"));
-    let (mut client, server) = flights.remove(1);
+    let (mut client, server) = connections.remove(1);
     ticket.keep(&mut client).unwrap();
     client.close(TIMEOUT).unwrap();
     drop((client, server));
     let newcomer = client_of(&listener, &url);
     send(&newcomer, b"new");
-    assert_eq!(recv(&flight(&listener)), b"new");
+    assert_eq!(recv(&connection(&listener)), b"new");
     assert_eq!(listener.endpoint().associations(), MOST);
-    for (client, server) in &flights {
+    for (client, server) in &connections {
         send(client, b"still");
         assert_eq!((recv(server), recv(server)), (b"here".to_vec(), b"still".to_vec()));
     }
 }
 
 #[test]
-fn no_more_flights_wait_to_be_accepted_than_the_limit_and_the_next_one_gets_in_later() {
+fn no_more_connections_wait_to_be_accepted_than_the_limit_and_the_next_one_gets_in_later() {
     const MOST: usize = 2;
-    let listening = ListenOptions { max_flights_waiting: MOST, ..listen_options("127.0.0.1") };
-    assert_eq!(listen_options("127.0.0.1").max_flights_waiting, 4_096, "docs/security.md");
+    let listening = ListenOptions { max_connections_waiting: MOST, ..listen_options("127.0.0.1") };
+    assert_eq!(listen_options("127.0.0.1").max_connections_waiting, 4_096, "docs/security.md");
     let listener = Listener::bind(listening).unwrap();
     let url = listener.url("127.0.0.1", b"");
     let clients: Vec<_> = (0..=MOST)
@@ -572,11 +573,11 @@ fn no_more_flights_wait_to_be_accepted_than_the_limit_and_the_next_one_gets_in_l
         })
         .collect();
     // Each says repeatedly that it is there, until the server has answered.
-    until("two flights have begun", || listener.endpoint().stats().flights == MOST as u64);
+    until("two connections have begun", || listener.endpoint().stats().connections == MOST as u64);
     assert!(clients[MOST].wait_confirmed(Duration::from_millis(500)).is_err());
-    assert_eq!(listener.endpoint().stats().flights, MOST as u64);
-    let first = flight(&listener);
+    assert_eq!(listener.endpoint().stats().connections, MOST as u64);
+    let first = connection(&listener);
     clients[MOST].wait_confirmed(TIMEOUT).unwrap();
-    assert_eq!(listener.endpoint().stats().flights, MOST as u64 + 1);
+    assert_eq!(listener.endpoint().stats().connections, MOST as u64 + 1);
     drop(first);
 }

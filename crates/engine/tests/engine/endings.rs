@@ -1,11 +1,11 @@
-//! Goodbyes of flights of which the server has not heard yet, or never hears.
+//! Closes of connections of which the server has not heard yet, or never hears.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use haul_engine::{Channel, EngineError};
 
-use crate::associations::{client_of, flight};
+use crate::associations::{client_of, connection};
 use crate::support::{Relay, TIMEOUT, listener};
 
 fn is_cut(server: &Channel) -> bool {
@@ -13,21 +13,21 @@ fn is_cut(server: &Channel) -> bool {
 }
 
 #[test]
-fn a_flight_that_ends_before_its_first_message_begins_and_ends_at_the_server() {
+fn a_connection_that_ends_before_its_first_message_begins_and_ends_at_the_server() {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
     client_of(&listener, &url).close(TIMEOUT).unwrap();
-    assert!(matches!(flight(&listener).recv(Some(TIMEOUT)), Err(EngineError::Closed)));
+    assert!(matches!(connection(&listener).recv(Some(TIMEOUT)), Err(EngineError::Closed)));
     let client = client_of(&listener, &url);
     client.abort();
-    assert!(is_cut(&flight(&listener)));
+    assert!(is_cut(&connection(&listener)));
     assert!(matches!(client.wait_ended(TIMEOUT), Ok(EngineError::Closed)));
     drop(client_of(&listener, &url));
-    assert!(matches!(flight(&listener).recv(Some(TIMEOUT)), Err(EngineError::Closed)));
+    assert!(matches!(connection(&listener).recv(Some(TIMEOUT)), Err(EngineError::Closed)));
 }
 
 #[test]
-fn a_goodbye_opens_its_flight_however_late_the_first_packet_gets_through() {
+fn a_goodbye_opens_its_connection_however_late_the_first_packet_gets_through() {
     let listener = listener("127.0.0.1");
     for cut in [false, true] {
         let relay = Relay::start(listener.local_addr());
@@ -36,7 +36,7 @@ fn a_goodbye_opens_its_flight_however_late_the_first_packet_gets_through() {
         url.port = relay.port;
         let client = client_of(&listener, &url);
         let way = relay.to_server.clone();
-        // Longer than the goodbyes of a flight that is known take.
+        // Longer than the closes of a connection that is known take.
         let opening = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(2));
             way.store(true, Ordering::Relaxed);
@@ -44,10 +44,10 @@ fn a_goodbye_opens_its_flight_however_late_the_first_packet_gets_through() {
         if cut {
             client.abort();
             assert!(matches!(client.wait_ended(TIMEOUT), Ok(EngineError::Closed)));
-            assert!(is_cut(&flight(&listener)));
+            assert!(is_cut(&connection(&listener)));
         } else {
             client.close(TIMEOUT).unwrap();
-            assert!(matches!(flight(&listener).recv(Some(TIMEOUT)), Err(EngineError::Closed)));
+            assert!(matches!(connection(&listener).recv(Some(TIMEOUT)), Err(EngineError::Closed)));
         }
         opening.join().unwrap();
     }

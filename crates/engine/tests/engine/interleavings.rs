@@ -61,7 +61,7 @@ fn submit(channel: &Channel, data: &[u8], rng: &mut Rng) -> Result<(), EngineErr
     }
 }
 
-/// Answers every message until the flight ends.
+/// Answers every message until the connection ends.
 fn echo(channel: &Channel, mut rng: Rng) {
     while let Ok(message) = receive(channel, &mut rng) {
         if submit(channel, &message.data, &mut rng).is_err() {

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use haul_engine::{Channel, ChannelOptions, Endpoint, Listener};
-use haul_wire::packet::{OPEN_KIND, PAIR_KIND, PairHeader};
+use haul_wire::packet::{INITIAL_HEADER_KIND, PAIR_KIND, PairHeader};
 
 use crate::associations::{recv, send, until};
 use crate::support::listener;
@@ -54,7 +54,7 @@ fn pairs_of_anything_else_are_counted_and_change_nothing() {
     let identity = client.identity().to_be_bytes();
     let stranger = [&[1, 0, 0, 0, 0, 0, 9][..], &[0xEE; 4], &[7; 40]].concat();
     let forged = [&[1, 0, 0, 0, 0, 0, 9][..], &identity, &[7; 40]].concat();
-    let open = [&[OPEN_KIND][..], &[7; 60]].concat();
+    let open = [&[INITIAL_HEADER_KIND][..], &[7; 60]].concat();
     let pair = |first: &[u8], second: &[u8]| {
         [&PairHeader { first: first.len() as u16 }.to_bytes()[..], first, second].concat()
     };

@@ -13,7 +13,7 @@ use haul_proto::presets;
 use haul_stack::{Ends, Recipe, SendOptions};
 use haul_testing::block_on;
 
-use crate::associations::{admit, flight, own_registry, recv, send, until};
+use crate::associations::{admit, connection, own_registry, recv, send, until};
 use crate::support::{Relay, TIMEOUT, listener};
 
 /// Two ends that repeat what is lost; the client's on this endpoint.
@@ -34,7 +34,7 @@ pub(crate) fn pair_with(
             associate(Some(endpoint), url, &recipe, &own_registry(), options, Ends::default()).unwrap()
         });
         admit(listener, &terms).unwrap();
-        (client.join().unwrap(), flight(listener))
+        (client.join().unwrap(), connection(listener))
     })
 }
 
@@ -324,7 +324,7 @@ fn a_full_socket_delays_packets_and_loses_none() {
         let ends = Ends::default();
         let client = associate(Some(&endpoint), &url, &recipe, &own_registry(), &options, ends).unwrap();
         let receives = scope.spawn(|| {
-            let server = flight(&listener);
+            let server = connection(&listener);
             for number in 0..MESSAGES {
                 assert_eq!(recv(&server)[..4], number.to_be_bytes());
             }

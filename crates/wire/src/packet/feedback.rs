@@ -10,7 +10,7 @@ pub const HOST_SAMPLE_LEN: usize = 22;
 /// Bytes of a block in front of its words.
 pub const BLOCK_HEADER_LEN: usize = 7;
 
-const WORD_LEN: usize = 8;
+const CONTROL_FRAME_LEN: usize = 8;
 
 /// What the receiver of the data knows, as totals since the session began, so that a lost feedback packet
 /// costs nothing. The first four fields mean something only when `packets` is not 0.
@@ -241,7 +241,7 @@ pub struct Block<'a> {
     pub words: usize,
     /// How it says what arrived.
     pub encoding: Encoding,
-    bits: &'a [[u8; WORD_LEN]],
+    bits: &'a [[u8; CONTROL_FRAME_LEN]],
 }
 
 impl<'a> Block<'a> {
@@ -256,7 +256,7 @@ impl<'a> Block<'a> {
         if words == 0 || first_word + words > SEGMENT_WORDS {
             return Err(PacketError::Block);
         }
-        let len = if encoding == Encoding::Bits { words * WORD_LEN } else { 0 };
+        let len = if encoding == Encoding::Bits { words * CONTROL_FRAME_LEN } else { 0 };
         let (bits, rest) =
             rest.split_at_checked(len).ok_or(PacketError::Truncated { len: rest.len(), needed: len })?;
         let block = Self { segment, first_word, words, encoding, bits: bits.as_chunks().0 };
@@ -399,7 +399,7 @@ impl<'a> FeedbackWriter<'a> {
 
     /// How many words a block of bits could have that still fits; 0 if none does.
     pub const fn words_left(&self) -> usize {
-        let words = (self.body.len() - self.len).saturating_sub(BLOCK_HEADER_LEN) / WORD_LEN;
+        let words = (self.body.len() - self.len).saturating_sub(BLOCK_HEADER_LEN) / CONTROL_FRAME_LEN;
         if words < SEGMENT_WORDS { words } else { SEGMENT_WORDS }
     }
 
@@ -420,7 +420,7 @@ impl<'a> FeedbackWriter<'a> {
             words > 0 && first_word + words <= SEGMENT_WORDS,
             "words {first_word} + {words} of a segment"
         );
-        let bits = if encoding == Encoding::Bits { words * WORD_LEN } else { 0 };
+        let bits = if encoding == Encoding::Bits { words * CONTROL_FRAME_LEN } else { 0 };
         let end = self.len + BLOCK_HEADER_LEN + bits;
         let place = self.body.get_mut(self.len..end).ok_or(NoRoom)?;
         self.len = end;

@@ -7,23 +7,23 @@
 //!
 //! Writers check ranges in debug builds only: the values are the program's own.
 
+mod control_frame;
 mod data;
 mod feedback;
 mod field;
-mod flight;
 mod header;
 mod hello;
 mod pair;
 mod part;
 
+pub use control_frame::{
+    CONTROL_FRAME_KIND, CONTROL_FRAME_LEN, ConnectionId, ControlFrame, ControlFrameKind, FRAME_MAC_LEN,
+    IDENTITY_AT, INITIAL_HEADER_KIND, INITIAL_HEADER_LEN, InitialHeader,
+};
 pub use data::{DATA_BODY_LEN, DataBody};
 pub use feedback::{
     BLOCK_HEADER_LEN, Block, Blocks, Encoding, FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackView,
     FeedbackWriter, HOST_SAMPLE_LEN, NoRoom,
-};
-pub use flight::{
-    FLIGHT_MAC_LEN, Flight, FlightWord, IDENTITY_AT, OPEN_KIND, OPEN_LEN, OpenHeader, WORD_KIND, WORD_LEN,
-    WordPacket,
 };
 pub use header::{COMMON_HEADER_LEN, CommonHeader, HELLO_HEADER_LEN, HelloHeader, PacketKind};
 pub use hello::{HELLO_BODY_MIN, HelloBody, PROBE_BODY_MIN, ProbeBody};

@@ -1,4 +1,4 @@
-//! Two packets of one flight in one datagram: an answer and the message that goes with it.
+//! Two packets of one connection in one datagram: an answer and the message that goes with it.
 
 use super::PacketError;
 use super::field::split;

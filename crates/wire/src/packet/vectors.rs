@@ -98,10 +98,10 @@ const FEEDBACK: [u8; 81 + 22 + 23 + 7 + 7] = [
     0, 0, 0, 0x15, // sleep_average
     0, 0x16, // disk_pressure
     0, 0, 0, 1, 155, 2, 0, // segment 1, words 155 and 156, bits
-    0x80, 0, 0, 0, 0, 0, 0, 0x01, // the first and the last of word 155
+    0x80, 0, 0, 0, 0, 0, 0, 0x01, // the first and the last of frame 155
     0, 0, 0, 0, 0, 0, 0x80, 0, // the last packet of the segment
     0, 0, 0, 0, 0, 157, 2, // segment 0, all of it received
-    0xff, 0xff, 0xff, 0xff, 3, 1, 1, // segment 2^32 - 1, word 3, nothing received
+    0xff, 0xff, 0xff, 0xff, 3, 1, 1, // segment 2^32 - 1, frame 3, nothing received
 ];
 
 fn feedback_header() -> FeedbackHeader {
@@ -183,17 +183,17 @@ fn probe_body() {
 }
 
 #[test]
-fn flights() {
-    let flight = Flight { identity: 0xdead_beef, epoch: 0x0102_0304_0506_0708, salt: 0x1122_3344_5566 };
+fn connections() {
+    let id = ConnectionId { identity: 0xdead_beef, epoch: 0x0102_0304_0506_0708, salt: 0x1122_3344_5566 };
     let head = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 5, 6, 7, 8];
-    let open = OpenHeader { flight, mac: [0xaa; 12] };
+    let open = InitialHeader { id, mac: [0xaa; 12] };
     let bytes = [&[14][..], &head, &[0xaa; 12], b"inner"].concat();
-    assert_eq!(open.to_bytes(), bytes[..OPEN_LEN]);
-    assert_eq!(OpenHeader::authenticated(&flight), bytes[..19]);
-    assert_eq!(OpenHeader::parse(&bytes), Ok((open, &b"inner"[..])));
-    let word = WordPacket { flight, word: FlightWord::Pong, number: 0x0a0b_0c0d, mac: [0xbb; 12] };
+    assert_eq!(open.to_bytes(), bytes[..INITIAL_HEADER_LEN]);
+    assert_eq!(InitialHeader::authenticated(&id), bytes[..19]);
+    assert_eq!(InitialHeader::parse(&bytes), Ok((open, &b"inner"[..])));
+    let frame = ControlFrame { id, kind: ControlFrameKind::Pong, number: 0x0a0b_0c0d, mac: [0xbb; 12] };
     let bytes = [&[15][..], &head, &[6, 0x0a, 0x0b, 0x0c, 0x0d], &[0xbb; 12]].concat();
-    assert_eq!(word.to_bytes(), bytes[..]);
-    assert_eq!(word.authenticated(), bytes[..24]);
-    assert_eq!(WordPacket::parse(&bytes), Ok(word));
+    assert_eq!(frame.to_bytes(), bytes[..]);
+    assert_eq!(frame.authenticated(), bytes[..24]);
+    assert_eq!(ControlFrame::parse(&bytes), Ok(frame));
 }

@@ -1,0 +1,165 @@
+//! The packets of a resumed connection beside those of its stack: the initial header, and control frames.
+//!
+//! Both carry a message authentication code in place of a sealed body; computing it is for whoever has the key.
+
+use super::PacketError;
+use super::field::{Reader, Writer, split};
+
+/// Kind of an initial header; the kinds of stacks are other numbers.
+pub const INITIAL_HEADER_KIND: u8 = 14;
+/// Kind of a control frame.
+pub const CONTROL_FRAME_KIND: u8 = 15;
+/// Bytes of the authentication code: 96 bits, as in RFC 2404.
+pub const FRAME_MAC_LEN: usize = 12;
+/// Bytes in front of the packet of the stack that an initial header carries.
+pub const INITIAL_HEADER_LEN: usize = ID_LEN + FRAME_MAC_LEN;
+/// Bytes of a control frame.
+pub const CONTROL_FRAME_LEN: usize = ID_LEN + 5 + FRAME_MAC_LEN;
+/// Where the identity of an association stands in each of its packets, in those of stacks too.
+pub const IDENTITY_AT: usize = 7;
+
+const ID_LEN: usize = 19;
+
+/// Names a connection: one run of a stack under one set of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionId {
+    /// The association.
+    pub identity: u32,
+    /// Rises from connection to connection: microseconds since 1970 by the client's clock, or one more than the last.
+    pub epoch: u64,
+    /// 48 random bits: two connections that were given one epoch by mistake still have different keys.
+    pub salt: u64,
+}
+
+impl ConnectionId {
+    fn read(kind: u8, packet: &[u8]) -> Result<(Self, &[u8]), PacketError> {
+        let (fields, rest) = split::<ID_LEN>(packet)?;
+        let mut fields = Reader(fields);
+        let found = fields.u8();
+        if found != kind {
+            return Err(PacketError::Kind(found));
+        }
+        let (salt, identity, epoch) = (fields.u48(), fields.u32(), fields.u64());
+        Ok((Self { identity, epoch, salt }, rest))
+    }
+
+    fn write(&self, kind: u8, packet: &mut [u8]) {
+        Writer(&mut packet[..ID_LEN]).u8(kind).u48(self.salt).u32(self.identity).u64(self.epoch);
+    }
+}
+
+/// What stands in front of the client's packets until the server has shown that it knows the connection. A packet of the
+/// stack follows, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitialHeader {
+    /// Which connection.
+    pub id: ConnectionId,
+    /// Authenticates the bytes before it.
+    pub mac: [u8; FRAME_MAC_LEN],
+}
+
+impl InitialHeader {
+    /// Reads the header and gives what follows it.
+    pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), PacketError> {
+        let (id, rest) = ConnectionId::read(INITIAL_HEADER_KIND, packet)?;
+        let (mac, rest) = split::<FRAME_MAC_LEN>(rest)?;
+        Ok((Self { id, mac: *mac }, rest))
+    }
+
+    /// The bytes that the code authenticates.
+    pub fn authenticated(id: &ConnectionId) -> [u8; ID_LEN] {
+        let mut bytes = [0; ID_LEN];
+        id.write(INITIAL_HEADER_KIND, &mut bytes);
+        bytes
+    }
+
+    /// The header as bytes.
+    pub fn to_bytes(&self) -> [u8; INITIAL_HEADER_LEN] {
+        let mut bytes = [0; INITIAL_HEADER_LEN];
+        self.id.write(INITIAL_HEADER_KIND, &mut bytes);
+        bytes[ID_LEN..].copy_from_slice(&self.mac);
+        bytes
+    }
+}
+
+/// What a control frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ControlFrameKind {
+    /// Server: the connection is known; packets need no initial header any more.
+    Opened = 1,
+    /// The connection ends: nothing more will be sent.
+    Close = 2,
+    /// Answer to [`ControlFrameKind::Close`] and [`ControlFrameKind::Forget`].
+    Closed = 3,
+    /// Client: the connection ends, and the association will not be used again.
+    Forget = 4,
+    /// Is anybody there?
+    Ping = 5,
+    /// Answer to [`ControlFrameKind::Ping`], with its number.
+    Pong = 6,
+    /// Whoever is at the address that this goes to shows it by sending the number back.
+    Challenge = 7,
+    /// Answer to [`ControlFrameKind::Challenge`], with its number.
+    Response = 8,
+}
+
+impl ControlFrameKind {
+    const ALL: [Self; 8] = [
+        Self::Opened,
+        Self::Close,
+        Self::Closed,
+        Self::Forget,
+        Self::Ping,
+        Self::Pong,
+        Self::Challenge,
+        Self::Response,
+    ];
+}
+
+/// A control frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlFrame {
+    /// Which connection.
+    pub id: ConnectionId,
+    /// What it says.
+    pub kind: ControlFrameKind,
+    /// Counts pings; what a challenge wants back; in a close 0 if it is graceful and 1 if it is abrupt; 0 in other
+    /// frames.
+    pub number: u32,
+    /// Authenticates the bytes before it.
+    pub mac: [u8; FRAME_MAC_LEN],
+}
+
+impl ControlFrame {
+    /// Reads a packet, which has exactly this length.
+    pub fn parse(packet: &[u8]) -> Result<Self, PacketError> {
+        let (id, rest) = ConnectionId::read(CONTROL_FRAME_KIND, packet)?;
+        let (fields, rest) = split::<5>(rest)?;
+        let mut fields = Reader(fields);
+        let (byte, number) = (fields.u8(), fields.u32());
+        let kind = ControlFrameKind::ALL.into_iter().find(|kind| *kind as u8 == byte);
+        let kind = kind.ok_or(PacketError::Kind(byte))?;
+        let (mac, rest) = split::<FRAME_MAC_LEN>(rest)?;
+        if !rest.is_empty() {
+            return Err(PacketError::Padding);
+        }
+        Ok(Self { id, kind, number, mac: *mac })
+    }
+
+    /// The bytes that the code authenticates.
+    pub fn authenticated(&self) -> [u8; CONTROL_FRAME_LEN - FRAME_MAC_LEN] {
+        let mut bytes = [0; CONTROL_FRAME_LEN - FRAME_MAC_LEN];
+        self.id.write(CONTROL_FRAME_KIND, &mut bytes);
+        Writer(&mut bytes[ID_LEN..]).u8(self.kind as u8).u32(self.number);
+        bytes
+    }
+
+    /// The packet as bytes.
+    pub fn to_bytes(&self) -> [u8; CONTROL_FRAME_LEN] {
+        let mut bytes = [0; CONTROL_FRAME_LEN];
+        bytes[..CONTROL_FRAME_LEN - FRAME_MAC_LEN].copy_from_slice(&self.authenticated());
+        bytes[CONTROL_FRAME_LEN - FRAME_MAC_LEN..].copy_from_slice(&self.mac);
+        bytes
+    }
+}
