@@ -84,7 +84,7 @@ pub fn packet_headers(bytes: &[u8]) -> bool {
 ///
 /// # Panics
 /// If a rule is broken.
-pub fn connection(bytes: &[u8]) -> bool {
+pub fn connection_packets(bytes: &[u8]) -> bool {
     if let Ok((open, rest)) = InitialHeader::parse(bytes) {
         assert_eq!([&open.to_bytes()[..], rest].concat(), bytes, "the initial header changed");
         assert!(ControlFrame::parse(bytes).is_err());

@@ -110,7 +110,7 @@ fn rel_paths() {
 }
 
 #[test]
-fn connections() {
+fn connection_packets() {
     let valid =
         (any::<u32>(), any::<u64>(), up_to(MAX_PN), 0..3u8).prop_map(|(identity, epoch, salt, which)| {
             let id = ConnectionId { identity, epoch, salt };
@@ -123,5 +123,5 @@ fn connections() {
                 _ => [&PairHeader { first: open.len() as u16 }.to_bytes()[..], &open, &frame].concat(),
             }
         });
-    drive("connection", valid, check::connection);
+    drive("connection_packets", valid, check::connection_packets);
 }
