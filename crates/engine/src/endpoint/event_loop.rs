@@ -166,7 +166,7 @@ fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) 
     }
     match live.filter(|live| live.id() == frame.id) {
         Some(connection) => {
-            connection.guarded(shared, |connection| connection.on_frame(shared, now, &frame, source))
+            connection.guarded(shared, |connection| connection.on_frame(shared, now, &frame, source));
         }
         None if matches!(frame.kind, ControlFrameKind::Close | ControlFrameKind::Forget) => {
             super::accept::say_closed(shared, frame.id);
