@@ -20,7 +20,7 @@ proptest! {
         check::data_body(&bytes);
         check::feedback(&bytes);
         check::hello(&bytes);
-        check::connection(&bytes);
+        check::connection_packets(&bytes);
         check::control_frames(&bytes);
         check::rel_path(&bytes);
     }
