@@ -1,4 +1,4 @@
-//! Initial headers, words and pairs of associations.
+//! Initial headers, control frames and connection IDs.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

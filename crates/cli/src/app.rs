@@ -21,9 +21,9 @@ use crate::output::{
 };
 use crate::settings::{Preset, Recipe, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
-use crate::transfer::allot::Allotments;
 use crate::transfer::context::Context;
 use crate::transfer::plan::DryRun;
+use crate::transfer::quota::Quotas;
 
 /// Runs the program with this process's arguments and environment.
 pub fn main() -> ExitCode {
@@ -137,7 +137,7 @@ fn act(argv: &[OsString], resolved: Resolved) -> Result<u8, Fault> {
         items: Items::new(items),
         preserve: command.preserve(),
         set_memory: command.set_memory(),
-        allotments: Allotments::default(),
+        quotas: Quotas::default(),
         cancel: signals::watch(hangup(&command))?,
         events: events(&command)?,
         style: ProgressStyle::choose(&global),

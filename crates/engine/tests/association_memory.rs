@@ -57,7 +57,7 @@ fn main() {
             }
         }
     };
-    // What is there once, whatever the number: blueprint, buffers, TLS.
+    // What is there once, whatever the number: the compiled stack, buffers, TLS.
     let warm = std::thread::scope(|scope| {
         scope.spawn(|| admit(1));
         associate(None, &url, &recipe, &registry, &options, Ends::default()).unwrap()

@@ -50,7 +50,7 @@ impl Group {
         self.since = Instant::now();
     }
 
-    /// Ends a round: senders that have ended leave the group, and the others are asked for what they are allotted now.
+    /// Ends a round: senders that have ended leave the group, and the others are asked for what they are assigned now.
     pub fn round(&mut self) {
         if !self.senders.retain(|_, sender| sender.0.ended().is_none()) {
             self.senders.round(Span::from(self.since.elapsed()));
@@ -58,7 +58,7 @@ impl Group {
         self.since = Instant::now();
     }
 
-    /// The senders and what each is allotted.
+    /// The senders and what each is assigned.
     pub fn shares(&self) -> impl Iterator<Item = (&Connection, Rate)> {
         self.senders.shares().map(|(sender, rate)| (&sender.0, rate))
     }

@@ -1,4 +1,4 @@
-//! Many senders, one receiver that allots each a rate, on real sockets.
+//! Many senders, one receiver that assigns each a rate, on real sockets.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 

@@ -1,7 +1,7 @@
-//! Group transport: many senders, one receiver that allots each a rate (GTP). The receiver's capacity is divided max-min
+//! Group transport: many senders, one receiver that assigns each a rate (GTP). The receiver's capacity is divided max-min
 //! fair: nobody gets more than he can use, and what he leaves is divided among the others, by weight.
 //!
-//! Demands are not announced. A sender that uses what it was allotted is taken to want more; one that does not is allotted
+//! Demands are not announced. A sender that uses what it was assigned is taken to want more; one that does not is assigned
 //! what it uses and a little more, by which it can show that it wants more again.
 
 use std::num::NonZeroU32;
@@ -17,10 +17,10 @@ pub struct Want {
     pub weight: NonZeroU32,
 }
 
-/// Divides `capacity` max-min fair: no grant can be raised without lowering one that is smaller by its weight
+/// Divides `capacity` max-min fair: no quota can be raised without lowering one that is smaller by its weight
 /// (Bertsekas and Gallager, *Data Networks*, section 6.5.2; with a single bottleneck, water-filling finds it).
 ///
-/// The grants never exceed the demands, nor their sum the capacity; rounding costs less than one bit per second each.
+/// The quotas never exceed the demands, nor their sum the capacity; rounding costs less than one bit per second each.
 pub fn max_min(capacity: Rate, wants: &[Want]) -> Vec<Rate> {
     let mut order: Vec<usize> = (0..wants.len()).collect();
     // Those who want least by their weight are served first: a whole demand, or else all the rest gets equal shares.
@@ -31,26 +31,26 @@ pub fn max_min(capacity: Rate, wants: &[Want]) -> Vec<Rate> {
     });
     let mut left = u128::from(capacity.as_bps());
     let mut weights: u128 = wants.iter().map(|want| u128::from(want.weight.get())).sum();
-    let mut grants = vec![Rate::ZERO; wants.len()];
+    let mut quotas = vec![Rate::ZERO; wants.len()];
     for at in order {
         let weight = u128::from(wants[at].weight.get());
         let share = left * weight / weights;
-        let grant = share.min(u128::from(wants[at].demand.as_bps()));
-        grants[at] = Rate::from_bps(u64::try_from(grant).unwrap_or(u64::MAX));
-        left -= grant;
+        let quota = share.min(u128::from(wants[at].demand.as_bps()));
+        quotas[at] = Rate::from_bps(u64::try_from(quota).unwrap_or(u64::MAX));
+        left -= quota;
         weights -= weight;
     }
-    grants
+    quotas
 }
 
 /// A sender that uses at least so much of its rate is taken to want more.
 const USED: f64 = 0.95;
 /// What a sender gets beyond what it uses. It must use less than [`USED`] of the sum to be known as content.
 const HEADROOM: f64 = 1.125;
-/// The least that anybody is allotted, as a part of an equal share: enough to be noticed.
+/// The least that anybody is assigned, as a part of an equal share: enough to be noticed.
 const LEAST: f64 = 0.01;
 
-/// Names a sender of an [`Allotter`].
+/// Names a sender of a [`QuotaAssigner`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SenderId(u32);
 
@@ -58,24 +58,24 @@ pub struct SenderId(u32);
 struct Sender {
     id: SenderId,
     want: Want,
-    allotted: Rate,
+    quota: Rate,
 }
 
-/// Allots rates to senders, round by round. A round should last two round-trip times at least, so that what is measured
+/// Assigns rates to senders, round by round. A round should last two round-trip times at least, so that what is measured
 /// was sent at the new rate.
 ///
-/// With demands that stay, the allotments stay after as many rounds as there are different demands by weight, and one
+/// With demands that stay, the quotas stay after as many rounds as there are different demands by weight, and one
 /// more: in each round all those show themselves content who want less than what an equal share is by then, shares only
 /// grow as others prove content, and a round without a new one changes nothing.
 #[derive(Debug)]
-pub struct Allotter {
+pub struct QuotaAssigner {
     capacity: Rate,
     senders: Vec<Sender>,
     next: u32,
 }
 
-impl Allotter {
-    /// An allotter of `capacity`, UDP payload bits per second like all its rates.
+impl QuotaAssigner {
+    /// An assigner of `capacity`, UDP payload bits per second like all its rates.
     pub fn new(capacity: Rate) -> Self {
         Self { capacity, senders: Vec::new(), next: 0 }
     }
@@ -90,7 +90,7 @@ impl Allotter {
         let id = SenderId(self.next);
         self.next += 1;
         let want = Want { demand: Rate::MAX, weight };
-        self.senders.push(Sender { id, want, allotted: Rate::ZERO });
+        self.senders.push(Sender { id, want, quota: Rate::ZERO });
         id
     }
 
@@ -99,23 +99,23 @@ impl Allotter {
         self.senders.retain(|sender| sender.id != id);
     }
 
-    /// What a sender is allotted.
-    pub fn allotted(&self, id: SenderId) -> Option<Rate> {
-        self.senders.iter().find(|sender| sender.id == id).map(|sender| sender.allotted)
+    /// What a sender is assigned.
+    pub fn quota(&self, id: SenderId) -> Option<Rate> {
+        self.senders.iter().find(|sender| sender.id == id).map(|sender| sender.quota)
     }
 
-    /// Ends a round in which `measured` was received from each sender, and allots rates for the next.
+    /// Ends a round in which `measured` was received from each sender, and assigns rates for the next.
     pub fn round(&mut self, measured: impl Fn(SenderId) -> Rate) {
         let count = self.senders.len().max(1) as f64;
         let least = self.capacity.mul_f64(LEAST / count);
         for sender in &mut self.senders {
             let used = measured(sender.id);
-            let content = used < sender.allotted.mul_f64(USED);
+            let content = used < sender.quota.mul_f64(USED);
             sender.want.demand = if content { used.mul_f64(HEADROOM).max(least) } else { Rate::MAX };
         }
         let wants: Vec<Want> = self.senders.iter().map(|sender| sender.want).collect();
-        for (sender, grant) in self.senders.iter_mut().zip(max_min(self.capacity, &wants)) {
-            sender.allotted = grant;
+        for (sender, quota) in self.senders.iter_mut().zip(max_min(self.capacity, &wants)) {
+            sender.quota = quota;
         }
     }
 }
@@ -139,27 +139,27 @@ struct Entry<M> {
     told: Option<Rate>,
 }
 
-/// Senders with what has come from each: an [`Allotter`] that measures for itself, and tells.
+/// Senders with what has come from each: a [`QuotaAssigner`] that measures for itself, and tells.
 #[derive(Debug)]
 pub struct Group<M> {
-    allotter: Allotter,
+    assigner: QuotaAssigner,
     entries: Vec<Entry<M>>,
 }
 
 impl<M: Member> Group<M> {
     /// A group without senders, and what they may send altogether: UDP payload bits per second.
     pub fn new(capacity: Rate) -> Self {
-        Self { allotter: Allotter::new(capacity), entries: Vec::new() }
+        Self { assigner: QuotaAssigner::new(capacity), entries: Vec::new() }
     }
 
     /// Another capacity; in force with the next round.
     pub fn set_capacity(&mut self, capacity: Rate) {
-        self.allotter.set_capacity(capacity);
+        self.assigner.set_capacity(capacity);
     }
 
     /// Another sender, which counts `weight` times. A new round begins, and from now on all have less.
     pub fn add(&mut self, member: M, weight: NonZeroU32) -> SenderId {
-        let id = self.allotter.add(weight);
+        let id = self.assigner.add(weight);
         self.entries.push(Entry { id, member, bytes: 0, told: None });
         self.share();
         id
@@ -168,11 +168,11 @@ impl<M: Member> Group<M> {
     /// Those senders leave of whom `stays` says so; whether there were any. Then a new round begins.
     pub fn retain(&mut self, mut stays: impl FnMut(SenderId, &M) -> bool) -> bool {
         let before = self.entries.len();
-        let allotter = &mut self.allotter;
+        let assigner = &mut self.assigner;
         self.entries.retain(|entry| {
             let stays = stays(entry.id, &entry.member);
             if !stays {
-                allotter.remove(entry.id);
+                assigner.remove(entry.id);
             }
             stays
         });
@@ -183,7 +183,7 @@ impl<M: Member> Group<M> {
         left
     }
 
-    /// Ends a round that has lasted for `elapsed`: whoever has used less than he was allotted is allotted less.
+    /// Ends a round that has lasted for `elapsed`: whoever has used less than he was assigned is assigned less.
     pub fn round(&mut self, elapsed: Span) {
         let mut used = Vec::with_capacity(self.entries.len());
         for entry in &mut self.entries {
@@ -192,14 +192,14 @@ impl<M: Member> Group<M> {
             entry.bytes = bytes;
         }
         let measured = |id| used.iter().find(|(known, _)| *known == id).map_or(Rate::ZERO, |(_, rate)| *rate);
-        self.allotter.round(measured);
+        self.assigner.round(measured);
         self.tell();
     }
 
-    /// The senders and what each is allotted.
+    /// The senders and what each is assigned.
     pub fn shares(&self) -> impl Iterator<Item = (&M, Rate)> {
-        let allotted = |id| self.allotter.allotted(id).unwrap_or(Rate::ZERO);
-        self.entries.iter().map(move |entry| (&entry.member, allotted(entry.id)))
+        let quota = |id| self.assigner.quota(id).unwrap_or(Rate::ZERO);
+        self.entries.iter().map(move |entry| (&entry.member, quota(entry.id)))
     }
 
     /// Somebody has come or gone: until it is known who wants what, all want all.
@@ -207,13 +207,13 @@ impl<M: Member> Group<M> {
         for entry in &mut self.entries {
             entry.bytes = entry.member.received();
         }
-        self.allotter.round(|_| Rate::MAX);
+        self.assigner.round(|_| Rate::MAX);
         self.tell();
     }
 
     fn tell(&mut self) {
         for entry in &mut self.entries {
-            let Some(rate) = self.allotter.allotted(entry.id).filter(|rate| entry.told != Some(*rate)) else {
+            let Some(rate) = self.assigner.quota(entry.id).filter(|rate| entry.told != Some(*rate)) else {
                 continue;
             };
             if entry.member.tell(rate) {
@@ -311,19 +311,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_grant_can_be_raised_but_by_lowering_a_smaller_one(capacity in 0u64..20_000_000_000, wants in wants()) {
-            let grants = max_min(Rate::from_bps(capacity), &wants);
-            let sum: u128 = grants.iter().map(|grant| u128::from(grant.as_bps())).sum();
+        fn no_quota_can_be_raised_without_lowering_a_smaller_one(capacity in 0u64..20_000_000_000, wants in wants()) {
+            let quotas = max_min(Rate::from_bps(capacity), &wants);
+            let sum: u128 = quotas.iter().map(|quota| u128::from(quota.as_bps())).sum();
             prop_assert!(sum <= u128::from(capacity));
             let wanted: u128 = wants.iter().map(|want| u128::from(want.demand.as_bps())).sum();
             let rounding = wants.len() as u128;
             prop_assert!(sum + rounding >= wanted.min(u128::from(capacity)), "{sum} of {capacity}");
-            for (want, grant) in wants.iter().zip(&grants) {
-                prop_assert!(*grant <= want.demand);
-                if *grant < want.demand {
+            for (want, quota) in wants.iter().zip(&quotas) {
+                prop_assert!(*quota <= want.demand);
+                if *quota < want.demand {
                     // Discontent: then nobody has more by his weight, but for rounding.
-                    let own = grant.as_bps() as f64 / f64::from(want.weight.get());
-                    for (other, theirs) in wants.iter().zip(&grants) {
+                    let own = quota.as_bps() as f64 / f64::from(want.weight.get());
+                    for (other, theirs) in wants.iter().zip(&quotas) {
                         let theirs = theirs.as_bps() as f64 / f64::from(other.weight.get());
                         prop_assert!(theirs <= own + 1.0 + own * 1e-9 + rounding as f64, "{theirs} > {own}");
                     }
@@ -336,20 +336,20 @@ mod tests {
             demands in prop::collection::vec((1u64..1_000, 1u32..4), 1..20),
         ) {
             let capacity = Rate::from_mbps(1_000);
-            let mut allotter = Allotter::new(capacity);
+            let mut assigner = QuotaAssigner::new(capacity);
             let senders: Vec<_> =
-                demands.iter().map(|&(mbps, w)| (allotter.add(weight(w)), Rate::from_mbps(mbps))).collect();
+                demands.iter().map(|&(mbps, w)| (assigner.add(weight(w)), Rate::from_mbps(mbps))).collect();
             let mut rates = vec![Rate::ZERO; senders.len()];
             let mut last_change = 0;
             for round in 0..2 * senders.len() + 3 {
-                let before: Vec<_> = senders.iter().map(|&(id, _)| allotter.allotted(id)).collect();
-                allotter.round(|id| rates[id.0 as usize]);
-                let after: Vec<_> = senders.iter().map(|&(id, _)| allotter.allotted(id)).collect();
+                let before: Vec<_> = senders.iter().map(|&(id, _)| assigner.quota(id)).collect();
+                assigner.round(|id| rates[id.0 as usize]);
+                let after: Vec<_> = senders.iter().map(|&(id, _)| assigner.quota(id)).collect();
                 if before != after {
                     last_change = round;
                 }
                 for (rate, &(id, demand)) in rates.iter_mut().zip(&senders) {
-                    *rate = demand.min(allotter.allotted(id).unwrap());
+                    *rate = demand.min(assigner.quota(id).unwrap());
                 }
                 let total: u64 = rates.iter().map(|rate| rate.as_bps()).sum();
                 prop_assert!(total <= capacity.as_bps());
@@ -372,30 +372,30 @@ mod tests {
 
     #[test]
     fn a_sender_that_wants_more_again_is_noticed_and_one_that_goes_leaves_its_part() {
-        let mut allotter = Allotter::new(Rate::from_mbps(100));
-        let (small, large) = (allotter.add(weight(1)), allotter.add(weight(1)));
-        let round = |allotter: &mut Allotter, demand: u64| {
+        let mut assigner = QuotaAssigner::new(Rate::from_mbps(100));
+        let (small, large) = (assigner.add(weight(1)), assigner.add(weight(1)));
+        let round = |assigner: &mut QuotaAssigner, demand: u64| {
             for _ in 0..3 {
-                let before = [allotter.allotted(small).unwrap(), allotter.allotted(large).unwrap()];
-                allotter
+                let before = [assigner.quota(small).unwrap(), assigner.quota(large).unwrap()];
+                assigner
                     .round(|id| if id == small { before[0].min(Rate::from_mbps(demand)) } else { before[1] });
             }
-            (allotter.allotted(small).unwrap(), allotter.allotted(large).unwrap())
+            (assigner.quota(small).unwrap(), assigner.quota(large).unwrap())
         };
-        assert_eq!(round(&mut allotter, 8), (Rate::from_mbps(9), Rate::from_mbps(91)));
-        assert_eq!(round(&mut allotter, 500), (Rate::from_mbps(50), Rate::from_mbps(50)));
-        allotter.remove(small);
-        allotter.round(|_| Rate::from_mbps(50));
-        assert_eq!((allotter.allotted(small), allotter.allotted(large)), (None, Some(Rate::from_mbps(100))));
+        assert_eq!(round(&mut assigner, 8), (Rate::from_mbps(9), Rate::from_mbps(91)));
+        assert_eq!(round(&mut assigner, 500), (Rate::from_mbps(50), Rate::from_mbps(50)));
+        assigner.remove(small);
+        assigner.round(|_| Rate::from_mbps(50));
+        assert_eq!((assigner.quota(small), assigner.quota(large)), (None, Some(Rate::from_mbps(100))));
     }
 
     #[test]
     fn a_silent_sender_keeps_enough_to_be_heard() {
-        let mut allotter = Allotter::new(Rate::from_mbps(100));
-        let (silent, _) = (allotter.add(weight(1)), allotter.add(weight(1)));
+        let mut assigner = QuotaAssigner::new(Rate::from_mbps(100));
+        let (silent, _) = (assigner.add(weight(1)), assigner.add(weight(1)));
         for _ in 0..5 {
-            allotter.round(|id| if id == silent { Rate::ZERO } else { Rate::MAX });
+            assigner.round(|id| if id == silent { Rate::ZERO } else { Rate::MAX });
         }
-        assert_eq!(allotter.allotted(silent), Some(Rate::from_bps(500_000)));
+        assert_eq!(assigner.quota(silent), Some(Rate::from_bps(500_000)));
     }
 }

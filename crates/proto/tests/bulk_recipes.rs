@@ -66,14 +66,14 @@ impl Path {
     /// To a sink that takes so many bytes at first.
     fn up_to(limit: u64, recipe: &Recipe, len: u64, loss: f64, seed: u64) -> Self {
         println!("seed {seed}");
-        let blueprint = Arc::new(registry()).compile(recipe, Checksum.tag_len()).unwrap();
+        let compiled = Arc::new(registry()).compile(recipe, Checksum.tag_len()).unwrap();
         let sunk = Arc::new(Mutex::new(Sunk { limit, ..Sunk::default() }));
         let stack = |ends: Ends| {
             let mut setup = Setup::new(Time::ZERO);
             setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
             setup.initial_rtt = DELAY * 2;
             setup.ends = ends;
-            Stack::new(blueprint.clone(), setup).unwrap()
+            Stack::new(compiled.clone(), setup).unwrap()
         };
         let source = PatternSource { len, released: Arc::default() };
         let sends = stack(Ends { object_source: Some(Box::new(source)), ..Ends::default() });
@@ -222,8 +222,8 @@ fn no_end_changes_the_recipe_of_a_session_that_moves_an_object() {
             Sender::with_config(Time::ZERO, &config, link(), source, controller, 1 << 20).unwrap();
         let mut setup = Setup::new(Time::ZERO);
         setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
-        let blueprint = Arc::new(registry()).compile(&shipped("bulk"), Checksum.tag_len()).unwrap();
-        let mut hostile = Stack::new(blueprint, setup).unwrap();
+        let compiled = Arc::new(registry()).compile(&shipped("bulk"), Checksum.tag_len()).unwrap();
+        let mut hostile = Stack::new(compiled, setup).unwrap();
         hostile.reconfigure(Time::ZERO, &wish).unwrap();
         let mut now = Time::ZERO;
         let reason = loop {
@@ -253,12 +253,12 @@ fn every_shipped_recipe_is_read_and_survives_being_written() {
 #[test]
 fn packets_of_objects_look_as_the_wire_format_says() {
     for name in ["bulk", "fobs", "rbudp"] {
-        let blueprint = Arc::new(registry()).compile(&shipped(name), 16).unwrap();
+        let compiled = Arc::new(registry()).compile(&shipped(name), 16).unwrap();
         let places: Vec<_> =
-            blueprint.layout().attributes().iter().map(|a| (a.name, a.offset, a.len)).collect();
+            compiled.layout().attributes().iter().map(|a| (a.name, a.offset, a.len)).collect();
         assert_eq!(places, [("sequence", 7, 6), ("offset", 13, 6), ("sent_at", 19, 4)], "{name}");
-        assert_eq!(blueprint.layout().clear_len(), COMMON_HEADER_LEN);
-        assert_eq!(blueprint.layout().data_overhead(), COMMON_HEADER_LEN + DATA_BODY_LEN + 16);
+        assert_eq!(compiled.layout().clear_len(), COMMON_HEADER_LEN);
+        assert_eq!(compiled.layout().data_overhead(), COMMON_HEADER_LEN + DATA_BODY_LEN + 16);
     }
 }
 

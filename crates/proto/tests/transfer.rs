@@ -284,21 +284,21 @@ fn throughput(w: &mut World, until: u64) -> f64 {
 }
 
 #[test]
-fn what_was_allotted_is_not_taken_for_the_path() {
+fn an_assigned_quota_is_not_taken_for_the_path() {
     let mut w = world(53, 1 << 40, "bbr", None, ms(50), 0.0);
-    let allotted = Rate::from_mbps(20);
-    w.sender.allot(w.now, allotted);
+    let quota = Rate::from_mbps(20);
+    w.sender.set_quota(w.now, quota);
     let slow = throughput(&mut w, 5_000);
     assert!((17.0..20.0).contains(&slow), "{slow}");
-    assert!(w.sender.rate_state().rate <= allotted);
+    assert!(w.sender.rate_state().rate <= quota);
     let waiting = w.sender.stats().waiting;
-    assert!(waiting.allotment > ms(4_500), "{waiting:?}");
+    assert!(waiting.quota > ms(4_500), "{waiting:?}");
     // Others have left: a second later the path is full.
-    w.sender.allot(w.now, Rate::MAX);
+    w.sender.set_quota(w.now, Rate::MAX);
     throughput(&mut w, 6_000);
     let fast = throughput(&mut w, 7_000);
     assert!(fast > 850.0, "{fast}");
-    assert!(w.sender.stats().waiting.allotment <= waiting.allotment + ms(10));
+    assert!(w.sender.stats().waiting.quota <= waiting.quota + ms(10));
 }
 
 #[test]
@@ -317,10 +317,10 @@ fn time_at_the_ceiling_is_told_from_time_at_the_rate_of_the_path() {
 }
 
 #[test]
-fn a_path_that_carries_less_than_what_was_allotted_is_found_out() {
+fn a_path_that_carries_less_than_an_assigned_quota_is_found_out() {
     let mut w = world(59, 1 << 40, "bbr", None, ms(50), 0.0);
     throughput(&mut w, 2_000);
-    w.sender.allot(w.now, Rate::from_mbps(500));
+    w.sender.set_quota(w.now, Rate::from_mbps(500));
     w.forward.rate = Rate::from_mbps(100);
     throughput(&mut w, 5_000);
     let (before, dropped) = (w.sender.stats().packets, w.out.dropped);
@@ -330,13 +330,13 @@ fn a_path_that_carries_less_than_what_was_allotted_is_found_out() {
 }
 
 #[test]
-fn a_rise_ends_the_pause_that_a_small_allotment_has_set() {
+fn a_rise_ends_the_pause_that_a_small_quota_has_set() {
     let mut w = world(61, 1 << 40, "bbr", None, ms(50), 0.0);
     throughput(&mut w, 1_000);
-    w.sender.allot(w.now, Rate::ZERO);
+    w.sender.set_quota(w.now, Rate::ZERO);
     let held = throughput(&mut w, 5_000);
     assert!(held < 20.0, "{held}");
-    w.sender.allot(w.now, Rate::from_mbps(500));
+    w.sender.set_quota(w.now, Rate::from_mbps(500));
     let free = throughput(&mut w, 6_000);
     assert!(free > 400.0, "{free}");
 }

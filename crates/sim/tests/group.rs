@@ -1,4 +1,4 @@
-//! Group transport: senders of `viz` streams into one receiver behind one bottleneck, which allots each a rate.
+//! Group transport: senders of `viz` streams into one receiver behind one bottleneck, which assigns each a rate.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -6,16 +6,16 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use haul_base::{Rate, Span, Time};
-use haul_proto::group::{Allotter, SenderId, Want, max_min};
+use haul_proto::group::{QuotaAssigner, SenderId, Want, max_min};
 use haul_proto::{micro, presets};
 use haul_sim::{
     BottleneckSpec, DropReason, Limit, LinkId, NodeId, PathSpec, QueueSpec, SessionNode, StageSpec, World,
 };
-use haul_stack::{Blueprint, Ends, MessageSink, MessageSource, Recipe, Registry, Setup, Stack};
+use haul_stack::{CompiledStack, Ends, MessageSink, MessageSource, Recipe, Registry, Setup, Stack};
 
 type Member = SessionNode<Stack>;
 
-/// The line carries this, headers included; the receiver allots less, so that its queue stays empty.
+/// The line carries this, headers included; the receiver assigns less, so that its queue stays empty.
 const LINE: Rate = Rate::from_mbps(100);
 const CAPACITY: Rate = Rate::from_mbps(90);
 const DELAY: Span = Span::from_millis(20);
@@ -52,12 +52,12 @@ impl MessageSink for Discard {
 struct Group {
     world: World,
     line: LinkId,
-    allotter: Arc<Mutex<Allotter>>,
-    /// By sender: its node, its stack at the receiver, its name at the allotter.
+    assigner: Arc<Mutex<QuotaAssigner>>,
+    /// By sender: its node, its stack at the receiver, its ID at the assigner.
     members: Vec<(NodeId, NodeId, SenderId)>,
 }
 
-fn compiled(recipe: &Recipe) -> Arc<Blueprint> {
+fn compiled(recipe: &Recipe) -> Arc<CompiledStack> {
     let registry: Registry = micro::registry();
     Arc::new(registry).compile(recipe, 0).unwrap()
 }
@@ -74,7 +74,7 @@ fn with_law(name: &str, law: &[(&str, &str)]) -> Recipe {
     recipe.with("receiver_report").with_parameters("rate_control", law)
 }
 
-fn stack(blueprint: &Arc<Blueprint>, number: usize, source: Option<Stream>) -> Member {
+fn stack(compiled: &Arc<CompiledStack>, number: usize, source: Option<Stream>) -> Member {
     let ends = Ends {
         message_source: source.map(|source| Box::new(source) as Box<dyn MessageSource>),
         message_sink: Some(Box::new(Discard)),
@@ -87,7 +87,7 @@ fn stack(blueprint: &Arc<Blueprint>, number: usize, source: Option<Stream>) -> M
         ends,
         ..Setup::new(Time::ZERO)
     };
-    SessionNode::new(Stack::new(blueprint.clone(), setup).unwrap())
+    SessionNode::new(Stack::new(compiled.clone(), setup).unwrap())
 }
 
 impl Group {
@@ -96,7 +96,7 @@ impl Group {
         Self::of_recipe(seed, &fixed_rate(), demands, LINE)
     }
 
-    /// Runs without rounds, so that nobody is allotted anything.
+    /// Runs without rounds, so that nobody is assigned anything.
     fn run_freely(&mut self, until: Time) {
         let mut now = self.world.now();
         while now < until {
@@ -117,16 +117,16 @@ impl Group {
         let line =
             world.add_link("line", &PathSpec { stages: vec![bottleneck, StageSpec::Delay(DELAY)] }).unwrap();
         let back = world.add_link("back", &PathSpec { stages: vec![StageSpec::Delay(DELAY)] }).unwrap();
-        let (blueprint, mut allotter) = (compiled(recipe), Allotter::new(CAPACITY));
+        let (compiled, mut assigner) = (compiled(recipe), QuotaAssigner::new(CAPACITY));
         let mut members = Vec::new();
         for (number, &(demand, weight)) in demands.iter().enumerate() {
-            let sender = stack(&blueprint, number, Some(Stream { demand, sent: 0 }));
+            let sender = stack(&compiled, number, Some(Stream { demand, sent: 0 }));
             let sender = world.add_node(&format!("sender {number}"), sender);
-            let receiver = world.add_node(&format!("receiver {number}"), stack(&blueprint, number, None));
+            let receiver = world.add_node(&format!("receiver {number}"), stack(&compiled, number, None));
             world.connect_pair(&format!("stream {number}"), (sender, receiver), &[line], &[back]).unwrap();
-            members.push((sender, receiver, allotter.add(NonZeroU32::new(weight).unwrap())));
+            members.push((sender, receiver, assigner.add(NonZeroU32::new(weight).unwrap())));
         }
-        Self { world, line, allotter: Arc::new(Mutex::new(allotter)), members }
+        Self { world, line, assigner: Arc::new(Mutex::new(assigner)), members }
     }
 
     /// What has come from each, bytes.
@@ -159,12 +159,12 @@ impl Group {
 
     fn end_round(&mut self, rate: &dyn Fn(usize) -> Rate) {
         let now = self.world.now();
-        let mut allotter = self.allotter.lock().unwrap();
-        let old: Vec<_> = self.members.iter().map(|member| allotter.allotted(member.2).unwrap()).collect();
+        let mut assigner = self.assigner.lock().unwrap();
+        let old: Vec<_> = self.members.iter().map(|member| assigner.quota(member.2).unwrap()).collect();
         let place = |id| self.members.iter().position(|member| member.2 == id).unwrap();
-        allotter.round(|id| rate(place(id)));
+        assigner.round(|id| rate(place(id)));
         for (&(_, receiver, id), old) in self.members.iter().zip(old) {
-            let new = allotter.allotted(id).unwrap();
+            let new = assigner.quota(id).unwrap();
             if new != old {
                 self.world.node_mut::<Member>(receiver).unwrap().machine_mut().want_rate(now, new);
             }
@@ -225,7 +225,7 @@ fn what_a_sender_leaves_goes_to_the_others() {
     let before = group.measure();
     assert!(before.iter().all(|rate| (28.5..=30.5).contains(rate)), "{before:?}");
     let (_, receiver, gone) = group.members.remove(0);
-    group.allotter.lock().unwrap().remove(gone);
+    group.assigner.lock().unwrap().remove(gone);
     let now = group.world.now();
     group.world.node_mut::<Member>(receiver).unwrap().machine_mut().want_rate(now, Rate::ZERO);
     group.run(group.world.now() + ROUND * 2);
@@ -233,9 +233,9 @@ fn what_a_sender_leaves_goes_to_the_others() {
     assert!(after.iter().all(|rate| (43.0..=45.5).contains(rate)), "{after:?}");
 }
 
-/// Nobody is allotted anything before the first round: together they begin with what the line carries.
+/// Nobody is assigned anything before the first round: together they begin with what the line carries.
 #[test]
-fn senders_with_the_law_of_gtp_share_by_what_their_receiver_allots() {
+fn senders_with_the_law_of_gtp_share_by_the_quotas_of_their_receiver() {
     let greedy = Rate::from_mbps(10_000);
     let recipe = with_law("viz", &[("controller", "gtp"), ("first_rate", "30Mbit")]);
     let mut group = Group::of_recipe(

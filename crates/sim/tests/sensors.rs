@@ -59,9 +59,9 @@ impl MessageSink for Count {
 
 /// Messages of `msg` in both directions, no more at a time than the pool has buffers: once warm, they cost no allocation.
 fn messages_cost_no_allocation() {
-    let (blueprint, rtt) = (talk::blueprint("msg", &[]), Span::from_millis(1));
-    let mut a = talk::stack(&blueprint, true, rtt, Ends::default());
-    let mut b = talk::stack(&blueprint, false, rtt, Ends::default());
+    let (compiled, rtt) = (talk::compiled_preset("msg", &[]), Span::from_millis(1));
+    let mut a = talk::stack(&compiled, true, rtt, Ends::default());
+    let mut b = talk::stack(&compiled, false, rtt, Ends::default());
     let mut slot = vec![0; 65_536];
     let mut round = |now: Time| {
         for stack in [&mut a, &mut b] {
@@ -96,14 +96,14 @@ fn main() {
 }
 
 fn a_sensor_costs_little_memory() {
-    let blueprint = talk::blueprint("sensor", &[]);
+    let compiled = talk::compiled_preset("sensor", &[]);
     let rtt = Span::from_millis(20);
     let mut sensors: Vec<Stack> =
-        (0..SENSORS).map(|_| talk::stack(&blueprint, true, rtt, Ends::default())).collect();
+        (0..SENSORS).map(|_| talk::stack(&compiled, true, rtt, Ends::default())).collect();
     let readings = Arc::new(AtomicU64::new(0));
     let base = || {
         let message_sink: Option<Box<dyn MessageSink>> = Some(Box::new(Count(readings.clone())));
-        talk::stack(&blueprint, false, rtt, Ends { message_sink, ..Ends::default() })
+        talk::stack(&compiled, false, rtt, Ends { message_sink, ..Ends::default() })
     };
     let make = || (0..SENSORS).map(|_| base()).collect::<Vec<_>>();
     let (mut bases, fresh) = held(make);

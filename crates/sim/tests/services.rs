@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use haul_base::{Probability, Rng, Span, Time};
 use haul_sim::{Distribution, PathSpec, ReorderingSpec, StageSpec};
-use talk::{Part, Talk, blueprint, compiled, ideal, mean, p99, turn_around};
+use talk::{Part, Talk, compiled, compiled_preset, ideal, mean, p99, turn_around};
 
 fn share(p: f64) -> Probability {
     Probability::new(p).expect("a share")
@@ -80,7 +80,7 @@ fn assert_all(talk: &Talk, sent: &[(Time, Vec<u8>)]) {
 fn tell(seed: u64, recipe: (&str, &[(&str, &str)]), path: &PathSpec, sent: &[(Time, Vec<u8>)]) -> Talk {
     println!("seed {seed}");
     let parts = (Part::Tells { readings: Vec::from(sent).into_iter() }, Part::Listens { heard: Vec::new() });
-    Talk::new(seed, &blueprint(recipe.0, recipe.1), Span::from_millis(20), path, parts)
+    Talk::new(seed, &compiled_preset(recipe.0, recipe.1), Span::from_millis(20), path, parts)
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn msg_delivers_exactly_once_whatever_the_path_does() {
 }
 
 /// The recipe of that name with a control law in place of a fixed rate.
-fn with_law(name: &str, law: &str) -> std::sync::Arc<haul_stack::Blueprint> {
+fn with_law(name: &str, law: &str) -> std::sync::Arc<haul_stack::CompiledStack> {
     let recipe = haul_proto::presets::preset(name).expect("it is shipped").expect("it is a recipe");
     let recipe = recipe.without("fixed_rate").with("receiver_report");
     compiled(&recipe.with_parameters("rate_control", &[("controller", law)]))
@@ -121,8 +121,8 @@ fn a_long_path_is_filled_with_the_copies_that_may_be_kept() {
     let sent = stream(37_500, Span::from_micros(40), |_| 1_000);
     for (recipe, loss) in [("msg", 0.0), ("msg", 0.001), ("sensor", 0.0), ("sensor", 0.001)] {
         let parts = (Part::Tells { readings: sent.clone().into_iter() }, Part::Listens { heard: Vec::new() });
-        let blueprint = blueprint(recipe, &[("fixed_rate.rate", "300Mbit")]);
-        let mut talk = Talk::new(83, &blueprint, rtt, &lossy(rtt, loss), parts);
+        let compiled = compiled_preset(recipe, &[("fixed_rate.rate", "300Mbit")]);
+        let mut talk = Talk::new(83, &compiled, rtt, &lossy(rtt, loss), parts);
         talk.run(Span::from_secs(20), Span::from_secs(2));
         assert_all(&talk, &sent);
         let Part::Listens { heard } = &talk.end(talk.second).part else { panic!("the second one listens") };

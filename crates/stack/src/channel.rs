@@ -28,7 +28,7 @@ impl Stack {
     /// Gives a message to the owner of its kind.
     pub(crate) fn take_channel(&mut self, now: Time, message: &[u8]) {
         let known = message.split_first().and_then(|(&kind, body)| {
-            let owner = self.blueprint.tables.kinds.iter().find(|known| known.0 == Kind(kind))?.1;
+            let owner = self.compiled.tables.kinds.iter().find(|known| known.0 == Kind(kind))?.1;
             Some((Kind(kind), owner, body))
         });
         let mut understood = false;

@@ -8,12 +8,12 @@ use std::marker::PhantomData;
 use haul_base::{Deadline, DeadlineReason, Ecn, Span, Time};
 
 use crate::batch::{Batch, Kind};
-use crate::blueprint::Blueprint;
+use crate::compiled_stack::CompiledStack;
 use crate::event::{BatchEvent, Event, EventId};
+use crate::lazy_deque::LazyDeque;
 use crate::message::{Buffer, Delivery, Inbox, MessageSink, MessageSource, Pool, SendQueue, Verdict};
 use crate::object::{ObjectSink, ObjectSource};
 use crate::protocol::MicroProtocol;
-use crate::sparse::Sparse;
 use crate::stack::{StackEvent, StackStats};
 
 /// A value that several micro-protocols of one stack use; see [`Declaration::shared`](crate::Declaration::shared).
@@ -116,14 +116,14 @@ pub(crate) struct Delayed {
 pub(crate) struct Core {
     pub(crate) next_pn: u64,
     pub(crate) timers: Vec<Timer>,
-    pub(crate) delayed: Sparse<Delayed>,
+    pub(crate) delayed: LazyDeque<Delayed>,
     pub(crate) shared: SharedValues,
     pub(crate) queue: SendQueue,
     pub(crate) pool: Pool,
     /// None for a stack that has none and was not asked for them.
     pub(crate) ends: Option<Box<Ends>>,
     pub(crate) inbox: Inbox,
-    pub(crate) events: Sparse<StackEvent>,
+    pub(crate) events: LazyDeque<StackEvent>,
     pub(crate) path: PathState,
     pub(crate) control_wanted: u64,
     /// Who has something for the control channel.
@@ -138,7 +138,7 @@ pub(crate) struct Core {
     pub(crate) stats: StackStats,
     pub(crate) queue_limit: usize,
     /// Packets that were worked out from others, as they would have come, opened.
-    pub(crate) recovered: Sparse<Buffer>,
+    pub(crate) recovered: LazyDeque<Buffer>,
     pub(crate) arrival: Arrival,
     /// The ECN bits of outgoing data packets.
     pub(crate) ecn: Ecn,
@@ -202,7 +202,7 @@ pub struct Context<'c> {
     pub(crate) now: Time,
     pub(crate) core: &'c mut Core,
     pub(crate) slots: &'c mut Slots,
-    pub(crate) blueprint: &'c Blueprint,
+    pub(crate) compiled: &'c CompiledStack,
 }
 
 impl fmt::Debug for Context<'_> {
@@ -308,7 +308,7 @@ impl Context<'_> {
     /// between clear attributes and tag. It takes the way of authentic ones (SEGMENT FROM NET) as soon as the packets that
     /// are being handled are done. To be called while packets are handled.
     pub fn recovered(&mut self, kind: Kind, pn: u64, body: &[u8]) {
-        let layout = &self.blueprint.tables.layout;
+        let layout = &self.compiled.tables.layout;
         let (header, tag) = (layout.clear_len(), layout.tag_len());
         let mut packet = self.core.pool.get(header + body.len() + tag);
         packet.extend(&[kind.0]);
@@ -360,7 +360,7 @@ impl Context<'_> {
 
     /// Ends the session by the name of this micro-protocol, with the reason, when the present input has been handled.
     pub fn fail(&mut self, reason: String) {
-        let protocol = self.blueprint.tables.names[usize::from(self.core.running)].clone();
+        let protocol = self.compiled.tables.names[usize::from(self.core.running)].clone();
         let failed = || Box::new(StackEvent::Failed { protocol, message: reason });
         self.core.failure.get_mut().get_or_insert_with(failed);
     }
@@ -388,8 +388,8 @@ impl Context<'_> {
     }
 
     pub(crate) fn dispatch(&mut self, event: u16, notice: &mut dyn Any) {
-        let blueprint = self.blueprint;
-        for &(_, owner) in &blueprint.tables.notice_events[usize::from(event)].1 {
+        let compiled = self.compiled;
+        for &(_, owner) in &compiled.tables.notice_events[usize::from(event)].1 {
             self.run(owner, |protocol, context| protocol.on_event(EventId(event), notice, context));
         }
     }
@@ -397,8 +397,8 @@ impl Context<'_> {
     /// Raises an event with a batch and returns when all handlers bound to it have run.
     #[inline]
     pub fn raise_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>) {
-        let blueprint = self.blueprint;
-        for &(_, owner) in &blueprint.tables.batch_events[usize::from(event.0)].1 {
+        let compiled = self.compiled;
+        for &(_, owner) in &compiled.tables.batch_events[usize::from(event.0)].1 {
             self.run(owner, |protocol, context| protocol.on_batch(event, batch, context));
         }
     }
@@ -406,16 +406,16 @@ impl Context<'_> {
     /// Hands a message to the user, through every handler bound to it.
     #[inline]
     pub fn deliver(&mut self, id: u64, data: &[u8]) {
-        if self.blueprint.tables.deliver.is_empty() || self.passes(id, data) {
+        if self.compiled.tables.deliver.is_empty() || self.passes(id, data) {
             self.deliver_now(id, data);
         }
     }
 
     /// Whether all handlers bound to messages let this one pass.
     fn passes(&mut self, id: u64, data: &[u8]) -> bool {
-        let blueprint = self.blueprint;
+        let compiled = self.compiled;
         let mut delivery = Delivery { id, data, verdict: Verdict::Pass };
-        blueprint.tables.deliver.iter().all(|&(_, owner)| {
+        compiled.tables.deliver.iter().all(|&(_, owner)| {
             self.run(owner, |protocol, context| protocol.on_delivery(&mut delivery, context));
             delivery.verdict == Verdict::Pass
         })

@@ -85,7 +85,7 @@ impl Order {
 
 /// The notice of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower it, and say how late it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct SendPermit {
     /// Packets.
     pub packets: usize,
     /// Largest packet, UDP payload bytes.
@@ -96,7 +96,7 @@ pub struct Grant {
     pub late: haul_base::Span,
 }
 
-impl Grant {
+impl SendPermit {
     /// Allows at most `packets`.
     pub fn at_most(&mut self, packets: usize) {
         self.packets = self.packets.min(packets);
@@ -105,7 +105,7 @@ impl Grant {
 
 /// Raised before a batch is filled. Whoever allows nothing says when to ask again with
 /// [`Context::resume_at`](crate::Context::resume_at), or raises the flag that it waits for something else.
-pub const SEND_PERMIT: Event<Grant> = Event::with_id(Built::Permit as u16);
+pub const SEND_PERMIT: Event<SendPermit> = Event::with_id(Built::Permit as u16);
 /// A message was given up or has arrived for certain.
 pub const MESSAGE_SETTLED: Event<Settled> = Event::with_id(Built::Settled as u16);
 /// Segments were not acknowledged in time; whoever keeps them sends them again.

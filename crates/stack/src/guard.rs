@@ -37,7 +37,7 @@ impl Stack {
     /// Counters of the micro-protocols: which, name, value.
     pub fn statistics(&self, mut each: impl FnMut(&str, &'static str, u64)) {
         let telling = Cell::new(false);
-        for (slot, name) in self.slots.iter().zip(self.blueprint.names()) {
+        for (slot, name) in self.slots.iter().zip(self.compiled.names()) {
             let Some(protocol) = slot else { continue };
             let mut tell = |key, value| {
                 telling.set(true);
@@ -55,7 +55,7 @@ impl Stack {
 
     /// What the micro-protocols have on its way or hold. One that cannot say is not finished.
     pub(crate) fn held(&self) -> usize {
-        let slots = self.slots.iter().zip(self.blueprint.names());
+        let slots = self.slots.iter().zip(self.compiled.names());
         let present = slots.filter_map(|(slot, name)| Some((slot.as_deref()?, name)));
         let ask = |(protocol, name): (&dyn MicroProtocol, &str)| {
             caught(|| protocol.unfinished()).unwrap_or_else(|text| {
@@ -83,7 +83,7 @@ impl Stack {
             self.failed.set(true);
         }
         let running = usize::from(self.core.running);
-        result.map_err(|text| self.fail(self.blueprint.tables.names[running].clone(), text)).ok()
+        result.map_err(|text| self.fail(self.compiled.tables.names[running].clone(), text)).ok()
     }
 
     /// The first failure counts.

@@ -1,19 +1,20 @@
 //! Transports composed from micro-protocols (wu-h-ctp), at full speed: the framework, without any micro-protocol.
 //!
-//! A [`Stack`] is made from a [`Blueprint`], which [`Registry::compile`] makes from a [`Recipe`]. Its micro-protocols
+//! A [`Stack`] is made from a [`CompiledStack`], which [`Registry::compile`] makes from a [`Recipe`]. Its micro-protocols
 //! bind handlers to events; events carry batches of packets, so that one virtual call serves up to 64 of them.
 //! Attributes lie at offsets that are fixed when the stack is built. A stack is a [`haul_base::Machine`]: it reads
 //! no clock, opens no socket and starts no thread.
 
 mod attribute;
 mod batch;
-mod blueprint;
 mod channel;
+mod compiled_stack;
 mod context;
 mod declaration;
 mod event;
 mod fields;
 mod guard;
+mod lazy_deque;
 mod message;
 mod object;
 mod protect;
@@ -21,19 +22,18 @@ mod protocol;
 mod recipe;
 mod reconfigure;
 mod registry;
-mod sparse;
 mod stack;
 mod together;
 mod walk;
 
 pub use attribute::{Attribute, AttributeInfo, AttributeType, Layout, U48};
 pub use batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, PACKET_HEADER_LEN};
-pub use blueprint::{Blueprint, Setup};
+pub use compiled_stack::{CompiledStack, Setup};
 pub use context::{Arrival, Context, Ends, PathState, SharedValue};
 pub use declaration::{Clash, Declaration, Resolution};
 pub use event::{
-    BatchEvent, Event, EventId, Grant, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, PATH_ANSWERED,
-    RATE_WANTED, RETRANSMIT_TIMEOUT, SEND_PERMIT, Settled,
+    BatchEvent, Event, EventId, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, PATH_ANSWERED, RATE_WANTED,
+    RETRANSMIT_TIMEOUT, SEND_PERMIT, SendPermit, Settled,
 };
 pub use fields::Fields;
 pub use message::{
@@ -43,7 +43,7 @@ pub use object::{Available, ObjectSink, ObjectSource};
 pub use protect::{Open, Seal, Unauthentic};
 pub use protocol::MicroProtocol;
 pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};
-pub use registry::{Build, Company, Compare, Further, Registration, Registry};
+pub use registry::{Build, Compare, Further, PeerProtocols, Registration, Registry};
 pub use stack::{SendError, Stack, StackEvent, StackStats};
 pub use together::Together;
 pub use walk::{Live, Values};

@@ -2,7 +2,7 @@
 
 use haul_base::{Span, Time};
 
-use crate::sparse::Sparse;
+use crate::lazy_deque::LazyDeque;
 
 /// What becomes of a message at a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -170,7 +170,7 @@ impl Pool {
 /// Messages that wait for the net, by priority and then in order.
 #[derive(Debug, Default)]
 pub struct SendQueue {
-    messages: Sparse<Outgoing>,
+    messages: LazyDeque<Outgoing>,
     bytes: usize,
 }
 
@@ -213,8 +213,8 @@ impl SendQueue {
     }
 
     /// Gives memory back if nothing waits.
-    pub(crate) fn rest(&mut self) {
-        self.messages.rest();
+    pub(crate) fn release_idle(&mut self) {
+        self.messages.release_idle();
     }
 
     /// Takes out the messages that have not begun to leave and are `unwanted`.
@@ -239,7 +239,7 @@ impl SendQueue {
 /// Messages that have come and wait to be taken, with their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    messages: Sparse<(u64, Buffer)>,
+    messages: LazyDeque<(u64, Buffer)>,
     bytes: usize,
 }
 
@@ -265,8 +265,8 @@ impl Inbox {
     }
 
     /// Gives memory back if nothing waits.
-    pub(crate) fn rest(&mut self) {
-        self.messages.rest();
+    pub(crate) fn release_idle(&mut self) {
+        self.messages.release_idle();
     }
 }
 

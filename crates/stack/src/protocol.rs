@@ -92,7 +92,7 @@ pub trait MicroProtocol: Debug + Send {
     }
 
     /// Nothing has come for a while: memory that is kept for what may come next can be given back.
-    fn rest(&mut self, context: &mut Context<'_>) {
+    fn release_idle(&mut self, context: &mut Context<'_>) {
         let _ = context;
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::blueprint::{Blueprint, Setup};
+use crate::compiled_stack::{CompiledStack, Setup};
 use crate::guard::caught;
 use crate::protocol::MicroProtocol;
 use crate::recipe::{ParameterSpec, Parameters, Part, Recipe, RecipeError, place};
@@ -11,9 +11,9 @@ use crate::recipe::{ParameterSpec, Parameters, Part, Recipe, RecipeError, place}
 /// How a micro-protocol is made. The message of an error says what is wrong with the parameters or the set-up.
 pub type Build = fn(&Parameters, &mut Setup) -> Result<Box<dyn MicroProtocol>, String>;
 
-/// Compares the parameters of a micro-protocol with those of its company. An error names the parameter and says what is
+/// Compares the parameters of a micro-protocol with those of its peers. An error names the parameter and says what is
 /// wanted instead of its value.
-pub type Compare = fn(&Parameters, &Company<'_>) -> Result<(), (&'static str, String)>;
+pub type Compare = fn(&Parameters, &PeerProtocols<'_>) -> Result<(), (&'static str, String)>;
 
 /// Parameters that a micro-protocol takes besides its own because of what it is given: those of the control law that it is
 /// to run, say.
@@ -21,12 +21,12 @@ pub type Further = fn(&Part) -> &'static [ParameterSpec];
 
 /// The micro-protocols of a recipe, for [`Compare`].
 #[derive(Clone, Copy, Debug)]
-pub struct Company<'p> {
+pub struct PeerProtocols<'p> {
     parts: &'p [(Arc<Registration>, Parameters)],
     recipe: &'p Recipe,
 }
 
-impl Company<'_> {
+impl PeerProtocols<'_> {
     /// Whether the recipe has this micro-protocol.
     pub fn has(&self, name: &str) -> bool {
         self.parameters(name).is_some()
@@ -187,7 +187,11 @@ impl Registry {
     ///
     /// # Errors
     /// What is wrong or missing, in words for whoever wrote the recipe.
-    pub fn compile(self: &Arc<Self>, recipe: &Recipe, tag_len: usize) -> Result<Arc<Blueprint>, RecipeError> {
+    pub fn compile(
+        self: &Arc<Self>,
+        recipe: &Recipe,
+        tag_len: usize,
+    ) -> Result<Arc<CompiledStack>, RecipeError> {
         self.permits(recipe)?;
         if recipe.parts.is_empty() {
             return Err(RecipeError::Empty);
@@ -206,13 +210,13 @@ impl Registry {
         for (registration, _) in &parts {
             check_company(registration, recipe)?;
         }
-        let blueprint = Blueprint::new(recipe.clone(), self.clone(), parts, tag_len)?;
-        Company { parts: &blueprint.parts, recipe }.agrees()?;
-        let header = blueprint.layout().data_overhead();
+        let compiled = CompiledStack::new(recipe.clone(), self.clone(), parts, tag_len)?;
+        PeerProtocols { parts: &compiled.parts, recipe }.agrees()?;
+        let header = compiled.layout().data_overhead();
         if header + SMALLEST_PAYLOAD > SMALLEST_DATAGRAM {
             return Err(RecipeError::Headers { header, datagram: SMALLEST_DATAGRAM });
         }
-        Ok(Arc::new(blueprint))
+        Ok(Arc::new(compiled))
     }
 
     /// Name and version of each micro-protocol of a recipe, for the other side to compare.

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, Rate, Received, Span, Time, Transmit};
 
 use crate::batch::{Batch, GENERATION_BIT, Kind, MAX_BATCH, Start};
-use crate::blueprint::{Blueprint, Setup};
+use crate::compiled_stack::{CompiledStack, Setup};
 use crate::context::{Arrival, Context, Core, PathState};
-use crate::event::{BatchEvent, Grant, SEND_PERMIT};
+use crate::event::{BatchEvent, SEND_PERMIT, SendPermit};
+use crate::lazy_deque::LazyDeque;
 use crate::message::{Buffer, Inbox, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict};
 use crate::protocol::MicroProtocol;
 use crate::recipe::{Recipe, RecipeError};
 use crate::reconfigure::Changes;
-use crate::sparse::Sparse;
 
 /// Authentic packets that break the recipe after which a session ends: a few may be the other side's bad luck.
 const MAX_VIOLATIONS: u64 = 64;
@@ -112,7 +112,7 @@ pub enum SendError {
 
 /// One end of a session, composed from micro-protocols.
 pub struct Stack {
-    pub(crate) blueprint: Arc<Blueprint>,
+    pub(crate) compiled: Arc<CompiledStack>,
     pub(crate) slots: Vec<Option<Box<dyn MicroProtocol>>>,
     pub(crate) core: Core,
     pub(crate) generation: u8,
@@ -124,7 +124,7 @@ pub struct Stack {
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Stack");
-        out.field("recipe", &self.blueprint.recipe.name).field("stats", &self.core.stats);
+        out.field("recipe", &self.compiled.recipe.name).field("stats", &self.core.stats);
         out.finish_non_exhaustive()
     }
 }
@@ -134,18 +134,18 @@ impl Stack {
     ///
     /// # Errors
     /// If a micro-protocol cannot be made from this set-up.
-    pub fn new(blueprint: Arc<Blueprint>, mut setup: Setup) -> Result<Self, RecipeError> {
-        let (slots, shared) = blueprint.instantiate(&mut setup)?;
+    pub fn new(compiled: Arc<CompiledStack>, mut setup: Setup) -> Result<Self, RecipeError> {
+        let (slots, shared) = compiled.instantiate(&mut setup)?;
         let core = Core {
             next_pn: setup.first_pn,
             timers: Vec::new(),
-            delayed: Sparse::default(),
+            delayed: LazyDeque::default(),
             shared,
             queue: SendQueue::default(),
             pool: Pool::new(POOLED_BUFFERS),
             ends: Some(Box::new(setup.ends)).filter(|ends| !ends.are_none()),
             inbox: Inbox::default(),
-            events: Sparse::default(),
+            events: LazyDeque::default(),
             path: PathState {
                 datagram: setup.datagram,
                 rtt: setup.initial_rtt,
@@ -162,26 +162,26 @@ impl Stack {
             running: 0,
             stats: StackStats::default(),
             queue_limit: setup.queue_bytes,
-            recovered: Sparse::default(),
+            recovered: LazyDeque::default(),
             arrival: Arrival::default(),
             ecn: Ecn::NotEct,
             failure: Cell::new(None),
         };
         let changes = Changes::default();
         let failed = Cell::new(false);
-        let mut stack = Self { blueprint, slots, core, generation: 0, changes, failed };
+        let mut stack = Self { compiled, slots, core, generation: 0, changes, failed };
         stack.guarded(setup.now, |stack, now| stack.start(now, |_| true));
         Ok(stack)
     }
 
     /// The recipe in force.
     pub fn recipe(&self) -> &Recipe {
-        self.blueprint.recipe()
+        self.compiled.recipe()
     }
 
     /// What is shared by all stacks of this recipe.
-    pub fn blueprint(&self) -> &Arc<Blueprint> {
-        &self.blueprint
+    pub fn compiled(&self) -> &Arc<CompiledStack> {
+        &self.compiled
     }
 
     /// The counters.
@@ -264,19 +264,19 @@ impl Stack {
     }
 
     /// Gives back memory that is kept for what may come next: for stacks that will be silent for a while.
-    pub fn rest(&mut self, now: Time) {
+    pub fn release_idle(&mut self, now: Time) {
         self.guarded(now, |stack, now| {
             for owner in 0..stack.slots.len() as u8 {
-                stack.context(now).run(owner, |protocol, context| protocol.rest(context));
+                stack.context(now).run(owner, |protocol, context| protocol.release_idle(context));
             }
         });
         let core = &mut self.core;
         core.pool.clear();
-        core.queue.rest();
+        core.queue.release_idle();
         core.ends.take_if(|ends| ends.are_none());
-        core.inbox.rest();
-        core.delayed.rest();
-        core.events.rest();
+        core.inbox.release_idle();
+        core.delayed.release_idle();
+        core.events.release_idle();
         core.timers.shrink_to_fit();
     }
 
@@ -308,7 +308,7 @@ impl Stack {
     /// Raises the event of this name, as it was given to [`Declaration::event`](crate::Declaration::event): for what
     /// only the stack's runner can know. Nothing happens if no micro-protocol of the stack knows the event.
     pub fn raise<T: Any>(&mut self, now: Time, name: &str, notice: &mut T) {
-        let events = &self.blueprint.tables.notice_events;
+        let events = &self.compiled.tables.notice_events;
         if let Some(event) = events.iter().position(|known| known.0 == name) {
             self.guarded(now, |stack, now| stack.context(now).dispatch(event as u16, notice));
         }
@@ -325,7 +325,7 @@ impl Stack {
     }
 
     pub(crate) fn context(&mut self, now: Time) -> Context<'_> {
-        Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &self.blueprint }
+        Context { now, core: &mut self.core, slots: &mut self.slots, compiled: &self.compiled }
     }
 
     /// Calls `on_start` of the micro-protocols that are `new`.
@@ -336,8 +336,8 @@ impl Stack {
     }
 
     fn submit(&mut self, now: Time, submission: &mut Submission<'_>) {
-        let blueprint = self.blueprint.clone();
-        for &(_, owner) in &blueprint.tables.submit {
+        let compiled = self.compiled.clone();
+        for &(_, owner) in &compiled.tables.submit {
             self.context(now).run(owner, |protocol, context| protocol.on_submit(submission, context));
             if submission.verdict != Verdict::Pass {
                 return;
@@ -360,11 +360,10 @@ impl Stack {
         datagram: usize,
         work: impl FnOnce(&mut Context<'_>, &mut Batch<'_>),
     ) -> Option<Transmit> {
-        let blueprint = self.blueprint.clone();
+        let compiled = self.compiled.clone();
         let start = Start { datagram, limit, next_pn: self.core.next_pn, generation: self.generation };
-        let mut batch = Batch::outgoing(slot, &blueprint.tables.layout, &start);
-        let mut context =
-            Context { now, core: &mut self.core, slots: &mut self.slots, blueprint: &blueprint };
+        let mut batch = Batch::outgoing(slot, &compiled.tables.layout, &start);
+        let mut context = Context { now, core: &mut self.core, slots: &mut self.slots, compiled: &compiled };
         work(&mut context, &mut batch);
         (!batch.is_empty()).then(|| {
             context.core.next_pn = batch.next_pn();
@@ -398,21 +397,21 @@ impl Stack {
     pub(crate) fn write_data(&mut self, now: Time, slot: &mut [u8], most: usize) -> Option<Transmit> {
         self.core.resume_at = None;
         let datagram = usize::from(self.core.path.datagram);
-        let mut grant = Grant { packets: most, datagram, burst: u64::MAX, late: Span::ZERO };
-        self.context(now).raise(SEND_PERMIT, &mut grant);
-        let by_burst = usize::try_from(grant.burst).unwrap_or(usize::MAX) / grant.datagram.max(1);
-        let packets = if grant.packets == 0 { 0 } else { grant.packets.min(by_burst.max(1)).min(most) };
+        let mut permit = SendPermit { packets: most, datagram, burst: u64::MAX, late: Span::ZERO };
+        self.context(now).raise(SEND_PERMIT, &mut permit);
+        let by_burst = usize::try_from(permit.burst).unwrap_or(usize::MAX) / permit.datagram.max(1);
+        let packets = if permit.packets == 0 { 0 } else { permit.packets.min(by_burst.max(1)).min(most) };
         if packets == 0 {
             return None;
         }
-        self.write(now, slot, packets, grant.datagram, |context, batch| {
+        self.write(now, slot, packets, permit.datagram, |context, batch| {
             context.raise_batch(BatchEvent::FILL, batch);
         })
     }
 
     fn receive(&mut self, now: Time, buffer: &mut [u8], stride: usize) {
-        let blueprint = self.blueprint.clone();
-        let mut batch = Batch::incoming(buffer, stride, &blueprint.tables.layout, self.generation);
+        let compiled = self.compiled.clone();
+        let mut batch = Batch::incoming(buffer, stride, &compiled.tables.layout, self.generation);
         self.context(now).raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
         self.changes.leave_out_old(&mut batch);
         self.take_opened(now, &mut batch);
@@ -467,7 +466,7 @@ impl Stack {
 
 /// Sends packets that were worked out from others the way of those that came, but for those before number `first`.
 fn take_recovered(context: &mut Context<'_>, first: u64) {
-    let layout = &context.blueprint.tables.layout;
+    let layout = &context.compiled.tables.layout;
     while let Some(mut packet) = context.core.recovered.pop_front() {
         let len = packet.len();
         let mut batch = Batch::incoming(&mut packet, len, layout, 0);
@@ -497,7 +496,7 @@ fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Ve
             batch.take(i);
             continue;
         }
-        let owner = context.blueprint.tables.kinds.iter().find(|known| known.0 == kind);
+        let owner = context.compiled.tables.kinds.iter().find(|known| known.0 == kind);
         match owner {
             None => batch.reject(i),
             Some(&(_, owner)) => {

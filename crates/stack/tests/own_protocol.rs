@@ -99,10 +99,10 @@ fn registry() -> Arc<Registry> {
 }
 
 fn pair(recipe: &Recipe) -> (Stack, Stack) {
-    let blueprint = registry().compile(recipe, 0).unwrap();
+    let compiled = registry().compile(recipe, 0).unwrap();
     let make = |initiator| {
         let setup = Setup { initiator, initial_rtt: Span::from_millis(10), ..Setup::new(Time::ZERO) };
-        Stack::new(blueprint.clone(), setup).unwrap()
+        Stack::new(compiled.clone(), setup).unwrap()
     };
     (make(true), make(false))
 }

@@ -79,8 +79,8 @@ fn stack() -> Stack {
         let greeting = setup.take::<Greeting>().map_or("none", |greeting| greeting.0);
         Ok(Box::new(Prober { greeting, size: None, seen: None, event: None }))
     }));
-    let blueprint = Arc::new(registry).compile(&Recipe::new("probes").with("prober"), 0).unwrap();
-    Stack::new(blueprint, Setup::new(Time::ZERO).provide(Greeting("hello"))).unwrap()
+    let compiled = Arc::new(registry).compile(&Recipe::new("probes").with("prober"), 0).unwrap();
+    Stack::new(compiled, Setup::new(Time::ZERO).provide(Greeting("hello"))).unwrap()
 }
 
 fn hand(stack: &mut Stack, data: &mut [u8], ecn: Ecn, socket_drops: Option<u32>) {

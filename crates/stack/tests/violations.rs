@@ -71,8 +71,8 @@ fn stack(parts: &[&str]) -> Stack {
     registry.register(Registration::new("whole", 1, "a message is a packet", |_, _| Ok(Box::new(Whole))));
     registry.register(Registration::new("chatter", 1, "talks", |_, _| Ok(Box::new(Chatter::default()))));
     let recipe = parts.iter().fold(Recipe::new("x"), |recipe, part| recipe.with(part));
-    let blueprint = Arc::new(registry).compile(&recipe, 0).unwrap();
-    Stack::new(blueprint, Setup::new(Time::ZERO)).unwrap()
+    let compiled = Arc::new(registry).compile(&recipe, 0).unwrap();
+    Stack::new(compiled, Setup::new(Time::ZERO)).unwrap()
 }
 
 fn say(from: &mut Stack, to: &mut Stack, text: &[u8]) {

@@ -90,11 +90,11 @@ pub fn connection_packets(bytes: &[u8]) -> bool {
         assert!(ControlFrame::parse(bytes).is_err());
         return true;
     }
-    let is_word = ControlFrame::parse(bytes).is_ok_and(|word| {
-        assert_eq!(word.to_bytes(), bytes, "the word changed");
+    let is_frame = ControlFrame::parse(bytes).is_ok_and(|frame| {
+        assert_eq!(frame.to_bytes(), bytes, "the control frame changed");
         true
     });
-    is_word || pair(bytes)
+    is_frame || pair(bytes)
 }
 
 fn pair(bytes: &[u8]) -> bool {

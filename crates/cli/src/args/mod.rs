@@ -263,7 +263,7 @@ pub struct ServeArgs {
     /// Write the URL to a file that only you can read, and nowhere else
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,
-    /// What this machine can receive altogether; uploads at the same time are allotted parts of it
+    /// What this machine can receive altogether; uploads at the same time are assigned parts of it
     #[arg(long, value_name = "RATE")]
     pub capacity: Option<Rate>,
     /// Sessions at a time

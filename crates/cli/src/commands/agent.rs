@@ -141,7 +141,7 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
         growth: args.sync.growth(),
         preserve: args.preserve.preserve(),
         set_memory: args.set_memory.unwrap_or(haul_mover::SET_MEMORY),
-        allotments: crate::transfer::allot::Allotments::default(),
+        quotas: crate::transfer::quota::Quotas::default(),
         items: items(job, reporter),
         cancel,
         events: EventLog::to(Box::new(reporter.writer()), "stdout".to_owned()),

@@ -8,7 +8,6 @@ use serde_json::json;
 use crate::args::BenchArgs;
 use crate::endpoint;
 use crate::output::RunReport;
-use crate::transfer::allot::Allotments;
 use crate::transfer::bench::{receive, send};
 use crate::transfer::context::Context;
 use crate::transfer::drive::Watch;
@@ -16,6 +15,7 @@ use crate::transfer::facts::{Cpu, Facts};
 use crate::transfer::link::Sides;
 use crate::transfer::outcome;
 use crate::transfer::plan::DryRun;
+use crate::transfer::quota::Quotas;
 use crate::transfer::session::{negotiate, open};
 use crate::transfer::sessions::Pulse;
 
@@ -43,7 +43,7 @@ fn try_bench(context: &Context, args: &BenchArgs) -> Result<RunReport, Fault> {
         style: context.style.clone(),
         events: Some(&context.events),
         items: None,
-        allotments: Allotments::default(),
+        quotas: Quotas::default(),
         pulse: Pulse::default(),
     };
     let carried = if args.reverse {

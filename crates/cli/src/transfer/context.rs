@@ -7,7 +7,7 @@ use haul_wire::control::{Growth, Preserve, ReceivePolicy};
 use crate::output::{EventLog, Items, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::Settings;
 use crate::signals::Cancel;
-use crate::transfer::allot::Allotments;
+use crate::transfer::quota::Quotas;
 
 /// What every run is given besides its own options.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub(crate) struct Context {
     /// Memory that the names, links, holes and attributes of one set may take.
     pub set_memory: haul_base::Bytes,
     /// How what is received here is divided among those who send.
-    pub allotments: Allotments,
+    pub quotas: Quotas,
     /// Whether to stop.
     pub cancel: Cancel,
     /// Where the trace goes.

@@ -15,10 +15,10 @@ use serde_json::json;
 use crate::fault;
 use crate::output::{EventLog, Items, Progress, ProgressStyle, Snapshot, Stall};
 use crate::signals::Cancel;
-use crate::transfer::allot::{Allotments, Part};
 use crate::transfer::control_socket::{ControlSocket, Side};
 use crate::transfer::counters::counters_json;
 use crate::transfer::link::{Sides, wake};
+use crate::transfer::quota::{Part, Quotas};
 use crate::transfer::sessions::Pulse;
 use crate::transfer::stall::{self, StallClock};
 
@@ -94,7 +94,7 @@ pub(crate) struct Watch<'a> {
     /// Where it is said what is done to names; a server's peer says it.
     pub items: Option<&'a Items>,
     /// How what is received here is divided among those who send.
-    pub allotments: Allotments,
+    pub quotas: Quotas,
     /// Whether it gets on, for a server that has no place left.
     pub pulse: Pulse,
 }
@@ -167,7 +167,7 @@ fn run<J: Job>(
         }
     };
     sides.watch(&transfer);
-    let part = sender.and_then(|sender| watch.allotments.join(sender, &transfer));
+    let part = sender.and_then(|sender| watch.quotas.join(sender, &transfer));
     let controls = ControlSocket::open(watch.role, side);
     let stopped_by = look_after(&job, &transfer, watch, (part.as_ref(), controls), progress);
     drop(part);

@@ -57,21 +57,21 @@ pub(crate) fn of_sender(evidence: &SenderEvidence) -> Option<LimitedBy> {
 
 /// Names where most of the time went.
 fn most_time(evidence: &SenderEvidence) -> LimitedBy {
-    let Waiting { ceiling, allotment, receiver, source, acknowledgement, busy, .. } = evidence.waiting;
+    let Waiting { ceiling, quota, receiver, source, acknowledgement, busy, .. } = evidence.waiting;
     let path = for_path(&evidence.waiting);
-    let sending = [path, ceiling, allotment, receiver, source, acknowledgement, busy];
+    let sending = [path, ceiling, quota, receiver, source, acknowledgement, busy];
     let sending = sending.into_iter().fold(Span::ZERO, |a, b| a + b);
     let settling = evidence.elapsed.saturating_sub(sending);
     let share = |span: Span| span.as_secs_f64() / (sending + settling).as_secs_f64().max(1e-9);
-    let most = [path, ceiling, allotment, receiver, source, busy, settling, acknowledgement];
+    let most = [path, ceiling, quota, receiver, source, busy, settling, acknowledgement];
     let most = most.into_iter().max().unwrap_or_default();
     let found =
         |what, span, words: &str| limit(what, format!("{words} for {} of the time", percent(share(span))));
     match most {
         Span::ZERO => of_path(evidence),
         _ if most == path || most == ceiling => of_path(evidence),
-        _ if most == allotment => {
-            found("receiver_share", allotment, "the receiver, which divides what it takes, allotted no more")
+        _ if most == quota => {
+            found("receiver_share", quota, "the receiver, which divides what it takes, assigned no more")
         }
         _ if most == receiver => found("receiver_storage", receiver, "its disk was behind"),
         _ if most == source => found("sender_storage", source, "reading was behind"),
@@ -127,7 +127,7 @@ fn lost_at_host(evidence: &SenderEvidence) -> Option<String> {
     }
 }
 
-/// Whether it was kept in the mean, or held the sender for longer than the path did: a sender that is allotted less for
+/// Whether it was kept in the mean, or held the sender for longer than the path did: a sender that is assigned less for
 /// a while does not keep it in the mean.
 fn is_reached(ceiling: Rate, evidence: &SenderEvidence) -> bool {
     evidence.sent >= ceiling.mul_f64(CEILING_SHARE) || evidence.waiting.ceiling > for_path(&evidence.waiting)
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(name(Waiting { busy: seconds(6.0), pacer: seconds(3.0), ..base }), "sender_cpu");
         assert_eq!(name(Waiting { window: seconds(2.0), pacer: seconds(7.0), ..base }), "path");
         assert_eq!(name(Waiting { acknowledgement: seconds(9.0), ..base }), "round_trips");
-        assert_eq!(name(Waiting { allotment: seconds(6.0), pacer: seconds(3.0), ..base }), "receiver_share");
+        assert_eq!(name(Waiting { quota: seconds(6.0), pacer: seconds(3.0), ..base }), "receiver_share");
     }
 
     #[test]
@@ -230,8 +230,8 @@ mod tests {
             of_sender(&SenderEvidence { ceiling, ..evidence(waiting) }).unwrap().what
         };
         let base = Waiting { ceiling: seconds(5.0), busy: seconds(1.0), ..Waiting::default() };
-        assert_eq!(with(Waiting { allotment: seconds(4.0), ..base }), "rate_ceiling");
-        assert_eq!(with(Waiting { allotment: seconds(6.0), ..base }), "receiver_share");
+        assert_eq!(with(Waiting { quota: seconds(4.0), ..base }), "rate_ceiling");
+        assert_eq!(with(Waiting { quota: seconds(6.0), ..base }), "receiver_share");
         assert_eq!(with(Waiting { pacer: seconds(3.0), window: seconds(3.0), ..base }), "path");
         assert_eq!(with(Waiting { source: seconds(6.0), ..base }), "sender_storage");
     }

@@ -23,8 +23,8 @@ pub(crate) struct Sides {
     started: Instant,
     transfer: Mutex<Weak<Transfer>>,
     theirs: Mutex<Option<Counted>>,
-    /// What the receiver has allotted before there was a transfer.
-    allotted: Mutex<Option<Rate>>,
+    /// What the receiver has assigned before there was a transfer.
+    quota: Mutex<Option<Rate>>,
     /// Faults that this side has told the other one, of the first so many, by their hashes: a receiver says of an entry
     /// that the sender could not read why it failed.
     told: Mutex<HashSet<u64>>,
@@ -39,7 +39,7 @@ impl Sides {
             started: Instant::now(),
             transfer: Mutex::default(),
             theirs: Mutex::default(),
-            allotted: Mutex::default(),
+            quota: Mutex::default(),
             told: Mutex::default(),
             hasher: RandomState::new(),
         })
@@ -48,8 +48,8 @@ impl Sides {
     /// Names the transfer that counts.
     pub(crate) fn watch(&self, transfer: &Arc<Transfer>) {
         *lock(&self.transfer) = Arc::downgrade(transfer);
-        if let Some(rate) = *lock(&self.allotted) {
-            transfer.allot(rate);
+        if let Some(rate) = *lock(&self.quota) {
+            transfer.set_quota(rate);
         }
     }
 
@@ -66,11 +66,11 @@ impl Sides {
                 *lock(&self.theirs) = Some(theirs);
                 None
             }
-            ControlMessage::Allot { rate_bps } => {
+            ControlMessage::Quota { rate_bps } => {
                 let rate = Rate::from_bps(rate_bps);
-                *lock(&self.allotted) = Some(rate);
+                *lock(&self.quota) = Some(rate);
                 if let Some(transfer) = lock(&self.transfer).upgrade() {
-                    transfer.allot(rate);
+                    transfer.set_quota(rate);
                 }
                 None
             }

@@ -1,6 +1,5 @@
 //! What the commands that move data share: a session from its start to its report.
 
-pub(crate) mod allot;
 pub(crate) mod bench;
 pub(crate) mod by_ssh;
 pub(crate) mod context;
@@ -14,6 +13,7 @@ pub(crate) mod memory;
 pub(crate) mod outcome;
 pub(crate) mod plan;
 pub(crate) mod policy;
+pub(crate) mod quota;
 pub(crate) mod reach;
 pub(crate) mod select;
 pub(crate) mod server;

@@ -14,7 +14,7 @@ use crate::transfer::wire;
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
     /// How what is received is divided among clients.
-    pub allotments: crate::transfer::allot::Allotments,
+    pub quotas: crate::transfer::quota::Quotas,
     /// Where files may be read and written.
     pub root: Root,
     /// Nothing may be written.
@@ -35,15 +35,15 @@ impl Policy {
     pub(crate) fn new(root: Root, read_only: bool, context: &Context) -> Self {
         let durability = Durability::Cached;
         let (settings, named) = (context.settings.clone(), context.named.clone());
-        let allotments = crate::transfer::allot::Allotments::default();
+        let quotas = crate::transfer::quota::Quotas::default();
         let (permit, min_free) = (context.preserve, MinFree::Nothing);
         let set_memory = context.set_memory;
-        Self { allotments, root, read_only, durability, permit, min_free, set_memory, settings, named }
+        Self { quotas, root, read_only, durability, permit, min_free, set_memory, settings, named }
     }
 
     /// What clients send altogether stays below `capacity`, and each has its part of it.
     pub(crate) fn dividing(self, capacity: Option<haul_base::Rate>) -> Self {
-        Self { allotments: crate::transfer::allot::Allotments::new(capacity), ..self }
+        Self { quotas: crate::transfer::quota::Quotas::new(capacity), ..self }
     }
 
     /// The same, where files count as received only when this is fulfilled.
@@ -142,7 +142,7 @@ mod tests {
         let named = named.iter().map(|&name| name.to_owned()).collect();
         let (root, durability, permit) = (Root::Anywhere, Durability::Synced, Preserve::default());
         Policy {
-            allotments: crate::transfer::allot::Allotments::default(),
+            quotas: crate::transfer::quota::Quotas::default(),
             root,
             read_only: true,
             durability,

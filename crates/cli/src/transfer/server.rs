@@ -54,7 +54,7 @@ pub(crate) fn answer(
         style: ProgressStyle::Hidden,
         events: None,
         items: None,
-        allotments: policy.allotments.clone(),
+        quotas: policy.quotas.clone(),
         pulse: pulse.clone(),
     };
     let report = match serve_request(&mut session, &request, policy, &sides, &watch) {

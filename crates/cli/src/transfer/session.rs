@@ -172,7 +172,7 @@ pub(crate) fn over(
         style: context.style.clone(),
         events: Some(&context.events),
         items: Some(&context.items),
-        allotments: context.allotments.clone(),
+        quotas: context.quotas.clone(),
         pulse: Pulse::default(),
     };
     let moved = match work(&mut session, &sides, &watch) {

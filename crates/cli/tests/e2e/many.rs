@@ -1,4 +1,4 @@
-//! Many to one: several machines send to one at the same time, each at the rate that it is allotted.
+//! Many to one: several machines send to one at the same time, each at the rate that it is assigned.
 
 use std::path::Path;
 

@@ -56,7 +56,7 @@ impl Watched {
 }
 
 #[test]
-fn both_sides_say_that_the_receiver_allotted_no_more() {
+fn both_sides_say_that_the_receiver_assigned_no_more() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut server = Watched::start(root.path(), "24Mbit");
     let sources = ["a", "b", "c"].map(|name| here.path().join(name));
@@ -178,7 +178,7 @@ fn ten_senders_get_equal_shares_of_what_the_server_can_take() {
         |of: Vec<f64>| (of.iter().copied().fold(f64::MAX, f64::min), of.into_iter().fold(0f64, f64::max));
     let (least, most) = least_and_most(last.iter().map(|standing| standing.rate).collect());
     assert!(least >= 0.9 * most, "{last:?}");
-    // Ten processes on a busy machine do not all use what they are allotted.
+    // Ten processes on a busy machine do not all use what they are assigned.
     let (least, most) =
         least_and_most(first.iter().zip(&last).map(|(first, last)| last.speed_since(first)).collect());
     assert!(least >= 0.5 * most, "{least} and {most}");

@@ -226,7 +226,7 @@ fn recipe(extra: Extra) -> Recipe {
 
 /// A stack that sends messages of `size` bytes, or receives them into `counter`.
 pub(crate) fn stack(extra: Extra, size: Option<usize>, counter: Counter) -> Result<Stack, Box<dyn Error>> {
-    let blueprint = Arc::new(registry()).compile(&recipe(extra), 0)?;
+    let compiled = Arc::new(registry()).compile(&recipe(extra), 0)?;
     let mut ends = Ends::default();
     match size {
         Some(size) if extra.messages == Messages::Pulled => {
@@ -237,7 +237,7 @@ pub(crate) fn stack(extra: Extra, size: Option<usize>, counter: Counter) -> Resu
     }
     let setup =
         Setup { identity: 7, datagram: DATAGRAM, initiator: size.is_some(), ends, ..Setup::new(Time::ZERO) };
-    let mut stack = Stack::new(blueprint, setup)?;
+    let mut stack = Stack::new(compiled, setup)?;
     if extra.messages == Messages::PushedWithoutPool {
         stack.set_pooled_buffers(0);
     }

@@ -286,11 +286,11 @@ mod tests {
 
     /// The stacks of both ends, without repair of what is lost.
     fn stacks(recipe: &Recipe) -> [Stack; 2] {
-        let blueprint = Arc::new(haul_proto::micro::registry()).compile(recipe, 16).unwrap();
+        let compiled = Arc::new(haul_proto::micro::registry()).compile(recipe, 16).unwrap();
         ends(&CONNECTION).map(|keys| {
             let initiator = keys.role() == Role::Client;
             let setup = Setup { initiator, keys: Some(keys.pair()), ..Setup::new(Time::ZERO) };
-            Stack::new(blueprint.clone(), setup).unwrap()
+            Stack::new(compiled.clone(), setup).unwrap()
         })
     }
 

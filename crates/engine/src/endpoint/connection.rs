@@ -9,7 +9,7 @@ use std::thread::{self, ThreadId};
 use crate::error::CloseReason;
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_proto::micro::FEC_KIND;
-use haul_stack::{Blueprint, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
+use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::ChannelOptions;
@@ -141,7 +141,7 @@ impl Connection {
         };
         let every = options.keep_alive.map(|every| Box::new(KeepAlive::new(now, every.into())));
         let state = State {
-            stack: build(&resumption.blueprint, setup)?,
+            stack: build(&resumption.compiled, setup)?,
             peer,
             standing,
             moves: 0,
@@ -357,7 +357,7 @@ impl Connection {
         let is_idle = state.heard < before;
         if is_idle {
             self.keys.release_idle();
-            state.stack.rest(now);
+            state.stack.release_idle(now);
             state.notices.take_if(|notices| notices.is_empty());
             state.is_active = false;
         }
@@ -442,9 +442,9 @@ impl State {
 }
 
 /// Makes a stack. A micro-protocol that panics meanwhile is an error like any other.
-fn build(blueprint: &Arc<Blueprint>, setup: Setup) -> Result<Stack, RecipeError> {
-    caught(|| Stack::new(blueprint.clone(), setup))
-        .unwrap_or_else(|message| Err(panicked(blueprint.recipe(), &message)))
+fn build(compiled: &Arc<CompiledStack>, setup: Setup) -> Result<Stack, RecipeError> {
+    caught(|| Stack::new(compiled.clone(), setup))
+        .unwrap_or_else(|message| Err(panicked(compiled.recipe(), &message)))
 }
 
 /// The error for a panic of a micro-protocol of which nobody knows which it was.

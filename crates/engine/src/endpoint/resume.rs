@@ -119,7 +119,7 @@ impl Endpoint {
             identity: ticket.identity,
             secret: ticket.secret(),
             cipher: ticket.cipher,
-            blueprint: compile(registry, recipe, ticket.cipher)?,
+            compiled: compile(registry, recipe, ticket.cipher)?,
             round_trip: ticket.round_trip,
         };
         let shared = self.shared();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use haul_base::{Span, Time};
-use haul_stack::Blueprint;
+use haul_stack::CompiledStack;
 use haul_wire::control::Cipher;
 use haul_wire::packet::ConnectionId;
 
@@ -18,7 +18,7 @@ pub(crate) struct ResumptionState {
     pub(crate) identity: u32,
     pub(crate) secret: ResumptionSecret,
     pub(crate) cipher: Cipher,
-    pub(crate) blueprint: Arc<Blueprint>,
+    pub(crate) compiled: Arc<CompiledStack>,
     /// First estimate of the round trip.
     pub(crate) round_trip: Span,
 }
@@ -154,17 +154,17 @@ mod tests {
 
     const MOST: usize = 5;
 
-    /// Associations and connections of one blueprint.
-    struct Maker(Arc<Blueprint>);
+    /// Associations and connections of one compiled stack.
+    struct Maker(Arc<CompiledStack>);
 
     impl Maker {
         fn new() -> Self {
             let recipe =
                 Recipe::new("test").with("fixed_size").with("transport_driver").with("sequenced_segment");
             let registry = Arc::new(registry());
-            let blueprint =
+            let compiled =
                 crate::endpoint::terms::compile(&registry, &recipe.with("seal"), Cipher::Aes128Gcm);
-            Self(blueprint.unwrap())
+            Self(compiled.unwrap())
         }
 
         fn resumption(&self, identity: u32) -> ResumptionState {
@@ -173,7 +173,7 @@ mod tests {
                 identity,
                 secret,
                 cipher: Cipher::Aes128Gcm,
-                blueprint: self.0.clone(),
+                compiled: self.0.clone(),
                 round_trip,
             }
         }

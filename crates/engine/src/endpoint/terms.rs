@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
 
-use haul_stack::{Blueprint, Recipe, RecipeError, Registry};
+use haul_stack::{CompiledStack, Recipe, RecipeError, Registry};
 use haul_wire::control::{Cipher, ControlMessage, Fault, FaultCode, Request, Settings};
 use haul_wire::packet::IDENTITY_AT;
 
@@ -31,7 +31,7 @@ pub struct Terms {
     /// Holds the policy, which therefore goes with every stack and its later changes.
     registry: Arc<Registry>,
     /// Stacks of equal recipes share what is equal.
-    known: Mutex<Vec<Weak<Blueprint>>>,
+    known: Mutex<Vec<Weak<CompiledStack>>>,
 }
 
 impl Terms {
@@ -67,12 +67,12 @@ impl Terms {
         recipe: &str,
         versions: &[(String, u16)],
         cipher: Cipher,
-    ) -> Result<Arc<Blueprint>, Fault> {
+    ) -> Result<Arc<CompiledStack>, Fault> {
         let recipe = read_offer(&self.registry, recipe, versions)?;
         self.registry.permits(&recipe).map_err(|error| refusal(&error))?;
         let mut known = lock(&self.known);
         known.retain(|known| known.strong_count() > 0);
-        let same = |known: &Arc<Blueprint>| {
+        let same = |known: &Arc<CompiledStack>| {
             let text = known.recipe();
             text.name == recipe.name
                 && text.same_stack(&recipe)
@@ -81,9 +81,9 @@ impl Terms {
         if let Some(known) = known.iter().filter_map(Weak::upgrade).find(same) {
             return Ok(known);
         }
-        let blueprint = compile(&self.registry, &recipe, cipher).map_err(|error| refusal(&error))?;
-        known.push(Arc::downgrade(&blueprint));
-        Ok(blueprint)
+        let compiled = compile(&self.registry, &recipe, cipher).map_err(|error| refusal(&error))?;
+        known.push(Arc::downgrade(&compiled));
+        Ok(compiled)
     }
 }
 
@@ -92,7 +92,7 @@ pub(super) fn compile(
     registry: &Arc<Registry>,
     recipe: &Recipe,
     cipher: Cipher,
-) -> Result<Arc<Blueprint>, RecipeError> {
+) -> Result<Arc<CompiledStack>, RecipeError> {
     if recipe.has("object") {
         return Err(RecipeError::Unbuildable { protocol: recipe.name.clone(), message: OBJECT.to_owned() });
     }
@@ -101,11 +101,11 @@ pub(super) fn compile(
             format!("`{part}`: its packets have to say whose they are, and prove it (docs/recipes.md)");
         return Err(RecipeError::Missing { protocol: ASSOCIATION.to_owned(), alternatives });
     }
-    let blueprint = caught(|| registry.compile(recipe, tag_len(cipher)))
+    let compiled = caught(|| registry.compile(recipe, tag_len(cipher)))
         .unwrap_or_else(|message| Err(panicked(recipe, &message)))?;
-    let mut attributes = blueprint.layout().attributes().iter();
+    let mut attributes = compiled.layout().attributes().iter();
     if attributes.any(|a| a.name == "identity" && a.clear && usize::from(a.offset) == IDENTITY_AT) {
-        return Ok(blueprint);
+        return Ok(compiled);
     }
     let message = "it has to come before all others with clear attributes".to_owned();
     Err(RecipeError::Unbuildable { protocol: NEEDED[0].to_owned(), message })
@@ -125,15 +125,15 @@ impl Incoming {
             panic!("the client does not want an association");
         };
         let cipher = self.cipher();
-        let blueprint = match terms.agree(recipe, versions, cipher) {
-            Ok(blueprint) => blueprint,
+        let compiled = match terms.agree(recipe, versions, cipher) {
+            Ok(compiled) => compiled,
             Err(fault) => {
                 self.refuse(fault.clone());
                 return Err(EngineError::Peer(fault));
             }
         };
         let (identity, secret, round_trip) = self.resumption();
-        let resumption = ResumptionState { identity, secret, cipher, blueprint, round_trip };
+        let resumption = ResumptionState { identity, secret, cipher, compiled, round_trip };
         if let Err(reason) = add(endpoint, resumption, self.peer().ip().to_canonical()) {
             let fault = not_added(reason);
             self.refuse(fault.clone());

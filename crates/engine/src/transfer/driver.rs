@@ -44,8 +44,8 @@ pub(super) trait Driven: Machine {
     fn on_event(&mut self, event: Self::Event, shared: &Shared) -> Result<Flow, EngineError>;
     /// The local interface refused a datagram of this size.
     fn on_too_large(&mut self, now: Time, size: usize);
-    /// The other side allots a rate.
-    fn on_allotted(&mut self, now: Time, rate: Rate);
+    /// The other side assigns a rate.
+    fn on_quota(&mut self, now: Time, rate: Rate);
     /// Another control law from now on.
     fn on_law(&mut self, now: Time, law: ChosenLaw);
     /// Datagrams of this size are known to pass to the peer.
@@ -86,7 +86,7 @@ pub(super) struct Driver<'a, M> {
     published: Time,
     /// When the HELLO exchange was last asked what it has to send.
     hello_polled: Time,
-    allotted: Rate,
+    quota: Rate,
     host: HostWatch,
 }
 
@@ -114,7 +114,7 @@ impl<'a, M: Driven> Driver<'a, M> {
             arrivals: ArrivalClock::new(),
             published: Time::ZERO,
             hello_polled: Time::ZERO,
-            allotted: Rate::MAX,
+            quota: Rate::MAX,
             host: if M::LOOKS_AT_HOST { HostWatch::of_this_thread() } else { HostWatch::absent() },
         }
     }
@@ -142,10 +142,10 @@ impl<'a, M: Driven> Driver<'a, M> {
                 self.hello_polled = now;
                 self.exchange_hellos(now)?;
             }
-            let allotted = Rate::from_bps(self.shared.allotted.load(Ordering::Relaxed));
-            if allotted != self.allotted {
-                self.allotted = allotted;
-                self.machine.on_allotted(now, allotted);
+            let quota = Rate::from_bps(self.shared.quota.load(Ordering::Relaxed));
+            if quota != self.quota {
+                self.quota = quota;
+                self.machine.on_quota(now, quota);
             }
             if let Some(law) = self.shared.take_law() {
                 self.machine.on_law(now, law);

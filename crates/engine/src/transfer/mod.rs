@@ -78,9 +78,9 @@ impl Transfer {
         self.shared.cpu()
     }
 
-    /// The other side allots this one a rate, UDP payload; for a receiver it means nothing.
-    pub fn allot(&self, rate: Rate) {
-        self.shared.allotted.store(rate.as_bps(), Ordering::Relaxed);
+    /// The other side assigns this one a rate, UDP payload; for a receiver it means nothing.
+    pub fn set_quota(&self, rate: Rate) {
+        self.shared.quota.store(rate.as_bps(), Ordering::Relaxed);
         self.waker.wake();
     }
 
@@ -174,8 +174,8 @@ impl Driven for Sender {
         Sender::on_size_passed(self, now, size);
     }
 
-    fn on_allotted(&mut self, now: Time, rate: Rate) {
-        self.allot(now, rate);
+    fn on_quota(&mut self, now: Time, rate: Rate) {
+        self.set_quota(now, rate);
     }
 
     fn on_law(&mut self, now: Time, law: ChosenLaw) {
@@ -209,7 +209,7 @@ impl Driven for Receiver {
 
     fn on_size_passed(&mut self, _: Time, _: u16) {}
 
-    fn on_allotted(&mut self, _: Time, _: Rate) {}
+    fn on_quota(&mut self, _: Time, _: Rate) {}
 
     fn on_law(&mut self, _: Time, _: ChosenLaw) {}
 

@@ -55,8 +55,8 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) stop: AtomicBool,
-    /// Bits per second that the other side allots.
-    pub(super) allotted: AtomicU64,
+    /// Bits per second that the other side assigns.
+    pub(super) quota: AtomicU64,
     /// Whether a law was chosen that the data thread has not taken yet.
     pub(super) is_law_chosen: AtomicBool,
     law: Mutex<Option<ChosenLaw>>,
@@ -69,7 +69,7 @@ impl Shared {
         let state = State { counters: None, phase: Phase::Moving, ended: None, cpu: Span::ZERO };
         Self {
             stop: AtomicBool::new(false),
-            allotted: AtomicU64::new(Rate::MAX.as_bps()),
+            quota: AtomicU64::new(Rate::MAX.as_bps()),
             is_law_chosen: AtomicBool::new(false),
             law: Mutex::new(None),
             state: Mutex::new(state),

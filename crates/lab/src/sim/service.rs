@@ -231,7 +231,7 @@ pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntr
     }
     let recipe = recipe_of(&entry.recipe, &entry.set, ("service", index))?;
     let tag = keys(damages).0.tag_len();
-    let blueprint = Arc::new(micro::registry())
+    let compiled = Arc::new(micro::registry())
         .compile(&recipe, tag)
         .map_err(|error| fault("recipe", error.to_string()))?;
     let start = Time::ZERO + entry.start.0;
@@ -244,7 +244,7 @@ pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntr
             keys: Some(keys(damages)),
             ..Setup::new(start)
         };
-        Stack::new(blueprint.clone(), setup).map_err(|error| fault("recipe", error.to_string()))
+        Stack::new(compiled.clone(), setup).map_err(|error| fault("recipe", error.to_string()))
     };
     let (mut ours, theirs) = (make(true)?, make(false)?);
     // A message that is too long is said now, and not in the middle of a run.

@@ -9,9 +9,9 @@ use super::{build, bytes, failure, shipped, span};
 use crate::control::{RateController, RateState};
 use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::link::Link;
-use crate::micro::events::{ALLOTTED, Allotment, LAW_CHOSEN, SIZE_PASSED, SIZE_REFUSED, VERDICT};
+use crate::micro::events::{LAW_CHOSEN, QUOTA, Quota, SIZE_PASSED, SIZE_REFUSED, VERDICT};
 use crate::micro::rate_control::{ChosenLaw, LOST_BY};
-use crate::micro::shared::{Clock, DiagnosedWindows, Flight, PeerHost, RateNow, Waiting};
+use crate::micro::shared::{Clock, DiagnosedWindows, PeerHost, RateNow, SendWindow, Waiting};
 use crate::mtu::BASE_DATAGRAM;
 
 /// How a sender works.
@@ -275,12 +275,12 @@ impl Sender {
 
     /// UDP payload bytes in flight.
     pub fn in_flight(&self) -> u64 {
-        self.stack.shared::<Flight>().map_or(0, |flight| flight.bytes)
+        self.stack.shared::<SendWindow>().map_or(0, |send_window| send_window.bytes)
     }
 
-    /// The receiver allots a rate, because others send to it too: no more leaves, whatever the controller would do.
-    pub fn allot(&mut self, now: Time, rate: Rate) {
-        self.stack.raise(now, ALLOTTED, &mut Allotment(rate));
+    /// The receiver assigns a rate, because others send to it too: no more leaves, whatever the controller would do.
+    pub fn set_quota(&mut self, now: Time, rate: Rate) {
+        self.stack.raise(now, QUOTA, &mut Quota(rate));
     }
 
     /// What the diagnosis says of the losses that are found from now on; `None`: nothing.

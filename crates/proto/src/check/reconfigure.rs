@@ -42,12 +42,12 @@ fn recipe_at(which: u8) -> Option<Recipe> {
 
 fn stack(initiator: bool) -> Stack {
     let recipe = recipe_at(0).expect("it is compiled in");
-    let blueprint = Arc::new(micro::registry()).compile(&recipe, 0).expect("it is shipped");
+    let compiled = Arc::new(micro::registry()).compile(&recipe, 0).expect("it is shipped");
     let mut setup = Setup::new(haul_base::Time::ZERO);
     setup.initiator = initiator;
     setup.keys = Some((Box::new(Plain), Box::new(Plain)));
     setup.initial_rtt = Span::from_millis(10);
-    Stack::new(blueprint, setup).expect("nothing is missing")
+    Stack::new(compiled, setup).expect("nothing is missing")
 }
 
 fn step(driven: &mut Driven<Stack>, what: u8, body: &[u8]) {

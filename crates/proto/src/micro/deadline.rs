@@ -11,7 +11,7 @@ use haul_stack::{
     StackEvent, Submission, Verdict,
 };
 
-use super::notes::Notes;
+use super::message_map::MessageMap;
 
 /// Before messages are cut.
 const SWEEP: Order = Order(Order::NORMAL.0 - 50);
@@ -42,7 +42,7 @@ struct DropLate {
     next_end: Option<Time>,
     /// When the fastest packet arrived by the receiver's clock, less its departure by the sender's, wrapped microseconds.
     fastest: Option<u32>,
-    arriving: Notes<Option<Time>>,
+    arriving: MessageMap<Option<Time>>,
     dropped: u64,
     late: u64,
 }
@@ -64,7 +64,7 @@ pub(super) fn registration() -> Registration {
                 cut: None,
                 next_end: None,
                 fastest: None,
-                arriving: Notes::new(REMEMBERED),
+                arriving: MessageMap::new(REMEMBERED),
                 dropped: 0,
                 late: 0,
             }))
@@ -177,13 +177,13 @@ impl MicroProtocol for DropLate {
         } else {
             for i in batch.live() {
                 let end = self.end_of(batch, i, context.now());
-                self.arriving.note(batch.get(i, self.message.expect("bound")), end);
+                self.arriving.insert(batch.get(i, self.message.expect("bound")), end);
             }
         }
     }
 
     fn on_delivery(&mut self, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
-        let end = self.arriving.take(delivery.id as u32).flatten();
+        let end = self.arriving.remove(delivery.id as u32).flatten();
         // At the very end it is not too late yet: the clock may have stood still since the packet came.
         if end.is_some_and(|end| end < context.now()) {
             self.late += 1;

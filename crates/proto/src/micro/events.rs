@@ -2,13 +2,13 @@
 
 use haul_base::{HostSample, Rate, Span, Time};
 
-/// The receiver has allotted this sender a rate, because others send to it too; raised by whoever runs the stack, handled
+/// The receiver has assigned this sender a rate, because others send to it too; raised by whoever runs the stack, handled
 /// by `rate_control`.
-pub const ALLOTTED: &str = "allotted";
+pub const QUOTA: &str = "quota";
 
-/// The notice of [`ALLOTTED`]: UDP payload, [`Rate::MAX`] if there is no bound any more.
+/// The notice of [`QUOTA`]: UDP payload, [`Rate::MAX`] if there is no bound any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allotment(pub Rate);
+pub struct Quota(pub Rate);
 
 /// What acknowledgements say; raised by `positive_ack`, `negative_ack`, `cumulative_ack` and `bitmap_ack`, handled by
 /// `retransmit`, which fills in what it meant.

@@ -99,15 +99,15 @@ impl MicroProtocol for FixedRate {
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(grant) = SEND_PERMIT.of(event, notice) {
-            grant.burst = grant.burst.min(self.burst);
+        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+            permit.burst = permit.burst.min(self.burst);
             let release = self.pacer.release_at();
-            grant.late = context.now().since(release);
+            permit.late = context.now().since(release);
             if self.rate == Rate::ZERO {
                 // Until the other side asks for another rate.
-                grant.at_most(0);
+                permit.at_most(0);
             } else if release > context.now() {
-                grant.at_most(0);
+                permit.at_most(0);
                 context.resume_at(release);
             }
         } else if let Some(&mut rate) = self.changed.expect("declared").of(event, notice) {

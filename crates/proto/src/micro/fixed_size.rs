@@ -14,7 +14,7 @@ use haul_stack::{
 use super::deadline::CutEnds;
 use super::reassembly::{Added, Limits, Reassembly, Segment};
 use super::sequenced_segment::FirstMissing;
-use super::{Standstill, Turns, expand, is_abandoned, is_reliable};
+use super::{StallDetector, Turns, expand, is_abandoned, is_reliable};
 
 /// The bit of `place` that marks the last segment of a message.
 pub(crate) const LAST: u32 = 1 << 31;
@@ -54,7 +54,7 @@ struct FixedSize {
     /// Where the sequence number stands, and which one is waited for most; only in reliable stacks.
     order: Option<(Attribute<U48>, SharedValue<FirstMissing>)>,
     turns: Turns,
-    standstill: Standstill,
+    stall: StallDetector,
     given_up: u64,
     refused: u64,
 }
@@ -106,7 +106,7 @@ pub(super) fn registration() -> Registration {
                     first_missing: None,
                     order: None,
                     turns: Turns::default(),
-                    standstill: Standstill::default(),
+                    stall: StallDetector::default(),
                     given_up: 0,
                     refused: 0,
                 }))
@@ -253,13 +253,13 @@ impl FixedSize {
             let growth = self.reassembly().growth(segment.message, end);
             if first || self.reassembly().fits(pending + growth) {
                 pending += if first { 0 } else { growth };
-                self.standstill.on_progress();
+                self.stall.on_progress();
                 continue;
             }
             let abandoned = |known| is_abandoned(known, segment.sequence);
             let abandoned = self.reassembly().newest_of_oldest().is_some_and(abandoned);
             self.refuse(batch, i);
-            if abandoned || self.standstill.is_over(context.now()) {
+            if abandoned || self.stall.is_stalled(context.now()) {
                 self.given_up += u64::from(self.reassembly().give_up_oldest(context.pool()).is_some());
             }
         }
@@ -320,7 +320,7 @@ impl MicroProtocol for FixedSize {
         self.reliable = is_reliable(resolution);
         let sequence = resolution.find_attribute("sequence").filter(|_| self.reliable);
         self.order = sequence.zip(self.first_missing);
-        self.standstill.forgetful = resolution.has("negative_ack");
+        self.stall.forgetful = resolution.has("negative_ack");
         self.priority = resolution.has("priority");
         self.deadlines = resolution.has("deadline");
         resolution.on_submit(Order::LAST);

@@ -10,8 +10,8 @@ use haul_stack::{
 };
 
 use super::fixed_size::LAST;
-use super::notes::Notes;
-use super::{Standstill, Turns, expand, is_abandoned, is_reliable};
+use super::message_map::MessageMap;
+use super::{StallDetector, Turns, expand, is_abandoned, is_reliable};
 
 #[derive(Debug)]
 struct Held {
@@ -38,13 +38,13 @@ struct InOrder {
     attributes: Option<Attributes>,
     reliable: bool,
     turns: Turns,
-    standstill: Standstill,
+    stall: StallDetector,
     /// Messages that have begun to leave.
     begun: u32,
     /// Place of the next message to be delivered.
     next: u64,
     /// Of each message that has begun to come: its place, and the sequence number of its first segment that came.
-    places: Notes<(u64, u64)>,
+    places: MessageMap<(u64, u64)>,
     held: BTreeMap<u64, Held>,
     given_up: u64,
     late: u64,
@@ -80,10 +80,10 @@ pub(super) fn registration() -> Registration {
                     attributes: None,
                     reliable: false,
                     turns: Turns::default(),
-                    standstill: Standstill::default(),
+                    stall: StallDetector::default(),
                     begun: 0,
                     next: 0,
-                    places: Notes::new(2 * limit),
+                    places: MessageMap::new(2 * limit),
                     held: BTreeMap::new(),
                     given_up: 0,
                     late: 0,
@@ -128,7 +128,7 @@ impl InOrder {
             let abandoned = |held: &Held| is_abandoned(held.sequence, self.sequence(batch, i));
             let abandoned = self.held.values().next().is_some_and(abandoned);
             batch.take(i);
-            if abandoned || self.standstill.is_over(context.now()) {
+            if abandoned || self.stall.is_stalled(context.now()) {
                 self.give_up_gap(context);
             }
         }
@@ -138,7 +138,7 @@ impl InOrder {
         for i in batch.live() {
             let place = self.place(batch, i);
             let sequence = self.sequence(batch, i);
-            self.places.note(batch.get(i, self.attributes().message), (place, sequence));
+            self.places.insert(batch.get(i, self.attributes().message), (place, sequence));
         }
     }
 
@@ -200,7 +200,7 @@ impl MicroProtocol for InOrder {
             sequence: resolution.find_attribute("sequence"),
         });
         self.reliable = is_reliable(resolution);
-        self.standstill.forgetful = resolution.has("negative_ack");
+        self.stall.forgetful = resolution.has("negative_ack");
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
         if self.reliable {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::FIRST);
@@ -221,7 +221,7 @@ impl MicroProtocol for InOrder {
     }
 
     fn on_delivery(&mut self, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
-        let place = self.places.take(delivery.id as u32).filter(|&(place, _)| place >= self.next);
+        let place = self.places.remove(delivery.id as u32).filter(|&(place, _)| place >= self.next);
         let Some((place, sequence)) = place else {
             self.late += 1;
             delivery.verdict = Verdict::Drop;
@@ -230,7 +230,7 @@ impl MicroProtocol for InOrder {
         if place > self.next {
             return self.hold((place, sequence), delivery, context);
         }
-        self.standstill.on_progress();
+        self.stall.on_progress();
         self.next += 1;
         delivery.verdict = Verdict::Held;
         context.deliver(delivery.id, delivery.data);

@@ -10,15 +10,15 @@ use haul_stack::{
 };
 
 use super::events::{DELIVERED, PEER_REPORT, PeerReport};
-use super::shared::Flight;
+use super::shared::SendWindow;
 
 /// The timer of silence.
 const TIMER: u8 = 0;
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
-struct Handles {
-    flight: SharedValue<Flight>,
+struct Bindings {
+    send_window: SharedValue<SendWindow>,
     peer_report: Event<PeerReport>,
     delivered: Event<()>,
 }
@@ -39,7 +39,7 @@ enum Role {
 struct Liveness {
     silence: Span,
     role: Role,
-    handles: Option<Handles>,
+    bindings: Option<Bindings>,
     /// When the path was last known to work.
     heard_at: Time,
     /// Packets that the other side had got by then.
@@ -67,7 +67,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
     Ok(Box::new(Liveness {
         silence: parameters.span("silence"),
         role: Role::Receives,
-        handles: None,
+        bindings: None,
         heard_at: setup.now,
         heard_of: 0,
         told: false,
@@ -75,8 +75,8 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
 }
 
 impl Liveness {
-    fn handles(&self) -> Handles {
-        self.handles.expect("declared before it is used")
+    fn bindings(&self) -> Bindings {
+        self.bindings.expect("declared before it is used")
     }
 
     fn heard(&mut self, context: &mut Context<'_>) {
@@ -90,7 +90,7 @@ impl Liveness {
     /// A report is a sign of life in both directions only if it tells of packets that have arrived since, or if
     /// nothing is on its way.
     fn on_report(&mut self, report: &PeerReport, context: &mut Context<'_>) {
-        let nothing_sent = !context.shared(self.handles().flight).outstanding;
+        let nothing_sent = !context.shared(self.bindings().send_window).outstanding;
         if self.role == Role::Sends && (report.packets > self.heard_of || nothing_sent) {
             self.heard_of = self.heard_of.max(report.packets);
             self.heard(context);
@@ -100,8 +100,8 @@ impl Liveness {
 
 impl MicroProtocol for Liveness {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.handles = Some(Handles {
-            flight: declaration.shared(Flight::default),
+        self.bindings = Some(Bindings {
+            send_window: declaration.shared(SendWindow::default),
             peer_report: declaration.event(PEER_REPORT),
             delivered: declaration.event(DELIVERED),
         });
@@ -109,8 +109,8 @@ impl MicroProtocol for Liveness {
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         resolution.on_batch(BatchEvent::RAW_FROM_NET, Order::LATE);
-        resolution.on_event(self.handles().peer_report, Order::NORMAL);
-        resolution.on_event(self.handles().delivered, Order::NORMAL);
+        resolution.on_event(self.bindings().peer_report, Order::NORMAL);
+        resolution.on_event(self.bindings().delivered, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -128,7 +128,7 @@ impl MicroProtocol for Liveness {
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(report) = self.handles().peer_report.of(event, notice) {
+        if let Some(report) = self.bindings().peer_report.of(event, notice) {
             self.on_report(report, context);
         } else if self.role == Role::Sends {
             self.role = Role::Done;

@@ -12,11 +12,10 @@ mod deadline;
 mod fec;
 mod fixed_rate;
 mod fixed_size;
-mod flight;
 mod in_order;
 mod liveness;
+mod message_map;
 mod negative_ack;
-mod notes;
 mod object;
 mod pacing;
 mod path_mtu;
@@ -28,6 +27,7 @@ mod rate_stats;
 mod reassembly;
 mod receiver_report;
 mod retransmit;
+mod scoreboard;
 mod seal;
 mod selective_transfer;
 mod sequenced_segment;
@@ -104,7 +104,7 @@ impl Turns {
 /// Notices that a sender has given up what is waited for. One that repeats until it is acknowledged is known to have
 /// done so only when it is further ahead than its window lets it be; one that is told what is missing forgets sooner.
 #[derive(Debug, Default)]
-struct Standstill {
+struct StallDetector {
     /// Whether senders forget what was not missed in time (`negative_ack`).
     forgetful: bool,
     since: Option<Time>,
@@ -117,13 +117,13 @@ fn is_abandoned(sequence: u64, newest: u64) -> bool {
     newest.saturating_sub(sequence) > arrived::SPAN
 }
 
-impl Standstill {
+impl StallDetector {
     /// Seconds with refusals and without progress after which a forgetful sender has forgotten: it would have sent what
     /// is missing again. Seconds in which nothing comes at all do not count.
     const LONGEST: u32 = 10;
 
     /// Something could not be taken in at `now`; whether it is time to give up what is in the way.
-    fn is_over(&mut self, now: Time) -> bool {
+    fn is_stalled(&mut self, now: Time) -> bool {
         if self.since.is_none_or(|since| now.since(since) >= Span::from_secs(1)) {
             self.since = Some(now);
             self.seconds += 1;
@@ -147,7 +147,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::testing::{Pair, Path, T0, events};
-    use super::{Standstill, expand};
+    use super::{StallDetector, expand};
 
     #[test]
     fn a_stack_of_the_first_five_carries_messages_both_ways_at_its_rate() {
@@ -182,13 +182,13 @@ mod tests {
 
     #[test]
     fn a_standstill_is_seconds_of_refusals_and_not_of_silence() {
-        let mut standstill = Standstill { forgetful: true, ..Standstill::default() };
+        let mut stall = StallDetector { forgetful: true, ..StallDetector::default() };
         let at = |seconds| T0 + Span::from_secs(seconds);
-        assert!(!standstill.is_over(at(0)));
-        assert!(!standstill.is_over(at(500)));
-        assert!((0..100_000).all(|_| !standstill.is_over(at(500))));
-        standstill.on_progress();
-        assert_eq!((0..100).position(|second| standstill.is_over(at(600 + second))), Some(10));
+        assert!(!stall.is_stalled(at(0)));
+        assert!(!stall.is_stalled(at(500)));
+        assert!((0..100_000).all(|_| !stall.is_stalled(at(500))));
+        stall.on_progress();
+        assert_eq!((0..100).position(|second| stall.is_stalled(at(600 + second))), Some(10));
     }
 
     proptest! {

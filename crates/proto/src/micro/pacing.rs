@@ -44,9 +44,9 @@ impl MicroProtocol for Pacing {
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(grant) = SEND_PERMIT.of(event, notice) {
+        if let Some(permit) = SEND_PERMIT.of(event, notice) {
             let SendingRate(rate) = *context.shared(self.rate.expect("declared"));
-            grant.burst = grant.burst.min(rate.bytes_in(self.interval + grant.late));
+            permit.burst = permit.burst.min(rate.bytes_in(self.interval + permit.late));
         }
     }
 

@@ -30,7 +30,7 @@ const TIMER: u8 = 0;
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
-struct Handles {
+struct Bindings {
     rtt: SharedValue<RttEstimator>,
     delay: SharedValue<ReportDelay>,
     peer_report: Event<PeerReport>,
@@ -55,7 +55,7 @@ enum Search {
 struct PathMtu {
     initial_rtt: Span,
     mtu: MtuSearch,
-    handles: Option<Handles>,
+    bindings: Option<Bindings>,
     search: Search,
     /// Packets known to have arrived, and how many of them when the last probe left.
     acked: u64,
@@ -77,7 +77,7 @@ pub(super) fn registration() -> Registration {
                 Ok(Box::new(PathMtu {
                     initial_rtt: setup.initial_rtt,
                     mtu: MtuSearch::new(setup.datagram, setup.likely_datagram, setup.max_datagram),
-                    handles: None,
+                    bindings: None,
                     search: Search::Idle,
                     acked: 0,
                     acked_at_probe: 0,
@@ -90,8 +90,8 @@ pub(super) fn registration() -> Registration {
 }
 
 impl PathMtu {
-    fn handles(&self) -> Handles {
-        self.handles.expect("declared before it is used")
+    fn bindings(&self) -> Bindings {
+        self.bindings.expect("declared before it is used")
     }
 
     /// Puts the size that is known to pass in force, and the next probe on the timer.
@@ -121,7 +121,7 @@ impl MicroProtocol for PathMtu {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         let initial_rtt = self.initial_rtt;
         declaration.kind(PROBE);
-        self.handles = Some(Handles {
+        self.bindings = Some(Bindings {
             rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
             delay: declaration.shared(ReportDelay::default),
             peer_report: declaration.event(PEER_REPORT),
@@ -135,13 +135,13 @@ impl MicroProtocol for PathMtu {
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        let handles = self.handles();
-        resolution.on_event(handles.peer_report, Order::NORMAL);
-        resolution.on_event(handles.report, Order::NORMAL);
-        resolution.on_event(handles.timeout, Order::NORMAL);
-        resolution.on_event(handles.delivered, Order::NORMAL);
-        resolution.on_event(handles.refused, Order::NORMAL);
-        resolution.on_event(handles.passed, Order::NORMAL);
+        let bindings = self.bindings();
+        resolution.on_event(bindings.peer_report, Order::NORMAL);
+        resolution.on_event(bindings.report, Order::NORMAL);
+        resolution.on_event(bindings.timeout, Order::NORMAL);
+        resolution.on_event(bindings.delivered, Order::NORMAL);
+        resolution.on_event(bindings.refused, Order::NORMAL);
+        resolution.on_event(bindings.passed, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -153,23 +153,23 @@ impl MicroProtocol for PathMtu {
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        let handles = self.handles();
-        if let Some(report) = handles.peer_report.of(event, notice) {
+        let bindings = self.bindings();
+        if let Some(report) = bindings.peer_report.of(event, notice) {
             self.on_report(report, context);
-        } else if let Some(report) = handles.report.of(event, notice) {
+        } else if let Some(report) = bindings.report.of(event, notice) {
             report.last_probe = self.last_probe;
-        } else if let Some(timeout) = handles.timeout.of(event, notice) {
+        } else if let Some(timeout) = bindings.timeout.of(event, notice) {
             if timeout.in_row == BLACK_HOLE_TIMEOUTS && self.mtu.current() > BASE_DATAGRAM {
                 self.mtu.on_black_hole(context.now());
                 self.settle(context);
             }
-        } else if let Some(size) = handles.refused.of(event, notice) {
+        } else if let Some(size) = bindings.refused.of(event, notice) {
             self.mtu.on_refused(context.now(), *size);
             self.settle(context);
-        } else if let Some(size) = handles.passed.of(event, notice) {
+        } else if let Some(size) = bindings.passed.of(event, notice) {
             self.mtu.on_passed(context.now(), *size);
             self.settle(context);
-        } else if handles.delivered.is(event) {
+        } else if bindings.delivered.is(event) {
             self.search = Search::Done;
             context.cancel_timer(TIMER);
         }
@@ -179,7 +179,7 @@ impl MicroProtocol for PathMtu {
         match ProbeBody::parse(batch.payload(i)) {
             Ok(probe) if usize::from(probe.size) == batch.size(i) => {
                 self.last_probe = probe.size;
-                context.raise(self.handles().soon, &mut ());
+                context.raise(self.bindings().soon, &mut ());
             }
             _ => batch.reject(i),
         }
@@ -193,9 +193,9 @@ impl MicroProtocol for PathMtu {
         if self.search != Search::Running {
             return;
         }
-        let (now, handles) = (context.now(), self.handles());
-        let delay = context.shared(handles.delay).0;
-        let timeout = context.shared(handles.rtt).probe_timeout(delay).max(SHORTEST_TIMEOUT);
+        let (now, bindings) = (context.now(), self.bindings());
+        let delay = context.shared(bindings.delay).0;
+        let timeout = context.shared(bindings.rtt).probe_timeout(delay).max(SHORTEST_TIMEOUT);
         if let Some(size) = self.mtu.poll_probe(now, timeout, self.acked > self.acked_at_probe) {
             self.acked_at_probe = self.acked;
             self.probes += 1;

@@ -51,7 +51,7 @@ mod tests {
     use haul_stack::{Kind, Recipe, SendOptions, Stack};
     use proptest::prelude::*;
 
-    use crate::micro::testing::{Pair, T0, blueprint, receive, setup};
+    use crate::micro::testing::{Pair, T0, compiled, receive, setup};
 
     fn recipe() -> Recipe {
         Recipe::new("test").with("fixed_size").with("transport_driver").with("sequenced_segment").with("seal")
@@ -61,7 +61,7 @@ mod tests {
     fn without_keys_there_is_no_stack() {
         let mut bare = setup(true);
         bare.keys = None;
-        let error = Stack::new(blueprint(&recipe()), bare).unwrap_err().to_string();
+        let error = Stack::new(compiled(&recipe()), bare).unwrap_err().to_string();
         assert!(error.starts_with("seal: this session has no keys"), "{error}");
     }
 

@@ -6,8 +6,8 @@ use std::any::Any;
 
 use haul_base::{Span, Time};
 use haul_stack::{
-    Buffer, Company, Context, EventId, MESSAGE_SETTLED, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, Registration, Resolution, Submission, Verdict,
+    Buffer, Context, EventId, MESSAGE_SETTLED, MicroProtocol, Order, ParameterKind, ParameterSpec,
+    Parameters, PeerProtocols, Registration, Resolution, Submission, Verdict,
 };
 
 /// What a number looks like.
@@ -226,14 +226,14 @@ pub(super) fn registration() -> Registration {
 }
 
 /// A receiver that asks after silence must not be kept waiting for readings that are left out on purpose.
-fn compare(parameters: &Parameters, company: &Company<'_>) -> Result<(), (&'static str, String)> {
+fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
     let apart = parameters.span("max_silence");
-    match company.parameters("negative_ack") {
+    match peers.parameters("negative_ack") {
         Some(asks) if apart > Span::ZERO && apart >= asks.span("silence") => {
             let wanted = format!(
                 "less than `negative_ack.silence = {}` is wanted, or the receiver asks for readings that were left out; \
                  lower it, or set negative_ack.silence higher",
-                company.text("negative_ack", "silence")
+                peers.text("negative_ack", "silence")
             );
             Err(("max_silence", wanted))
         }

@@ -2,8 +2,8 @@
 //! has come before goes no further than to those that count and acknowledge.
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Company, Context, Declaration, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, Registration, Resolution, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
+    Parameters, PeerProtocols, Registration, Resolution, SharedValue, U48,
 };
 
 use super::arrived::{Arrived, SPAN};
@@ -60,8 +60,8 @@ pub(super) fn registration() -> Registration {
 }
 
 /// What is repeated must not count as given up. Bitmaps of an object tell duplicates by themselves.
-fn compare(parameters: &Parameters, company: &Company<'_>) -> Result<(), (&'static str, String)> {
-    let repeats = company.parameters("retransmit").filter(|_| !company.has("bitmap_ack"));
+fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
+    let repeats = peers.parameters("retransmit").filter(|_| !peers.has("bitmap_ack"));
     match repeats.map(|repeats| repeats.integer("window")) {
         Some(outstanding) if parameters.integer("window") <= outstanding => {
             let wanted = format!(
@@ -154,8 +154,8 @@ impl MicroProtocol for SequencedSegment {
         Ok(())
     }
 
-    fn rest(&mut self, _: &mut Context<'_>) {
-        self.window.rest();
+    fn release_idle(&mut self, _: &mut Context<'_>) {
+        self.window.release_idle();
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -11,7 +11,7 @@ use crate::diagnosis::{DiagnosedWindow, Told};
 
 /// What is on its way. Written by `retransmit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flight {
+pub struct SendWindow {
     /// UDP payload bytes sent and neither acknowledged nor taken for lost.
     pub bytes: u64,
     /// Segments numbered so far: the next new one gets this number.
@@ -22,7 +22,7 @@ pub struct Flight {
     pub outstanding: bool,
 }
 
-impl Default for Flight {
+impl Default for SendWindow {
     fn default() -> Self {
         Self { bytes: 0, sent: 0, room: u64::MAX, outstanding: false }
     }
@@ -41,7 +41,7 @@ pub(crate) struct LawInterval(pub(crate) Option<Span>);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkNow(pub u64);
 
-/// What the rate controller is doing; the rate is no higher than the receiver allots. Written by `rate_control`.
+/// What the rate controller is doing; the rate is no higher than the receiver assigns. Written by `rate_control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateNow(pub RateState);
 
@@ -101,8 +101,8 @@ pub enum WaitingFor {
     Pacer,
     /// The ceiling that was asked for, which the controller has reached.
     Ceiling,
-    /// The rate that the receiver allots, which is less than the controller's.
-    Allotment,
+    /// The rate that the receiver assigns, which is less than the controller's.
+    Quota,
     /// The window of the controller: what is in flight must arrive first.
     Window,
     /// The receiver's flow control: its storage is behind.
@@ -122,8 +122,8 @@ pub struct Waiting {
     pub pacer: Span,
     /// For the ceiling that was asked for.
     pub ceiling: Span,
-    /// For the rate that the receiver allots.
-    pub allotment: Span,
+    /// For the rate that the receiver assigns.
+    pub quota: Span,
     /// For the window.
     pub window: Span,
     /// For the receiver's storage.
@@ -176,7 +176,7 @@ impl Clock {
             None | Some(WaitingFor::Work) => &mut self.waiting.busy,
             Some(WaitingFor::Pacer) => &mut self.waiting.pacer,
             Some(WaitingFor::Ceiling) => &mut self.waiting.ceiling,
-            Some(WaitingFor::Allotment) => &mut self.waiting.allotment,
+            Some(WaitingFor::Quota) => &mut self.waiting.quota,
             Some(WaitingFor::Window) => &mut self.waiting.window,
             Some(WaitingFor::Receiver) => &mut self.waiting.receiver,
             Some(WaitingFor::Source) => &mut self.waiting.source,

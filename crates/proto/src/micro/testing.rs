@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use haul_base::{Ecn, Machine, PathId, Piece, Received, Span, Time};
 use haul_stack::{
-    Available, Blueprint, Ends, ObjectSink, ObjectSource, Open, Recipe, Seal, Setup, Stack, StackEvent,
+    Available, CompiledStack, Ends, ObjectSink, ObjectSource, Open, Recipe, Seal, Setup, Stack, StackEvent,
     Unauthentic,
 };
 
@@ -57,7 +57,7 @@ pub(crate) fn setup(initiator: bool) -> Setup {
 }
 
 /// The recipe, checked against the project's registry.
-pub(crate) fn blueprint(recipe: &Recipe) -> Arc<Blueprint> {
+pub(crate) fn compiled(recipe: &Recipe) -> Arc<CompiledStack> {
     Arc::new(super::registry()).compile(recipe, TAG).unwrap()
 }
 
@@ -141,8 +141,8 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(recipe: &Recipe) -> Self {
-        let blueprint = blueprint(recipe);
-        let make = |initiator| Stack::new(blueprint.clone(), setup(initiator)).unwrap();
+        let compiled = compiled(recipe);
+        let make = |initiator| Stack::new(compiled.clone(), setup(initiator)).unwrap();
         Self { a: make(true), b: make(false) }
     }
 
@@ -160,16 +160,16 @@ impl Pair {
         let (mut pair, came) = Self::of_object(recipe, len);
         let ends = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
         let setup = Setup { ends, ..setup(true) }.provide(law);
-        pair.a = Stack::new(blueprint(recipe), setup).unwrap();
+        pair.a = Stack::new(compiled(recipe), setup).unwrap();
         (pair, came)
     }
 
     /// The same, to a receiver that takes no bytes from `limit` on.
     pub(crate) fn of_object_up_to(recipe: &Recipe, len: u64, limit: u64) -> (Self, Arc<Mutex<Came>>) {
-        let blueprint = blueprint(recipe);
+        let compiled = compiled(recipe);
         let came = Arc::new(Mutex::new(Came::default()));
         let make =
-            |initiator, ends| Stack::new(blueprint.clone(), Setup { ends, ..setup(initiator) }).unwrap();
+            |initiator, ends| Stack::new(compiled.clone(), Setup { ends, ..setup(initiator) }).unwrap();
         let gives = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
         let takes = Ends { object_sink: Some(Box::new(Takes(came.clone(), limit))), ..Ends::default() };
         (Self { a: make(true, gives), b: make(false, takes) }, came)
@@ -181,7 +181,7 @@ impl Pair {
         let ends = Ends { object_source: Some(Box::new(Given(len))), ..Ends::default() };
         let setup =
             Setup { ends, datagram, likely_datagram: datagram, max_datagram: datagram, ..setup(true) };
-        pair.a = Stack::new(blueprint(recipe), setup).unwrap();
+        pair.a = Stack::new(compiled(recipe), setup).unwrap();
         (pair, came)
     }
 

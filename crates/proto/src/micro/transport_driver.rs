@@ -62,7 +62,7 @@ mod tests {
     use haul_base::Machine;
     use haul_stack::{Recipe, SendOptions};
 
-    use crate::micro::testing::{Pair, Path, T0, blueprint, receive, setup, statistic};
+    use crate::micro::testing::{Pair, Path, T0, compiled, receive, setup, statistic};
 
     #[test]
     fn packets_of_other_sessions_and_stumps_go_no_further() {
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(pair.received_by_b(), [(0, b"mine".to_vec())]);
         let mut other = setup(true);
         other.identity += 1;
-        let mut stranger = haul_stack::Stack::new(blueprint(&recipe), other).unwrap();
+        let mut stranger = haul_stack::Stack::new(compiled(&recipe), other).unwrap();
         stranger.send(T0, b"not mine", SendOptions::default()).unwrap();
         let mut slot = vec![0; 65_536];
         let sent = stranger.poll_transmit(T0, &mut slot).unwrap();

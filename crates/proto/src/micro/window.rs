@@ -114,7 +114,7 @@ impl Window {
     }
 
     /// Gives memory back that no gap needs any more.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn release_idle(&mut self) {
         self.rest.take_if(|rest| rest.is_empty());
     }
 
@@ -170,10 +170,10 @@ mod tests {
     fn a_gap_that_has_closed_leaves_nothing_behind_after_a_rest() {
         let mut window = Window::new(1 << 20);
         (1..100_000).for_each(|number| window.insert(number));
-        window.rest();
+        window.release_idle();
         assert!(window.heap() > 99_000 / 8);
         window.insert(0);
-        window.rest();
+        window.release_idle();
         assert_eq!((window.first_missing(), window.heap()), (100_000, 0));
     }
 

@@ -90,8 +90,8 @@ fn orders(rng: &mut Rng) -> Vec<Order> {
 fn run(seed: u64, whims: Whims, ends: &[usize], outage: Span) -> Run {
     let mut rng = Rng::from_seed(seed);
     let sealed = rng.chance(0.5);
-    let blueprint = Arc::new(micro::registry()).compile(&any_recipe(&mut rng, sealed), TAG).unwrap();
-    let mut run = Run::new(&blueprint, whims, seed);
+    let compiled = Arc::new(micro::registry()).compile(&any_recipe(&mut rng, sealed), TAG).unwrap();
+    let mut run = Run::new(&compiled, whims, seed);
     run.changes = changes(&mut rng, ends, sealed);
     let begins = Time::from_nanos(rng.below(LAST_CHANGE_MS) * 1_000_000);
     run.outage = begins..begins + outage;
@@ -151,9 +151,9 @@ fn fixed_as(base: &Recipe, recipe: Recipe) -> Recipe {
 /// From any recipe to others that `next` makes of it and a seed, by both ends; and whether all of these deliver every
 /// message.
 fn run_any(seed: u64, whims: Whims, next: fn(&Recipe, u64) -> Option<Recipe>) -> Option<(Run, bool)> {
-    let (base, blueprint) = generator::any_recipe(seed)?;
+    let (base, compiled) = generator::any_recipe(seed)?;
     let mut rng = Rng::from_seed(seed);
-    let mut run = Run::new(&blueprint, whims, seed);
+    let mut run = Run::new(&compiled, whims, seed);
     let mut deliver = delivers_all(&base);
     for _ in 0..=rng.below(9) {
         let Some(recipe) = next(&base, rng.below(u64::MAX)) else { continue };

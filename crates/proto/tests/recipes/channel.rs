@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
 use haul_stack::{
-    Blueprint, Ends, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Together, Unauthentic,
+    CompiledStack, Ends, Open, Recipe, Seal, SendOptions, Setup, Stack, StackEvent, Together, Unauthentic,
 };
 
 pub(crate) const TAG: usize = 8;
@@ -108,11 +108,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(blueprint: &Arc<Blueprint>, whims: Whims, seed: u64) -> Self {
-        Self::with_ends(blueprint, whims, seed, [Ends::default(), Ends::default()])
+    pub(crate) fn new(compiled: &Arc<CompiledStack>, whims: Whims, seed: u64) -> Self {
+        Self::with_ends(compiled, whims, seed, [Ends::default(), Ends::default()])
     }
 
-    pub(crate) fn with_ends(blueprint: &Arc<Blueprint>, whims: Whims, seed: u64, ends: [Ends; 2]) -> Self {
+    pub(crate) fn with_ends(compiled: &Arc<CompiledStack>, whims: Whims, seed: u64, ends: [Ends; 2]) -> Self {
         let make = |initiator, ends| {
             let setup = Setup {
                 initiator,
@@ -122,7 +122,7 @@ impl Run {
                 ends,
                 ..Setup::new(Time::ZERO)
             };
-            Stack::new(blueprint.clone(), setup).unwrap()
+            Stack::new(compiled.clone(), setup).unwrap()
         };
         let [first, second] = ends;
         Self {

@@ -55,8 +55,8 @@ fn a_window_of_duplicates_that_is_narrower_than_that_of_repeats() {
 #[test]
 fn a_running_stack_does_not_take_contradictions_either() {
     let recipe = changed("msg", &[]);
-    let blueprint = Arc::new(micro::registry()).compile(&recipe, TAG).unwrap();
-    let mut run = Run::new(&blueprint, Whims::default(), 1);
+    let compiled = Arc::new(micro::registry()).compile(&recipe, TAG).unwrap();
+    let mut run = Run::new(&compiled, Whims::default(), 1);
     for (key, value) in [("sequenced_segment.window", "64"), ("sequenced_segment.window", "16384")] {
         let refused = run.ends[0].reconfigure(Time::ZERO, &changed("msg", &[(key, value)]));
         assert!(matches!(refused, Err(RecipeError::Value { .. })), "{refused:?}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use haul_base::Rng;
 use haul_proto::micro;
-use haul_stack::{Blueprint, Recipe, Registration, Registry};
+use haul_stack::{CompiledStack, Recipe, Registration, Registry};
 
 use crate::channel::TAG;
 
@@ -37,7 +37,7 @@ const VALUES: &[(&str, &str, &[&str])] = &[
 const DRAWS: u32 = 8;
 
 /// A recipe of messages, and what it compiles to; `None` if the dice fell badly.
-pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<Blueprint>)> {
+pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<CompiledStack>)> {
     let mut rng = Rng::from_seed(seed);
     let registry: Arc<Registry> = Arc::new(micro::registry());
     let mut names: Vec<&str> = registry.iter().map(|known| known.name).filter(|_| rng.chance(0.4)).collect();
@@ -86,12 +86,12 @@ pub(crate) fn other_company(recipe: &Recipe, seed: u64) -> Option<Recipe> {
     registry.compile(&new, TAG).ok().map(|_| new)
 }
 
-fn draw(registry: &Arc<Registry>, names: &[&str], rng: &mut Rng) -> Option<(Recipe, Arc<Blueprint>)> {
+fn draw(registry: &Arc<Registry>, names: &[&str], rng: &mut Rng) -> Option<(Recipe, Arc<CompiledStack>)> {
     let carries_object = names.contains(&"object");
     let recipe =
         names.iter().fold(Recipe::new("random"), |recipe, name| with(recipe, name, carries_object, rng));
-    let blueprint = registry.compile(&recipe, TAG).ok()?;
-    Some((recipe, blueprint))
+    let compiled = registry.compile(&recipe, TAG).ok()?;
+    Some((recipe, compiled))
 }
 
 /// Values for recipes that carry an object, beside those above.
@@ -114,7 +114,7 @@ const OBJECT_VALUES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// A recipe that carries an object, and what it compiles to.
-pub(crate) fn any_object_recipe(seed: u64) -> Option<(Recipe, Arc<Blueprint>)> {
+pub(crate) fn any_object_recipe(seed: u64) -> Option<(Recipe, Arc<CompiledStack>)> {
     let mut rng = Rng::from_seed(seed);
     let registry: Arc<Registry> = Arc::new(micro::registry());
     let mut names = vec!["sequenced_segment", "object", "bitmap_ack", "retransmit", "rate_control"];
@@ -181,7 +181,8 @@ fn most_recipes_that_are_made_can_be_built_and_every_micro_protocol_occurs() {
     let objects: Vec<_> = (0..400).filter_map(any_object_recipe).collect();
     assert!(recipes.len() > 200 && objects.len() > 200, "{} and {} of 400", recipes.len(), objects.len());
     for known in micro::registry().iter() {
-        let uses = |of: &[(Recipe, Arc<Blueprint>)]| of.iter().filter(|made| made.0.has(known.name)).count();
+        let uses =
+            |of: &[(Recipe, Arc<CompiledStack>)]| of.iter().filter(|made| made.0.has(known.name)).count();
         let (with_messages, with_object) = (uses(&recipes), uses(&objects));
         assert!(with_messages.max(with_object) >= 50, "{}: {with_messages}, {with_object}", known.name);
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use haul_base::{Rng, Span, Time};
-use haul_stack::{Blueprint, Ends, Recipe, Stack, StackEvent};
+use haul_stack::{CompiledStack, Ends, Recipe, Stack, StackEvent};
 use proptest::prelude::*;
 
 use crate::channel::{Change, Run, Whims};
@@ -30,7 +30,7 @@ struct Outcome {
 
 fn carry(
     recipes: &[&Recipe],
-    blueprint: &Arc<Blueprint>,
+    compiled: &Arc<CompiledStack>,
     whims: Whims,
     seed: u64,
     change: Option<Change>,
@@ -46,7 +46,7 @@ fn carry(
     // Either end may be the one that sends.
     let ends = if rng.chance(0.5) { [sends, takes] } else { [takes, sends] };
     let damage = if recipes[0].has("seal") { whims.damage } else { 0.0 };
-    let mut run = Run::with_ends(blueprint, Whims { damage, mtu: 1_400, ..whims }, seed, ends);
+    let mut run = Run::with_ends(compiled, Whims { damage, mtu: 1_400, ..whims }, seed, ends);
     run.changes.extend(change);
     let told = |run: &Run, wanted: fn(&StackEvent) -> bool| run.events.iter().flatten().any(wanted);
     run.run_until(Vec::new(), CAP, |run| {
@@ -86,9 +86,9 @@ proptest! {
     fn every_object_arrives_whole_and_identical(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
     ) {
-        let Some((recipe, blueprint)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
+        let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, mtu: 0 };
-        let outcome = carry(&[&recipe], &blueprint, whims, seed, None);
+        let outcome = carry(&[&recipe], &compiled, whims, seed, None);
         check(&outcome).map_err(|e| TestCaseError::fail(format!("{e}\nwith {}", recipe.to_toml())))?;
     }
 
@@ -96,7 +96,7 @@ proptest! {
     fn every_object_arrives_while_one_end_changes_parameters(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
     ) {
-        let Some((recipe, blueprint)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
+        let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
         let Some(mut new) = other_parameters(&recipe, !seed) else { return Err(TestCaseError::reject("no other")) };
         // What is reported at the end of rounds is so for the life of a session.
         new.set("bitmap_ack.when", recipe.get("bitmap_ack", "when").unwrap_or("interval")).unwrap();
@@ -104,7 +104,7 @@ proptest! {
         let at = Time::from_nanos(rng.below(500_000_000));
         let change = Change::to(at, rng.below(2) as usize, new.clone());
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
-        let outcome = carry(&[&recipe, &new], &blueprint, whims, seed, Some(change));
+        let outcome = carry(&[&recipe, &new], &compiled, whims, seed, Some(change));
         check(&outcome).map_err(|e| {
             TestCaseError::fail(format!("{e}\nfrom {}\nto {}", recipe.to_toml(), new.to_toml()))
         })?;

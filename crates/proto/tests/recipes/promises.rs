@@ -74,19 +74,19 @@ fn check(recipe: &Recipe, run: &Run, clean: bool) -> Result<(), TestCaseError> {
 }
 
 fn run(seed: u64, whims: Whims) -> Option<(Recipe, Run)> {
-    let (recipe, blueprint) = any_recipe(seed)?;
+    let (recipe, compiled) = any_recipe(seed)?;
     // Only who seals packets notices damage; elsewhere the kernel's checksum does.
     let damage = if recipe.has("seal") { whims.damage } else { 0.0 };
-    let mut run = Run::new(&blueprint, Whims { damage, ..whims }, seed);
+    let mut run = Run::new(&compiled, Whims { damage, ..whims }, seed);
     run.run(orders(seed), cap(&recipe));
     Some((recipe, run))
 }
 
 /// As [`run`]; at some moment one end changes parameters. Both recipes must hold what is promised.
 fn run_with_change(seed: u64, whims: Whims) -> Option<(Recipe, Recipe, Run)> {
-    let (recipe, blueprint) = any_recipe(seed)?;
+    let (recipe, compiled) = any_recipe(seed)?;
     let new = other_parameters(&recipe, !seed)?;
-    let mut run = Run::new(&blueprint, Whims { damage: 0.0, ..whims }, seed);
+    let mut run = Run::new(&compiled, Whims { damage: 0.0, ..whims }, seed);
     let mut rng = Rng::from_seed(seed ^ 0x7E57);
     let at = Time::from_nanos(rng.below(2_000_000_000));
     run.changes.push(Change::to(at, rng.below(2) as usize, new.clone()));

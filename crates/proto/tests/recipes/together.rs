@@ -10,10 +10,10 @@ use super::channel::{Checksum, TAG};
 
 fn end(initiator: bool) -> Stack {
     let recipe = presets::preset("msg").unwrap().unwrap();
-    let blueprint = Arc::new(micro::registry()).compile(&recipe, TAG).unwrap();
+    let compiled = Arc::new(micro::registry()).compile(&recipe, TAG).unwrap();
     let keys: Option<(Box<dyn haul_stack::Seal>, Box<dyn haul_stack::Open>)> =
         Some((Box::new(Checksum), Box::new(Checksum)));
-    Stack::new(blueprint, Setup { initiator, identity: 7, keys, ..Setup::new(Time::ZERO) }).unwrap()
+    Stack::new(compiled, Setup { initiator, identity: 7, keys, ..Setup::new(Time::ZERO) }).unwrap()
 }
 
 fn hand(to: &mut Stack, now: Time, slot: &mut [u8], sent: Transmit) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use haul_base::{Machine, Rng, Span, Time};
 use haul_proto::{Open, Seal, Unauthentic, micro, presets};
 use haul_sim::{Arrival, Node, NodeId, Outbox, PathSpec, UDP_OVERHEAD, World};
-use haul_stack::{Blueprint, Ends, Recipe, SendOptions, Setup, Stack};
+use haul_stack::{CompiledStack, Ends, Recipe, SendOptions, Setup, Stack};
 
 /// Bytes of the tag; as long as that of the real ciphers.
 pub(crate) const TAG: usize = 16;
@@ -34,7 +34,7 @@ impl Open for Plain {
 }
 
 /// The shipped recipe `name` with some parameters changed, checked.
-pub(crate) fn blueprint(name: &str, changes: &[(&str, &str)]) -> Arc<Blueprint> {
+pub(crate) fn compiled_preset(name: &str, changes: &[(&str, &str)]) -> Arc<CompiledStack> {
     let mut recipe: Recipe = presets::preset(name).expect("it is shipped").expect("it is a recipe");
     for (key, value) in changes {
         recipe.set(key, value).expect("a parameter of the recipe");
@@ -42,15 +42,15 @@ pub(crate) fn blueprint(name: &str, changes: &[(&str, &str)]) -> Arc<Blueprint> 
     compiled(&recipe)
 }
 
-pub(crate) fn compiled(recipe: &Recipe) -> Arc<Blueprint> {
+pub(crate) fn compiled(recipe: &Recipe) -> Arc<CompiledStack> {
     Arc::new(micro::registry()).compile(recipe, TAG).expect("the recipes here are valid")
 }
 
-pub(crate) fn stack(blueprint: &Arc<Blueprint>, initiator: bool, rtt: Span, ends: Ends) -> Stack {
+pub(crate) fn stack(compiled: &Arc<CompiledStack>, initiator: bool, rtt: Span, ends: Ends) -> Stack {
     let keys: (Box<dyn Seal>, Box<dyn Open>) = (Box::new(Plain), Box::new(Plain));
     let setup =
         Setup { initiator, identity: 7, keys: Some(keys), initial_rtt: rtt, ends, ..Setup::new(Time::ZERO) };
-    Stack::new(blueprint.clone(), setup).expect("the set-up has all that is needed")
+    Stack::new(compiled.clone(), setup).expect("the set-up has all that is needed")
 }
 
 /// What an end does besides what its stack does.
@@ -177,7 +177,7 @@ impl Talk {
     /// The first part opens the session.
     pub(crate) fn new(
         seed: u64,
-        blueprint: &Arc<Blueprint>,
+        compiled: &Arc<CompiledStack>,
         rtt: Span,
         path: &PathSpec,
         parts: (Part, Part),
@@ -186,9 +186,9 @@ impl Talk {
         let there = world.add_link("there", path).expect("a valid path");
         let back = world.add_link("back", path).expect("a valid path");
         let first =
-            world.add_node("first", Talker::new(stack(blueprint, true, rtt, Ends::default()), parts.0));
+            world.add_node("first", Talker::new(stack(compiled, true, rtt, Ends::default()), parts.0));
         let second =
-            world.add_node("second", Talker::new(stack(blueprint, false, rtt, Ends::default()), parts.1));
+            world.add_node("second", Talker::new(stack(compiled, false, rtt, Ends::default()), parts.1));
         world.connect_pair("talk", (first, second), &[there], &[back]).expect("both are there");
         Self { world, first, second }
     }
@@ -217,7 +217,7 @@ impl Talk {
 pub(crate) fn turn_around(seed: u64, count: u32, rtt: Span, path: &PathSpec) -> Vec<Span> {
     let (took, rng) = (Vec::with_capacity(count as usize), Rng::from_seed(seed));
     let asks = Part::Asks { left: count, rest: rtt * 2, asked: None, took, rng };
-    let mut talk = Talk::new(seed, &blueprint("msg", &[]), rtt, path, (asks, Part::Answers));
+    let mut talk = Talk::new(seed, &compiled_preset("msg", &[]), rtt, path, (asks, Part::Answers));
     talk.run(Span::from_secs(100_000), Span::ZERO);
     let Part::Asks { took, .. } = &talk.end(talk.first).part else { unreachable!("the first one asks") };
     assert_eq!(took.len(), count as usize, "every question was answered");

@@ -84,8 +84,8 @@ pub(crate) fn waits(seed: u64, recipe: &Recipe, bulk: usize, count: u32) -> Vec<
     let path = PathSpec { stages: vec![StageSpec::Delay(DELAY)] };
     let there = world.add_link("there", &path).expect("a valid path");
     let back = world.add_link("back", &path).expect("a valid path");
-    let blueprint = compiled(recipe);
-    let end = |initiator| stack(&Arc::clone(&blueprint), initiator, DELAY * 2, Ends::default());
+    let compiled = compiled(recipe);
+    let end = |initiator| stack(&Arc::clone(&compiled), initiator, DELAY * 2, Ends::default());
     let crowd = Crowd {
         stack: end(true),
         due: Some(Time::ZERO + Span::from_millis(500)),

@@ -8,15 +8,15 @@
 //!
 //! *Who wins.* Either end may begin a change, one at a time; each numbers its own. Every packet of the negotiation says
 //! which change of the other end was dealt with last, so that both know which of two changes knew of the other:
-//! - Of two that did not, the one of the end that opened the session wins. That end passes the other wish over, and the
+//! - Of two that did not, the one of the end that opened the session wins. That end passes the other request over, and the
 //!   other end drops its own as soon as it has checked the winner; what still comes of the dropped one is too old.
 //! - A change that knows of this end's, which still waits for its answer, waits until that has come.
 //!
 //! *No end is left alone.* A change is taken back by another one, back to the recipe before, and that is said until it
 //! is answered. From READY and COMMIT on nobody gives up: the other end may have changed over.
 
+mod message;
 mod rebuild;
-mod words;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use haul_base::{Span, Time, Transmit};
 
 use crate::attribute::{AttributeType, U48};
 use crate::batch::{Batch, GENERATION_BIT, Kind, PACKET_HEADER_LEN};
-use crate::blueprint::Blueprint;
+use crate::compiled_stack::CompiledStack;
 use crate::event::BatchEvent;
 use crate::recipe::{Recipe, RecipeError};
 use crate::stack::{Stack, StackEvent};
-use words::{Heard, Saying, Word};
+use message::{ChangeMessage, MessageType, RepeatedMessage};
 
 /// A change without an answer is taken back after so long.
 const TIMEOUT: Span = Span::from_secs(30);
@@ -43,34 +43,34 @@ enum Change {
     None,
     /// New parameters are in force here; the other side has not confirmed. With what was in force before, unless this
     /// takes an earlier change back, of which nobody is told any more.
-    Applying(Box<Saying>, Option<Arc<Blueprint>>),
+    Applying(Box<RepeatedMessage>, Option<Arc<CompiledStack>>),
     /// The other side has been asked, and nothing new is sent.
-    Proposed(Box<Saying>, Arc<Blueprint>),
+    Proposed(Box<RepeatedMessage>, Arc<CompiledStack>),
     /// The other side has asked; what is on its way has to arrive first.
-    Draining(Arc<Blueprint>),
+    Draining(Arc<CompiledStack>),
     /// Ready, and waiting for the first packet of the new generation.
-    Ready(Box<Saying>, Arc<Blueprint>),
+    Ready(Box<RepeatedMessage>, Arc<CompiledStack>),
     /// Changed over; the other side has not confirmed.
-    Committing(Box<Saying>),
+    Committing(Box<RepeatedMessage>),
 }
 
 impl Change {
-    fn saying(&self) -> Option<&Saying> {
+    fn repeated(&self) -> Option<&RepeatedMessage> {
         match self {
-            Self::Applying(saying, _)
-            | Self::Proposed(saying, _)
-            | Self::Ready(saying, _)
-            | Self::Committing(saying) => Some(saying),
+            Self::Applying(repeated, _)
+            | Self::Proposed(repeated, _)
+            | Self::Ready(repeated, _)
+            | Self::Committing(repeated) => Some(repeated),
             Self::None | Self::Draining(_) => None,
         }
     }
 
-    fn saying_mut(&mut self) -> Option<&mut Saying> {
+    fn repeated_mut(&mut self) -> Option<&mut RepeatedMessage> {
         match self {
-            Self::Applying(saying, _)
-            | Self::Proposed(saying, _)
-            | Self::Ready(saying, _)
-            | Self::Committing(saying) => Some(saying),
+            Self::Applying(repeated, _)
+            | Self::Proposed(repeated, _)
+            | Self::Ready(repeated, _)
+            | Self::Committing(repeated) => Some(repeated),
             Self::None | Self::Draining(_) => None,
         }
     }
@@ -120,9 +120,9 @@ impl Changes {
         }
     }
 
-    /// See [`Negotiation::say`].
-    fn say(&mut self, now: Time, rtt: Span) -> Option<Vec<u8>> {
-        self.0.as_mut()?.say(now, rtt)
+    /// See [`Negotiation::next_message`].
+    fn next_message(&mut self, now: Time, rtt: Span) -> Option<Vec<u8>> {
+        self.0.as_mut()?.next_message(now, rtt)
     }
 }
 
@@ -154,12 +154,14 @@ fn shortened(mut text: String, max: usize) -> String {
 
 impl Negotiation {
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.change.saying().map(|saying| saying.next)
+        self.change.repeated().map(|repeated| repeated.next)
     }
 
     fn is_over_age(&self, now: Time) -> bool {
         match &self.change {
-            Change::Applying(saying, Some(_)) | Change::Proposed(saying, _) => saying.age(now) > TIMEOUT,
+            Change::Applying(repeated, Some(_)) | Change::Proposed(repeated, _) => {
+                repeated.age(now) > TIMEOUT
+            }
             _ => false,
         }
     }
@@ -180,20 +182,21 @@ impl Negotiation {
         }
     }
 
-    /// What is to be said now.
-    fn say(&mut self, now: Time, rtt: Span) -> Option<Vec<u8>> {
+    /// The next message, if one is due.
+    fn next_message(&mut self, now: Time, rtt: Span) -> Option<Vec<u8>> {
         if let Some(answer) = self.answer.as_mut().filter(|answer| answer.due) {
             answer.due = false;
-            let word = if answer.refused.is_some() { Word::Refused } else { Word::Done };
+            let message_type =
+                if answer.refused.is_some() { MessageType::Refused } else { MessageType::Done };
             let reason = answer.refused.as_deref().unwrap_or_default();
-            return Some(words::write(word, self.seen, self.seen, reason));
+            return Some(message::write(message_type, self.seen, self.seen, reason));
         }
-        let saying = self.change.saying_mut().filter(|saying| saying.next <= now)?;
-        saying.leave(now, rtt);
-        Some(words::write(saying.word, saying.number, self.seen, &saying.text))
+        let repeated = self.change.repeated_mut().filter(|repeated| repeated.next <= now)?;
+        repeated.on_sent(now, rtt);
+        Some(message::write(repeated.message_type, repeated.number, self.seen, &repeated.text))
     }
 
-    /// Whether a wish that has dealt with this end's change `seen` has to wait, or is one that was dropped.
+    /// Whether to ignore a request whose sender has seen this end's changes up to `seen`: it has to wait, or was dropped.
     fn passes_over(&self, seen: u32, initiator: bool) -> bool {
         match &self.change {
             Change::Applying(own, _) | Change::Proposed(own, _) => initiator || seen >= own.number,
@@ -247,56 +250,57 @@ impl Stack {
         if !matches!(self.changes.change, Change::None) {
             return Err(RecipeError::Busy);
         }
-        let blueprint = self.compile(recipe)?;
+        let compiled = self.compile(recipe)?;
         let (text, max) = (recipe.to_toml(), self.longest_text());
         // The present recipe has to fit too: it is what takes the change back.
         let len = text.len().max(self.recipe().to_toml().len());
         if len > max {
             return Err(RecipeError::TooLong { len, max });
         }
-        if self.is_parameters_only(&blueprint) {
-            let before = self.blueprint.clone();
-            self.apply(now, blueprint)?;
-            let saying = Saying::new(now, Word::Apply, self.changes.number(), text);
-            self.changes.change = Change::Applying(Box::new(saying), Some(before));
+        if self.is_parameters_only(&compiled) {
+            let before = self.compiled.clone();
+            self.apply(now, compiled)?;
+            let repeated = RepeatedMessage::new(now, MessageType::Apply, self.changes.number(), text);
+            self.changes.change = Change::Applying(Box::new(repeated), Some(before));
         } else {
             self.core.draining = true;
-            let saying = Saying::new(now, Word::Propose, self.changes.number(), text);
-            self.changes.change = Change::Proposed(Box::new(saying), blueprint);
+            let repeated = RepeatedMessage::new(now, MessageType::Propose, self.changes.number(), text);
+            self.changes.change = Change::Proposed(Box::new(repeated), compiled);
         }
         Ok(())
     }
 
     fn longest_text(&self) -> usize {
-        let layout = &self.blueprint.tables.layout;
-        let headers = layout.clear_len() + layout.tag_len() + words::HEADER;
+        let layout = &self.compiled.tables.layout;
+        let headers = layout.clear_len() + layout.tag_len() + message::HEADER;
         usize::from(self.core.path.datagram).saturating_sub(headers)
     }
 
-    fn compile(&self, recipe: &Recipe) -> Result<Arc<Blueprint>, RecipeError> {
+    fn compile(&self, recipe: &Recipe) -> Result<Arc<CompiledStack>, RecipeError> {
         let fixed = FIXED.into_iter().find(|&part| recipe.has(part) != self.recipe().has(part));
         if let Some(part) = fixed {
             return Err(RecipeError::Fixed(part));
         }
-        self.blueprint.registry.compile(recipe, self.blueprint.tag_len)
+        self.compiled.registry.compile(recipe, self.compiled.tag_len)
     }
 
-    fn is_parameters_only(&self, new: &Blueprint) -> bool {
-        new.names().eq(self.blueprint.names()) && new.tables == self.blueprint.tables
+    fn is_parameters_only(&self, new: &CompiledStack) -> bool {
+        new.names().eq(self.compiled.names()) && new.tables == self.compiled.tables
     }
 
-    /// Moves on once nothing is on its way any more, and takes back what the other side does not answer.
+    /// Takes the next step once nothing is in flight, and takes back a change that the other side does not answer.
     pub(crate) fn advance_change(&mut self, now: Time) {
         if matches!(self.changes.change, Change::Draining(_))
             && self.is_drained()
-            && let Change::Draining(blueprint) = std::mem::take(&mut self.changes.change)
+            && let Change::Draining(compiled) = std::mem::take(&mut self.changes.change)
         {
-            let ready = Saying::new(now, Word::Ready, self.changes.seen, String::new());
-            self.changes.change = Change::Ready(Box::new(ready), blueprint);
+            let ready = RepeatedMessage::new(now, MessageType::Ready, self.changes.seen, String::new());
+            self.changes.change = Change::Ready(Box::new(ready), compiled);
         }
         if self.changes.is_over_age(now) {
             self.drop_own(now, "the other side does not answer");
-            let back = Saying::new(now, Word::Apply, self.changes.number(), self.recipe().to_toml());
+            let back =
+                RepeatedMessage::new(now, MessageType::Apply, self.changes.number(), self.recipe().to_toml());
             self.changes.change = Change::Applying(Box::new(back), None);
         }
     }
@@ -308,7 +312,7 @@ impl Stack {
 
     /// Writes a packet of the negotiation if one is due.
     pub(crate) fn write_change(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
-        let body = self.changes.say(now, self.core.path.rtt)?;
+        let body = self.changes.next_message(now, self.core.path.rtt)?;
         let datagram = usize::from(self.core.path.datagram);
         self.write(now, slot, 1, datagram, |_, batch| {
             if let Some(i) = batch.push(Kind::RECONFIGURE, body.len()) {
@@ -317,7 +321,7 @@ impl Stack {
         })
     }
 
-    /// The change under way, if there is one, is none any more, and what it has done here is undone.
+    /// Drops the change under way, if there is one, and restores what it has changed here.
     fn drop_own(&mut self, now: Time, reason: &str) {
         self.core.draining = false;
         let tell = match std::mem::take(&mut self.changes.change) {
@@ -333,24 +337,26 @@ impl Stack {
         }
     }
 
-    /// A packet of the negotiation has come, with this packet number.
+    /// Takes a message of the negotiation from packet `pn`.
     pub(crate) fn on_reconfigure(&mut self, now: Time, pn: u64, packet: &[u8]) {
-        let Some(heard) = words::read(packet) else {
+        let Some(message) = message::read(packet) else {
             self.core.stats.violations += 1;
             return;
         };
         self.changes.latest = self.changes.latest.max(pn);
-        match (heard.word, &self.changes.change) {
-            (Word::Apply | Word::Propose, _) => self.on_wish(now, &heard),
-            (Word::Ready, Change::Proposed(own, _)) if own.number == heard.number => self.on_ready(now),
-            (Word::Refused, Change::Proposed(own, _) | Change::Applying(own, _))
-                if own.number == heard.number =>
-            {
-                self.on_refused(now, &heard);
+        match (message.message_type, &self.changes.change) {
+            (MessageType::Apply | MessageType::Propose, _) => self.on_request(now, &message),
+            (MessageType::Ready, Change::Proposed(own, _)) if own.number == message.number => {
+                self.on_ready(now)
             }
-            (Word::Commit, _) => self.changes.answer_again(heard.number),
-            (Word::Done, Change::Applying(own, _) | Change::Committing(own))
-                if own.number == heard.number =>
+            (MessageType::Refused, Change::Proposed(own, _) | Change::Applying(own, _))
+                if own.number == message.number =>
+            {
+                self.on_refused(now, &message);
+            }
+            (MessageType::Commit, _) => self.changes.answer_again(message.number),
+            (MessageType::Done, Change::Applying(own, _) | Change::Committing(own))
+                if own.number == message.number =>
             {
                 self.on_done();
             }
@@ -358,12 +364,12 @@ impl Stack {
         }
     }
 
-    fn on_refused(&mut self, now: Time, heard: &Heard<'_>) {
-        self.changes.answered = heard.number;
+    fn on_refused(&mut self, now: Time, message: &ChangeMessage<'_>) {
+        self.changes.answered = message.number;
         if matches!(self.changes.change, Change::Applying(_, None)) {
-            self.fail("recipe".to_owned(), format!("a change could not be taken back: {}", heard.text));
+            self.fail("recipe".to_owned(), format!("a change could not be taken back: {}", message.text));
         }
-        self.drop_own(now, heard.text);
+        self.drop_own(now, message.text);
     }
 
     fn on_done(&mut self) {
@@ -373,50 +379,50 @@ impl Stack {
         }
     }
 
-    /// The other side wants a change.
-    fn on_wish(&mut self, now: Time, wish: &Heard<'_>) {
+    /// The other side requests a change.
+    fn on_request(&mut self, now: Time, request: &ChangeMessage<'_>) {
         if matches!(self.changes.change, Change::Committing(_)) {
             // It speaks in the new generation, so it has changed over too.
             self.on_done();
         }
-        if wish.number <= self.changes.seen {
-            self.changes.answer_again(wish.number);
+        if request.number <= self.changes.seen {
+            self.changes.answer_again(request.number);
             return;
         }
-        if self.changes.passes_over(wish.seen, self.core.initiator) {
+        if self.changes.passes_over(request.seen, self.core.initiator) {
             return;
         }
         if matches!(self.changes.change, Change::Draining(_) | Change::Ready(..)) {
-            // It has one wish at a time: the one before has been taken back.
+            // It has one request at a time: the one before has been taken back.
             self.drop_own(now, "");
         }
         self.changes.answer = None;
-        let taken = self.take_up(now, wish);
-        self.changes.seen = wish.number;
+        let taken = self.take_up(now, request);
+        self.changes.seen = request.number;
         if let Err(error) = taken {
             let reason = shortened(error.to_string(), self.longest_text());
             self.changes.answer(Some(reason));
         }
     }
 
-    fn take_up(&mut self, now: Time, wish: &Heard<'_>) -> Result<(), RecipeError> {
-        let blueprint = self.compile(&Recipe::parse(wish.text)?)?;
-        match wish.word {
-            Word::Apply => self.on_apply(now, blueprint)?,
-            _ => self.on_propose(now, blueprint),
+    fn take_up(&mut self, now: Time, request: &ChangeMessage<'_>) -> Result<(), RecipeError> {
+        let compiled = self.compile(&Recipe::parse(request.text)?)?;
+        match request.message_type {
+            MessageType::Apply => self.on_apply(now, compiled)?,
+            _ => self.on_propose(now, compiled),
         }
         Ok(())
     }
 
-    fn on_apply(&mut self, now: Time, blueprint: Arc<Blueprint>) -> Result<(), RecipeError> {
-        if !self.is_parameters_only(&blueprint) {
+    fn on_apply(&mut self, now: Time, compiled: Arc<CompiledStack>) -> Result<(), RecipeError> {
+        if !self.is_parameters_only(&compiled) {
             return Err(RecipeError::Busy);
         }
-        let fresh = !blueprint.recipe().same_stack(self.recipe());
-        self.apply(now, blueprint.clone())?;
+        let fresh = !compiled.recipe().same_stack(self.recipe());
+        self.apply(now, compiled.clone())?;
         // What this end had applied itself is overwritten, and not to be restored.
         if let Change::Applying(_, Some(before)) = &mut self.changes.change {
-            *before = blueprint;
+            *before = compiled;
         }
         self.yield_own(now);
         self.changes.answer(None);
@@ -426,11 +432,11 @@ impl Stack {
         Ok(())
     }
 
-    fn on_propose(&mut self, now: Time, blueprint: Arc<Blueprint>) {
+    fn on_propose(&mut self, now: Time, compiled: Arc<CompiledStack>) {
         // Both ends have to start from the same recipe: what is equal in the old and the new one stays as it is.
         self.yield_own(now);
         self.core.draining = true;
-        self.changes.change = Change::Draining(blueprint);
+        self.changes.change = Change::Draining(compiled);
     }
 
     /// Both ends have begun a change at once, and this is not the end that opened the session.
@@ -443,10 +449,10 @@ impl Stack {
         if !self.is_drained() {
             return;
         }
-        if let Change::Proposed(own, blueprint) = std::mem::take(&mut self.changes.change)
-            && self.change_over(now, &blueprint)
+        if let Change::Proposed(own, compiled) = std::mem::take(&mut self.changes.change)
+            && self.change_over(now, &compiled)
         {
-            let commit = Saying::new(now, Word::Commit, own.number, String::new());
+            let commit = RepeatedMessage::new(now, MessageType::Commit, own.number, String::new());
             self.changes.change = Change::Committing(Box::new(commit));
         }
     }
@@ -455,15 +461,15 @@ impl Stack {
     /// place, because keys may let a packet number pass only once; and before anything changes, because a stranger must
     /// not make this side change over.
     pub(crate) fn on_other_generation(&mut self, now: Time, packet: &mut [u8]) {
-        let Change::Ready(_, blueprint) = &self.changes.change else { return };
-        let blueprint = blueprint.clone();
+        let Change::Ready(_, compiled) = &self.changes.change else { return };
+        let compiled = compiled.clone();
         let len = packet.len();
         let generation = self.generation ^ GENERATION_BIT;
-        let mut batch = Batch::incoming(packet, len, &blueprint.tables.layout, generation);
+        let mut batch = Batch::incoming(packet, len, &compiled.tables.layout, generation);
         self.context(now).raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
         if batch.has_live() {
             self.changes.change = Change::None;
-            if !self.change_over(now, &blueprint) {
+            if !self.change_over(now, &compiled) {
                 return;
             }
             self.changes.answer(None);

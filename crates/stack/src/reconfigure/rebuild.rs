@@ -1,21 +1,21 @@
-//! How a running stack takes new parameters, and how it is taken apart and put together by a new blueprint.
+//! How a running stack takes new parameters, and how it is taken apart and put together from another recipe.
 
 use std::sync::Arc;
 
 use haul_base::Time;
 
 use crate::batch::GENERATION_BIT;
-use crate::blueprint::{Blueprint, Setup};
+use crate::compiled_stack::{CompiledStack, Setup};
 use crate::recipe::RecipeError;
 use crate::stack::Stack;
 
 impl Stack {
     /// Puts new parameters in force, or none of them.
-    pub(super) fn apply(&mut self, now: Time, new: Arc<Blueprint>) -> Result<(), RecipeError> {
-        let old = std::mem::replace(&mut self.blueprint, new);
+    pub(super) fn apply(&mut self, now: Time, new: Arc<CompiledStack>) -> Result<(), RecipeError> {
+        let old = std::mem::replace(&mut self.compiled, new);
         let result = self.tell_parameters(now, &old);
         if result.is_err() {
-            let new = std::mem::replace(&mut self.blueprint, old);
+            let new = std::mem::replace(&mut self.compiled, old);
             // What has taken new parameters gets its old ones back; it has just shown that it can change.
             let _ = self.tell_parameters(now, &new);
         }
@@ -23,16 +23,16 @@ impl Stack {
     }
 
     /// Puts the parameters in force that were before. An end that cannot must not go on: the other one has them.
-    pub(super) fn restore(&mut self, now: Time, before: Arc<Blueprint>) {
+    pub(super) fn restore(&mut self, now: Time, before: Arc<CompiledStack>) {
         if let Err(error) = self.apply(now, before) {
             self.fail_over_recipe(error);
         }
     }
 
-    fn tell_parameters(&mut self, now: Time, old: &Arc<Blueprint>) -> Result<(), RecipeError> {
+    fn tell_parameters(&mut self, now: Time, old: &Arc<CompiledStack>) -> Result<(), RecipeError> {
         for owner in 0..self.slots.len() {
-            let blueprint = self.blueprint.clone();
-            let parameters = &blueprint.parts[owner].1;
+            let compiled = self.compiled.clone();
+            let parameters = &compiled.parts[owner].1;
             if *parameters == old.parts[owner].1 {
                 continue;
             }
@@ -40,16 +40,16 @@ impl Stack {
             self.context(now).run(owner as u8, |protocol, context| {
                 result = protocol.on_parameters(parameters, context);
             });
-            let protocol = blueprint.parts[owner].0.name.to_owned();
+            let protocol = compiled.parts[owner].0.name.to_owned();
             result.map_err(|message| RecipeError::Unbuildable { protocol, message })?;
         }
         Ok(())
     }
 
-    /// Takes the stack apart and puts it together by the new blueprint.
-    pub(super) fn change_over(&mut self, now: Time, blueprint: &Arc<Blueprint>) -> bool {
+    /// Takes the stack apart and puts it together from the new recipe.
+    pub(super) fn change_over(&mut self, now: Time, compiled: &Arc<CompiledStack>) -> bool {
         self.core.draining = false;
-        match self.rebuild(now, blueprint) {
+        match self.rebuild(now, compiled) {
             Ok(()) => true,
             Err(error) => {
                 self.fail_over_recipe(error);
@@ -65,8 +65,8 @@ impl Stack {
         }
     }
 
-    fn rebuild(&mut self, now: Time, new: &Arc<Blueprint>) -> Result<(), RecipeError> {
-        let old = std::mem::replace(&mut self.blueprint, new.clone());
+    fn rebuild(&mut self, now: Time, new: &Arc<CompiledStack>) -> Result<(), RecipeError> {
+        let old = std::mem::replace(&mut self.compiled, new.clone());
         let mut old_slots = std::mem::take(&mut self.slots);
         let place = |name: &str| new.names().position(|known| known == name).map(|at| at as u8);
         let moved: Vec<Option<u8>> = old.names().map(place).collect();
@@ -100,7 +100,7 @@ impl Stack {
 }
 
 /// The event of the new stack that has the name of an old one.
-fn event_in(old: &Blueprint, new: &Blueprint, event: u16) -> Option<u16> {
+fn event_in(old: &CompiledStack, new: &CompiledStack, event: u16) -> Option<u16> {
     let name = &old.tables.notice_events.get(usize::from(event))?.0;
     new.tables.notice_events.iter().position(|known| known.0 == *name).map(|at| at as u16)
 }

@@ -26,8 +26,8 @@ fn a_recipe_whose_micro_protocol_panics_is_refused_by_name() {
 
 #[test]
 fn a_stack_whose_micro_protocol_panics_when_it_is_made_is_an_error_by_name() {
-    let blueprint = std::sync::Arc::new(plain()).compile(&recipe(), 0).unwrap();
-    let error = Stack::new(blueprint, setup(true).provide(Boom)).unwrap_err().to_string();
+    let compiled = std::sync::Arc::new(plain()).compile(&recipe(), 0).unwrap();
+    let error = Stack::new(compiled, setup(true).provide(Boom)).unwrap_err().to_string();
     assert_eq!(error, "knob: it panicked: I do not like this session");
 }
 
@@ -50,15 +50,15 @@ fn a_panic_over_new_parameters_ends_the_session_by_name() {
 
 #[test]
 fn a_panic_in_a_look_at_the_counters_ends_the_session_by_name() {
-    let blueprint = |step| std::sync::Arc::new(plain()).compile(&that_panics(step), 0).unwrap();
-    let mut stack = Stack::new(blueprint("count"), setup(true)).unwrap();
+    let compiled = |step| std::sync::Arc::new(plain()).compile(&that_panics(step), 0).unwrap();
+    let mut stack = Stack::new(compiled("count"), setup(true)).unwrap();
     let mut counters = Vec::new();
     stack.statistics(|part, name, value| counters.push((part.to_owned(), name, value)));
     assert_eq!(counters, [("knob".to_owned(), "before", 1)]);
     assert!(stack.has_failed() && stack.deadline().is_none());
     assert_eq!(events(&mut stack), failed("count"));
     assert_eq!(stack.poll_transmit(Time::ZERO, &mut [0; 2_000]), None);
-    let mut stack = Stack::new(blueprint("finish"), setup(true)).unwrap();
+    let mut stack = Stack::new(compiled("finish"), setup(true)).unwrap();
     assert_eq!(stack.unfinished(), 1, "nobody knows");
     assert_eq!(events(&mut stack), failed("finish"));
 }

@@ -51,7 +51,7 @@ impl Held for ControlMessage {
             | Self::Ready(_)
             | Self::WantsEnd { .. }
             | Self::Extent(_)
-            | Self::Allot { .. } => 0,
+            | Self::Quota { .. } => 0,
         }
     }
 }

@@ -73,7 +73,7 @@ pub enum ControlMessage {
     /// Receiver to sender, before [`ControlMessage::Finish`]: what became of names that the set does not have.
     Removed(Removal),
     /// Receiver to sender, at any time: several send to it, and this one is to send no faster.
-    Allot {
+    Quota {
         /// Bits per second of UDP payload; the largest number: no bound.
         rate_bps: u64,
     },
@@ -152,7 +152,7 @@ impl ControlMessage {
             Self::Bye => "bye",
             Self::Abort(_) => "abort",
             Self::Counted(_) => "counted",
-            Self::Allot { .. } => "allot",
+            Self::Quota { .. } => "quota",
             Self::Ready(_) => "ready",
             Self::Wants(_) => "wants",
             Self::More(_) => "more",

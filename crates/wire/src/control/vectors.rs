@@ -235,7 +235,7 @@ fn messages_of_numbers() {
     frozen(&ControlMessage::Finish(summary), &joined(&[&[8, 3, 1, 0], &[9; 32], &[0, 0]]));
     frozen(&ControlMessage::ObjectSent { bytes: 1 }, &[9, 1]);
     frozen(&ControlMessage::Ping(0), &[10, 0]);
-    frozen(&ControlMessage::Allot { rate_bps: 128 }, &[23, 0x80, 1]);
+    frozen(&ControlMessage::Quota { rate_bps: 128 }, &[23, 0x80, 1]);
     frozen(&ControlMessage::Pong(u64::MAX), &joined(&[&[11], &[0xff; 9], &[1]]));
     frozen(&ControlMessage::Bye, &[12]);
     frozen(&ControlMessage::Transport(vec![18, 0, 200]), &[28, 3, 18, 0, 200]);

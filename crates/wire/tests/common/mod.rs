@@ -264,7 +264,7 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
         vec(outcome(), 0..4).prop_map(ControlMessage::Outcomes),
         summary().prop_map(ControlMessage::Finish),
         any::<u64>().prop_map(|bytes| ControlMessage::ObjectSent { bytes }),
-        any::<u64>().prop_map(|rate_bps| ControlMessage::Allot { rate_bps }),
+        any::<u64>().prop_map(|rate_bps| ControlMessage::Quota { rate_bps }),
         any::<u64>().prop_map(ControlMessage::Ping),
         any::<u64>().prop_map(ControlMessage::Pong),
         Just(ControlMessage::Bye),

@@ -1,4 +1,4 @@
-//! Several machines send to this one at the same time, each at the rate that it is allotted.
+//! Several machines send to this one at the same time, each at the rate that it is assigned.
 
 mod sum;
 
@@ -10,9 +10,9 @@ use self::sum::{Of, added_up};
 use crate::fault::place;
 use crate::output::{ProgressStyle, RunReport, Summary, Together};
 use crate::ssh::SshPlan;
-use crate::transfer::allot::Allotments;
 use crate::transfer::context::Context;
 use crate::transfer::plan::CopyPlan;
+use crate::transfer::quota::Quotas;
 
 /// Copies from all of them and adds up what comes of it.
 pub(crate) fn copy_all(
@@ -26,13 +26,13 @@ pub(crate) fn copy_all(
     }
     let together = Together::start(&context.style, plans.len());
     // What one may not exceed, all together must not.
-    let allotments = Allotments::new(context.settings.rate);
+    let quotas = Quotas::new(context.settings.rate);
     let copy = &copy;
     let reports: Vec<Of> = thread::scope(|scope| {
         let one = |(at, plan)| {
             let (machine, part) = (machine(plan), together.part(at));
             let each = Context {
-                allotments: allotments.clone(),
+                quotas: quotas.clone(),
                 events: context.events.of(&machine),
                 style: ProgressStyle::Part(part.clone()),
                 ..context.clone()

@@ -14,10 +14,10 @@ use haul_stack::{
 };
 
 use self::receiving::{Attributes, Next, Receiving, When};
-use self::sending::{Handles, OVERDUE, Policy, Sending};
+use self::sending::{Bindings, OVERDUE, Policy, Sending};
 use super::arrived::Arrived;
 use super::events::{ACKNOWLEDGED, RTT_SAMPLE};
-use super::flight::Flight;
+use super::scoreboard::Scoreboard;
 
 /// Name of the timer of an acknowledgement that waits for more to acknowledge.
 const DELAYED: u8 = 1;
@@ -42,7 +42,7 @@ struct Declared {
     /// How far the segment is ahead of the oldest that its sender has not done with: what lies below will not come.
     ahead: Attribute<u16>,
     arrived: SharedValue<Arrived>,
-    sending: Handles,
+    sending: Bindings,
 }
 
 /// One of the two micro-protocols.
@@ -93,10 +93,11 @@ impl Acknowledging {
     fn stamp(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let Declared { sent_at, ahead, sending, .. } = self.declared();
         let (now, sequence) = (context.now().as_wrapped_micros(), self.sequence());
-        let flight = context.shared(sending.flight);
+        let scoreboard = context.shared(sending.scoreboard);
         // With nothing outstanding, the first new segment is the oldest.
         let first_new = batch.live().find(|&i| !batch.is_resent(i)).map(|i| batch.get(i, sequence));
-        let oldest = if flight.open() > 0 { flight.base() } else { first_new.unwrap_or(flight.base()) };
+        let oldest =
+            if scoreboard.open() > 0 { scoreboard.base() } else { first_new.unwrap_or(scoreboard.base()) };
         for i in batch.live() {
             batch.set(i, sent_at, now);
             let distance = batch.get(i, sequence).saturating_sub(oldest);
@@ -134,8 +135,8 @@ impl MicroProtocol for Acknowledging {
             sent_at: declaration.attribute("sent_at"),
             ahead: declaration.attribute("ahead"),
             arrived: declaration.shared(Arrived::default),
-            sending: Handles {
-                flight: declaration.shared(Flight::default),
+            sending: Bindings {
+                scoreboard: declaration.shared(Scoreboard::default),
                 acknowledged: declaration.event(ACKNOWLEDGED),
                 sampled: declaration.event(RTT_SAMPLE),
             },
@@ -171,8 +172,8 @@ impl MicroProtocol for Acknowledging {
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
-        let handles = self.declared().sending;
-        if !self.sending.acknowledge(batch.pn(i), batch.payload(i), handles, context) {
+        let bindings = self.declared().sending;
+        if !self.sending.acknowledge(batch.pn(i), batch.payload(i), bindings, context) {
             batch.reject(i);
         }
     }

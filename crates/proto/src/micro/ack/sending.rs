@@ -8,7 +8,7 @@ use super::receiving::MOST_STRETCHES;
 use super::wire::{Head, STRETCH, stretches};
 use crate::RttEstimator;
 use crate::micro::events::{Acknowledgement, LossBoundary, Outcome, RttSample, Statement};
-use crate::micro::flight::Flight;
+use crate::micro::scoreboard::Scoreboard;
 
 /// Name of the timer.
 pub(super) const OVERDUE: u8 = 0;
@@ -51,8 +51,8 @@ impl Policy {
 
 /// What an acknowledgement is checked against and turned into.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Handles {
-    pub(super) flight: SharedValue<Flight>,
+pub(super) struct Bindings {
+    pub(super) scoreboard: SharedValue<Scoreboard>,
     pub(super) acknowledged: Event<Acknowledgement>,
     pub(super) sampled: Event<RttSample>,
 }
@@ -92,13 +92,13 @@ impl Sending {
     }
 
     /// The path's state has a better guess of the round trip than at the start.
-    pub(super) fn guess_again(&mut self, handles: Handles, context: &mut Context<'_>) {
+    pub(super) fn guess_again(&mut self, bindings: Bindings, context: &mut Context<'_>) {
         if self.rtt.is_measured() {
             return;
         }
         self.start(context);
         if self.armed.is_some() {
-            self.check(handles, context);
+            self.check(bindings, context);
         }
     }
 
@@ -129,12 +129,12 @@ impl Sending {
     }
 
     /// Raises the timeout of what is overdue, and waits for the next.
-    pub(super) fn check(&mut self, handles: Handles, context: &mut Context<'_>) {
+    pub(super) fn check(&mut self, bindings: Bindings, context: &mut Context<'_>) {
         let now = context.now();
         self.missing.sequence_numbers.clear();
         let mut next: Option<Time> = None;
         let most = if self.policy.oldest_only { 1 } else { usize::MAX };
-        for (sequence, slot) in context.shared(handles.flight).waiting().take(most) {
+        for (sequence, slot) in context.shared(bindings.scoreboard).waiting().take(most) {
             let due = slot.sent + self.policy.timeout(&self.rtt, slot.tries);
             if due <= now {
                 self.missing.sequence_numbers.push(sequence);
@@ -158,31 +158,31 @@ impl Sending {
         &mut self,
         pn: u64,
         body: &[u8],
-        handles: Handles,
+        bindings: Bindings,
         context: &mut Context<'_>,
     ) -> bool {
         let Some((head, rest)) = Head::read(body) else { return false };
         let highest = stretches(head.below, rest).last().map_or(head.below, |(_, to)| to);
         // Nobody can have what was never sent.
-        let next = self.next.max(context.shared(handles.flight).next());
+        let next = self.next.max(context.shared(bindings.scoreboard).next());
         if head.newest >= context.next_pn() || highest > next {
             return false;
         }
         if self.newest.is_none_or(|newest| pn > newest) {
             self.newest = Some(pn);
-            self.measure(&head, handles, context);
+            self.measure(&head, bindings, context);
         }
-        self.tell(&head, rest, handles, context);
+        self.tell(&head, rest, bindings, context);
         let first = self.policy.timeout(&self.rtt, 1);
-        if context.shared(handles.flight).open() == 0 {
+        if context.shared(bindings.scoreboard).open() == 0 {
             self.disarm(context);
         } else if self.armed.is_some_and(|(_, then)| first < then * 7 / 8) {
-            self.check(handles, context);
+            self.check(bindings, context);
         }
         true
     }
 
-    fn measure(&mut self, head: &Head, handles: Handles, context: &mut Context<'_>) {
+    fn measure(&mut self, head: &Head, bindings: Bindings, context: &mut Context<'_>) {
         let elapsed = context.now().as_wrapped_micros().wrapping_sub(head.echo);
         // Half of the clock's range is 35 minutes: what seems older comes from a clock that is not ours.
         if elapsed > u32::MAX / 2 {
@@ -195,24 +195,24 @@ impl Sending {
         path.rtt_variation = self.rtt.variation();
         path.min_rtt = self.rtt.min();
         let at = context.now();
-        context.raise(handles.sampled, &mut RttSample { at, rtt });
+        context.raise(bindings.sampled, &mut RttSample { at, rtt });
     }
 
-    fn tell(&mut self, head: &Head, rest: &[u8], handles: Handles, context: &mut Context<'_>) {
+    fn tell(&mut self, head: &Head, rest: &[u8], bindings: Bindings, context: &mut Context<'_>) {
         let reordering = (self.rtt.min() / REORDERING_SHARE).max(self.policy.granularity);
         let boundary = LossBoundary { largest_pn: head.newest, sent_at: head.echo, reordering };
-        let base = context.shared(handles.flight).base();
+        let base = context.shared(bindings.scoreboard).base();
         self.notice.below = head.below;
         self.notice.loss = Some(boundary);
         self.notice.outcome = Outcome::default();
         self.notice.words.clear();
         let is_complete = rest.len() < MOST_STRETCHES * STRETCH;
-        if head.below < context.shared(handles.flight).next() {
+        if head.below < context.shared(bindings.scoreboard).next() {
             // Something newer than this number's segment has come, or the boundary makes no claim about it.
             self.notice.words.push(Statement { first: head.below, received: 0, known: 1 });
             state(head.below.max(base), stretches(head.below, rest), is_complete, &mut self.notice.words);
         }
-        context.raise(handles.acknowledged, &mut self.notice);
+        context.raise(bindings.acknowledged, &mut self.notice);
     }
 }
 

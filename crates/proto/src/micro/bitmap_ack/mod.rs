@@ -10,7 +10,7 @@
 //! acknowledgements), reports at the end of a round are RBUDP's (he-rbudp, section 2); both send them over TCP. That the law sets
 //! the interval is FOBS's and ASYNCH's (asynch, section 3).
 
-pub(crate) mod arrivals;
+pub(crate) mod received;
 mod receiver;
 mod report;
 mod report_interval;
@@ -241,8 +241,8 @@ impl MicroProtocol for BitmapAck {
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(grant) = SEND_PERMIT.of(event, notice) {
-            if self.sender.on_permit(grant, context) {
+        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+            if self.sender.on_permit(permit, context) {
                 ask(context);
             }
             return;

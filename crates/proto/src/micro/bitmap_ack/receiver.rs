@@ -8,15 +8,15 @@ use haul_stack::{
 };
 use haul_wire::packet::FeedbackHeader;
 
-use super::arrivals::{Arrival, Arrivals};
+use super::received::{Arrival, ReceivedBitmap};
 use super::report::{Came, Report, When};
 use super::{CHANNEL_REPORT, FEEDBACK};
 use crate::micro::events::{HOST_SAMPLE, OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
-struct Handles {
-    arrivals: SharedValue<Arrivals>,
+struct Bindings {
+    received: SharedValue<ReceivedBitmap>,
     report: Event<OwnReport>,
     soon: Event<()>,
     part: Event<PartArrived>,
@@ -48,7 +48,7 @@ fn run(batch: &Batch<'_>, sequence: Attribute<U48>) -> Option<Run> {
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    handles: Option<Handles>,
+    bindings: Option<Bindings>,
     sequence: Option<Attribute<U48>>,
     report: Report,
     /// Whether this end has anything to report: it takes an object, or data has come.
@@ -72,7 +72,7 @@ fn came(context: &Context<'_>) -> Came {
 impl Receiver {
     pub(super) fn new(now: Time, when: When, interval: Span) -> Self {
         Self {
-            handles: None,
+            bindings: None,
             sequence: None,
             report: Report::new(now, when, interval),
             reports: false,
@@ -88,8 +88,8 @@ impl Receiver {
     }
 
     pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.handles = Some(Handles {
-            arrivals: declaration.shared(Arrivals::new),
+        self.bindings = Some(Bindings {
+            received: declaration.shared(ReceivedBitmap::new),
             report: declaration.event(REPORT),
             soon: declaration.event(REPORT_SOON),
             part: declaration.event(PART_ARRIVED),
@@ -99,14 +99,14 @@ impl Receiver {
 
     pub(super) fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.sequence = Some(resolution.attribute("sequence"));
-        let handles = self.handles();
-        resolution.on_event(handles.soon, Order::NORMAL);
-        resolution.on_event(handles.part, Order::NORMAL);
-        resolution.on_event(handles.host, Order::NORMAL);
+        let bindings = self.bindings();
+        resolution.on_event(bindings.soon, Order::NORMAL);
+        resolution.on_event(bindings.part, Order::NORMAL);
+        resolution.on_event(bindings.host, Order::NORMAL);
     }
 
-    fn handles(&self) -> Handles {
-        self.handles.expect("declared before it is used")
+    fn bindings(&self) -> Bindings {
+        self.bindings.expect("declared before it is used")
     }
 
     pub(super) fn set_interval(&mut self, interval: Span) {
@@ -144,8 +144,8 @@ impl Receiver {
         let sequence = self.sequence.expect("bound before it is used");
         let (came, arrival) = (came(context), context.arrival());
         let before = self.packets;
-        let arrivals = context.shared(self.handles().arrivals);
-        let run = run(batch, sequence).filter(|run| arrivals.extend(run.first, run.packets));
+        let received = context.shared(self.bindings().received);
+        let run = run(batch, sequence).filter(|run| received.extend(run.first, run.packets));
         if let Some(run) = &run {
             self.packets += run.packets;
             self.bytes += run.bytes;
@@ -153,7 +153,7 @@ impl Receiver {
         }
         let singly = run.is_none().then(|| batch.live());
         for i in singly.into_iter().flatten() {
-            let arrival = arrivals.insert(batch.get(i, sequence));
+            let arrival = received.insert(batch.get(i, sequence));
             match arrival {
                 Arrival::TooFar => {
                     batch.reject(i);
@@ -176,17 +176,17 @@ impl Receiver {
     }
 
     pub(super) fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        let handles = self.handles();
-        if handles.soon.is(event) {
+        let bindings = self.bindings();
+        if bindings.soon.is(event) {
             self.report.hurry();
-        } else if let Some(part) = handles.part.of(event, notice) {
+        } else if let Some(part) = bindings.part.of(event, notice) {
             self.packets += 1;
             self.bytes += part.size as u64;
             self.duplicates += u64::from(part.duplicate);
             self.ecn_ce += u64::from(context.arrival().ecn == Ecn::Ce);
             self.buffers = self.buffers.wrapping_add(1);
             self.report.on_data(came(context), part.pn, part.sent_at, part.gap);
-        } else if let Some(host) = handles.host.of(event, notice) {
+        } else if let Some(host) = bindings.host.of(event, notice) {
             self.host = Some(*host);
         }
     }
@@ -200,18 +200,18 @@ impl Receiver {
 
     /// The counters and the limit of a report, if one is due.
     fn begin_report(&mut self, context: &mut Context<'_>) -> Option<FeedbackHeader> {
-        let handles = self.handles();
+        let bindings = self.bindings();
         let now = context.now();
-        if !self.reports || !self.report.start(now, context.shared(handles.arrivals)) {
+        if !self.reports || !self.report.start(now, context.shared(bindings.received)) {
             return None;
         }
         let mut own = OwnReport { limit: u64::MAX >> 16, last_probe: 0 };
-        context.raise(handles.report, &mut own);
+        context.raise(bindings.report, &mut own);
         let rejected = context.stats().unauthentic + context.stats().violations;
         self.socket_drops = context.arrival().socket_drops;
-        let arrivals = context.shared(handles.arrivals);
+        let received = context.shared(bindings.received);
         Some(FeedbackHeader {
-            packets: self.packets + arrivals.without_room,
+            packets: self.packets + received.without_room,
             bytes: self.bytes,
             duplicates: self.duplicates as u32,
             ecn_ce: self.ecn_ce as u32,
@@ -221,7 +221,7 @@ impl Receiver {
             last_probe: own.last_probe,
             buffers: self.buffers,
             host: self.host.take(),
-            ..self.report.header(now, arrivals)
+            ..self.report.header(now, received)
         })
     }
 
@@ -229,8 +229,8 @@ impl Receiver {
     pub(super) fn write(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let Some(header) = self.begin_report(context) else { return false };
         let Some(room) = batch.control_room() else { return false };
-        let arrivals = context.shared(self.handles().arrivals);
-        batch.push_with(FEEDBACK, room, |body| Some(self.report.write(body, &header, arrivals)));
+        let received = context.shared(self.bindings().received);
+        batch.push_with(FEEDBACK, room, |body| Some(self.report.write(body, &header, received)));
         self.sent += 1;
         true
     }
@@ -238,10 +238,10 @@ impl Receiver {
     /// The same, behind what `out` holds, for the control channel.
     pub(super) fn write_channel(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) -> bool {
         let Some(header) = self.begin_report(context) else { return false };
-        let arrivals = context.shared(self.handles().arrivals);
+        let received = context.shared(self.bindings().received);
         let start = out.len();
         out.resize(start + CHANNEL_REPORT, 0);
-        let len = self.report.write(&mut out[start..], &header, arrivals);
+        let len = self.report.write(&mut out[start..], &header, received);
         out.truncate(start + len);
         self.sent += 1;
         true

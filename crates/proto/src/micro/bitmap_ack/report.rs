@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use haul_base::{Span, Time};
 use haul_wire::packet::{FeedbackHeader, FeedbackWriter, NoRoom, SEGMENT_PACKETS, SEGMENT_WORDS};
 
-use super::arrivals::Arrivals;
+use super::received::ReceivedBitmap;
 use super::report_interval::LONGEST;
 
 /// Packets after which feedback is sent before the interval ends: a few hundred, so that on a fast short path
@@ -222,7 +222,7 @@ impl Report {
     }
 
     /// Begins a round if one is due; returns whether there is a packet to write.
-    pub(super) fn start(&mut self, now: Time, arrivals: &mut Arrivals) -> bool {
+    pub(super) fn start(&mut self, now: Time, received: &mut ReceivedBitmap) -> bool {
         if self.started || !self.queue.is_empty() {
             return true;
         }
@@ -238,7 +238,7 @@ impl Report {
             };
         if self.stating {
             (self.last_stated, self.unstated) = (now, false);
-            self.select(arrivals, if idle { REPEATED_IDLE } else { REPEATED });
+            self.select(received, if idle { REPEATED_IDLE } else { REPEATED });
         }
         if self.urgency == Urgency::Gap && now < self.last_sent + self.interval() {
             self.last_early = Some(now);
@@ -250,14 +250,14 @@ impl Report {
         true
     }
 
-    fn select(&mut self, arrivals: &mut Arrivals, repeated: usize) {
+    fn select(&mut self, received: &mut ReceivedBitmap, repeated: usize) {
         if self.queue.capacity() == 0 {
             self.queue.reserve(QUEUE);
         }
-        let first = arrivals.complete_below() / SEGMENT_PACKETS;
-        let last = arrivals.highest().div_ceil(SEGMENT_PACKETS);
+        let first = received.complete_below() / SEGMENT_PACKETS;
+        let last = received.highest().div_ceil(SEGMENT_PACKETS);
         for segment in first..last {
-            if arrivals.take_dirty(segment) {
+            if received.take_dirty(segment) {
                 self.queue.push_back(Part { segment, from: 0 });
             }
         }
@@ -270,7 +270,7 @@ impl Report {
     }
 
     /// The fields that this part of the receiver knows.
-    pub(super) fn header(&self, now: Time, arrivals: &Arrivals) -> FeedbackHeader {
+    pub(super) fn header(&self, now: Time, received: &ReceivedBitmap) -> FeedbackHeader {
         let received_at = self.received_at.as_wrapped_micros();
         // Microseconds as both ends of it are rounded, so that their sum is when it was read.
         let read_delay_us = self.read_at.as_wrapped_micros().wrapping_sub(received_at);
@@ -285,20 +285,25 @@ impl Report {
             received_at,
             read_delay_us,
             sent_at: now.as_wrapped_micros(),
-            complete_below: arrivals.complete_below(),
-            highest: arrivals.highest(),
+            complete_below: received.complete_below(),
+            highest: received.highest(),
             ..FeedbackHeader::default()
         }
     }
 
     /// Writes one feedback body and returns its length. What does not fit stays for the next packet.
-    pub(super) fn write(&mut self, body: &mut [u8], header: &FeedbackHeader, arrivals: &Arrivals) -> usize {
+    pub(super) fn write(
+        &mut self,
+        body: &mut [u8],
+        header: &FeedbackHeader,
+        received: &ReceivedBitmap,
+    ) -> usize {
         self.started = false;
         let Ok(mut writer) = FeedbackWriter::new(body, header) else {
             return 0;
         };
         while let Some(part) = self.queue.front_mut() {
-            if write_part(&mut writer, part, arrivals).is_err() {
+            if write_part(&mut writer, part, received).is_err() {
                 break;
             }
             self.queue.pop_front();
@@ -308,8 +313,12 @@ impl Report {
 }
 
 /// Writes as much of `part` as fits and moves it on; `Err` if some is left.
-fn write_part(writer: &mut FeedbackWriter<'_>, part: &mut Part, arrivals: &Arrivals) -> Result<(), NoRoom> {
-    let Some(segment) = arrivals.segment(part.segment) else {
+fn write_part(
+    writer: &mut FeedbackWriter<'_>,
+    part: &mut Part,
+    received: &ReceivedBitmap,
+) -> Result<(), NoRoom> {
+    let Some(segment) = received.segment(part.segment) else {
         return Ok(());
     };
     let number = part.segment as u32;
@@ -318,9 +327,9 @@ fn write_part(writer: &mut FeedbackWriter<'_>, part: &mut Part, arrivals: &Arriv
         writer.push_received(number, 0, solid)?;
         part.from = solid;
     }
-    let behind = part.segment < arrivals.highest() / SEGMENT_PACKETS;
+    let behind = part.segment < received.highest() / SEGMENT_PACKETS;
     let end =
-        if behind { SEGMENT_WORDS } else { (arrivals.highest() % SEGMENT_PACKETS).div_ceil(64) as usize };
+        if behind { SEGMENT_WORDS } else { (received.highest() % SEGMENT_PACKETS).div_ceil(64) as usize };
     while part.from < end {
         let words = writer.words_left().min(end - part.from);
         if words == 0 {
@@ -350,12 +359,17 @@ mod tests {
     }
 
     /// Every word that one round of feedback states, as (segment, word) -> bits.
-    fn round(report: &mut Report, now: Time, arrivals: &mut Arrivals, size: usize) -> Vec<(u64, usize, u64)> {
+    fn round(
+        report: &mut Report,
+        now: Time,
+        received: &mut ReceivedBitmap,
+        size: usize,
+    ) -> Vec<(u64, usize, u64)> {
         let mut words = Vec::new();
-        while report.start(now, arrivals) {
-            let header = report.header(now, arrivals);
+        while report.start(now, received) {
+            let header = report.header(now, received);
             let mut body = vec![0; size];
-            let len = report.write(&mut body, &header, arrivals);
+            let len = report.write(&mut body, &header, received);
             let view = FeedbackView::parse(&body[..len]).unwrap();
             for block in view.blocks() {
                 let first = block.first_word;
@@ -389,7 +403,7 @@ mod tests {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
         report.on_data(came(10), 7, 700, false);
         report.on_data(came(20), 5, 500, false);
-        let header = report.header(at(110), &Arrivals::new());
+        let header = report.header(at(110), &ReceivedBitmap::new());
         assert_eq!((header.largest_pn, header.echo_timestamp, header.echo_delay_us), (7, 700, 100));
     }
 
@@ -397,7 +411,7 @@ mod tests {
     fn the_time_before_it_was_read_is_the_receivers_own_delay() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
         report.on_data(Came { at: at(1_000), read: at(1_400) }, 7, 700, false);
-        let header = report.header(at(1_500), &Arrivals::new());
+        let header = report.header(at(1_500), &ReceivedBitmap::new());
         assert_eq!((header.received_at, header.read_delay_us, header.echo_delay_us), (1_000, 400, 500));
     }
 
@@ -407,14 +421,14 @@ mod tests {
             missing in prop::collection::btree_set(0u64..32_000, 0..3_000),
             size in 200usize..1_500,
         ) {
-            let mut arrivals = Arrivals::new();
+            let mut received = ReceivedBitmap::new();
             let mut report = Report::new(at(0), When::Interval, INTERVAL);
             for seq in (0..32_000).filter(|s| !missing.contains(s)) {
-                arrivals.insert(seq);
+                received.insert(seq);
                 report.on_data(came(1), seq, 0, false);
             }
-            let below = arrivals.complete_below();
-            let stated = round(&mut report, at(5_000), &mut arrivals, size);
+            let below = received.complete_below();
+            let stated = round(&mut report, at(5_000), &mut received, size);
             let mut seen = std::collections::HashMap::new();
             for (segment, word, bits) in stated {
                 for bit in 0..64 {
@@ -424,7 +438,7 @@ mod tests {
                     }
                 }
             }
-            for seq in below..arrivals.highest() {
+            for seq in below..received.highest() {
                 prop_assert_eq!(seen.get(&seq), Some(&!missing.contains(&seq)), "packet {}", seq);
             }
         }

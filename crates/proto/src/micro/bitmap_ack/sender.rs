@@ -2,7 +2,8 @@
 
 use haul_base::Span;
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, Grant, Order, Resolution, SEND_PERMIT, Setup, SharedValue,
+    Batch, BatchEvent, Context, Declaration, Event, Order, Resolution, SEND_PERMIT, SendPermit, Setup,
+    SharedValue,
 };
 use haul_wire::packet::{FeedbackHeader, FeedbackView, LAST_WORD_BITS, SEGMENT_PACKETS, SEGMENT_WORDS};
 
@@ -13,7 +14,7 @@ use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, ROUND_ENDED, RTT_SAMPLE,
     ReceiverCounters, RttSample, Statement,
 };
-use crate::micro::shared::{ChunkNow, Clock, Flight, LawInterval, ReportDelay, WaitingFor};
+use crate::micro::shared::{ChunkNow, Clock, LawInterval, ReportDelay, SendWindow, WaitingFor};
 use crate::rtt::RttEstimator;
 
 /// Smallest and largest reordering window. RFC 8985 section 6.2.1 takes a quarter of the smallest round trip;
@@ -31,8 +32,8 @@ const SHORTEST_REPEAT: Span = Span::from_millis(5);
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
-struct Handles {
-    flight: SharedValue<Flight>,
+struct Bindings {
+    send_window: SharedValue<SendWindow>,
     rtt: SharedValue<RttEstimator>,
     delay: SharedValue<ReportDelay>,
     clock: SharedValue<Clock>,
@@ -62,7 +63,7 @@ enum Round {
 #[derive(Debug)]
 pub(super) struct Sender {
     initial_rtt: Span,
-    handles: Option<Handles>,
+    bindings: Option<Bindings>,
     /// Kept for its memory.
     words: Vec<Statement>,
     /// Number of the newest report.
@@ -88,7 +89,7 @@ impl Sender {
     pub(super) fn new(setup: &Setup, when: When, interval: Span) -> Self {
         Self {
             initial_rtt: setup.initial_rtt,
-            handles: None,
+            bindings: None,
             words: Vec::new(),
             newest: None,
             largest_acked_pn: None,
@@ -108,8 +109,8 @@ impl Sender {
 
     pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>) {
         let initial_rtt = self.initial_rtt;
-        self.handles = Some(Handles {
-            flight: declaration.shared(Flight::default),
+        self.bindings = Some(Bindings {
+            send_window: declaration.shared(SendWindow::default),
             rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
             delay: declaration.shared(ReportDelay::default),
             clock: declaration.shared(Clock::default),
@@ -129,14 +130,14 @@ impl Sender {
         }
     }
 
-    fn handles(&self) -> Handles {
-        self.handles.expect("declared before it is used")
+    fn bindings(&self) -> Bindings {
+        self.bindings.expect("declared before it is used")
     }
 
     /// Sets the recipe's interval, which is in force until the sender asks for a longer one.
     pub(super) fn set_interval(&mut self, interval: Span, context: &mut Context<'_>) {
         self.interval.set_shortest(interval);
-        *context.shared(self.handles().delay) = ReportDelay(interval);
+        *context.shared(self.bindings().delay) = ReportDelay(interval);
     }
 
     pub(super) fn on_segments(&mut self, batch: &Batch<'_>) {
@@ -154,7 +155,7 @@ impl Sender {
             self.stretch = stretch;
             return self.stretch_ended;
         }
-        let waiting = context.shared(self.handles().clock).reason();
+        let waiting = context.shared(self.bindings().clock).reason();
         match (self.round, waiting) {
             // Only a report empties a window, and there is none before it is asked for.
             (Round::Running | Round::Starved, Some(WaitingFor::Acknowledgement | WaitingFor::Window)) => {
@@ -173,8 +174,8 @@ impl Sender {
     /// Number of the segment or chunk that is being sent for the first time, to within a batch.
     fn stretch_now(&self, context: &mut Context<'_>) -> u64 {
         match self.when {
-            When::Segment => context.shared(self.handles().flight).sent / SEGMENT_PACKETS,
-            When::Chunk => context.shared(self.handles().chunk).0,
+            When::Segment => context.shared(self.bindings().send_window).sent / SEGMENT_PACKETS,
+            When::Chunk => context.shared(self.bindings().chunk).0,
             When::Interval | When::Law | When::Round => 0,
         }
     }
@@ -187,9 +188,9 @@ impl Sender {
 
     /// Where the control law's window is full, nothing is filled any more, and only a report empties it. Returns whether one is
     /// to be asked for.
-    pub(super) fn on_permit(&mut self, grant: &Grant, context: &mut Context<'_>) -> bool {
-        let reason = context.shared(self.handles().clock).reason();
-        let is_full = grant.packets == 0 && reason == Some(WaitingFor::Window);
+    pub(super) fn on_permit(&mut self, permit: &SendPermit, context: &mut Context<'_>) -> bool {
+        let reason = context.shared(self.bindings().clock).reason();
+        let is_full = permit.packets == 0 && reason == Some(WaitingFor::Window);
         let asks = is_full && matches!(self.round, Round::Running | Round::Starved);
         if asks {
             self.round = Round::Ended;
@@ -207,7 +208,7 @@ impl Sender {
     pub(super) fn write_round(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let has_ended = self.round == Round::Ended;
         let is_wanted = std::mem::take(&mut self.stretch_ended) || has_ended;
-        if !is_wanted || !context.shared(self.handles().flight).outstanding {
+        if !is_wanted || !context.shared(self.bindings().send_window).outstanding {
             return false;
         }
         let now = context.now();
@@ -219,7 +220,7 @@ impl Sender {
         }
         self.round = Round::Told;
         if self.when == When::Round {
-            context.raise(self.handles().round_ended, &mut ());
+            context.raise(self.bindings().round_ended, &mut ());
         }
         let repeat = pause(context);
         context.set_timer(ROUND_TIMER, now + repeat);
@@ -228,7 +229,7 @@ impl Sender {
 
     /// Asks the receiver for another report interval, if that is due.
     pub(super) fn write_interval(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
-        if !context.shared(self.handles().flight).outstanding {
+        if !context.shared(self.bindings().send_window).outstanding {
             return false;
         }
         let Some(interval) = self.interval.take_request(context.now()) else { return false };
@@ -242,9 +243,9 @@ impl Sender {
     /// a newer report has a higher one.
     pub(super) fn on_report(&mut self, body: &[u8], number: u64, context: &mut Context<'_>) -> Option<()> {
         let view = FeedbackView::parse(body).ok()?;
-        let handles = self.handles();
+        let bindings = self.bindings();
         // A receiver cannot have what was never sent. One that has nothing yet names packet 0.
-        let sent = context.shared(handles.flight).sent;
+        let sent = context.shared(bindings.send_window).sent;
         if view.header.largest_pn >= context.next_pn().max(1) || view.header.highest > sent {
             return None;
         }
@@ -256,7 +257,7 @@ impl Sender {
             self.on_arrival(number, &view.header, context);
         }
         let mut notice = self.statements(&view, context);
-        context.raise(handles.acknowledged, &mut notice);
+        context.raise(bindings.acknowledged, &mut notice);
         self.words = std::mem::take(&mut notice.words);
         let header = &view.header;
         let arrived = (header.packets > 0).then_some((header.received_at, header.bytes));
@@ -274,7 +275,7 @@ impl Sender {
             loss: notice.loss,
             newest: newest.then_some(now_known),
         };
-        context.raise(handles.peer_report, &mut report);
+        context.raise(bindings.peer_report, &mut report);
         Some(())
     }
 
@@ -294,11 +295,11 @@ impl Sender {
 
     fn on_arrival(&mut self, pn: u64, header: &FeedbackHeader, context: &mut Context<'_>) {
         let report = ReportArrival { at: context.arrival().at, pn, number: self.reports };
-        let law = (self.when == When::Law).then(|| context.shared(self.handles().law).0.unwrap_or_default());
+        let law = (self.when == When::Law).then(|| context.shared(self.bindings().law).0.unwrap_or_default());
         if self.interval.on_report(report, header, context.path().min_rtt, law) {
             context.want_control();
         }
-        *context.shared(self.handles().delay) = ReportDelay(self.interval.get());
+        *context.shared(self.bindings().delay) = ReportDelay(self.interval.get());
     }
 
     /// Whether the statements mean something: data has arrived, or the word that a round has ended.
@@ -309,19 +310,19 @@ impl Sender {
     /// A round trip, from the echo of the newest transmission's timestamp.
     fn on_echo(&mut self, header: &FeedbackHeader, context: &mut Context<'_>) {
         // When the kernel got the report: how late it is read here is no part of the path either.
-        let (handles, at) = (self.handles(), context.arrival().at);
+        let (bindings, at) = (self.bindings(), context.arrival().at);
         let elapsed = at.as_wrapped_micros().wrapping_sub(header.echo_timestamp);
         let sample = u64::from(elapsed).saturating_sub(u64::from(header.echo_delay_us));
         let rtt = Span::from_micros(sample.max(1));
         if rtt >= LONGEST_ROUND_TRIP {
             return;
         }
-        let estimator = context.shared(handles.rtt);
+        let estimator = context.shared(bindings.rtt);
         estimator.on_sample(at, rtt);
         let (smoothed, variation, min) = (estimator.smoothed(), estimator.variation(), estimator.min());
         let path = context.path_mut();
         (path.rtt, path.rtt_variation, path.min_rtt) = (smoothed, variation, min);
-        context.raise(handles.rtt_sample, &mut RttSample { at, rtt });
+        context.raise(bindings.rtt_sample, &mut RttSample { at, rtt });
     }
 
     fn statements(&mut self, view: &FeedbackView<'_>, context: &Context<'_>) -> Acknowledgement {

@@ -11,8 +11,8 @@ fn at(millis: u64) -> Time {
 
 /// An object of fifty segments, the whole of which may leave at once.
 fn pair(recipe: &Recipe) -> Pair {
-    let blueprint = crate::micro::testing::blueprint(recipe);
-    let segment = 1_200 - blueprint.layout().data_overhead() as u64;
+    let compiled = crate::micro::testing::compiled(recipe);
+    let segment = 1_200 - compiled.layout().data_overhead() as u64;
     Pair::of_object(recipe, SEGMENTS * segment).0
 }
 

@@ -227,8 +227,8 @@ impl MicroProtocol for Fec {
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, _: &mut Context<'_>) {
-        if let Some(grant) = SEND_PERMIT.of(event, notice) {
-            grant.datagram = grant.datagram.saturating_sub(RESERVE);
+        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+            permit.datagram = permit.datagram.saturating_sub(RESERVE);
         }
     }
 

@@ -3,7 +3,7 @@ use haul_stack::{MessageSource, Recipe, SendError, SendOptions, Stack};
 use proptest::prelude::*;
 
 use super::segment_size;
-use crate::micro::testing::{Pair, Path, T0, blueprint, receive, setup, statistic};
+use crate::micro::testing::{Pair, Path, T0, compiled, receive, setup, statistic};
 
 fn recipe() -> Recipe {
     Recipe::new("test").with("fixed_size")
@@ -119,7 +119,7 @@ fn a_source_is_written_into_the_packets() {
     for (len, equal, batches) in [(100, true, 1), (100, false, 10), (5_000, true, 1)] {
         let mut sender = setup(true);
         sender.ends.message_source = Some(Box::new(Ten { left: 10, len, equal }));
-        let a = Stack::new(blueprint(&recipe()), sender).unwrap();
+        let a = Stack::new(compiled(&recipe()), sender).unwrap();
         let mut pair = Pair { a, ..Pair::new(&recipe()) };
         assert_eq!(pair.exchange(T0, &mut Path::default()), batches, "{len} {equal}");
         let got = pair.received_by_b();

@@ -22,7 +22,7 @@ use haul_stack::{
 };
 
 use self::receiving::Receiving;
-use self::sending::{Handles, Sending};
+use self::sending::{Bindings, Sending};
 use self::wire::Word;
 use super::arrived::Arrived;
 
@@ -119,7 +119,7 @@ fn repeat_after(context: &Context<'_>) -> Span {
 #[derive(Clone, Copy, Debug)]
 struct Declared {
     arrived: SharedValue<Arrived>,
-    sending: Handles,
+    sending: Bindings,
 }
 
 /// Which control packets are to leave: one of each kind may be.
@@ -162,7 +162,7 @@ impl MicroProtocol for NegativeAck {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         declaration.kind(NACK);
         let arrived = declaration.shared(Arrived::default);
-        self.declared = Some(Declared { arrived, sending: Handles::declare(declaration) });
+        self.declared = Some(Declared { arrived, sending: Bindings::declare(declaration) });
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {

@@ -6,19 +6,19 @@ use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, Share
 use super::wire::{Holdings, MOST_STRETCHES, Report, STATE_LEN, STRETCH, stretches};
 use super::{CONFIRM, FORGET, Limits, repeat_after};
 use crate::micro::events::{Acknowledgement, FORGOTTEN, Forgotten, Outcome, Statement};
-use crate::micro::flight::{Flight, State};
+use crate::micro::scoreboard::{Scoreboard, State};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Handles {
-    pub(super) flight: SharedValue<Flight>,
+pub(super) struct Bindings {
+    pub(super) scoreboard: SharedValue<Scoreboard>,
     pub(super) acknowledged: Event<Acknowledgement>,
     pub(super) forgotten: Event<Forgotten>,
 }
 
-impl Handles {
+impl Bindings {
     pub(super) fn declare(declaration: &mut haul_stack::Declaration<'_>) -> Self {
         Self {
-            flight: declaration.shared(Flight::default),
+            scoreboard: declaration.shared(Scoreboard::default),
             acknowledged: declaration.event(crate::micro::events::ACKNOWLEDGED),
             forgotten: declaration.event(FORGOTTEN),
         }
@@ -65,25 +65,25 @@ impl Sending {
     }
 
     /// Segments have left.
-    pub(super) fn sent(&mut self, next: u64, handles: Handles, limits: &Limits, context: &mut Context<'_>) {
+    pub(super) fn sent(&mut self, next: u64, bindings: Bindings, limits: &Limits, context: &mut Context<'_>) {
         self.next = self.next.max(next);
         if !self.running.forget {
             self.running.forget = true;
             context.set_timer(FORGET, context.now() + limits.retention);
         }
-        self.ask_if_needed(handles, context);
+        self.ask_if_needed(bindings, context);
     }
 
     /// Whether somebody waits until it is certain that segments have arrived.
-    fn needs_confirmation(&self, handles: Handles, context: &mut Context<'_>) -> bool {
+    fn needs_confirmation(&self, bindings: Bindings, context: &mut Context<'_>) -> bool {
         let draining = context.is_draining();
-        let flight = context.shared(handles.flight);
-        flight.open() > 0 && (draining || flight.is_crowded() || self.is_stale || !self.is_heard)
+        let scoreboard = context.shared(bindings.scoreboard);
+        scoreboard.open() > 0 && (draining || scoreboard.is_crowded() || self.is_stale || !self.is_heard)
     }
 
     /// Asks for a report, and later again, as long as one is needed.
-    pub(super) fn ask_if_needed(&mut self, handles: Handles, context: &mut Context<'_>) {
-        if !self.running.confirm && self.needs_confirmation(handles, context) {
+    pub(super) fn ask_if_needed(&mut self, bindings: Bindings, context: &mut Context<'_>) {
+        if !self.running.confirm && self.needs_confirmation(bindings, context) {
             self.running.confirm = true;
             // Not at once: a gap may be reported without being asked for, and more segments may follow.
             context.set_timer(CONFIRM, context.now() + context.path().rtt / 4);
@@ -93,11 +93,11 @@ impl Sending {
     /// Whether a report is to be asked for.
     pub(super) fn on_confirm(
         &mut self,
-        handles: Handles,
+        bindings: Bindings,
         limits: &Limits,
         context: &mut Context<'_>,
     ) -> bool {
-        self.running.confirm = self.needs_confirmation(handles, context);
+        self.running.confirm = self.needs_confirmation(bindings, context);
         if self.running.confirm {
             self.wants_confirmation = true;
             let repeat = repeat_after(context) * (1 << (self.asked / EAGER_QUESTIONS).min(20));
@@ -109,27 +109,27 @@ impl Sending {
 
     /// Forgets what nobody has missed for long. The receiver would have seen the gap by what came later; where nothing
     /// was sent later, it is asked.
-    pub(super) fn on_forget(&mut self, handles: Handles, limits: &Limits, context: &mut Context<'_>) {
+    pub(super) fn on_forget(&mut self, bindings: Bindings, limits: &Limits, context: &mut Context<'_>) {
         let now = context.now();
-        let flight = context.shared(handles.flight);
-        let newest = flight.next().checked_sub(1).and_then(|newest| flight.get(newest));
+        let scoreboard = context.shared(bindings.scoreboard);
+        let newest = scoreboard.next().checked_sub(1).and_then(|newest| scoreboard.get(newest));
         if newest.is_some_and(|slot| slot.sent + limits.silence <= now) {
             self.is_stale = true;
             context.set_timer(FORGET, now + limits.silence);
-            self.ask_if_needed(handles, context);
+            self.ask_if_needed(bindings, context);
             return;
         }
         let due = |sent: Time| sent + limits.retention;
-        let mut below = flight.base();
-        while flight.get(below).is_some_and(|slot| slot.state == State::Done || due(slot.sent) <= now) {
+        let mut below = scoreboard.base();
+        while scoreboard.get(below).is_some_and(|slot| slot.state == State::Done || due(slot.sent) <= now) {
             below += 1;
         }
-        let next = flight.get(below).map(|slot| due(slot.sent).max(now));
+        let next = scoreboard.get(below).map(|slot| due(slot.sent).max(now));
         self.running.forget = next.is_some();
         if let Some(at) = next {
             context.set_timer(FORGET, at);
         }
-        context.raise(handles.forgotten, &mut Forgotten { below });
+        context.raise(bindings.forgotten, &mut Forgotten { below });
     }
 
     /// Takes a report; whether it needs an answer, `None` if it is impossible.
@@ -137,21 +137,21 @@ impl Sending {
         &mut self,
         report: &Report,
         rest: &[u8],
-        handles: Handles,
+        bindings: Bindings,
         context: &mut Context<'_>,
     ) -> Option<bool> {
         let highest = stretches(report.below, rest).last().map_or(report.below, |(_, to)| to);
         let newest_possible = report.newest == 0 || report.newest < context.next_pn();
-        let next = self.next.max(context.shared(handles.flight).next());
+        let next = self.next.max(context.shared(bindings.scoreboard).next());
         if !newest_possible || report.next > next || highest > report.next {
             return None;
         }
         (self.is_heard, self.is_stale, self.asked) = (true, false, 0);
         let mut notices = self.notices.take().unwrap_or_default();
-        acknowledge(&mut notices.acknowledged, report, rest, handles, context);
-        collect(&mut notices.missing.sequence_numbers, report, rest, handles, context);
-        let flight = context.shared(handles.flight);
-        let (base, is_idle) = (flight.base(), flight.lost() == 0);
+        acknowledge(&mut notices.acknowledged, report, rest, bindings, context);
+        collect(&mut notices.missing.sequence_numbers, report, rest, bindings, context);
+        let scoreboard = context.shared(bindings.scoreboard);
+        let (base, is_idle) = (scoreboard.base(), scoreboard.lost() == 0);
         let asks_for_lost = stretches(report.below, rest).any(|(from, to)| from < to && from < base);
         let repeats = !notices.missing.sequence_numbers.is_empty();
         if repeats {
@@ -166,12 +166,12 @@ impl Sending {
         &mut self,
         kind: Kind,
         batch: &mut Batch<'_>,
-        handles: Handles,
+        bindings: Bindings,
         context: &mut Context<'_>,
     ) {
-        let flight = context.shared(handles.flight);
+        let scoreboard = context.shared(bindings.scoreboard);
         // An empty ledger holds nothing, wherever it stands.
-        let oldest = if flight.open() == 0 { self.next } else { flight.base() };
+        let oldest = if scoreboard.open() == 0 { self.next } else { scoreboard.base() };
         let holdings = Holdings { confirm: self.wants_confirmation, oldest, next: self.next.max(oldest) };
         let Some(i) = batch.push(kind, STATE_LEN) else { return };
         holdings.write(batch.payload_mut(i));
@@ -184,10 +184,10 @@ fn acknowledge(
     notice: &mut Acknowledgement,
     report: &Report,
     rest: &[u8],
-    handles: Handles,
+    bindings: Bindings,
     context: &mut Context<'_>,
 ) {
-    let base = context.shared(handles.flight).base();
+    let base = context.shared(bindings.scoreboard).base();
     notice.below = report.below;
     notice.loss = None;
     notice.outcome = Outcome::default();
@@ -208,7 +208,7 @@ fn acknowledge(
     if rest.len() < MOST_STRETCHES * STRETCH && !rest.is_empty() {
         come(at, report.next);
     }
-    context.raise(handles.acknowledged, notice);
+    context.raise(bindings.acknowledged, notice);
 }
 
 /// Which segments are to leave again: those that are missing although a packet sent later has come, or although they
@@ -217,16 +217,16 @@ fn collect(
     missing: &mut Vec<u64>,
     report: &Report,
     rest: &[u8],
-    handles: Handles,
+    bindings: Bindings,
     context: &mut Context<'_>,
 ) {
     let (now, wait) = (context.now(), repeat_after(context));
-    let flight = context.shared(handles.flight);
+    let scoreboard = context.shared(bindings.scoreboard);
     missing.clear();
-    let tail = if report.is_silence { (report.next, flight.next()) } else { (0, 0) };
+    let tail = if report.is_silence { (report.next, scoreboard.next()) } else { (0, 0) };
     for (from, to) in stretches(report.below, rest).chain([tail]) {
-        for sequence in from.max(flight.base())..to.min(flight.next()) {
-            let lost = flight.get(sequence).is_some_and(|slot| {
+        for sequence in from.max(scoreboard.base())..to.min(scoreboard.next()) {
+            let lost = scoreboard.get(sequence).is_some_and(|slot| {
                 slot.state == State::Waiting && (slot.pn < report.newest || slot.sent + wait <= now)
             });
             if lost {

@@ -4,7 +4,7 @@ use haul_base::{Machine, Rng, Span, Time};
 use haul_stack::{Recipe, SendOptions, Stack, StackEvent};
 use proptest::prelude::*;
 
-use crate::micro::testing::{Pair, Path, T0, blueprint, events, receive, setup, statistic};
+use crate::micro::testing::{Pair, Path, T0, compiled, events, receive, setup, statistic};
 
 fn recipe(window: &str, nack: &[(&str, &str)]) -> Recipe {
     Recipe::new("test")
@@ -188,7 +188,7 @@ proptest! {
         word in 1u8..3, flag in 0u8..2, numbers in prop::collection::vec(0u64..20, 3), rest in prop::collection::vec(any::<u8>(), 0..40),
     ) {
         let recipe = recipe("1024", &[]).without("seal").without("transport_driver");
-        let mut a = Stack::new(blueprint(&recipe), setup(true)).unwrap();
+        let mut a = Stack::new(compiled(&recipe), setup(true)).unwrap();
         for n in 0..5u32 {
             a.send(T0, &n.to_be_bytes(), SendOptions::default()).unwrap();
         }

@@ -3,9 +3,9 @@
 //! they lie, in any order, and grants how far the sender may go.
 
 mod boundaries;
-mod cut;
 mod parts;
-mod place;
+mod receiver;
+mod sender;
 
 use std::any::Any;
 
@@ -16,8 +16,8 @@ use haul_stack::{
 };
 
 use super::Turns;
-use cut::Cut;
-use place::{Gaps, Place};
+use receiver::{Gaps, ObjectReceiver};
+use sender::ObjectSender;
 
 /// A part of a segment that was sent whole before, and no longer fits the path.
 pub(crate) const DATA_PART: Kind = Kind(7);
@@ -32,8 +32,8 @@ pub(super) fn carries_data(batch: &Batch<'_>) -> bool {
 struct Object {
     now: Time,
     turns: Turns,
-    cut: Cut,
-    place: Place,
+    sender: ObjectSender,
+    receiver: ObjectReceiver,
 }
 
 /// The line of the registry.
@@ -69,9 +69,9 @@ pub(super) fn registration() -> Registration {
 
 #[expect(clippy::unnecessary_wraps, reason = "the registry's signature: others need parameters")]
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
-    let cut = Cut::new(parameters.bytes("chunk").0, parameters.bytes("first_limit").0);
-    let place = Place::new(gaps(parameters));
-    Ok(Box::new(Object { now: setup.now, turns: Turns::default(), cut, place }))
+    let sender = ObjectSender::new(parameters.bytes("chunk").0, parameters.bytes("first_limit").0);
+    let receiver = ObjectReceiver::new(gaps(parameters));
+    Ok(Box::new(Object { now: setup.now, turns: Turns::default(), sender, receiver }))
 }
 
 fn gaps(parameters: &Parameters) -> Gaps {
@@ -82,13 +82,13 @@ impl MicroProtocol for Object {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         let offset = declaration.attribute("offset");
         declaration.kind(DATA_PART);
-        self.cut.declare(declaration, offset);
-        self.place.declare(declaration, offset);
+        self.sender.declare(declaration, offset);
+        self.receiver.declare(declaration, offset);
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        self.cut.bind(resolution);
-        self.place.bind(resolution);
+        self.sender.bind(resolution);
+        self.receiver.bind(resolution);
         resolution.on_batch(BatchEvent::FILL, Order::NORMAL);
         // Before anybody counts it, and when those that had arrived before are gone.
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
@@ -96,42 +96,42 @@ impl MicroProtocol for Object {
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
-        self.cut.start(self.now, context);
-        self.place.start(context);
+        self.sender.start(self.now, context);
+        self.receiver.start(context);
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         if event == BatchEvent::FILL {
-            self.cut.fill(batch, context);
+            self.sender.fill(batch, context);
         } else if self.turns.is_second() {
-            self.place.deliver(batch, context);
+            self.receiver.deliver(batch, context);
         } else {
-            self.place.admit(batch, context);
+            self.receiver.admit(batch, context);
         }
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if self.cut.on_event(event, notice, context) {
+        if self.sender.on_event(event, notice, context) {
             return;
         }
-        self.place.on_event(event, notice, context);
+        self.receiver.on_event(event, notice, context);
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
-        if self.place.on_part(batch, i, context).is_none() {
+        if self.receiver.on_part(batch, i, context).is_none() {
             batch.reject(i);
         }
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        self.cut.set_chunk(parameters.bytes("chunk").0);
-        self.place.set_gaps(gaps(parameters), context);
+        self.sender.set_chunk(parameters.bytes("chunk").0);
+        self.receiver.set_gaps(gaps(parameters), context);
         Ok(())
     }
 
     fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.cut.statistics(each);
-        self.place.statistics(each);
+        self.sender.statistics(each);
+        self.receiver.statistics(each);
     }
 }
 

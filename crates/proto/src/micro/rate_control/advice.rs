@@ -28,7 +28,7 @@ impl RateControl {
         };
         *before = Looked { host: host.unwrap_or(before.host), received, socket_drops: drops };
         if let Some(lasts) = self.controller.advise(&look) {
-            context.raise(self.handles().pause_wanted, &mut Pause(lasts));
+            context.raise(self.bindings().pause_wanted, &mut Pause(lasts));
         }
         self.schedule(context);
     }

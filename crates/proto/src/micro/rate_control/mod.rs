@@ -1,10 +1,10 @@
 //! `rate_control`: a control law decides how fast to send and how much may be on its way; the pacer keeps the rate.
 
 mod advice;
-mod allotted;
-mod handles;
+mod bindings;
 mod law;
 mod observer;
+mod quota;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -14,8 +14,8 @@ use std::any::Any;
 use haul_base::{Cause, Ecn, Rate, Span, Time};
 use haul_diagnosis::Signature;
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, EventId, Grant, MicroProtocol, Order, Parameters, Registration,
-    Resolution, SEND_PERMIT, Setup, StackEvent,
+    Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Parameters, Registration,
+    Resolution, SEND_PERMIT, SendPermit, Setup, StackEvent,
 };
 
 use super::events::{Pause, PeerReport};
@@ -30,12 +30,12 @@ use crate::control::{
 use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
 use advice::Looked;
-use allotted::Allotted;
-use handles::Handles;
+use bindings::Bindings;
 pub use law::ChosenLaw;
 pub(crate) use law::PARAMETERS;
 use law::{Law, law_parameters};
 pub(crate) use observer::{Observer, Own};
+use quota::QuotaBound;
 use rules::{Rules, Totals};
 
 /// Bounds nothing: for checking that a law can be built.
@@ -83,10 +83,10 @@ struct RateControl {
     brought: bool,
     pacer: Pacer,
     max_batch: usize,
-    handles: Option<Handles>,
+    bindings: Option<Bindings>,
     /// What was allowed to the present batch.
     limits: Limits,
-    allotted: Allotted,
+    quota: QuotaBound,
     observer: Observer,
     diagnostician: Diagnostician,
     /// Of the window that has ended last. Kept for its memory.
@@ -146,9 +146,9 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         brought: is_brought,
         pacer: Pacer::new(parameters.span("debt")),
         max_batch: parameters.integer("max_batch") as usize,
-        handles: None,
+        bindings: None,
         limits: Limits { rate: Rate::MAX, window: None, burst: u64::MAX },
-        allotted: Allotted::ANYTHING,
+        quota: QuotaBound::ANYTHING,
         observer: Observer::default(),
         signature: Signature::new(),
         diagnostician: Diagnostician::new(Evidence::named(parameters.text("diagnosis"))),
@@ -167,8 +167,8 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
 }
 
 impl RateControl {
-    fn handles(&self) -> Handles {
-        self.handles.expect("declared before it is used")
+    fn bindings(&self) -> Bindings {
+        self.bindings.expect("declared before it is used")
     }
 
     /// Another law, or other parameters, as a recipe has them.
@@ -182,18 +182,18 @@ impl RateControl {
         self.unit_window = parameters.bytes("unit_window").0;
         self.ecn = ecn(parameters);
         self.diagnostician.set_evidence(Evidence::named(parameters.text("diagnosis")));
-        let handles = self.handles();
-        context.shared(handles.ledger).record_signatures(self.diagnostician.wants_signatures());
+        let bindings = self.bindings();
+        context.shared(bindings.ledger).record_signatures(self.diagnostician.wants_signatures());
         context.set_ecn(self.ecn);
         Ok(())
     }
 
     /// Another law takes over: what was sent and is to be sent stays as it is.
     fn exchange(&mut self, law: Law, context: &mut Context<'_>) -> Result<(), String> {
-        let handles = self.handles();
-        let mut controller = law.build(context.shared(handles.delay).0)?;
+        let bindings = self.bindings();
+        let mut controller = law.build(context.shared(bindings.delay).0)?;
         if let Permit::Go(limits) = self.controller.permit() {
-            let rtt = context.shared(handles.rtt);
+            let rtt = context.shared(bindings.rtt);
             controller.take_over(limits.effective_rate(rtt.smoothed()), rtt);
         }
         (self.controller, self.law) = (controller, law);
@@ -216,7 +216,7 @@ impl RateControl {
             receiver_lost: causes.of(Cause::ReceiverHost),
             sent_bytes: self.sent.bytes,
         };
-        let rtt = context.shared(self.handles().rtt).smoothed();
+        let rtt = context.shared(self.bindings().rtt).smoothed();
         // It was built once already, when it was checked; if it cannot be built here, the present law stays.
         if let Some(law) = self.rules.on_feedback(context.now(), totals, rtt, &self.law)
             && self.exchange(law, context).is_ok()
@@ -225,18 +225,18 @@ impl RateControl {
         }
     }
 
-    fn on_permit(&mut self, grant: &mut Grant, context: &mut Context<'_>) {
-        if grant.packets == 0 {
+    fn on_permit(&mut self, permit: &mut SendPermit, context: &mut Context<'_>) {
+        if permit.packets == 0 {
             return;
         }
-        match self.allowance(grant.datagram as u64, context) {
+        match self.allowance(permit.datagram as u64, context) {
             Ok(packets) => {
-                grant.burst =
-                    grant.burst.min(self.limits.burst.max(self.more_at_once(grant.datagram as u64)));
-                grant.at_most(packets.min(self.max_batch));
+                permit.burst =
+                    permit.burst.min(self.limits.burst.max(self.more_at_once(permit.datagram as u64)));
+                permit.at_most(packets.min(self.max_batch));
             }
             Err(reason) => {
-                grant.at_most(0);
+                permit.at_most(0);
                 self.wait(reason, context);
             }
         }
@@ -252,7 +252,7 @@ impl RateControl {
     /// How many datagrams of `size` may leave now, and why not if none may.
     fn allowance(&mut self, size: u64, context: &mut Context<'_>) -> Result<usize, WaitingFor> {
         let limits = self.law_limits(context)?;
-        self.limits = self.allotted.bound(limits);
+        self.limits = self.quota.bound(limits);
         if self.probe_credit > 0 {
             return Ok(self.probe_credit as usize);
         }
@@ -260,7 +260,7 @@ impl RateControl {
             context.resume_at(self.pacer.release_at());
             return Err(self.paced_by());
         }
-        let in_flight = context.shared(self.handles().flight).bytes;
+        let in_flight = context.shared(self.bindings().send_window).bytes;
         let allowed = limits.window.map_or(u64::MAX, |window| window.saturating_add(self.more_at_once(size)));
         let room = allowed.saturating_sub(in_flight);
         match room / size {
@@ -313,8 +313,8 @@ impl RateControl {
 
     /// Whose rate the pacer keeps.
     fn paced_by(&self) -> WaitingFor {
-        if self.allotted.binds {
-            WaitingFor::Allotment
+        if self.quota.binds {
+            WaitingFor::Quota
         } else if self
             .controller
             .ceiling()
@@ -328,47 +328,47 @@ impl RateControl {
 
     fn wait(&mut self, reason: WaitingFor, context: &mut Context<'_>) {
         let now = context.now();
-        if !matches!(reason, WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Allotment) {
+        if !matches!(reason, WaitingFor::Pacer | WaitingFor::Ceiling | WaitingFor::Quota) {
             self.pacer.on_idle(now);
         }
-        context.shared(self.handles().clock).wait(now, reason);
+        context.shared(self.bindings().clock).wait(now, reason);
     }
 
     /// There was nothing to send, and whoever had nothing has said why.
     fn on_nothing(&mut self, context: &mut Context<'_>) {
         self.pacer.on_idle(context.now());
-        let reason = context.shared(self.handles().clock).reason();
+        let reason = context.shared(self.bindings().clock).reason();
         if matches!(reason, Some(WaitingFor::Source | WaitingFor::Work | WaitingFor::Receiver)) {
             self.app_limited_below = context.next_pn();
         }
     }
 
     fn on_sent(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
-        let (now, handles) = (context.now(), self.handles());
+        let (now, bindings) = (context.now(), self.bindings());
         let (packets, bytes) = (batch.len() as u64, batch.bytes() as u64);
         self.probe_credit = self.probe_credit.saturating_sub(batch.len() as u32);
         self.pacer.on_sent(now, bytes, self.limits.rate);
-        if self.allotted.binds {
-            self.allotted.bound_below = context.next_pn();
+        if self.quota.binds {
+            self.quota.bound_below = context.next_pn();
         }
         self.sent.packets += packets;
         self.sent.bytes += bytes;
         self.note_units(Sent { now, first_pn: batch.pn(0), packets, bytes }, context);
-        let in_flight = context.shared(handles.flight).bytes;
+        let in_flight = context.shared(bindings.send_window).bytes;
         self.controller.on_sent(&SentBatch { now, packets, bytes, in_flight });
         self.schedule(context);
-        context.shared(handles.clock).busy(now);
+        context.shared(bindings.clock).busy(now);
     }
 
     /// Counts what leaves into the stretches of the transmission that laws judge by.
     fn note_units(&mut self, sent: Sent, context: &mut Context<'_>) {
-        let handles = self.handles();
+        let bindings = self.bindings();
         let chunk = if self.has_chunks {
-            context.shared(handles.chunk).0
+            context.shared(bindings.chunk).0
         } else {
             self.sent.bytes / self.unit_window
         };
-        let ledger = context.shared(handles.ledger);
+        let ledger = context.shared(bindings.ledger);
         if chunk != self.chunk {
             self.chunk = chunk;
             ledger.end(Unit::Chunk, sent.now, sent.first_pn);
@@ -377,29 +377,29 @@ impl RateControl {
     }
 
     fn on_report(&mut self, report: &PeerReport, context: &mut Context<'_>) {
-        let handles = self.handles();
-        let rtt = context.shared(handles.rtt).clone();
-        context.shared(handles.ledger).swap_runs(&mut self.losses);
+        let bindings = self.bindings();
+        let rtt = context.shared(bindings.rtt).clone();
+        context.shared(bindings.ledger).swap_runs(&mut self.losses);
         let own = Own {
             now: context.now(),
             datagram: u64::from(context.path().datagram),
             next_pn: context.next_pn(),
             sent_packets: self.sent.packets,
             sent_bytes: self.sent.bytes,
-            report_interval: context.shared(handles.delay).0,
+            report_interval: context.shared(bindings.delay).0,
         };
         let mut sample = self.observer.observe(report, &own, &rtt, &self.losses);
         // A report that states nothing names no packet: it is about the newest that was named before.
         let about = sample.largest_acked_pn;
         sample.app_limited =
-            about < self.app_limited_below || self.allotted.explains(sample.arrival_rate, about);
+            about < self.app_limited_below || self.quota.explains(sample.arrival_rate, about);
         let diagnosed = self.diagnostician.on_feedback(&sample);
         sample.verdict = sample.verdict.or(diagnosed);
         let (arrival_rate, drain_rate, read_delay) =
             (sample.arrival_rate, sample.drain_rate, sample.read_delay);
         let (acked, lost) = (sample.acked_packets, sample.lost_packets);
         self.controller.on_feedback(&sample);
-        let known = context.shared(handles.peer_host);
+        let known = context.shared(bindings.peer_host);
         *known = PeerHost {
             sample: self.observer.host(),
             arrival_rate: arrival_rate.or(known.arrival_rate),
@@ -423,33 +423,33 @@ impl RateControl {
             None if all => Known { largest_pn: 0, sent_at: 0, reordering: Span::ZERO, all },
             None => return,
         };
-        let (now, ledger) = (context.now(), self.handles().ledger);
+        let (now, ledger) = (context.now(), self.bindings().ledger);
         while let Some((mut end, has_signature)) =
             context.shared(ledger).take_boundary(now, &known, &mut self.signature)
         {
             if has_signature {
                 let told = self.diagnostician.on_window(&mut end, &self.signature);
-                context.shared(self.handles().windows).push(&end, &self.signature, told);
+                context.shared(self.bindings().windows).push(&end, &self.signature, told);
             }
             end.verdict = self.observer.verdict().or(end.verdict);
             self.controller.on_boundary(&end);
         }
     }
 
-    fn on_allotted(&mut self, rate: Rate, context: &mut Context<'_>) {
-        if rate > self.allotted.rate {
+    fn on_quota(&mut self, rate: Rate, context: &mut Context<'_>) {
+        if rate > self.quota.rate {
             self.pacer.on_higher_rate(context.now());
         }
-        self.allotted.set(rate, context.next_pn());
+        self.quota.set(rate, context.next_pn());
         self.tell(context);
     }
 
     fn tell(&self, context: &mut Context<'_>) {
         let law = self.controller.state();
-        let (rate, handles) = (law.rate.min(self.allotted.rate), self.handles());
-        *context.shared(handles.rate) = RateNow(RateState { rate, ..law });
-        *context.shared(handles.sending_rate) = SendingRate(rate);
-        *context.shared(handles.interval) = LawInterval(self.controller.report_interval());
+        let (rate, bindings) = (law.rate.min(self.quota.rate), self.bindings());
+        *context.shared(bindings.rate) = RateNow(RateState { rate, ..law });
+        *context.shared(bindings.sending_rate) = SendingRate(rate);
+        *context.shared(bindings.interval) = LawInterval(self.controller.report_interval());
     }
 }
 
@@ -464,38 +464,38 @@ fn bounded(limits: Limits, ceiling: Option<Rate>) -> Limits {
 
 impl MicroProtocol for RateControl {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
-        self.handles = Some(Handles::declare(declaration, self.law.initial_rtt));
+        self.bindings = Some(Bindings::declare(declaration, self.law.initial_rtt));
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.has_chunks = resolution.has("object");
         resolution.on_event(SEND_PERMIT, Order::NORMAL);
-        resolution.on_event(self.handles().rate_wanted, Order::NORMAL);
+        resolution.on_event(self.bindings().rate_wanted, Order::NORMAL);
         resolution.on_batch(BatchEvent::FILL, Order::LAST);
         // When what is in flight has been counted.
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
-        resolution.on_event(self.handles().peer_report, Order::NORMAL);
-        resolution.on_event(self.handles().timeout, Order::NORMAL);
-        resolution.on_event(self.handles().allotted, Order::NORMAL);
-        resolution.on_event(self.handles().verdict, Order::NORMAL);
-        resolution.on_event(self.handles().round_ended, Order::NORMAL);
-        resolution.on_event(self.handles().law_chosen, Order::NORMAL);
-        resolution.on_event(self.handles().host, Order::NORMAL);
-        resolution.on_event(self.handles().pause_asked, Order::NORMAL);
+        resolution.on_event(self.bindings().peer_report, Order::NORMAL);
+        resolution.on_event(self.bindings().timeout, Order::NORMAL);
+        resolution.on_event(self.bindings().quota, Order::NORMAL);
+        resolution.on_event(self.bindings().verdict, Order::NORMAL);
+        resolution.on_event(self.bindings().round_ended, Order::NORMAL);
+        resolution.on_event(self.bindings().law_chosen, Order::NORMAL);
+        resolution.on_event(self.bindings().host, Order::NORMAL);
+        resolution.on_event(self.bindings().pause_asked, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
         // What could have left before is no lateness to make good.
         self.pacer.on_idle(context.now());
         self.rules.start(context.now());
-        let delay = context.shared(self.handles().delay).0;
+        let delay = context.shared(self.bindings().delay).0;
         if !self.brought
             && delay > Span::ZERO
             && let Ok(controller) = self.law.build(delay)
         {
             self.controller = controller;
         }
-        let ledger = context.shared(self.handles().ledger);
+        let ledger = context.shared(self.bindings().ledger);
         ledger.record_signatures(self.diagnostician.wants_signatures());
         context.set_ecn(self.ecn);
         if context.ends().object_sink.is_some() {
@@ -516,29 +516,29 @@ impl MicroProtocol for RateControl {
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        let handles = self.handles();
-        if let Some(grant) = SEND_PERMIT.of(event, notice) {
-            self.on_permit(grant, context);
-        } else if let Some(report) = handles.peer_report.of(event, notice) {
+        let bindings = self.bindings();
+        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+            self.on_permit(permit, context);
+        } else if let Some(report) = bindings.peer_report.of(event, notice) {
             self.on_report(report, context);
-        } else if let Some(timeout) = handles.timeout.of(event, notice) {
+        } else if let Some(timeout) = bindings.timeout.of(event, notice) {
             self.probe_credit = timeout.packets;
             self.controller.on_silence(context.now(), timeout.in_row);
             self.tell(context);
             self.schedule(context);
-        } else if let Some(allotment) = handles.allotted.of(event, notice) {
-            self.on_allotted(allotment.0, context);
-        } else if let Some(&mut wanted) = handles.rate_wanted.of(event, notice) {
-            self.on_allotted(wanted, context);
+        } else if let Some(quota) = bindings.quota.of(event, notice) {
+            self.on_quota(quota.0, context);
+        } else if let Some(&mut wanted) = bindings.rate_wanted.of(event, notice) {
+            self.on_quota(wanted, context);
             context.emit(StackEvent::Rate(wanted));
-        } else if let Some(verdict) = handles.verdict.of(event, notice) {
+        } else if let Some(verdict) = bindings.verdict.of(event, notice) {
             self.observer.set_verdict(*verdict);
-        } else if let Some(chosen) = handles.law_chosen.of(event, notice) {
+        } else if let Some(chosen) = bindings.law_chosen.of(event, notice) {
             // It was built once already, when it was checked; if it cannot be built here, the present law stays.
             let _ = self.switch(&chosen.parameters, context);
-        } else if let Some(&mut host) = handles.host.of(event, notice) {
+        } else if let Some(&mut host) = bindings.host.of(event, notice) {
             self.advise(Some(host), context);
-        } else if let Some(&mut Pause(lasts)) = handles.pause_asked.of(event, notice) {
+        } else if let Some(&mut Pause(lasts)) = bindings.pause_asked.of(event, notice) {
             // An end that takes the object sends nothing that could pause.
             if self.looked.is_some() {
                 return;
@@ -546,9 +546,9 @@ impl MicroProtocol for RateControl {
             self.controller.on_pause(context.now(), lasts);
             self.tell(context);
             self.schedule(context);
-        } else if handles.round_ended.is(event) {
+        } else if bindings.round_ended.is(event) {
             let (now, next_pn) = (context.now(), context.next_pn());
-            context.shared(handles.ledger).end(Unit::Round, now, next_pn);
+            context.shared(bindings.ledger).end(Unit::Round, now, next_pn);
         }
     }
 

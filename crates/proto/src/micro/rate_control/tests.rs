@@ -4,8 +4,8 @@ use haul_base::{Cause, Ecn, HostSample, Machine, PathId, Rate, Received, Span, T
 use haul_stack::{Recipe, Stack, StackEvent};
 
 use crate::control::{Boundary, FeedbackSample, Limits, Permit, RateController, RateState, Unit, law_names};
-use crate::micro::events::{ALLOTTED, Allotment, HOST_SAMPLE, PAUSE_WANTED, Pause, VERDICT};
-use crate::micro::testing::{Pair, Path, T0, blueprint, events, object_recipe, statistic};
+use crate::micro::events::{HOST_SAMPLE, PAUSE_WANTED, Pause, QUOTA, Quota, VERDICT};
+use crate::micro::testing::{Pair, Path, T0, compiled, events, object_recipe, statistic};
 
 fn at(millis: u64) -> Time {
     T0 + Span::from_millis(millis)
@@ -75,12 +75,12 @@ fn a_low_rate_is_kept_with_few_wake_ups() {
 }
 
 #[test]
-fn what_the_receiver_allots_bounds_the_law_and_never_raises_it() {
+fn the_quota_of_the_receiver_bounds_the_law_and_never_raises_it() {
     let mut pair = begun(&object_recipe("8Mbit"));
-    pair.a.raise(at(100), ALLOTTED, &mut Allotment(Rate::from_bps(2_000_000)));
+    pair.a.raise(at(100), QUOTA, &mut Quota(Rate::from_bps(2_000_000)));
     let found = sent(&mut pair, 100, 1_000);
     assert!(is_near(found, 2_000_000), "{found}");
-    pair.a.raise(at(1_000), ALLOTTED, &mut Allotment(Rate::from_bps(90_000_000)));
+    pair.a.raise(at(1_000), QUOTA, &mut Quota(Rate::from_bps(90_000_000)));
     let found = sent(&mut pair, 1_000, 2_000);
     assert!(is_near(found, 8_000_000), "{found}");
 }
@@ -385,7 +385,7 @@ fn parameters_of_the_law_are_checked_with_the_recipe() {
     }
     let mut recipe = object_recipe("8Mbit");
     recipe.set("rate_control.cause_aware", "true").unwrap();
-    blueprint(&recipe);
+    compiled(&recipe);
 }
 
 /// Whether anything leaves in the millisecond that begins then.

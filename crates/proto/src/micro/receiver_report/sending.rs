@@ -12,7 +12,7 @@ use crate::micro::events::{
     LossBoundary, Newest, Outcome, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, RTT_SAMPLE,
     RttSample,
 };
-use crate::micro::shared::{Clock, Flight, ReportDelay, WaitingFor};
+use crate::micro::shared::{Clock, ReportDelay, SendWindow, WaitingFor};
 use crate::rtt::RttEstimator;
 
 /// Smallest and largest reordering window: a quarter of the smallest round trip (RFC 8985, section 6.2.1); the floor
@@ -32,8 +32,8 @@ const IDLE_TIMEOUTS: u32 = 6;
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
-struct Handles {
-    flight: SharedValue<Flight>,
+struct Bindings {
+    send_window: SharedValue<SendWindow>,
     rtt: SharedValue<RttEstimator>,
     delay: SharedValue<ReportDelay>,
     clock: SharedValue<Clock>,
@@ -57,7 +57,7 @@ struct Packet {
 pub(super) struct Sending {
     initial_rtt: Span,
     interval: Span,
-    handles: Option<Handles>,
+    bindings: Option<Bindings>,
     /// Others measure the path, by acknowledgements.
     is_measured: bool,
     /// In the order of sending.
@@ -78,7 +78,7 @@ impl Sending {
         Self {
             initial_rtt,
             interval,
-            handles: None,
+            bindings: None,
             is_measured: false,
             unsettled: VecDeque::new(),
             in_flight: 0,
@@ -93,8 +93,8 @@ impl Sending {
 
     pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>) {
         let initial_rtt = self.initial_rtt;
-        self.handles = Some(Handles {
-            flight: declaration.shared(Flight::default),
+        self.bindings = Some(Bindings {
+            send_window: declaration.shared(SendWindow::default),
             rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
             delay: declaration.shared(ReportDelay::default),
             clock: declaration.shared(Clock::default),
@@ -109,26 +109,26 @@ impl Sending {
         self.is_measured = ["positive_ack", "cumulative_ack"].iter().any(|name| resolution.has(name));
     }
 
-    fn handles(&self) -> Handles {
-        self.handles.expect("a stack declares before it runs")
+    fn bindings(&self) -> Bindings {
+        self.bindings.expect("a stack declares before it runs")
     }
 
     pub(super) fn start(&self, context: &mut Context<'_>) {
         let now = context.now();
-        context.shared(self.handles().clock).start(now);
-        *context.shared(self.handles().delay) = ReportDelay(self.interval);
+        context.shared(self.bindings().clock).start(now);
+        *context.shared(self.bindings().delay) = ReportDelay(self.interval);
     }
 
     pub(super) fn set_interval(&mut self, interval: Span, context: &mut Context<'_>) {
         self.interval = interval;
-        *context.shared(self.handles().delay) = ReportDelay(interval);
+        *context.shared(self.bindings().delay) = ReportDelay(interval);
     }
 
     /// A batch was filled as far as there was something to send.
     pub(super) fn on_filled(&self, batch: &Batch<'_>, context: &mut Context<'_>) {
         if batch.is_empty() {
             let now = context.now();
-            context.shared(self.handles().clock).wait(now, WaitingFor::Source);
+            context.shared(self.bindings().clock).wait(now, WaitingFor::Source);
         }
     }
 
@@ -143,7 +143,7 @@ impl Sending {
         for packet in self.unsettled.drain(..excess) {
             self.in_flight -= u64::from(packet.size);
             self.lost += 1;
-            context.shared(self.handles.expect("declared").ledger).on_lost(packet.pn);
+            context.shared(self.bindings.expect("declared").ledger).on_lost(packet.pn);
         }
         self.tell(context);
         if !self.is_timed {
@@ -185,7 +185,7 @@ impl Sending {
             loss,
             newest: is_newest.then_some(newest),
         };
-        context.raise(self.handles().peer_report, &mut report);
+        context.raise(self.bindings().peer_report, &mut report);
         Some(())
     }
 
@@ -205,7 +205,7 @@ impl Sending {
         if rtt >= LONGEST_ROUND_TRIP {
             return;
         }
-        let estimator = context.shared(self.handles().rtt);
+        let estimator = context.shared(self.bindings().rtt);
         estimator.on_sample(came, rtt);
         if self.is_measured {
             return;
@@ -213,16 +213,16 @@ impl Sending {
         let (smoothed, variation, min) = (estimator.smoothed(), estimator.variation(), estimator.min());
         let path = context.path_mut();
         (path.rtt, path.rtt_variation, path.min_rtt) = (smoothed, variation, min);
-        context.raise(self.handles().rtt_sample, &mut RttSample { at: came, rtt });
+        context.raise(self.bindings().rtt_sample, &mut RttSample { at: came, rtt });
     }
 
     fn reordering(&self, context: &mut Context<'_>) -> Span {
-        (context.shared(self.handles().rtt).min() / 4).clamp(REORDERING_MIN, REORDERING_MAX)
+        (context.shared(self.bindings().rtt).min() / 4).clamp(REORDERING_MIN, REORDERING_MAX)
     }
 
     /// Takes out the packets whose outcome is known now (RACK, RFC 8985).
     fn settle(&mut self, upto: u64, words: &Words<'_>, context: &mut Context<'_>) -> Outcome {
-        let (reordering, ledger) = (self.reordering(context), self.handles().ledger);
+        let (reordering, ledger) = (self.reordering(context), self.bindings().ledger);
         let mut outcome = Outcome::default();
         let Some((_, largest_sent)) = self.echoed else { return outcome };
         let known = self.unsettled.partition_point(|packet| packet.pn <= upto);
@@ -248,9 +248,9 @@ impl Sending {
     }
 
     fn tell(&self, context: &mut Context<'_>) {
-        let flight = context.shared(self.handles().flight);
-        flight.bytes = self.in_flight;
-        flight.outstanding = !self.unsettled.is_empty();
+        let send_window = context.shared(self.bindings().send_window);
+        send_window.bytes = self.in_flight;
+        send_window.outstanding = !self.unsettled.is_empty();
     }
 
     /// Sets the timer of a report that does not come, or stops it when none is awaited.
@@ -259,20 +259,20 @@ impl Sending {
         if !self.is_timed {
             return context.cancel_timer(PROBE_TIMER);
         }
-        let first = context.shared(self.handles().rtt).probe_timeout(self.interval);
+        let first = context.shared(self.bindings().rtt).probe_timeout(self.interval);
         let timeout = (first * (1 << self.timeouts.min(20))).min(LONGEST_TIMEOUT);
         context.set_timer(PROBE_TIMER, context.now() + timeout);
     }
 
     pub(super) fn on_probe_timer(&mut self, context: &mut Context<'_>) {
-        let handles = self.handles();
-        let is_waiting = context.shared(handles.clock).reason() == Some(WaitingFor::Window);
+        let bindings = self.bindings();
+        let is_waiting = context.shared(bindings.clock).reason() == Some(WaitingFor::Window);
         self.is_timed = false;
         if self.unsettled.is_empty() || self.timeouts >= IDLE_TIMEOUTS && !is_waiting {
             return;
         }
         self.timeouts += 1;
-        context.raise(handles.timeout, &mut ProbeTimeout { in_row: self.timeouts, packets: PROBES });
+        context.raise(bindings.timeout, &mut ProbeTimeout { in_row: self.timeouts, packets: PROBES });
         self.set_timer(context);
     }
 

@@ -1,6 +1,6 @@
 //! Sends again from copies: payload and attributes of every outstanding segment, in buffers of the stack's pool.
 
-mod kept;
+mod buffer;
 
 use std::any::Any;
 
@@ -9,9 +9,9 @@ use haul_stack::{
     RETRANSMIT_TIMEOUT, Resolution, SEND_PERMIT,
 };
 
-use self::kept::{Attributes, Copies, Declared, Limits};
+use self::buffer::{Attributes, Declared, Limits, RetransmitBuffer};
 use crate::micro::events::{ACKNOWLEDGED, FORGOTTEN};
-use crate::micro::flight::Flight;
+use crate::micro::scoreboard::Scoreboard;
 
 /// See the module's text. What is kept is made by the first segment that leaves: many stacks only receive.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct KeepCopies {
     limits: Limits,
     declared: Option<Declared>,
     attributes: Option<Attributes>,
-    copies: Option<Box<Copies>>,
+    copies: Option<Box<RetransmitBuffer>>,
 }
 
 impl KeepCopies {
@@ -31,17 +31,17 @@ impl KeepCopies {
         self.declared.expect("a stack declares before it binds")
     }
 
-    fn copies(&mut self) -> &mut Copies {
+    fn copies(&mut self) -> &mut RetransmitBuffer {
         let (limits, declared) = (self.limits, self.declared());
         let attributes = self.attributes.expect("a stack binds before it runs");
-        self.copies.get_or_insert_with(|| Box::new(Copies::new(limits, declared, attributes)))
+        self.copies.get_or_insert_with(|| Box::new(RetransmitBuffer::new(limits, declared, attributes)))
     }
 }
 
 impl MicroProtocol for KeepCopies {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         self.declared = Some(Declared {
-            flight: declaration.shared(Flight::default),
+            scoreboard: declaration.shared(Scoreboard::default),
             acknowledged: declaration.event(ACKNOWLEDGED),
             forgotten: declaration.event(FORGOTTEN),
         });
@@ -73,8 +73,9 @@ impl MicroProtocol for KeepCopies {
                 copies.tell(context);
             }
         } else if batch.is_data() {
-            self.copies()
-                .with_flight(context, |copies, flight, context| copies.record(batch, flight, context));
+            self.copies().with_scoreboard(context, |copies, scoreboard, context| {
+                copies.record(batch, scoreboard, context)
+            });
         }
     }
 
@@ -82,8 +83,8 @@ impl MicroProtocol for KeepCopies {
         let acknowledged = self.declared().acknowledged;
         if let Some(copies) = &mut self.copies {
             copies.on_event(event, notice, context);
-        } else if let Some(grant) = SEND_PERMIT.of(event, notice) {
-            grant.at_most(self.limits.room(0, 0, grant.datagram));
+        } else if let Some(permit) = SEND_PERMIT.of(event, notice) {
+            permit.at_most(self.limits.room(0, 0, permit.datagram));
         } else if let Some(ack) = acknowledged.of(event, notice) {
             ack.outcome.nothing_outstanding = true;
         }
@@ -97,10 +98,10 @@ impl MicroProtocol for KeepCopies {
         Ok(())
     }
 
-    fn rest(&mut self, context: &mut Context<'_>) {
-        context.shared(self.declared().flight).rest();
+    fn release_idle(&mut self, context: &mut Context<'_>) {
+        context.shared(self.declared().scoreboard).release_idle();
         if let Some(copies) = &mut self.copies {
-            copies.rest();
+            copies.release_idle();
         }
     }
 

@@ -57,7 +57,7 @@ impl Ledger {
     }
 
     /// Gives back what is kept for more messages.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn release_idle(&mut self) {
         self.open.shrink_to_fit();
     }
 

@@ -8,7 +8,9 @@ mod outstanding;
 #[cfg(test)]
 mod tests;
 
-use haul_stack::{Company, MicroProtocol, ParameterKind, ParameterSpec, Parameters, Registration, Setup};
+use haul_stack::{
+    MicroProtocol, ParameterKind, ParameterSpec, Parameters, PeerProtocols, Registration, Setup,
+};
 
 pub(super) fn registration() -> Registration {
     Registration {
@@ -52,9 +54,9 @@ pub(super) fn registration() -> Registration {
 }
 
 /// That the last packets of an object are lost shows at the end of a round, or when they are sent again unasked.
-fn compare(parameters: &Parameters, company: &Company<'_>) -> Result<(), (&'static str, String)> {
+fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
     let is_object = parameters.text("keep") == "object";
-    match company.parameters("bitmap_ack").map(|reports| reports.text("when")) {
+    match peers.parameters("bitmap_ack").map(|reports| reports.text("when")) {
         Some("interval" | "law") if is_object && !parameters.flag("probe") => {
             let wanted = "true is wanted with `bitmap_ack.when` = `interval` or `law`, or nobody notices that the last packets \
                           are lost; set it to true, or bitmap_ack.when to segment, chunk or round";

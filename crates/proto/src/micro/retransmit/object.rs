@@ -16,7 +16,7 @@ use crate::micro::events::{
     ACKNOWLEDGED, Acknowledgement, DELIVERED, LossBoundary, PROBE_TIMEOUT, ProbeTimeout,
 };
 use crate::micro::object::{DATA_PART, carries_data};
-use crate::micro::shared::{Flight, ReportDelay};
+use crate::micro::shared::{ReportDelay, SendWindow};
 use crate::rtt::RttEstimator;
 
 /// Longest wait between two probes of a silent path.
@@ -33,8 +33,8 @@ const NO_LOSS: LossBoundary = LossBoundary { largest_pn: 0, sent_at: 0, reorderi
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
-struct Handles {
-    flight: SharedValue<Flight>,
+struct Bindings {
+    send_window: SharedValue<SendWindow>,
     rtt: SharedValue<RttEstimator>,
     delay: SharedValue<ReportDelay>,
     ledger: SharedValue<LossLedger>,
@@ -63,7 +63,7 @@ struct Counters {
 #[derive(Debug)]
 struct KeepObject {
     initial_rtt: Span,
-    handles: Option<Handles>,
+    bindings: Option<Bindings>,
     places: Option<Places>,
     /// Made when the first segment leaves: an end that only receives has none.
     table: Option<Box<Outstanding>>,
@@ -85,7 +85,7 @@ struct KeepObject {
 pub(super) fn build(parameters: &Parameters, setup: &Setup) -> Box<dyn MicroProtocol> {
     Box::new(KeepObject {
         initial_rtt: setup.initial_rtt,
-        handles: None,
+        bindings: None,
         places: None,
         table: None,
         window: parameters.integer("window"),
@@ -101,8 +101,8 @@ pub(super) fn build(parameters: &Parameters, setup: &Setup) -> Box<dyn MicroProt
 }
 
 impl KeepObject {
-    fn handles(&self) -> Handles {
-        self.handles.expect("declared before it is used")
+    fn bindings(&self) -> Bindings {
+        self.bindings.expect("declared before it is used")
     }
 
     /// Adds what is lost to the batch.
@@ -223,7 +223,7 @@ impl KeepObject {
 
     fn tell_flight(&self, outstanding: bool, context: &mut Context<'_>) {
         let Some(table) = &self.table else { return };
-        *context.shared(self.handles().flight) = Flight {
+        *context.shared(self.bindings().send_window) = SendWindow {
             bytes: table.in_flight(),
             sent: table.next_seq(),
             room: self.window.saturating_sub(table.span()),
@@ -240,9 +240,9 @@ impl KeepObject {
             context.cancel_timer(TIMER);
             return;
         }
-        let handles = self.handles();
-        let delay = context.shared(handles.delay).0;
-        let timeout = context.shared(handles.rtt).probe_timeout(delay);
+        let bindings = self.bindings();
+        let delay = context.shared(bindings.delay).0;
+        let timeout = context.shared(bindings.rtt).probe_timeout(delay);
         let backed_off = timeout * (1 << self.timeouts_in_row.min(10));
         context.set_timer(TIMER, self.timer_base + backed_off.min(LONGEST_TIMEOUT.max(timeout)));
     }
@@ -252,7 +252,7 @@ impl KeepObject {
         if change.lost_packets > 0
             && let Some(table) = &mut self.table
         {
-            let ledger = context.shared(self.handles.expect("declared before it is used").ledger);
+            let ledger = context.shared(self.bindings.expect("declared before it is used").ledger);
             table.take_losses().for_each(|pn| ledger.on_lost(pn));
         }
         if change.acked_packets > 0 {
@@ -305,8 +305,8 @@ fn take_in(table: &mut Outstanding, notice: &Acknowledgement) -> Change {
 impl MicroProtocol for KeepObject {
     fn declare(&mut self, declaration: &mut Declaration<'_>) {
         let initial_rtt = self.initial_rtt;
-        self.handles = Some(Handles {
-            flight: declaration.shared(Flight::default),
+        self.bindings = Some(Bindings {
+            send_window: declaration.shared(SendWindow::default),
             rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
             delay: declaration.shared(ReportDelay::default),
             ledger: declaration.shared(LossLedger::default),
@@ -321,12 +321,12 @@ impl MicroProtocol for KeepObject {
         self.places = Some(Places { sequence, offset });
         resolution.on_batch(BatchEvent::FILL, Order::EARLY);
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::NORMAL);
-        resolution.on_event(self.handles().acknowledged, Order::NORMAL);
-        resolution.on_event(self.handles().delivered, Order::NORMAL);
+        resolution.on_event(self.bindings().acknowledged, Order::NORMAL);
+        resolution.on_event(self.bindings().delivered, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
-        context.shared(self.handles().flight).room = self.window;
+        context.shared(self.bindings().send_window).room = self.window;
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
@@ -338,7 +338,7 @@ impl MicroProtocol for KeepObject {
     }
 
     fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(notice) = self.handles().acknowledged.of(event, notice) {
+        if let Some(notice) = self.bindings().acknowledged.of(event, notice) {
             self.on_acknowledged(notice, context);
         } else {
             context.cancel_timer(TIMER);
@@ -354,7 +354,7 @@ impl MicroProtocol for KeepObject {
         self.tell_flight(true, context);
         self.set_timer(context);
         let mut notice = ProbeTimeout { in_row: self.timeouts_in_row, packets: PROBE_PACKETS };
-        context.raise(self.handles().timeout, &mut notice);
+        context.raise(self.bindings().timeout, &mut notice);
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {

@@ -118,18 +118,18 @@ pub(crate) struct Change {
 
 /// Packets that are neither acknowledged nor taken for lost, and their payload bytes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Flying {
+struct InFlight {
     packets: u64,
     bytes: u64,
 }
 
-impl Flying {
-    fn leave(&mut self, packets: u64, bytes: u64) {
+impl InFlight {
+    fn add(&mut self, packets: u64, bytes: u64) {
         self.packets += packets;
         self.bytes += bytes;
     }
 
-    fn land(&mut self, packets: u64, bytes: u64) {
+    fn remove(&mut self, packets: u64, bytes: u64) {
         self.packets = self.packets.saturating_sub(packets);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
@@ -151,7 +151,7 @@ pub(crate) struct Outstanding {
     losses: Vec<u64>,
     /// Bytes of each packet beside its payload, counted as in flight.
     overhead: u64,
-    flying: Flying,
+    in_flight: InFlight,
 }
 
 impl Outstanding {
@@ -165,7 +165,7 @@ impl Outstanding {
             lost: VecDeque::with_capacity(PACKETS as usize),
             losses: Vec::with_capacity(1_024),
             overhead: overhead as u64,
-            flying: Flying::default(),
+            in_flight: InFlight::default(),
         }
     }
 
@@ -176,7 +176,7 @@ impl Outstanding {
 
     /// UDP payload bytes sent and neither acknowledged nor declared lost.
     pub(crate) fn in_flight(&self) -> u64 {
-        self.flying.bytes + self.flying.packets * self.overhead
+        self.in_flight.bytes + self.in_flight.packets * self.overhead
     }
 
     /// Packets have so many bytes beside their payload from now on; those that are on their way count as if they had too.
@@ -240,7 +240,7 @@ impl Outstanding {
             let packets = here.len() as u64;
             segment.sent = (index + here.len()) as u16;
             self.next_seq += packets;
-            self.flying.leave(packets, packets * u64::from(first.len));
+            self.in_flight.add(packets, packets * u64::from(first.len));
             first.pn += packets;
             offsets = behind;
         }
@@ -265,7 +265,7 @@ impl Outstanding {
             record.sent_at = sent_at;
             record.state = State::InFlight;
             let bytes = u64::from(record.len);
-            self.flying.leave(1, bytes);
+            self.in_flight.add(1, bytes);
         }
     }
 
@@ -409,7 +409,7 @@ impl Outstanding {
         };
         record.state = State::Lost;
         let bytes = u64::from(record.len);
-        self.flying.land(1, bytes);
+        self.in_flight.remove(1, bytes);
         self.lost.push_back(seq);
     }
 
@@ -448,7 +448,7 @@ impl Outstanding {
             at += run;
         }
         change.acked_bytes += acked;
-        self.flying.land(packets, landed);
+        self.in_flight.remove(packets, landed);
     }
 
     fn unacked(&self, seq: u64) -> Option<&Record> {

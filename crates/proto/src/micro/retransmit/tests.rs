@@ -258,9 +258,9 @@ fn a_message_that_another_gives_up_is_not_sent_again() {
     let mut registry = crate::micro::registry();
     registry.register(Registration::new("give_up", 1, "gives up", |_, _| Ok(Box::new(GiveUp))));
     let recipe = recipe("positive_ack", &[]).with("give_up");
-    let blueprint = Arc::new(registry).compile(&recipe, 8).unwrap();
+    let compiled = Arc::new(registry).compile(&recipe, 8).unwrap();
     let mut pair = Pair::new(&recipe.without("give_up"));
-    pair.a = Stack::new(blueprint, setup(true)).unwrap();
+    pair.a = Stack::new(compiled, setup(true)).unwrap();
     let mut lose = |_| true;
     for n in 0..2 {
         pair.a.send(T0, &message(n, 3_000), SendOptions::default()).unwrap();

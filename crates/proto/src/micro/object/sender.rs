@@ -4,18 +4,18 @@ use std::any::Any;
 
 use haul_base::Time;
 use haul_stack::{
-    Attribute, Available, Batch, Context, Declaration, Event, EventId, Grant, Kind, Order, Resolution,
-    SEND_PERMIT, SharedValue, StackEvent, U48,
+    Attribute, Available, Batch, Context, Declaration, Event, EventId, Kind, Order, Resolution, SEND_PERMIT,
+    SendPermit, SharedValue, StackEvent, U48,
 };
 
 use crate::micro::events::{DELIVERED, PEER_REPORT, PeerReport};
-use crate::micro::shared::{ChunkNow, Clock, Flight, WaitingFor};
+use crate::micro::shared::{ChunkNow, Clock, SendWindow, WaitingFor};
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
-struct Handles {
+struct Bindings {
     offset: Attribute<U48>,
-    flight: SharedValue<Flight>,
+    send_window: SharedValue<SendWindow>,
     clock: SharedValue<Clock>,
     chunk: SharedValue<ChunkNow>,
     peer_report: Event<PeerReport>,
@@ -31,8 +31,8 @@ struct Next {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Cut {
-    handles: Option<Handles>,
+pub(super) struct ObjectSender {
+    bindings: Option<Bindings>,
     chunk: u64,
     /// Where the present chunk ends.
     chunk_end: u64,
@@ -45,10 +45,10 @@ pub(super) struct Cut {
     delivered: bool,
 }
 
-impl Cut {
+impl ObjectSender {
     pub(super) fn new(chunk: u64, first_limit: u64) -> Self {
         Self {
-            handles: None,
+            bindings: None,
             chunk: chunk.max(1),
             chunk_end: 0,
             limit: first_limit,
@@ -60,9 +60,9 @@ impl Cut {
     }
 
     pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>, offset: Attribute<U48>) {
-        self.handles = Some(Handles {
+        self.bindings = Some(Bindings {
             offset,
-            flight: declaration.shared(Flight::default),
+            send_window: declaration.shared(SendWindow::default),
             clock: declaration.shared(Clock::default),
             chunk: declaration.shared(ChunkNow::default),
             peer_report: declaration.event(PEER_REPORT),
@@ -72,15 +72,15 @@ impl Cut {
 
     pub(super) fn bind(&self, resolution: &mut Resolution<'_>) {
         resolution.on_event(SEND_PERMIT, Order::EARLY);
-        resolution.on_event(self.handles().peer_report, Order::LATE);
+        resolution.on_event(self.bindings().peer_report, Order::LATE);
     }
 
-    fn handles(&self) -> Handles {
-        self.handles.expect("declared before it is used")
+    fn bindings(&self) -> Bindings {
+        self.bindings.expect("declared before it is used")
     }
 
     pub(super) fn start(&self, now: Time, context: &mut Context<'_>) {
-        context.shared(self.handles().clock).start(now);
+        context.shared(self.bindings().clock).start(now);
     }
 
     pub(super) fn set_chunk(&mut self, chunk: u64) {
@@ -99,7 +99,7 @@ impl Cut {
         if offset >= self.chunk_end {
             let number = offset / self.chunk;
             self.chunk_end = (number + 1) * self.chunk;
-            *context.shared(self.handles().chunk) = ChunkNow(number);
+            *context.shared(self.bindings().chunk) = ChunkNow(number);
         }
         let wanted = (offset + largest as u64).min(self.chunk_end);
         if wanted >= self.available.upto && !self.available.end {
@@ -150,19 +150,19 @@ impl Cut {
         });
         let (start, count) = (added.start, added.len() as u64);
         let place = |i: usize| first + ((i - start) * largest) as u64;
-        batch.set_each(added, self.handles().offset, place);
+        batch.set_each(added, self.bindings().offset, place);
         self.next_offset = next;
         count
     }
 
     /// Adds new segments behind those that are repeated.
     pub(super) fn fill(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let handles = self.handles();
+        let bindings = self.bindings();
         // Parts of segments go by themselves.
         if context.is_draining() || (!batch.is_empty() && !batch.is_data()) {
             return;
         }
-        let mut room = context.shared(handles.flight).room;
+        let mut room = context.shared(bindings.send_window).room;
         let largest = batch.full_room();
         while batch.room().is_some() || batch.is_empty() {
             room -= self.fill_row(batch, (largest, room), context);
@@ -173,14 +173,14 @@ impl Cut {
                 Ok(next) => next,
                 Err(reason) => {
                     if batch.is_empty() {
-                        note_wait(reason, handles.clock, context);
+                        note_wait(reason, bindings.clock, context);
                     }
                     return;
                 }
             };
             let kind = if next.fin { Kind::DATA_FIN } else { Kind::DATA };
             let Some(i) = batch.push(kind, next.len) else { return };
-            batch.set(i, handles.offset, next.offset);
+            batch.set(i, bindings.offset, next.offset);
             if let Some(source) = &mut context.ends().object_source {
                 source.read(next.offset, batch.payload_mut(i));
             }
@@ -197,11 +197,11 @@ impl Cut {
         notice: &mut dyn Any,
         context: &mut Context<'_>,
     ) -> bool {
-        if let Some(grant) = SEND_PERMIT.of(event, notice) {
-            self.on_permit(grant, context);
+        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+            self.on_permit(permit, context);
             return false;
         }
-        let Some(report) = self.handles().peer_report.of(event, notice) else { return false };
+        let Some(report) = self.bindings().peer_report.of(event, notice) else { return false };
         if let Some(newest) = report.newest {
             self.limit = self.limit.max(newest.limit);
         }
@@ -211,13 +211,13 @@ impl Cut {
         true
     }
 
-    fn on_permit(&self, grant: &mut Grant, context: &mut Context<'_>) {
+    fn on_permit(&self, permit: &mut SendPermit, context: &mut Context<'_>) {
         if self.delivered {
             let now = context.now();
-            context.shared(self.handles().clock).wait(now, WaitingFor::Acknowledgement);
+            context.shared(self.bindings().clock).wait(now, WaitingFor::Acknowledgement);
         }
         if self.delivered || context.ends().object_source.is_none() {
-            grant.at_most(0);
+            permit.at_most(0);
         }
     }
 
@@ -227,7 +227,7 @@ impl Cut {
             source.release(self.next_offset);
         }
         context.emit(StackEvent::Delivered);
-        context.raise(self.handles().delivered, &mut ());
+        context.raise(self.bindings().delivered, &mut ());
     }
 
     pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -77,7 +77,7 @@ impl Setup {
 
 /// A checked recipe, ready to make stacks.
 #[derive(Debug)]
-pub struct Blueprint {
+pub struct CompiledStack {
     pub(crate) recipe: Recipe,
     pub(crate) registry: Arc<Registry>,
     pub(crate) parts: Vec<(Arc<Registration>, Parameters)>,
@@ -106,24 +106,24 @@ impl Open for Placeholder {
 /// The micro-protocols of one stack with their shared values.
 pub(crate) type Parts = (Vec<Option<Box<dyn MicroProtocol>>>, SharedValues);
 
-impl Blueprint {
+impl CompiledStack {
     pub(crate) fn new(
         recipe: Recipe,
         registry: Arc<Registry>,
         parts: Vec<(Arc<Registration>, Parameters)>,
         tag_len: usize,
     ) -> Result<Self, RecipeError> {
-        let mut blueprint = Self { recipe, registry, parts, tables: Tables::default(), tag_len };
+        let mut compiled = Self { recipe, registry, parts, tables: Tables::default(), tag_len };
         let mut setup = Setup::new(Time::ZERO);
         setup.keys = Some((Box::new(Placeholder(tag_len)), Box::new(Placeholder(tag_len))));
         let mut shared = SharedValues::default();
-        let mut prototypes = blueprint.build(&mut setup)?;
-        let tables = blueprint.place(&mut prototypes, &mut shared)?;
+        let mut prototypes = compiled.build(&mut setup)?;
+        let tables = compiled.place(&mut prototypes, &mut shared)?;
         if let Some(clash) = tables.clashes.first() {
             return Err(RecipeError::Clash(clash.clone()));
         }
-        blueprint.tables = tables;
-        Ok(blueprint)
+        compiled.tables = tables;
+        Ok(compiled)
     }
 
     /// The recipe.
@@ -194,7 +194,7 @@ impl Blueprint {
         Ok((protocols, shared))
     }
 
-    /// As [`Blueprint::place`]; an error if a micro-protocol does not declare what it did when the recipe was checked.
+    /// As [`CompiledStack::place`]; an error if a micro-protocol does not declare what it did when the recipe was checked.
     pub(crate) fn place_as_checked(
         &self,
         protocols: &mut [Option<Box<dyn MicroProtocol>>],

@@ -12,7 +12,7 @@ use haul_wire::packet::{MAX_OFFSET, MAX_SEQ, PART_BODY_LEN, PartBody};
 
 use super::boundaries::{Boundaries, Mismatch, Row};
 use super::parts::{PacketExtent, Parts};
-use crate::micro::bitmap_ack::arrivals::{Arrival, Arrivals};
+use crate::micro::bitmap_ack::received::{Arrival, ReceivedBitmap};
 use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
 
 /// A higher limit is worth a report of its own when it rose by this many bytes.
@@ -22,9 +22,9 @@ const PIECES: usize = 128;
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
-struct Handles {
+struct Bindings {
     offset: Attribute<U48>,
-    arrivals: SharedValue<Arrivals>,
+    received: SharedValue<ReceivedBitmap>,
     report: Event<OwnReport>,
     soon: Event<()>,
     part: Event<PartArrived>,
@@ -42,11 +42,11 @@ pub(super) enum Gaps {
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct ObjectReceiver {
     gaps: Gaps,
     /// Packets that came while there was no room.
     without_room: u64,
-    handles: Option<Handles>,
+    bindings: Option<Bindings>,
     sequence: Option<Attribute<U48>>,
     parts: Parts,
     boundaries: Boundaries,
@@ -70,7 +70,7 @@ fn shift(range: &Range<u64>, at: usize) -> Range<usize> {
     at + range.start as usize..at + range.end as usize
 }
 
-impl Place {
+impl ObjectReceiver {
     pub(super) fn new(gaps: Gaps) -> Self {
         Self { gaps, ..Self::default() }
     }
@@ -82,11 +82,11 @@ impl Place {
     }
 
     /// How far the sender may go.
-    fn granted(&self, context: &mut Context<'_>) -> u64 {
+    fn flow_limit(&self, context: &mut Context<'_>) -> u64 {
         let limit = sink_limit(context);
         match self.gaps {
             Gaps::Held => limit.min(MAX_OFFSET),
-            // As gaps are filled this falls, but not below what was granted once.
+            // As gaps are filled this falls, but not below an earlier limit.
             Gaps::Free => {
                 let missing = self.furthest.saturating_sub(self.bytes);
                 limit.saturating_add(missing).min(MAX_OFFSET).max(self.limit)
@@ -100,9 +100,9 @@ impl Place {
     }
 
     pub(super) fn declare(&mut self, declaration: &mut Declaration<'_>, offset: Attribute<U48>) {
-        self.handles = Some(Handles {
+        self.bindings = Some(Bindings {
             offset,
-            arrivals: declaration.shared(Arrivals::new),
+            received: declaration.shared(ReceivedBitmap::new),
             report: declaration.event(REPORT),
             soon: declaration.event(REPORT_SOON),
             part: declaration.event(PART_ARRIVED),
@@ -111,21 +111,21 @@ impl Place {
 
     pub(super) fn bind(&mut self, resolution: &mut Resolution<'_>) {
         self.sequence = Some(resolution.attribute("sequence"));
-        resolution.on_event(self.handles().report, Order::NORMAL);
+        resolution.on_event(self.bindings().report, Order::NORMAL);
     }
 
-    fn handles(&self) -> Handles {
-        self.handles.expect("declared before it is used")
+    fn bindings(&self) -> Bindings {
+        self.bindings.expect("declared before it is used")
     }
 
     pub(super) fn start(&mut self, context: &mut Context<'_>) {
         self.set_gaps(self.gaps, context);
-        self.limit = self.granted(context);
+        self.limit = self.flow_limit(context);
     }
 
     /// Refuses segments that cannot be.
     pub(super) fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let fields = (self.sequence.expect("bound before it is used"), self.handles().offset);
+        let fields = (self.sequence.expect("bound before it is used"), self.bindings().offset);
         let takes = context.ends().object_sink.is_some();
         self.pieces.clear();
         self.row = None;
@@ -133,7 +133,7 @@ impl Place {
         if !self.has_room(batch.live_bytes(), context) {
             let refused = batch.live().count_left() as u64;
             self.without_room += refused;
-            context.shared(self.handles().arrivals).without_room += refused;
+            context.shared(self.bindings().received).without_room += refused;
             return batch.live().for_each(|i| batch.take(i));
         }
         if !(takes && self.admit_row(batch, fields)) {
@@ -202,7 +202,7 @@ impl Place {
         }
     }
 
-    /// Whether a segment is below the granted limit and agrees with what is known of the object's end.
+    /// Whether a segment is below the flow-control limit and agrees with what is known of the object's end.
     fn is_welcome(&self, seq: u64, end: u64, fin: bool) -> bool {
         end <= self.limit
             && match self.end {
@@ -237,7 +237,7 @@ impl Place {
 
     /// Notes where each new segment begins and ends.
     fn join_singly(&mut self, batch: &Batch<'_>) -> Result<(), Mismatch> {
-        let fields = (self.sequence.expect("bound before it is used"), self.handles().offset);
+        let fields = (self.sequence.expect("bound before it is used"), self.bindings().offset);
         batch.live().zip(batch.values(fields)).try_for_each(|(i, (seq, from))| {
             let end = from + batch.payload_range(i).len() as u64;
             self.boundaries.join(Row { segments: seq..seq + 1, offsets: from..end })
@@ -247,7 +247,7 @@ impl Place {
     /// Collects the pieces of those segments of which something is new.
     fn gather(&mut self, batch: &Batch<'_>) {
         let sequence = self.sequence.expect("bound before it is used");
-        let offset = self.handles().offset;
+        let offset = self.bindings().offset;
         self.pieces.clear();
         for i in batch.live() {
             let (from, range) = (batch.get(i, offset), batch.payload_range(i));
@@ -278,7 +278,7 @@ impl Place {
             self.pieces.clear();
         }
         let Some((last, len)) = self.end.filter(|_| !self.complete) else { return };
-        if context.shared(self.handles().arrivals).complete_below() > last {
+        if context.shared(self.bindings().received).complete_below() > last {
             if let Err(mismatch) = self.boundaries.ends_at(last, len) {
                 context.fail(mismatch.reason());
                 return;
@@ -288,14 +288,14 @@ impl Place {
                 sink.complete(len);
             }
             context.emit(StackEvent::Complete(len));
-            context.raise(self.handles().soon, &mut ());
+            context.raise(self.bindings().soon, &mut ());
         }
     }
 
     /// A part of a segment: its bytes are delivered at once, the segment counts when all of them are here. `None` if it
     /// cannot be.
     pub(super) fn on_part(&mut self, batch: &Batch<'_>, i: usize, context: &mut Context<'_>) -> Option<()> {
-        let handles = self.handles();
+        let bindings = self.bindings();
         let PartBody { seq, offset, timestamp, skip, whole, fin } = PartBody::parse(batch.payload(i)).ok()?;
         let end = offset + u64::from(whole);
         if context.ends().object_sink.is_none() || !self.is_welcome(seq, end, fin) {
@@ -303,13 +303,13 @@ impl Place {
         }
         if !self.has_room(batch.size(i), context) {
             self.without_room += 1;
-            context.shared(handles.arrivals).without_room += 1;
+            context.shared(bindings.received).without_room += 1;
             return Some(());
         }
         self.furthest = self.furthest.max(end);
         let (pn, size) = (batch.pn(i), batch.size(i));
         let mut notice = PartArrived { pn, sent_at: timestamp, size, duplicate: true, gap: false };
-        if !context.shared(handles.arrivals).contains(seq) {
+        if !context.shared(bindings.received).contains(seq) {
             notice.duplicate = false;
             let (skip, place) = (u64::from(skip), PacketExtent { offset, len: u64::from(whole) });
             let range = batch.payload_range(i);
@@ -326,14 +326,14 @@ impl Place {
                     context.fail(mismatch.reason());
                     return Some(());
                 }
-                notice.gap = context.shared(handles.arrivals).insert(seq) == Arrival::New { gap: true };
+                notice.gap = context.shared(bindings.received).insert(seq) == Arrival::New { gap: true };
                 self.highest = self.highest.max(seq + 1);
                 if fin {
                     self.end = Some((seq, end));
                 }
             }
         }
-        context.raise(handles.part, &mut notice);
+        context.raise(bindings.part, &mut notice);
         self.hand_over(batch, context);
         Some(())
     }
@@ -341,16 +341,16 @@ impl Place {
     pub(super) fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
         if SEND_PERMIT.is(event) {
             self.watch_limit(context);
-        } else if let Some(report) = self.handles().report.of(event, notice) {
-            self.limit = self.granted(context);
+        } else if let Some(report) = self.bindings().report.of(event, notice) {
+            self.limit = self.flow_limit(context);
             report.limit = self.limit;
         }
     }
 
     /// The limit rises in steps, so that a slow sink does not cause a packet per write.
     fn watch_limit(&self, context: &mut Context<'_>) {
-        if !self.complete && self.granted(context).saturating_sub(self.limit) >= LIMIT_STEP {
-            context.raise(self.handles().soon, &mut ());
+        if !self.complete && self.flow_limit(context).saturating_sub(self.limit) >= LIMIT_STEP {
+            context.raise(self.bindings().soon, &mut ());
         }
     }
 

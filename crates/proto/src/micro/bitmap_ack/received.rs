@@ -49,7 +49,7 @@ impl Segment {
 
 /// The bitmaps of all segments from the first incomplete one on.
 #[derive(Debug)]
-pub(crate) struct Arrivals {
+pub(crate) struct ReceivedBitmap {
     base: u64,
     segments: VecDeque<Segment>,
     /// Highest sequence number seen, plus one.
@@ -58,7 +58,7 @@ pub(crate) struct Arrivals {
     pub(crate) without_room: u64,
 }
 
-impl Arrivals {
+impl ReceivedBitmap {
     pub(crate) fn new() -> Self {
         Self { base: 0, segments: VecDeque::new(), highest: 0, without_room: 0 }
     }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn gaps_and_duplicates_are_told_apart() {
-        let mut a = Arrivals::new();
+        let mut a = ReceivedBitmap::new();
         assert_eq!(a.insert(0), Arrival::New { gap: false });
         assert_eq!(a.insert(2), Arrival::New { gap: true });
         assert_eq!(a.insert(1), Arrival::New { gap: false });
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn complete_segments_are_forgotten_and_still_known_as_received() {
-        let mut a = Arrivals::new();
+        let mut a = ReceivedBitmap::new();
         for seq in 0..10_000 {
             a.insert(seq);
         }
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn what_is_too_far_ahead_is_refused_without_memory() {
-        let mut a = Arrivals::new();
+        let mut a = ReceivedBitmap::new();
         assert_eq!(a.insert(MAX_SEGMENTS * PACKETS), Arrival::TooFar);
         assert_eq!(a.insert(1 << 47), Arrival::TooFar);
         assert_eq!(a.segments.len(), 0);
@@ -199,7 +199,7 @@ mod tests {
     proptest! {
         #[test]
         fn runs_are_the_same_as_single_packets(runs in prop::collection::vec((0u64..300, 0u64..300), 1..120)) {
-            let (mut a, mut b) = (Arrivals::new(), Arrivals::new());
+            let (mut a, mut b) = (ReceivedBitmap::new(), ReceivedBitmap::new());
             let mut next = 0;
             for (gap, count) in runs {
                 // Mostly without a gap.
@@ -222,7 +222,7 @@ mod tests {
 
         #[test]
         fn behaves_like_a_set(seqs in prop::collection::vec(0u64..30_000, 1..500), solid in 0u64..12_000) {
-            let mut a = Arrivals::new();
+            let mut a = ReceivedBitmap::new();
             let mut model = BTreeSet::new();
             for seq in (0..solid).chain(seqs) {
                 let fresh = model.insert(seq);

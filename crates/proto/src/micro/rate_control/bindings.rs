@@ -6,19 +6,19 @@ use haul_stack::{Declaration, Event, SharedValue};
 use super::ChosenLaw;
 use crate::control::ledger::LossLedger;
 use crate::micro::events::{
-    ALLOTTED, Allotment, HOST_SAMPLE, LAW_CHOSEN, PAUSE_ASKED, PAUSE_WANTED, PEER_REPORT, PROBE_TIMEOUT,
-    Pause, PeerReport, ProbeTimeout, RATE, ROUND_ENDED, VERDICT,
+    HOST_SAMPLE, LAW_CHOSEN, PAUSE_ASKED, PAUSE_WANTED, PEER_REPORT, PROBE_TIMEOUT, Pause, PeerReport,
+    ProbeTimeout, QUOTA, Quota, RATE, ROUND_ENDED, VERDICT,
 };
 use crate::micro::fixed_rate::SendingRate;
 use crate::micro::shared::{
-    ChunkNow, Clock, DiagnosedWindows, Flight, LawInterval, PeerHost, RateNow, ReportDelay,
+    ChunkNow, Clock, DiagnosedWindows, LawInterval, PeerHost, RateNow, ReportDelay, SendWindow,
 };
 use crate::rtt::RttEstimator;
 
 /// See the module's text.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Handles {
-    pub(super) flight: SharedValue<Flight>,
+pub(super) struct Bindings {
+    pub(super) send_window: SharedValue<SendWindow>,
     pub(super) rtt: SharedValue<RttEstimator>,
     pub(super) delay: SharedValue<ReportDelay>,
     pub(super) clock: SharedValue<Clock>,
@@ -32,7 +32,7 @@ pub(super) struct Handles {
     pub(super) rate_wanted: Event<Rate>,
     pub(super) peer_report: Event<PeerReport>,
     pub(super) timeout: Event<ProbeTimeout>,
-    pub(super) allotted: Event<Allotment>,
+    pub(super) quota: Event<Quota>,
     pub(super) verdict: Event<Option<Verdict>>,
     pub(super) round_ended: Event<()>,
     pub(super) law_chosen: Event<ChosenLaw>,
@@ -41,10 +41,10 @@ pub(super) struct Handles {
     pub(super) pause_asked: Event<Pause>,
 }
 
-impl Handles {
+impl Bindings {
     pub(super) fn declare(declaration: &mut Declaration<'_>, initial_rtt: Span) -> Self {
         Self {
-            flight: declaration.shared(Flight::default),
+            send_window: declaration.shared(SendWindow::default),
             rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
             delay: declaration.shared(ReportDelay::default),
             clock: declaration.shared(Clock::default),
@@ -62,7 +62,7 @@ impl Handles {
             pause_asked: declaration.event(PAUSE_ASKED),
             peer_report: declaration.event(PEER_REPORT),
             timeout: declaration.event(PROBE_TIMEOUT),
-            allotted: declaration.event(ALLOTTED),
+            quota: declaration.event(QUOTA),
             verdict: declaration.event(VERDICT),
             round_ended: declaration.event(ROUND_ENDED),
         }

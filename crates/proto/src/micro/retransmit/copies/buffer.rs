@@ -4,19 +4,19 @@ use std::any::Any;
 use std::collections::VecDeque;
 
 use haul_stack::{
-    Attribute, Batch, Buffer, Context, Event, EventId, Grant, Kind, MESSAGE_SETTLED, PACKET_HEADER_LEN,
-    Parameters, RETRANSMIT_TIMEOUT, SEND_PERMIT, Settled, SharedValue, StackEvent, U48,
+    Attribute, Batch, Buffer, Context, Event, EventId, Kind, MESSAGE_SETTLED, PACKET_HEADER_LEN, Parameters,
+    RETRANSMIT_TIMEOUT, SEND_PERMIT, SendPermit, Settled, SharedValue, StackEvent, U48,
 };
 
 use super::super::messages::Ledger;
 use crate::micro::arrived::SPAN;
 use crate::micro::events::{Acknowledgement, Forgotten, LossBoundary, Statement};
 use crate::micro::fixed_size::LAST;
-use crate::micro::flight::{Flight, KEPT_PLACES, Slot, State};
+use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, Slot, State};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Declared {
-    pub(super) flight: SharedValue<Flight>,
+    pub(super) scoreboard: SharedValue<Scoreboard>,
     pub(super) acknowledged: Event<Acknowledgement>,
     pub(super) forgotten: Event<Forgotten>,
 }
@@ -65,7 +65,7 @@ impl Limits {
 
 /// What is outstanding.
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(super) struct RetransmitBuffer {
     pub(super) limits: Limits,
     pub(super) declared: Declared,
     pub(super) attributes: Attributes,
@@ -87,7 +87,7 @@ pub(super) struct Copies {
     overhead: u64,
 }
 
-impl Copies {
+impl RetransmitBuffer {
     pub(super) fn new(limits: Limits, declared: Declared, attributes: Attributes) -> Self {
         Self {
             limits,
@@ -128,24 +128,24 @@ impl Copies {
     }
 
     /// Does something with the ledger, which others share, in hand.
-    pub(super) fn with_flight<R>(
+    pub(super) fn with_scoreboard<R>(
         &mut self,
         context: &mut Context<'_>,
-        work: impl FnOnce(&mut Self, &mut Flight, &mut Context<'_>) -> R,
+        work: impl FnOnce(&mut Self, &mut Scoreboard, &mut Context<'_>) -> R,
     ) -> R {
-        let shared = self.declared.flight;
-        let mut flight = std::mem::take(context.shared(shared));
-        let result = work(self, &mut flight, context);
-        flight.set_crowded(self.is_crowded(flight.span()));
-        *context.shared(shared) = flight;
+        let shared = self.declared.scoreboard;
+        let mut scoreboard = std::mem::take(context.shared(shared));
+        let result = work(self, &mut scoreboard, context);
+        scoreboard.set_crowded(self.is_crowded(scoreboard.span()));
+        *context.shared(shared) = scoreboard;
         result
     }
 
-    pub(super) fn rest(&mut self) {
+    pub(super) fn release_idle(&mut self) {
         self.kept.shrink_to_fit();
         self.lost.shrink_to_fit();
         self.settled.shrink_to_fit();
-        self.messages.rest();
+        self.messages.release_idle();
     }
 
     /// Whether half of the room for what is outstanding is used.
@@ -163,14 +163,19 @@ impl Copies {
         self.settled.clear();
     }
 
-    pub(super) fn record(&mut self, batch: &Batch<'_>, flight: &mut Flight, context: &mut Context<'_>) {
+    pub(super) fn record(
+        &mut self,
+        batch: &Batch<'_>,
+        scoreboard: &mut Scoreboard,
+        context: &mut Context<'_>,
+    ) {
         for i in batch.live() {
             let sequence = batch.get(i, self.attributes.sequence);
             if batch.is_resent(i) {
-                flight.repeat(sequence, batch.pn(i), context.now());
+                scoreboard.repeat(sequence, batch.pn(i), context.now());
                 self.in_flight += batch.size(i) as u64;
             } else {
-                self.keep(sequence, batch, i, flight, context);
+                self.keep(sequence, batch, i, scoreboard, context);
             }
         }
     }
@@ -180,18 +185,18 @@ impl Copies {
         sequence: u64,
         batch: &Batch<'_>,
         i: usize,
-        flight: &mut Flight,
+        scoreboard: &mut Scoreboard,
         context: &mut Context<'_>,
     ) {
         if let Some((message, place)) = self.attributes.message {
             let last = batch.get(i, place) & LAST != 0;
             if !self.messages.add(batch.get(i, message), sequence, last) {
-                flight.begin(sequence, batch.pn(i), context.now());
-                flight.finish(sequence);
+                scoreboard.begin(sequence, batch.pn(i), context.now());
+                scoreboard.finish(sequence);
                 return;
             }
         }
-        if !flight.begin(sequence, batch.pn(i), context.now()) {
+        if !scoreboard.begin(sequence, batch.pn(i), context.now()) {
             return;
         }
         if self.kept.is_empty() {
@@ -211,7 +216,7 @@ impl Copies {
 
     /// Adds segments that count as lost to the batch, oldest loss first, as long as they fit it.
     pub(super) fn repeat(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
-        let shared = self.declared.flight;
+        let shared = self.declared.scoreboard;
         while let Some(&sequence) = self.lost.front() {
             let wanted = context.shared(shared).get(sequence).is_some_and(|slot| slot.state == State::Lost);
             if let Some(Some(copy)) = self.copy_of(sequence).filter(|_| wanted)
@@ -222,47 +227,52 @@ impl Copies {
                     return;
                 }
                 // The path takes only smaller packets now.
-                self.with_flight(context, |copies, flight, context| {
-                    copies.give_up(sequence, flight, context);
+                self.with_scoreboard(context, |copies, scoreboard, context| {
+                    copies.give_up(sequence, scoreboard, context);
                 });
             }
             self.lost.pop_front();
         }
     }
 
-    fn permit(&self, grant: &mut Grant, context: &mut Context<'_>) {
-        let span = context.shared(self.declared.flight).span();
-        let room = self.limits.room(span, self.bytes, grant.datagram);
-        grant.at_most(room.saturating_add(self.lost.len()));
+    fn permit(&self, permit: &mut SendPermit, context: &mut Context<'_>) {
+        let span = context.shared(self.declared.scoreboard).span();
+        let room = self.limits.room(span, self.bytes, permit.datagram);
+        permit.at_most(room.saturating_add(self.lost.len()));
     }
 
-    fn acknowledge(&mut self, ack: &mut Acknowledgement, flight: &mut Flight, context: &mut Context<'_>) {
-        for sequence in flight.base()..ack.below.min(flight.next()) {
-            self.arrived(sequence, ack, flight, context);
+    fn acknowledge(
+        &mut self,
+        ack: &mut Acknowledgement,
+        scoreboard: &mut Scoreboard,
+        context: &mut Context<'_>,
+    ) {
+        for sequence in scoreboard.base()..ack.below.min(scoreboard.next()) {
+            self.arrived(sequence, ack, scoreboard, context);
         }
         for word in 0..ack.words.len() {
             let statement = ack.words[word];
-            self.state(statement, ack, flight, context);
+            self.state(statement, ack, scoreboard, context);
         }
         ack.outcome.in_flight = self.in_flight;
-        ack.outcome.nothing_outstanding = flight.open() == 0;
+        ack.outcome.nothing_outstanding = scoreboard.open() == 0;
     }
 
     fn state(
         &mut self,
         statement: Statement,
         ack: &mut Acknowledgement,
-        flight: &mut Flight,
+        scoreboard: &mut Scoreboard,
         context: &mut Context<'_>,
     ) {
         let Statement { first, received, known } = statement;
         for bit in bits(known & received) {
-            self.arrived(first + bit, ack, flight, context);
+            self.arrived(first + bit, ack, scoreboard, context);
         }
         let Some(boundary) = ack.loss else { return };
         for bit in bits(known & !received) {
-            let lost = flight.get(first + bit).is_some_and(|slot| is_behind(slot, &boundary));
-            if lost && let Some(bytes) = self.lose(first + bit, flight, context) {
+            let lost = scoreboard.get(first + bit).is_some_and(|slot| is_behind(slot, &boundary));
+            if lost && let Some(bytes) = self.lose(first + bit, scoreboard, context) {
                 ack.outcome.lost_packets += 1;
                 ack.outcome.lost_bytes += bytes.saturating_sub(self.overhead);
             }
@@ -273,10 +283,10 @@ impl Copies {
         &mut self,
         sequence: u64,
         ack: &mut Acknowledgement,
-        flight: &mut Flight,
+        scoreboard: &mut Scoreboard,
         context: &mut Context<'_>,
     ) {
-        let Some(before) = flight.finish(sequence) else { return };
+        let Some(before) = scoreboard.finish(sequence) else { return };
         let bytes = self.drop_copy(sequence, context);
         self.leave_flight(before, bytes);
         ack.outcome.acked_packets += 1;
@@ -293,15 +303,15 @@ impl Copies {
     }
 
     /// Takes a segment for lost; gives its bytes if that is news. One that was sent often enough is given up.
-    fn lose(&mut self, sequence: u64, flight: &mut Flight, context: &mut Context<'_>) -> Option<u64> {
-        if !flight.lose(sequence) {
+    fn lose(&mut self, sequence: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) -> Option<u64> {
+        if !scoreboard.lose(sequence) {
             return None;
         }
         let bytes = self.copy_of(sequence).and_then(|copy| copy.as_ref()).map_or(0, |c| u64::from(c.size));
         self.in_flight = self.in_flight.saturating_sub(bytes);
-        let tries = flight.get(sequence).map_or(0, |slot| slot.tries);
+        let tries = scoreboard.get(sequence).map_or(0, |slot| slot.tries);
         if self.limits.attempts > 0 && tries >= self.limits.attempts {
-            self.give_up(sequence, flight, context);
+            self.give_up(sequence, scoreboard, context);
         } else {
             self.lost.push_back(sequence);
         }
@@ -309,7 +319,7 @@ impl Copies {
     }
 
     /// Gives a segment up, and with it what there is of its message.
-    fn give_up(&mut self, sequence: u64, flight: &mut Flight, context: &mut Context<'_>) {
+    fn give_up(&mut self, sequence: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) {
         let range = match self.messages.fail(sequence) {
             Some((message, range)) => {
                 self.settled.push(Settled { message, arrived: false });
@@ -318,61 +328,66 @@ impl Copies {
             None => sequence..sequence + 1,
         };
         self.given_up += 1;
-        self.finish_all(range, flight, context);
+        self.finish_all(range, scoreboard, context);
     }
 
-    fn finish_all(&mut self, range: std::ops::Range<u64>, flight: &mut Flight, context: &mut Context<'_>) {
+    fn finish_all(
+        &mut self,
+        range: std::ops::Range<u64>,
+        scoreboard: &mut Scoreboard,
+        context: &mut Context<'_>,
+    ) {
         for sequence in range {
-            if let Some(before) = flight.finish(sequence) {
+            if let Some(before) = scoreboard.finish(sequence) {
                 let bytes = self.drop_copy(sequence, context);
                 self.leave_flight(before, bytes);
             }
         }
     }
 
-    fn lose_all(&mut self, which: &[u64], flight: &mut Flight, context: &mut Context<'_>) {
+    fn lose_all(&mut self, which: &[u64], scoreboard: &mut Scoreboard, context: &mut Context<'_>) {
         for &sequence in which {
-            self.lose(sequence, flight, context);
+            self.lose(sequence, scoreboard, context);
         }
         if which.is_empty() {
-            for sequence in flight.base()..flight.next() {
-                self.lose(sequence, flight, context);
+            for sequence in scoreboard.base()..scoreboard.next() {
+                self.lose(sequence, scoreboard, context);
             }
         }
     }
 
     /// Another micro-protocol has given a message up: there is no point in sending it again.
-    fn abandon(&mut self, message: u64, flight: &mut Flight, context: &mut Context<'_>) {
+    fn abandon(&mut self, message: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) {
         let first = self.messages.first_of(message);
         if let Some((_, range)) = first.and_then(|first| self.messages.fail(first)) {
-            self.finish_all(range, flight, context);
+            self.finish_all(range, scoreboard, context);
         }
     }
 
-    fn forget(&mut self, below: u64, flight: &mut Flight, context: &mut Context<'_>) {
-        let range = flight.base()..below.min(flight.next());
+    fn forget(&mut self, below: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) {
+        let range = scoreboard.base()..below.min(scoreboard.next());
         for sequence in range.clone() {
             let _ = self.messages.arrived(sequence);
         }
-        self.finish_all(range, flight, context);
+        self.finish_all(range, scoreboard, context);
     }
 
     pub(super) fn on_event(&mut self, event: EventId, notice: &mut dyn Any, context: &mut Context<'_>) {
         let declared = self.declared;
-        if let Some(grant) = SEND_PERMIT.of(event, notice) {
-            return self.permit(grant, context);
+        if let Some(permit) = SEND_PERMIT.of(event, notice) {
+            return self.permit(permit, context);
         }
-        self.with_flight(context, |copies, flight, context| {
+        self.with_scoreboard(context, |copies, scoreboard, context| {
             if let Some(ack) = declared.acknowledged.of(event, notice) {
-                copies.acknowledge(ack, flight, context);
+                copies.acknowledge(ack, scoreboard, context);
             } else if let Some(missing) = RETRANSMIT_TIMEOUT.of(event, notice) {
-                copies.lose_all(&missing.sequence_numbers, flight, context);
+                copies.lose_all(&missing.sequence_numbers, scoreboard, context);
             } else if let Some(forgotten) = declared.forgotten.of(event, notice) {
-                copies.forget(forgotten.below, flight, context);
+                copies.forget(forgotten.below, scoreboard, context);
             } else if let Some(settled) = MESSAGE_SETTLED.of(event, notice)
                 && !settled.arrived
             {
-                copies.abandon(settled.message, flight, context);
+                copies.abandon(settled.message, scoreboard, context);
             }
         });
         self.tell(context);

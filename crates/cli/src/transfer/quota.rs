@@ -30,7 +30,7 @@ impl Member for Sender {
 
     /// Leaves it to the next round if it reads nothing: the others wait for the table. A session that has ended needs no rate.
     fn tell(&mut self, rate: Rate) -> bool {
-        self.control.send_if_room(&ControlMessage::Allot { rate_bps: rate.as_bps() }).unwrap_or(true)
+        self.control.send_if_room(&ControlMessage::Quota { rate_bps: rate.as_bps() }).unwrap_or(true)
     }
 }
 
@@ -42,7 +42,7 @@ struct Table {
 
 /// See the module's text. Without a capacity everybody sends as fast as its path permits.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Allotments(Option<Arc<Mutex<Table>>>);
+pub(crate) struct Quotas(Option<Arc<Mutex<Table>>>);
 
 /// A sender's part, until this is dropped.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Allotments {
+impl Quotas {
     /// Of what is received at `capacity` altogether, UDP payload.
     pub(crate) fn new(capacity: Option<Rate>) -> Self {
         Self(capacity.map(|capacity| {
@@ -150,7 +150,7 @@ mod tests {
         let ([deaf, deaf_client], [other, other_client]) = (session(&listener), session(&listener));
         let much = ControlMessage::Digests(vec![FileDigest { entry: 0, result: Ok([7; 32]) }; 25_000]);
         let unread = fill(deaf.control(), &much);
-        let table = Allotments::new(Some(Rate::from_mbps(100)));
+        let table = Quotas::new(Some(Rate::from_mbps(100)));
         let (done, is_done) = channel();
         let controls = [&deaf, &other].map(|session| session.control().clone());
         let all = table.clone();
@@ -159,12 +159,12 @@ mod tests {
             done.send(parts).unwrap();
         });
         let parts = is_done.recv_timeout(SOON).expect("nobody waits for the one that reads nothing");
-        let half = ControlMessage::Allot { rate_bps: 50_000_000 };
+        let half = ControlMessage::Quota { rate_bps: 50_000_000 };
         assert_eq!(other_client.control().recv(Some(SOON)).unwrap(), half);
         // When it reads again, the next round tells it.
         (0..unread).for_each(|_| assert_eq!(deaf_client.control().recv(Some(SOON)).unwrap(), much));
         lock(&parts[0].table).end_round();
         let told = deaf_client.control().recv(Some(SOON)).unwrap();
-        assert!(matches!(told, ControlMessage::Allot { .. }), "{told:?}");
+        assert!(matches!(told, ControlMessage::Quota { .. }), "{told:?}");
     }
 }

@@ -1,18 +1,18 @@
-//! What the receiver allots its senders, whatever the law would do.
+//! The rate that the receiver assigns this sender: an upper bound, whatever the law permits.
 
 use haul_base::Rate;
 
 use crate::control::{Limits, burst_for};
 
-/// The least that counts as allotted: a packet about every second, by which a sender stays in touch.
-const LEAST_ALLOTTED: Rate = Rate::from_bps(10_000);
-/// A path that delivers less than this share of what was allotted is itself the limit. Above it, what is missing may be
+/// Lower quotas count as this: a packet about every second, by which a sender stays in touch.
+const LEAST_QUOTA: Rate = Rate::from_bps(10_000);
+/// A path that delivers less than this share of what was assigned is itself the limit. Above it, what is missing may be
 /// random loss: with more, the `delivery` law calls a loss heavy.
 const DELIVERED_SHARE: f64 = 0.9;
 
 /// See the module's text.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Allotted {
+pub(super) struct QuotaBound {
     pub(super) rate: Rate,
     /// What held before it, for packets below this number.
     before: (Rate, u64),
@@ -22,14 +22,14 @@ pub(super) struct Allotted {
     pub(super) bound_below: u64,
 }
 
-impl Allotted {
+impl QuotaBound {
     pub(super) const ANYTHING: Self =
         Self { rate: Rate::MAX, before: (Rate::MAX, 0), binds: false, bound_below: 0 };
 
     /// Another rate, for packets from `next_pn` on.
     pub(super) fn set(&mut self, rate: Rate, next_pn: u64) {
         self.before = (self.rate, next_pn);
-        self.rate = rate.max(LEAST_ALLOTTED);
+        self.rate = rate.max(LEAST_QUOTA);
     }
 
     /// What is left of the law's limits.

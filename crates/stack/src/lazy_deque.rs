@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 /// A `VecDeque` that is made when it is needed.
 #[derive(Debug)]
 #[expect(clippy::box_collection, reason = "the point is the size of the empty one")]
-pub(crate) struct Sparse<T>(Option<Box<VecDeque<T>>>);
+pub(crate) struct LazyDeque<T>(Option<Box<VecDeque<T>>>);
 
-impl<T> Default for Sparse<T> {
+impl<T> Default for LazyDeque<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T> Sparse<T> {
+impl<T> LazyDeque<T> {
     /// The queue, made if need be.
     pub(crate) fn get_mut(&mut self) -> &mut VecDeque<T> {
         self.0.get_or_insert_default()
@@ -54,7 +54,7 @@ impl<T> Sparse<T> {
     }
 
     /// Gives the memory back if there is nothing in it.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn release_idle(&mut self) {
         if self.is_empty() {
             self.0 = None;
         }
@@ -74,18 +74,18 @@ mod tests {
 
     #[test]
     fn it_is_a_queue() {
-        let mut queue = Sparse::default();
+        let mut queue = LazyDeque::default();
         assert_eq!((queue.pop_front(), queue.is_empty(), queue.contains(&1)), (None, true, false));
         queue.push_back(1);
         queue.push_back(2);
         assert_eq!((queue.len(), queue.contains(&2)), (2, true));
         assert_eq!((queue.pop_front(), queue.pop_front(), queue.pop_front()), (Some(1), Some(2), None));
         queue.push_back(3);
-        queue.rest();
+        queue.release_idle();
         assert_eq!(queue.iter().collect::<Vec<_>>(), [&3]);
         queue.pop_front();
-        queue.rest();
+        queue.release_idle();
         assert!(queue.0.is_none());
-        assert_eq!(size_of::<Sparse<u64>>(), size_of::<usize>());
+        assert_eq!(size_of::<LazyDeque<u64>>(), size_of::<usize>());
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Slot {
 
 /// Segments in the order of their sequence numbers; the first one is not done.
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
+pub(crate) struct Scoreboard {
     base: u64,
     slots: VecDeque<Slot>,
     open: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Flight {
     crowded: bool,
 }
 
-impl Flight {
+impl Scoreboard {
     /// Whether half of the room for what is not done is used: then it is time to hear what has arrived.
     pub(crate) fn is_crowded(&self) -> bool {
         self.crowded
@@ -139,7 +139,7 @@ impl Flight {
     }
 
     /// Gives back the places that an empty ledger keeps.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn release_idle(&mut self) {
         self.slots.shrink_to_fit();
     }
 
@@ -158,48 +158,55 @@ mod tests {
 
     #[test]
     fn the_front_moves_when_what_is_before_is_done() {
-        let mut flight = Flight::default();
+        let mut scoreboard = Scoreboard::default();
         for sequence in 7..11 {
-            assert!(flight.begin(sequence, 100 + sequence, Time::ZERO));
+            assert!(scoreboard.begin(sequence, 100 + sequence, Time::ZERO));
         }
-        assert!(!flight.begin(13, 0, Time::ZERO));
-        assert_eq!((flight.base(), flight.next(), flight.open(), flight.span()), (7, 11, 4, 4));
-        assert_eq!(flight.finish(8).unwrap().pn, 108);
-        assert!(flight.finish(8).is_none() && flight.finish(6).is_none() && flight.finish(11).is_none());
-        assert_eq!((flight.base(), flight.open()), (7, 3));
-        flight.finish(7);
-        assert_eq!((flight.base(), flight.open(), flight.span()), (9, 2, 2));
-        flight.finish(9);
-        flight.finish(10);
-        assert!(flight.begin(0, 1, Time::ZERO));
-        assert_eq!((flight.base(), flight.next()), (0, 1));
+        assert!(!scoreboard.begin(13, 0, Time::ZERO));
+        assert_eq!(
+            (scoreboard.base(), scoreboard.next(), scoreboard.open(), scoreboard.span()),
+            (7, 11, 4, 4)
+        );
+        assert_eq!(scoreboard.finish(8).unwrap().pn, 108);
+        assert!(
+            scoreboard.finish(8).is_none()
+                && scoreboard.finish(6).is_none()
+                && scoreboard.finish(11).is_none()
+        );
+        assert_eq!((scoreboard.base(), scoreboard.open()), (7, 3));
+        scoreboard.finish(7);
+        assert_eq!((scoreboard.base(), scoreboard.open(), scoreboard.span()), (9, 2, 2));
+        scoreboard.finish(9);
+        scoreboard.finish(10);
+        assert!(scoreboard.begin(0, 1, Time::ZERO));
+        assert_eq!((scoreboard.base(), scoreboard.next()), (0, 1));
     }
 
     #[test]
     fn what_a_wide_window_needed_is_given_back() {
-        let mut flight = Flight::default();
+        let mut scoreboard = Scoreboard::default();
         for sequence in 0..16_384 {
-            assert!(flight.begin(sequence, sequence, Time::ZERO));
+            assert!(scoreboard.begin(sequence, sequence, Time::ZERO));
         }
         for sequence in 0..16_384 {
-            assert!(flight.finish(sequence).is_some());
+            assert!(scoreboard.finish(sequence).is_some());
         }
-        assert!(flight.slots.capacity() <= KEPT_PLACES, "{}", flight.slots.capacity());
-        flight.rest();
-        assert_eq!((flight.base(), flight.span(), flight.slots.capacity()), (16_384, 0, 0));
+        assert!(scoreboard.slots.capacity() <= KEPT_PLACES, "{}", scoreboard.slots.capacity());
+        scoreboard.release_idle();
+        assert_eq!((scoreboard.base(), scoreboard.span(), scoreboard.slots.capacity()), (16_384, 0, 0));
     }
 
     #[test]
     fn a_lost_segment_waits_again_once_it_has_left_again() {
-        let mut flight = Flight::default();
-        flight.begin(0, 5, Time::ZERO);
-        assert!(flight.lose(0));
-        assert!(!flight.lose(0));
-        assert_eq!((flight.waiting().count(), flight.lost()), (0, 1));
+        let mut scoreboard = Scoreboard::default();
+        scoreboard.begin(0, 5, Time::ZERO);
+        assert!(scoreboard.lose(0));
+        assert!(!scoreboard.lose(0));
+        assert_eq!((scoreboard.waiting().count(), scoreboard.lost()), (0, 1));
         let later = Time::ZERO + Span::from_millis(3);
-        flight.repeat(0, 9, later);
-        let (sequence, slot) = flight.waiting().next().unwrap();
+        scoreboard.repeat(0, 9, later);
+        let (sequence, slot) = scoreboard.waiting().next().unwrap();
         assert_eq!((sequence, slot.pn, slot.sent, slot.tries), (0, 9, later, 2));
-        assert_eq!(flight.lost(), 0);
+        assert_eq!(scoreboard.lost(), 0);
     }
 }
