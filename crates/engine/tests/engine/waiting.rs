@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use haul_engine::{AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Listener, Terms, associate};
+use haul_engine::{
+    AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Listener, Terms, associate,
+};
 use haul_proto::presets;
 use haul_stack::{Ends, Recipe, SendOptions};
 use haul_testing::block_on;
