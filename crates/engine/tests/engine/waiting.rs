@@ -15,7 +15,7 @@ use haul_proto::presets;
 use haul_stack::{Ends, Recipe, SendOptions};
 use haul_testing::block_on;
 
-use crate::associations::{admit, connection, own_registry, recv, send, until};
+use crate::associations::{accept_association, connection, own_registry, recv, send, until};
 use crate::support::{Relay, TIMEOUT, listener};
 
 /// Two ends that repeat what is lost; the client's on this endpoint.
@@ -35,7 +35,7 @@ pub(crate) fn pair_with(
         let client = scope.spawn(|| {
             associate(Some(endpoint), url, &recipe, &own_registry(), options, Ends::default()).unwrap()
         });
-        admit(listener, &terms).unwrap();
+        accept_association(listener, &terms).unwrap();
         (client.join().unwrap(), connection(listener))
     })
 }
@@ -348,7 +348,7 @@ fn a_full_socket_delays_packets_and_loses_none() {
     let (url, terms, options) =
         (listener.url("127.0.0.1", b""), Terms::new(own_registry()), AssociateOptions::default());
     std::thread::scope(|scope| {
-        scope.spawn(|| admit(&listener, &terms).unwrap());
+        scope.spawn(|| accept_association(&listener, &terms).unwrap());
         let ends = Ends::default();
         let client = associate(Some(&endpoint), &url, &recipe, &own_registry(), &options, ends).unwrap();
         let receives = scope.spawn(|| {
