@@ -95,7 +95,7 @@ impl Session {
             UdpSide::Client(udp) => (udp.0, HelloExchange::Driver(udp.1)),
             UdpSide::Server { registration, hello_keys } => {
                 let socket = self.wait_for_hello(&registration)?;
-                let next_pn = registration.slot().next_pn();
+                let next_pn = registration.pending().next_pn();
                 let responder = HelloResponder::new(&hello_keys, next_pn, registration.into_late_hellos());
                 (socket, HelloExchange::Responder(responder))
             }
@@ -116,7 +116,7 @@ impl Session {
     }
 
     fn wait_for_hello(&self, registration: &Registration) -> Result<UdpSocket, EngineError> {
-        let waited = registration.slot().wait_for_socket(&self.control);
+        let waited = registration.pending().wait_for_socket(&self.control);
         waited.inspect_err(|error| self.control.abort(error.fault()))
     }
 }

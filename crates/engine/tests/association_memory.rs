@@ -45,12 +45,12 @@ fn main() {
     let terms = Terms::new(registry.clone());
     let recipe = haul_proto::presets::preset("sensor").unwrap().unwrap();
     let options = AssociateOptions::default();
-    let admit = |count: usize| {
-        let mut admitted = 0;
-        while admitted < count {
+    let accept_association = |count: usize| {
+        let mut accepted = 0;
+        while accepted < count {
             let incoming = listener.accept(TIMEOUT).unwrap().unwrap();
             match incoming.associate(listener.endpoint(), &terms) {
-                Ok(()) => admitted += 1,
+                Ok(()) => accepted += 1,
                 // Of 10,000 random numbers two are the same once in 86 times; the sensor comes back with another.
                 Err(EngineError::Peer(fault)) if fault.code == FaultCode::Busy => {}
                 Err(error) => panic!("{error}"),
@@ -59,7 +59,7 @@ fn main() {
     };
     // What is there once, whatever the number: the compiled stack, buffers, TLS.
     let warm = std::thread::scope(|scope| {
-        scope.spawn(|| admit(1));
+        scope.spawn(|| accept_association(1));
         associate(None, &url, &recipe, &registry, &options, Ends::default()).unwrap()
     });
     warm.send(&[7; 8], SendOptions::default(), Some(TIMEOUT)).unwrap();
@@ -86,7 +86,7 @@ fn main() {
         stations
     };
     let stations = std::thread::scope(|scope| {
-        scope.spawn(|| admit(number));
+        scope.spawn(|| accept_association(number));
         let stations = scope.spawn(hear);
         for reading in 0..number as u64 {
             let mut client =

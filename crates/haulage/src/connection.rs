@@ -11,7 +11,7 @@ use haul_stack::{
     Ends, MessageSink, MessageSource, Recipe, RecipeError, SendOptions, StackEvent, StackStats,
 };
 
-use crate::aside::aside;
+use crate::spawn_blocking::spawn_blocking;
 use crate::{ConnectionError, OpenError, Options, SendError, WaitError};
 
 /// What a connection has done so far.
@@ -52,7 +52,7 @@ impl Connection {
     /// As [`Connection::open`].
     pub async fn open_async(url: &str, recipe: &Recipe, options: &Options) -> Result<Self, OpenError> {
         let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
-        aside(move || Self::open(&url, &recipe, &options)).await
+        spawn_blocking(move || Self::open(&url, &recipe, &options)).await
     }
 
     /// As [`Connection::open`], always with a full handshake; messages that arrive go straight to `sink`, on the thread
@@ -80,7 +80,7 @@ impl Connection {
         sink: Box<dyn MessageSink>,
     ) -> Result<Self, OpenError> {
         let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
-        aside(move || Self::open_sink(&url, &recipe, &options, sink)).await
+        spawn_blocking(move || Self::open_sink(&url, &recipe, &options, sink)).await
     }
 
     /// As [`Connection::open`], always with a full handshake; messages come from `source` when the path can take them, and
@@ -108,7 +108,7 @@ impl Connection {
         source: Box<dyn MessageSource>,
     ) -> Result<Self, OpenError> {
         let (url, recipe, options) = (url.to_owned(), recipe.clone(), options.clone());
-        aside(move || Self::open_source(&url, &recipe, &options, source)).await
+        spawn_blocking(move || Self::open_source(&url, &recipe, &options, source)).await
     }
 
     /// By a full handshake; the ticket is kept.
@@ -237,8 +237,8 @@ impl Connection {
         self.channel.set_rate(rate);
     }
 
-    /// Changes the recipe of both ends without losing anything; [`Notice::Reconfigured`](crate::Notice) or
-    /// [`Notice::Refused`](crate::Notice) tells how that ended.
+    /// Changes the recipe of both ends without losing anything; [`Event::Reconfigured`](crate::Event) or
+    /// [`Event::Refused`](crate::Event) tells how that ended.
     ///
     /// # Errors
     /// If the recipe cannot follow on the present one.
@@ -246,33 +246,33 @@ impl Connection {
         self.channel.reconfigure(recipe)
     }
 
-    /// The next notice: a new rate or recipe, a message that was given up. Waits for it up to `timeout`.
+    /// The next event: a new rate or recipe, a message that was given up. Waits for it up to `timeout`.
     ///
     /// # Errors
     /// [`WaitError::TimedOut`]; how the connection has ended.
-    pub fn notice(&self, timeout: Duration) -> Result<StackEvent, WaitError> {
-        Ok(self.channel.wait_notice(timeout)?)
+    pub fn event(&self, timeout: Duration) -> Result<StackEvent, WaitError> {
+        Ok(self.channel.wait_event(timeout)?)
     }
 
-    /// As [`Connection::notice`], for tasks.
+    /// As [`Connection::event`], for tasks.
     ///
     /// # Errors
     /// How the connection has ended.
-    pub async fn notice_async(&self) -> Result<StackEvent, WaitError> {
-        poll_fn(|context| self.poll_notice(context)).await
+    pub async fn event_async(&self) -> Result<StackEvent, WaitError> {
+        poll_fn(|context| self.poll_event(context)).await
     }
 
-    /// As [`Connection::notice`], for those who poll.
+    /// As [`Connection::event`], for those who poll.
     ///
     /// # Errors
     /// How the connection has ended.
-    pub fn poll_notice(&self, context: &mut Context<'_>) -> Poll<Result<StackEvent, WaitError>> {
-        self.channel.poll_notice(context).map_err(Into::into)
+    pub fn poll_event(&self, context: &mut Context<'_>) -> Poll<Result<StackEvent, WaitError>> {
+        self.channel.poll_event(context).map_err(Into::into)
     }
 
-    /// The next notice, if one waits.
-    pub fn try_notice(&self) -> Option<StackEvent> {
-        self.channel.notice()
+    /// The next event, if one waits.
+    pub fn try_event(&self) -> Option<StackEvent> {
+        self.channel.next_event()
     }
 
     /// What has been sent and received.

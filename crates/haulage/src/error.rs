@@ -139,7 +139,7 @@ pub enum SendError {
     Ended(#[from] ConnectionError),
 }
 
-/// Why a wait for a message, a notice, the arrival of everything or an end has no result.
+/// Why a wait for a message, an event, the arrival of everything or an end has no result.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {

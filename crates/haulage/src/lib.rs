@@ -35,13 +35,13 @@
 //! a thread of its own. Micro-protocols of your own go into a [`Registry`]; see `examples/own_protocol.rs`. Control laws of your own are registered
 //! once; see `examples/own_controller.rs` and [`control`].
 
-mod aside;
 mod blocking;
 mod connection;
 mod error;
 mod group;
 mod listener;
 mod options;
+mod spawn_blocking;
 mod stream;
 
 pub use connection::{Connection, Statistics};
@@ -52,7 +52,7 @@ pub use haul_engine::{EngineError as Error, HaulUrl as Url, Message, UrlError};
 pub use haul_proto::micro::registry;
 pub use haul_proto::presets::PRESETS;
 pub use haul_stack as stack;
-pub use haul_stack::{Recipe, RecipeError, Registry, SendOptions, StackEvent as Notice};
+pub use haul_stack::{Recipe, RecipeError, Registry, SendOptions, StackEvent as Event};
 pub use haul_wire::control::Cipher;
 pub use listener::{Accepted, ListenOptions, Listener, StreamsPermitted};
 pub use options::Options;

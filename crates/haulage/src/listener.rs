@@ -1,4 +1,4 @@
-mod admit;
+mod acceptor;
 mod options;
 
 use std::future::poll_fn;
@@ -15,7 +15,7 @@ use haul_engine::{
 
 pub use self::options::{ListenOptions, StreamsPermitted};
 
-use self::admit::{Door, Streams, Wanted};
+use self::acceptor::{Acceptor, PendingClient, Streams};
 use crate::blocking::block_until;
 use crate::{AcceptError, ByteReader, ByteWriter, Connection};
 
@@ -73,7 +73,7 @@ impl Listener {
             ..ChannelOptions::default()
         });
         let (streams, stop) = (Arc::<Streams>::default(), Arc::new(AtomicBool::new(false)));
-        let door = Door {
+        let acceptor = Acceptor {
             engine: engine.clone(),
             terms: Terms::new(options.registry).permitting(options.permit),
             permitted: options.streams,
@@ -81,8 +81,8 @@ impl Listener {
             stop: stop.clone(),
         };
         let thread = std::thread::Builder::new()
-            .name("haul-admit".to_owned())
-            .spawn(move || door.admit_all())
+            .name("haul-acceptor".to_owned())
+            .spawn(move || acceptor.run())
             .map_err(|e| Error::System { what: "cannot start a thread", reason: e.to_string() })?;
         Ok(Self { engine, stop, streams, thread: Some(thread) })
     }
@@ -131,13 +131,13 @@ impl Listener {
     /// [`AcceptError::Closed`]; how a stream could not be begun.
     pub fn accept_any(&self, timeout: Duration) -> Result<Option<Accepted>, AcceptError> {
         let until = Some(Instant::now() + timeout);
-        let wanted = block_until(until, |context| match self.poll_accept(context) {
+        let pending = block_until(until, |context| match self.poll_accept(context) {
             Poll::Ready(connection) => {
-                Poll::Ready(connection.map(|it| Wanted::Begun(Accepted::Messages(it))))
+                Poll::Ready(connection.map(|it| PendingClient::Begun(Accepted::Messages(it))))
             }
-            Poll::Pending => self.streams.poll_wanted(context).map_err(Into::into),
+            Poll::Pending => self.streams.poll_pending(context).map_err(Into::into),
         });
-        wanted.map(|wanted| Ok(wanted?.begin()?)).transpose()
+        pending.map(|pending| Ok(pending?.begin()?)).transpose()
     }
 
     /// As [`Listener::accept_any`], for tasks. A stream that has begun when nobody waits any more is the next one's.

@@ -23,8 +23,8 @@ pub use self::statistics::StreamStatistics;
 
 use self::incoming::Inbox;
 use self::outgoing::Outbox;
-use crate::aside::{Aside, aside};
 use crate::blocking::block_until;
+use crate::spawn_blocking::{BlockingTask, spawn_blocking};
 use crate::{ConnectionError, OpenError, Options, WaitError};
 
 /// How often a wait looks at the control channel.
@@ -36,7 +36,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// other side.
 pub struct ByteWriter {
     outbox: Arc<Outbox>,
-    line: Line,
+    transport: Transport,
     /// Its end was said: nothing can follow.
     is_ended: bool,
 }
@@ -44,13 +44,13 @@ pub struct ByteWriter {
 /// The receiving end of a stream of bytes.
 pub struct ByteReader {
     inbox: Arc<Inbox>,
-    line: Line,
+    transport: Transport,
     /// The close that a task waits for.
-    ending: Option<Aside<Option<Counters>, Error>>,
+    ending: Option<BlockingTask<Option<Counters>, Error>>,
 }
 
 /// What carries a stream. Dropping the transfer stops its thread.
-struct Line {
+struct Transport {
     transfer: Option<Transfer>,
     control: Control,
     waker: Waker,
@@ -63,7 +63,7 @@ struct Line {
     law: Option<Part>,
 }
 
-impl Line {
+impl Transport {
     fn new(session: &Session, transfer: Transfer, waker: Waker) -> Self {
         let offer = session.settings().recipe.as_ref();
         let recipe = offer.and_then(|offer| Recipe::parse(&offer.text).ok());
@@ -73,7 +73,7 @@ impl Line {
         Self { transfer: Some(transfer), control, waker, is_over: false, last: None, recipe, law }
     }
 
-    /// As [`Line::failure`]; the task is woken when there is one.
+    /// As [`Transport::failure`]; the task is woken when there is one.
     fn poll_failure(&self, context: &Context<'_>) -> Option<Error> {
         let lost = self.control.poll_failure(context.waker());
         self.transfer.as_ref().and_then(Transfer::failure).or(lost)
@@ -150,13 +150,13 @@ impl ByteWriter {
     /// As [`ByteWriter::open`].
     pub async fn open_async(url: &str, options: &Options) -> Result<Self, OpenError> {
         let (url, options) = (url.to_owned(), options.clone());
-        aside(move || Self::open(&url, &options)).await
+        spawn_blocking(move || Self::open(&url, &options)).await
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (outbox, waker) = (Arc::new(Outbox::default()), Waker::new()?);
         let transfer = session.start_sending(Box::new(outbox.source()), waker.clone())?;
-        Ok(Self { outbox, line: Line::new(&session, transfer, waker), is_ended: false })
+        Ok(Self { outbox, transport: Transport::new(&session, transfer, waker), is_ended: false })
     }
 
     /// Says that the stream ends here and waits until every byte has arrived.
@@ -181,20 +181,20 @@ impl ByteWriter {
     /// # Errors
     /// As [`ByteWriter::finish`].
     pub async fn finish_async(self) -> Result<(), WaitError> {
-        aside(move || self.finish()).await
+        spawn_blocking(move || self.finish()).await
     }
 
     fn finish_until(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
         self.is_ended = true;
         self.outbox.end();
-        self.line.waker.wake();
-        while let Some(transfer) = self.line.transfer.as_ref().filter(|_| !self.line.is_over) {
+        self.transport.waker.wake();
+        while let Some(transfer) = self.transport.transfer.as_ref().filter(|_| !self.transport.is_over) {
             let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
             if transfer.wait_delivered(left)? {
                 break;
             }
-            if let Some(error) = self.line.control.failure() {
+            if let Some(error) = self.transport.control.failure() {
                 return Err(error.into());
             }
             if left.is_zero() {
@@ -202,8 +202,8 @@ impl ByteWriter {
                 return Err(Error::TimedOut { what: "the arrival of all bytes", seconds }.into());
             }
         }
-        self.line.is_over = true;
-        Ok(self.line.control.close()?)
+        self.transport.is_over = true;
+        Ok(self.transport.control.close()?)
     }
 
     /// Changes parameters of the stream's `rate_control`, while it runs: `("rate", "50Mbit")`, `("controller", "reno")`.
@@ -212,7 +212,7 @@ impl ByteWriter {
     /// # Errors
     /// If there is no such law or parameter; then nothing changes.
     pub fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
-        self.line.set_law(changes)
+        self.transport.set_law(changes)
     }
 
     /// Whether the stream still runs, for writers that have nothing to write now.
@@ -220,7 +220,7 @@ impl ByteWriter {
     /// # Errors
     /// How it has failed.
     pub fn check(&self) -> Result<(), ConnectionError> {
-        self.line.failure().map_or(Ok(()), |error| Err(error.into()))
+        self.transport.failure().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Bytes that were written and have not arrived for certain.
@@ -244,11 +244,11 @@ impl ByteWriter {
         self.check_open()?;
         let taken = self.outbox.push(bytes, context.waker());
         if taken > 0 || bytes.is_empty() {
-            self.line.waker.wake();
+            self.transport.waker.wake();
             return Poll::Ready(Ok(taken));
         }
         // The task will be woken for either; what has failed before may have had nobody to wake.
-        self.line.poll_failure(context).map_or(Poll::Pending, |error| Poll::Ready(Err(to_io(error))))
+        self.transport.poll_failure(context).map_or(Poll::Pending, |error| Poll::Ready(Err(to_io(error))))
     }
 
     /// As [`Write::write`], with a limit for the wait.
@@ -269,17 +269,17 @@ impl ByteWriter {
         if self.is_ended {
             return Err(io::Error::other("the end of the stream was said already"));
         }
-        self.line.failure().map_or(Ok(()), |error| Err(to_io(error)))
+        self.transport.failure().map_or(Ok(()), |error| Err(to_io(error)))
     }
 
     /// Name of the recipe that carries the stream; the client chose it.
     pub fn recipe(&self) -> &str {
-        &self.line.recipe
+        &self.transport.recipe
     }
 
     /// What the stream has done so far.
     pub fn statistics(&self) -> StreamStatistics {
-        self.line.statistics()
+        self.transport.statistics()
     }
 }
 
@@ -297,7 +297,7 @@ impl Write for ByteWriter {
 
 impl Drop for ByteWriter {
     fn drop(&mut self) {
-        self.line.cut("the writer of the stream has gone before its end");
+        self.transport.cut("the writer of the stream has gone before its end");
     }
 }
 
@@ -326,13 +326,13 @@ impl ByteReader {
     /// As [`ByteReader::open`].
     pub async fn open_async(url: &str, options: &Options) -> Result<Self, OpenError> {
         let (url, options) = (url.to_owned(), options.clone());
-        aside(move || Self::open(&url, &options)).await
+        spawn_blocking(move || Self::open(&url, &options)).await
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
         let (inbox, waker) = (Arc::new(Inbox::default()), Waker::new()?);
         let transfer = session.start_receiving(Box::new(inbox.sink()), waker.clone())?;
-        Ok(Self { inbox, line: Line::new(&session, transfer, waker), ending: None })
+        Ok(Self { inbox, transport: Transport::new(&session, transfer, waker), ending: None })
     }
 
     /// As [`Read::read`], with a limit for the wait.
@@ -356,13 +356,13 @@ impl ByteReader {
     fn poll_take(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let taken = self.inbox.pull(into, context.waker());
         if taken.has_freed_room {
-            self.line.waker.wake();
+            self.transport.waker.wake();
         }
         if taken.bytes > 0 || into.is_empty() || taken.is_end {
             return Poll::Ready(Ok(taken.bytes));
         }
         // What failed may have failed after the last byte came.
-        match self.line.poll_failure(context) {
+        match self.transport.poll_failure(context) {
             Some(_) if self.inbox.is_readable() => self.poll_take(context, into),
             Some(error) => Poll::Ready(Err(to_io(error))),
             None if self.inbox.is_broken() => {
@@ -375,11 +375,11 @@ impl ByteReader {
 
     /// Everything has been read: what is left to do is to stay until the writer knows.
     fn begin_end(&mut self) -> Option<impl FnOnce() -> Result<Option<Counters>, Error> + Send + 'static> {
-        if self.line.is_over {
+        if self.transport.is_over {
             return None;
         }
-        self.line.is_over = true;
-        let (transfer, control) = (self.line.transfer.take(), self.line.control.clone());
+        self.transport.is_over = true;
+        let (transfer, control) = (self.transport.transfer.take(), self.transport.control.clone());
         Some(move || {
             // The writer closes once it has heard that all has arrived; if it cannot, the bytes are here all the same.
             drop(control.recv(Some(CLOSE_TIMEOUT)));
@@ -390,7 +390,7 @@ impl ByteReader {
 
     fn end(&mut self) {
         if let Some(wait) = self.begin_end() {
-            self.line.last = wait().ok().flatten();
+            self.transport.last = wait().ok().flatten();
         }
     }
 
@@ -398,23 +398,23 @@ impl ByteReader {
     fn poll_end(&mut self, context: &Context<'_>) -> Poll<()> {
         if let Some(wait) = self.begin_end() {
             // Without a thread to be had nobody waits for the writer, who finds out by itself.
-            self.ending = Aside::start(wait).ok();
+            self.ending = BlockingTask::start(wait).ok();
         }
         let Some(ending) = &self.ending else { return Poll::Ready(()) };
         ending.poll(context).map(|counters| {
             self.ending = None;
-            self.line.last = counters.ok().flatten();
+            self.transport.last = counters.ok().flatten();
         })
     }
 
     /// Name of the recipe that carries the stream; the client chose it.
     pub fn recipe(&self) -> &str {
-        &self.line.recipe
+        &self.transport.recipe
     }
 
     /// What the stream has done so far.
     pub fn statistics(&self) -> StreamStatistics {
-        self.line.statistics()
+        self.transport.statistics()
     }
 
     /// As [`Read::read`], for tasks.
@@ -446,7 +446,7 @@ impl Read for ByteReader {
 
 impl Drop for ByteReader {
     fn drop(&mut self) {
-        self.line.cut("the reader of the stream has gone before its end");
+        self.transport.cut("the reader of the stream has gone before its end");
     }
 }
 

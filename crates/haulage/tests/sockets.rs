@@ -9,8 +9,8 @@ use std::time::Duration;
 use haul_testing::block_on;
 use haulage::stack::{MessageSink, MessageSource};
 use haulage::{
-    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ListenOptions, Listener,
-    Notice, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
+    AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Event, ListenOptions,
+    Listener, OpenError, Options, Rate, Recipe, SendError, Time, WaitError, preset,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -77,7 +77,7 @@ fn the_receiver_sets_the_rate_and_the_sender_is_told() {
     let rate = Rate::from_bps(7_000_000);
     server.set_rate(rate);
     loop {
-        if client.notice(TIMEOUT).unwrap() == Notice::Rate(rate) {
+        if client.event(TIMEOUT).unwrap() == Event::Rate(rate) {
             break;
         }
     }
@@ -101,7 +101,7 @@ fn the_recipe_changes_while_messages_flow_and_none_is_lost() {
     let mut got = reader.join().unwrap();
     got.sort();
     assert_eq!(got, sent);
-    assert_eq!(client.notice(TIMEOUT).unwrap(), Notice::Reconfigured);
+    assert_eq!(client.event(TIMEOUT).unwrap(), Event::Reconfigured);
     assert!(client.recipe().has("in_order") && server.recipe().has("in_order"));
 }
 
@@ -133,12 +133,12 @@ fn messages_have_the_control_law_of_their_recipe_and_it_changes_while_they_flow(
     let mut got = reader.join().unwrap();
     got.sort();
     assert_eq!(got, sent);
-    assert_eq!(client.notice(TIMEOUT).unwrap(), Notice::Reconfigured);
+    assert_eq!(client.event(TIMEOUT).unwrap(), Event::Reconfigured);
     assert_eq!(server.recipe().get("rate_control", "controller"), Some("reno"));
     // What the receiver asks for bounds the law.
     let rate = Rate::from_bps(7_000_000);
     server.set_rate(rate);
-    while client.notice(TIMEOUT).unwrap() != Notice::Rate(rate) {}
+    while client.event(TIMEOUT).unwrap() != Event::Rate(rate) {}
 }
 
 /// What the server does not permit at the beginning it does not permit later, whichever end wants it; what was in force
@@ -162,7 +162,7 @@ fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
     let more_parts = with_memory("4GiB").with("in_order");
     for refused in [with_memory("4GiB"), more_parts] {
         client.reconfigure(&refused).unwrap();
-        let Notice::Refused(reason) = client.notice(TIMEOUT).unwrap() else { panic!("it was permitted") };
+        let Event::Refused(reason) = client.event(TIMEOUT).unwrap() else { panic!("it was permitted") };
         assert!(reason.contains("more than I have"), "{reason}");
         for end in [&client, &server] {
             assert_eq!(end.recipe().get("retransmit", "memory"), Some("1MiB"));
@@ -170,7 +170,7 @@ fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
         assert!(server.reconfigure(&refused).is_err());
     }
     client.reconfigure(&with_memory("1MiB").with("in_order")).unwrap();
-    assert_eq!(client.notice(TIMEOUT).unwrap(), Notice::Reconfigured);
+    assert_eq!(client.event(TIMEOUT).unwrap(), Event::Reconfigured);
     client.send(b"and it goes on").unwrap();
     assert_eq!(server.recv(Some(TIMEOUT)).unwrap().data, b"and it goes on");
 }

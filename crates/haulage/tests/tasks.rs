@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haulage::{
-    Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Listener, Notice, Options, Rate, preset,
+    Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Event, Listener, Options, Rate, preset,
 };
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
@@ -85,10 +85,10 @@ fn waiting_for_a_client_stops_nobody_and_notices_come_to_tasks() {
         let recipe = preset("viz").unwrap();
         let here = Connection::open_async(&url, &recipe, &Options::default()).await.unwrap();
         let there = listener.accept_async().await.unwrap();
-        assert!(here.try_notice().is_none());
+        assert!(here.try_event().is_none());
         let rate = Rate::from_bps(7_000_000);
         there.set_rate(rate);
-        while here.notice_async().await.unwrap() != Notice::Rate(rate) {}
+        while here.event_async().await.unwrap() != Event::Rate(rate) {}
     });
 }
 

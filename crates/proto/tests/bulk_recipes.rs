@@ -15,7 +15,10 @@ use common::{Checksum, PatternSource, Shared, Sunk, link};
 use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
 use haul_proto::micro::registry;
 use haul_proto::presets::{PRESETS, preset};
-use haul_proto::{ControllerConfig, Seal, Sender, SenderConfig, build_controller, check_object_recipe};
+use haul_proto::{
+    ControllerConfig, Receiver, ReceiverConfig, Seal, Sender, SenderConfig, build_controller,
+    check_object_recipe,
+};
 use haul_stack::{Ends, Recipe, Setup, Stack, StackEvent};
 use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN, FEEDBACK_HEADER_LEN};
 
@@ -218,27 +221,35 @@ fn no_end_changes_the_recipe_of_a_session_that_moves_an_object() {
         let controller = build_controller("delivery", &control).unwrap();
         let source = Box::new(PatternSource { len: 0, released: Arc::default() });
         let config = SenderConfig::default();
-        let mut sender =
-            Sender::with_config(Time::ZERO, &config, link(), source, controller, 1 << 20).unwrap();
-        let mut setup = Setup::new(Time::ZERO);
-        setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
-        let compiled = Arc::new(registry()).compile(&shipped("bulk"), Checksum.tag_len()).unwrap();
-        let mut hostile = Stack::new(compiled, setup).unwrap();
-        hostile.reconfigure(Time::ZERO, &wish).unwrap();
-        let mut now = Time::ZERO;
-        let reason = loop {
-            now += Span::from_millis(1);
-            assert!(now < Time::ZERO + Span::from_secs(5), "no answer");
-            hostile.on_deadline(now);
-            sender.on_deadline(now);
-            pass(now, &mut hostile, &mut sender);
-            pass(now, &mut sender, &mut hostile);
-            if let Some(StackEvent::Refused(reason)) = hostile.poll_event() {
-                break reason;
-            }
-        };
-        assert!(reason.contains("does not change"), "{reason}");
+        let sender = Sender::with_config(Time::ZERO, &config, link(), source, controller, 1 << 20).unwrap();
+        assert_refuses(sender, &wish);
+        let silence = Span::from_secs(15);
+        let config = ReceiverConfig { feedback_interval: DELAY, feedback_datagram: 1_200, silence };
+        assert_refuses(Receiver::new(Time::ZERO, config, link(), Box::new(Shared(Arc::default()))), &wish);
     }
+}
+
+/// Asserts that one end of a session refuses the change to `wish` that the other one asks for.
+#[track_caller]
+fn assert_refuses(mut end: impl Machine, wish: &Recipe) {
+    let mut setup = Setup::new(Time::ZERO);
+    setup.keys = Some((Box::new(Checksum), Box::new(Checksum)));
+    let blueprint = Arc::new(registry()).compile(&shipped("bulk"), Checksum.tag_len()).unwrap();
+    let mut hostile = Stack::new(blueprint, setup).unwrap();
+    hostile.reconfigure(Time::ZERO, wish).unwrap();
+    let mut now = Time::ZERO;
+    let reason = loop {
+        now += Span::from_millis(1);
+        assert!(now < Time::ZERO + Span::from_secs(5), "no answer");
+        hostile.on_deadline(now);
+        end.on_deadline(now);
+        pass(now, &mut hostile, &mut end);
+        pass(now, &mut end, &mut hostile);
+        if let Some(StackEvent::Refused(reason)) = hostile.poll_event() {
+            break reason;
+        }
+    };
+    assert!(reason.contains("does not change"), "{reason}");
 }
 
 #[test]

@@ -281,6 +281,23 @@ fn nothing_is_left_over_there_when_this_end_is_stopped_or_killed() {
 }
 
 #[test]
+fn a_server_that_ssh_started_keeps_the_disk_as_free_as_it_was_told_and_no_freer() {
+    let Some(sshd) = Sshd::here("") else { return };
+    let here = directory();
+    let source = here.path().join("file");
+    file(&source, 1, 3_000_000);
+    let cp = |min_free: &str| {
+        let haul = sshd.script("haul", &format!("exec '{HAUL}' \"$@\" {min_free}"));
+        let words = [OsStr::new("--remote-binary"), haul.as_os_str(), source.as_os_str(), &far("got")];
+        sshd.copies(words)
+    };
+    cp("--min-free 1000000GB").exits(7).says(&["no room", "--min-free"]);
+    assert!(!sshd.home().join("got").exists());
+    cp("").exits(0);
+    assert_same_file(&source, &sshd.home().join("got"));
+}
+
+#[test]
 fn a_server_that_ssh_started_ends_with_its_stdin() {
     let Some(sshd) = Sshd::here("") else { return };
     let mut command = Command::new(HAUL);

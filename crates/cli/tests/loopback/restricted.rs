@@ -74,9 +74,13 @@ fn a_restricted_server_for_reading_is_read_from() {
 
 #[test]
 fn all_threads_that_hear_clients_are_restricted() {
-    let root = tempfile::tempdir().unwrap();
-    let Some(talking) = restricted(&[], root.path(), &[]) else { return };
-    let _session = idle(&talking.server.url).unwrap();
+    let [root, beside] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    // The thread that writes it is not restricted: it lies where clients may not write.
+    let url_file = beside.path().join("url");
+    let Some(talking) = restricted(&[], root.path(), &["--url-file", url_file.to_str().unwrap()]) else {
+        return;
+    };
+    let _session = idle(fs::read_to_string(&url_file).unwrap().trim()).unwrap();
     let tasks = format!("/proc/{}/task", talking.server.child.id());
     // Without it, a thread can have no restriction (landlock_restrict_self(2)).
     let is_free = |task: &Path| {
@@ -95,6 +99,7 @@ fn all_threads_that_hear_clients_are_restricted() {
         tasks.map(|task| fs::read_to_string(task.join("comm")).unwrap_or_default()).collect::<Vec<_>>()
     };
     until("a session", || names(&|_| true).iter().any(|name| name.starts_with("haul-session")));
+    // The thread that wrote the URL has ended.
     assert_eq!(names(&is_free), ["haul-signals\n"]);
 }
 

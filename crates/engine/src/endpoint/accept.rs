@@ -8,7 +8,7 @@ use haul_base::{Ecn, Time};
 use haul_stack::Ends;
 use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind, InitialHeader};
 
-use super::address::Standing;
+use super::address::AddressState;
 use super::connection::{Connection, Header, received};
 use super::event_loop::split_open;
 use super::guard::caught;
@@ -21,19 +21,19 @@ use crate::{EngineError, Role};
 /// A packet with an initial header has come.
 pub(super) fn on_open(shared: &Arc<Shared>, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
     let Some((header, inner)) = split_open(packet) else { return count(&shared.counters.strays) };
-    let connection = match admit(shared, now, &header, source) {
+    let connection = match find_or_begin(shared, now, &header, source) {
         Ok(connection) => connection,
         Err(Refusal::Unknown) => return count(&shared.counters.unknown),
         Err(Refusal::Unauthentic) => return count(&shared.counters.unauthentic),
         Err(Refusal::Replayed) => return count(&shared.counters.replayed_connections),
-        Err(Refusal::Over) => return say_closed(shared, header.id),
+        Err(Refusal::Over) => return send_closed(shared, header.id),
         Err(Refusal::NoRoom) => return,
     };
     // To where the connection is known to be: a copy of the header from elsewhere moves nothing. Before that is known the
     // client goes on to send headers, so that a challenge that is lost is followed by another.
     let state = connection.lock();
-    match state.proven_peer() {
-        Some(peer) => connection.say(shared, peer, ControlFrameKind::Opened, 0),
+    match state.validated_peer() {
+        Some(peer) => connection.send_frame(shared, peer, ControlFrameKind::Opened, 0),
         None => connection.challenge(shared, &state, source),
     }
     drop(state);
@@ -59,7 +59,7 @@ enum Refusal {
 }
 
 /// The connection of an initial header: the present one, or a new one if its epoch is higher than any before.
-fn admit(
+fn find_or_begin(
     shared: &Arc<Shared>,
     now: Time,
     header: &InitialHeader,
@@ -99,16 +99,32 @@ fn begin(
     let id = header.id;
     let options = *lock(&shared.options);
     let (resumption, known) = match lock(&shared.table).get(id.identity) {
-        Some(entry) => (entry.resumption.clone(), entry.proven),
+        Some(entry) => (entry.resumption.clone(), entry.validated),
         None => return Err(Refusal::Unknown),
     };
-    let standing =
-        if known == Some(source.ip().to_canonical()) { Standing::Proven } else { Standing::Claimed };
-    let made =
-        Connection::new(now, Role::Server, &resumption, id, (source, standing), &options, Ends::default());
+    let address_state = if known == Some(source.ip().to_canonical()) {
+        AddressState::Validated
+    } else {
+        AddressState::Unvalidated
+    };
+    let made = Connection::new(
+        now,
+        Role::Server,
+        &resumption,
+        id,
+        (source, address_state),
+        &options,
+        Ends::default(),
+    );
     let made = made.map(Arc::new).map_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
-        say(shared, &resumption.secret, id, (ControlFrameKind::Close, CloseReason::Abort as u32), source);
+        send_frame(
+            shared,
+            &resumption.secret,
+            id,
+            (ControlFrameKind::Close, CloseReason::Abort as u32),
+            source,
+        );
         Refusal::NoRoom
     })?;
     let mut table = lock(&shared.table);
@@ -129,7 +145,7 @@ fn begin(
 
 /// Answers the close of the latest connection, which this end has closed already. The answer goes to where the client
 /// was: a copy of its packet from elsewhere gets none.
-pub(super) fn say_closed(shared: &Shared, id: ConnectionId) {
+pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
     let (secret, peer) = match lock(&shared.table).get(id.identity) {
         Some(entry) if entry.last_epoch == id.epoch => match &entry.last_peer {
             Some(peer) => (entry.resumption.secret.clone(), **peer),
@@ -137,11 +153,11 @@ pub(super) fn say_closed(shared: &Shared, id: ConnectionId) {
         },
         _ => return,
     };
-    say(shared, &secret, id, (ControlFrameKind::Closed, 0), peer);
+    send_frame(shared, &secret, id, (ControlFrameKind::Closed, 0), peer);
 }
 
 /// Says something about a connection that is not there.
-fn say(
+fn send_frame(
     shared: &Shared,
     secret: &ResumptionSecret,
     id: ConnectionId,

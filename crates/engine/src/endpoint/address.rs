@@ -11,22 +11,27 @@ use super::shared::Shared;
 
 /// Whether the other end is known to get what is sent to its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum AddressState {
     /// It has answered a challenge, or has the address of a TCP connection or of an earlier connection of the association.
-    Proven,
+    Validated,
     /// Its packets come from there.
-    Claimed,
+    Unvalidated,
 }
 
 impl Connection {
     /// Asks whoever is at `address` for a sign that it gets what is sent there.
     pub(super) fn challenge(&self, shared: &Shared, state: &State, address: SocketAddr) {
-        self.say(shared, address, ControlFrameKind::Challenge, self.wanted_from(shared, state, address));
+        self.send_frame(
+            shared,
+            address,
+            ControlFrameKind::Challenge,
+            self.expected_response(shared, state, address),
+        );
     }
 
     /// What an address has to send back. It follows from a secret of this end, so that there is nothing to keep for
     /// each address, and changes with each move, so that copies of earlier answers are void.
-    fn wanted_from(&self, shared: &Shared, state: &State, address: SocketAddr) -> u32 {
+    fn expected_response(&self, shared: &Shared, state: &State, address: SocketAddr) -> u32 {
         let id = self.id();
         let what = format!("{} {} {} {} {address}", id.identity, id.epoch, id.salt, state.moves);
         let hash = blake3::keyed_hash(&shared.challenge_key, what.as_bytes());
@@ -37,7 +42,7 @@ impl Connection {
     /// Authentic packets have come from `from`, and are the newest.
     pub(super) fn on_newest_from(&self, shared: &Shared, state: &State, from: SocketAddr, header: Header) {
         // Whoever opens a connection is challenged for the header already.
-        let is_challenged = state.standing == Standing::Claimed && header == Header::Present;
+        let is_challenged = state.address_state == AddressState::Unvalidated && header == Header::Present;
         if state.peer != from && !is_challenged {
             self.challenge(shared, state, from);
         }
@@ -45,24 +50,24 @@ impl Connection {
 
     /// The answer to a challenge has come: the connection moves there if it is what was asked for.
     pub(super) fn on_response(&self, shared: &Shared, state: &mut State, from: SocketAddr, number: u32) {
-        let is_new = state.peer != from || state.standing == Standing::Claimed;
-        if !is_new || number != self.wanted_from(shared, state, from) {
+        let is_new = state.peer != from || state.address_state == AddressState::Unvalidated;
+        if !is_new || number != self.expected_response(shared, state, from) {
             return;
         }
         tracing::debug!(before = %state.peer, now = %from, "the other end has moved");
-        let opens = state.standing == Standing::Claimed;
+        let opens = state.address_state == AddressState::Unvalidated;
         state.peer = from;
-        state.standing = Standing::Proven;
+        state.address_state = AddressState::Validated;
         state.moves = state.moves.wrapping_add(1);
         if opens {
-            self.say(shared, from, ControlFrameKind::Opened, 0);
+            self.send_frame(shared, from, ControlFrameKind::Opened, 0);
         }
     }
 }
 
 impl State {
     /// Where the other end is known to be.
-    pub(super) fn proven_peer(&self) -> Option<SocketAddr> {
-        (self.standing == Standing::Proven).then_some(self.peer)
+    pub(super) fn validated_peer(&self) -> Option<SocketAddr> {
+        (self.address_state == AddressState::Validated).then_some(self.peer)
     }
 }

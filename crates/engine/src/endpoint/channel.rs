@@ -310,7 +310,7 @@ impl Channel {
         self.with(|state, now| state.stack.want_rate(now, rate));
     }
 
-    /// Changes the recipe of both ends while the connection goes on; a notice tells how it ended.
+    /// Changes the recipe of both ends while the connection goes on; an event tells how it ended.
     ///
     /// # Errors
     /// If it cannot follow on the present one.
@@ -318,30 +318,30 @@ impl Channel {
         self.with(|state, now| state.stack.reconfigure(now, recipe))
     }
 
-    /// The oldest notice of the stack that was not taken yet; the last 64 are kept.
-    pub fn notice(&self) -> Option<StackEvent> {
-        self.inner.lock().notice()
+    /// The oldest event of the stack that was not taken yet; the last 64 are kept.
+    pub fn next_event(&self) -> Option<StackEvent> {
+        self.inner.lock().next_event()
     }
 
-    /// Waits for the next notice.
+    /// Waits for the next event.
     ///
     /// # Errors
     /// [`EngineError::TimedOut`]; how the connection has ended.
-    pub fn wait_notice(&self, timeout: Duration) -> Result<StackEvent, EngineError> {
+    pub fn wait_event(&self, timeout: Duration) -> Result<StackEvent, EngineError> {
         let until = Some(Instant::now() + timeout);
-        self.wait(until, "a notice", Coalescing::Forbidden, |state, _| match state.notice() {
-            Some(notice) => Ok(Some(notice)),
+        self.wait(until, "an event", Coalescing::Forbidden, |state, _| match state.next_event() {
+            Some(event) => Ok(Some(event)),
             None => state.ended().map_or(Ok(None), Err),
         })
     }
 
-    /// As [`Channel::wait_notice`], for tasks.
+    /// As [`Channel::wait_event`], for tasks.
     ///
     /// # Errors
     /// How the connection has ended.
-    pub fn poll_notice(&self, context: &mut task::Context<'_>) -> Poll<Result<StackEvent, EngineError>> {
-        self.poll(context, |state, _| match state.notice() {
-            Some(notice) => Ok(Some(notice)),
+    pub fn poll_event(&self, context: &mut task::Context<'_>) -> Poll<Result<StackEvent, EngineError>> {
+        self.poll(context, |state, _| match state.next_event() {
+            Some(event) => Ok(Some(event)),
             None => state.ended().map_or(Ok(None), Err),
         })
     }
@@ -437,7 +437,7 @@ impl Drop for Channel {
         // Nobody looks after the connection any more: what the socket has no room for leaves now or never.
         self.wait_for_room();
         self.start_close(CloseReason::Graceful);
-        let peer = self.inner.lock().proven_peer();
+        let peer = self.inner.lock().validated_peer();
         let shared = self.endpoint.shared();
         let mut table = lock(&shared.table);
         if table.end(shared.clock.now(), &self.inner, peer) && self.role() == Role::Client {

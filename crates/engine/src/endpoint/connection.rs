@@ -13,7 +13,7 @@ use haul_stack::{CompiledStack, Ends, GENERATION_BIT, Kind, Recipe, RecipeError,
 use haul_wire::packet::{ConnectionId, ControlFrameKind, INITIAL_HEADER_LEN};
 
 use super::ChannelOptions;
-use super::address::Standing;
+use super::address::AddressState;
 use super::guard::caught;
 use super::phase::{KeepAlive, Opening, Phase};
 use super::shared::{Shared, count, lock};
@@ -23,8 +23,8 @@ use crate::{EngineError, Role};
 
 /// Batches sent before others have their turn.
 pub(super) const ROUNDS: usize = 16;
-/// Notices that wait to be looked at; the oldest is dropped for one more.
-const MOST_NOTICES: usize = 64;
+/// Events that wait to be looked at; the oldest is dropped for one more.
+const MOST_EVENTS: usize = 64;
 /// Messages that may always wait to be taken, whatever their size.
 const FEW_MESSAGES: usize = 16;
 /// Messages that may wait at most: small ones cost more than their bytes.
@@ -56,7 +56,7 @@ pub(super) struct State {
     pub(super) stack: Stack,
     pub(super) peer: SocketAddr,
     /// Whether that is its address.
-    pub(super) standing: Standing,
+    pub(super) address_state: AddressState,
     /// How often it has moved.
     pub(super) moves: u32,
     pub(super) phase: Phase,
@@ -77,7 +77,7 @@ pub(super) struct State {
     is_active: bool,
     inbox: usize,
     /// Made by the first.
-    notices: Option<Box<VecDeque<StackEvent>>>,
+    events: Option<Box<VecDeque<StackEvent>>>,
     pub(super) keep_alive: Option<Box<KeepAlive>>,
     /// Tasks that wait for a change; made by the first.
     wakers: Option<Box<Vec<task::Waker>>>,
@@ -111,7 +111,7 @@ impl Connection {
         role: Role,
         resumption: &ResumptionState,
         id: ConnectionId,
-        (peer, standing): (SocketAddr, Standing),
+        (peer, address_state): (SocketAddr, AddressState),
         options: &ChannelOptions,
         ends: Ends,
     ) -> Result<Self, RecipeError> {
@@ -143,7 +143,7 @@ impl Connection {
         let state = State {
             stack: build(&resumption.compiled, setup)?,
             peer,
-            standing,
+            address_state,
             moves: 0,
             phase,
             datagram: options.datagram,
@@ -155,7 +155,7 @@ impl Connection {
             unsent: None,
             is_active: false,
             inbox: options.inbox.0 as usize,
-            notices: None,
+            events: None,
             keep_alive: every,
             wakers: None,
             waiting: 0,
@@ -270,17 +270,17 @@ impl Connection {
         match event {
             StackEvent::Message | StackEvent::Settled { arrived: true, .. } => return,
             StackEvent::Failed { protocol, message } => {
-                self.say(shared, state.peer, ControlFrameKind::Close, CloseReason::Abort as u32);
+                self.send_frame(shared, state.peer, ControlFrameKind::Close, CloseReason::Abort as u32);
                 state.end(EngineError::MicroProtocol { protocol, message });
                 return;
             }
             _ => {}
         }
-        let notices = state.notices.get_or_insert_default();
-        if notices.len() == MOST_NOTICES {
-            notices.pop_front();
+        let events = state.events.get_or_insert_default();
+        if events.len() == MOST_EVENTS {
+            events.pop_front();
         }
-        notices.push_back(event);
+        events.push_back(event);
     }
 
     /// Packets of the stack have come, side by side.
@@ -358,7 +358,7 @@ impl Connection {
         if is_idle {
             self.keys.release_idle();
             state.stack.release_idle(now);
-            state.notices.take_if(|notices| notices.is_empty());
+            state.events.take_if(|events| events.is_empty());
             state.is_active = false;
         }
         is_idle
@@ -386,9 +386,9 @@ impl State {
         }
     }
 
-    /// The oldest notice that nobody has taken.
-    pub(super) fn notice(&mut self) -> Option<StackEvent> {
-        self.notices.as_mut()?.pop_front()
+    /// The oldest event that nobody has taken.
+    pub(super) fn next_event(&mut self) -> Option<StackEvent> {
+        self.events.as_mut()?.pop_front()
     }
 
     /// The other end has answered the latest packet of the opening after so long: the server an initial header, the
@@ -434,7 +434,7 @@ impl State {
             (Some(unsent), _) => unsent.retry,
             (None, Some(at)) => Some(at),
             (None, None) => {
-                self.proven_peer().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at)
+                self.validated_peer().and_then(|_| self.stack.deadline()).map(|deadline| deadline.at)
             }
         };
         [own, alive, stack].into_iter().flatten().min()

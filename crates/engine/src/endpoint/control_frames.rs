@@ -7,14 +7,14 @@ use haul_base::Time;
 use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
-use super::address::Standing;
+use super::address::AddressState;
 use super::connection::{Connection, State};
 use super::phase::{KeepAlive, Phase};
 use super::shared::Shared;
 use crate::{Direction, EngineError};
 
 impl Connection {
-    pub(super) fn say(&self, shared: &Shared, to: SocketAddr, kind: ControlFrameKind, number: u32) {
+    pub(super) fn send_frame(&self, shared: &Shared, to: SocketAddr, kind: ControlFrameKind, number: u32) {
         let mut packet = ControlFrame { id: self.id(), kind, number, mac: [0; 12] };
         packet.mac = self.keys().mac(&packet.authenticated());
         shared.send(&packet.to_bytes(), to);
@@ -38,16 +38,18 @@ impl Connection {
                 _ => {}
             },
             ControlFrameKind::Close | ControlFrameKind::Forget => {
-                self.say(shared, peer, ControlFrameKind::Closed, 0);
+                self.send_frame(shared, peer, ControlFrameKind::Closed, 0);
                 state.end(if frame.number == CloseReason::Graceful as u32 {
                     EngineError::Closed
                 } else {
-                    broken_off()
+                    aborted_by_peer()
                 });
             }
             ControlFrameKind::Closed => state.end(EngineError::Closed),
-            ControlFrameKind::Ping => self.say(shared, peer, ControlFrameKind::Pong, frame.number),
-            ControlFrameKind::Challenge => self.say(shared, peer, ControlFrameKind::Response, frame.number),
+            ControlFrameKind::Ping => self.send_frame(shared, peer, ControlFrameKind::Pong, frame.number),
+            ControlFrameKind::Challenge => {
+                self.send_frame(shared, peer, ControlFrameKind::Response, frame.number)
+            }
             ControlFrameKind::Response => self.on_response(shared, &mut state, from, frame.number),
             ControlFrameKind::Pong => {
                 let asked = |alive: &KeepAlive| alive.unanswered > 0 && alive.number == frame.number;
@@ -80,9 +82,9 @@ impl Connection {
                 match (closing.next_attempt(now, rtt), opens) {
                     (true, true) => {
                         shared.send(&self.initial_header(), peer);
-                        self.say(shared, peer, kind, reason as u32);
+                        self.send_frame(shared, peer, kind, reason as u32);
                     }
-                    (true, false) => self.say(shared, peer, kind, reason as u32),
+                    (true, false) => self.send_frame(shared, peer, kind, reason as u32),
                     (false, true) => state.end(no_answer(peer)),
                     (false, false) => state.end(EngineError::Closed),
                 }
@@ -102,8 +104,8 @@ impl Connection {
         alive.number = alive.number.wrapping_add(1);
         alive.next = now + alive.every;
         let number = alive.number;
-        if state.standing == Standing::Proven {
-            self.say(shared, state.peer, ControlFrameKind::Ping, number);
+        if state.address_state == AddressState::Validated {
+            self.send_frame(shared, state.peer, ControlFrameKind::Ping, number);
         }
     }
 }
@@ -113,7 +115,7 @@ fn no_answer(peer: SocketAddr) -> EngineError {
     EngineError::UdpBlocked { port: peer.port(), direction: Direction::ClientToServer }
 }
 
-fn broken_off() -> EngineError {
+fn aborted_by_peer() -> EngineError {
     let message = "the other side has broken off";
     EngineError::Peer(Fault::new(FaultCode::PeerStopped, message, "run it again on both sides"))
 }

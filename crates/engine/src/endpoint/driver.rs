@@ -59,6 +59,8 @@ pub(super) struct Driver {
     /// Where the inline driver waits for the socket.
     inline: OwnedFd,
     inline_waker: Waker,
+    /// Whether the inline driver is to return: while it polls busily it does not look at its waker.
+    is_inline_woken: AtomicBool,
     is_inline_taken: AtomicBool,
     /// Where the endpoint's thread waits for it.
     background: OwnedFd,
@@ -96,6 +98,7 @@ impl Driver {
             timer,
             inline,
             inline_waker,
+            is_inline_woken: AtomicBool::new(false),
             is_inline_taken: AtomicBool::new(false),
             background,
             background_waker: Waker::new()?,
@@ -150,15 +153,28 @@ impl Driver {
         self.background_waker.wake();
     }
 
-    /// Wakes the thread that waits inline: what it waits for may have come about.
+    /// Wakes the inline driver, because the connection on which it waits has changed.
     pub(super) fn wake_inline(&self) {
+        // In this order a wake-up may be seen twice, but is never missed.
+        self.is_inline_woken.store(true, Ordering::Release);
         self.inline_waker.wake();
     }
 
-    /// Wakes whoever sleeps.
+    /// Wakes both drivers.
     pub(super) fn wake_all(&self) {
         self.background_waker.wake();
-        self.inline_waker.wake();
+        self.wake_inline();
+    }
+
+    /// Whether the inline driver has been woken since it asked last.
+    fn take_inline_wake(&self) -> bool {
+        // Read before it is written: the cache line stays shared while nobody wakes this thread.
+        let is_woken = self.is_inline_woken.load(Ordering::Relaxed)
+            && self.is_inline_woken.swap(false, Ordering::Acquire);
+        if is_woken {
+            self.inline_waker.reset();
+        }
+        is_woken
     }
 
     fn receive(&self, shared: &Arc<Shared>, rounds: usize) -> Result<Received, EngineError> {
@@ -277,6 +293,15 @@ fn wait(driver: &Driver, socket: &UdpSocket, longest: Option<Span>) -> Result<Wo
     Ok(Woken { by_socket: is_ready(0), by_room: is_ready(3) })
 }
 
+/// How busy polling has ended.
+enum Polled {
+    Received(Received),
+    /// By a wake-up: the connection may have changed.
+    Woken,
+    /// Without a packet or a wake-up in the time that it had.
+    Nothing,
+}
+
 /// A thread that waits on a connection and drives the endpoint meanwhile: what it waits for need not wake two threads.
 pub(super) struct InlineDriver<'s> {
     shared: &'s Arc<Shared>,
@@ -293,15 +318,16 @@ impl<'s> InlineDriver<'s> {
         Some(Self { shared, received: Received::Nothing })
     }
 
-    /// Waits for packets or a wake-up, until `until` at most, and hands out the packets. Looks again and again for
-    /// `busy_poll` before it sleeps. No lock of a connection may be held.
+    /// Waits for packets or a wake-up, until `until` at most, and hands out the packets. Polls for `busy_poll` before it
+    /// sleeps. No lock of a connection may be held.
     pub(super) fn turn(&mut self, until: Option<Time>, busy_poll: Span) {
-        let turned = self.poll_busily(until, busy_poll).and_then(|received| match received {
-            Received::Nothing => {
+        let turned = self.poll_busily(until, busy_poll).and_then(|polled| match polled {
+            Polled::Received(received) => Ok(received),
+            Polled::Woken => Ok(Received::Nothing),
+            Polled::Nothing => {
                 self.sleep(until)?;
                 self.shared.driver.receive(self.shared, 1)
             }
-            received => Ok(received),
         });
         match turned {
             Ok(received) => self.received = received,
@@ -309,20 +335,26 @@ impl<'s> InlineDriver<'s> {
         }
     }
 
-    fn poll_busily(&self, until: Option<Time>, busy_poll: Span) -> Result<Received, EngineError> {
+    fn poll_busily(&self, until: Option<Time>, busy_poll: Span) -> Result<Polled, EngineError> {
         let driver = &self.shared.driver;
         if self.received == Received::Some {
-            return driver.receive(self.shared, 1);
+            return driver.receive(self.shared, 1).map(Polled::Received);
+        }
+        if busy_poll == Span::ZERO {
+            return Ok(Polled::Nothing);
         }
         let end = self.shared.clock.now() + busy_poll;
         let end = until.map_or(end, |until| until.min(end));
-        while busy_poll > Span::ZERO && self.shared.clock.now() < end {
+        while self.shared.clock.now() < end {
             let received = driver.receive(self.shared, 1)?;
             if received != Received::Nothing {
-                return Ok(received);
+                return Ok(Polled::Received(received));
+            }
+            if driver.take_inline_wake() {
+                return Ok(Polled::Woken);
             }
         }
-        Ok(Received::Nothing)
+        Ok(Polled::Nothing)
     }
 
     fn sleep(&self, until: Option<Time>) -> Result<(), EngineError> {
@@ -342,6 +374,7 @@ impl<'s> InlineDriver<'s> {
             // Both are in packed structures.
             let (data, flags) = (event.data, event.flags);
             if data.u64() == WAKER {
+                driver.is_inline_woken.store(false, Ordering::Relaxed);
                 driver.inline_waker.reset();
             } else if flags.contains(epoll::EventFlags::ERR) {
                 self.shared.socket.drain_errors();

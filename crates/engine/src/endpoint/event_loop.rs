@@ -20,7 +20,7 @@ pub(crate) type Strays = Box<dyn FnMut(&mut [u8], SocketAddr) -> Option<Vec<u8>>
 
 /// What a datagram is, by its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sort {
+enum DatagramKind {
     Open,
     ControlFrame,
     Stack(u32),
@@ -28,16 +28,16 @@ enum Sort {
     Stray,
 }
 
-fn sort(packet: &[u8]) -> Sort {
+fn kind_of(packet: &[u8]) -> DatagramKind {
     let identity = packet.get(IDENTITY_AT..IDENTITY_AT + 4).and_then(|b| <[u8; 4]>::try_from(b).ok());
     match (packet.first(), identity) {
-        (Some(&INITIAL_HEADER_KIND), Some(_)) => Sort::Open,
-        (Some(&CONTROL_FRAME_KIND), Some(_)) => Sort::ControlFrame,
-        (Some(&PAIR_KIND), Some(_)) => Sort::Pair,
+        (Some(&INITIAL_HEADER_KIND), Some(_)) => DatagramKind::Open,
+        (Some(&CONTROL_FRAME_KIND), Some(_)) => DatagramKind::ControlFrame,
+        (Some(&PAIR_KIND), Some(_)) => DatagramKind::Pair,
         (Some(&kind), Some(identity)) if kind != PacketKind::Hello as u8 => {
-            Sort::Stack(u32::from_be_bytes(identity))
+            DatagramKind::Stack(u32::from_be_bytes(identity))
         }
-        _ => Sort::Stray,
+        _ => DatagramKind::Stray,
     }
 }
 
@@ -67,7 +67,7 @@ impl EventLoop {
             let now = shared.clock.now();
             self.arrivals.sync(now);
             for batch in self.receiver.datagrams() {
-                hand_out(shared, &mut self.strays, &self.arrivals, now, batch);
+                dispatch(shared, &mut self.strays, &self.arrivals, now, batch);
             }
             if self.receiver.took_all() {
                 return Ok(Received::All);
@@ -78,7 +78,7 @@ impl EventLoop {
 }
 
 /// Gives the datagrams of one buffer to whom they belong; runs of one connection stay together.
-fn hand_out(
+fn dispatch(
     shared: &Arc<Shared>,
     strays: &mut Strays,
     arrivals: &ArrivalClock,
@@ -90,15 +90,17 @@ fn hand_out(
     let stride = stride.max(1);
     let mut rest = data;
     while !rest.is_empty() {
-        let what = sort(&rest[..rest.len().min(stride)]);
+        let what = kind_of(&rest[..rest.len().min(stride)]);
         let run = match what {
-            Sort::Stack(_) => rest.chunks(stride).take_while(|packet| sort(packet) == what).count(),
+            DatagramKind::Stack(_) => {
+                rest.chunks(stride).take_while(|packet| kind_of(packet) == what).count()
+            }
             _ => 1,
         };
         let (these, others) = rest.split_at_mut((run * stride).min(rest.len()));
         rest = others;
         match what {
-            Sort::Stack(identity) => {
+            DatagramKind::Stack(identity) => {
                 if let Some(connection) = find(shared, identity) {
                     let packets = received(these, stride, ecn, arrival);
                     connection.guarded(shared, |connection| {
@@ -109,13 +111,13 @@ fn hand_out(
                     these.chunks_mut(stride).for_each(|packet| stray(shared, strays, packet, source));
                 }
             }
-            Sort::Open => super::accept::on_open(shared, now, these, source, ecn),
-            Sort::ControlFrame => on_frame(shared, now, these, source),
-            Sort::Pair => on_pair(shared, now, these, source, |packet| {
+            DatagramKind::Open => super::accept::on_open(shared, now, these, source, ecn),
+            DatagramKind::ControlFrame => on_frame(shared, now, these, source),
+            DatagramKind::Pair => on_pair(shared, now, these, source, |packet| {
                 let stride = packet.len();
                 received(packet, stride, ecn, arrival)
             }),
-            Sort::Stray => {
+            DatagramKind::Stray => {
                 count(&shared.counters.strays);
                 stray(shared, strays, these, source);
             }
@@ -139,8 +141,8 @@ fn on_pair(
 ) {
     let Ok((first, second)) = PairHeader::split(datagram) else { return count(&shared.counters.strays) };
     for packet in [first, second] {
-        match sort(packet) {
-            Sort::Stack(identity) => match find(shared, identity) {
+        match kind_of(packet) {
+            DatagramKind::Stack(identity) => match find(shared, identity) {
                 Some(connection) => connection.guarded(shared, |connection| {
                     connection.on_packets(shared, now, received(packet), source, Header::Absent);
                 }),
@@ -169,7 +171,7 @@ fn on_frame(shared: &Arc<Shared>, now: Time, packet: &[u8], source: SocketAddr) 
             connection.guarded(shared, |connection| connection.on_frame(shared, now, &frame, source));
         }
         None if matches!(frame.kind, ControlFrameKind::Close | ControlFrameKind::Forget) => {
-            super::accept::say_closed(shared, frame.id);
+            super::accept::send_closed(shared, frame.id);
         }
         None => {}
     }

@@ -186,7 +186,7 @@ impl State {
 
     /// This end closes.
     pub(super) fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
-        if self.proven_peer().is_none() {
+        if self.validated_peer().is_none() {
             return self.end(EngineError::Closed);
         }
         let opening = match &self.phase {

@@ -6,7 +6,7 @@ use haul_stack::{Ends, Recipe, Registry};
 use haul_wire::control::FaultCode;
 use haul_wire::packet::ConnectionId;
 
-use super::address::Standing;
+use super::address::AddressState;
 use super::connection::Connection;
 use super::shared::lock;
 use super::table::{Entry, ResumptionState};
@@ -136,7 +136,7 @@ impl Endpoint {
             Role::Client,
             &resumption,
             id,
-            (ticket.server, Standing::Proven),
+            (ticket.server, AddressState::Validated),
             options,
             ends,
         )?;
@@ -147,7 +147,7 @@ impl Endpoint {
             live: Some(inner.clone()),
             last_used: now,
             last_peer: None,
-            proven: None,
+            validated: None,
         };
         if lock(&shared.table).insert(entry).is_err() {
             return Err(EngineError::protocol("the association's number is taken; connect again"));

@@ -33,7 +33,7 @@ pub(super) struct Entry {
     /// Where the client of a connection was that this end has closed: a late close of it is answered there.
     pub(super) last_peer: Option<Box<SocketAddr>>,
     /// The client's address that is known to be its own: a connection from there needs no challenge.
-    pub(super) proven: Option<IpAddr>,
+    pub(super) validated: Option<IpAddr>,
 }
 
 /// Why an association was not added.
@@ -125,7 +125,7 @@ impl Table {
         if ended {
             entry.last_used = now;
             entry.last_peer = peer.map(Box::new);
-            entry.proven = peer.map(|peer| peer.ip().to_canonical()).or(entry.proven);
+            entry.validated = peer.map(|peer| peer.ip().to_canonical()).or(entry.validated);
             self.idle.insert((now, identity));
         }
         ended
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::Role;
-    use crate::endpoint::address::Standing;
+    use crate::endpoint::address::AddressState;
     use crate::endpoint::options::ChannelOptions;
 
     const MOST: usize = 5;
@@ -180,11 +180,11 @@ mod tests {
 
         fn entry(&self, identity: u32, last_used: Time) -> Entry {
             let resumption = self.resumption(identity);
-            Entry { resumption, last_epoch: 0, live: None, last_used, last_peer: None, proven: None }
+            Entry { resumption, last_epoch: 0, live: None, last_used, last_peer: None, validated: None }
         }
 
         fn connection(&self, identity: u32, epoch: u64) -> Arc<Connection> {
-            let from = ("127.0.0.1:9".parse().unwrap(), Standing::Proven);
+            let from = ("127.0.0.1:9".parse().unwrap(), AddressState::Validated);
             let connection = ConnectionId { identity, epoch, salt: 0 };
             let options = ChannelOptions::default();
             let (resumption, ends) = (self.resumption(identity), Ends::default());

@@ -147,11 +147,17 @@ impl Incoming {
     }
 }
 
-fn add(endpoint: &Endpoint, resumption: ResumptionState, proven: IpAddr) -> Result<(), NotAdded> {
+fn add(endpoint: &Endpoint, resumption: ResumptionState, validated: IpAddr) -> Result<(), NotAdded> {
     let shared = endpoint.shared();
     let last_used = shared.clock.now();
-    let entry =
-        Entry { resumption, last_epoch: 0, live: None, last_used, last_peer: None, proven: Some(proven) };
+    let entry = Entry {
+        resumption,
+        last_epoch: 0,
+        live: None,
+        last_used,
+        last_peer: None,
+        validated: Some(validated),
+    };
     lock(&shared.table).insert(entry)
 }
 

@@ -12,7 +12,7 @@ use super::shared::{SLOT, Shared, count};
 impl Connection {
     /// Gives how many batches it has sent; if [`ROUNDS`], there may be more.
     pub(super) fn transmit(&self, shared: &Shared, state: &mut State, now: Time) -> usize {
-        if matches!(state.phase, Phase::Ended(_)) || state.proven_peer().is_none() {
+        if matches!(state.phase, Phase::Ended(_)) || state.validated_peer().is_none() {
             return 0;
         }
         if let Some(unsent) = state.unsent.take_if(|unsent| unsent.retry.is_some_and(|at| at <= now)) {

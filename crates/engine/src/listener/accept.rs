@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::gate::Admitted;
-use super::{Server, greet};
+use super::limiter::Accepted;
+use super::{Server, handshake};
 
 /// After a failed accept, most often for lack of file descriptors, wait so long.
 const RECOVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -24,7 +24,7 @@ pub(super) fn run(server: &Arc<Server>, listener: &TcpListener) {
         }
         server.refusals.tell_left_out();
         match listener.accept() {
-            Ok((tcp, peer)) => admit(server, tcp, peer),
+            Ok((tcp, peer)) => start_handshake(server, tcp, peer),
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -36,18 +36,18 @@ pub(super) fn run(server: &Arc<Server>, listener: &TcpListener) {
 
 /// Gives the connection a place, and a thread if there may be one more. Without resources for it the connection is
 /// closed.
-fn admit(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
+fn start_handshake(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
     server.counters.connections.add_one();
-    let Admitted { seat, evicted } = server.gate.admit(tcp, peer);
+    let Accepted { permit, evicted } = server.limiter.accept(tcp, peer);
     if evicted {
         server.counters.evicted.add_one();
     }
-    let Some(seat) = seat else { return };
+    let Some(permit) = permit else { return };
     let worker = server.clone();
-    let greet = move || greet::run(&worker, seat);
-    if let Err(error) = std::thread::Builder::new().name("haul-handshake".to_owned()).spawn(greet) {
+    let serve = move || handshake::run(&worker, permit);
+    if let Err(error) = std::thread::Builder::new().name("haul-handshake".to_owned()).spawn(serve) {
         tracing::warn!(%error, "cannot start a thread");
-        for _ in 0..server.gate.turn_away_waiting() {
+        for _ in 0..server.limiter.turn_away_waiting() {
             server.counters.failed.add_one();
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use haul_base::Span;
 use haul_wire::control::{Accept, Cipher, ControlMessage, Fault, Request, Settings};
 
-use super::slot::Service;
+use super::pending::Service;
 use super::table::Registration;
 use crate::crypto::{DataKeys, ResumptionSecret};
 use crate::session::{UdpSide, udp_options};
@@ -75,7 +75,7 @@ impl Incoming {
         }
         let accept = self.answer(settings.clone());
         // The socket first: data can follow the accept at once.
-        self.registration.slot().serve(Service {
+        self.registration.pending().serve(Service {
             control: self.control.clone(),
             local: self.local,
             options: udp_options(&settings, true),

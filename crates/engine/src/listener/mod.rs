@@ -1,12 +1,12 @@
 //! The server's door: one port for TCP and UDP, an identity of its own, and as many sessions at once as come.
 
 mod accept;
-mod gate;
-mod greet;
+mod handshake;
 mod incoming;
+mod limiter;
+mod pending;
 mod refusals;
 mod router;
-mod slot;
 mod stats;
 mod table;
 
@@ -24,9 +24,9 @@ use haul_wire::control::Cipher;
 use rustix::event::{EventfdFlags, eventfd};
 use rustls::ServerConfig;
 
-use self::gate::Gate;
-pub use self::gate::HandshakeLimits;
 pub use self::incoming::Incoming;
+use self::limiter::HandshakeLimiter;
+pub use self::limiter::HandshakeLimits;
 use self::refusals::RefusalLog;
 use self::stats::Counters;
 pub use self::stats::ListenerStats;
@@ -93,7 +93,7 @@ struct Server {
     identity: ServerIdentity,
     tls: Arc<ServerConfig>,
     table: Arc<SessionTable>,
-    gate: Arc<Gate>,
+    limiter: Arc<HandshakeLimiter>,
     refusals: RefusalLog,
     counters: Counters,
     waiting: Sender<Incoming>,
@@ -126,7 +126,7 @@ impl Listener {
             tls: Arc::new(server_config(&identity)?),
             identity,
             table: Arc::default(),
-            gate: Arc::new(Gate::new(options.handshakes)),
+            limiter: Arc::new(HandshakeLimiter::new(options.handshakes)),
             refusals: RefusalLog::default(),
             counters: Counters::default(),
             waiting,

@@ -83,7 +83,48 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::Arc;
+
     use super::*;
+
+    /// What was logged.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_log_says_how_many_refusals_it_has_left_out() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let wrong_secret = Fault::new(FaultCode::NotAuthorised, "wrong secret", "");
+        tracing::subscriber::with_default(subscriber, || {
+            let refusals = RefusalLog::default();
+            for port in 0..LINES as u16 + 5 {
+                refusals.note(([192, 0, 2, 1], port).into(), &wrong_secret);
+            }
+            assert!(refusals.due().is_some());
+            // The minute is over.
+            refusals.lock().ends = Some(Instant::now());
+            refusals.tell_left_out();
+            assert!(refusals.due().is_none());
+            refusals.tell_left_out();
+        });
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(log.matches("wrong secret").count(), LINES as usize, "{log}");
+        assert_eq!(log.matches(" 5 more clients were refused within 60 seconds").count(), 1, "{log}");
+        assert_eq!(log.lines().count(), LINES as usize + 1, "{log}");
+    }
 
     #[test]
     fn a_flood_fills_few_lines_and_is_counted() {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use haul_wire::packet::{HelloHeader, PacketKind};
 
 use super::Server;
-use super::slot::Verdict;
+use super::pending::Verdict;
 use super::stats::Counter;
 use super::table::Lookup;
 use crate::hello::MIN_DATAGRAM;
@@ -32,13 +32,13 @@ fn judge<'a>(
     let Ok(header) = HelloHeader::parse(datagram) else {
         return &stats.udp_strays;
     };
-    let expecting = server.gate.is_busy();
-    let slot = match server.table.find(header.session, expecting, datagram, source) {
-        Lookup::Found(slot) => slot,
+    let expecting = server.limiter.is_busy();
+    let pending = match server.table.find(header.session, expecting, datagram, source) {
+        Lookup::Found(pending) => pending,
         Lookup::Early => return &stats.udp_early,
         Lookup::Unknown => return &stats.udp_unknown_sessions,
     };
-    match slot.on_hello(datagram, source) {
+    match pending.on_hello(datagram, source) {
         Verdict::Taken => &stats.udp_hellos,
         Verdict::Unauthentic => &stats.udp_unauthentic,
         Verdict::Foreign => &stats.udp_foreign,

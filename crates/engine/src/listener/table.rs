@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use haul_wire::packet::HelloBody;
 
-use super::slot::Slot;
+use super::pending::PendingSession;
 use crate::crypto::DataKeys;
 use crate::hello::LateHellos;
 
@@ -21,7 +21,7 @@ pub(crate) struct SessionTable {
 
 #[derive(Default)]
 struct State {
-    slots: HashMap<u32, Arc<Slot>>,
+    sessions: HashMap<u32, Arc<PendingSession>>,
     early: VecDeque<Early>,
 }
 
@@ -34,7 +34,7 @@ struct Early {
 
 /// Whom a HELLO is for.
 pub(super) enum Lookup {
-    Found(Arc<Slot>),
+    Found(Arc<PendingSession>),
     /// Kept for a while.
     Early,
     Unknown,
@@ -54,29 +54,29 @@ impl SessionTable {
         control_peer: IpAddr,
         challenge_key: [u8; 32],
     ) -> Option<Registration> {
-        let slot = Arc::new(Slot::new(keys, control_peer, challenge_key));
+        let pending = Arc::new(PendingSession::new(keys, control_peer, challenge_key));
         let mut state = self.lock();
-        if state.slots.contains_key(&session) {
+        if state.sessions.contains_key(&session) {
             return None;
         }
-        state.slots.insert(session, slot.clone());
+        state.sessions.insert(session, pending.clone());
         let all = std::mem::take(&mut state.early);
         let (mine, others) = all.into_iter().partition(|early| early.session == session);
         state.early = others;
         drop(state);
         for Early { source, mut datagram, .. } in mine {
             // A client that is challenged sends another one soon.
-            slot.on_hello(&mut datagram, source);
+            pending.on_hello(&mut datagram, source);
         }
-        Some(Registration { session, slot, table: Arc::downgrade(self) })
+        Some(Registration { session, pending, table: Arc::downgrade(self) })
     }
 
     /// Finds the session of a HELLO. If there is none and `expecting` says that there may soon be, the HELLO
     /// is kept, in the place of the oldest if there are many.
     pub(super) fn find(&self, session: u32, expecting: bool, datagram: &[u8], source: SocketAddr) -> Lookup {
         let mut state = self.lock();
-        if let Some(slot) = state.slots.get(&session) {
-            return Lookup::Found(slot.clone());
+        if let Some(pending) = state.sessions.get(&session) {
+            return Lookup::Found(pending.clone());
         }
         if !expecting {
             state.early.clear();
@@ -91,14 +91,14 @@ impl SessionTable {
 
     /// How many sessions there are, from the end of the TLS handshake on.
     pub(super) fn len(&self) -> usize {
-        self.lock().slots.len()
+        self.lock().sessions.len()
     }
 }
 
 /// A session's place in the table, for as long as it is held.
 pub(crate) struct Registration {
     session: u32,
-    slot: Arc<Slot>,
+    pending: Arc<PendingSession>,
     table: Weak<SessionTable>,
 }
 
@@ -107,8 +107,8 @@ impl Registration {
         self.session
     }
 
-    pub(crate) fn slot(&self) -> &Slot {
-        &self.slot
+    pub(crate) fn pending(&self) -> &PendingSession {
+        &self.pending
     }
 
     /// The HELLOs that came, and still come, by the listener's socket.
@@ -119,14 +119,14 @@ impl Registration {
 
 impl LateHellos for Registration {
     fn drain(&self, into: &mut Vec<HelloBody>) {
-        self.slot.drain(into);
+        self.pending.drain(into);
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Some(table) = self.table.upgrade() {
-            table.lock().slots.remove(&self.session);
+            table.lock().sessions.remove(&self.session);
         }
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     use haul_base::Time;
     use haul_wire::control::Cipher;
 
-    use super::super::slot::Verdict;
+    use super::super::pending::Verdict;
     use super::*;
     use crate::hello::{HelloDriver, MAX_HELLO};
 
@@ -154,9 +154,9 @@ mod tests {
 
     fn hello(session: u32) -> Vec<u8> {
         let mut driver = HelloDriver::new(Time::ZERO, session, CLIENT.parse().unwrap(), &keys(), 7);
-        let mut slot = vec![0; MAX_HELLO];
-        let len = driver.poll_transmit(Time::ZERO, &mut slot).unwrap();
-        slot[..len].to_vec()
+        let mut pending = vec![0; MAX_HELLO];
+        let len = driver.poll_transmit(Time::ZERO, &mut pending).unwrap();
+        pending[..len].to_vec()
     }
 
     fn waiting(registration: &Registration) -> usize {
@@ -203,14 +203,14 @@ mod tests {
         let (client, elsewhere) = (CLIENT.parse().unwrap(), ELSEWHERE.parse().unwrap());
         let mut copy = hello(5);
         let len = copy.len();
-        match registration.slot().on_hello(&mut copy, elsewhere) {
+        match registration.pending().on_hello(&mut copy, elsewhere) {
             Verdict::Challenged(challenge) => assert!(challenge.len() <= len, "{}", challenge.len()),
             verdict => panic!("{verdict:?}"),
         }
-        assert_eq!(registration.slot().on_hello(&mut hello(5), client), Verdict::Taken);
+        assert_eq!(registration.pending().on_hello(&mut hello(5), client), Verdict::Taken);
         assert_eq!(waiting(&registration), 1);
         // From now on, nothing from elsewhere gets an answer.
-        assert_eq!(registration.slot().on_hello(&mut hello(5), elsewhere), Verdict::Foreign);
+        assert_eq!(registration.pending().on_hello(&mut hello(5), elsewhere), Verdict::Foreign);
     }
 
     /// The UDP packets of a client may have another address than its TCP connection.
@@ -220,14 +220,14 @@ mod tests {
         let registration = register(&table, 5).unwrap();
         let (client, elsewhere): (_, SocketAddr) = (CLIENT.parse().unwrap(), ELSEWHERE.parse().unwrap());
         let mut driver = HelloDriver::new(Time::ZERO, 5, client, &keys(), 7);
-        let mut slot = vec![0; MAX_HELLO];
+        let mut pending = vec![0; MAX_HELLO];
         let mut next = |driver: &mut HelloDriver| {
-            let len = driver.poll_transmit(Time::ZERO, &mut slot)?;
-            Some(slot[..len].to_vec())
+            let len = driver.poll_transmit(Time::ZERO, &mut pending)?;
+            Some(pending[..len].to_vec())
         };
         let mut challenges = Vec::new();
         while let Some(mut hello) = next(&mut driver) {
-            match registration.slot().on_hello(&mut hello, elsewhere) {
+            match registration.pending().on_hello(&mut hello, elsewhere) {
                 Verdict::Challenged(challenge) => challenges.push(challenge),
                 verdict => panic!("{verdict:?}"),
             }
@@ -236,12 +236,15 @@ mod tests {
         let answer = next(&mut driver).unwrap();
         // What was for this address is of no use at another one.
         let other = "198.51.100.10:7".parse().unwrap();
-        assert!(matches!(registration.slot().on_hello(&mut answer.clone(), other), Verdict::Challenged(_)));
-        assert_eq!(registration.slot().on_hello(&mut answer.clone(), elsewhere), Verdict::Taken);
-        let next_pn = registration.slot().next_pn();
+        assert!(matches!(
+            registration.pending().on_hello(&mut answer.clone(), other),
+            Verdict::Challenged(_)
+        ));
+        assert_eq!(registration.pending().on_hello(&mut answer.clone(), elsewhere), Verdict::Taken);
+        let next_pn = registration.pending().next_pn();
         assert!(next_pn > challenges.len() as u64);
         // A HELLO from before the answer comes late. A challenge would use a number that the session's answers use too.
-        assert_eq!(registration.slot().on_hello(&mut hello(5), elsewhere), Verdict::Taken);
-        assert_eq!(registration.slot().next_pn(), next_pn);
+        assert_eq!(registration.pending().on_hello(&mut hello(5), elsewhere), Verdict::Taken);
+        assert_eq!(registration.pending().next_pn(), next_pn);
     }
 }

@@ -10,8 +10,8 @@ use haul_proto::ChosenLaw;
 use haul_udp::{ArrivalClock, Full, Receiver as Buffers, RecvError, SendError, UdpSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::faulty_socket::FaultySocket;
 use super::host::HostWatch;
-use super::line::Line;
 use super::shared::Shared;
 use super::wake::Waker;
 use crate::data_path::send_hellos;
@@ -72,7 +72,7 @@ pub(super) enum Flow {
 pub(super) struct Driver<'a, M> {
     pub(super) machine: M,
     socket: &'a UdpSocket,
-    line: Line<'a>,
+    faulty_socket: FaultySocket<'a>,
     peer: Peer,
     waker: Waker,
     shared: &'a Shared,
@@ -103,7 +103,7 @@ impl<'a, M: Driven> Driver<'a, M> {
         Self {
             machine,
             socket,
-            line: Line::new(socket),
+            faulty_socket: FaultySocket::new(socket),
             peer,
             waker,
             shared,
@@ -271,7 +271,7 @@ impl<'a, M: Driven> Driver<'a, M> {
     fn flush(&mut self, now: Time) -> Result<bool, EngineError> {
         while let Some((transmit, done)) = self.pending {
             let rest = &self.slot[done..transmit.len];
-            match self.line.send(rest, transmit.segment_size, transmit.ecn) {
+            match self.faulty_socket.send(rest, transmit.segment_size, transmit.ecn) {
                 Ok(sent) if done + sent.bytes >= transmit.len => self.pending = None,
                 Ok(sent) => self.pending = Some((transmit, done + sent.bytes)),
                 Err(SendError::WouldBlock(full)) => {

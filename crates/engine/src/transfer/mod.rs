@@ -3,8 +3,8 @@
 mod driver;
 #[cfg(feature = "faults")]
 mod faults;
+mod faulty_socket;
 mod host;
-mod line;
 mod shared;
 mod start;
 mod wake;

@@ -30,7 +30,7 @@ pub(crate) fn own_registry() -> Arc<Registry> {
 }
 
 /// Agrees with the next client.
-pub(crate) fn admit(listener: &Listener, terms: &Terms) -> Result<(), EngineError> {
+pub(crate) fn accept_association(listener: &Listener, terms: &Terms) -> Result<(), EngineError> {
     listener.accept(TIMEOUT).unwrap().expect("a client").associate(listener.endpoint(), terms)
 }
 
@@ -45,17 +45,17 @@ fn associated(
 ) -> (Result<Channel, EngineError>, Result<(), EngineError>) {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| associate(None, url, recipe, registry, options, Ends::default()));
-        let admitted = admit(listener, terms);
-        (client.join().unwrap(), admitted)
+        let accepted = accept_association(listener, terms);
+        (client.join().unwrap(), accepted)
     })
 }
 
 /// The client's end; the server's connection has not begun when it returns, unless a packet was faster.
 pub(crate) fn client_of(listener: &Listener, url: &HaulUrl) -> Channel {
     let terms = Terms::new(own_registry());
-    let (client, admitted) =
+    let (client, accepted) =
         associated(listener, &terms, url, &recipe(), &own_registry(), &AssociateOptions::default());
-    admitted.unwrap();
+    accepted.unwrap();
     client.unwrap()
 }
 
@@ -146,9 +146,9 @@ fn messages_pass_both_ways_with_every_cipher_and_family_and_the_goodbye_is_heard
         for cipher in [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305, Cipher::None] {
             let options = AssociateOptions { ciphers: vec![cipher], ..AssociateOptions::default() };
             let (url, terms) = (listener.url(host, b""), Terms::new(own_registry()));
-            let (client, admitted) =
+            let (client, accepted) =
                 associated(&listener, &terms, &url, &recipe(), &own_registry(), &options);
-            admitted.unwrap();
+            accepted.unwrap();
             let client = client.unwrap();
             send(&client, b"there");
             let server = connection(&listener);
@@ -189,8 +189,8 @@ fn packets_behind_an_initial_header_are_no_larger_than_others() {
     let mut options = AssociateOptions::default();
     options.channel.datagram = LARGEST;
     let (terms, recipe) = (Terms::new(own_registry()), presets::preset("msg").unwrap().unwrap());
-    let (client, admitted) = associated(&listener, &terms, &url, &recipe, &own_registry(), &options);
-    admitted.unwrap();
+    let (client, accepted) = associated(&listener, &terms, &url, &recipe, &own_registry(), &options);
+    accepted.unwrap();
     let client = client.unwrap();
     let message = [7; 1_240];
     relay.to_client.store(false, Ordering::Relaxed);
@@ -222,9 +222,9 @@ fn recipes_that_the_server_does_not_take_are_refused_with_the_reason() {
     let terms = Terms::new(own_registry())
         .permitting(|recipe| if recipe.name == "evil" { Err("I know you".to_owned()) } else { Ok(()) });
     let refused = |terms: &Terms, recipe: &Recipe, registry: &Arc<Registry>| {
-        let (client, admitted) =
+        let (client, accepted) =
             associated(&listener, terms, &url, recipe, registry, &AssociateOptions::default());
-        assert!(admitted.is_err());
+        assert!(accepted.is_err());
         client.unwrap_err().fault()
     };
     let fault = refused(&terms, &recipe().with("frobnicate"), &more);
@@ -423,8 +423,8 @@ fn a_panic_in_a_users_micro_protocol_ends_its_own_session_by_name() {
     let terms = Terms::new(more.clone());
     let pair = || {
         let options = AssociateOptions::default();
-        let (client, admitted) = associated(&listener, &terms, &url, &recipe().with("boom"), &more, &options);
-        admitted.unwrap();
+        let (client, accepted) = associated(&listener, &terms, &url, &recipe().with("boom"), &more, &options);
+        accepted.unwrap();
         (client.unwrap(), connection(&listener))
     };
     let ((doomed, doomed_server), (client, server)) = (pair(), pair());
@@ -444,9 +444,9 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     let channel =
         ChannelOptions { keep_alive: Some(Duration::from_millis(150)), ..ChannelOptions::default() };
     let options = AssociateOptions { channel, ..AssociateOptions::default() };
-    let (client, admitted) =
+    let (client, accepted) =
         associated(&listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
-    admitted.unwrap();
+    accepted.unwrap();
     let client = client.unwrap();
     client.wait_confirmed(TIMEOUT).unwrap();
     let server = connection(&listener);
@@ -534,7 +534,7 @@ fn there_are_no_more_associations_than_the_limit_whether_they_have_connections_o
         // It asks twice: the first refusal might have been for its number.
         for _ in 0..2 {
             assert!(
-                matches!(admit(&listener, &terms), Err(EngineError::Peer(f)) if f.code == FaultCode::Busy)
+                matches!(accept_association(&listener, &terms), Err(EngineError::Peer(f)) if f.code == FaultCode::Busy)
             );
         }
         one_more.join().unwrap().unwrap_err().fault()

@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use haul_engine::{AssociateOptions, Channel, Endpoint, EngineError, HaulUrl, Listener, Terms, associate};
+use haul_engine::{
+    AssociateOptions, Channel, ChannelOptions, Endpoint, EngineError, HaulUrl, Listener, Terms, associate,
+};
 use haul_proto::presets;
 use haul_stack::{Ends, Recipe, SendOptions};
 use haul_testing::block_on;
 
-use crate::associations::{admit, connection, own_registry, recv, send, until};
+use crate::associations::{accept_association, connection, own_registry, recv, send, until};
 use crate::support::{Relay, TIMEOUT, listener};
 
 /// Two ends that repeat what is lost; the client's on this endpoint.
@@ -33,7 +35,7 @@ pub(crate) fn pair_with(
         let client = scope.spawn(|| {
             associate(Some(endpoint), url, &recipe, &own_registry(), options, Ends::default()).unwrap()
         });
-        admit(listener, &terms).unwrap();
+        accept_association(listener, &terms).unwrap();
         (client.join().unwrap(), connection(listener))
     })
 }
@@ -210,6 +212,32 @@ fn an_inline_wait_ends_in_time() {
 }
 
 #[test]
+fn a_thread_that_polls_busily_is_woken_without_a_packet() {
+    let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
+    let relay = Relay::start(listener.local_addr());
+    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
+    let channel = ChannelOptions {
+        // A failure is found before it stops polling.
+        busy_poll: TIMEOUT * 2,
+        keep_alive: Some(Duration::from_millis(100)),
+        ..ChannelOptions::default()
+    };
+    let options = AssociateOptions { channel, ..AssociateOptions::default() };
+    let (client, _server) = pair_with(&endpoint, &listener, &url, &options);
+    client.wait_confirmed(TIMEOUT).unwrap();
+    std::thread::scope(|scope| {
+        let before = endpoint.stats().inline_waits;
+        let waits = scope.spawn(|| client.recv(None));
+        until("no thread drives the endpoint", || endpoint.stats().inline_waits > before);
+        relay.to_client.store(false, Ordering::Relaxed);
+        // The endpoint's thread finds out that the server is silent.
+        until("the thread that waits is not woken", || waits.is_finished());
+        let ended = waits.join().unwrap();
+        assert!(matches!(ended, Err(EngineError::Silent { .. })), "{ended:?}");
+    });
+}
+
+#[test]
 fn tasks_are_woken_by_an_inline_driver() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let (of_task, of_thread) = (pair(&endpoint, &listener), pair(&endpoint, &listener));
@@ -320,7 +348,7 @@ fn a_full_socket_delays_packets_and_loses_none() {
     let (url, terms, options) =
         (listener.url("127.0.0.1", b""), Terms::new(own_registry()), AssociateOptions::default());
     std::thread::scope(|scope| {
-        scope.spawn(|| admit(&listener, &terms).unwrap());
+        scope.spawn(|| accept_association(&listener, &terms).unwrap());
         let ends = Ends::default();
         let client = associate(Some(&endpoint), &url, &recipe, &own_registry(), &options, ends).unwrap();
         let receives = scope.spawn(|| {

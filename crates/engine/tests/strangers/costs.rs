@@ -1,16 +1,16 @@
 //! The tests; one at a time, as they count what the process has.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_engine::{ConnectOptions, HandshakeLimits, ListenOptions, Listener, connect, default_settings};
-use haul_wire::control::{Fault, FaultCode, MAX_HELLO_BODY, PROTOCOL_VERSION, Request};
+use haul_wire::control::{Fault, FaultCode, HelloHead, MAX_HELLO_BODY, PROTOCOL_VERSION, Request};
 use rustls::ClientConfig;
 
-use crate::stranger::{self, Stranger};
+use crate::stranger::{self, HEAD, Stranger};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const PLACES: usize = 8;
@@ -20,10 +20,13 @@ const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
 /// One test at a time, as they count what the process has.
 static ALONE: Mutex<()> = Mutex::new(());
 
+fn options() -> ListenOptions {
+    ListenOptions::new(SocketAddr::from(([127, 0, 0, 1], 0)))
+}
+
 fn listener(total: usize) -> Listener {
-    let addr = SocketAddr::from(([127, 0, 0, 1], 0));
     let handshakes = HandshakeLimits { total, ..HandshakeLimits::default() };
-    Listener::bind(ListenOptions { handshakes, ..ListenOptions::new(addr) }).unwrap()
+    Listener::bind(ListenOptions { handshakes, ..options() }).unwrap()
 }
 
 fn stranger(listener: &Listener, config: &Arc<ClientConfig>) -> std::io::Result<Stranger> {
@@ -58,6 +61,40 @@ fn a_wrong_proof_is_refused_before_the_rest_of_the_hello_has_come() {
     let fault = stranger.refusal().unwrap();
     assert_eq!(fault.code, FaultCode::NotAuthorised, "{fault}");
     assert_eq!(listener.stats().refused, 1);
+}
+
+#[test]
+fn a_refused_client_that_stays_is_closed_long_before_its_handshake_would_have_to_end() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let handshake_timeout = Duration::from_secs(3_600);
+    let listener = Listener::bind(ListenOptions { handshake_timeout, ..options() }).unwrap();
+    let before = descriptors();
+    let mut stranger = stranger(&listener, &stranger::config()).unwrap();
+    stranger.prove_wrongly(34).unwrap();
+    assert_eq!(stranger.refusal().unwrap().code, FaultCode::NotAuthorised);
+    until("its thread and socket are given back", || serving_threads() == 0 && descriptors() == before + 1);
+}
+
+#[test]
+fn a_hello_that_does_not_come_whole_is_given_up_although_its_proof_is_right() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let handshake_timeout = Duration::from_secs(3);
+    let listener = Listener::bind(ListenOptions { handshake_timeout, ..options() }).unwrap();
+    let mut client = stranger(&listener, &stranger::config()).unwrap();
+    let auth = client.0.conn.export_keying_material([0; 32], b"EXPORTER-haul-auth", Some(&[])).unwrap();
+    let proof = blake3::keyed_hash(listener.url("127.0.0.1", b"").secret.as_bytes(), &auth);
+    let mut head = HEAD;
+    head[HelloHead::LEN - 32..].copy_from_slice(proof.as_bytes());
+    client.0.write_all(&[&1_000_u32.to_be_bytes()[..], &head].concat()).unwrap();
+    until("the proof is not taken", || listener.sessions() == 1);
+    // Closed without a word.
+    let closed = client.0.read(&mut [0; 16]);
+    let is_closed = |error: &std::io::Error| {
+        matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+    };
+    assert!(closed.as_ref().is_err_and(is_closed), "{closed:?}");
+    until("it does not count as failed", || listener.stats().failed == 1 && listener.sessions() == 0);
+    assert_eq!(listener.stats().refused, 0);
 }
 
 #[test]

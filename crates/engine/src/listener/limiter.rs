@@ -30,7 +30,7 @@ impl Default for HandshakeLimits {
     }
 }
 
-pub(super) struct Gate {
+pub(super) struct HandshakeLimiter {
     limits: HandshakeLimits,
     state: Mutex<State>,
 }
@@ -60,15 +60,15 @@ struct Arrival {
     at: Instant,
 }
 
-/// What [`Gate::admit`] has done.
-pub(super) struct Admitted {
+/// What [`HandshakeLimiter::accept`] has done.
+pub(super) struct Accepted {
     /// For a new thread, if there may be one more. Otherwise one that is there serves the connection.
-    pub(super) seat: Option<Seat>,
+    pub(super) permit: Option<WorkerPermit>,
     /// Another connection was closed for it.
     pub(super) evicted: bool,
 }
 
-impl Gate {
+impl HandshakeLimiter {
     pub(super) fn new(limits: HandshakeLimits) -> Self {
         Self { limits, state: Mutex::default() }
     }
@@ -78,7 +78,7 @@ impl Gate {
     }
 
     /// Lets a connection in; closes another one if there are too many.
-    pub(super) fn admit(self: &Arc<Self>, tcp: TcpStream, peer: SocketAddr) -> Admitted {
+    pub(super) fn accept(self: &Arc<Self>, tcp: TcpStream, peer: SocketAddr) -> Accepted {
         let (ip, tcp) = (peer.ip().to_canonical(), Arc::new(tcp));
         let mut state = self.lock();
         let victim = state.victim(&self.limits, ip);
@@ -92,8 +92,8 @@ impl Gate {
         let may_start = state.threads < self.limits.total.max(1);
         state.threads += usize::from(may_start);
         drop(state);
-        let seat = may_start.then(|| Seat { gate: self.clone(), is_taken: true });
-        Admitted { seat, evicted: victim.is_some() }
+        let permit = may_start.then(|| WorkerPermit { limiter: self.clone(), is_taken: true });
+        Accepted { permit, evicted: victim.is_some() }
     }
 
     /// Whether anyone is in the handshake.
@@ -163,36 +163,36 @@ fn network(ip: IpAddr) -> IpAddr {
 }
 
 /// A thread's permission to serve connections; given back when there is none for it, or when dropped.
-pub(super) struct Seat {
-    gate: Arc<Gate>,
+pub(super) struct WorkerPermit {
+    limiter: Arc<HandshakeLimiter>,
     is_taken: bool,
 }
 
-impl Seat {
+impl WorkerPermit {
     /// The connection that has waited longest. `None`: none waits, and the thread has to end.
-    pub(super) fn next(&mut self) -> Option<Pass> {
-        let mut state = self.gate.lock();
+    pub(super) fn next(&mut self) -> Option<Handshake> {
+        let mut state = self.limiter.lock();
         let Some(arrival) = state.waiting.pop_front() else {
             state.threads -= 1;
             self.is_taken = false;
             return None;
         };
         let Arrival { id, tcp, peer, at } = arrival;
-        Some(Pass { place: Place { gate: self.gate.clone(), id }, tcp, peer, arrived: at })
+        Some(Handshake { place: Place { limiter: self.limiter.clone(), id }, tcp, peer, arrived: at })
     }
 }
 
-impl Drop for Seat {
+impl Drop for WorkerPermit {
     fn drop(&mut self) {
         if self.is_taken {
-            self.gate.lock().threads -= 1;
+            self.limiter.lock().threads -= 1;
         }
     }
 }
 
 /// A connection in the handshake, and its place. The place is given back when this is dropped, which closes the
 /// connection.
-pub(super) struct Pass {
+pub(super) struct Handshake {
     // Dropped in this order: the socket is closed when the place is free.
     pub(super) tcp: Arc<TcpStream>,
     pub(super) peer: SocketAddr,
@@ -201,16 +201,16 @@ pub(super) struct Pass {
 }
 
 struct Place {
-    gate: Arc<Gate>,
+    limiter: Arc<HandshakeLimiter>,
     id: u64,
 }
 
-impl Pass {
+impl Handshake {
     /// The client has proved that it knows the secret: gives up the place, and gives the connection. `None`: the
     /// connection has been closed in favour of another one.
     pub(super) fn leave(self) -> Option<TcpStream> {
         let Self { tcp, place, .. } = self;
-        let was_inside = place.gate.lock().inside.iter().any(|inside| inside.id == place.id);
+        let was_inside = place.limiter.lock().inside.iter().any(|inside| inside.id == place.id);
         drop(place);
         Arc::into_inner(tcp).filter(|_| was_inside)
     }
@@ -218,7 +218,7 @@ impl Pass {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.gate.lock().inside.retain(|inside| inside.id != self.id);
+        self.limiter.lock().inside.retain(|inside| inside.id != self.id);
     }
 }
 
@@ -233,20 +233,20 @@ mod tests {
 
     struct Client {
         tcp: TcpStream,
-        seat: Option<Seat>,
+        permit: Option<WorkerPermit>,
         evicted: bool,
     }
 
-    fn come(gate: &Arc<Gate>, ip: &str) -> Client {
+    fn come(limiter: &Arc<HandshakeLimiter>, ip: &str) -> Client {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let peer = SocketAddr::new(ip.parse().unwrap(), 7);
-        let Admitted { seat, evicted } = gate.admit(listener.accept().unwrap().0, peer);
-        Client { tcp, seat, evicted }
+        let Accepted { permit, evicted } = limiter.accept(listener.accept().unwrap().0, peer);
+        Client { tcp, permit, evicted }
     }
 
-    fn gate(limits: HandshakeLimits) -> Arc<Gate> {
-        Arc::new(Gate::new(limits))
+    fn limiter(limits: HandshakeLimits) -> Arc<HandshakeLimiter> {
+        Arc::new(HandshakeLimiter::new(limits))
     }
 
     fn is_closed(client: &mut Client) -> bool {
@@ -256,8 +256,8 @@ mod tests {
 
     /// Lets clients of these addresses come, and says which of them were closed.
     fn closed(limits: HandshakeLimits, ips: &[&str]) -> Vec<bool> {
-        let gate = gate(limits);
-        let mut clients: Vec<_> = ips.iter().map(|ip| come(&gate, ip)).collect();
+        let limiter = limiter(limits);
+        let mut clients: Vec<_> = ips.iter().map(|ip| come(&limiter, ip)).collect();
         clients.iter_mut().map(is_closed).collect()
     }
 
@@ -299,32 +299,32 @@ mod tests {
 
     #[test]
     fn there_are_never_more_threads_than_places_and_newcomers_wait_for_one_that_ends() {
-        let gate = gate(HandshakeLimits { total: 2, ..LIMITS });
-        let mut served: Vec<_> = (0..2).map(|_| come(&gate, "192.0.2.1").seat.unwrap()).collect();
-        let passes: Vec<_> = served.iter_mut().map(|seat| seat.next().unwrap()).collect();
-        let newcomer = come(&gate, "198.51.100.1");
-        assert!(newcomer.seat.is_none() && newcomer.evicted);
-        let state = gate.lock();
+        let limiter = limiter(HandshakeLimits { total: 2, ..LIMITS });
+        let mut served: Vec<_> = (0..2).map(|_| come(&limiter, "192.0.2.1").permit.unwrap()).collect();
+        let passes: Vec<_> = served.iter_mut().map(|permit| permit.next().unwrap()).collect();
+        let newcomer = come(&limiter, "198.51.100.1");
+        assert!(newcomer.permit.is_none() && newcomer.evicted);
+        let state = limiter.lock();
         assert_eq!((state.threads, state.inside.len(), state.waiting.len()), (2, 2, 1));
         drop(state);
         drop(passes);
-        let pass = served[0].next().unwrap();
-        assert_eq!(pass.peer.ip().to_string(), "198.51.100.1");
+        let client = served[0].next().unwrap();
+        assert_eq!(client.peer.ip().to_string(), "198.51.100.1");
         assert!(served[1].next().is_none(), "nobody waits any more");
-        assert!(pass.leave().is_some());
-        assert!(!gate.is_busy());
+        assert!(client.leave().is_some());
+        assert!(!limiter.is_busy());
         drop(served);
-        assert_eq!(gate.lock().threads, 0);
+        assert_eq!(limiter.lock().threads, 0);
     }
 
     #[test]
     fn a_client_that_was_closed_for_another_one_cannot_come_in() {
-        let gate = gate(HandshakeLimits { total: 1, ..LIMITS });
-        let mut first = come(&gate, "192.0.2.1");
-        let pass = first.seat.as_mut().unwrap().next().unwrap();
-        let _second = come(&gate, "192.0.2.1");
-        assert!(pass.leave().is_none());
-        assert_eq!(gate.turn_away_waiting(), 1);
-        assert!(!gate.is_busy());
+        let limiter = limiter(HandshakeLimits { total: 1, ..LIMITS });
+        let mut first = come(&limiter, "192.0.2.1");
+        let client = first.permit.as_mut().unwrap().next().unwrap();
+        let _second = come(&limiter, "192.0.2.1");
+        assert!(client.leave().is_none());
+        assert_eq!(limiter.turn_away_waiting(), 1);
+        assert!(!limiter.is_busy());
     }
 }

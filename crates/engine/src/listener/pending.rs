@@ -19,12 +19,12 @@ const MAX_WAITING: usize = 4;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The UDP side of one session, as the routing thread sees it.
-pub(crate) struct Slot {
-    state: Mutex<SlotState>,
+pub(crate) struct PendingSession {
+    state: Mutex<State>,
     changed: Condvar,
 }
 
-struct SlotState {
+struct State {
     open: Opener,
     seal: Sealer,
     /// Of the challenges that were sent.
@@ -64,10 +64,10 @@ pub(super) enum Verdict {
     Foreign,
 }
 
-impl Slot {
+impl PendingSession {
     /// For the session of whoever is connected from `control_peer` over TCP; `challenge_key` is random.
     pub(super) fn new(keys: &DataKeys, control_peer: IpAddr, challenge_key: [u8; 32]) -> Self {
-        let state = SlotState {
+        let state = State {
             open: keys.opener(Role::Server),
             seal: keys.sealer(Role::Server),
             next_pn: 0,
@@ -81,7 +81,7 @@ impl Slot {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, SlotState> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,15 +147,15 @@ impl Slot {
     }
 }
 
-impl SlotState {
+impl State {
     /// Whether the sender of a HELLO is known to be at `from`: it shares the address of the TCP connection, or has got
     /// what was sent there (RFC 9000, section 8).
     fn is_known(&self, from: SocketAddr, hello: &HelloBody) -> bool {
-        from.ip().to_canonical() == self.control_peer || hello.challenge == self.wanted_from(from)
+        from.ip().to_canonical() == self.control_peer || hello.challenge == self.expected_challenge(from)
     }
 
     /// What an address has to send back: no state, so that copies from other addresses push nothing out.
-    fn wanted_from(&self, from: SocketAddr) -> u64 {
+    fn expected_challenge(&self, from: SocketAddr) -> u64 {
         let hash = blake3::keyed_hash(&self.challenge_key, from.to_string().as_bytes());
         let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
         // 0 stands for nothing.
@@ -165,7 +165,8 @@ impl SlotState {
     /// A datagram no longer than any HELLO.
     fn challenge(&mut self, from: SocketAddr, hello: &HelloBody) -> Vec<u8> {
         let mut packet = vec![0; MIN_DATAGRAM.into()];
-        let ack = HelloBody { nonce: hello.nonce, size: MIN_DATAGRAM, challenge: self.wanted_from(from) };
+        let ack =
+            HelloBody { nonce: hello.nonce, size: MIN_DATAGRAM, challenge: self.expected_challenge(from) };
         write_ack(&mut self.seal, self.next_pn, &ack, &mut packet);
         self.next_pn += 1;
         packet

@@ -14,8 +14,8 @@ use haul_wire::control::{
 use rustls::{Connection, ServerConnection};
 
 use super::Server;
-use super::gate::{Pass, Seat};
 use super::incoming::Incoming;
+use super::limiter::{Handshake, WorkerPermit};
 use super::table::Registration;
 use crate::control::Timing;
 use crate::identity::random;
@@ -26,10 +26,10 @@ use crate::{Control, EngineError};
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Serves connections, each up to the point where the application decides, as long as there are any.
-pub(super) fn run(server: &Server, mut seat: Seat) {
-    while let Some(pass) = seat.next() {
-        let peer = pass.peer;
-        match greet(server, pass) {
+pub(super) fn run(server: &Server, mut permit: WorkerPermit) {
+    while let Some(client) = permit.next() {
+        let peer = client.peer;
+        match serve(server, client) {
             Ok(incoming) => hand_over(server, incoming),
             Err(Failure::Handshake(reason)) => {
                 server.counters.failed.add_one();
@@ -72,17 +72,17 @@ fn nonsense(reason: &dyn Display) -> Refusal {
     Refusal::Fault(EngineError::protocol(reason.to_string()).fault())
 }
 
-fn greet(server: &Server, pass: Pass) -> Result<Incoming, Failure> {
-    let (peer, deadline) = (pass.peer, pass.arrived + server.options.handshake_timeout);
-    let (mut tls, round_trip) = secure(server, &pass.tcp, deadline)?;
-    let local = pass.tcp.local_addr().map_err(|e| Failure::Handshake(e.to_string()))?;
+fn serve(server: &Server, client: Handshake) -> Result<Incoming, Failure> {
+    let (peer, deadline) = (client.peer, client.arrived + server.options.handshake_timeout);
+    let (mut tls, round_trip) = secure(server, &client.tcp, deadline)?;
+    let local = client.tcp.local_addr().map_err(|e| Failure::Handshake(e.to_string()))?;
     let secrets = SessionSecrets::export(&tls)?;
-    let begun = authenticate(server, &secrets, &mut tls, &pass.tcp, deadline)
-        .map_err(|refusal| refused(server, peer, &mut tls, &pass.tcp, refusal))?;
+    let begun = authenticate(server, &secrets, &mut tls, &client.tcp, deadline)
+        .map_err(|refusal| refused(server, peer, &mut tls, &client.tcp, refusal))?;
     // From here on HELLO packets find the session, although it is not accepted yet.
     let registration =
         server.table.register(secrets.session, &secrets.hello_keys, peer.ip(), random::<32>()?);
-    let tcp = pass.leave().ok_or_else(|| Failure::Handshake("closed in favour of another".to_owned()))?;
+    let tcp = client.leave().ok_or_else(|| Failure::Handshake("closed in favour of another".to_owned()))?;
     let asked = registration.ok_or_else(|| Refusal::Fault(number_taken())).and_then(|registration| {
         Ok((
             registration,

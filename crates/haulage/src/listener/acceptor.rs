@@ -25,7 +25,7 @@ pub(super) struct Streams(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    wanted: VecDeque<Incoming>,
+    pending: VecDeque<Incoming>,
     /// Those that were begun for a task.
     begun: VecDeque<Result<Accepted, Error>>,
     wakers: Vec<Waker>,
@@ -49,33 +49,33 @@ impl Streams {
 
     /// Takes the client in; gives it back if too many wait.
     fn offer(&self, incoming: Incoming) -> Option<Incoming> {
-        if self.lock().wanted.len() >= MOST_STREAMS {
+        if self.lock().pending.len() >= MOST_STREAMS {
             return Some(incoming);
         }
-        self.update(|state| state.wanted.push_back(incoming));
+        self.update(|state| state.pending.push_back(incoming));
         None
     }
 
     /// The next client that wants a stream.
-    pub(super) fn poll_wanted(&self, context: &Context<'_>) -> Poll<Result<Wanted, Error>> {
+    pub(super) fn poll_pending(&self, context: &Context<'_>) -> Poll<Result<PendingClient, Error>> {
         let mut state = self.lock();
         if let Some(begun) = state.begun.pop_front() {
-            return Poll::Ready(begun.map(Wanted::Begun));
+            return Poll::Ready(begun.map(PendingClient::Begun));
         }
-        if let Some(incoming) = state.wanted.pop_front() {
-            return Poll::Ready(Ok(Wanted::Stream(Box::new(incoming))));
+        if let Some(incoming) = state.pending.pop_front() {
+            return Poll::Ready(Ok(PendingClient::Stream(Box::new(incoming))));
         }
         wake_later(&mut state.wakers, context.waker());
         Poll::Pending
     }
 
-    /// As [`Streams::poll_wanted`], for tasks: a thread of its own waits until the stream has begun, and the stream stays
+    /// As [`Streams::poll_pending`], for tasks: a thread of its own waits until the stream has begun, and the stream stays
     /// here if nobody asks again.
     pub(super) fn poll_next(self: &Arc<Self>, context: &Context<'_>) -> Poll<Result<Accepted, Error>> {
-        let incoming = match self.poll_wanted(context) {
+        let incoming = match self.poll_pending(context) {
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(Ok(Wanted::Stream(incoming))) => *incoming,
-            Poll::Ready(Ok(Wanted::Begun(accepted))) => return Poll::Ready(Ok(accepted)),
+            Poll::Ready(Ok(PendingClient::Stream(incoming))) => *incoming,
+            Poll::Ready(Ok(PendingClient::Begun(accepted))) => return Poll::Ready(Ok(accepted)),
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
         };
         wake_later(&mut self.lock().wakers, context.waker());
@@ -94,13 +94,13 @@ impl Streams {
 }
 
 /// A client that waits to be accepted.
-pub(super) enum Wanted {
+pub(super) enum PendingClient {
     /// It wants a stream, which has still to begin.
     Stream(Box<Incoming>),
     Begun(Accepted),
 }
 
-impl Wanted {
+impl PendingClient {
     /// Waits until a stream has begun, up to three seconds.
     pub(super) fn begin(self) -> Result<Accepted, Error> {
         match self {
@@ -121,7 +121,7 @@ fn begin(incoming: Incoming) -> Result<Accepted, Error> {
 }
 
 /// What the thread that admits clients goes by.
-pub(super) struct Door {
+pub(super) struct Acceptor {
     pub(super) engine: Arc<haul_engine::Listener>,
     pub(super) terms: Terms,
     pub(super) permitted: StreamsPermitted,
@@ -129,20 +129,20 @@ pub(super) struct Door {
     pub(super) stop: Arc<AtomicBool>,
 }
 
-impl Door {
+impl Acceptor {
     /// Agrees with clients on their recipes, until the listener stops.
-    pub(super) fn admit_all(&self) {
+    pub(super) fn run(&self) {
         while !self.stop.load(Ordering::Relaxed) {
             match self.engine.accept(LOOK) {
                 // The code of others has its own guards. What they do not catch ends one client's attempt, not the listener.
-                Ok(Some(incoming)) => drop(catch_unwind(AssertUnwindSafe(|| self.admit(incoming)))),
+                Ok(Some(incoming)) => drop(catch_unwind(AssertUnwindSafe(|| self.accept(incoming)))),
                 Ok(None) => {}
                 Err(_) => return,
             }
         }
     }
 
-    fn admit(&self, incoming: Incoming) {
+    fn accept(&self, incoming: Incoming) {
         match incoming.request() {
             // Who was refused, and why, is what the client is told.
             Request::Associate { .. } => drop(incoming.associate(self.engine.endpoint(), &self.terms)),

@@ -7,13 +7,13 @@ use haul_udp::{SendError, Sent, UdpSocket};
 use super::faults::Faults;
 
 /// Where a data thread sends its batches.
-pub(super) struct Line<'a> {
+pub(super) struct FaultySocket<'a> {
     socket: &'a UdpSocket,
     #[cfg(feature = "faults")]
     faults: Option<Faults>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> FaultySocket<'a> {
     pub(super) fn new(socket: &'a UdpSocket) -> Self {
         Self {
             socket,
