@@ -1,38 +1,35 @@
-//! `cause_aware`: any law, deaf to what the receiving host loses. Those losses are no congestion: they are taken out of what
-//! the law is told, and the rate is bounded by what the host drains instead (dickens-classifier, section on the use of the
-//! diagnosis).
+//! `cause_aware`: any law, without the losses of the receiving host. They are no congestion: they are taken out of the law's
+//! feedback, and the rate at which the host drains bounds the rate instead (dickens-classifier, section on the use of
+//! the diagnosis).
 
 use crate::delivery_rate::DeliveryMeter;
 use crate::rtt::RttEstimator;
 use haul_base::{Cause, Rate, Span, Time, Verdict};
 
-use super::{
-    Boundary, FeedbackSample, Limits, LossRuns, OwnHost, Permit, RateController, RateState, SentBatch,
-    burst_for,
-};
+use super::{Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, RateState, burst_for};
 
 /// From this share on all of a loss counts as the host's (dickens-classifier: no reduction from P(CPU) = 0.95 on).
 const CERTAIN: f64 = 0.95;
-/// Packets that wait longer to be read, or than half a round trip, show that the host is behind still.
+/// Packets that wait this long to be read, and for half a round trip, show that the host is still behind.
 const LEAST_READ_DELAY: Span = Span::from_millis(10);
-/// Growth of the bound in each round trip without a loss of the host: our choice, slow enough that a host that is busy
-/// again and again loses little, and fast enough that one that is idle again is used within 3 s at 100 ms.
+/// Growth of the bound in each round trip without a loss of the host. Our choice: a host that is busy at intervals loses
+/// little, and one that has become idle is used fully within 3 s at 100 ms.
 const RECOVERY: f64 = 1.125;
-/// A host that drains nothing for a moment is no reason to stop.
+/// The lowest bound: a host that drains nothing for a moment does not stop the sender.
 const LEAST: Rate = Rate::from_bps(100_000);
 
 static NONE: LossRuns = LossRuns::NONE;
 
-/// A law that is told nothing of what the receiving host loses.
+/// A law whose feedback leaves out the losses of the receiving host.
 #[derive(Debug)]
 pub struct CauseAware {
     law: Box<dyn RateController>,
     verdict: Option<Verdict>,
-    /// What the host drained when it lost last, and more with each round trip since.
+    /// The host's drain rate at its last loss, grown with each round trip since.
     bound: Option<Rate>,
     /// When the bound grows next.
     grows_at: Time,
-    /// The part of a packet that was taken out too little so far.
+    /// The fraction of a packet that is still to be taken out.
     rest: f64,
     acks: DeliveryMeter,
     acked_bytes: u64,
@@ -86,7 +83,10 @@ impl CauseAware {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl RateController for CauseAware {
+    super::forward_to_law!();
+
     fn permit(&self) -> Permit {
         let permit = self.law.permit();
         let (Permit::Go(limits), Some(bound)) = (permit, self.bound) else { return permit };
@@ -94,10 +94,6 @@ impl RateController for CauseAware {
             return permit;
         }
         Permit::Go(Limits { rate: bound, burst: limits.burst.min(burst_for(bound)), ..limits })
-    }
-
-    fn on_sent(&mut self, sent: &SentBatch) {
-        self.law.on_sent(sent);
     }
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
@@ -123,30 +119,6 @@ impl RateController for CauseAware {
 
     fn on_silence(&mut self, now: Time, count: u32) {
         self.law.on_silence(now, count);
-    }
-
-    fn on_deadline(&mut self, now: Time) {
-        self.law.on_deadline(now);
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        self.law.deadline()
-    }
-
-    fn on_pause(&mut self, now: Time, lasts: Span) {
-        self.law.on_pause(now, lasts);
-    }
-
-    fn advise(&mut self, own: &OwnHost) -> Option<Span> {
-        self.law.advise(own)
-    }
-
-    fn report_interval(&self) -> Option<Span> {
-        self.law.report_interval()
-    }
-
-    fn ceiling(&self) -> Option<Rate> {
-        self.law.ceiling()
     }
 
     fn state(&self) -> RateState {

@@ -1,26 +1,24 @@
-//! `rate_control.mode`: for how long a rate holds, whatever the law. FOBS has two modes (dickens-system-aware-fobs, section on
-//! rate control): in the window-based one a transmission window leaves at one rate and is judged at its end, in the
-//! rate-based one a rate holds until a congestion event.
+//! `rate_control.mode`: how long a rate holds, with any law. FOBS has two modes (dickens-system-aware-fobs, section on rate
+//! control). In the window-based mode a transmission window is sent at one rate and judged at its end. In the rate-based
+//! mode a rate holds until a congestion event.
 //!
-//! The paper does not say what a law may do meanwhile. Our choices:
+//! The paper does not say what a law does between these times. Our choices:
 //! - A window is judged when the outcome of its last packet is known, a round trip after that packet left; the new rate holds
-//!   from then on. The law is told of the window as one feedback and one boundary of each kind: told of every
-//!   report, a law would lower its rate again and again for losses that its lower rate has had no chance to change.
-//! - A congestion event is a loss or a congestion mark of a packet that left at the present rate, or silence. The law is told
-//!   of everything, and its rate of that moment holds until the next event. Without one, the first rate holds for ever.
-//! - A law that knows a window sends at that window a round trip; nothing else bounds what is in flight.
+//!   from then on. The law gets the window as one feedback and one boundary of each unit. With a feedback per report, a
+//!   law would lower its rate several times for the losses of one rate.
+//! - A congestion event is a loss or a congestion mark of a packet that was sent at the present rate, or silence. The law gets
+//!   every feedback; its rate at the event holds until the next event. Without one, the first rate holds for ever.
+//! - A law with a congestion window sends one window per round trip; nothing else limits the bytes in flight.
 
 use haul_base::{HostSample, Rate, Span, Time, Verdict};
 
-use super::{
-    Boundary, FeedbackSample, Limits, LossRuns, OwnHost, Permit, RateController, RateState, SentBatch, Unit,
-};
+use super::{Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, RateState, Unit};
 use crate::rtt::RttEstimator;
 
-/// For how long a rate holds.
+/// How long a rate holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// As long as the law says.
+    /// Until the law changes it.
     Law,
     /// For a transmission window.
     Window,
@@ -71,7 +69,7 @@ impl Mean {
     }
 }
 
-/// The feedback on a transmission window: counts are sums, rates are means, all else is as it was told last.
+/// The feedback on a transmission window: counts are sums, rates are means, the rest is the last value.
 #[derive(Debug, Default)]
 struct Window {
     loss: Box<LossRuns>,
@@ -81,7 +79,7 @@ struct Window {
     duplicates: u64,
     socket_drops: u64,
     ecn_ce: u64,
-    /// Packets that arrived of those that left while there was less to send than was allowed.
+    /// Acknowledged packets of feedback that was limited by the application.
     app_limited_packets: u64,
     arrival_rate: Mean,
     drain_rate: Mean,
@@ -90,7 +88,7 @@ struct Window {
     last: Last,
 }
 
-/// What a feedback tells of the present.
+/// The values of the last feedback.
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
     now: Time,
@@ -185,13 +183,12 @@ struct HeldRate {
     rtt: RttEstimator,
     /// The feedback on the present window; none in mode `rate`.
     window: Option<Window>,
-    /// Packets from this number on left at the present rate.
+    /// Packets from this number on were sent at the present rate.
     since_pn: u64,
     next_pn: u64,
-    /// In mode `rate`: silence has lowered the rate from this one. Until it is back, or something is lost, the rate follows
-    /// the law.
+    /// In mode `rate`: the rate before silence lowered it. The rate follows the law until it is back there, or until a loss.
     recovers_to: Option<Rate>,
-    /// Nothing has been heard since the last silence.
+    /// No feedback has come since the last silence.
     was_silent: bool,
 }
 
@@ -205,7 +202,7 @@ impl HeldRate {
         held
     }
 
-    /// The law's present rate holds from now on.
+    /// Holds the law's present rate from now on.
     fn take_rate(&mut self) {
         if let Permit::Go(limits) = self.law.permit() {
             self.rate = limits.effective_rate(self.rtt.smoothed()).max(super::MIN_RATE);
@@ -213,7 +210,7 @@ impl HeldRate {
         self.since_pn = self.next_pn;
     }
 
-    /// Whether a packet that left at the present rate was lost or marked.
+    /// Whether a packet that was sent at the present rate was lost or marked.
     fn is_congested(&self, sample: &FeedbackSample<'_>) -> bool {
         let is_marked = sample.ecn_ce > 0 && sample.largest_acked_pn >= self.since_pn;
         is_marked || (sample.lost_packets > 0 && sample.loss.end_pn() > self.since_pn)
@@ -232,16 +229,15 @@ impl HeldRate {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl RateController for HeldRate {
+    super::forward_to_law!();
+
     fn permit(&self) -> Permit {
         match self.law.permit() {
             Permit::Go(_) => Permit::Go(Limits::at_rate(self.rate)),
             hold @ Permit::Hold(_) => hold,
         }
-    }
-
-    fn on_sent(&mut self, sent: &SentBatch) {
-        self.law.on_sent(sent);
     }
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
@@ -252,7 +248,7 @@ impl RateController for HeldRate {
         }
         self.law.on_feedback(sample);
         if std::mem::take(&mut self.was_silent) {
-            // What left before was on its way during the silence.
+            // Earlier packets were in flight during the silence.
             self.since_pn = sample.next_pn;
         }
         if self.is_congested(sample) {
@@ -291,30 +287,6 @@ impl RateController for HeldRate {
         self.take_rate();
     }
 
-    fn on_deadline(&mut self, now: Time) {
-        self.law.on_deadline(now);
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        self.law.deadline()
-    }
-
-    fn on_pause(&mut self, now: Time, lasts: Span) {
-        self.law.on_pause(now, lasts);
-    }
-
-    fn advise(&mut self, own: &OwnHost) -> Option<Span> {
-        self.law.advise(own)
-    }
-
-    fn report_interval(&self) -> Option<Span> {
-        self.law.report_interval()
-    }
-
-    fn ceiling(&self) -> Option<Rate> {
-        self.law.ceiling()
-    }
-
     fn state(&self) -> RateState {
         RateState { rate: self.rate, ..self.law.state() }
     }
@@ -327,8 +299,8 @@ mod tests {
 
     const CEILING: Rate = Rate::from_mbps(150);
 
-    /// When the rate of `asynch`, which follows reports each 100 ms, changed in 20 s over a path of 100 Mbit/s with windows of
-    /// 5 MB: what was sent by then. It begins at 60 Mbit/s.
+    /// The bytes sent at each change of the rate of `asynch` (interval 100 ms, first rate 60 Mbit/s), in 20 s over a path of
+    /// 100 Mbit/s with windows of 5 MB.
     fn changes(mode: Mode, ceiling: Rate, rise: &str, loss: Loss) -> Vec<u64> {
         let path = PathModel {
             loss,
@@ -352,13 +324,13 @@ mod tests {
         let found = changes(Mode::Window, CEILING, "0.05", Loss::None);
         let by_itself = changes(Mode::Law, CEILING, "0.05", Loss::None);
         assert!(found.len() > 3 && by_itself.len() > 2 * found.len(), "{found:?} {by_itself:?}");
-        // Each comes a round trip of at most 20 ms and a full queue behind the end of a window: less than 0.6 MB.
+        // Each comes one round trip after the end of a window, at most 20 ms and a full queue: less than 0.6 MB.
         assert!(found.iter().all(|sent| sent % 5_000_000 < 600_000), "{found:?}");
     }
 
     #[test]
     fn a_rate_holds_until_a_congestion_event_and_for_ever_without_one() {
-        // Below the bottleneck, at 95 Mbit/s at most, nothing is lost, and `asynch` goes faster and faster.
+        // At no more than 95 Mbit/s nothing is lost, and `asynch` keeps rising.
         let ceiling = Rate::from_mbps(95);
         assert_eq!(changes(Mode::Rate, ceiling, "0.002", Loss::None), []);
         assert!(changes(Mode::Law, ceiling, "0.002", Loss::None).len() > 20);

@@ -183,6 +183,41 @@ pub trait RateController: Debug + Send {
     fn state(&self) -> RateState;
 }
 
+/// Writes the methods that a controller around another one, `self.law`, forwards unchanged. The impl denies
+/// `clippy::missing_trait_methods`: with the default of a new method, the inner law would never see its calls.
+macro_rules! forward_to_law {
+    () => {
+        fn on_sent(&mut self, sent: &$crate::control::SentBatch) {
+            self.law.on_sent(sent);
+        }
+
+        fn on_deadline(&mut self, now: haul_base::Time) {
+            self.law.on_deadline(now);
+        }
+
+        fn deadline(&self) -> Option<haul_base::Time> {
+            self.law.deadline()
+        }
+
+        fn on_pause(&mut self, now: haul_base::Time, lasts: haul_base::Span) {
+            self.law.on_pause(now, lasts);
+        }
+
+        fn advise(&mut self, own: &$crate::control::OwnHost) -> Option<haul_base::Span> {
+            self.law.advise(own)
+        }
+
+        fn report_interval(&self) -> Option<haul_base::Span> {
+            self.law.report_interval()
+        }
+
+        fn ceiling(&self) -> Option<haul_base::Rate> {
+            self.law.ceiling()
+        }
+    };
+}
+use forward_to_law;
+
 /// The burst that any path takes: the initial window of RFC 9002, sections 7.2 and 7.7.
 const INITIAL_WINDOW: u64 = 14_720;
 

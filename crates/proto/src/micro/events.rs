@@ -113,6 +113,9 @@ pub struct PeerReport {
     pub newest: Option<Newest>,
 }
 
+/// The limit of a receiver that does not bound the object: the largest offset.
+pub(crate) const NO_LIMIT: u64 = haul_wire::packet::MAX_OFFSET;
+
 /// What is true only at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Newest {

@@ -27,6 +27,7 @@ mod rate_stats;
 mod reassembly;
 mod receiver_report;
 mod retransmit;
+mod round_trip;
 mod scoreboard;
 mod seal;
 mod selective_transfer;

@@ -347,7 +347,7 @@ impl Stack {
         match (message.message_type, &self.changes.change) {
             (MessageType::Apply | MessageType::Propose, _) => self.on_request(now, &message),
             (MessageType::Ready, Change::Proposed(own, _)) if own.number == message.number => {
-                self.on_ready(now)
+                self.on_ready(now);
             }
             (MessageType::Refused, Change::Proposed(own, _) | Change::Applying(own, _))
                 if own.number == message.number =>

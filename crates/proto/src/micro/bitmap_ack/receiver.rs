@@ -11,7 +11,9 @@ use haul_wire::packet::FeedbackHeader;
 use super::received::{Arrival, ReceivedBitmap};
 use super::report::{Came, Report, When};
 use super::{CHANNEL_REPORT, FEEDBACK};
-use crate::micro::events::{HOST_SAMPLE, OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
+use crate::micro::events::{
+    HOST_SAMPLE, NO_LIMIT, OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON,
+};
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
@@ -205,7 +207,7 @@ impl Receiver {
         if !self.reports || !self.report.start(now, context.shared(bindings.received)) {
             return None;
         }
-        let mut own = OwnReport { limit: u64::MAX >> 16, last_probe: 0 };
+        let mut own = OwnReport { limit: NO_LIMIT, last_probe: 0 };
         context.raise(bindings.report, &mut own);
         let rejected = context.stats().unauthentic + context.stats().violations;
         self.socket_drops = context.arrival().socket_drops;

@@ -11,20 +11,14 @@ use super::report::When;
 use super::report_interval::{ReportArrival, ReportInterval};
 use super::{REPORT_INTERVAL, ROUND, ROUND_TIMER};
 use crate::micro::events::{
-    ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, ROUND_ENDED, RTT_SAMPLE,
-    ReceiverCounters, RttSample, Statement,
+    ACKNOWLEDGED, Acknowledgement, LossBoundary, Newest, PEER_REPORT, PeerReport, ROUND_ENDED,
+    ReceiverCounters, Statement,
 };
+use crate::micro::round_trip::{RoundTrip, reordering_window};
 use crate::micro::shared::{ChunkNow, Clock, LawInterval, ReportDelay, SendWindow, WaitingFor};
-use crate::rtt::RttEstimator;
 
-/// Smallest and largest reordering window. RFC 8985 section 6.2.1 takes a quarter of the smallest round trip;
-/// the floor keeps a receiver's batched reading from looking like reordering.
-const REORDERING_MIN: Span = Span::from_micros(500);
-const REORDERING_MAX: Span = Span::from_millis(50);
 /// RFC 8985 section 6.2.1 bounds the number of steps by the smoothed round trip; this is our bound.
 const MAX_REORDERING_STEPS: u32 = 16;
-/// More than a minute is a wrong clock or a lie.
-const LONGEST_ROUND_TRIP: Span = Span::from_secs(60);
 /// The end of a round is said again after so many round trips without a report, and said when nothing could leave for so
 /// long.
 const ROUND_REPEAT: u64 = 2;
@@ -34,14 +28,13 @@ const SHORTEST_REPEAT: Span = Span::from_millis(5);
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     send_window: SharedValue<SendWindow>,
-    rtt: SharedValue<RttEstimator>,
+    round_trip: RoundTrip,
     delay: SharedValue<ReportDelay>,
     clock: SharedValue<Clock>,
     chunk: SharedValue<ChunkNow>,
     law: SharedValue<LawInterval>,
     acknowledged: Event<Acknowledgement>,
     peer_report: Event<PeerReport>,
-    rtt_sample: Event<RttSample>,
     round_ended: Event<()>,
 }
 
@@ -111,14 +104,13 @@ impl Sender {
         let initial_rtt = self.initial_rtt;
         self.bindings = Some(Bindings {
             send_window: declaration.shared(SendWindow::default),
-            rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
+            round_trip: RoundTrip::declare(declaration, initial_rtt),
             delay: declaration.shared(ReportDelay::default),
             clock: declaration.shared(Clock::default),
             chunk: declaration.shared(ChunkNow::default),
             law: declaration.shared(LawInterval::default),
             acknowledged: declaration.event(ACKNOWLEDGED),
             peer_report: declaration.event(PEER_REPORT),
-            rtt_sample: declaration.event(RTT_SAMPLE),
             round_ended: declaration.event(ROUND_ENDED),
         });
     }
@@ -310,19 +302,12 @@ impl Sender {
     /// A round trip, from the echo of the newest transmission's timestamp.
     fn on_echo(&mut self, header: &FeedbackHeader, context: &mut Context<'_>) {
         // When the kernel got the report: how late it is read here is no part of the path either.
-        let (bindings, at) = (self.bindings(), context.arrival().at);
+        let (round_trip, at) = (self.bindings().round_trip, context.arrival().at);
         let elapsed = at.as_wrapped_micros().wrapping_sub(header.echo_timestamp);
         let sample = u64::from(elapsed).saturating_sub(u64::from(header.echo_delay_us));
-        let rtt = Span::from_micros(sample.max(1));
-        if rtt >= LONGEST_ROUND_TRIP {
-            return;
+        if let Some(sample) = round_trip.measure(at, Span::from_micros(sample), context) {
+            round_trip.publish(sample, context);
         }
-        let estimator = context.shared(bindings.rtt);
-        estimator.on_sample(at, rtt);
-        let (smoothed, variation, min) = (estimator.smoothed(), estimator.variation(), estimator.min());
-        let path = context.path_mut();
-        (path.rtt, path.rtt_variation, path.min_rtt) = (smoothed, variation, min);
-        context.raise(bindings.rtt_sample, &mut RttSample { at, rtt });
     }
 
     fn statements(&mut self, view: &FeedbackView<'_>, context: &Context<'_>) -> Acknowledgement {
@@ -340,15 +325,10 @@ impl Sender {
                 known: if block.first_word + i + 1 == SEGMENT_WORDS { LAST_WORD } else { u64::MAX },
             }));
         }
-        let reordering = self.reordering_window(context);
+        let reordering = reordering_window(context.path().min_rtt, self.reordering_steps);
         let loss = LossBoundary { largest_pn: header.largest_pn, sent_at: header.echo_timestamp, reordering };
         let (below, nothing_from) = (header.complete_below, Some(header.highest));
         Acknowledgement { below, words, nothing_from, loss: Some(loss), ..Acknowledgement::default() }
-    }
-
-    fn reordering_window(&self, context: &Context<'_>) -> Span {
-        let base = (context.path().min_rtt / 4).max(REORDERING_MIN);
-        (base * u64::from(self.reordering_steps)).min(REORDERING_MAX)
     }
 
     pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -1,8 +1,8 @@
-//! `receiver_report`: the receiver of messages says at intervals which packets have arrived, as the receiver reports of
-//! RTP do (RFC 3550, section 6.4.2), and the sender makes of it what a control law has to know: round trip, losses,
-//! arrival rate, bytes in flight. It knows packets, not messages: whether anything is repeated, and why, is for others.
+//! `receiver_report`: the receiver of messages reports at intervals which packets have arrived, as the receiver reports of
+//! RTP do (RFC 3550, section 6.4.2). The sender derives what a control law needs: round trip, losses, arrival rate, bytes
+//! in flight. It deals with packets, not messages: other micro-protocols decide about retransmission.
 //!
-//! A report names the packets of the last reports once more, so that a lost one costs nothing.
+//! A report repeats the packets of the last reports, so that a lost report costs nothing.
 
 mod receiving;
 mod sending;
@@ -25,16 +25,16 @@ use sending::Sending;
 const REPORT: Kind = Kind(19);
 /// The timer of the next report.
 const REPORT_TIMER: u8 = 0;
-/// The timer of a sender that hears nothing.
+/// The timer of a sender that waits for a report.
 const PROBE_TIMER: u8 = 1;
-/// Before others take out what they do not need: it has arrived all the same.
+/// Before other handlers take packets out of the batch: these have arrived too.
 const COUNT: Order = Order(Order::FIRST.0 - 1);
 
 const PARAMETERS: &[ParameterSpec] = &[ParameterSpec {
     name: "interval",
     kind: ParameterKind::SpanIn(Span::from_millis(1), Span::from_secs(10)),
     default: "10ms",
-    help: "time between two reports while data arrives, at least",
+    help: "shortest time between two reports while data arrives",
 }];
 
 /// See the module's text.
@@ -70,7 +70,7 @@ pub(super) fn registration() -> Registration {
 }
 
 impl ReceiverReport {
-    /// Calls for a report now, or sets the timer of the next one.
+    /// Requests a control packet for a report that is due, or sets the timer of the next one.
     fn schedule(&self, context: &mut Context<'_>) {
         match self.receiving.due() {
             Some(due) if due <= context.now() => context.want_control(),

@@ -1,4 +1,4 @@
-//! The receiver's half: counts what arrives, and says it.
+//! The receiver's half: counts what arrives, and reports it.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ use super::REPORT;
 use super::wire::{FIXED, Head, MOST_WORDS};
 use crate::micro::events::ReceiverCounters;
 
-/// So many reports say of a packet that it has arrived.
+/// How many reports name the same packet.
 const REPEATS: usize = 3;
-/// So many words that no report has said yet make one due at once: a report has room for [`MOST_WORDS`], and repeats
-/// those of the reports before it.
-const MOST_UNSAID: u64 = MOST_WORDS as u64 / (REPEATS as u64 + 1);
+/// After this many words without a report, one is due at once: a report holds [`MOST_WORDS`], and repeats the words of the
+/// last reports.
+const MOST_UNREPORTED: u64 = MOST_WORDS as u64 / (REPEATS as u64 + 1);
 
 /// Which of the newest packets have arrived: a bit each, in words of 64.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ struct Packets {
 }
 
 impl Packets {
-    /// Notes a packet; whether it had arrived before. One that is far behind is not noted.
+    /// Notes a packet; whether it had arrived before. One below the first word is not noted.
     fn insert(&mut self, pn: u64) -> bool {
         let word = pn / 64;
         if self.words.is_empty() {
@@ -48,7 +48,7 @@ impl Packets {
     }
 
     /// The words from number `from` on, and the number of the first.
-    fn from(&self, from: u64) -> (u64, impl Iterator<Item = u64> + '_) {
+    fn from(&self, from: u64) -> (u64, impl ExactSizeIterator<Item = u64> + '_) {
         let skipped = from.saturating_sub(self.first).min(self.words.len() as u64 - 1);
         (self.first + skipped, self.words.iter().skip(skipped as usize).copied())
     }
@@ -68,18 +68,14 @@ pub(super) struct Receiving {
     interval: Span,
     arrived: Packets,
     newest: Option<Newest>,
-    packets: u64,
     bytes: u64,
-    duplicates: u32,
-    ecn_ce: u32,
-    buffers: u32,
-    /// When the kernel got the last packets, and how long they waited there.
-    came: Time,
-    read_delay: Span,
+    counters: ReceiverCounters,
+    /// When the kernel got the last packets.
+    arrived_at: Time,
     due: Option<Time>,
     reported: Option<Time>,
     /// The word of the newest packet in the last reports, oldest first.
-    said: VecDeque<u64>,
+    reported_words: VecDeque<u64>,
     reports: u64,
 }
 
@@ -89,16 +85,12 @@ impl Receiving {
             interval,
             arrived: Packets::default(),
             newest: None,
-            packets: 0,
             bytes: 0,
-            duplicates: 0,
-            ecn_ce: 0,
-            buffers: 0,
-            came: Time::ZERO,
-            read_delay: Span::ZERO,
+            counters: ReceiverCounters::default(),
+            arrived_at: Time::ZERO,
             due: None,
             reported: None,
-            said: VecDeque::new(),
+            reported_words: VecDeque::new(),
             reports: 0,
         }
     }
@@ -107,32 +99,36 @@ impl Receiving {
         self.interval = interval;
     }
 
-    /// When the next report is due, if there is anything to say.
+    /// When the next report is due, if there is anything to report.
     pub(super) fn due(&self) -> Option<Time> {
         self.due
     }
 
     pub(super) fn on_arrival(&mut self, batch: &Batch<'_>, context: &Context<'_>) {
-        let (now, arrival, before) = (context.now(), context.arrival(), self.packets);
+        let (now, arrival) = (context.now(), context.arrival());
+        let counters = &mut self.counters;
+        let before = counters.packets;
         for i in batch.live() {
             let pn = batch.pn(i);
-            self.packets += 1;
+            counters.packets += 1;
             self.bytes += batch.size(i) as u64;
-            self.duplicates = self.duplicates.wrapping_add(u32::from(self.arrived.insert(pn)));
+            counters.duplicates = counters.duplicates.wrapping_add(u32::from(self.arrived.insert(pn)));
             if self.newest.is_none_or(|newest| pn > newest.pn) {
                 self.newest = Some(Newest { pn, at: arrival.at });
             }
         }
-        if self.packets == before {
+        if counters.packets == before {
             return;
         }
         if arrival.ecn == Ecn::Ce {
-            self.ecn_ce = self.ecn_ce.wrapping_add((self.packets - before) as u32);
+            counters.ecn_ce = counters.ecn_ce.wrapping_add((counters.packets - before) as u32);
         }
-        self.buffers = self.buffers.wrapping_add(1);
-        (self.came, self.read_delay) = (arrival.at, now.since(arrival.at));
-        let said = self.said.back().copied().unwrap_or(0);
-        let is_full = self.newest.is_some_and(|newest| newest.pn / 64 >= said + MOST_UNSAID);
+        counters.buffers = counters.buffers.wrapping_add(1);
+        let read_delay = now.since(arrival.at).as_micros();
+        counters.read_delay_us = u32::try_from(read_delay).unwrap_or(u32::MAX);
+        self.arrived_at = arrival.at;
+        let reported = self.reported_words.back().copied().unwrap_or(0);
+        let is_full = self.newest.is_some_and(|newest| newest.pn / 64 >= reported + MOST_UNREPORTED);
         let regular = self.reported.map_or(now, |reported| (reported + self.interval).max(now));
         let next = if is_full { now } else { regular };
         self.due = Some(self.due.map_or(next, |due| due.min(next)));
@@ -142,24 +138,15 @@ impl Receiving {
     pub(super) fn write(&mut self, batch: &mut Batch<'_>, context: &Context<'_>) {
         let now = context.now();
         let (Some(newest), true) = (self.newest, self.due.is_some_and(|due| due <= now)) else { return };
-        let from = self.said.front().copied().unwrap_or(0);
+        let from = self.reported_words.front().copied().unwrap_or(0);
         let (first_word, words) = self.arrived.from(from);
-        let words: Vec<u64> = words.collect();
         let head = Head {
             largest_pn: newest.pn,
-            packets: self.packets,
             bytes: self.bytes,
             first_word,
-            received_at: self.came.as_wrapped_micros(),
+            received_at: self.arrived_at.as_wrapped_micros(),
             echo_delay: now.since(newest.at),
-            counters: ReceiverCounters {
-                packets: self.packets,
-                duplicates: self.duplicates,
-                ecn_ce: self.ecn_ce,
-                socket_drops: context.arrival().socket_drops,
-                buffers: self.buffers,
-                read_delay_us: u32::try_from(self.read_delay.as_micros()).unwrap_or(u32::MAX),
-            },
+            counters: ReceiverCounters { socket_drops: context.arrival().socket_drops, ..self.counters },
         };
         let Some(i) = batch.push(REPORT, FIXED + words.len() * 8) else { return };
         let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);
@@ -168,18 +155,18 @@ impl Receiving {
             .zip(words)
             .for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_be_bytes()));
         (self.due, self.reported) = (None, Some(now));
-        self.said.push_back(newest.pn / 64);
-        if self.said.len() > REPEATS {
-            self.said.pop_front();
+        self.reported_words.push_back(newest.pn / 64);
+        if self.reported_words.len() > REPEATS {
+            self.reported_words.pop_front();
         }
         self.reports += 1;
     }
 
     pub(super) fn statistics(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        each("packets_received", self.packets);
+        each("packets_received", self.counters.packets);
         each("bytes_received", self.bytes);
-        each("duplicates", u64::from(self.duplicates));
-        each("ecn_ce", u64::from(self.ecn_ce));
+        each("duplicates", u64::from(self.counters.duplicates));
+        each("ecn_ce", u64::from(self.counters.ecn_ce));
         each("reports_sent", self.reports);
     }
 }

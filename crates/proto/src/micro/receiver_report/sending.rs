@@ -1,4 +1,4 @@
-//! The sender's half: what reports mean for a control law.
+//! The sender's half: settles sent packets by the reports, and tells the control law.
 
 use std::collections::VecDeque;
 
@@ -6,40 +6,32 @@ use haul_base::{Span, Time};
 use haul_stack::{Batch, Context, Declaration, Event, Resolution, SharedValue};
 
 use super::PROBE_TIMER;
-use super::wire::{Head, Words};
+use super::wire::{ArrivedBits, Head};
 use crate::control::ledger::LossLedger;
 use crate::micro::events::{
-    LossBoundary, Newest, Outcome, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout, RTT_SAMPLE,
-    RttSample,
+    LossBoundary, NO_LIMIT, Newest, Outcome, PEER_REPORT, PROBE_TIMEOUT, PeerReport, ProbeTimeout,
 };
+use crate::micro::round_trip::{RoundTrip, reordering_window};
 use crate::micro::shared::{Clock, ReportDelay, SendWindow, WaitingFor};
-use crate::rtt::RttEstimator;
 
-/// Smallest and largest reordering window: a quarter of the smallest round trip (RFC 8985, section 6.2.1); the floor
-/// keeps batched reading from looking like reordering.
-const REORDERING_MIN: Span = Span::from_micros(500);
-const REORDERING_MAX: Span = Span::from_millis(50);
-/// More is a wrong clock or a lie.
-const LONGEST_ROUND_TRIP: Span = Span::from_secs(60);
-/// Of packets whose outcome nobody tells, the oldest count as lost.
+/// Sent packets without a known outcome, at most; beyond that the oldest count as lost.
 const MOST_UNSETTLED: usize = 1 << 16;
 /// Packets that may leave after a timeout whatever the window says (RFC 9002, section 6.2.4).
 const PROBES: u32 = 2;
-/// No timeout is longer.
+/// The longest timeout.
 const LONGEST_TIMEOUT: Span = Span::from_secs(10);
-/// An idle sender that hears nothing has so many timeouts.
+/// Timeouts in a row of a sender that does not wait for its window; then the timer stops.
 const IDLE_TIMEOUTS: u32 = 6;
 
 /// What the parts of the stack call each other by.
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     send_window: SharedValue<SendWindow>,
-    rtt: SharedValue<RttEstimator>,
+    round_trip: RoundTrip,
     delay: SharedValue<ReportDelay>,
     clock: SharedValue<Clock>,
     ledger: SharedValue<LossLedger>,
     peer_report: Event<PeerReport>,
-    rtt_sample: Event<RttSample>,
     timeout: Event<ProbeTimeout>,
 }
 
@@ -58,7 +50,7 @@ pub(super) struct Sending {
     initial_rtt: Span,
     interval: Span,
     bindings: Option<Bindings>,
-    /// Others measure the path, by acknowledgements.
+    /// Acknowledgements of another micro-protocol measure the path.
     is_measured: bool,
     /// In the order of sending.
     unsettled: VecDeque<Packet>,
@@ -95,12 +87,11 @@ impl Sending {
         let initial_rtt = self.initial_rtt;
         self.bindings = Some(Bindings {
             send_window: declaration.shared(SendWindow::default),
-            rtt: declaration.shared(|| RttEstimator::new(initial_rtt)),
+            round_trip: RoundTrip::declare(declaration, initial_rtt),
             delay: declaration.shared(ReportDelay::default),
             clock: declaration.shared(Clock::default),
             ledger: declaration.shared(LossLedger::default),
             peer_report: declaration.event(PEER_REPORT),
-            rtt_sample: declaration.event(RTT_SAMPLE),
             timeout: declaration.event(PROBE_TIMEOUT),
         });
     }
@@ -124,7 +115,7 @@ impl Sending {
         *context.shared(self.bindings().delay) = ReportDelay(interval);
     }
 
-    /// A batch was filled as far as there was something to send.
+    /// A batch was filled with what there was to send.
     pub(super) fn on_filled(&self, batch: &Batch<'_>, context: &mut Context<'_>) {
         if batch.is_empty() {
             let now = context.now();
@@ -176,11 +167,10 @@ impl Sending {
             self.set_timer(context);
         }
         let arrived = Some((head.received_at, head.bytes));
-        let newest =
-            Newest { limit: u64::MAX >> 16, last_probe: 0, arrived, receiver: head.counters, host: None };
+        let newest = Newest { limit: NO_LIMIT, last_probe: 0, arrived, receiver: head.counters, host: None };
         let mut report = PeerReport {
             outcome,
-            packets: head.packets,
+            packets: head.counters.packets,
             largest_pn: head.largest_pn,
             loss,
             newest: is_newest.then_some(newest),
@@ -189,7 +179,7 @@ impl Sending {
         Some(())
     }
 
-    /// Finds out when the largest packet was sent, and measures the round trip by it.
+    /// Measures the round trip by the packet with the largest number, if it is still unsettled.
     fn on_echo(&mut self, head: &Head, context: &mut Context<'_>) {
         let Ok(at) = self.unsettled.binary_search_by_key(&head.largest_pn, |packet| packet.pn) else {
             return;
@@ -199,36 +189,27 @@ impl Sending {
             return;
         }
         self.echoed = Some((head.largest_pn, sent));
-        // How late the report is read here is no part of the path.
-        let came = context.arrival().at;
-        let rtt = came.since(sent).saturating_sub(head.echo_delay).max(Span::from_micros(1));
-        if rtt >= LONGEST_ROUND_TRIP {
-            return;
+        // The time from the kernel to here is no part of the path.
+        let (round_trip, at) = (self.bindings().round_trip, context.arrival().at);
+        let sample = round_trip.measure(at, at.since(sent).saturating_sub(head.echo_delay), context);
+        if let Some(sample) = sample.filter(|_| !self.is_measured) {
+            round_trip.publish(sample, context);
         }
-        let estimator = context.shared(self.bindings().rtt);
-        estimator.on_sample(came, rtt);
-        if self.is_measured {
-            return;
-        }
-        let (smoothed, variation, min) = (estimator.smoothed(), estimator.variation(), estimator.min());
-        let path = context.path_mut();
-        (path.rtt, path.rtt_variation, path.min_rtt) = (smoothed, variation, min);
-        context.raise(self.bindings().rtt_sample, &mut RttSample { at: came, rtt });
     }
 
     fn reordering(&self, context: &mut Context<'_>) -> Span {
-        (context.shared(self.bindings().rtt).min() / 4).clamp(REORDERING_MIN, REORDERING_MAX)
+        reordering_window(context.shared(self.bindings().round_trip.estimator).min(), 1)
     }
 
-    /// Takes out the packets whose outcome is known now (RACK, RFC 8985).
-    fn settle(&mut self, upto: u64, words: &Words<'_>, context: &mut Context<'_>) -> Outcome {
+    /// Removes the packets up to `upto` whose outcome is known now (RACK, RFC 8985).
+    fn settle(&mut self, upto: u64, arrived: &ArrivedBits<'_>, context: &mut Context<'_>) -> Outcome {
         let (reordering, ledger) = (self.reordering(context), self.bindings().ledger);
         let mut outcome = Outcome::default();
         let Some((_, largest_sent)) = self.echoed else { return outcome };
         let known = self.unsettled.partition_point(|packet| packet.pn <= upto);
         let mut kept = Vec::new();
         for packet in self.unsettled.drain(..known) {
-            if words.has(packet.pn) {
+            if arrived.has(packet.pn) {
                 outcome.acked_packets += 1;
                 outcome.acked_bytes += u64::from(packet.size);
             } else if packet.sent + reordering <= largest_sent {
@@ -253,13 +234,13 @@ impl Sending {
         send_window.outstanding = !self.unsettled.is_empty();
     }
 
-    /// Sets the timer of a report that does not come, or stops it when none is awaited.
+    /// Sets the probe timer, or cancels it when no report is awaited.
     fn set_timer(&mut self, context: &mut Context<'_>) {
         self.is_timed = !self.unsettled.is_empty();
         if !self.is_timed {
             return context.cancel_timer(PROBE_TIMER);
         }
-        let first = context.shared(self.bindings().rtt).probe_timeout(self.interval);
+        let first = context.shared(self.bindings().round_trip.estimator).probe_timeout(self.interval);
         let timeout = (first * (1 << self.timeouts.min(20))).min(LONGEST_TIMEOUT);
         context.set_timer(PROBE_TIMER, context.now() + timeout);
     }

@@ -1,4 +1,4 @@
-//! A report as it travels: counters, then which of the newest packets have arrived.
+//! The layout of a report: counters, then a bitmap of the newest packets.
 
 use haul_base::Span;
 
@@ -9,7 +9,7 @@ pub(super) const MOST_WORDS: usize = 64;
 /// Bytes in front of the words.
 pub(super) const FIXED: usize = 64;
 
-/// What a report says besides the words.
+/// The fixed part of a report.
 ///
 /// `largest u64 | packets u64 | bytes u64 | first word u64 | received at u32 | echo delay u32, us | read delay u32, us
 /// | duplicates u32 | ECN-CE u32 | socket drops u32 | buffers u32 | 0 u32`, then a word of 64 bits each: packets `64 n`
@@ -18,8 +18,7 @@ pub(super) const FIXED: usize = 64;
 pub(super) struct Head {
     /// The largest packet number that has arrived.
     pub(super) largest_pn: u64,
-    /// Data packets that have arrived, and their UDP payload bytes.
-    pub(super) packets: u64,
+    /// UDP payload bytes of the data packets that have arrived; [`ReceiverCounters::packets`] counts them.
     pub(super) bytes: u64,
     /// The first word is about the packets from 64 times this on.
     pub(super) first_word: u64,
@@ -35,10 +34,11 @@ fn micros(span: Span) -> u32 {
 }
 
 impl Head {
-    /// Writes itself into [`FIXED`] bytes.
+    /// Writes the fixed part into [`FIXED`] bytes.
     pub(super) fn write(&self, into: &mut [u8]) {
-        let long = [self.largest_pn, self.packets, self.bytes, self.first_word];
-        let ReceiverCounters { duplicates, ecn_ce, socket_drops, buffers, read_delay_us, .. } = self.counters;
+        let ReceiverCounters { packets, duplicates, ecn_ce, socket_drops, buffers, read_delay_us } =
+            self.counters;
+        let long = [self.largest_pn, packets, self.bytes, self.first_word];
         let short = [
             self.received_at,
             micros(self.echo_delay),
@@ -60,14 +60,13 @@ impl Head {
             .for_each(|(bytes, value)| bytes.copy_from_slice(&value.to_be_bytes()));
     }
 
-    /// Reads a report; gives the words too, `None` if it is none.
-    pub(super) fn read(body: &[u8]) -> Option<(Self, Words<'_>)> {
+    /// Reads a report; `None` if it is malformed.
+    pub(super) fn read(body: &[u8]) -> Option<(Self, ArrivedBits<'_>)> {
         let (fixed, words) = body.split_at_checked(FIXED)?;
         let long = |n: usize| u64::from_be_bytes(fixed[n * 8..][..8].try_into().expect("eight bytes"));
         let short = |n: usize| u32::from_be_bytes(fixed[32 + n * 4..][..4].try_into().expect("four bytes"));
         let head = Self {
             largest_pn: long(0),
-            packets: long(1),
             bytes: long(2),
             first_word: long(3),
             received_at: short(0),
@@ -85,19 +84,19 @@ impl Head {
         let fits = words.len() % 8 == 0 && (1..=MOST_WORDS).contains(&count);
         let reaches =
             head.first_word.checked_add(count as u64 - u64::from(fits)) == Some(head.largest_pn / 64);
-        (fits && reaches).then_some((head, Words { first: head.first_word, bytes: words }))
+        (fits && reaches).then_some((head, ArrivedBits { first: head.first_word, bytes: words }))
     }
 }
 
-/// Which packets have arrived.
+/// The bits of a report: which packets have arrived.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Words<'b> {
+pub(super) struct ArrivedBits<'b> {
     first: u64,
     bytes: &'b [u8],
 }
 
-impl Words<'_> {
-    /// Whether the packet has arrived; what lies below the words was lost, or is told too late.
+impl ArrivedBits<'_> {
+    /// Whether the packet has arrived. Packets below the first word count as missing.
     pub(super) fn has(&self, pn: u64) -> bool {
         let at = (pn / 64).checked_sub(self.first).and_then(|word| usize::try_from(word).ok());
         let word = at.and_then(|word| self.bytes.chunks_exact(8).nth(word));
@@ -121,7 +120,6 @@ mod tests {
         };
         let head = Head {
             largest_pn: 130,
-            packets: 90,
             bytes: 90_000,
             first_word: 1,
             received_at: 7,

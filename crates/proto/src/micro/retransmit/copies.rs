@@ -74,7 +74,7 @@ impl MicroProtocol for KeepCopies {
             }
         } else if batch.is_data() {
             self.copies().with_scoreboard(context, |copies, scoreboard, context| {
-                copies.record(batch, scoreboard, context)
+                copies.record(batch, scoreboard, context);
             });
         }
     }

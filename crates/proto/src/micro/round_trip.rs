@@ -1,0 +1,51 @@
+//! The round trip as reports of the receiver measure it, and what follows from it.
+
+use haul_base::{Span, Time};
+use haul_stack::{Context, Declaration, Event, SharedValue};
+
+use super::events::{RTT_SAMPLE, RttSample};
+use crate::rtt::RttEstimator;
+
+/// A longer round trip comes from a wrong clock or a lie.
+const LONGEST: Span = Span::from_secs(60);
+/// Smallest and largest reordering window; the floor keeps a receiver's batched reading from looking like reordering.
+const REORDERING_MIN: Span = Span::from_micros(500);
+const REORDERING_MAX: Span = Span::from_millis(50);
+
+/// The reordering window: a quarter of the smallest round trip, times `steps` (RFC 8985, section 6.2.1), within bounds.
+pub(super) fn reordering_window(min_rtt: Span, steps: u32) -> Span {
+    let base = (min_rtt / 4).max(REORDERING_MIN);
+    (base * u64::from(steps)).min(REORDERING_MAX)
+}
+
+/// The stack's estimator and the event of its samples.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RoundTrip {
+    pub(super) estimator: SharedValue<RttEstimator>,
+    sampled: Event<RttSample>,
+}
+
+impl RoundTrip {
+    pub(super) fn declare(declaration: &mut Declaration<'_>, initial: Span) -> Self {
+        let estimator = declaration.shared(|| RttEstimator::new(initial));
+        Self { estimator, sampled: declaration.event(RTT_SAMPLE) }
+    }
+
+    /// Takes a round trip that was measured at `at`; `None` if it is impossible.
+    pub(super) fn measure(self, at: Time, rtt: Span, context: &mut Context<'_>) -> Option<RttSample> {
+        let rtt = rtt.max(Span::from_micros(1));
+        (rtt < LONGEST).then(|| {
+            context.shared(self.estimator).on_sample(at, rtt);
+            RttSample { at, rtt }
+        })
+    }
+
+    /// Writes the estimate into the path's state, and raises the sample.
+    pub(super) fn publish(self, mut sample: RttSample, context: &mut Context<'_>) {
+        let estimator = context.shared(self.estimator);
+        let (smoothed, variation, min) = (estimator.smoothed(), estimator.variation(), estimator.min());
+        let path = context.path_mut();
+        (path.rtt, path.rtt_variation, path.min_rtt) = (smoothed, variation, min);
+        context.raise(self.sampled, &mut sample);
+    }
+}
